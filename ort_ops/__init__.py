@@ -1,0 +1,1 @@
+"""fanin.ort_ops"""

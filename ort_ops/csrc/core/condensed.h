@@ -1,0 +1,41 @@
+// The condensed format of a constant fan-in layer, as views of memory that somebody else owns.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace fanin {
+
+enum class IndexType { kUint16, kInt32 };
+
+// Row i of the stored rows holds the weights of output row rows[i]:
+//   y[rows[i]] = bias[rows[i]] + sum_j values[i, j] * x[indices[i, j]]
+// Outputs that `rows` does not list are ablated: they are the bias alone.
+struct CondensedView {
+  int64_t in_features = 0;
+  int64_t out_features = 0;
+  int64_t active = 0;              // stored rows
+  int64_t fan_in = 0;              // stored entries per row, padding included
+  const float* values = nullptr;   // [active, fan_in]
+  const void* indices = nullptr;   // [active, fan_in] of index_type
+  IndexType index_type = IndexType::kInt32;
+  const int32_t* rows = nullptr;   // [active], strictly increasing
+  const float* bias = nullptr;     // [out_features]
+
+  int64_t index(int64_t row, int64_t entry) const {
+    const int64_t at = row * fan_in + entry;
+    return index_type == IndexType::kUint16 ? static_cast<const uint16_t*>(indices)[at]
+                                            : static_cast<const int32_t*>(indices)[at];
+  }
+
+  // Entries of a row before its padding. Padding repeats the row's last true column and holds +0;
+  // it must never meet a real x, since 0 * Inf is NaN.
+  int64_t true_fan_in(int64_t row) const;
+};
+
+// Why the view breaks the format of docs/formats.md, as one sentence that names the place and the
+// values ("indices[3, 7] is 900, in_features is 784"); empty when it is sound. A sound view cannot
+// make a kernel read or write out of bounds.
+std::string validate(const CondensedView& view);
+
+}  // namespace fanin

@@ -1,0 +1,65 @@
+// A condensed layer, packed once and run many times: what the ops and the binding call.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/condensed.h"
+#include "core/cpu_features.h"
+#include "core/executor.h"
+
+namespace fanin {
+
+struct Epilogue {
+  const float* residual = nullptr;  // [batch, out_features], or null for none
+  float clip_min = -std::numeric_limits<float>::infinity();
+  float clip_max = std::numeric_limits<float>::infinity();
+
+  // NaN stays NaN. The order of the comparisons is the one that vector max/min instructions keep.
+  float apply(float value) const {
+    value = value < clip_min ? clip_min : value;
+    return value > clip_max ? clip_max : value;
+  }
+};
+
+// The batch sizes that a layer can be asked for: one when the graph's shape is static.
+struct BatchRange {
+  int64_t min = 1;
+  int64_t max = std::numeric_limits<int64_t>::max();
+};
+
+// What packing did, for reports and tests.
+struct PackedInfo {
+  std::string kernel;       // name in the dispatch table
+  BatchRange batches;       // that it serves
+  int64_t bytes = 0;        // memory that the packed copy takes
+  double padding = 1.0;     // stored lanes / true weights
+  double remainder = 0.0;   // share of the weights outside the vector layout
+};
+
+class PackedGemm {
+ public:
+  virtual ~PackedGemm() = default;
+
+  // Packs a sound view (see validate) for every kernel that `batches` needs on `isa`. Keeps no
+  // pointer into the view. Throws std::bad_alloc.
+  static std::unique_ptr<PackedGemm> pack(const CondensedView& view, BatchRange batches, Isa isa);
+
+  // y[b, o] = epilogue(bias[o] + sum + residual[b, o]) for b < batch, o < out_features. x is
+  // [batch, in_features] and y [batch, out_features], both dense and without alignment; y does not
+  // overlap x. The result does not depend on the executor's number of threads, bit for bit.
+  virtual void run(const float* x, int64_t batch, float* y, const Epilogue& epilogue,
+                   const Executor& executor) const = 0;
+
+  virtual std::vector<PackedInfo> info() const = 0;
+};
+
+// The scalar reference: sums in float32 in the order of the stored entries. Needs no packing: it is
+// the path for weights that are not constant, and the oracle of the kernel tests.
+void run_plain(const CondensedView& view, const float* x, int64_t batch, float* y,
+               const Epilogue& epilogue);
+
+}  // namespace fanin

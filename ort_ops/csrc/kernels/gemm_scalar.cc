@@ -1,0 +1,27 @@
+// The oracle: every other kernel is compared with it.
+#include "core/gemm.h"
+
+namespace fanin {
+
+void run_plain(const CondensedView& view, const float* x, int64_t batch, float* y,
+               const Epilogue& epilogue) {
+  for (int64_t b = 0; b < batch; ++b) {
+    const float* in = x + b * view.in_features;
+    float* out = y + b * view.out_features;
+    const float* residual = epilogue.residual ? epilogue.residual + b * view.out_features : nullptr;
+    int64_t stored = 0;
+    for (int64_t o = 0; o < view.out_features; ++o) {
+      float sum = view.bias[o];
+      if (stored < view.active && view.rows[stored] == o) {
+        const int64_t entries = view.true_fan_in(stored);
+        const float* weights = view.values + stored * view.fan_in;
+        for (int64_t j = 0; j < entries; ++j) sum += weights[j] * in[view.index(stored, j)];
+        ++stored;
+      }
+      if (residual) sum += residual[o];
+      out[o] = epilogue.apply(sum);
+    }
+  }
+}
+
+}  // namespace fanin

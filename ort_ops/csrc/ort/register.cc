@@ -1,0 +1,3 @@
+extern "C" __attribute__((visibility("default"))) void* RegisterCustomOps(void*, const void*) {
+  return nullptr;
+}

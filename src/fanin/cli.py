@@ -1,0 +1,5 @@
+"""Command line of fanin."""
+
+
+def main() -> None:
+    """Entry point of the ``fanin`` command."""
