@@ -1,8 +1,9 @@
 """The dispatch table: which kernel is packed for which batches, and how it is forced."""
 
+import itertools
+
 import numpy as np
 import pytest
-
 from fanin.ort_ops import _native
 
 ISA_ORDER = ["scalar", "avx2", "avx512f", "avx512bw", "avx512vbmi"]
@@ -44,7 +45,7 @@ def test_every_batch_has_one_kernel_whatever_the_density(isa, density):
     infos = gemm.info()
     assert infos[0].min_batch == 1
     assert infos[-1].max_batch is None
-    for before, after in zip(infos[:-1], infos[1:], strict=True):
+    for before, after in itertools.pairwise(infos):
         assert after.min_batch == before.max_batch + 1
     allowed = ISA_ORDER[: ISA_ORDER.index(isa) + 1]
     assert all(info.kernel.rsplit("-", 1)[1] in allowed for info in infos)

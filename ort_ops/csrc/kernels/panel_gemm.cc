@@ -16,6 +16,10 @@ constexpr double kMicrosecondsPerWeightSample = 0.00005;
 // Sums of a pass over the segments: with the segment of the panel they should stay in L2.
 constexpr int64_t kSumsBytes = 256 * 1024;
 
+// A panel of more than this is not worth keeping: making it again, segment by segment, for the next
+// pass costs no more than reading it from L3, and memory stays bounded however many inputs.
+constexpr int64_t kPanelBytes = 2 * 1024 * 1024;
+
 // A part loads and stores the sums of its rows, so a row should have this many weights in a
 // segment; but a segment should also stay in L1 or near it.
 constexpr double kStepsPerSegment = 24;
@@ -100,18 +104,25 @@ class PanelGemm final : public GemmKernel {
     return pass_blocks_ * static_cast<size_t>(sums_rows()) * width;
   }
 
-  bool one_pass() const { return pass_blocks_ == layout_.blocks.size(); }
-
-  // A panel of all segments where several passes read it, else room for one segment.
   size_t panel_floats(int width) const {
-    return segment_floats(width) * (one_pass() ? 1 : static_cast<size_t>(layout_.segments));
+    return segment_floats(width) * static_cast<size_t>(layout_.segments);
   }
 
+  bool small_panel(int width) const {
+    return panel_floats(width) * sizeof(float) <= static_cast<size_t>(kPanelBytes);
+  }
+
+  // Whether the passes over the segments share one panel; else each makes it segment by segment.
+  bool keeps_panel(int width) const {
+    return pass_blocks_ < layout_.blocks.size() && small_panel(width);
+  }
+
+  // Tiles on their own, each from the panel to the output on one thread.
   void run_tiles(const Tile* tiles, size_t count, size_t chunks, const Arrays& arrays,
                  const Executor& executor) const {
     const int width = tiles[0].width;  // the first is the widest
     ScratchPlan plan;
-    plan.add(panel_floats(width) * sizeof(float));
+    plan.add((keeps_panel(width) ? panel_floats(width) : segment_floats(width)) * sizeof(float));
     const size_t sums_at = plan.add(sums_floats(width) * sizeof(float));
     uint8_t* scratch = thread_scratch(plan.total() * chunks);
     auto body = [&](size_t chunk) {
@@ -120,36 +131,44 @@ class PanelGemm final : public GemmKernel {
       const size_t end = chunk_begin(count, chunks, chunk + 1);
       for (size_t t = chunk_begin(count, chunks, chunk); t < end; ++t)
         run_blocks(tiles[t], 0, layout_.blocks.size(), panel,
-                   one_pass() ? Panel::kOneSegment : Panel::kToFill, sums, arrays);
+                   keeps_panel(width) ? Panel::kToFill : Panel::kOneSegment, sums, arrays);
     };
     run_chunks(executor, chunks, body);
   }
 
-  // One tile on all threads: its panel is made once, then each takes blocks of rows.
+  // One tile on all threads, which share its panel and take blocks of rows.
   void split_tile(const Tile& tile, size_t chunks, const Arrays& arrays,
                   const Executor& executor) const {
-    const size_t segments = static_cast<size_t>(layout_.segments);
+    const bool share = small_panel(tile.width);
+    ScratchPlan shared;
+    shared.add((share ? panel_floats(tile.width) : 0) * sizeof(float));
     ScratchPlan plan;
-    plan.add(segments * segment_floats(tile.width) * sizeof(float));
-    const size_t sums_at = plan.total();
-    const size_t sums_bytes = sums_floats(tile.width) * sizeof(float);
-    uint8_t* scratch = thread_scratch(sums_at + chunks * sums_bytes);
-    float* panel = reinterpret_cast<float*>(scratch);
-    const size_t fillers = std::min(chunks, segments);
-    auto fill = [&](size_t chunk) {
-      const size_t end = chunk_begin(segments, fillers, chunk + 1);
-      for (size_t s = chunk_begin(segments, fillers, chunk); s < end; ++s)
+    plan.add((share ? 0 : segment_floats(tile.width)) * sizeof(float));
+    const size_t sums_at = plan.add(sums_floats(tile.width) * sizeof(float));
+    uint8_t* scratch = thread_scratch(shared.total() + chunks * plan.total());
+    if (share) fill_panel(tile, chunks, reinterpret_cast<float*>(scratch), arrays, executor);
+    const size_t blocks = layout_.blocks.size();
+    const size_t parts = std::min(chunks, blocks);
+    auto body = [&](size_t chunk) {
+      uint8_t* mine = scratch + shared.total() + chunk * plan.total();
+      run_blocks(tile, chunk_begin(blocks, parts, chunk), chunk_begin(blocks, parts, chunk + 1),
+                 reinterpret_cast<float*>(share ? scratch : mine),
+                 share ? Panel::kFilled : Panel::kOneSegment,
+                 reinterpret_cast<float*>(mine + sums_at), arrays);
+    };
+    run_chunks(executor, parts, body);
+  }
+
+  void fill_panel(const Tile& tile, size_t chunks, float* panel, const Arrays& arrays,
+                  const Executor& executor) const {
+    const size_t segments = static_cast<size_t>(layout_.segments);
+    const size_t parts = std::min(chunks, segments);
+    auto body = [&](size_t chunk) {
+      const size_t end = chunk_begin(segments, parts, chunk + 1);
+      for (size_t s = chunk_begin(segments, parts, chunk); s < end; ++s)
         fill_segment(tile, static_cast<int64_t>(s), panel + s * segment_floats(tile.width), arrays);
     };
-    run_chunks(executor, fillers, fill);
-    const size_t blocks = layout_.blocks.size();
-    const size_t summers = std::min(chunks, blocks);
-    auto sum = [&](size_t chunk) {
-      run_blocks(tile, chunk_begin(blocks, summers, chunk), chunk_begin(blocks, summers, chunk + 1),
-                 panel, Panel::kFilled,
-                 reinterpret_cast<float*>(scratch + sums_at + chunk * sums_bytes), arrays);
-    };
-    run_chunks(executor, summers, sum);
+    run_chunks(executor, parts, body);
   }
 
   enum class Panel { kFilled, kToFill, kOneSegment };
