@@ -50,7 +50,7 @@ std::vector<KernelRow> make_table() {
   window("f32-gemm-b1-wordplane124-avx512bw", Isa::kAvx512bw, {1, 4},
          pack_window<kWindowWordPlane124Avx512bw>);
   window("f32-gemm-b1-lanes30-avx512f", Isa::kAvx512f, {1, 4}, pack_window<kWindowLanes30Avx512f>);
-  panel("f32-gemm-panel64-avx512f", Isa::kAvx512f, {1, kAny}, pack_panels<kPanel64Avx512f>);
+  panel("f32-gemm-panel32-avx512f", Isa::kAvx512f, {1, kAny}, pack_panels<kPanel32Avx512f>);
   window("f32-gemm-b1-byteplane32-avx2", Isa::kAvx2, {1, 2}, pack_window<kWindowBytePlane32Avx2>);
   panel("f32-gemm-panel16-avx2", Isa::kAvx2, {1, kAny}, pack_panels<kPanel16Avx2>);
   // For no batch: tests name it.
