@@ -62,7 +62,9 @@ std::vector<KernelRow> make_table() {
 }
 
 bool fits(const KernelRow& row, Isa isa, int64_t batch, const CondensedView& view) {
-  const double density = static_cast<double>(view.fan_in) / static_cast<double>(view.in_features);
+  // With padding, a row can hold more entries than there are inputs.
+  const double density = static_cast<double>(std::min(view.fan_in, view.in_features)) /
+                         static_cast<double>(view.in_features);
   return row.isa <= isa && row.batches.min <= batch && batch <= row.batches.max &&
          row.min_fan_in <= view.fan_in && view.fan_in <= row.max_fan_in &&
          row.min_density <= density && density <= row.max_density;
