@@ -24,6 +24,7 @@ def get_library_path() -> Path:
 
     Raises:
         FileNotFoundError: the library has not been built.
+
     """
     # An editable install keeps compiled files in site-packages and Python files in the tree, and
     # both folders are in __path__; so __file__ would be the wrong place to look.
@@ -49,5 +50,6 @@ def register(session_options: onnxruntime.SessionOptions) -> None:
     Raises:
         FileNotFoundError: the library has not been built.
         Exception: whatever ONNX Runtime raises, for instance if it is older than 1.17.
+
     """
     session_options.register_custom_ops_library(str(get_library_path()))

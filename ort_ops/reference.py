@@ -24,8 +24,8 @@ def condensed_gemm(
 ) -> NDArray[np.float64]:
     """Compute ``ai.fanin::CondensedGemm`` version 1 in float64.
 
-    ``y[..., rows[i]] = clip(bias[rows[i]] + sum_j values[i, j] * x[..., indices[i, j]] + residual)``
-    and ``clip(bias + residual)`` for the outputs that ``rows`` does not list. Only true entries
+    ``y[..., r] = clip(bias[r] + sum_j values[i, j] * x[..., indices[i, j]] + residual[..., r])``
+    with ``r = rows[i]``, and ``clip(bias + residual)`` for the outputs that ``rows`` does not list. Only true entries
     enter the sum: padding (an index equal to its predecessor in the row) is skipped, so that a NaN
     or Inf in ``x`` reaches exactly the outputs that hold a weight on it. NaN passes the clip.
 
@@ -46,6 +46,7 @@ def condensed_gemm(
 
     Raises:
         ValueError: shapes that do not fit each other.
+
     """
     x = np.asarray(x, np.float64)
     values = np.asarray(values, np.float64)
