@@ -25,9 +25,10 @@ def condensed_gemm(
     """Compute ``ai.fanin::CondensedGemm`` version 1 in float64.
 
     ``y[..., r] = clip(bias[r] + sum_j values[i, j] * x[..., indices[i, j]] + residual[..., r])``
-    with ``r = rows[i]``, and ``clip(bias + residual)`` for the outputs that ``rows`` does not list. Only true entries
-    enter the sum: padding (an index equal to its predecessor in the row) is skipped, so that a NaN
-    or Inf in ``x`` reaches exactly the outputs that hold a weight on it. NaN passes the clip.
+    with ``r = rows[i]``, and ``clip(bias + residual)`` for the outputs that ``rows`` does not list.
+    Only true entries enter the sum: padding (an index equal to its predecessor in the row) is
+    skipped, so that a NaN or Inf in ``x`` reaches exactly the outputs that hold a weight on it. NaN
+    passes the clip.
 
     Args:
         x: ``[..., in_features]``, at least one dimension.
