@@ -45,7 +45,15 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    try:
+        module = importlib.import_module(f".{_HOMES[name]}", __name__)
+    except ModuleNotFoundError as error:
+        extra = "train" if error.name == "torch" else "export"
+        raise ModuleNotFoundError(
+            f"fanin.export.{name} needs {error.name}; run: pip install 'fanin[{extra}]'",
+            name=error.name,
+        ) from error
+    return getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from ..onnx_schema import CONDENSED_GEMM, DOMAIN
+from .nodes import is_condensed
 
 
 @dataclass
@@ -34,7 +34,7 @@ class FuseActivationPass(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> FuseResult:
         """Fuse until nothing more can be fused."""
         fused = []
-        for node in list(model.graph):
+        for node in list(model.graph.all_nodes()):
             bounds = _bounds(node)
             producer = node.inputs[0].producer() if bounds and node.inputs[0] else None
             if producer is None or not _takes_over(producer, node):
@@ -72,11 +72,7 @@ def _scalar(node: ir.Node, position: int, default: float) -> float | None:
 
 def _takes_over(producer: ir.Node, activation: ir.Node) -> bool:
     output = activation.inputs[0]
-    return (
-        (producer.domain, producer.op_type) == (DOMAIN, CONDENSED_GEMM)
-        and not output.is_graph_output()
-        and len(output.uses()) == 1
-    )
+    return is_condensed(producer) and not output.is_graph_output() and len(output.uses()) == 1
 
 
 def _clip(producer: ir.Node, low: float, high: float) -> None:
@@ -89,6 +85,8 @@ def _bypass(activation: ir.Node) -> None:
     """Let the producer's output stand for the activation's, under the activation's name."""
     before, after = activation.inputs[0], activation.outputs[0]
     ir.convenience.replace_all_uses_with(after, before, replace_graph_outputs=True)
+    before.type = before.type or after.type
+    before.shape = before.shape or after.shape
     name = after.name
     activation.graph.remove(activation, safe=True)
     before.name = name
