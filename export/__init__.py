@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .condensed import CondensedWeight
     from .condensed_file import load_condensed, save_condensed
     from .errors import ExportError
+    from .onnx_inspect import Inspection, inspect
     from .onnx_op import register_schemas
     from .report import ExportReport, LayerReport, ParityCheck
     from .torch_export import export
@@ -23,7 +24,9 @@ _HOMES = {
     "ExportReport": "report",
     "LayerReport": "report",
     "ParityCheck": "report",
+    "Inspection": "onnx_inspect",
     "export": "torch_export",
+    "inspect": "onnx_inspect",
     "load_condensed": "condensed_file",
     "register_schemas": "onnx_op",
     "save_condensed": "condensed_file",
@@ -33,9 +36,11 @@ __all__ = [
     "CondensedWeight",
     "ExportError",
     "ExportReport",
+    "Inspection",
     "LayerReport",
     "ParityCheck",
     "export",
+    "inspect",
     "load_condensed",
     "register_schemas",
     "save_condensed",

@@ -109,7 +109,7 @@ def _decide(
 
 def _obstacle(module: nn.Module, key: str) -> str | None:
     """Say why this module's weight cannot be condensed; None when it can."""
-    if parametrize.is_parametrized(module) or key == "weight_orig":
+    if isinstance(module, parametrize.ParametrizationList) or key.endswith("_orig"):
         return "reparametrised weight; make it permanent first (see torch.nn.utils)"
     plain = isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
     if not plain or "forward" in vars(module) or key != "weight":

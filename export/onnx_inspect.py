@@ -60,8 +60,9 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     """List the condensed nodes of an ONNX file and validate the weights that they hold.
 
     Raises:
-        FileNotFoundError: there is no such file, or its data file is missing.
-        ExportError: the file is no ONNX model, or a node breaks the format; names node and place.
+        FileNotFoundError: there is no such file.
+        ExportError: the file is no ONNX model, its data file is missing, or a node breaks the
+            format; names node and place.
 
     """
     path = Path(path)
@@ -71,6 +72,10 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
         model = onnx.load(path)
     except DecodeError as error:
         raise ExportError(f"{path} is not an ONNX model or is damaged") from error
+    except onnx.checker.ValidationError as error:
+        raise ExportError(f"{path}: its data file is missing or damaged: {error}") from error
+    if not model.HasField("graph"):
+        raise ExportError(f"{path} is not an ONNX model or is damaged")
     initializers = {tensor.name: tensor for tensor in model.graph.initializer}
     nodes = [n for n in model.graph.node if (n.domain, n.op_type) == (DOMAIN, CONDENSED_GEMM)]
     carried = {(function.domain, function.name) for function in model.functions}

@@ -138,6 +138,29 @@ def test_clip_to_nan_stays():
     assert unchanged(model)
 
 
+@pytest.mark.parametrize("inputs", [["y", "bound"], ["bound", "y"]])
+@pytest.mark.parametrize("op_type", ["Max", "Min"])
+def test_max_and_min_with_a_scalar_are_fused_in_either_order(op_type: str, inputs: list[str]):
+    before = model_with(helper.make_node(op_type, inputs, ["z"]))
+    before.graph.initializer.append(numpy_helper.from_array(np.array([1.5], np.float32), "bound"))
+    after, result = fuse(before)
+    assert result.fused == [f"{op_type} into layer"]
+    np.testing.assert_array_equal(run(after)[0], run(before)[0])
+
+
+@pytest.mark.parametrize("bound", [np.ones((1, 1), np.float32), np.arange(3, dtype=np.float32)])
+def test_max_with_more_than_a_scalar_stays(bound: np.ndarray):
+    model = model_with(helper.make_node("Max", ["y", "bound"], ["z"]))
+    model.graph.initializer.append(numpy_helper.from_array(bound, "bound"))
+    assert unchanged(model)
+
+
+def test_max_of_three_stays():
+    model = model_with(helper.make_node("Max", ["y", "low", "low"], ["z"]))
+    add_constant(model, "low", 0)
+    assert unchanged(model)
+
+
 @pytest.mark.parametrize("op_type", ["Sigmoid", "Gelu", "HardSwish"])
 def test_other_activations_stay(op_type: str):
     assert unchanged(model_with(helper.make_node(op_type, ["y"], ["z"])))
