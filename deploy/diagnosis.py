@@ -23,8 +23,8 @@ def explain_failed_load(model: Path, error: Exception) -> SessionError:
     text = _plain(str(error))
     if "Domain already set in registry" in text:
         return SessionError(
-            "fanin's op library was already registered in the given options",
-            "open_session registers it itself: pass options on which it was not registered.",
+            "a custom-op domain is registered twice in the given options",
+            "open_session registers fanin's op library itself: pass options without it.",
             model=model,
         )
     if model.suffix == ".ort":  # a flatbuffer, which only the runtime reads
@@ -142,20 +142,25 @@ def _from_message(model: Path, text: str, content: ModelFile | None) -> SessionE
             "Copy the model and its data file again, together.",
             model=model,
         )
-    node = _find(content, lambda node: bool(node.name) and f"'{node.name}'" in text)
-    if any(op in text for op in OPS):
-        reason = text.removeprefix("Exception during initialization: ")
-        return SessionError(
-            reason,
-            "The weights stored in the model are not sound; export it again with fanin export.",
-            model=model,
-            node=node.name if node else None,
-        )
+    # Our ops write node 'name'; the runtime writes ("name", Op, …) or node (name).
+    node = _find(
+        content,
+        lambda node: any(mark % node.name in text for mark in ("'%s'", '("%s"', "node (%s)")),
+    )
+    name = node.name if node else None
+    refusal = re.search(rf"Exception during initialization: ((?:{'|'.join(OPS)}) node .*)", text)
+    if refusal:
+        remedy = "The weights stored in the model are not sound: export it again with fanin export."
+        if "FANIN_ISA" in text or "ISA '" in text:
+            remedy = "Unset FANIN_ISA, or set it to one that fanin doctor lists for this CPU."
+        elif "out of memory" in text:
+            remedy = "Close other sessions, or use a machine with more memory."
+        return SessionError(refusal[1], remedy, model=model, node=name)
     return SessionError(
         f"ONNX Runtime refused the model: {text}",
         "Check the file with onnx.checker.check_model(path, full_check=True).",
         model=model,
-        node=node.name if node else None,
+        node=name,
     )
 
 
