@@ -143,7 +143,7 @@ def _probe() -> str:
     with tempfile.TemporaryDirectory(prefix="fanin-doctor-") as folder:
         path = Path(folder) / "probe.onnx"
         path.write_bytes(probe_model())
-        (output,) = open_session(path, threads=1).run(None, {"X": INPUT})
+        (output,) = open_session(path, threads=1).run(None, {"x": INPUT})
     error = float(np.abs(output - EXPECTED).max())
     if not error <= 1e-6:
         raise _FindingError(

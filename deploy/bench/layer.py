@@ -200,4 +200,4 @@ def _sample(
         (batch, spec.in_features), np.float32
     )
     y = x.astype(np.float64) @ weight.T.astype(np.float64) + bias
-    return Sample({"X": x}, [y])
+    return Sample({"x": x}, [y])

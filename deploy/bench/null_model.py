@@ -12,8 +12,8 @@ from .requirements import require
 def save_null_model(path: Path, batch: int, in_features: int, out_features: int) -> str:
     """Write a model that makes an output of the layer's shape with one cheap node.
 
-    X [batch, in_features] float32 becomes Y [batch, out_features] by cutting columns off (Slice),
-    adding zeros (Pad), or negation (Neg) when the widths are equal. Y depends on X, so the runtime
+    x [batch, in_features] float32 becomes y [batch, out_features] by cutting columns off (Slice),
+    adding zeros (Pad), or negation (Neg) when the widths are equal. y depends on x, so the runtime
     cannot fold it into a constant. The node copies batch * out_features floats, which the layer's
     kernel also has to write. Returns the name of the operator.
     """
@@ -28,10 +28,10 @@ def save_null_model(path: Path, batch: int, in_features: int, out_features: int)
         form = "Pad"
         arguments = {"pads": [0, 0, 0, out_features - in_features]}
     graph = helper.make_graph(
-        [helper.make_node(form, ["X", *arguments], ["Y"], name="null")],
+        [helper.make_node(form, ["x", *arguments], ["y"], name="null")],
         "null",
-        [helper.make_tensor_value_info("X", float32, [batch, in_features])],
-        [helper.make_tensor_value_info("Y", float32, [batch, out_features])],
+        [helper.make_tensor_value_info("x", float32, [batch, in_features])],
+        [helper.make_tensor_value_info("y", float32, [batch, out_features])],
         [
             onnx.numpy_helper.from_array(np.array(value, np.int64), name)
             for name, value in arguments.items()

@@ -217,7 +217,7 @@ def test_another_number_of_threads_is_unfair(clock, problem):
 
 def test_an_engine_that_fails_in_any_step_is_excluded_with_its_words(clock, problem):
     class Fails(FakeEngine):
-        def prepare(self, inputs):
+        def prepare(self, _):
             raise OSError("no licence")
 
     class Breaks(FakeEngine):
@@ -234,7 +234,7 @@ def test_an_engine_that_fails_in_any_step_is_excluded_with_its_words(clock, prob
 
 def test_a_broken_null_session_does_not_stop_the_others(clock, problem):
     class Fails(FakeEngine):
-        def prepare(self, inputs):
+        def prepare(self, _):
             raise OSError("no")
 
     (result,), null = run(

@@ -117,7 +117,7 @@ def test_a_number_of_threads_that_is_none_is_refused(save_condensed, threads):
 def test_threads_that_contradict_the_options_are_refused(save_condensed):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    with pytest.raises(SessionError, match="threads is 2, but options.intra_op_num_threads is 1"):
+    with pytest.raises(SessionError, match=r"threads is 2, but options\.intra_op_num_threads is 1"):
         open_session(save_condensed(), threads=2, options=options)
     assert options.intra_op_num_threads == 1
 

@@ -142,7 +142,7 @@ class TestTheOps:
     def test_a_missing_opset_import(self, save_condensed):
         # With the library the runtime forgives it; without, and in other tools, it does not.
         path = save_condensed(opset_import=False)
-        with pytest.raises(Exception, match="registered|opset import") as caught:
+        with pytest.raises(Exception, match=r"registered|opset import") as caught:
             onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         error = explain_failed_load(path, caught.value)
         assert error.node == "fc1"
