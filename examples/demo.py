@@ -31,7 +31,9 @@ def main() -> None:
     console = Console()
     started = time.monotonic()
 
-    data = options.data or ("fashion-mnist" if "fashion-mnist" in available_datasets() else "digits")
+    data = options.data or (
+        "fashion-mnist" if "fashion-mnist" in available_datasets() else "digits"
+    )
     console.rule(f"1. Training on {data}: dense, then SRigL at 90 %")
     shutil.rmtree(options.out, ignore_errors=True)
     runs = {
