@@ -1,4 +1,4 @@
-"""Command line of fanin: thin commands over the packages, which are imported by the command used."""
+"""Command line of fanin: thin commands, each importing only the package that it uses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def main() -> None:
 
 @contextmanager
 def _readable(*errors: type[Exception]) -> Iterator[None]:
-    """Turns the errors that a user can mend into one line on stderr and exit status 1."""
+    """Turn the errors that a user can mend into one line on stderr and exit status 1."""
     try:
         yield
     except errors as error:
@@ -40,7 +40,7 @@ def _readable(*errors: type[Exception]) -> Iterator[None]:
 
 
 def _requires(extra: str, *modules: str) -> None:
-    """Ends with the pip command when an optional dependency of the command is missing."""
+    """End with the pip command when an optional dependency of the command is missing."""
     from importlib.util import find_spec
 
     missing = [name for name in modules if find_spec(name) is None]
@@ -54,7 +54,7 @@ def _requires(extra: str, *modules: str) -> None:
 
 
 def _numbers(text: str, kind: type, option: str) -> tuple:
-    """Parses ``1,16,64``; a bad entry is an error that names the option."""
+    """Parse ``1,16,64``; a bad entry is an error that names the option."""
     try:
         return tuple(kind(part) for part in text.split(","))
     except ValueError:
@@ -86,7 +86,7 @@ def train(
     progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
     recipes: Annotated[bool, typer.Option("--recipes", help="List the shipped recipes.")] = False,
 ) -> None:
-    """Trains a recipe into a run folder."""
+    """Train a recipe into a run folder."""
     _requires("train", "torch", "torchvision", "safetensors")
     from .trainer import ConfigError, DataError, RunFolderError, TrainingError, recipe_names
     from .trainer import train as run_training
@@ -115,7 +115,7 @@ def export(
         typer.Option("--dense-baseline", help="Also write OUT.dense.onnx, to measure against."),
     ] = False,
 ) -> None:
-    """Writes a run to ONNX with its sparse layers as CondensedGemm, verified against torch."""
+    """Write a run to ONNX with its sparse layers as CondensedGemm, verified against torch."""
     _requires("train", "torch", "onnx", "onnxscript", "safetensors")
     from rich.console import Console
 
@@ -142,7 +142,7 @@ def bench_layer(
     rounds: Annotated[int, typer.Option(help="Interleaved rounds.")] = 21,
     seed: Annotated[int, typer.Option(help="Seed of masks, weights and inputs.")] = 0,
 ) -> None:
-    """Measures one layer of random constant fan-in weights: dense Gemm against CondensedGemm."""
+    """Measure one layer of random constant fan-in weights: dense Gemm against CondensedGemm."""
     _requires("bench", "onnx", "onnxruntime", "matplotlib")
     from .deploy import SessionError
     from .deploy.bench import BenchLayerSpec, RequirementError
@@ -174,7 +174,7 @@ def bench_model(
     rounds: Annotated[int, typer.Option(help="Interleaved rounds.")] = 21,
     seed: Annotated[int, typer.Option(help="Seed of the inputs.")] = 0,
 ) -> None:
-    """Measures a whole exported model against its dense baseline."""
+    """Measure a whole exported model against its dense baseline."""
     _requires("bench", "onnx", "onnxruntime", "matplotlib")
     from .deploy import SessionError
     from .deploy.bench import BenchModelSpec, RequirementError
@@ -194,7 +194,7 @@ def bench_model(
 
 @app.command()
 def doctor() -> None:
-    """Checks everything that running an exported model needs; exit status 1 when a check fails."""
+    """Check everything that running an exported model needs; exit status 1 when a check fails."""
     from rich.console import Console
 
     from .deploy.doctor import checks_table, run_checks

@@ -66,7 +66,10 @@ print(len(list((site / "fanin").rglob("*.cc"))))
 
 
 def test_a_model_runs_in_the_bare_environment(bare_python):
-    code = "from fanin.deploy.doctor import run_checks\nprint([c.name for c in run_checks() if not c.ok])"
+    code = """
+from fanin.deploy.doctor import run_checks
+print([check.name for check in run_checks() if not check.ok])
+"""
     assert run(bare_python, code) == "[]"
 
 

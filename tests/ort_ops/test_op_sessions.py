@@ -13,9 +13,9 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
-from fanin.ort_ops import _native
 
 from fanin import ort_ops
+from fanin.ort_ops import _native
 
 from ._models import Layer, assert_close, open_session, run, spec_of
 
