@@ -98,7 +98,6 @@ enum AttributeType : int { kIntAttribute = 1 };
       (const OrtKernelInfo*, const char* name, float* out, size_t* size))                       \
   ROW(163, 8, OrtStatus*, KernelInfoGetAttributeArray_int64,                                    \
       (const OrtKernelInfo*, const char* name, int64_t* out, size_t* size))                     \
-  ROW(230, 14, OrtStatus*, KernelInfo_GetInputCount, (const OrtKernelInfo*, size_t* out))       \
   ROW(233, 14, OrtStatus*, KernelInfo_GetOutputName,                                            \
       (const OrtKernelInfo*, size_t index, char* out, size_t* size))                            \
   ROW(234, 14, OrtStatus*, KernelInfo_GetInputTypeInfo,                                         \

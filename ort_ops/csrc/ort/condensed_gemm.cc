@@ -1,7 +1,7 @@
 #include "ort/condensed_gemm.h"
 
 #include <algorithm>
-#include <cmath>
+#include <atomic>
 #include <limits>
 #include <memory>
 #include <string>
@@ -33,7 +33,6 @@ class CondensedGemm {
 
  private:
   Tensor input(const OrtKernelContext* context, Input index) const;
-  const float* residual_of(const Tensor& residual, const Shape& y) const;
 
   const Runtime& runtime_;
   const std::string node_;
@@ -50,12 +49,12 @@ CondensedGemm::CondensedGemm(const Runtime& runtime, const KernelInfo& info, std
   concurrency_ =
       static_cast<size_t>(std::min(threads.value_or(available_cpus()), available_cpus()));
 
-  const DeclaredInputs declared = check_declared(info, attributes_);
+  const DeclaredInputs declared = check_declared(runtime, info, attributes_);
   batches_ = declared.batches;
   if (!declared.variable_weights.empty()) {
-    info.warn(node_ + ": " + declared.variable_weights +
-              " not constant, so that nothing is packed and every run validates the weights and "
-              "takes the slow plain path; make them initializers that are not graph inputs");
+    info.warn(node_ + ": not constant: " + declared.variable_weights +
+              "; so nothing is packed, and every run validates the weights and takes the slow "
+              "plain path; make them initializers that are not graph inputs");
     return;
   }
   const WeightTensors weights(runtime, [&](Input index) { return info.constant(index); });
@@ -69,37 +68,16 @@ Tensor CondensedGemm::input(const OrtKernelContext* context, Input index) const 
   return Tensor(runtime_, value);
 }
 
-// A residual of Y's shape is added. One of shape [1] stands for "none" and must hold 0; where Y
-// itself has shape [1] it is added like any other.
-const float* CondensedGemm::residual_of(const Tensor& residual, const Shape& y) const {
-  if (residual.shape() == y) return residual.data<float>();
-  if (residual.shape().rank != 1 || residual.shape()[0] != 1) {
-    throw Error(kInvalidArgument, "residual has shape " + to_string(residual.shape()) +
-                                      ", it must have the output's shape " + to_string(y) +
-                                      ", or shape [1] holding 0 for none");
-  }
-  const float value = *residual.data<float>();
-  if (value != 0.0f) {
-    throw Error(kInvalidArgument, "residual has shape [1] and holds " + std::to_string(value) +
-                                      "; with that shape it must hold 0, for none (the output's "
-                                      "shape is " +
-                                      to_string(y) + ")");
-  }
-  return nullptr;
-}
-
 void CondensedGemm::compute(OrtKernelContext* context) const {
   const Tensor x = input(context, kX);
   check_x(x.shape(), attributes_);
   const int64_t batch = batch_of(x.shape());
 
-  std::vector<int64_t> dims(x.shape().dims, x.shape().dims + x.shape().rank);
-  dims.back() = attributes_.out_features;
+  const std::vector<int64_t> dims = output_dims(x.shape(), attributes_);
   const Shape y_shape{dims.data(), dims.size()};
-
   const Tensor residual = input(context, kResidual);
   Epilogue epilogue;
-  epilogue.residual = residual_of(residual, y_shape);
+  epilogue.residual = residual_data(residual, y_shape);
   epilogue.clip_min = attributes_.clip_min;
   epilogue.clip_max = attributes_.clip_max;
 
@@ -150,6 +128,12 @@ OrtStatus* compute(void* kernel, OrtKernelContext* context) noexcept {
 
 void destroy(void* kernel) noexcept { delete static_cast<CondensedGemm*>(kernel); }
 
+// A dimension name that no other dimension has.
+std::string fresh_symbol() {
+  static std::atomic<uint64_t> count{0};
+  return "fanin_unknown_" + std::to_string(count++);
+}
+
 // Y has the shape of X with out_features last; symbolic dimensions keep their names. What cannot be
 // told here is left open: an error in a node is told at its creation, which knows the node's name.
 OrtStatus* infer_shape(const OrtCustomOp* op, OrtShapeInferContext* context) noexcept {
@@ -177,6 +161,14 @@ OrtStatus* infer_shape(const OrtCustomOp* op, OrtShapeInferContext* context) noe
     check(api, api.GetSymbolicDimensions(x, names.data(), rank));
     dims.back() = out_features;
     names.back() = "";
+    // The runtime writes an unnamed unknown dimension as the number -1, which breaks the inference
+    // of later nodes; a name of its own says as little as no name.
+    std::vector<std::string> made_up(rank);
+    for (size_t axis = 0; axis + 1 < rank; ++axis) {
+      if (dims[axis] >= 0 || *names[axis] != '\0') continue;
+      made_up[axis] = fresh_symbol();
+      names[axis] = made_up[axis].c_str();
+    }
 
     OrtTensorTypeAndShapeInfo* raw = nullptr;
     check(api, api.CreateTensorTypeAndShapeInfo(&raw));

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <cstdio>
 
 #include "ort/status.h"
 
@@ -11,8 +11,11 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& sentence) { throw Error(kInvalidArgument, sentence); }
 
-// Unknown dimensions agree with anything.
-bool agree(int64_t a, int64_t b) { return a < 0 || b < 0 || a == b; }
+std::string number(float value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", static_cast<double>(value));
+  return text;
+}
 
 void check_rank(Input input, const Shape& shape, size_t rank, const char* meaning) {
   if (shape.rank == rank) return;
@@ -21,7 +24,7 @@ void check_rank(Input input, const Shape& shape, size_t rank, const char* meanin
 }
 
 void check_matrix(const Shape& values, const Shape& indices) {
-  if (!agree(values[0], indices[0]) || !agree(values[1], indices[1])) {
+  if (!values.agrees(indices)) {
     refuse("values has shape " + to_string(values) + " and indices has shape " +
            to_string(indices) + ", they must be equal");
   }
@@ -52,17 +55,6 @@ void check_weight_shapes(const Shape& values, const Shape& indices, const Shape&
   check_bias(bias, attributes);
 }
 
-void check_type(Input input, ElementType found) {
-  const bool right = input == kIndices ? found == kUint16 || found == kInt32
-                     : input == kRows  ? found == kInt32
-                                       : found == kFloat;
-  if (right) return;
-  refuse(std::string(input_name(input)) + " is " + type_name(found) + ", it must be " +
-         (input == kIndices ? "uint16 or int32"
-          : input == kRows  ? "int32"
-                            : "float32"));
-}
-
 // The batch sizes that fit a declared shape: symbolic dimensions are at least 1 (an empty batch
 // needs no kernel).
 BatchRange batches_of(const Shape& x) {
@@ -79,6 +71,24 @@ BatchRange batches_of(const Shape& x) {
   return symbolic ? BatchRange{known, BatchRange{}.max} : BatchRange{known, known};
 }
 
+[[noreturn]] void refuse_residual(const Shape& residual, const Shape& y) {
+  refuse("residual has shape " + to_string(residual) + ", it must have the output's shape " +
+         to_string(y) + ", or shape [1] holding 0 for none");
+}
+
+bool is_none_shape(const Shape& residual) { return residual.rank == 1 && agree(residual[0], 1); }
+
+// A residual that is never going to fit is refused at creation.
+void check_declared_residual(const Runtime& runtime, const KernelInfo& info, const Shape& declared,
+                             const std::vector<int64_t>& y_dims) {
+  const Shape y{y_dims.data(), y_dims.size()};
+  if (const OrtValue* constant = info.constant(kResidual)) {
+    residual_data(Tensor(runtime, constant), y);
+  } else if (declared.rank > 0 && !declared.agrees(y) && !is_none_shape(declared)) {
+    refuse_residual(declared, y);
+  }
+}
+
 }  // namespace
 
 const char* input_name(Input input) {
@@ -93,48 +103,48 @@ GemmAttributes read_attributes(const KernelInfo& info) {
   attributes.clip_min = info.float_attribute("clip_min", attributes.clip_min);
   attributes.clip_max = info.float_attribute("clip_max", attributes.clip_max);
 
-  CondensedView sizes;  // without rows, validate() looks at the sizes alone
+  CondensedView sizes;
   sizes.in_features = attributes.in_features;
   sizes.out_features = attributes.out_features;
-  const std::string why = validate(sizes);
+  const std::string why = validate_sizes(sizes);
   if (!why.empty()) refuse("attribute " + why);
   if (std::isnan(attributes.clip_min)) refuse("attribute clip_min is NaN");
   if (std::isnan(attributes.clip_max)) refuse("attribute clip_max is NaN");
   if (attributes.clip_min > attributes.clip_max) {
-    refuse("attribute clip_min is " + std::to_string(attributes.clip_min) +
-           ", more than clip_max, which is " + std::to_string(attributes.clip_max));
+    refuse("attribute clip_min is " + number(attributes.clip_min) +
+           ", more than clip_max, which is " + number(attributes.clip_max));
   }
   return attributes;
 }
 
-DeclaredInputs check_declared(const KernelInfo& info, const GemmAttributes& attributes) {
-  if (info.input_count() != kInputCount) {
-    refuse("it has " + std::to_string(info.input_count()) + " inputs, it must have " +
-           std::to_string(size_t{kInputCount}) + ": X, values, indices, bias, rows, residual");
-  }
+DeclaredInputs check_declared(const Runtime& runtime, const KernelInfo& info,
+                              const GemmAttributes& attributes) {
   DeclaredInputs declared;
   std::vector<InputInfo> inputs;
-  int variable = 0;
   for (size_t index = 0; index < kInputCount; ++index) {
     const Input input = static_cast<Input>(index);
     inputs.push_back(info.input(index));
-    check_type(input, inputs.back().type);
     if (input == kX || input == kResidual || info.constant(index) != nullptr) continue;
-    if (variable++ > 0) declared.variable_weights += ", ";
+    if (!declared.variable_weights.empty()) declared.variable_weights += ", ";
     declared.variable_weights += input_name(input);
   }
-  if (variable > 0) declared.variable_weights += variable == 1 ? " is" : " are";
 
+  const ElementType index_type = inputs[kIndices].type;
+  if (index_type != kUint16 && index_type != kInt32) {
+    refuse(std::string("indices is ") + type_name(index_type) + ", it must be uint16 or int32");
+  }
+
+  // A rank of 0 may be an unknown one; creation (for constants) or the run will tell.
   const Shape x = inputs[kX].shape();
-  if (x.rank > 0) check_x(x, attributes);
-  declared.batches = batches_of(x);
-
-  // Constant weights show their true shapes, also where they are scalars; the others are checked as
-  // far as they are declared.
   const Shape values = inputs[kValues].shape(), indices = inputs[kIndices].shape();
   const Shape bias = inputs[kBias].shape(), rows = inputs[kRows].shape();
   if (values.rank > 0 && indices.rank > 0 && bias.rank > 0 && rows.rank > 0)
     check_weight_shapes(values, indices, bias, rows, attributes);
+  if (x.rank > 0) {
+    check_x(x, attributes);
+    declared.batches = batches_of(x);
+    check_declared_residual(runtime, info, inputs[kResidual].shape(), output_dims(x, attributes));
+  }
   return declared;
 }
 
@@ -155,6 +165,24 @@ int64_t batch_of(const Shape& x) {
       refuse("X has shape " + to_string(x) + ", which is too large");
   }
   return batch;
+}
+
+std::vector<int64_t> output_dims(const Shape& x, const GemmAttributes& attributes) {
+  std::vector<int64_t> dims(x.dims, x.dims + x.rank);
+  dims.back() = attributes.out_features;
+  return dims;
+}
+
+const float* residual_data(const Tensor& residual, const Shape& y) {
+  if (residual.shape().agrees(y)) return residual.data<float>();
+  if (!is_none_shape(residual.shape())) refuse_residual(residual.shape(), y);
+  const float value = *residual.data<float>();
+  if (value != 0.0f) {
+    refuse("residual has shape [1] and holds " + number(value) +
+           "; a residual of shape [1] stands for none and must hold 0 (the output's shape is " +
+           to_string(y) + ")");
+  }
+  return nullptr;
 }
 
 CondensedView WeightTensors::checked_view(const GemmAttributes& attributes) const {

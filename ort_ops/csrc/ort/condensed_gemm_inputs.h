@@ -1,7 +1,9 @@
 // What CondensedGemm asks of its attributes and inputs, at creation and at every run.
 #pragma once
 
+#include <limits>
 #include <string>
+#include <vector>
 
 #include "core/condensed.h"
 #include "core/gemm.h"
@@ -26,17 +28,25 @@ GemmAttributes read_attributes(const KernelInfo& info);
 
 struct DeclaredInputs {
   BatchRange batches;            // of X
-  std::string variable_weights;  // "values, bias are"; empty if all weights are constant
+  std::string variable_weights;  // "values, bias"; empty if all weights are constant
 };
 
-// Checks the declared types and shapes as far as they are known. Throws Error.
-DeclaredInputs check_declared(const KernelInfo& info, const GemmAttributes& attributes);
+// Checks the types and shapes that the graph declares, as far as they are known. Throws Error.
+DeclaredInputs check_declared(const Runtime& runtime, const KernelInfo& info,
+                              const GemmAttributes& attributes);
 
 // Throws Error unless X is [..., in_features] with at least one dimension.
 void check_x(const Shape& x, const GemmAttributes& attributes);
 
 // The product of all dimensions of X but the last. Throws Error if it overflows.
 int64_t batch_of(const Shape& x);
+
+// The shape of Y: [..., out_features].
+std::vector<int64_t> output_dims(const Shape& x, const GemmAttributes& attributes);
+
+// What to add to Y; null for none. A residual of Y's shape is added, also where that shape is [1];
+// else shape [1] stands for none and must hold 0. Throws Error for anything else.
+const float* residual_data(const Tensor& residual, const Shape& y);
 
 // The four weight tensors of a node.
 class WeightTensors {

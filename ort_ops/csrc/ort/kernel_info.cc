@@ -29,12 +29,6 @@ std::string KernelInfo::node(const char* op) const {
   return std::string(op) + " node without name, output '" + output + "'";
 }
 
-size_t KernelInfo::input_count() const {
-  size_t count = 0;
-  check(runtime_.api, runtime_.api.KernelInfo_GetInputCount(info_, &count));
-  return count;
-}
-
 InputInfo KernelInfo::input(size_t index) const {
   const Api& api = runtime_.api;
   OrtTypeInfo* raw = nullptr;

@@ -28,7 +28,6 @@ class KernelInfo {
   // "CondensedGemm node 'name'"; a node without name is told by its output.
   std::string node(const char* op) const;
 
-  size_t input_count() const;
   InputInfo input(size_t index) const;
 
   // The value of an input that cannot change over the session's life; null for any other.

@@ -6,8 +6,8 @@
 
 namespace fanin::ort {
 
-bool Shape::operator==(const Shape& other) const {
-  return rank == other.rank && std::equal(dims, dims + rank, other.dims);
+bool Shape::agrees(const Shape& other) const {
+  return rank == other.rank && std::equal(dims, dims + rank, other.dims, agree);
 }
 
 std::string to_string(const Shape& shape) {

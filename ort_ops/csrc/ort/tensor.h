@@ -18,8 +18,12 @@ struct Shape {
 
   int64_t operator[](size_t axis) const { return dims[axis]; }
   int64_t back() const { return dims[rank - 1]; }
-  bool operator==(const Shape& other) const;
+  // The same shape, as far as both are known.
+  bool agrees(const Shape& other) const;
 };
+
+// Unknown dimensions agree with anything.
+inline bool agree(int64_t a, int64_t b) { return a < 0 || b < 0 || a == b; }
 
 // "[2, ?, 4]"
 std::string to_string(const Shape& shape);
