@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fanin.export.condensed import CondensedWeight
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+
+from fanin.export.condensed import CondensedWeight
 
 FLOATS = st.floats(width=32, allow_nan=False)
 

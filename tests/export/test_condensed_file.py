@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fanin.export import CondensedWeight, load_condensed, save_condensed
 from safetensors.numpy import load_file, save_file
+
+from fanin.export import CondensedWeight, load_condensed, save_condensed
 
 PARTS = ("values", "indices", "rows", "bias")
 

@@ -12,12 +12,13 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
+
 from fanin.export import export
 from fanin.export.condensed import CondensedWeight
 from fanin.export.onnx_inspect import inspect
 from fanin.ort_ops import register
-from onnx import numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 from .conftest import Exported, sparse_mlp
 

@@ -6,13 +6,14 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from fanin.export import CondensedWeight
-from fanin.export.onnx_op import condensed_layer_model
-from fanin.export.passes.fuse_activation import FuseActivationPass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+
+from fanin.export import CondensedWeight
+from fanin.export.onnx_op import condensed_layer_model
+from fanin.export.passes.fuse_activation import FuseActivationPass
 
 WEIGHT = CondensedWeight.from_dense(
     np.array([[2, 0, -1], [0, 0, 0], [0, 3, 0]], np.float32), np.array([0, -4, 1], np.float32)

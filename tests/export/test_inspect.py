@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
+
 from fanin.export import CondensedWeight, ExportError
 from fanin.export.onnx_inspect import inspect
 from fanin.export.onnx_op import condensed_layer_model, dense_layer_model
-from onnx import numpy_helper
 
 WEIGHT = CondensedWeight.from_dense(np.array([[1, 0, 2], [0, 0, 0], [0, 3, 0]], np.float32))
 

@@ -3,12 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn.utils import parametrize, prune
+
 from fanin.export import CondensedWeight, ExportError
 from fanin.export.layer_plan import plan_layers
 from fanin.export.modules import CondensedLinear, condensed_gemm
 from fanin.export.torch_model import eval_copy, replace_layers
-from torch import nn
-from torch.nn.utils import parametrize, prune
 
 
 def sparsify(module: nn.Module, keep: float = 0.1) -> nn.Module:

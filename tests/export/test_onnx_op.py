@@ -12,6 +12,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
 from fanin.export import CondensedWeight
 from fanin.export.onnx_op import (
     DOMAIN,
@@ -21,8 +24,6 @@ from fanin.export.onnx_op import (
     dense_layer_model,
     register_schemas,
 )
-from onnx import TensorProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 
 def layer(seed: int = 0, shape: tuple[int, int] = (24, 40)) -> CondensedWeight:

@@ -9,10 +9,11 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from torch import nn
+
 from fanin.export import ExportError, export
 from fanin.export.onnx_inspect import inspect
 from fanin.export.passes import fuse_activation
-from torch import nn
 
 
 def sparsify(module: nn.Linear, keep: float = 0.1) -> nn.Linear:
