@@ -159,7 +159,7 @@ def _seconds(seconds: float | None) -> str:
 
 def _short(number: float) -> str:
     """Write with three digits that count, without an exponent."""
-    size = abs(number)
+    size = abs(float(f"{number:.3g}"))
     return f"{number:.2f}" if size < 10 else f"{number:.1f}" if size < 100 else f"{number:.0f}"
 
 

@@ -73,13 +73,3 @@ def save_dense(tmp_path):
         return tmp_path / name
 
     return save
-
-
-@pytest.fixture(autouse=True)
-def _stand_in(monkeypatch):
-    from fanin.deploy.bench import layer, machine
-
-    monkeypatch.setattr(layer, "kernel_of", lambda *_: "x")
-    monkeypatch.setattr(
-        machine, "_kernels", lambda: {"isas": [], "isa_in_force": "scalar", "table": []}
-    )
