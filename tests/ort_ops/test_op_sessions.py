@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
 from fanin.ort_ops import _native
+from onnx import TensorProto, helper
 
 from fanin import ort_ops
 
