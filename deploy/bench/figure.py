@@ -68,7 +68,7 @@ def _panels(result: Result) -> list[tuple[str, list[_Place]]]:
 def _spreads(case: Case) -> dict[str, Spread]:
     for comparison in case.comparisons:
         if comparison.engine == "condensed":
-            found = {"run": comparison.run, "op": comparison.op}
+            found = {"run": comparison.run_ratio, "op": comparison.op_ratio}
             return {name: spread for name, spread in found.items() if spread is not None}
     return {}
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from ... import ort_ops
 from ..cpus import available_cpus
 from ..runtime import installed_distributions
 
@@ -55,7 +54,7 @@ def _kernels() -> dict[str, Any]:
     return {
         "isas": list(_native.supported_isas()),
         "isa_in_force": _native.select_isa(),
-        "table": [str(row) for row in ort_ops.kernel_table()],
+        "table": [row.name for row in _native.kernel_table() if row.supported],
     }
 
 

@@ -122,7 +122,7 @@ def _notes(case: Case) -> list[str]:
                 "of warm-up"
             )
     for one in case.comparisons:
-        if one.op is None and case.null is not None:
+        if one.op_ratio is None and case.null is not None:
             notes.append(f"{case.title}: no op speed-up of {one.engine}, since {one.op_note}")
     return notes
 
@@ -130,8 +130,8 @@ def _notes(case: Case) -> list[str]:
 def _speedups(comparison: Comparison | None) -> list[str]:
     if comparison is None:
         return ["", ""]
-    op = _ratio(comparison.op) if comparison.op else "in the noise"
-    return [_ratio(comparison.run), op]
+    op = _ratio(comparison.op_ratio) if comparison.op_ratio else "in the noise"
+    return [_ratio(comparison.run_ratio), op]
 
 
 def _ratio(spread: Spread) -> str:

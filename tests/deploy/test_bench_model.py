@@ -24,8 +24,8 @@ def test_dense_and_condensed_are_compared_at_each_batch(save_condensed, save_den
         assert case.engine("condensed").error_after <= 1e-6
         (comparison,) = case.comparisons
         assert (comparison.baseline, comparison.engine) == ("dense", "condensed")
-        assert comparison.run.count == 3
-        assert comparison.op is None
+        assert comparison.run_ratio.count == 3
+        assert comparison.op_ratio is None
         assert case.facts["condensed_nodes"] == 1
         assert case.facts["condensed_bytes"] == model.stat().st_size
         assert case.facts["size_ratio"] == pytest.approx(
