@@ -163,7 +163,8 @@ def _set_threads(runtime: Any, options: Any, threads: int | None) -> None:
                 f"threads is {threads!r}, not a number of threads",
                 "Pass 1 or more, or None for ONNX Runtime's own choice.",
             )
-        if not options.use_per_session_threads:
+        # The process-wide pool can be asked for from Python in newer releases only.
+        if not getattr(options, "use_per_session_threads", True):
             raise SessionError(
                 f"threads is {threads}, but the options use the process-wide thread pool",
                 "Leave threads out, or keep options.use_per_session_threads at True.",
