@@ -103,10 +103,10 @@ GemmAttributes read_attributes(const KernelInfo& info) {
   attributes.clip_min = info.float_attribute("clip_min", attributes.clip_min);
   attributes.clip_max = info.float_attribute("clip_max", attributes.clip_max);
 
-  CondensedView sizes;  // without rows, validate() looks at the sizes alone
+  CondensedView sizes;
   sizes.in_features = attributes.in_features;
   sizes.out_features = attributes.out_features;
-  const std::string why = validate(sizes);
+  const std::string why = validate_sizes(sizes);
   if (!why.empty()) refuse("attribute " + why);
   if (std::isnan(attributes.clip_min)) refuse("attribute clip_min is NaN");
   if (std::isnan(attributes.clip_max)) refuse("attribute clip_max is NaN");
