@@ -194,7 +194,7 @@ def _kernels() -> str:
                     "Set FANIN_ISA to another one, and report this with the output of fanin "
                     "doctor.",
                 )
-    names = [row.name for row in _native.kernel_table() if row.supported]
+    names = [row.name for row in ort_ops.kernel_table() if row.supported]
     return f"right on every instruction set of this CPU: {', '.join(names)}"
 
 

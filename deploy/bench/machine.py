@@ -49,12 +49,12 @@ def load_average() -> list[float] | None:
 
 
 def _kernels() -> dict[str, Any]:
-    from ...ort_ops import _native
+    from ...ort_ops import _native, kernel_table
 
     return {
         "isas": list(_native.supported_isas()),
         "isa_in_force": _native.select_isa(),
-        "table": [row.name for row in _native.kernel_table() if row.supported],
+        "table": [row.name for row in kernel_table() if row.supported],
     }
 
 

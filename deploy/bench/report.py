@@ -48,8 +48,15 @@ def result_table(result: Result) -> Table:
 
 
 def result_notes(result: Result) -> list[str]:
-    """List what qualifies the numbers: engines left out, warm-ups cut short, ratios not given."""
-    return [note for case in result.cases for note in _notes(case)]
+    """List what qualifies the numbers: a busy machine, engines left out, ratios not given."""
+    notes = []
+    load, cpus = result.machine["load_average"], result.machine["cpus"]
+    if load and load[0] > 0.5 * cpus:
+        notes.append(
+            f"other work ran on this machine (load average {load[0]:.1f} on {cpus} CPUs at the "
+            "start): times are too long and ratios uncertain"
+        )
+    return notes + [note for case in result.cases for note in _notes(case)]
 
 
 def markdown(result: Result) -> str:

@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -178,6 +179,13 @@ def test_the_notes_say_what_qualifies_the_numbers(result):
         "99 % sparse, batch 1: no op speed-up of condensed, since condensed took no longer than "
         "the null session in 1 of 3 rounds",
     ]
+
+
+def test_a_busy_machine_is_noted(result):
+    busy = replace(result, machine={**MACHINE, "load_average": [1.5, 1, 1]})
+    assert "load average 1.5 on 2 CPUs" in result_notes(busy)[0]
+    unknown = replace(result, machine={**MACHINE, "load_average": None})
+    assert result_notes(unknown) == result_notes(result)
 
 
 def test_the_terminal_table_fits_110_columns(result):
