@@ -90,6 +90,10 @@ def _existing_file(path: str | os.PathLike[str]) -> Path:
             "fanin export.",
             model=model,
         )
+    if not model.is_file():
+        raise SessionError(
+            "this is not a regular file", "Pass the path of an .onnx file.", model=model
+        )
     if not os.access(model, os.R_OK):
         raise SessionError(
             "the file cannot be read (permission denied)",
