@@ -62,7 +62,9 @@ class BenchModelSpec:
     @property
     def dense_path(self) -> Path:
         """The baseline's file, given or by its usual name."""
-        return self.dense if self.dense is not None else self.model.with_suffix(".dense.onnx")
+        if self.dense is not None:
+            return self.dense
+        return self.model.with_name(f"{self.model.stem}.dense{self.model.suffix}")
 
 
 def bench_model(spec: BenchModelSpec, *, progress: Progress | None = None) -> Result:

@@ -35,7 +35,7 @@ def save_report(result: Result, folder: Path) -> list[Path]:
 
 def result_table(result: Result) -> Table:
     """Lay the result out for the terminal: one row per engine and case, medians and speed-ups."""
-    shown = [at for at, heading in enumerate(HEADINGS) if heading not in ("first run", "error")]
+    shown = [at for at in _columns(result) if HEADINGS[at] not in ("first run", "error")]
     table = Table(title=result.title, caption=_conditions(result))
     for at in shown:
         table.add_column(HEADINGS[at], justify="left" if at < 2 else "right")
@@ -61,16 +61,18 @@ def result_notes(result: Result) -> list[str]:
 
 def markdown(result: Result) -> str:
     """Write the content of results.md."""
+    shown = _columns(result)
     lines = [
         f"# {result.title}",
         "",
         _conditions(result),
         "",
-        "| " + " | ".join(HEADINGS) + " |",
-        "|" + "---|" * 2 + "---:|" * (len(HEADINGS) - 2),
+        "| " + " | ".join(HEADINGS[at] for at in shown) + " |",
+        "|" + "---|" * 2 + "---:|" * (len(shown) - 2),
     ]
     for case in result.cases:
-        lines += ["| " + " | ".join(row) + " |" for row in _rows(case, time=_median_and_range)]
+        for row in _rows(case, time=_median_and_range):
+            lines.append("| " + " | ".join(row[at] for at in shown) + " |")
     notes = result_notes(result)
     if notes:
         lines += ["", "Notes:", "", *(f"- {note}" for note in notes)]
@@ -78,9 +80,9 @@ def markdown(result: Result) -> str:
         "",
         "Times are medians over the rounds of each round's median run, with the range over the "
         "rounds in brackets. Speed-ups are ratios of times taken in the same round: median "
-        "[min–max]. *run* is the whole session.run through an IOBinding; *op* is that less a null "
-        "session with the same inputs and outputs. *error* is the largest difference from the "
-        "reference, relative to the largest output.",
+        "[min–max]. *run* is the whole session.run through an IOBinding; *op*, where given, is "
+        "that less a null session with the same inputs and outputs. *error* is the largest "
+        "difference from the reference, relative to the largest output.",
         "",
         "## Conditions",
         "",
@@ -94,6 +96,12 @@ def markdown(result: Result) -> str:
 
 
 HEADINGS = ("case", "engine", "run", "op", "run speed-up", "op speed-up", "first run", "error")
+
+
+def _columns(result: Result) -> list[int]:
+    """Choose the columns that say something: without a null session there is no op time."""
+    has_op = any(case.null is not None for case in result.cases)
+    return [at for at, heading in enumerate(HEADINGS) if has_op or not heading.startswith("op")]
 
 
 def _rows(case: Case, time: Callable[[Spread | None], str]) -> list[list[str]]:

@@ -172,6 +172,21 @@ def test_the_markdown_has_the_table_the_notes_and_the_conditions(result):
         assert note in text
 
 
+def test_without_a_null_session_there_is_no_op_column(result):
+    engines = [measured("dense", 100, 110, 120), measured("condensed", 20, 20, 20)]
+    model = replace(result, kind="model", cases=(make_case("batch 1", 1, None, {}, engines, None),))
+    text = markdown(model)
+    assert "| case | engine | run | run speed-up | first run | error |" in text
+    assert "|  | condensed | 20.0 µs [20.0–20.0] | 5.50× [5.00–6.00] | 1.00 ms | 2e-07 |" in text
+    assert "noise" not in text
+    assert [column.header for column in result_table(model).columns] == [
+        "case",
+        "engine",
+        "run",
+        "run speed-up",
+    ]
+
+
 def test_the_notes_say_what_qualifies_the_numbers(result):
     assert result_notes(result) == [
         "99 % sparse, batch 1: condensed was not steady after 0.5 s of warm-up",
