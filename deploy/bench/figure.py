@@ -76,23 +76,26 @@ def _spreads(case: Case) -> dict[str, Spread]:
 def _draw_panel(axis: Axes, title: str, places: list[_Place]) -> None:
     axis.set_yscale("log")
     axis.axhline(1, color="#777", linestyle="--", linewidth=1)
-    for name, colour in _COLOURS.items():
+    series = [name for name in _COLOURS if any(name in spreads for _, spreads in places)]
+    for name in series:
+        colour = _COLOURS[name]
         shown = [(at, spreads[name]) for at, (_, spreads) in enumerate(places) if name in spreads]
-        if not shown:
-            continue
-        xs = [at + (-0.14 if name == "run" else 0.14) for at, _ in shown]
+        shift = 0.0 if len(series) == 1 else -0.14 if name == "run" else 0.14
+        xs = [at + shift for at, _ in shown]
         axis.vlines(xs, [s.min for _, s in shown], [s.max for _, s in shown], colour, linewidth=1)
         quartiles = [s.q1 for _, s in shown], [s.q3 for _, s in shown]
         axis.vlines(xs, *quartiles, colour, linewidth=9, alpha=0.35)
         medians = [spread.median for _, spread in shown]
         axis.plot(xs, medians, "o", color=colour, markersize=5, label=_LABELS[name])
+        below = name == "run" and len(series) > 1  # neighbours' numbers would touch
         for x, (_, spread) in zip(xs, shown, strict=True):
             axis.annotate(
-                f"{spread.median:.2f}×",
-                (x, spread.max),
-                xytext=(0, 4),
+                f"{spread.median:.{2 if spread.median < 10 else 1}f}×",
+                (x, spread.min if below else spread.max),
+                xytext=(0, -4 if below else 4),
                 textcoords="offset points",
                 ha="center",
+                va="top" if below else "bottom",
                 fontsize=7,
                 color=colour,
             )
@@ -101,7 +104,7 @@ def _draw_panel(axis: Axes, title: str, places: list[_Place]) -> None:
     axis.set_title(title, fontsize=9)
     axis.grid(axis="y", which="major", color="#ddd", linewidth=0.6)
     axis.spines[["top", "right"]].set_visible(False)
-    axis.margins(y=0.12)
+    axis.margins(y=0.15)
 
 
 def _label_axis(axis: Axes) -> None:
