@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["get_library_path", "register"]
+    from ._native import KernelRow
+
+__all__ = ["get_library_path", "kernel_table", "register"]
 
 _LIBRARY = "libfanin_ort_ops.so"
 
@@ -53,3 +55,14 @@ def register(session_options: onnxruntime.SessionOptions) -> None:
 
     """
     session_options.register_custom_ops_library(str(get_library_path()))
+
+
+def kernel_table() -> list[KernelRow]:
+    """Return the dispatch table: which kernel serves which instruction set, batch and fan-in.
+
+    The first row that fits decides. The environment variable ``FANIN_ISA`` forces an instruction
+    set; it is read when a session is made.
+    """
+    from . import _native
+
+    return _native.kernel_table()

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from fanin.ort_ops.reference import condensed_gemm
 from onnx import TensorProto, helper, numpy_helper
 
 from fanin import ort_ops
+from fanin.ort_ops.reference import condensed_gemm
 
 INPUTS = ("X", "values", "indices", "bias", "rows", "residual")
 NODE = "the_layer"

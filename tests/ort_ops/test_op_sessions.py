@@ -12,10 +12,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from fanin.ort_ops import _native
 from onnx import TensorProto, helper
 
 from fanin import ort_ops
+from fanin.ort_ops import _native
 
 from ._models import Layer, assert_close, open_session, run, spec_of
 
