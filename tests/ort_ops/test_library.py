@@ -4,6 +4,8 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -43,8 +45,6 @@ def test_the_library_loads_nothing_else():
 
 
 def test_no_path_of_the_build_machine_is_in_the_library():
-    from pathlib import Path
-
     tree = Path(__file__).resolve().parents[2]
     assert str(tree).encode() not in ort_ops.get_library_path().read_bytes()
 
@@ -56,10 +56,9 @@ def test_importing_the_package_loads_neither_torch_nor_onnxruntime():
         import fanin.ort_ops.reference
         assert ort_ops.get_library_path().is_absolute()
         ort_ops.kernel_table()
-        print(sorted({name.split(".")[0] for name in sys.modules} & {"torch", "onnxruntime", "onnx"}))
+        loaded = {name.split(".")[0] for name in sys.modules}
+        print(sorted(loaded & {"torch", "onnxruntime", "onnx"}))
     """
-    import textwrap
-
     assert run_python(textwrap.dedent(program)).strip() == "[]"
 
 
