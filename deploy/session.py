@@ -116,6 +116,7 @@ def _checked_providers(
             'Pass a list, for example providers=["CPUExecutionProvider"].',
         )
     available = runtime.get_available_providers()
+    providers = list(providers)
     missing = [name for name in map(_provider_name, providers) if name not in available]
     if missing:
         raise SessionError(
@@ -124,7 +125,7 @@ def _checked_providers(
             "Install the wheel that carries it (onnxruntime-gpu for CUDA, without onnxruntime "
             "beside it), or ask for a provider that is there.",
         )
-    return list(providers)
+    return providers
 
 
 def _provider_name(provider: Provider) -> str:
