@@ -123,6 +123,19 @@ def test_a_session_may_be_run_from_many_threads(threads):
         assert all(pool.map(work, range(4)))
 
 
+def test_sessions_may_be_made_from_many_threads():
+    model = spec_of(BIG).build()
+    x = BIG.x(2)
+
+    def make_and_run(worker: int) -> np.ndarray:
+        return run(open_session(model, config={"fanin.threads": str(1 + worker % 3)}), X=x)
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(make_and_run, range(24)))
+    assert_close(results[0], BIG, x)
+    assert all(np.array_equal(result, results[0]) for result in results)
+
+
 def test_an_optimised_model_can_be_saved_and_loaded(tmp_path):
     saved = tmp_path / "optimised.onnx"
     options = onnxruntime.SessionOptions()
@@ -175,7 +188,7 @@ def test_every_isa_of_this_machine_agrees_with_the_reference(isa, monkeypatch):
 @pytest.mark.parametrize("isa", ["sse9", "neon", "AVX2", "auto "])
 def test_an_isa_that_this_cpu_lacks_is_refused_by_name(isa, monkeypatch):
     monkeypatch.setenv("FANIN_ISA", isa)
-    with pytest.raises(Exception, match=f"the_layer.*'{isa}'"):
+    with pytest.raises(Exception, match=f"the_layer.*FANIN_ISA.*'{isa}'"):
         open_session(spec_of(BIG).build())
 
 
