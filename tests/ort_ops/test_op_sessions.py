@@ -53,6 +53,24 @@ def test_only_the_intra_op_pool_is_used():
     assert len(list(tasks.iterdir())) == before + 2
 
 
+def cpu_ticks(task: Path) -> int:
+    """User time of a thread, in clock ticks."""
+    return int((task / "stat").read_text().rpartition(")")[2].split()[11])
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+@pytest.mark.parametrize("told", [{}, {"fanin.threads": "2"}, {"fanin.threads": "1"}], ids=str)
+def test_the_pool_works_unless_the_session_is_told_one_thread(told):
+    before = set(Path("/proc/self/task").iterdir())
+    no_spinning = {"session.intra_op.allow_spinning": "0"}
+    session = open_session(spec_of(BIG).build(), threads=2, config={**no_spinning, **told})
+    (worker,) = set(Path("/proc/self/task").iterdir()) - before
+    x = BIG.x(256)
+    for _ in range(100):
+        run(session, X=x)
+    assert (cpu_ticks(worker) > 1) == (told != {"fanin.threads": "1"})
+
+
 @pytest.mark.parametrize("value", ["1", "2", "1000000"])
 def test_any_positive_thread_count_is_taken(value):
     x = BIG.x(1)
