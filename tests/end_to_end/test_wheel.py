@@ -66,7 +66,10 @@ print(len(list((site / "fanin").rglob("*.cc"))))
 
 
 def test_a_model_runs_in_the_bare_environment(bare_python):
-    code = "from fanin.deploy.doctor import run_checks\nprint([c.name for c in run_checks() if not c.ok])"
+    code = """
+from fanin.deploy.doctor import run_checks
+print([check.name for check in run_checks() if not check.ok])
+"""
     assert run(bare_python, code) == "[]"
 
 
@@ -89,8 +92,15 @@ def test_the_library_links_only_the_system(bare_python, library):
     needed = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout
     names = {line.split()[0].split("/")[-1].split(".so")[0] for line in needed.splitlines()}
     assert names <= {
-        "linux-vdso", "libstdc++", "libm", "libgcc_s", "libc", "ld-linux-x86-64",
-        "ld-linux-aarch64", "libpthread", "libdl",
+        "linux-vdso",
+        "libstdc++",
+        "libm",
+        "libgcc_s",
+        "libc",
+        "ld-linux-x86-64",
+        "ld-linux-aarch64",
+        "libpthread",
+        "libdl",
     }
     symbols = subprocess.run(
         ["nm", "-D", "--defined-only", path], capture_output=True, text=True, check=True

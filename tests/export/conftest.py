@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fanin.export import ExportReport, export
 from torch import Tensor, nn
+
+from fanin.export import ExportReport, export
 
 
 @dataclass(frozen=True)
