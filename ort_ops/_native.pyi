@@ -93,10 +93,10 @@ def run_plain(
     """Run the scalar oracle: sums in float32 in the order of the stored entries."""
 
 def kernel_table() -> list[KernelRow]:
-    """Every kernel of this build, the preferred first."""
+    """Return every kernel of this build, the preferred first."""
 
 def supported_isas() -> list[str]:
-    """Name the instruction sets that this CPU has, "scalar" first."""
+    """Return the instruction sets that this CPU has, "scalar" first."""
 
 def select_isa() -> str:
-    """Return what FANIN_ISA asks for, else the best. ValueError for one that the CPU lacks."""
+    """Return what FANIN_ISA asks for, else the best; ValueError for one that the CPU lacks."""
