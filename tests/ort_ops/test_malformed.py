@@ -276,6 +276,6 @@ def test_random_weights_are_either_sound_and_right_or_refused(data):
 
 def test_no_malformed_model_or_input_ends_the_process():
     files = [str(Path(__file__).with_name(f"{name}.py")) for name in SUITE]
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *files, "-k", "refused"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *files, "-k", "is_refused"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
