@@ -7,7 +7,70 @@
 namespace fanin {
 namespace {
 
-std::string sentence(const std::ostringstream& text) { return text.str(); }
+constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
+
+template <typename... Parts>
+std::string sentence(const Parts&... parts) {
+  std::ostringstream text;
+  (text << ... << parts);
+  return text.str();
+}
+
+std::string check_rows(const CondensedView& view) {
+  int64_t before = -1;
+  for (int64_t i = 0; i < view.active; ++i) {
+    const int64_t row = view.rows[i];
+    if (row < 0 || row >= view.out_features)
+      return sentence("rows[", i, "] is ", row, ", out_features is ", view.out_features);
+    if (row <= before)
+      return sentence("rows[", i, "] is ", row, " after ", before, ", rows must increase strictly");
+    before = row;
+  }
+  return {};
+}
+
+// What is wrong at entry j of row i, whose columns before j are sound; empty for allowed padding.
+std::string check_entry(const CondensedView& view, int64_t i, int64_t j) {
+  const int64_t column = view.index(i, j);
+  const std::string name = sentence("indices[", i, ", ", j, "]");
+  if (column < 0 || column >= view.in_features)
+    return sentence(name, " is ", column, ", in_features is ", view.in_features);
+  if (j == 0) return {};
+  const int64_t before = view.index(i, j - 1);
+  const bool padding = j > 1 && before == view.index(i, j - 2);
+  if (column != before)
+    return column < before || padding
+               ? sentence(name, " is ", column, " after ", before,
+                          padding ? ", padding must stand at the end of the row"
+                                  : ", indices must increase strictly over a row")
+               : std::string();
+  const float value = view.values[i * view.fan_in + j];
+  if (value != 0.0f || std::signbit(value))
+    return sentence(name, " repeats column ", column, " with the value ", value,
+                    "; only padding at the end of a row, which holds +0, may repeat");
+  return {};
+}
+
+// Rows without padding, nearly all of them, are decided by one branch-free pass.
+template <typename Index>
+bool strictly_increasing(const Index* row, int64_t count, int64_t in_features) {
+  bool sound = row[0] >= 0;
+  for (int64_t j = 1; j < count; ++j) sound &= row[j] > row[j - 1];
+  return sound && row[count - 1] < in_features;
+}
+
+template <typename Index>
+std::string check_indices(const CondensedView& view) {
+  const Index* row = static_cast<const Index*>(view.indices);
+  for (int64_t i = 0; i < view.active; ++i, row += view.fan_in) {
+    if (strictly_increasing(row, view.fan_in, view.in_features)) continue;
+    for (int64_t j = 0; j < view.fan_in; ++j) {
+      std::string why = check_entry(view, i, j);
+      if (!why.empty()) return why;
+    }
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -17,72 +80,32 @@ int64_t CondensedView::true_fan_in(int64_t row) const {
   return count;
 }
 
-std::string validate(const CondensedView& view) {
-  std::ostringstream why;
-  const int64_t int32_max = std::numeric_limits<int32_t>::max();
-  if (view.in_features < 1 || view.in_features > int32_max) {
-    why << "in_features is " << view.in_features << ", it must be 1 to " << int32_max;
-    return sentence(why);
-  }
-  if (view.out_features < 1 || view.out_features > int32_max) {
-    why << "out_features is " << view.out_features << ", it must be 1 to " << int32_max;
-    return sentence(why);
-  }
-  if (view.active < 0 || view.active > view.out_features) {
-    why << view.active << " rows are stored, out_features is " << view.out_features;
-    return sentence(why);
-  }
-  if (view.active == 0) return {};
-  if (view.fan_in < 1) {
-    why << "fan-in is 0 although " << view.active
-        << " rows are stored; leave ablated neurons out of values, indices and rows";
-    return sentence(why);
-  }
-  if (view.fan_in > std::numeric_limits<int64_t>::max() / 8 / view.active) {
-    why << "values of " << view.active << " x " << view.fan_in << " overflow";
-    return sentence(why);
-  }
-  for (int64_t i = 0; i < view.active; ++i) {
-    const int64_t row = view.rows[i];
-    if (row < 0 || row >= view.out_features) {
-      why << "rows[" << i << "] is " << row << ", out_features is " << view.out_features;
-      return sentence(why);
-    }
-    if (i > 0 && row <= view.rows[i - 1]) {
-      why << "rows[" << i << "] is " << row << " after " << view.rows[i - 1]
-          << ", rows must increase strictly";
-      return sentence(why);
-    }
-  }
-  for (int64_t i = 0; i < view.active; ++i) {
-    int64_t before = -1;
-    bool padding = false;
-    for (int64_t j = 0; j < view.fan_in; ++j) {
-      const int64_t column = view.index(i, j);
-      if (column < 0 || column >= view.in_features) {
-        why << "indices[" << i << ", " << j << "] is " << column << ", in_features is "
-            << view.in_features;
-        return sentence(why);
-      }
-      if (column < before || (padding && column != before)) {
-        why << "indices[" << i << ", " << j << "] is " << column << " after " << before
-            << (padding ? ", padding must stand at the end of the row"
-                        : ", indices must increase strictly over a row");
-        return sentence(why);
-      }
-      if (column == before) {
-        padding = true;
-        const float value = view.values[i * view.fan_in + j];
-        if (value != 0.0f || std::signbit(value)) {
-          why << "indices[" << i << ", " << j << "] repeats column " << column << " with the value "
-              << value << "; only padding at the end of a row, which holds +0, may repeat";
-          return sentence(why);
-        }
-      }
-      before = column;
-    }
-  }
+std::string validate_sizes(const CondensedView& view) {
+  if (view.in_features < 1 || view.in_features > kInt32Max)
+    return sentence("in_features is ", view.in_features, ", it must be 1 to ", kInt32Max);
+  if (view.out_features < 1 || view.out_features > kInt32Max)
+    return sentence("out_features is ", view.out_features, ", it must be 1 to ", kInt32Max);
+  if (view.active < 0 || view.active > view.out_features)
+    return sentence(view.active, " rows are stored, out_features is ", view.out_features);
+  if (view.active > 0 && view.fan_in < 1)
+    return sentence("fan-in is ", view.fan_in, " although ", view.active,
+                    " rows are stored; leave ablated neurons out of values, indices and rows");
+  // 16 bytes an entry is more than any array of the layer takes.
+  if (view.active > 0 && view.fan_in > std::numeric_limits<int64_t>::max() / 16 / view.active)
+    return sentence("values of ", view.active, " x ", view.fan_in, " are too large to address");
   return {};
+}
+
+std::string validate(const CondensedView& view) {
+  std::string why = validate_sizes(view);
+  if (why.empty() &&
+      (!view.bias || (view.active > 0 && (!view.values || !view.indices || !view.rows))))
+    why = "an array of the layer is missing";
+  if (why.empty()) why = check_rows(view);
+  if (why.empty())
+    why = view.index_type == IndexType::kUint16 ? check_indices<uint16_t>(view)
+                                                : check_indices<int32_t>(view);
+  return why;
 }
 
 }  // namespace fanin

@@ -14,13 +14,13 @@ enum class IndexType { kUint16, kInt32 };
 struct CondensedView {
   int64_t in_features = 0;
   int64_t out_features = 0;
-  int64_t active = 0;              // stored rows
-  int64_t fan_in = 0;              // stored entries per row, padding included
-  const float* values = nullptr;   // [active, fan_in]
-  const void* indices = nullptr;   // [active, fan_in] of index_type
+  int64_t active = 0;             // stored rows
+  int64_t fan_in = 0;             // stored entries per row, padding included
+  const float* values = nullptr;  // [active, fan_in]
+  const void* indices = nullptr;  // [active, fan_in] of index_type
   IndexType index_type = IndexType::kInt32;
-  const int32_t* rows = nullptr;   // [active], strictly increasing
-  const float* bias = nullptr;     // [out_features]
+  const int32_t* rows = nullptr;  // [active], strictly increasing
+  const float* bias = nullptr;    // [out_features]
 
   int64_t index(int64_t row, int64_t entry) const {
     const int64_t at = row * fan_in + entry;
@@ -37,5 +37,8 @@ struct CondensedView {
 // values ("indices[3, 7] is 900, in_features is 784"); empty when it is sound. A sound view cannot
 // make a kernel read or write out of bounds.
 std::string validate(const CondensedView& view);
+
+// The part of validate() that looks at the four sizes and at no array.
+std::string validate_sizes(const CondensedView& view);
 
 }  // namespace fanin

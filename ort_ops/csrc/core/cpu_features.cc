@@ -4,30 +4,90 @@
 #include <stdexcept>
 
 namespace fanin {
+namespace {
+
+constexpr Isa kAll[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512f, Isa::kAvx512bw, Isa::kAvx512vbmi};
+
+// __builtin_cpu_supports asks cpuid and, for the AVX families, xgetbv: an operating system that
+// does not save the wide registers counts as a CPU that lacks them.
+bool cpu_has(Isa isa) {
+#if defined(__x86_64__)
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("f16c");
+  const bool avx512f = avx2 && __builtin_cpu_supports("avx512f");
+  const bool avx512bw = avx512f && __builtin_cpu_supports("avx512bw") &&
+                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  switch (isa) {
+    case Isa::kScalar:
+      return true;
+    case Isa::kAvx2:
+      return avx2;
+    case Isa::kAvx512f:
+      return avx512f;
+    case Isa::kAvx512bw:
+      return avx512bw;
+    case Isa::kAvx512vbmi:
+      return avx512bw && __builtin_cpu_supports("avx512vbmi");
+  }
+  return false;
+#else
+  return isa == Isa::kScalar;
+#endif
+}
+
+std::string joined(const std::vector<Isa>& isas) {
+  std::string names;
+  for (Isa isa : isas) names += std::string(names.empty() ? "" : ", ") + isa_name(isa);
+  return names;
+}
+
+// `source` says where the name came from, for the error.
+Isa find(const std::string& name, const std::string& source) {
+  const std::vector<Isa> supported = supported_isas();
+  for (Isa isa : supported)
+    if (name == isa_name(isa)) return isa;
+  std::string known = "auto";
+  for (Isa isa : kAll) {
+    if (name == isa_name(isa))
+      throw std::invalid_argument(source + " '" + name +
+                                  "' is not supported by this CPU, which has " + joined(supported));
+    known += std::string(", ") + isa_name(isa);
+  }
+  throw std::invalid_argument(source + " '" + name + "' is unknown; it must be one of " + known +
+                              ", and this CPU supports " + joined(supported));
+}
+
+}  // namespace
 
 const char* isa_name(Isa isa) {
   switch (isa) {
-    case Isa::kScalar: return "scalar";
-    case Isa::kAvx2: return "avx2";
-    case Isa::kAvx512f: return "avx512f";
-    case Isa::kAvx512bw: return "avx512bw";
-    case Isa::kAvx512vbmi: return "avx512vbmi";
+    case Isa::kScalar:
+      return "scalar";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512f:
+      return "avx512f";
+    case Isa::kAvx512bw:
+      return "avx512bw";
+    case Isa::kAvx512vbmi:
+      return "avx512vbmi";
   }
   return "unknown";
 }
 
-std::vector<Isa> supported_isas() { return {Isa::kScalar}; }
+std::vector<Isa> supported_isas() {
+  std::vector<Isa> isas;
+  for (Isa isa : kAll)
+    if (cpu_has(isa)) isas.push_back(isa);
+  return isas;
+}
 
 Isa select_isa() {
   const char* asked = std::getenv("FANIN_ISA");
-  return asked && *asked ? parse_isa(asked) : supported_isas().back();
+  if (!asked || !*asked || std::string(asked) == "auto") return supported_isas().back();
+  return find(asked, "FANIN_ISA");
 }
 
-Isa parse_isa(const std::string& name) {
-  if (name == "auto") return select_isa();
-  for (Isa isa : supported_isas())
-    if (name == isa_name(isa)) return isa;
-  throw std::invalid_argument("ISA '" + name + "' is unknown or this CPU lacks it");
-}
+Isa parse_isa(const std::string& name) { return name == "auto" ? select_isa() : find(name, "ISA"); }
 
 }  // namespace fanin

@@ -1,51 +1,80 @@
 #include "core/gemm.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "kernels/dispatch.h"
+
 namespace fanin {
 namespace {
 
-// Keeps the entries as they came and runs the scalar reference.
-class ScalarGemm final : public PackedGemm {
+struct Packed {
+  const KernelRow* row;
+  BatchRange batches;
+  std::unique_ptr<GemmKernel> kernel;
+};
+
+class DispatchedGemm final : public PackedGemm {
  public:
-  explicit ScalarGemm(const CondensedView& view) : view_(view) {
-    const size_t entries = static_cast<size_t>(view.active) * static_cast<size_t>(view.fan_in);
-    values_.assign(view.values, view.values + entries);
-    indices_.resize(entries);
-    for (int64_t i = 0; i < view.active; ++i)
-      for (int64_t j = 0; j < view.fan_in; ++j)
-        indices_[i * view.fan_in + j] = static_cast<int32_t>(view.index(i, j));
-    rows_.assign(view.rows, view.rows + view.active);
-    bias_.assign(view.bias, view.bias + view.out_features);
-    view_.values = values_.data();
-    view_.indices = indices_.data();
-    view_.index_type = IndexType::kInt32;
-    view_.rows = rows_.data();
-    view_.bias = bias_.data();
-  }
+  explicit DispatchedGemm(std::vector<Packed> kernels) : kernels_(std::move(kernels)) {}
 
   void run(const float* x, int64_t batch, float* y, const Epilogue& epilogue,
-           const Executor&) const override {
-    run_plain(view_, x, batch, y, epilogue);
+           const Executor& executor) const override {
+    if (batch < 1) return;
+    // A batch outside the promised range is still computed, by the nearest kernel.
+    const auto chosen =
+        std::find_if(kernels_.begin(), kernels_.end() - 1,
+                     [batch](const Packed& packed) { return batch <= packed.batches.max; });
+    chosen->kernel->run(x, batch, y, epilogue, executor);
   }
 
   std::vector<PackedInfo> info() const override {
-    PackedInfo info;
-    info.kernel = "f32-gemm-plain-scalar";
-    info.bytes = static_cast<int64_t>(values_.size() * 8);
-    return {info};
+    std::vector<PackedInfo> infos;
+    for (const Packed& packed : kernels_) {
+      const LayoutInfo layout = packed.kernel->info();
+      infos.push_back(
+          {packed.row->name, packed.batches, layout.bytes, layout.padding, layout.remainder});
+    }
+    return infos;
   }
 
  private:
-  CondensedView view_;
-  std::vector<float> values_;
-  std::vector<int32_t> indices_;
-  std::vector<int32_t> rows_;
-  std::vector<float> bias_;
+  std::vector<Packed> kernels_;  // by rising batch
 };
+
+// The largest batch up to `last` that the row chosen for `first` serves.
+int64_t last_batch(const KernelRow& chosen, Isa isa, int64_t first, int64_t last,
+                   const CondensedView& view) {
+  int64_t end = std::min(last, chosen.batches.max);
+  for (const KernelRow& row : kernel_table())
+    if (row.batches.min > first && row.batches.min <= end &&
+        &select_kernel(isa, row.batches.min, view) != &chosen)
+      end = row.batches.min - 1;
+  return end;
+}
 
 }  // namespace
 
-std::unique_ptr<PackedGemm> PackedGemm::pack(const CondensedView& view, BatchRange, Isa) {
-  return std::make_unique<ScalarGemm>(view);
+std::unique_ptr<PackedGemm> PackedGemm::pack(const CondensedView& view, BatchRange batches,
+                                             Isa isa) {
+  std::vector<Packed> kernels;
+  const int64_t last = std::max<int64_t>(1, batches.max);
+  for (int64_t first = std::clamp<int64_t>(batches.min, 1, last);;) {
+    const KernelRow& row = select_kernel(isa, first, view);
+    const BatchRange served{first, last_batch(row, isa, first, last, view)};
+    kernels.push_back({&row, served, row.pack(view, served)});
+    if (served.max == last) break;
+    first = served.max + 1;
+  }
+  return std::make_unique<DispatchedGemm>(std::move(kernels));
+}
+
+std::unique_ptr<PackedGemm> PackedGemm::pack_kernel(const CondensedView& view, BatchRange batches,
+                                                    const std::string& kernel) {
+  const KernelRow& row = find_kernel(kernel);
+  std::vector<Packed> kernels;
+  kernels.push_back({&row, batches, row.pack(view, batches)});
+  return std::make_unique<DispatchedGemm>(std::move(kernels));
 }
 
 }  // namespace fanin

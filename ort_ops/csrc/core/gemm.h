@@ -33,11 +33,11 @@ struct BatchRange {
 
 // What packing did, for reports and tests.
 struct PackedInfo {
-  std::string kernel;       // name in the dispatch table
-  BatchRange batches;       // that it serves
-  int64_t bytes = 0;        // memory that the packed copy takes
-  double padding = 1.0;     // stored lanes / true weights
-  double remainder = 0.0;   // share of the weights outside the vector layout
+  std::string kernel;      // name in the dispatch table
+  BatchRange batches;      // that it serves
+  int64_t bytes = 0;       // memory that the packed copy takes
+  double padding = 1.0;    // stored lanes / true weights
+  double remainder = 0.0;  // share of the weights outside the vector layout
 };
 
 class PackedGemm {
@@ -47,6 +47,11 @@ class PackedGemm {
   // Packs a sound view (see validate) for every kernel that `batches` needs on `isa`. Keeps no
   // pointer into the view. Throws std::bad_alloc.
   static std::unique_ptr<PackedGemm> pack(const CondensedView& view, BatchRange batches, Isa isa);
+
+  // The same with one named kernel of the dispatch table for every batch: for tests and benches.
+  // Throws std::invalid_argument for a name that the table or the CPU lacks.
+  static std::unique_ptr<PackedGemm> pack_kernel(const CondensedView& view, BatchRange batches,
+                                                 const std::string& kernel);
 
   // y[b, o] = epilogue(bias[o] + sum + residual[b, o]) for b < batch, o < out_features. x is
   // [batch, in_features] and y [batch, out_features], both dense and without alignment; y does not

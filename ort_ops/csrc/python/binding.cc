@@ -1,11 +1,293 @@
+// fanin.ort_ops._native: the kernels for NumPy arrays, used by tests and kernel benches.
+#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/condensed.h"
 #include "core/cpu_features.h"
+#include "core/executor.h"
+#include "core/gemm.h"
+#include "kernels/dispatch.h"
+
+namespace py = pybind11;
+
+namespace fanin {
+namespace {
+
+// Starts its threads anew for every run: good enough to test with, not to serve with.
+class ThreadExecutor final : public Executor {
+ public:
+  explicit ThreadExecutor(size_t threads) : threads_(threads) {}
+
+  size_t concurrency() const override { return threads_; }
+
+  void run(size_t chunks, void (*body)(void*, size_t) noexcept, void* context) const override {
+    std::vector<std::thread> others;
+    others.reserve(chunks);
+    size_t started = 1;
+    try {
+      for (; started < chunks; ++started) others.emplace_back(body, context, started);
+    } catch (const std::system_error&) {
+      // No more threads to be had: this one does the rest.
+    }
+    for (size_t chunk = started; chunk < chunks; ++chunk) body(context, chunk);
+    body(context, 0);
+    for (std::thread& other : others) other.join();
+  }
+
+ private:
+  size_t threads_;
+};
+
+std::string shape_text(const py::array& array) {
+  std::string text = "[";
+  for (py::ssize_t i = 0; i < array.ndim(); ++i)
+    text += (i ? ", " : "") + std::to_string(array.shape(i));
+  return text + "]";
+}
+
+// `object` as a C-contiguous array of exactly T, with that many dimensions. Nothing is converted,
+// since a silent float64 to float32 would hide what the caller measures; only a layout is copied.
+template <typename T>
+py::array_t<T, py::array::c_style> array_of(const py::object& object, const char* name,
+                                            py::ssize_t dimensions) {
+  if (!py::isinstance<py::array>(object))
+    throw std::invalid_argument(std::string(name) + " must be a NumPy array");
+  const py::array array = py::reinterpret_borrow<py::array>(object);
+  if (!py::isinstance<py::array_t<T>>(array))
+    throw std::invalid_argument(std::string(name) + " is " +
+                                py::str(array.dtype()).cast<std::string>() + ", it must be " +
+                                py::str(py::dtype::of<T>()).template cast<std::string>());
+  if (array.ndim() != dimensions)
+    throw std::invalid_argument(std::string(name) + " has the shape " + shape_text(array) +
+                                ", it must have " + std::to_string(dimensions) +
+                                (dimensions == 1 ? " dimension" : " dimensions"));
+  auto result = py::array_t<T, py::array::c_style>::ensure(array);
+  if (!result) throw py::error_already_set();
+  return result;
+}
+
+void check_length(const char* name, py::ssize_t length, const char* expected_name,
+                  int64_t expected) {
+  if (length != expected)
+    throw std::invalid_argument(std::string(name) + " has " + std::to_string(length) +
+                                " elements, " + expected_name + " is " + std::to_string(expected));
+}
+
+// The arrays of a layer, kept alive, and the checked view of them.
+struct Layer {
+  py::array_t<float, py::array::c_style> values;
+  py::array indices;
+  py::array_t<int32_t, py::array::c_style> rows;
+  py::array_t<float, py::array::c_style> bias;
+  CondensedView view;
+
+  Layer(const py::object& values_object, const py::object& indices_object,
+        const py::object& rows_object, const py::object& bias_object, int64_t in_features,
+        int64_t out_features)
+      : values(array_of<float>(values_object, "values", 2)),
+        rows(array_of<int32_t>(rows_object, "rows", 1)),
+        bias(array_of<float>(bias_object, "bias", 1)) {
+    if (py::isinstance<py::array_t<uint16_t>>(indices_object)) {
+      view.index_type = IndexType::kUint16;
+      indices = array_of<uint16_t>(indices_object, "indices", 2);
+    } else {
+      if (py::isinstance<py::array>(indices_object) &&
+          !py::isinstance<py::array_t<int32_t>>(indices_object))
+        throw std::invalid_argument(
+            "indices is " +
+            py::str(py::reinterpret_borrow<py::array>(indices_object).dtype()).cast<std::string>() +
+            ", it must be uint16 or int32");
+      view.index_type = IndexType::kInt32;
+      indices = array_of<int32_t>(indices_object, "indices", 2);
+    }
+    if (indices.shape(0) != values.shape(0) || indices.shape(1) != values.shape(1))
+      throw std::invalid_argument("indices has the shape " + shape_text(indices) + ", values has " +
+                                  shape_text(values));
+    check_length("rows", rows.size(), "the number of stored rows", values.shape(0));
+    check_length("bias", bias.size(), "out_features", out_features);
+    view.in_features = in_features;
+    view.out_features = out_features;
+    view.active = values.shape(0);
+    view.fan_in = values.shape(1);
+    view.values = values.data();
+    view.indices = indices.data();
+    view.rows = rows.data();
+    view.bias = bias.data();
+    const std::string why = validate(view);
+    if (!why.empty()) throw std::invalid_argument(why);
+  }
+};
+
+// The arrays of one run.
+struct Run {
+  py::array_t<float, py::array::c_style> x;
+  std::optional<py::array_t<float, py::array::c_style>> residual;
+  py::array_t<float> y;
+  Epilogue epilogue;
+
+  Run(const py::object& x_object, const py::object& residual_object, float clip_min, float clip_max,
+      int64_t in_features, int64_t out_features)
+      : x(array_of<float>(x_object, "x", 2)) {
+    if (x.shape(1) != in_features)
+      throw std::invalid_argument("x has the shape " + shape_text(x) + ", in_features is " +
+                                  std::to_string(in_features));
+    if (!residual_object.is_none()) {
+      residual = array_of<float>(residual_object, "residual", 2);
+      if (residual->shape(0) != x.shape(0) || residual->shape(1) != out_features)
+        throw std::invalid_argument("residual has the shape " + shape_text(*residual) +
+                                    ", the result has [" + std::to_string(x.shape(0)) + ", " +
+                                    std::to_string(out_features) + "]");
+      epilogue.residual = residual->data();
+    }
+    epilogue.clip_min = clip_min;
+    epilogue.clip_max = clip_max;
+    y = py::array_t<float>({x.shape(0), static_cast<py::ssize_t>(out_features)});
+  }
+};
+
+BatchRange batch_range(int64_t min_batch, std::optional<int64_t> max_batch) {
+  BatchRange range;
+  range.min = min_batch;
+  if (max_batch) range.max = *max_batch;
+  if (range.min < 1 || range.max < range.min)
+    throw std::invalid_argument("batches of " + std::to_string(range.min) + " to " +
+                                std::to_string(range.max) + " are not a range");
+  return range;
+}
+
+class PyGemm {
+ public:
+  PyGemm(const py::object& values, const py::object& indices, const py::object& rows,
+         const py::object& bias, int64_t in_features, int64_t out_features, const std::string& isa,
+         int64_t min_batch, std::optional<int64_t> max_batch, std::optional<std::string> kernel)
+      : in_features_(in_features), out_features_(out_features) {
+    const Layer layer(values, indices, rows, bias, in_features, out_features);
+    const BatchRange range = batch_range(min_batch, max_batch);
+    if (kernel && isa != "auto")
+      throw std::invalid_argument("give either isa or kernel, since a kernel's name fixes its ISA");
+    const Isa chosen = parse_isa(isa);
+    py::gil_scoped_release release;
+    packed_ = kernel ? PackedGemm::pack_kernel(layer.view, range, *kernel)
+                     : PackedGemm::pack(layer.view, range, chosen);
+  }
+
+  py::array_t<float> run(const py::object& x, const py::object& residual, float clip_min,
+                         float clip_max, int64_t threads) const {
+    if (threads < 1 || threads > 1024)
+      throw std::invalid_argument("threads is " + std::to_string(threads) +
+                                  ", it must be 1 to 1024");
+    Run run(x, residual, clip_min, clip_max, in_features_, out_features_);
+    const float* from = run.x.data();
+    float* to = run.y.mutable_data();
+    const int64_t batch = run.x.shape(0);
+    {
+      py::gil_scoped_release release;
+      packed_->run(from, batch, to, run.epilogue, ThreadExecutor(static_cast<size_t>(threads)));
+    }
+    return run.y;
+  }
+
+  std::vector<PackedInfo> info() const { return packed_->info(); }
+
+ private:
+  int64_t in_features_;
+  int64_t out_features_;
+  std::unique_ptr<PackedGemm> packed_;
+};
+
+py::array_t<float> run_plain_arrays(const py::object& values, const py::object& indices,
+                                    const py::object& rows, const py::object& bias,
+                                    int64_t in_features, int64_t out_features, const py::object& x,
+                                    const py::object& residual, float clip_min, float clip_max) {
+  const Layer layer(values, indices, rows, bias, in_features, out_features);
+  Run run(x, residual, clip_min, clip_max, in_features, out_features);
+  const float* from = run.x.data();
+  float* to = run.y.mutable_data();
+  const int64_t batch = run.x.shape(0);
+  {
+    py::gil_scoped_release release;
+    run_plain(layer.view, from, batch, to, run.epilogue);
+  }
+  return run.y;
+}
+
+// None stands for "no upper limit" in Python.
+std::optional<int64_t> limit(int64_t value) {
+  if (value == std::numeric_limits<int64_t>::max()) return std::nullopt;
+  return value;
+}
+
+bool is_supported(Isa isa) {
+  for (Isa supported : supported_isas())
+    if (supported == isa) return true;
+  return false;
+}
+
+}  // namespace
+}  // namespace fanin
 
 PYBIND11_MODULE(_native, module) {
+  using namespace fanin;
+  using namespace pybind11::literals;
+  const float infinity = std::numeric_limits<float>::infinity();
+
+  py::class_<KernelRow>(module, "KernelRow")
+      .def_property_readonly("name", [](const KernelRow& row) { return row.name; })
+      .def_property_readonly("isa", [](const KernelRow& row) { return isa_name(row.isa); })
+      .def_property_readonly("supported",
+                             [](const KernelRow& row) { return is_supported(row.isa); })
+      .def_property_readonly("min_batch", [](const KernelRow& row) { return row.batches.min; })
+      .def_property_readonly("max_batch",
+                             [](const KernelRow& row) { return limit(row.batches.max); })
+      .def_property_readonly("min_fan_in", [](const KernelRow& row) { return row.min_fan_in; })
+      .def_property_readonly("max_fan_in",
+                             [](const KernelRow& row) { return limit(row.max_fan_in); })
+      .def_property_readonly("min_density", [](const KernelRow& row) { return row.min_density; })
+      .def_property_readonly("max_density", [](const KernelRow& row) { return row.max_density; })
+      .def("__repr__",
+           [](const KernelRow& row) { return "<KernelRow " + std::string(row.name) + ">"; });
+
+  py::class_<PackedInfo>(module, "PackedInfo")
+      .def_property_readonly("kernel", [](const PackedInfo& info) { return info.kernel; })
+      .def_property_readonly("min_batch", [](const PackedInfo& info) { return info.batches.min; })
+      .def_property_readonly("max_batch",
+                             [](const PackedInfo& info) { return limit(info.batches.max); })
+      .def_property_readonly("bytes", [](const PackedInfo& info) { return info.bytes; })
+      .def_property_readonly("padding", [](const PackedInfo& info) { return info.padding; })
+      .def_property_readonly("remainder", [](const PackedInfo& info) { return info.remainder; })
+      .def("__repr__", [](const PackedInfo& info) { return "<PackedInfo " + info.kernel + ">"; });
+
+  py::class_<PyGemm>(module, "PackedGemm")
+      .def(py::init<const py::object&, const py::object&, const py::object&, const py::object&,
+                    int64_t, int64_t, const std::string&, int64_t, std::optional<int64_t>,
+                    std::optional<std::string>>(),
+           "values"_a, "indices"_a, "rows"_a, "bias"_a, "in_features"_a, "out_features"_a,
+           py::kw_only(), "isa"_a = "auto", "min_batch"_a = 1, "max_batch"_a = py::none(),
+           "kernel"_a = py::none())
+      .def("run", &PyGemm::run, "x"_a, "residual"_a = py::none(), "clip_min"_a = -infinity,
+           "clip_max"_a = infinity, "threads"_a = 1)
+      .def("info", &PyGemm::info);
+
+  module.def("run_plain", &run_plain_arrays, "values"_a, "indices"_a, "rows"_a, "bias"_a,
+             "in_features"_a, "out_features"_a, "x"_a, "residual"_a = py::none(),
+             "clip_min"_a = -infinity, "clip_max"_a = infinity);
+  module.def("kernel_table", [] {
+    std::vector<KernelRow> rows = kernel_table();
+    return rows;
+  });
   module.def("supported_isas", [] {
     std::vector<std::string> names;
-    for (fanin::Isa isa : fanin::supported_isas()) names.emplace_back(fanin::isa_name(isa));
-    return pybind11::cast(names.size());
+    for (Isa isa : supported_isas()) names.emplace_back(isa_name(isa));
+    return names;
   });
+  module.def("select_isa", [] { return std::string(isa_name(select_isa())); });
 }

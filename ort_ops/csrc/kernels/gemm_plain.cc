@@ -1,4 +1,4 @@
-// The oracle: every other kernel is compared with it.
+// The oracle: sums in the order of the stored entries. Every other kernel is compared with it.
 #include "core/gemm.h"
 
 namespace fanin {

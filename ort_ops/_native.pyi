@@ -1,0 +1,102 @@
+"""The compiled kernels for NumPy arrays: what the tests and the kernel benches call."""
+
+import numpy as np
+import numpy.typing as npt
+
+class KernelRow:
+    """One row of the dispatch table. None as a maximum stands for no limit."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def isa(self) -> str: ...
+    @property
+    def supported(self) -> bool:
+        """Whether this CPU can run it."""
+    @property
+    def min_batch(self) -> int: ...
+    @property
+    def max_batch(self) -> int | None: ...
+    @property
+    def min_fan_in(self) -> int: ...
+    @property
+    def max_fan_in(self) -> int | None: ...
+    @property
+    def min_density(self) -> float:
+        """Of fan-in / in_features."""
+    @property
+    def max_density(self) -> float: ...
+
+class PackedInfo:
+    """What packing did for one range of batches."""
+
+    @property
+    def kernel(self) -> str: ...
+    @property
+    def min_batch(self) -> int: ...
+    @property
+    def max_batch(self) -> int | None: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def padding(self) -> float:
+        """Stored lanes / true weights."""
+    @property
+    def remainder(self) -> float:
+        """Share of the weights outside the vector layout."""
+
+class PackedGemm:
+    """A condensed layer, packed once.
+
+    `isa` is a name of `supported_isas()` or "auto" (what FANIN_ISA asks for, else the best);
+    `kernel` forces one row of `kernel_table()` instead. Raises ValueError for arrays that break
+    the format, with the place and the values.
+    """
+
+    def __init__(
+        self,
+        values: npt.NDArray[np.float32],
+        indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
+        rows: npt.NDArray[np.int32],
+        bias: npt.NDArray[np.float32],
+        in_features: int,
+        out_features: int,
+        *,
+        isa: str = "auto",
+        min_batch: int = 1,
+        max_batch: int | None = None,
+        kernel: str | None = None,
+    ) -> None: ...
+    def run(
+        self,
+        x: npt.NDArray[np.float32],
+        residual: npt.NDArray[np.float32] | None = None,
+        clip_min: float = ...,
+        clip_max: float = ...,
+        threads: int = 1,
+    ) -> npt.NDArray[np.float32]:
+        """y[batch, out_features] = clip(bias + sums + residual), for x[batch, in_features]."""
+    def info(self) -> list[PackedInfo]: ...
+
+def run_plain(
+    values: npt.NDArray[np.float32],
+    indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
+    rows: npt.NDArray[np.int32],
+    bias: npt.NDArray[np.float32],
+    in_features: int,
+    out_features: int,
+    x: npt.NDArray[np.float32],
+    residual: npt.NDArray[np.float32] | None = None,
+    clip_min: float = ...,
+    clip_max: float = ...,
+) -> npt.NDArray[np.float32]:
+    """The scalar oracle: sums in float32 in the order of the stored entries."""
+
+def kernel_table() -> list[KernelRow]:
+    """Every kernel of this build, the preferred first."""
+
+def supported_isas() -> list[str]:
+    """The instruction sets that this CPU has, "scalar" first."""
+
+def select_isa() -> str:
+    """What FANIN_ISA asks for, else the best. Raises ValueError for one that the CPU lacks."""

@@ -1,0 +1,29 @@
+// Working memory of one run.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fanin {
+
+// `bytes` of memory of the calling thread, aligned to a cache line, contents undefined. It stays
+// valid until this thread's next call; other threads may read and write it while a run uses them.
+// Kept between calls, since fresh pages would cost more than a small layer. Throws std::bad_alloc.
+uint8_t* thread_scratch(size_t bytes);
+
+// Lays out several arrays in one scratch block: each starts on a cache line.
+class ScratchPlan {
+ public:
+  // The offset of an array of `bytes`.
+  size_t add(size_t bytes) {
+    const size_t at = total_;
+    total_ += (bytes + 63) / 64 * 64;
+    return at;
+  }
+  size_t total() const { return total_; }
+
+ private:
+  size_t total_ = 0;
+};
+
+}  // namespace fanin

@@ -1,0 +1,36 @@
+// The one table that decides which kernel runs. Python prints it (kernel_table()), and the tests
+// and benches go through all of its rows.
+#pragma once
+
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "core/cpu_features.h"
+#include "core/gemm.h"
+#include "kernels/gemm_kernel.h"
+
+namespace fanin {
+
+struct KernelRow {
+  const char* name;  // dtype-op-layout-ISA
+  Isa isa;           // that the CPU must have
+  BatchRange batches;
+  int64_t min_fan_in;
+  int64_t max_fan_in;
+  double min_density;  // fan-in / in_features
+  double max_density;
+  // Packs a sound view. `batches` is what it will be asked for.
+  std::unique_ptr<GemmKernel> (*pack)(const CondensedView& view, BatchRange batches);
+};
+
+// Every kernel of this build, the preferred first.
+const std::vector<KernelRow>& kernel_table();
+
+// The first row that fits, among those that `isa` includes.
+const KernelRow& select_kernel(Isa isa, int64_t batch, const CondensedView& view);
+
+// The row of that name. Throws std::invalid_argument for a name that the table or the CPU lacks.
+const KernelRow& find_kernel(const std::string& name);
+
+}  // namespace fanin

@@ -1,0 +1,107 @@
+// x is split into two planes of 16-bit halves, so that one permute looks up 32 values out of a
+// window of 64 slots; unpacking the two halves gives exact float32. A block is 31 columns and a
+// zero slot, so that padding reads zero and not x.
+#include <immintrin.h>
+
+#include "kernels/window_tables.h"
+
+namespace fanin {
+namespace {
+
+constexpr int kRows = 64;
+constexpr int kColumns = 31;
+constexpr int kBlockBytes = 128;  // [32 low halves][32 high halves]
+
+// The low bytes of the index words serve rows 0 to 31, the high bytes rows 32 to 63; inside these,
+// unpacking takes words 0-3 of each 128-bit lane to one vector and words 4-7 to the next.
+constexpr WindowGeometry geometry() {
+  WindowGeometry geometry{kRows, kColumns, 32, kBlockBytes, 31, {}};
+  for (int r = 0; r < kRows; ++r) {
+    const int vector = r % 32 / 16, lane = r % 16;
+    const int word = lane / 4 * 8 + vector * 4 + lane % 4;
+    geometry.lane_byte[r] = static_cast<uint8_t>(2 * word + r / 32);
+  }
+  return geometry;
+}
+
+__mmask16 first_lanes(int64_t count) {
+  return count >= 16 ? 0xffff : count <= 0 ? 0 : static_cast<__mmask16>((1u << count) - 1);
+}
+
+void split(const float* x, int64_t in_features, int64_t blocks, uint8_t* planes) {
+  alignas(64) uint16_t even[32], odd[32];
+  for (int i = 0; i < 32; ++i) {
+    even[i] = static_cast<uint16_t>(2 * i);
+    odd[i] = static_cast<uint16_t>(2 * i + 1);
+  }
+  const __m512i evens = _mm512_load_si512(even), odds = _mm512_load_si512(odd);
+  for (int64_t b = 0; b < blocks; ++b) {
+    const float* from = x + b * kColumns;
+    const int64_t left = in_features - b * kColumns;
+    const __m512i first = _mm512_castps_si512(_mm512_maskz_loadu_ps(first_lanes(left), from));
+    const __m512i second =
+        _mm512_castps_si512(_mm512_maskz_loadu_ps(first_lanes(left - 16) & 0x7fff, from + 16));
+    uint8_t* to = planes + b * kBlockBytes;
+    _mm512_store_si512(to, _mm512_permutex2var_epi16(first, evens, second));
+    _mm512_store_si512(to + 64, _mm512_permutex2var_epi16(first, odds, second));
+  }
+}
+
+// One load of the index line; without the barrier GCC loads it again for every use.
+__m512i load_once(const void* from) {
+  __m512i value = _mm512_load_si512(from);
+  asm("" : "+v"(value));
+  return value;
+}
+
+template <int kSamples>
+void sum_samples(const WindowSteps& steps, const uint8_t* planes, size_t stride, float* sums) {
+  __m512 sum[kSamples][4];
+  for (int s = 0; s < kSamples; ++s)
+    for (int v = 0; v < 4; ++v) sum[s][v] = _mm512_setzero_ps();
+  const uint8_t* step = steps.data;
+  const uint8_t* window = planes;
+  for (size_t i = 0; i < steps.count; ++i, step += kRows * 5) {
+    window += static_cast<size_t>(steps.advances[i]) * kBlockBytes;
+    const __m512i low_rows = load_once(step);
+    const __m512i high_rows = _mm512_srli_epi16(low_rows, 8);
+    const float* weights = reinterpret_cast<const float*>(step + kRows);
+#pragma GCC unroll 4
+    for (int s = 0; s < kSamples; ++s) {
+      const uint8_t* block = window + s * stride;
+      const __m512i low0 = _mm512_load_si512(block), high0 = _mm512_load_si512(block + 64);
+      const __m512i low1 = _mm512_load_si512(block + 128), high1 = _mm512_load_si512(block + 192);
+      const __m512i a = _mm512_permutex2var_epi16(low0, low_rows, low1);
+      const __m512i b = _mm512_permutex2var_epi16(high0, low_rows, high1);
+      const __m512i c = _mm512_permutex2var_epi16(low0, high_rows, low1);
+      const __m512i d = _mm512_permutex2var_epi16(high0, high_rows, high1);
+      const __m512i x[4] = {_mm512_unpacklo_epi16(a, b), _mm512_unpackhi_epi16(a, b),
+                            _mm512_unpacklo_epi16(c, d), _mm512_unpackhi_epi16(c, d)};
+#pragma GCC unroll 4
+      for (int v = 0; v < 4; ++v)
+        sum[s][v] =
+            _mm512_fmadd_ps(_mm512_castsi512_ps(x[v]), _mm512_load_ps(weights + 16 * v), sum[s][v]);
+    }
+  }
+  for (int s = 0; s < kSamples; ++s)
+    for (int v = 0; v < 4; ++v) _mm512_store_ps(sums + s * kRows + 16 * v, sum[s][v]);
+}
+
+void sum(const WindowSteps& steps, const uint8_t* planes, size_t stride, int samples, float* sums) {
+  switch (samples) {
+    case 1:
+      return sum_samples<1>(steps, planes, stride, sums);
+    case 2:
+      return sum_samples<2>(steps, planes, stride, sums);
+    case 3:
+      return sum_samples<3>(steps, planes, stride, sums);
+    default:
+      return sum_samples<4>(steps, planes, stride, sums);
+  }
+}
+
+}  // namespace
+
+const WindowOps kWindowWordPlane62Avx512bw = {geometry(), split, sum, 4};
+
+}  // namespace fanin

@@ -1,0 +1,31 @@
+// What every kernel family of the dispatch table makes.
+#pragma once
+
+#include <memory>
+
+#include "core/condensed.h"
+#include "core/executor.h"
+#include "core/gemm.h"
+
+namespace fanin {
+
+// Memory and efficiency of a packed layout, see PackedInfo.
+struct LayoutInfo {
+  int64_t bytes = 0;
+  double padding = 1.0;
+  double remainder = 0.0;
+};
+
+// One layer in one layout. Read-only after packing: threads may share it.
+class GemmKernel {
+ public:
+  virtual ~GemmKernel() = default;
+
+  // See PackedGemm::run. Right for every batch, also outside the range that the table gives it.
+  virtual void run(const float* x, int64_t batch, float* y, const Epilogue& epilogue,
+                   const Executor& executor) const = 0;
+
+  virtual LayoutInfo info() const = 0;
+};
+
+}  // namespace fanin

@@ -1,0 +1,43 @@
+// The part of the window layout that an instruction set decides. Included by translation units
+// with wider instruction sets: holds no function and includes no std template, so that nothing
+// compiled for them can replace a common symbol.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fanin {
+
+// x is cut into blocks, each holding `block_columns` columns in registers that permutes read. A
+// window is two neighbouring blocks; a step of the layout takes one weight of each row of a group
+// whose column lies in the window:
+//   [rows index bytes][rows float32 weights]
+struct WindowGeometry {
+  int rows;               // of a group; one index byte and one weight each per step
+  int block_columns;      // columns of x in a block
+  int block_slots;        // index values of a block; those above block_columns read zero
+  int block_bytes;        // a block of x as `split` writes it
+  uint8_t padding;        // index byte that reads zero
+  uint8_t lane_byte[64];  // where a step keeps the index byte of each row
+};
+
+// The steps of one group of rows.
+struct WindowSteps {
+  const uint8_t* data;
+  const uint16_t* advances;  // blocks that the window moves before each step
+  size_t count;
+};
+
+struct WindowOps {
+  WindowGeometry geometry;
+
+  // x[in_features] to `blocks` blocks of planes (64-byte aligned).
+  void (*split)(const float* x, int64_t in_features, int64_t blocks, uint8_t* planes);
+
+  // sums[s * rows + r] for s < samples; the planes of sample s start at planes + s * stride.
+  void (*sum)(const WindowSteps& steps, const uint8_t* planes, size_t stride, int samples,
+              float* sums);
+  int max_samples;  // that one call of `sum` takes, 8 at most
+};
+
+}  // namespace fanin
