@@ -147,7 +147,7 @@ def test_sparsity_out_of_range_is_refused(sparsity):
 
 
 def test_unknown_distribution_is_refused():
-    with pytest.raises(ValueError, match="'erdos'.*'erk', 'uniform'"):
+    with pytest.raises(ValueError, match=r"'erdos'.*'erk', 'uniform'"):
         layer_densities(MLP, 0.9, "erdos")
 
 

@@ -53,9 +53,7 @@ def check(weight, mask, result, rule):
     reversible=st.booleans(),
     salient_growth=st.sampled_from(["all", "inactive"]),
 )
-def test_constant_fan_in_holds_after_chains_of_updates(
-    gamma_sal, seed, reversible, salient_growth
-):
+def test_constant_fan_in_holds_after_chains_of_updates(gamma_sal, seed, reversible, salient_growth):
     rng = np.random.default_rng(seed)
     for _ in range(LAYERS_PER_EXAMPLE):
         weight, mask, budget, generator = random_layer(rng)
