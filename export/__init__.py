@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .condensed import CondensedWeight
     from .condensed_file import load_condensed, save_condensed
     from .errors import ExportError
+    from .onnx_inspect import Inspection, inspect
     from .onnx_op import register_schemas
     from .report import ExportReport, LayerReport, ParityCheck
     from .torch_export import export
@@ -23,7 +24,9 @@ _HOMES = {
     "ExportReport": "report",
     "LayerReport": "report",
     "ParityCheck": "report",
+    "Inspection": "onnx_inspect",
     "export": "torch_export",
+    "inspect": "onnx_inspect",
     "load_condensed": "condensed_file",
     "register_schemas": "onnx_op",
     "save_condensed": "condensed_file",
@@ -33,9 +36,11 @@ __all__ = [
     "CondensedWeight",
     "ExportError",
     "ExportReport",
+    "Inspection",
     "LayerReport",
     "ParityCheck",
     "export",
+    "inspect",
     "load_condensed",
     "register_schemas",
     "save_condensed",
@@ -45,7 +50,15 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    try:
+        module = importlib.import_module(f".{_HOMES[name]}", __name__)
+    except ModuleNotFoundError as error:
+        extra = "train" if error.name == "torch" else "export"
+        raise ModuleNotFoundError(
+            f"fanin.export.{name} needs {error.name}; run: pip install 'fanin[{extra}]'",
+            name=error.name,
+        ) from error
+    return getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -23,6 +23,11 @@ class LayerPlan:
     report: LayerReport
     weight: CondensedWeight | None
 
+    @property
+    def layer(self) -> str:
+        """Name of the layer in the graph; a model that is a single layer has no name of its own."""
+        return self.module_name or "layer"
+
 
 def plan_layers(
     model: nn.Module, masks: Mapping[str, Tensor] | None, min_sparsity: float
@@ -79,7 +84,7 @@ def _decide(
     counts = np.count_nonzero(kept.reshape(len(kept), -1), axis=1)
     sparsity = 1 - float(counts.sum()) / weight.size if weight.size else 0.0
     if obstacle is None and sparsity < min_sparsity:
-        obstacle = f"sparsity {sparsity:.1%} is under the minimum of {min_sparsity:.0%}"
+        obstacle = f"sparsity {sparsity:.1%}, under {min_sparsity:.0%}"
     condensed = None
     if obstacle is None:
         bias = module.bias.detach().numpy() if module.bias is not None else None
@@ -97,14 +102,14 @@ def _decide(
         bytes_dense=weight.nbytes + (bias_bytes.nbytes if isinstance(bias_bytes, Tensor) else 0),
         bytes_condensed=condensed.nbytes if condensed else None,
         decision="condensed" if condensed else "dense",
-        reason=obstacle or f"sparsity {sparsity:.1%} by {'its zeros' if mask is None else 'mask'}",
+        reason=obstacle or ("by its zeros" if mask is None else "by mask"),
     )
     return LayerPlan(module_name, report, condensed)
 
 
 def _obstacle(module: nn.Module, key: str) -> str | None:
-    """Why this module's weight cannot be condensed; None when it can."""
-    if parametrize.is_parametrized(module) or key == "weight_orig":
+    """Say why this module's weight cannot be condensed; None when it can."""
+    if isinstance(module, parametrize.ParametrizationList) or key.endswith("_orig"):
         return "reparametrised weight; make it permanent first (see torch.nn.utils)"
     plain = isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
     if not plain or "forward" in vars(module) or key != "weight":
@@ -117,7 +122,7 @@ def _obstacle(module: nn.Module, key: str) -> str | None:
 
 
 def _blocked_modules(model: nn.Module) -> Iterator[tuple[int, str]]:
-    """Modules whose weight another module reads past their forward, by id, with the reason."""
+    """Yield modules whose weight another one reads past their forward: id and reason."""
     for module in model.modules():
         if isinstance(module, nn.MultiheadAttention):
             reason = f"{type(module).__name__} reads the weight directly; exported dense"
@@ -128,7 +133,7 @@ def _blocked_modules(model: nn.Module) -> Iterator[tuple[int, str]]:
 def _masks_by_owner(
     model: nn.Module, masks: Mapping[str, Tensor], owners: Mapping[int, str]
 ) -> dict[str, np.ndarray]:
-    """Masks under the first name of their parameter, since shared ones have several."""
+    """Key the masks by the one name that `owners` has for a parameter; shared ones have several."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     found: dict[str, np.ndarray] = {}
     for name, mask in masks.items():

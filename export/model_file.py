@@ -45,11 +45,12 @@ def stage_model(model: ir.Model, path: Path, external_data_threshold: int) -> St
     over an older one.
     """
     tensors = [v.const_value for v in model.graph.initializers.values()]
-    if sum(tensor.nbytes for tensor in tensors) <= external_data_threshold:
+    large = [tensor for tensor in tensors if tensor.nbytes >= _INLINE_TENSOR_BYTES]
+    if not large or sum(tensor.nbytes for tensor in large) <= external_data_threshold:
         ir.save(model, path)
         return StagedModel(path, None)
     digest = hashlib.sha256()
-    for tensor in tensors:
+    for tensor in large:
         digest.update(f"{tensor.name} {tensor.dtype} {tensor.shape}\n".encode())
         digest.update(tensor.tobytes())
     data_path = path.with_name(f"{path.name}.{digest.hexdigest()[:12]}.data")

@@ -28,7 +28,7 @@ class LayerReport:
         bytes_dense: bytes of weight and bias as dense float32.
         bytes_condensed: bytes of the condensed arrays; None where the layer stayed dense.
         decision: the form in which the layer stands in the file.
-        reason: why.
+        reason: why it stayed dense, or how a condensed layer was chosen or clips.
 
     """
 
@@ -44,6 +44,11 @@ class LayerReport:
     bytes_condensed: int | None
     decision: Decision
     reason: str
+
+    @property
+    def bytes_in_file(self) -> int:
+        """Bytes of the form that the layer has in the file."""
+        return self.bytes_dense if self.bytes_condensed is None else self.bytes_condensed
 
 
 @dataclass(frozen=True)
@@ -137,38 +142,44 @@ class ExportReport:
 
 
 def layer_table(layers: tuple[LayerReport, ...], *, title: str, caption: str = "") -> Table:
-    """Lay out layers as a rich table."""
+    """Lay out layers as a rich table that fits into 80 columns."""
+    from rich import box
     from rich.table import Table
 
-    table = Table(title=title, caption=caption or None, caption_justify="left")
-    for header in ("layer", "node", "shape"):
-        table.add_column(header, overflow="fold")
-    for header in ("sparsity", "active", "fan-in", "padding", "dense", "condensed"):
-        table.add_column(header, justify="right")
-    table.add_column("decision")
-    table.add_column("reason", overflow="fold")
+    table = Table(
+        title=title,
+        caption=caption or None,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    table.add_column("layer", overflow="fold")
+    # Padding matters where it exists, and then its column is worth the room.
+    padded = any(layer.padding for layer in layers)
+    for header in ("shape", "sparsity", "active", "fan-in", *["padding"] * padded, "bytes"):
+        table.add_column(header, justify="right", no_wrap=True)
+    table.add_column("form", min_width=16, overflow="fold")
     for layer in layers:
+        separator = " " if layer.decision == "condensed" else ": "
         table.add_row(
             layer.name,
-            ", ".join(layer.nodes) or "–",
             "×".join(map(str, layer.shape)),
-            f"{layer.sparsity:.2%}",
+            f"{layer.sparsity:.1%}",
             f"{layer.active}/{layer.shape[0]}",
             str(layer.fan_in),
-            str(layer.padding),
-            _size(layer.bytes_dense),
-            "–" if layer.bytes_condensed is None else _size(layer.bytes_condensed),
-            layer.decision,
-            layer.reason,
+            *[str(layer.padding)] * padded,
+            _size(layer.bytes_in_file),
+            separator.join(filter(None, (layer.decision, layer.reason))),
         )
     return table
 
 
 def _size(count: int) -> str:
-    if count < 1024:
+    if count < 1000:
         return f"{count} B"
-    for unit in ("KiB", "MiB"):
-        count /= 1024
-        if count < 1024:
-            return f"{count:.1f} {unit}"
-    return f"{count / 1024:.2f} GiB"
+    for unit in ("kB", "MB"):
+        count /= 1000
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+    return f"{count / 1000:.3g} GB"

@@ -15,8 +15,8 @@ from .errors import ExportError
 from .layer_plan import LayerPlan, plan_layers
 from .model_file import MAX_INLINE_BYTES, StagedModel, publish_model, stage_model
 from .onnx_op import DEFAULT_OPSET, IR_VERSION, OPSETS, register_schemas
-from .onnx_schema import CONDENSED_GEMM, DOMAIN
 from .passes.attach_functions import AttachFunctionsPass
+from .passes.clear_values import ClearValueMetadataPass
 from .passes.fuse_activation import FuseActivationPass
 from .passes.name_layers import NameLayersPass
 from .report import ExportReport, LayerReport, ParityCheck
@@ -114,7 +114,7 @@ class _Written:
     """A verified model in the scratch folder, with what the report says about it."""
 
     staged: StagedModel
-    nodes: dict[str, list[str]]
+    nodes: dict[str, tuple[str, ...]]
     fused: tuple[str, ...]
     parity: tuple[ParityCheck, ...]
     not_checked: tuple[str, ...]
@@ -131,10 +131,11 @@ def _write(
     count = len(cases[0].outputs)
     names = ["output"] if count == 1 else [f"output_{i}" for i in range(count)]
     graph_model = torch_to_ir(model, inputs, names, opset)
-    layer_of = NameLayersPass()(graph_model).layer_of
+    nodes = NameLayersPass()(graph_model).nodes
     fused = FuseActivationPass()(graph_model).fused
     common.RemoveUnusedNodesPass()(graph_model)
     common.ClearMetadataAndDocStringPass()(graph_model)
+    ClearValueMetadataPass()(graph_model)
     AttachFunctionsPass()(graph_model)
     register_schemas()
     common.ShapeInferencePass()(graph_model)
@@ -143,10 +144,6 @@ def _write(
     staged = stage_model(graph_model, staged_path, external_data_threshold)
     check_structure(staged.path)
     parity, not_checked = check_parity(staged.path, cases)
-    nodes: dict[str, list[str]] = {}
-    for node in graph_model.graph:
-        if (node.domain, node.op_type) == (DOMAIN, CONDENSED_GEMM):
-            nodes.setdefault(layer_of[node.name], []).append(node.name)
     return _Written(staged, nodes, tuple(fused), parity, not_checked)
 
 
@@ -181,14 +178,13 @@ def _bytes_saved(plans: Sequence[LayerPlan]) -> int:
 
 
 def _with_nodes(
-    plans: Sequence[LayerPlan], nodes: Mapping[str, list[str]]
+    plans: Sequence[LayerPlan], nodes: Mapping[str, tuple[str, ...]]
 ) -> tuple[LayerReport, ...]:
     reports = []
     for plan in plans:
         report = plan.report
         if plan.weight is not None:
-            names = tuple(nodes.get(plan.module_name, ()))
-            report = replace(report, nodes=names)
+            report = replace(report, nodes=nodes.get(plan.layer, ()))
         reports.append(report)
     return tuple(reports)
 

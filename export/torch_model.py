@@ -117,14 +117,15 @@ def _random_like(example: Tensor, generator: torch.Generator) -> Tensor:
     shape = (CHECK_BATCH, *example.shape[1:])
     low, high = (example.min(), example.max()) if example.numel() else (0.0, 0.0)
     if low == high:
-        return torch.randn(shape, generator=generator)
+        return torch.randn(shape, generator=generator, dtype=example.dtype)
     return low + (high - low) * torch.rand(shape, generator=generator)
 
 
 def _run(model: nn.Module, inputs: tuple[Tensor, ...]) -> Case:
     try:
         with torch.no_grad():
-            result = model(*inputs)
+            # Clones: a model that starts with an in-place operation would change its inputs.
+            result = model(*(tensor.clone() for tensor in inputs))
     except Exception as error:
         shapes = ", ".join(str(list(tensor.shape)) for tensor in inputs)
         raise ExportError(
@@ -149,9 +150,7 @@ def _arrays(tensors: Sequence[Tensor]) -> tuple[np.ndarray, ...]:
 def replace_layers(model: nn.Module, plans: Sequence[LayerPlan]) -> nn.Module:
     """Put a :class:`CondensedLinear` wherever a planned module stands, under all its names."""
     condensed = {
-        id(model.get_submodule(plan.module_name)): CondensedLinear(
-            plan.weight, name=plan.module_name or "layer"
-        )
+        id(model.get_submodule(plan.module_name)): CondensedLinear(plan.weight, name=plan.layer)
         for plan in plans
         if plan.weight is not None
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import onnx_ir as ir
 import torch
 from onnx import TensorProto, defs, helper
@@ -39,16 +41,19 @@ def torch_to_ir(
     # The fast path of TransformerEncoderLayer reads `weight` of its linear layers.
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        program = torch.onnx.export(
-            model,
-            inputs,
-            dynamo=True,
-            dynamic_shapes=tuple({0: torch.export.Dim(BATCH)} for _ in inputs),
-            output_names=output_names,
-            opset_version=opset,
-            custom_translation_table={OPERATOR: _translate},
-            verbose=False,
-        )
+        with warnings.catch_warnings():
+            # Several inputs share the batch on purpose.
+            warnings.filterwarnings("ignore", message=f".*axis name: {BATCH} will not be used")
+            program = torch.onnx.export(
+                model,
+                inputs,
+                dynamo=True,
+                dynamic_shapes=tuple({0: BATCH} for _ in inputs),
+                output_names=output_names,
+                opset_version=opset,
+                custom_translation_table={OPERATOR: _translate},
+                verbose=False,
+            )
     except Exception as error:
         raise ExportError(_explain(error)) from error
     finally:

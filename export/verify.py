@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -16,6 +17,9 @@ from .report import ParityCheck
 
 RELATIVE_TOLERANCE = 1e-5
 """Largest difference from torch in float32, as a share of the largest output."""
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 _Run = Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]
 
@@ -45,7 +49,8 @@ def check_structure(path: Path) -> None:
     known = {
         value.name
         for value in (*graph.value_info, *graph.output)
-        if value.type.tensor_type.HasField("shape")
+        if value.type.WhichOneof("value") != "tensor_type"
+        or value.type.tensor_type.HasField("shape")
     }
     for node in graph.node:
         lost = [name for name in node.output if name and name not in known]
@@ -72,54 +77,84 @@ def check_parity(
     """
     proto = onnx.load(path, load_external_data=False)
     names = [value.name for value in proto.graph.input]
-    engines: list[tuple[str, _Run]] = []
-    missing: list[str] = []
+    checks, missing = [], []
+    uses_our_ops = any(function.domain == DOMAIN for function in proto.functions)
+    for engine in _engines(uses_our_ops):
+        try:
+            run = engine.load(path)
+        except _NotAtHandError as error:
+            missing.append(f"{engine.name}: {error}")
+        else:
+            checks.append(_compare(engine.name, run, names, cases))
+    return tuple(checks), tuple(missing)
+
+
+class _NotAtHandError(Exception):
+    """An engine cannot run here, whatever the file is."""
+
+
+@dataclass(frozen=True)
+class _Engine:
+    name: str
+    load: Callable[[Path], _Run]
+
+
+def _engines(uses_our_ops: bool) -> list[_Engine]:
     try:
         import onnxruntime
     except ImportError:
-        missing.append("onnxruntime is not installed")
-        engines.append((f"onnx {onnx.__version__} reference", _reference(path)))
-    else:
-        version = f"onnxruntime {onnxruntime.__version__}"
-        engines.append((f"{version} without library", _session(path, library=None)))
-        if any(node.domain == DOMAIN for node in proto.graph.node):
-            try:
-                library = _library_path()
-            except (ImportError, OSError) as error:
-                missing.append(f"{version} with library: {error}")
-            else:
-                engines.append((f"{version} with library", _session(path, library)))
-    checks = tuple(_compare(engine, run, names, cases) for engine, run in engines)
-    return checks, tuple(missing)
+        return [
+            _Engine("onnxruntime", _no_onnxruntime),
+            _Engine(f"onnx {onnx.__version__} reference", _load_reference),
+        ]
+    name = f"onnxruntime {onnxruntime.__version__}"
+    engines = [_Engine(f"{name} without library", _load_plain)]
+    if uses_our_ops:
+        engines.append(_Engine(f"{name} with library", _load_with_library))
+    return engines
 
 
-def _reference(path: Path) -> _Run:
+def _no_onnxruntime(path: Path) -> _Run:
+    raise _NotAtHandError(f"not installed, so it did not load {path.name}")
+
+
+def _load_reference(path: Path) -> _Run:
     evaluator = ReferenceEvaluator(str(path))
     return lambda feeds: evaluator.run(None, feeds)
 
 
-def _library_path() -> Path:
-    from ..ort_ops import get_library_path
-
-    return get_library_path()
-
-
-def _session(path: Path, library: Path | None) -> _Run:
+def _load_plain(path: Path) -> _Run:
     import onnxruntime
 
+    return _session(path, onnxruntime.SessionOptions())
+
+
+def _load_with_library(path: Path) -> _Run:
+    import onnxruntime
+
+    from ..ort_ops import register
+
     options = onnxruntime.SessionOptions()
+    try:
+        register(options)
+    except Exception as error:
+        # Not built, or an onnxruntime that the library does not support: no fault of the file.
+        raise _NotAtHandError(str(error)) from error
+    return _session(path, options)
+
+
+def _session(path: Path, options: onnxruntime.SessionOptions) -> _Run:
+    import onnxruntime
+
     options.log_severity_level = 3
     try:
-        if library is not None:
-            options.register_custom_ops_library(str(library))
         session = onnxruntime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"]
         )
     except Exception as error:
-        how = "with" if library else "without"
         raise ExportError(
-            f"onnxruntime {onnxruntime.__version__} {how} the library does not load the exported "
-            f"model: {error}; a newer onnxruntime or a lower opset may"
+            f"onnxruntime {onnxruntime.__version__} does not load the exported model: {error}; "
+            "a newer onnxruntime or a lower opset may"
         ) from error
     return lambda feeds: session.run(None, feeds)
 

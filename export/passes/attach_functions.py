@@ -5,7 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ..onnx_function import condensed_gemm_function
-from ..onnx_schema import CONDENSED_GEMM, DOMAIN, DOMAIN_VERSION
+from ..onnx_schema import DOMAIN, DOMAIN_VERSION
+from .nodes import condensed_nodes
 
 
 class AttachFunctionsPass(ir.passes.InPlacePass):
@@ -16,8 +17,7 @@ class AttachFunctionsPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Attach; a model without our ops loses the import of our domain."""
-        used = {node.op_type for node in model.graph if node.domain == DOMAIN}
-        if CONDENSED_GEMM not in used:
+        if not condensed_nodes(model):
             changed = model.opset_imports.pop(DOMAIN, None) is not None
             return ir.passes.PassResult(model, modified=changed)
         model.opset_imports[DOMAIN] = DOMAIN_VERSION

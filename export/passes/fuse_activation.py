@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from ..onnx_schema import CONDENSED_GEMM, DOMAIN
+from .nodes import is_condensed
 
 
 @dataclass
@@ -23,72 +23,91 @@ class FuseResult(ir.passes.PassResult):
 
 
 class FuseActivationPass(ir.passes.InPlacePass):
-    """Fuse Relu, and Clip with constant bounds, into the condensed node that feeds it.
+    """Fuse activations that saturate into the condensed node that feeds them.
 
-    ONNX Runtime fuses nothing into a custom op, so every activation left behind costs a pass over
-    memory. Fused are those whose input has no other reader and is not an output of the graph.
+    These are Relu, and Clip, Max and Min with constant scalars (torch writes clamp with one bound
+    as Max). ONNX Runtime fuses nothing into a custom op, so every activation left behind costs a
+    pass over memory. Fused are those whose input has no other reader and is no output of the graph.
     A NaN stays a NaN, as in torch. Saturations compose: a bound that the node has already is itself
     clipped by the new one.
     """
 
     def call(self, model: ir.Model) -> FuseResult:
-        """Fuse until nothing more can be fused."""
+        """Go through the graph once; a chain fuses from its start, so that it goes whole."""
         fused = []
-        for node in list(model.graph):
-            bounds = _bounds(node)
-            producer = node.inputs[0].producer() if bounds and node.inputs[0] else None
-            if producer is None or not _takes_over(producer, node):
+        for node in list(model.graph.all_nodes()):
+            activation = _saturation(node)
+            producer = activation.input.producer() if activation else None
+            if producer is None or not _takes_over(producer, activation.input):
                 continue
-            _clip(producer, *bounds)
-            _bypass(node)
+            _clip(producer, activation.low, activation.high)
+            _bypass(node, activation.input)
             fused.append(f"{node.op_type} into {producer.name}")
         return FuseResult(model, modified=bool(fused), fused=fused)
 
 
-def _bounds(node: ir.Node) -> tuple[float, float] | None:
-    """Read the bounds of a clipping activation; None for other nodes and unknown bounds."""
-    if node.domain != "":
+@dataclass(frozen=True)
+class _Saturation:
+    """``min(max(input, low), high)``."""
+
+    input: ir.Value
+    low: float
+    high: float
+
+
+def _saturation(node: ir.Node) -> _Saturation | None:
+    """Read a node as a saturation; None for other nodes and for bounds that are not known."""
+    if node.domain != "" or not node.inputs or node.inputs[0] is None:
         return None
-    if node.op_type == "Relu":
-        return 0.0, math.inf
-    if node.op_type != "Clip":
-        return None
-    low = _scalar(node, 1, -math.inf)
-    high = _scalar(node, 2, math.inf)
+    first = node.inputs[0]
+    low, high = -math.inf, math.inf
+    match node.op_type, len(node.inputs):
+        case "Relu", _:
+            low = 0.0
+        case "Clip", count:
+            low = _scalar(node.inputs[1], low) if count > 1 else low
+            high = _scalar(node.inputs[2], high) if count > 2 else high
+        case (("Max" | "Min"), 2):
+            if _scalar(first) is not None:
+                first, bound = node.inputs[1], _scalar(first)
+            else:
+                bound = _scalar(node.inputs[1])
+            low, high = (bound, high) if node.op_type == "Max" else (low, bound)
+        case _:
+            return None
     if low is None or high is None or math.isnan(low) or math.isnan(high):
         return None
-    return low, high
+    return _Saturation(first, low, high)
 
 
-def _scalar(node: ir.Node, position: int, default: float) -> float | None:
-    value = node.inputs[position] if position < len(node.inputs) else None
+def _scalar(value: ir.Value | None, absent: float | None = None) -> float | None:
+    """Read a constant of one element, which cannot change the shape; None if it is not one."""
     if value is None:
-        return default
+        return absent
     if value.is_graph_input():
         return None
     constant = ir.convenience.get_const_tensor(value)
-    return None if constant is None else float(constant.numpy())
+    if constant is None or constant.size != 1 or len(constant.shape) > 1:
+        return None
+    return float(constant.numpy().item())
 
 
-def _takes_over(producer: ir.Node, activation: ir.Node) -> bool:
-    output = activation.inputs[0]
-    return (
-        (producer.domain, producer.op_type) == (DOMAIN, CONDENSED_GEMM)
-        and not output.is_graph_output()
-        and len(output.uses()) == 1
-    )
+def _takes_over(producer: ir.Node, value: ir.Value) -> bool:
+    return is_condensed(producer) and not value.is_graph_output() and len(value.uses()) == 1
 
 
 def _clip(producer: ir.Node, low: float, high: float) -> None:
-    old = {name: producer.attributes.get_float(name) for name in ("clip_min", "clip_max")}
-    for name, bound in old.items():
-        producer.attributes.add(ir.AttrFloat32(name, min(max(bound, low), high)))
+    for name in ("clip_min", "clip_max"):
+        bound = min(max(producer.attributes.get_float(name), low), high)
+        producer.attributes.add(ir.AttrFloat32(name, bound))
 
 
-def _bypass(activation: ir.Node) -> None:
+def _bypass(activation: ir.Node, before: ir.Value) -> None:
     """Let the producer's output stand for the activation's, under the activation's name."""
-    before, after = activation.inputs[0], activation.outputs[0]
+    after = activation.outputs[0]
     ir.convenience.replace_all_uses_with(after, before, replace_graph_outputs=True)
+    before.type = before.type or after.type
+    before.shape = before.shape or after.shape
     name = after.name
     activation.graph.remove(activation, safe=True)
     before.name = name

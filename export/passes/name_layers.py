@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from ..onnx_schema import CONDENSED_GEMM, DOMAIN
+from .nodes import condensed_nodes
 
 LAYER = "layer"
 """Attribute that carries a layer's name through the exporter; no file holds it."""
@@ -16,14 +16,14 @@ NO_RESIDUAL = "no_residual"
 
 @dataclass
 class NameResult(ir.passes.PassResult):
-    """A pass result that also says which layer each condensed node belongs to.
+    """A pass result that also says which nodes each layer became.
 
     Attributes:
-        layer_of: layer names by node name.
+        nodes: node names by layer name.
 
     """
 
-    layer_of: dict[str, str] = field(default_factory=dict)
+    nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class NameLayersPass(ir.passes.InPlacePass):
@@ -33,19 +33,18 @@ class NameLayersPass(ir.passes.InPlacePass):
     """
 
     def call(self, model: ir.Model) -> NameResult:
-        """Name the nodes and the tensor that says that nothing is added."""
-        taken = {node.name for node in model.graph}
-        nodes = [n for n in model.graph if (n.domain, n.op_type) == (DOMAIN, CONDENSED_GEMM)]
-        layer_of = {}
-        for node in nodes:
+        """Name the nodes, and the tensor that says that nothing is added."""
+        taken = {node.name for node in model.graph.all_nodes()}
+        named: dict[str, tuple[str, ...]] = {}
+        ours = condensed_nodes(model)
+        for node in ours:
             layer = node.attributes.pop(LAYER).as_string()
             node.name = _free(layer, taken)
-            layer_of[node.name] = layer
-        residuals = {node.inputs[5] for node in nodes}
-        for residual in residuals:
+            named[layer] = (*named.get(layer, ()), node.name)
+        for residual in {node.inputs[5] for node in ours}:
             if residual.is_initializer() and all(use.idx == 5 for use in residual.uses()):
                 residual.name = _free(NO_RESIDUAL, set(model.graph.initializers))
-        return NameResult(model, modified=bool(nodes), layer_of=layer_of)
+        return NameResult(model, modified=bool(ours), nodes=named)
 
 
 def _free(name: str, taken: set[str | None]) -> str:
