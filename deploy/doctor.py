@@ -60,6 +60,8 @@ def checks_table(checks: Sequence[Check]) -> Table:
     from rich.text import Text
 
     table = Table(show_header=False, box=None, pad_edge=False)
+    for column in range(3):
+        table.add_column(no_wrap=column == 0, overflow="fold")
     for check in checks:
         mark = Text("ok", "green") if check.ok else Text("FAIL", "bold red")
         table.add_row(mark, Text(check.name, "bold"), Text(check.detail))
@@ -192,8 +194,8 @@ def _kernels() -> str:
                     "Set FANIN_ISA to another one, and report this with the output of fanin "
                     "doctor.",
                 )
-    table = ort_ops.kernel_table()
-    return f"{len(table)} in the dispatch table; right on every instruction set of this CPU"
+    names = [row.name for row in ort_ops.kernel_table() if row.supported]
+    return f"right on every instruction set of this CPU: {', '.join(names)}"
 
 
 def _threads() -> str:

@@ -90,6 +90,10 @@ def _existing_file(path: str | os.PathLike[str]) -> Path:
             "fanin export.",
             model=model,
         )
+    if not model.is_file():
+        raise SessionError(
+            "this is not a regular file", "Pass the path of an .onnx file.", model=model
+        )
     if not os.access(model, os.R_OK):
         raise SessionError(
             "the file cannot be read (permission denied)",
@@ -112,6 +116,7 @@ def _checked_providers(
             'Pass a list, for example providers=["CPUExecutionProvider"].',
         )
     available = runtime.get_available_providers()
+    providers = list(providers)
     missing = [name for name in map(_provider_name, providers) if name not in available]
     if missing:
         raise SessionError(
@@ -120,7 +125,7 @@ def _checked_providers(
             "Install the wheel that carries it (onnxruntime-gpu for CUDA, without onnxruntime "
             "beside it), or ask for a provider that is there.",
         )
-    return list(providers)
+    return providers
 
 
 def _provider_name(provider: Provider) -> str:
@@ -163,7 +168,8 @@ def _set_threads(runtime: Any, options: Any, threads: int | None) -> None:
                 f"threads is {threads!r}, not a number of threads",
                 "Pass 1 or more, or None for ONNX Runtime's own choice.",
             )
-        if not options.use_per_session_threads:
+        # The process-wide pool can be asked for from Python in newer releases only.
+        if not getattr(options, "use_per_session_threads", True):
             raise SessionError(
                 f"threads is {threads}, but the options use the process-wide thread pool",
                 "Leave threads out, or keep options.use_per_session_threads at True.",

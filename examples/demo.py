@@ -43,7 +43,7 @@ def summary(
             ratio = comparison.run_ratio
             table.add_row(
                 f"latency at batch {case.batch}, dense / condensed",
-                f"{ratio.median:.2f}× (rounds: {ratio.minimum:.2f}–{ratio.maximum:.2f}), "
+                f"{ratio.median:.2f}× (rounds: {ratio.min:.2f}–{ratio.max:.2f}), "
                 f"{result.timing.threads} thread",
             )
     return table

@@ -58,9 +58,10 @@ def register(session_options: onnxruntime.SessionOptions) -> None:
 
 
 def kernel_table() -> list[KernelRow]:
-    """Return the rows of the dispatch table, the preferred kernel first.
+    """Return the dispatch table: which kernel serves which instruction set, batch and fan-in.
 
-    ``FANIN_ISA`` and the CPU decide which of them a session takes.
+    The first row that fits decides. The environment variable ``FANIN_ISA`` forces an instruction
+    set; it is read when a session is made.
     """
     from . import _native
 

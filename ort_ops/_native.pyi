@@ -90,13 +90,13 @@ def run_plain(
     clip_min: float = ...,
     clip_max: float = ...,
 ) -> npt.NDArray[np.float32]:
-    """The scalar oracle: sums in float32 in the order of the stored entries."""
+    """Run the scalar oracle: sums in float32 in the order of the stored entries."""
 
 def kernel_table() -> list[KernelRow]:
-    """Every kernel of this build, the preferred first."""
+    """Return every kernel of this build, the preferred first."""
 
 def supported_isas() -> list[str]:
-    """The instruction sets that this CPU has, "scalar" first."""
+    """Return the instruction sets that this CPU has, "scalar" first."""
 
 def select_isa() -> str:
-    """What FANIN_ISA asks for, else the best. Raises ValueError for one that the CPU lacks."""
+    """Return what FANIN_ISA asks for, else the best; ValueError for one that the CPU lacks."""

@@ -92,7 +92,7 @@ def train(
             metrics = stack.enter_context(MetricsWriter(folder / METRICS, start))
         except ValueError as error:
             raise RunFolderError(f"run {folder} cannot be resumed: {error}") from error
-        display = stack.enter_context(TrainingDisplay(progress, run.total_steps, str(folder)))
+        display = stack.enter_context(TrainingDisplay(progress, run.total_steps, folder.name))
         run.train(metrics, display)
         write_weights(folder, run.model, run.sparsifier.masks)
     return _result(folder, already_finished=False)
@@ -124,7 +124,7 @@ class _Run:
         self.circumstances = Circumstances(
             data=data.fingerprint(),
             threads=torch.get_num_threads(),
-            torch_version=torch.__version__,
+            torch_version=str(torch.__version__),
             device=str(self.device),
         )
 

@@ -87,6 +87,10 @@ class TrainConfig:
     lr_schedule: ConstantLR | CosineLR = field(default_factory=CosineLR)
     sparsifier: SparsifierConfig = field(default_factory=SparsifierConfig)
 
+    def __post_init__(self) -> None:
+        if isinstance(self.method, Dense) and self.sparsifier != SparsifierConfig():
+            raise ConfigError("method 'dense' has no use for [sparsifier]; remove that table")
+
 
 _TAGGED = {
     "model": MODELS,

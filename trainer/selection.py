@@ -8,20 +8,23 @@ import torch
 from torch import Tensor
 
 
-def top_k(score: Tensor, k: int, among: Tensor) -> Tensor:
+def top_k(score: Tensor, k: int, among: Tensor | None = None) -> Tensor:
     """Mask of the ``k`` largest ``score`` where ``among`` is true, over the whole tensor.
 
     ``score`` float of any shape; ``among`` bool of the same shape with at least ``k`` true
-    entries. Returns a bool tensor of that shape with exactly ``k`` true entries.
+    entries, or None for all. Returns a bool tensor of that shape with exactly ``k`` true entries.
     """
+    chosen = torch.zeros_like(score, dtype=torch.bool)
     if k == 0:
-        return torch.zeros_like(among)
-    values = score[among]
+        return chosen
+    values = score.flatten() if among is None else score[among]
     threshold = torch.topk(values, k, sorted=False).values.min()
     above, ties = values > threshold, values == threshold
     needed = k - above.sum()
-    chosen = torch.zeros_like(among)
-    chosen[among] = above | (ties & (ties.cumsum(0) <= needed))
+    picked = above | (ties & (ties.cumsum(0) <= needed))
+    if among is None:
+        return picked.view(score.shape)
+    chosen[among] = picked
     return chosen
 
 

@@ -45,12 +45,17 @@ class _SparseLayer:
     budget: int
     may_ablate: bool
     mask: Tensor
-    inactive: Tensor
     explored: Tensor
+    # The mask in the weight's type: multiplying by it costs a fifth of masked_fill_ (0.7 against
+    # 4 ms for 768×3072 on two cores), and this happens twice in every step.
+    keep: Tensor = field(init=False)
     window: GradientWindow = field(default_factory=GradientWindow)
 
+    def __post_init__(self) -> None:
+        self.set_mask(self.mask)
+
     def set_mask(self, mask: Tensor) -> None:
-        self.mask, self.inactive = mask, ~mask
+        self.mask, self.keep = mask, mask.to(self.weight.dtype)
         self.explored |= mask
 
 
@@ -179,7 +184,7 @@ class Sparsifier:
                 )
         with torch.no_grad():
             for name, layer in self._layers.items():
-                parameters[name].masked_fill_(layer.inactive.to(parameters[name].device), 0)
+                parameters[name].masked_fill_(~layer.mask.to(parameters[name].device), 0)
 
     def detach(self) -> None:
         """Remove all hooks; masks stay readable and the weights stay as they are."""
@@ -222,7 +227,7 @@ class Sparsifier:
             layer.set_mask(saved["mask"].to(device, copy=True))
             layer.window.load_state_dict(saved["window"], device)
             with torch.no_grad():
-                layer.weight.masked_fill_(layer.inactive, 0)
+                layer.weight.masked_fill_(~layer.mask, 0)
 
     def _new_layer(self, name: str, may_ablate: bool, initialize: bool) -> _SparseLayer:
         weight, density = self._weights[name], self._densities[name]
@@ -230,20 +235,18 @@ class Sparsifier:
         mask = self.method.initial_mask(
             tuple(weight.shape), budget, derived_generator(self._seed, name, "mask")
         ).to(weight.device)
-        layer = _SparseLayer(
-            name, weight, density, budget, may_ablate, mask, ~mask, explored=mask.clone()
-        )
+        layer = _SparseLayer(name, weight, density, budget, may_ablate, mask, mask.clone())
         with torch.no_grad():
             if initialize:
                 weight.copy_(sparse_init(mask, derived_generator(self._seed, name, "weight")))
-            weight.masked_fill_(layer.inactive, 0)
-        reset_optimizer_state(self._optimizer, weight, layer.inactive)
+            weight.masked_fill_(~mask, 0)
+        reset_optimizer_state(self._optimizer, weight, ~mask)
         return layer
 
     def _after_backward(self, layer: _SparseLayer, weight: nn.Parameter) -> None:
         if self._schedule.in_gradient_window(self._step + 1):
             layer.window.observe(weight.grad, layer.mask)
-        weight.grad.masked_fill_(layer.inactive, 0)
+        weight.grad.mul_(layer.keep)
 
     @torch.no_grad()
     def _after_optimizer_step(self, *_: object) -> None:
@@ -254,7 +257,7 @@ class Sparsifier:
             )
         self._step, self._stepped = self._step + 1, True
         for layer in self._layers.values():
-            layer.weight.masked_fill_(layer.inactive, 0)
+            layer.weight.mul_(layer.keep)
             layer.window.commit()
 
     @torch.no_grad()
@@ -278,9 +281,9 @@ class Sparsifier:
             result = self.method.update(inputs)
             layer.weight.copy_(result.weight)
             layer.set_mask(result.mask)
-            reset_optimizer_state(self._optimizer, layer.weight, layer.inactive | result.grown)
+            reset_optimizer_state(self._optimizer, layer.weight, ~result.mask | result.grown)
             if layer.weight.grad is not None:
-                layer.weight.grad.masked_fill_(layer.inactive, 0)
+                layer.weight.grad.masked_fill_(~result.mask, 0)
             stats[name] = result.stats
         if skipped:
             warnings.warn(

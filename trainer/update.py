@@ -144,9 +144,12 @@ def _surviving_neurons(
     neurons, dense_fan_in = was_active.shape
     if rule.gamma_sal == 0:
         return was_active.new_ones(neurons)
-    growable = torch.ones_like(was_active) if rule.salient_growth == "all" else ~was_active
     salient = top_k(drop, keep_count, was_active)
-    salient |= top_k(grow, min(drop_count, int(growable.sum())), growable)
+    if rule.salient_growth == "all":
+        salient |= top_k(grow, drop_count)
+    else:
+        inactive_count = was_active.numel() - keep_count - drop_count
+        salient |= top_k(grow, min(drop_count, inactive_count), ~was_active)
     counts = salient.sum(1)
     if not rule.reversible:
         counts = counts.masked_fill(~was_active.any(1), -1)

@@ -19,7 +19,7 @@ from .null_model import save_null_model
 from .ort_engine import OrtEngine
 from .problem import Problem, Sample
 from .requirements import require
-from .result import Case, Result, make_case
+from .result import Case, Result, make_case, threads_text
 
 ENGINES = ("dense", "condensed", "fallback")
 
@@ -104,13 +104,13 @@ def bench_layer(spec: BenchLayerSpec, *, progress: Progress | None = None) -> Re
     settings = [(sparsity, batch) for sparsity in spec.sparsities for batch in spec.batches]
     with tempfile.TemporaryDirectory(prefix="fanin-bench-") as folder:
         for sparsity, batch in settings:
-            title = f"{sparsity:.4g} sparse, batch {batch}"
+            title = f"{100 * sparsity:.4g} % sparse, batch {batch}"
             if progress:
                 progress(title, len(cases) / len(settings))
             cases.append(_measure_case(spec, sparsity, batch, title, Path(folder)))
     return Result(
         kind="layer",
-        title=f"Layer {spec.in_features} → {spec.out_features}, {spec.threads} thread(s)",
+        title=f"Layer {spec.in_features} → {spec.out_features}, {threads_text(spec.threads)}",
         created=created.isoformat(timespec="seconds"),
         seconds=time.perf_counter() - started,
         spec=asdict(spec),

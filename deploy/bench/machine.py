@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from ... import ort_ops
 from ..cpus import available_cpus
 from ..runtime import installed_distributions
 
@@ -50,12 +49,12 @@ def load_average() -> list[float] | None:
 
 
 def _kernels() -> dict[str, Any]:
-    from ...ort_ops import _native
+    from ...ort_ops import _native, kernel_table
 
     return {
         "isas": list(_native.supported_isas()),
         "isa_in_force": _native.select_isa(),
-        "table": [str(row) for row in ort_ops.kernel_table()],
+        "table": [row.name for row in kernel_table() if row.supported],
     }
 
 

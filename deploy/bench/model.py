@@ -18,7 +18,7 @@ from .machine import describe_machine, load_average
 from .measure import Timing, measure
 from .ort_engine import OrtEngine
 from .problem import Problem, Sample
-from .result import Case, Result, make_case
+from .result import Case, Result, make_case, threads_text
 
 Progress = Callable[[str, float], None]
 
@@ -62,7 +62,9 @@ class BenchModelSpec:
     @property
     def dense_path(self) -> Path:
         """The baseline's file, given or by its usual name."""
-        return self.dense if self.dense is not None else self.model.with_suffix(".dense.onnx")
+        if self.dense is not None:
+            return self.dense
+        return self.model.with_name(f"{self.model.stem}.dense{self.model.suffix}")
 
 
 def bench_model(spec: BenchModelSpec, *, progress: Progress | None = None) -> Result:
@@ -90,7 +92,7 @@ def bench_model(spec: BenchModelSpec, *, progress: Progress | None = None) -> Re
         cases.append(_measure_case(spec, batch, title, shapes, dense, facts))
     return Result(
         kind="model",
-        title=f"{spec.model.name}, {spec.threads} thread(s)",
+        title=f"{spec.model.name}, {threads_text(spec.threads)}",
         created=created.isoformat(timespec="seconds"),
         seconds=time.perf_counter() - started,
         # File names only: where somebody keeps the models is nobody else's business.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -45,6 +46,7 @@ class OrtEngine:
         """See Engine. Raises SessionError, or RuntimeError for what cannot be bound."""
         runtime = load_onnxruntime()
         self.version = f"onnxruntime {runtime.__version__}"
+        gc.collect()  # a dead session that gives its threads back now would spoil the count
         before = os_threads()
         self._session = self._open(runtime)
         if before is not None:

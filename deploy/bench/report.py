@@ -12,7 +12,7 @@ from typing import IO
 from rich.table import Table
 
 from .requirements import require
-from .result import Case, Result
+from .result import Case, Result, threads_text
 from .statistics import Comparison, Spread
 
 
@@ -34,40 +34,55 @@ def save_report(result: Result, folder: Path) -> list[Path]:
 
 
 def result_table(result: Result) -> Table:
-    """Lay the result out for the terminal: one row per engine and case."""
+    """Lay the result out for the terminal: one row per engine and case, medians and speed-ups."""
+    shown = [at for at in _columns(result) if HEADINGS[at] not in ("first run", "error")]
     table = Table(title=result.title, caption=_conditions(result))
-    for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading in ("case", "engine") else "right")
+    for at in shown:
+        table.add_column(HEADINGS[at], justify="left" if at < 2 else "right")
     for number, case in enumerate(result.cases):
         if number:
             table.add_section()
-        for row in _rows(case):
-            table.add_row(*row)
+        for row in _rows(case, time=_median):
+            table.add_row(*(row[at] for at in shown))
     return table
+
+
+def result_notes(result: Result) -> list[str]:
+    """List what qualifies the numbers: a busy machine, engines left out, ratios not given."""
+    notes = []
+    load, cpus = result.machine["load_average"], result.machine["cpus"]
+    if load and load[0] > 0.5 * cpus:
+        notes.append(
+            f"other work ran on this machine (load average {load[0]:.1f} on {cpus} CPUs at the "
+            "start): times are too long and ratios uncertain"
+        )
+    return notes + [note for case in result.cases for note in _notes(case)]
 
 
 def markdown(result: Result) -> str:
     """Write the content of results.md."""
+    shown = _columns(result)
     lines = [
         f"# {result.title}",
         "",
         _conditions(result),
         "",
-        "| " + " | ".join(HEADINGS) + " |",
-        "|" + "---|" * 2 + "---:|" * (len(HEADINGS) - 2),
+        "| " + " | ".join(HEADINGS[at] for at in shown) + " |",
+        "|" + "---|" * 2 + "---:|" * (len(shown) - 2),
     ]
     for case in result.cases:
-        lines += ["| " + " | ".join(row) + " |" for row in _rows(case)]
-    notes = [line for case in result.cases for line in _notes(case)]
+        for row in _rows(case, time=_median_and_range):
+            lines.append("| " + " | ".join(row[at] for at in shown) + " |")
+    notes = result_notes(result)
     if notes:
-        lines += ["", "Notes:", ""] + [f"- {note}" for note in notes]
+        lines += ["", "Notes:", "", *(f"- {note}" for note in notes)]
     lines += [
         "",
         "Times are medians over the rounds of each round's median run, with the range over the "
         "rounds in brackets. Speed-ups are ratios of times taken in the same round: median "
-        "[min–max]. *run* is the whole session.run through an IOBinding; *op* is that less a null "
-        "session with the same inputs and outputs. *error* is the largest difference from the "
-        "reference, relative to the largest output.",
+        "[min–max]. *run* is the whole session.run through an IOBinding; *op*, where given, is "
+        "that less a null session with the same inputs and outputs. *error* is the largest "
+        "difference from the reference, relative to the largest output.",
         "",
         "## Conditions",
         "",
@@ -83,7 +98,13 @@ def markdown(result: Result) -> str:
 HEADINGS = ("case", "engine", "run", "op", "run speed-up", "op speed-up", "first run", "error")
 
 
-def _rows(case: Case) -> list[list[str]]:
+def _columns(result: Result) -> list[int]:
+    """Choose the columns that say something: without a null session there is no op time."""
+    has_op = any(case.null is not None for case in result.cases)
+    return [at for at, heading in enumerate(HEADINGS) if has_op or not heading.startswith("op")]
+
+
+def _rows(case: Case, time: Callable[[Spread | None], str]) -> list[list[str]]:
     by_name = {one.engine: one for one in case.comparisons}
     rows = []
     for engine in (*case.engines, *([case.null] if case.null else [])):
@@ -95,8 +116,8 @@ def _rows(case: Case) -> list[list[str]]:
             [
                 first,
                 engine.name,
-                _time(engine.run),
-                _time(engine.op),
+                time(engine.run),
+                time(engine.op),
                 *_speedups(by_name.get(engine.name)),
                 _seconds(engine.first_run_seconds),
                 "" if engine.error_after is None else f"{engine.error_after:.0e}",
@@ -116,7 +137,7 @@ def _notes(case: Case) -> list[str]:
                 "of warm-up"
             )
     for one in case.comparisons:
-        if one.op is None and case.null is not None:
+        if one.op_ratio is None and case.null is not None:
             notes.append(f"{case.title}: no op speed-up of {one.engine}, since {one.op_note}")
     return notes
 
@@ -124,33 +145,43 @@ def _notes(case: Case) -> list[str]:
 def _speedups(comparison: Comparison | None) -> list[str]:
     if comparison is None:
         return ["", ""]
-    op = _ratio(comparison.op) if comparison.op else "in the noise"
-    return [_ratio(comparison.run), op]
+    op = _ratio(comparison.op_ratio) if comparison.op_ratio else "in the noise"
+    return [_ratio(comparison.run_ratio), op]
 
 
 def _ratio(spread: Spread) -> str:
     return f"{spread.median:.2f}× [{spread.min:.2f}–{spread.max:.2f}]"
 
 
-def _time(spread: Spread | None) -> str:
+def _median(spread: Spread | None) -> str:
+    return _seconds(spread.median) if spread else ""
+
+
+def _median_and_range(spread: Spread | None) -> str:
     if spread is None:
         return ""
     unit, factor = _unit(spread.median)
     low, high = spread.min * factor, spread.max * factor
-    return f"{spread.median * factor:.3g} {unit} [{low:.3g}–{high:.3g}]"
+    return f"{_short(spread.median * factor)} {unit} [{_short(low)}–{_short(high)}]"
 
 
 def _seconds(seconds: float | None) -> str:
     if seconds is None:
         return ""
     unit, factor = _unit(seconds)
-    return f"{seconds * factor:.3g} {unit}"
+    return f"{_short(seconds * factor)} {unit}"
+
+
+def _short(number: float) -> str:
+    """Write with three digits that count, without an exponent."""
+    size = abs(float(f"{number:.3g}"))
+    return f"{number:.2f}" if size < 10 else f"{number:.1f}" if size < 100 else f"{number:.0f}"
 
 
 def _unit(seconds: float) -> tuple[str, float]:
-    if seconds < 1e-3:
+    if abs(seconds) < 1e-3:
         return "µs", 1e6
-    return ("ms", 1e3) if seconds < 1 else ("s", 1.0)
+    return ("ms", 1e3) if abs(seconds) < 1 else ("s", 1.0)
 
 
 def _conditions(result: Result) -> str:
@@ -158,7 +189,7 @@ def _conditions(result: Result) -> str:
     parts = [
         result.machine.get("cpu") or "unknown CPU",
         engine.version if engine else "",
-        f"{result.timing.threads} thread(s)",
+        threads_text(result.timing.threads),
         f"{result.timing.rounds} rounds",
         f"ISA {result.machine['kernels']['isa_in_force']}",
     ]

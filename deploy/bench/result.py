@@ -91,6 +91,11 @@ class Result:
         return save_report(self, Path(folder))
 
 
+def threads_text(threads: int) -> str:
+    """Write a number of threads."""
+    return "1 thread" if threads == 1 else f"{threads} threads"
+
+
 def make_case(
     title: str,
     batch: int,

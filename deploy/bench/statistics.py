@@ -37,15 +37,15 @@ class Spread:
 class Comparison:
     """How much faster one engine is than another: ratios of times taken in the same round.
 
-    ``run`` compares whole runs. ``op`` compares them less the null session of that round; it is
-    None where there is no such session or where the difference says nothing, and ``op_note`` says
-    why.
+    ``run_ratio`` compares whole runs. ``op_ratio`` compares them less the null session of that
+    round; it is None where there is no such session or where the difference says nothing, and
+    ``op_note`` says why.
     """
 
     baseline: str
     engine: str
-    run: Spread
-    op: Spread | None
+    run_ratio: Spread
+    op_ratio: Spread | None
     op_note: str | None
 
 

@@ -53,6 +53,15 @@ def _requires(extra: str, *modules: str) -> None:
         raise typer.Exit(1)
 
 
+def _require_writable(folder: Path) -> None:
+    """Make the results' folder before the measurement, so that a bad one loses no time."""
+    import tempfile
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+
+
 def _numbers(text: str, kind: type, option: str) -> tuple:
     """Parse ``1,16,64``; a bad entry is an error that names the option."""
     try:
@@ -159,6 +168,7 @@ def bench_layer(
             rounds=rounds,
             seed=seed,
         )
+        _require_writable(out)
         _save(measure(spec, progress=_say), out)
 
 
@@ -189,6 +199,7 @@ def bench_model(
             rounds=rounds,
             seed=seed,
         )
+        _require_writable(out)
         _save(measure(spec, progress=_say), out)
 
 
@@ -212,8 +223,11 @@ def _say(title: str, done: float) -> None:
 def _save(result: Result, folder: Path) -> None:
     from rich.console import Console
 
-    from .deploy.bench.report import result_table
+    from .deploy.bench.report import result_notes, result_table
 
-    paths = result.save(folder)
+    # Printed before saving: a disk that fills up now does not lose the measurement.
     Console().print(result_table(result))
+    for note in result_notes(result):
+        typer.secho(note, fg=typer.colors.YELLOW)
+    paths = result.save(folder)
     typer.echo("Wrote " + ", ".join(str(path) for path in paths))

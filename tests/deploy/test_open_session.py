@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import onnxruntime
@@ -10,6 +11,7 @@ import pytest
 from fanin import ort_ops
 from fanin.deploy import SessionError, open_session
 from fanin.deploy.cpus import available_cpus
+from fanin.deploy.session import _set_threads
 
 X = np.array([[1, 2, 3, 4], [-1, 0.5, 0, 2]], np.float32)
 Y = np.array([[5.5, 18, -1, 29], [0.5, 1.5, -1, 7]], np.float32)
@@ -127,6 +129,25 @@ def test_threads_and_a_process_wide_pool_are_refused(save_condensed):
     options.use_per_session_threads = False
     with pytest.raises(SessionError, match="process-wide thread pool"):
         open_session(save_condensed(), threads=1, options=options)
+
+
+def test_options_of_releases_without_a_process_wide_pool_are_accepted():
+    entries = {}
+
+    def get(key):
+        if key not in entries:
+            raise RuntimeError(f"no {key}")
+        return entries[key]
+
+    options = SimpleNamespace(
+        intra_op_num_threads=0,
+        execution_mode=onnxruntime.ExecutionMode.ORT_SEQUENTIAL,
+        add_session_config_entry=entries.__setitem__,
+        get_session_config_entry=get,
+    )
+    _set_threads(onnxruntime, options, 1)
+    assert options.intra_op_num_threads == 1
+    assert entries == {"fanin.threads": "1"}
 
 
 def test_another_thread_count_in_the_config_entry_is_refused(save_condensed):

@@ -39,6 +39,10 @@ class TestTheFile:
         (tmp_path / "config.toml").write_text("")
         assert f"fanin export {tmp_path}" in refused(tmp_path).remedy
 
+    def test_not_a_regular_file(self, tmp_path):
+        os.mkfifo(tmp_path / "pipe.onnx")
+        assert "not a regular file" in refused(tmp_path / "pipe.onnx").problem
+
     def test_not_readable(self, save_condensed, monkeypatch):
         monkeypatch.setattr(os, "access", lambda *_: False)
         assert "permission denied" in refused(save_condensed()).problem

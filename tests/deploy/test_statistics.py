@@ -25,30 +25,32 @@ def test_no_values_are_refused():
 def test_ratios_are_taken_within_a_round():
     # The machine slows down to a third in the last round: the ratio does not move.
     result = compare(("dense", micro(100, 110, 300)), ("ours", micro(20, 22, 60)), None)
-    assert (result.run.min, result.run.median, result.run.max) == pytest.approx((5, 5, 5))
-    assert result.op is None
+    assert (result.run_ratio.min, result.run_ratio.median, result.run_ratio.max) == pytest.approx(
+        (5, 5, 5)
+    )
+    assert result.op_ratio is None
     assert "no null session" in result.op_note
 
 
 def test_op_ratios_leave_the_null_session_of_their_round_out():
     result = compare(("dense", micro(105, 106)), ("ours", micro(25, 26)), micro(5, 6))
-    assert (result.op.min, result.op.max) == pytest.approx((5, 5))
-    assert result.run.median == pytest.approx((105 / 25 + 106 / 26) / 2)
+    assert (result.op_ratio.min, result.op_ratio.max) == pytest.approx((5, 5))
+    assert result.run_ratio.median == pytest.approx((105 / 25 + 106 / 26) / 2)
     assert result.op_note is None
 
 
 def test_an_op_no_longer_than_the_null_session_gets_no_ratio():
     result = compare(("dense", micro(105, 105, 105)), ("ours", micro(7, 7, 4.9)), micro(5, 5, 5))
-    assert result.op is None
+    assert result.op_ratio is None
     assert "ours took no longer than the null session in 1 of 3 rounds" in result.op_note
-    assert result.run.median == pytest.approx(15)
+    assert result.run_ratio.median == pytest.approx(15)
 
 
 def test_an_op_within_the_noise_of_the_null_session_gets_no_ratio():
     null = micro(5, 6, 7, 8, 9)
     ours = micro(6, 7, 8, 9, 10)
     result = compare(("dense", micro(105, 106, 107, 108, 109)), ("ours", ours), null)
-    assert result.op is None
+    assert result.op_ratio is None
     assert "1.00 µs, is within the null session's noise (quartiles 2.00 µs apart)" in result.op_note
 
 

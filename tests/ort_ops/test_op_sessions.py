@@ -30,14 +30,15 @@ def per_session_config() -> bool:
 
 @pytest.mark.parametrize("batch", [1, 3, 16, 65])
 def test_the_result_does_not_depend_on_the_number_of_threads(batch):
-    x = BIG.x(batch)
-    model = spec_of(BIG).build()
+    layer = Layer.random(3000, 2500, 300, active=2400)  # enough work to split even one row of X
+    x = layer.x(batch)
+    model = spec_of(layer).build()
     results = [
         run(open_session(model, threads=threads, config=config), X=x)
         for threads in (1, 2, 3)
         for config in ({}, {"fanin.threads": str(threads)}, {"fanin.threads": "1"})
     ]
-    assert_close(results[0], BIG, x)
+    assert_close(results[0], layer, x)
     for result in results[1:]:
         np.testing.assert_array_equal(result.view(np.uint32), results[0].view(np.uint32))
 
@@ -50,6 +51,24 @@ def test_only_the_intra_op_pool_is_used():
     for batch in (1, 64):
         run(session, X=BIG.x(batch))
     assert len(list(tasks.iterdir())) == before + 2
+
+
+def cpu_ticks(task: Path) -> int:
+    """User time of a thread, in clock ticks."""
+    return int((task / "stat").read_text().rpartition(")")[2].split()[11])
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+@pytest.mark.parametrize("told", [{}, {"fanin.threads": "2"}, {"fanin.threads": "1"}], ids=str)
+def test_the_pool_works_unless_the_session_is_told_one_thread(told):
+    before = set(Path("/proc/self/task").iterdir())
+    no_spinning = {"session.intra_op.allow_spinning": "0"}
+    session = open_session(spec_of(BIG).build(), threads=2, config={**no_spinning, **told})
+    (worker,) = set(Path("/proc/self/task").iterdir()) - before
+    x = BIG.x(256)
+    for _ in range(100):
+        run(session, X=x)
+    assert (cpu_ticks(worker) > 1) == (told != {"fanin.threads": "1"})
 
 
 @pytest.mark.parametrize("value", ["1", "2", "1000000"])
@@ -122,6 +141,19 @@ def test_a_session_may_be_run_from_many_threads(threads):
         assert all(pool.map(work, range(4)))
 
 
+def test_sessions_may_be_made_from_many_threads():
+    model = spec_of(BIG).build()
+    x = BIG.x(2)
+
+    def make_and_run(worker: int) -> np.ndarray:
+        return run(open_session(model, config={"fanin.threads": str(1 + worker % 3)}), X=x)
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(make_and_run, range(24)))
+    assert_close(results[0], BIG, x)
+    assert all(np.array_equal(result, results[0]) for result in results)
+
+
 def test_an_optimised_model_can_be_saved_and_loaded(tmp_path):
     saved = tmp_path / "optimised.onnx"
     options = onnxruntime.SessionOptions()
@@ -174,7 +206,7 @@ def test_every_isa_of_this_machine_agrees_with_the_reference(isa, monkeypatch):
 @pytest.mark.parametrize("isa", ["sse9", "neon", "AVX2", "auto "])
 def test_an_isa_that_this_cpu_lacks_is_refused_by_name(isa, monkeypatch):
     monkeypatch.setenv("FANIN_ISA", isa)
-    with pytest.raises(Exception, match=f"the_layer.*'{isa}'"):
+    with pytest.raises(Exception, match=f"the_layer.*FANIN_ISA.*'{isa}'"):
         open_session(spec_of(BIG).build())
 
 

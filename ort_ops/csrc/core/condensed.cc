@@ -16,6 +16,24 @@ std::string sentence(const Parts&... parts) {
   return text.str();
 }
 
+std::string check_sizes(const CondensedView& view) {
+  if (view.in_features < 1 || view.in_features > kInt32Max)
+    return sentence("in_features is ", view.in_features, ", it must be 1 to ", kInt32Max);
+  if (view.out_features < 1 || view.out_features > kInt32Max)
+    return sentence("out_features is ", view.out_features, ", it must be 1 to ", kInt32Max);
+  if (view.active < 0 || view.active > view.out_features)
+    return sentence(view.active, " rows are stored, out_features is ", view.out_features);
+  if (view.active > 0 && view.fan_in < 1)
+    return sentence("fan-in is ", view.fan_in, " although ", view.active,
+                    " rows are stored; leave ablated neurons out of values, indices and rows");
+  // 16 bytes an entry is more than any array of the layer takes.
+  if (view.active > 0 && view.fan_in > std::numeric_limits<int64_t>::max() / 16 / view.active)
+    return sentence("values of ", view.active, " x ", view.fan_in, " are too large to address");
+  if (!view.bias || (view.active > 0 && (!view.values || !view.indices || !view.rows)))
+    return "an array of the layer is missing";
+  return {};
+}
+
 std::string check_rows(const CondensedView& view) {
   int64_t before = -1;
   for (int64_t i = 0; i < view.active; ++i) {
@@ -80,27 +98,8 @@ int64_t CondensedView::true_fan_in(int64_t row) const {
   return count;
 }
 
-std::string validate_sizes(const CondensedView& view) {
-  if (view.in_features < 1 || view.in_features > kInt32Max)
-    return sentence("in_features is ", view.in_features, ", it must be 1 to ", kInt32Max);
-  if (view.out_features < 1 || view.out_features > kInt32Max)
-    return sentence("out_features is ", view.out_features, ", it must be 1 to ", kInt32Max);
-  if (view.active < 0 || view.active > view.out_features)
-    return sentence(view.active, " rows are stored, out_features is ", view.out_features);
-  if (view.active > 0 && view.fan_in < 1)
-    return sentence("fan-in is ", view.fan_in, " although ", view.active,
-                    " rows are stored; leave ablated neurons out of values, indices and rows");
-  // 16 bytes an entry is more than any array of the layer takes.
-  if (view.active > 0 && view.fan_in > std::numeric_limits<int64_t>::max() / 16 / view.active)
-    return sentence("values of ", view.active, " x ", view.fan_in, " are too large to address");
-  return {};
-}
-
 std::string validate(const CondensedView& view) {
-  std::string why = validate_sizes(view);
-  if (why.empty() &&
-      (!view.bias || (view.active > 0 && (!view.values || !view.indices || !view.rows))))
-    why = "an array of the layer is missing";
+  std::string why = check_sizes(view);
   if (why.empty()) why = check_rows(view);
   if (why.empty())
     why = view.index_type == IndexType::kUint16 ? check_indices<uint16_t>(view)

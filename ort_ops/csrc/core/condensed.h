@@ -38,7 +38,4 @@ struct CondensedView {
 // make a kernel read or write out of bounds.
 std::string validate(const CondensedView& view);
 
-// The part of validate() that looks at the four sizes and at no array.
-std::string validate_sizes(const CondensedView& view);
-
 }  // namespace fanin

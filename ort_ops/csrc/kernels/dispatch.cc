@@ -4,6 +4,8 @@
 #include <stdexcept>
 
 #include "kernels/gemm_rows.h"
+#include "kernels/panel_gemm.h"
+#include "kernels/panel_tables.h"
 #include "kernels/window_gemm.h"
 #include "kernels/window_tables.h"
 
@@ -15,6 +17,11 @@ constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 template <const WindowOps& kOps>
 std::unique_ptr<GemmKernel> pack_window(const CondensedView& view, BatchRange) {
   return pack_window_gemm(view, kOps);
+}
+
+template <const PanelOps& kOps>
+std::unique_ptr<GemmKernel> pack_panels(const CondensedView& view, BatchRange batches) {
+  return pack_panel_gemm(view, batches, kOps);
 }
 
 // Below this density a window holds so few weights that a step is mostly padding.
@@ -47,6 +54,22 @@ std::vector<KernelRow> make_table() {
                   kMinWindowDensity,
                   1.0,
                   pack_window<kWindowBytePlane32Avx2>});
+  rows.push_back({"f32-gemm-panel64-avx512f",
+                  Isa::kAvx512f,
+                  {9, kAny},
+                  0,
+                  kAny,
+                  0.0,
+                  1.0,
+                  pack_panels<kPanel64Avx512f>});
+  rows.push_back({"f32-gemm-panel16-avx2",
+                  Isa::kAvx2,
+                  {4, kAny},
+                  0,
+                  kAny,
+                  0.0,
+                  1.0,
+                  pack_panels<kPanel16Avx2>});
 #endif
   rows.push_back({"f32-gemm-rows-scalar", Isa::kScalar, {1, kAny}, 0, kAny, 0.0, 1.0, pack_rows});
   return rows;

@@ -28,12 +28,8 @@ struct OrtKeyValuePairs;
 inline constexpr uint32_t kApiVersion = 17;        // onnxruntime 1.17: ParallelFor, shape inference
 inline constexpr uint32_t kConfigApiVersion = 24;  // onnxruntime 1.24: session config of a kernel
 
-enum ErrorCode : int {
-  kFail = 1,
-  kInvalidArgument = 2,
-  kRuntimeException = 6,
-  kNotImplemented = 9,
-};
+// Not all values: a status of the runtime may hold others.
+enum ErrorCode : int { kFail = 1, kInvalidArgument = 2 };
 
 enum ElementType : int {
   kUndefined = 0,
@@ -53,7 +49,7 @@ enum ElementType : int {
   kBfloat16 = 16,
 };
 
-enum Characteristic : int { kRequired = 0, kOptional = 1, kVariadic = 2 };
+enum Characteristic : int { kRequired = 0 };
 enum MemoryType : int { kDefaultMemory = 0 };
 enum LogLevel : int { kWarning = 2 };
 enum AttributeType : int { kIntAttribute = 1 };

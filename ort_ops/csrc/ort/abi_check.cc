@@ -97,8 +97,6 @@ FANIN_CHECK_FIELD(ReleaseAliasMap)
 #undef FANIN_CHECK_FIELD
 
 static_assert(int{kFail} == ORT_FAIL && int{kInvalidArgument} == ORT_INVALID_ARGUMENT);
-static_assert(int{kRuntimeException} == ORT_RUNTIME_EXCEPTION);
-static_assert(int{kNotImplemented} == ORT_NOT_IMPLEMENTED);
 static_assert(int{kUndefined} == ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED);
 static_assert(int{kFloat} == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT);
 static_assert(int{kUint8} == ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8);
@@ -115,8 +113,6 @@ static_assert(int{kUint32} == ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32);
 static_assert(int{kUint64} == ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64);
 static_assert(int{kBfloat16} == ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16);
 static_assert(int{kRequired} == INPUT_OUTPUT_REQUIRED);
-static_assert(int{kOptional} == INPUT_OUTPUT_OPTIONAL);
-static_assert(int{kVariadic} == INPUT_OUTPUT_VARIADIC);
 static_assert(int{kDefaultMemory} == OrtMemTypeDefault);
 static_assert(int{kWarning} == ORT_LOGGING_LEVEL_WARNING);
 static_assert(int{kIntAttribute} == ORT_OP_ATTR_INT);

@@ -32,7 +32,7 @@ class CondensedGemm {
   const std::string& node() const { return node_; }
 
  private:
-  Tensor input(const OrtKernelContext* context, Input index) const;
+  const OrtValue* input(const OrtKernelContext* context, Input index) const;
 
   const Runtime& runtime_;
   const std::string node_;
@@ -62,20 +62,20 @@ CondensedGemm::CondensedGemm(const Runtime& runtime, const KernelInfo& info, std
   packed_ = PackedGemm::pack(view, batches_, select_isa());
 }
 
-Tensor CondensedGemm::input(const OrtKernelContext* context, Input index) const {
+const OrtValue* CondensedGemm::input(const OrtKernelContext* context, Input index) const {
   const OrtValue* value = nullptr;
   check(runtime_.api, runtime_.api.KernelContext_GetInput(context, size_t{index}, &value));
-  return Tensor(runtime_, value);
+  return value;
 }
 
 void CondensedGemm::compute(OrtKernelContext* context) const {
-  const Tensor x = input(context, kX);
+  const Tensor x(runtime_, input(context, kX));
   check_x(x.shape(), attributes_);
   const int64_t batch = batch_of(x.shape());
 
   const std::vector<int64_t> dims = output_dims(x.shape(), attributes_);
   const Shape y_shape{dims.data(), dims.size()};
-  const Tensor residual = input(context, kResidual);
+  const Tensor residual(runtime_, input(context, kResidual));
   Epilogue epilogue;
   epilogue.residual = residual_data(residual, y_shape);
   epilogue.clip_min = attributes_.clip_min;
@@ -88,11 +88,7 @@ void CondensedGemm::compute(OrtKernelContext* context) const {
   check(runtime_.api, runtime_.api.GetTensorMutableData(y, &out));
 
   if (!packed_) {
-    const WeightTensors weights(runtime_, [&](Input index) {
-      const OrtValue* value = nullptr;
-      check(runtime_.api, runtime_.api.KernelContext_GetInput(context, size_t{index}, &value));
-      return value;
-    });
+    const WeightTensors weights(runtime_, [&](Input index) { return input(context, index); });
     const CondensedView view = weights.checked_view(attributes_);
     run_plain(view, x.data<float>(), batch, static_cast<float*>(out), epilogue);
     return;

@@ -1,0 +1,18 @@
+#include "kernels/panel_avx2_vector.h"
+#include "kernels/panel_core.h"
+#include "kernels/panel_tables.h"
+
+namespace fanin {
+namespace {
+
+// 8 sums and the weights fill the 16 registers.
+void sum(const PanelPart& part, const float* segment, const float* bias, int width, float* sums) {
+  if (width == 8) return sum_part<Avx2, 1, 8>(part, segment, bias, sums);
+  sum_part<Avx2, 2, 4>(part, segment, bias, sums);
+}
+
+}  // namespace
+
+const PanelOps kPanel16Avx2 = {16, 8, fill, sum, drain};
+
+}  // namespace fanin

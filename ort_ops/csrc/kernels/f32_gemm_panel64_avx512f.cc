@@ -1,0 +1,50 @@
+#include "kernels/panel_avx2_vector.h"
+#include "kernels/panel_core.h"
+#include "kernels/panel_tables.h"
+
+namespace fanin {
+namespace {
+
+struct Avx512 {
+  using Type = __m512;
+  static constexpr int kLanes = 16;
+  static Type load(const float* from) { return _mm512_load_ps(from); }
+  static void store(float* to, Type value) { _mm512_store_ps(to, value); }
+  static Type broadcast(const float* from) { return _mm512_set1_ps(*from); }
+  static Type broadcast4(const float* from) { return _mm512_broadcast_f32x4(_mm_loadu_ps(from)); }
+  static Type lane(Type four, int i) {
+    switch (i) {
+      case 0:
+        return _mm512_permute_ps(four, 0x00);
+      case 1:
+        return _mm512_permute_ps(four, 0x55);
+      case 2:
+        return _mm512_permute_ps(four, 0xaa);
+      default:
+        return _mm512_permute_ps(four, 0xff);
+    }
+  }
+  static Type fma(Type a, Type b, Type c) { return _mm512_fmadd_ps(a, b, c); }
+};
+
+// Wide tiles share the load of a weight and its offset among more samples: per multiply-add, 64
+// samples take 0.52 ns, 32 take 0.70 and 16 take 0.96 (Cascade Lake, data in L1). 8 samples fit a
+// 256-bit register, which is cheaper than half of a 512-bit one.
+void sum(const PanelPart& part, const float* segment, const float* bias, int width, float* sums) {
+  switch (width) {
+    case 8:
+      return sum_part<Avx2, 1, 8>(part, segment, bias, sums);
+    case 16:
+      return sum_part<Avx512, 1, 8>(part, segment, bias, sums);
+    case 32:
+      return sum_part<Avx512, 2, 8>(part, segment, bias, sums);
+    default:
+      return sum_part<Avx512, 4, 4>(part, segment, bias, sums);
+  }
+}
+
+}  // namespace
+
+const PanelOps kPanel64Avx512f = {64, 8, fill, sum, drain};
+
+}  // namespace fanin

@@ -1,0 +1,164 @@
+// The panel kernels as templates over a vector type. Only for translation units of one instruction
+// set: everything has internal linkage, since each compiles it for its own.
+#pragma once
+
+#include <immintrin.h>
+
+#include "kernels/panel_ops.h"
+
+namespace fanin {
+namespace {
+
+// Sums of kRows rows of a group, times kVectors vectors of samples each, stay in registers. A
+// group of 8 rows goes in two halves where 8 * kVectors sums are more than there are registers.
+// Vector: kLanes, load, store, broadcast (one float), broadcast4 (four floats to every 128-bit
+// lane), lane<i> (float i of each 128-bit lane to the whole lane), fma.
+template <typename Vector, int kVectors, int kRows>
+void sum_part(const PanelPart& part, const float* segment, const float* bias, float* sums) {
+  constexpr int kWidth = kVectors * Vector::kLanes;
+  constexpr size_t kScale = kWidth / 8;  // see kPanelOffsetsPerColumn
+  const char* panel = reinterpret_cast<const char*>(segment);
+  const float* weights = part.weights;
+  const uint16_t* offsets = part.offsets;
+  const uint16_t* rows = part.rows;
+  for (size_t run = 0; run < part.run_count; ++run) {
+    const size_t steps = part.runs[run].steps;
+    for (uint32_t group = 0; group < part.runs[run].groups; ++group) {
+      for (int half = 0; half < kPanelGroupRows; half += kRows, rows += kRows) {
+        typename Vector::Type sum[kRows][kVectors];
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+          for (int v = 0; v < kVectors; ++v)
+            sum[r][v] = bias ? Vector::broadcast(bias + rows[r])
+                             : Vector::load(sums + rows[r] * kWidth + v * Vector::kLanes);
+        const float* weight = weights + half;
+        const uint16_t* offset = offsets + half;
+        for (size_t step = 0; step < steps;
+             ++step, weight += kPanelGroupRows, offset += kPanelGroupRows) {
+          typename Vector::Type four{};
+#pragma GCC unroll 8
+          for (int r = 0; r < kRows; ++r) {
+            // One load serves the weights of four rows: broadcasts from memory would take the
+            // load ports that x needs.
+            if (r % 4 == 0) four = Vector::broadcast4(weight + r);
+            const typename Vector::Type w = Vector::lane(four, r % 4);
+            const char* x = panel + offset[r] * kScale;
+            // Keeps the address in one register: with base and index, each multiply-add would be
+            // split in two.
+            asm("" : "+r"(x));
+#pragma GCC unroll 4
+            for (int v = 0; v < kVectors; ++v)
+              sum[r][v] = Vector::fma(
+                  w, Vector::load(reinterpret_cast<const float*>(x) + v * Vector::kLanes),
+                  sum[r][v]);
+          }
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+          for (int v = 0; v < kVectors; ++v)
+            Vector::store(sums + rows[r] * kWidth + v * Vector::kLanes, sum[r][v]);
+      }
+      weights += steps * kPanelGroupRows;
+      offsets += steps * kPanelGroupRows;
+    }
+  }
+}
+
+// Eight rows of eight floats that lie `stride` apart, transposed. Each load takes half a row into
+// half a register, so that only in-lane shuffles remain.
+inline __attribute__((always_inline)) void transpose8(const float* from, int64_t stride,
+                                                      __m256 (&to)[8]) {
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; ++half) {
+    __m256 row[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i)
+      row[i] =
+          _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(from + i * stride + 4 * half)),
+                               _mm_loadu_ps(from + (i + 4) * stride + 4 * half), 1);
+    const __m256 low01 = _mm256_unpacklo_ps(row[0], row[1]);
+    const __m256 low23 = _mm256_unpacklo_ps(row[2], row[3]);
+    const __m256 high01 = _mm256_unpackhi_ps(row[0], row[1]);
+    const __m256 high23 = _mm256_unpackhi_ps(row[2], row[3]);
+    to[4 * half] = _mm256_shuffle_ps(low01, low23, 0x44);
+    to[4 * half + 1] = _mm256_shuffle_ps(low01, low23, 0xee);
+    to[4 * half + 2] = _mm256_shuffle_ps(high01, high23, 0x44);
+    to[4 * half + 3] = _mm256_shuffle_ps(high01, high23, 0xee);
+  }
+}
+
+// The corner [rows, columns] of an 8 x 8 block, the rest zero.
+inline void copy_corner(const float* from, int64_t stride, int64_t rows, int64_t columns,
+                        float* block) {
+  for (int64_t r = 0; r < 8; ++r)
+    for (int64_t c = 0; c < 8; ++c)
+      block[8 * r + c] = r < rows && c < columns ? from[r * stride + c] : 0.0f;
+}
+
+void fill(const float* x, int64_t in_features, int samples, int64_t columns, int width,
+          float* segment) {
+  for (int s = 0; s < width; s += 8) _mm256_storeu_ps(segment + s, _mm256_setzero_ps());
+  segment += width;
+  for (int s = 0; s < width; s += 8) {
+    const float* from = x + s * in_features;
+    float* to = segment + s;
+    for (int64_t c = 0; c < columns; c += 8, to += 8 * width) {
+      __m256 column[8];
+      const int64_t here = columns - c < 8 ? columns - c : 8;
+      if (samples - s >= 8 && here == 8) {
+        transpose8(from + c, in_features, column);
+      } else {
+        float block[64];
+        copy_corner(from + c, in_features, samples - s, here, block);
+        transpose8(block, 8, column);
+      }
+      if (here == 8) {
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; ++i) _mm256_storeu_ps(to + i * width, column[i]);
+      } else {
+        for (int64_t i = 0; i < here; ++i) _mm256_storeu_ps(to + i * width, column[i]);
+      }
+    }
+  }
+}
+
+void drain(const float* sums, int64_t rows, int width, int samples, const PanelOutput& output) {
+  const __m256 low = _mm256_set1_ps(output.clip_min), high = _mm256_set1_ps(output.clip_max);
+  for (int64_t r = 0; r < rows; r += 8) {
+    const int64_t here = rows - r < 8 ? rows - r : 8;
+    for (int s = 0; s < samples; s += 8) {
+      const int count = samples - s < 8 ? samples - s : 8;
+      const float* from = sums + r * width + s;
+      float* to = output.y + s * output.out_features + r;
+      const float* residual =
+          output.residual ? output.residual + s * output.out_features + r : nullptr;
+      // The second operand is what max and min return for NaN, so NaN stays NaN.
+      if (here == 8) {
+        __m256 sample[8];
+        transpose8(from, width, sample);
+        for (int i = 0; i < count; ++i) {
+          __m256 value = sample[i];
+          if (residual)
+            value = _mm256_add_ps(value, _mm256_loadu_ps(residual + i * output.out_features));
+          value = _mm256_min_ps(high, _mm256_max_ps(low, value));
+          _mm256_storeu_ps(to + i * output.out_features, value);
+        }
+        continue;
+      }
+      for (int i = 0; i < count; ++i)
+        for (int64_t j = 0; j < here; ++j) {
+          __m128 value = _mm_load_ss(from + j * width + i);
+          if (residual)
+            value = _mm_add_ss(value, _mm_load_ss(residual + i * output.out_features + j));
+          value = _mm_min_ss(_mm256_castps256_ps128(high),
+                             _mm_max_ss(_mm256_castps256_ps128(low), value));
+          _mm_store_ss(to + i * output.out_features + j, value);
+        }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fanin

@@ -1,0 +1,64 @@
+// The part of the panel layout that an instruction set decides. Included by translation units
+// with wider instruction sets: holds no function and includes no std template, so that nothing
+// compiled for them can replace a common symbol.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fanin {
+
+// Rows whose weights are interleaved: each loads its sums once per part and keeps them in
+// registers.
+constexpr int kPanelGroupRows = 8;
+
+// Offsets into a segment of a panel count eighths of a 256-byte column: an address is
+// panel + offset * (tile width / 8), so that the same packed layout serves every tile width.
+constexpr int kPanelOffsetsPerColumn = 32;
+
+// Columns of a segment: their offsets fit 16 bits, and the first column is zero.
+constexpr int kPanelMaxColumns = 65536 / kPanelOffsetsPerColumn - 1;
+
+struct PanelRun {
+  uint32_t steps;  // of each of the next groups
+  uint32_t groups;
+};
+
+// The weights of a block of rows in a segment of columns, row by row of a group interleaved:
+// [groups][steps][kPanelGroupRows].
+struct PanelPart {
+  const float* weights;
+  const uint16_t* offsets;  // of the column of x that a weight meets; 0 for padding
+  const uint16_t* rows;     // [groups][kPanelGroupRows], place of the sums
+  const PanelRun* runs;
+  size_t run_count;
+};
+
+// Where the sums of a block go.
+struct PanelOutput {
+  float* y;               // the block's first output of the tile's first sample
+  const float* residual;  // likewise, or null
+  int64_t out_features;   // from one sample to the next
+  float clip_min;
+  float clip_max;
+};
+
+struct PanelOps {
+  int max_width;  // samples of the widest tile; the others are its halves down to min_width
+  int min_width;
+
+  // Transposes x[samples, columns], whose rows lie in_features apart, to a segment
+  // [1 + columns][width]: first a zero column, and zero for samples that are missing.
+  void (*fill)(const float* x, int64_t in_features, int samples, int64_t columns, int width,
+               float* segment);
+
+  // sums[row][width] += the part's products. With `bias`, which is the case in a block's first
+  // segment, the sums start from bias[row] and not from what is there.
+  void (*sum)(const PanelPart& part, const float* segment, const float* bias, int width,
+              float* sums);
+
+  // Transposes sums[rows][width] to the output, with the residual and the clip.
+  void (*drain)(const float* sums, int64_t rows, int width, int samples, const PanelOutput& output);
+};
+
+}  // namespace fanin

@@ -1,0 +1,11 @@
+// The panel kernels of this build, one per instruction set.
+#pragma once
+
+#include "kernels/panel_ops.h"
+
+namespace fanin {
+
+extern const PanelOps kPanel16Avx2;
+extern const PanelOps kPanel64Avx512f;
+
+}  // namespace fanin

@@ -1,0 +1,122 @@
+"""The dispatch table: which kernel is packed for which batches, and how it is forced."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from fanin.ort_ops import _native
+
+ISA_ORDER = ["scalar", "avx2", "avx512f", "avx512bw", "avx512vbmi"]
+
+
+def pack(in_features=256, out_features=64, fan_in=32, **options):
+    rng = np.random.default_rng(0)
+    columns = np.sort(np.argsort(rng.random((out_features, in_features)), 1)[:, :fan_in], 1)
+    return _native.PackedGemm(
+        rng.standard_normal(columns.shape).astype(np.float32),
+        columns.astype(np.uint16),
+        np.arange(out_features, dtype=np.int32),
+        np.zeros(out_features, np.float32),
+        in_features,
+        out_features,
+        **options,
+    )
+
+
+def test_names_are_unique_and_end_with_their_isa():
+    rows = _native.kernel_table()
+    assert len({row.name for row in rows}) == len(rows)
+    for row in rows:
+        assert row.name.startswith("f32-gemm-")
+        assert row.name.endswith(row.isa)
+        assert row.supported == (row.isa in _native.supported_isas())
+
+
+def test_supported_isas_rise_and_start_with_scalar():
+    isas = _native.supported_isas()
+    assert isas[0] == "scalar"
+    assert isas == [isa for isa in ISA_ORDER if isa in isas]
+
+
+@pytest.mark.parametrize("isa", _native.supported_isas())
+@pytest.mark.parametrize("density", [0.001, 0.01, 0.1, 1.0])
+def test_every_batch_has_one_kernel_whatever_the_density(isa, density):
+    gemm = pack(in_features=2000, out_features=3, fan_in=round(2000 * density), isa=isa)
+    infos = gemm.info()
+    assert infos[0].min_batch == 1
+    assert infos[-1].max_batch is None
+    for before, after in itertools.pairwise(infos):
+        assert after.min_batch == before.max_batch + 1
+    allowed = ISA_ORDER[: ISA_ORDER.index(isa) + 1]
+    assert all(info.kernel.rsplit("-", 1)[1] in allowed for info in infos)
+
+
+@pytest.mark.parametrize("isa", _native.supported_isas())
+@pytest.mark.parametrize("batch", [1, 4, 5, 8, 64, 197])
+def test_static_batch_packs_one_layout(isa, batch):
+    symbolic = {
+        info.kernel
+        for info in pack(isa=isa).info()
+        if info.min_batch <= batch and (info.max_batch is None or batch <= info.max_batch)
+    }
+    static = pack(isa=isa, min_batch=batch, max_batch=batch).info()
+    assert {info.kernel for info in static} == symbolic
+    assert (static[0].min_batch, static[0].max_batch) == (batch, batch)
+
+
+@pytest.mark.parametrize("isa", _native.supported_isas())
+def test_forced_isa_runs_its_own_kernel_at_batch_1(isa):
+    assert pack(isa=isa).info()[0].kernel.endswith(isa)
+
+
+@pytest.mark.parametrize("isa", _native.supported_isas())
+def test_environment_forces_an_isa(isa, monkeypatch):
+    monkeypatch.setenv("FANIN_ISA", isa)
+    assert _native.select_isa() == isa
+    assert [i.kernel for i in pack().info()] == [i.kernel for i in pack(isa=isa).info()]
+
+
+@pytest.mark.parametrize("value", ["", "auto"])
+def test_empty_or_auto_environment_means_the_best(value, monkeypatch):
+    monkeypatch.setenv("FANIN_ISA", value)
+    assert _native.select_isa() == _native.supported_isas()[-1]
+
+
+def test_unknown_isa_is_refused_with_the_known_ones(monkeypatch):
+    with pytest.raises(ValueError, match=r"ISA 'sse9' is unknown.*avx2.*this CPU supports scalar"):
+        pack(isa="sse9")
+    monkeypatch.setenv("FANIN_ISA", "AVX2")
+    with pytest.raises(ValueError, match="FANIN_ISA 'AVX2' is unknown"):
+        pack()
+
+
+def test_isa_that_the_cpu_lacks_is_refused_with_what_it_has():
+    missing = [isa for isa in ISA_ORDER if isa not in _native.supported_isas()]
+    if not missing:
+        pytest.skip("this CPU has every instruction set")
+    with pytest.raises(ValueError, match="is not supported by this CPU, which has scalar"):
+        pack(isa=missing[0])
+
+
+def test_unknown_kernel_is_refused_with_the_table():
+    with pytest.raises(ValueError, match="kernel 'fast' is unknown; the table has f32-gemm-"):
+        pack(kernel="fast")
+
+
+def test_kernel_and_isa_together_are_refused():
+    with pytest.raises(ValueError, match="either isa or kernel"):
+        pack(kernel="f32-gemm-rows-scalar", isa="scalar")
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (5, 4), (-1, None)])
+def test_impossible_batch_range_is_refused(low, high):
+    with pytest.raises(ValueError, match="are not a range"):
+        pack(min_batch=low, max_batch=high)
+
+
+def test_packed_bytes_are_near_the_weights():
+    gemm = pack(in_features=3072, out_features=768, fan_in=307)
+    weights = 768 * 307
+    for info in gemm.info():
+        assert weights * 5 <= info.bytes <= weights * 5 * max(info.padding, 1.2) + 100_000
