@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from .checkpoint import Circumstances, Progress, load_checkpoint, save_checkpoint
+from .config_table import ConfigError
 from .data import Dataset, Split, epoch_order, load_dataset
 from .metrics import MetricsWriter, read_metrics
 from .progress import TrainingDisplay
@@ -26,6 +27,7 @@ from .run_folder import (
     is_finished,
     open_run,
     read_config,
+    write_config,
     write_weights,
 )
 from .sparsifier import Sparsifier
@@ -87,6 +89,8 @@ def train(
             return _result(folder, already_finished=True)
         data = load_dataset(config.data.name, data_dir)
         run = _Run(config, folder, data)
+        if not resume:
+            write_config(folder, config)
         start = run.restore() if resume and (folder / STATE).is_file() else 0
         try:
             metrics = stack.enter_context(MetricsWriter(folder / METRICS, start))
@@ -112,14 +116,18 @@ class _Run:
         self.model = build_model(config).to(self.device)
         self.optimizer = config.optimizer.build(self.model.parameters())
         self.scheduler = config.lr_schedule.build(self.optimizer, self.total_steps)
-        self.sparsifier = Sparsifier(
-            self.model,
-            self.optimizer,
-            method=config.method,
-            total_steps=self.total_steps,
-            seed=config.training.seed,
-            **{f.name: getattr(config.sparsifier, f.name) for f in fields(config.sparsifier)},
-        )
+        options = {f.name: getattr(config.sparsifier, f.name) for f in fields(config.sparsifier)}
+        try:
+            self.sparsifier = Sparsifier(
+                self.model,
+                self.optimizer,
+                method=config.method,
+                total_steps=self.total_steps,
+                seed=config.training.seed,
+                **options,
+            )
+        except ValueError as error:
+            raise ConfigError(f"in [sparsifier]: {error}") from error
         self.progress = Progress()
         self.circumstances = Circumstances(
             data=data.fingerprint(),
@@ -174,22 +182,21 @@ class _Run:
         labels = self.train_split.labels[indices]
         logits = self.model(self.train_split.inputs[indices])
         loss = cross_entropy(logits, labels)
+        value, correct = loss.item(), int((logits.argmax(1) == labels).sum())
+        if not math.isfinite(value):
+            raise self._diverged(f"the loss is {value}")
         loss.backward()
         learning_rate = self.scheduler.get_last_lr()[0]
         self.optimizer.step()
-        update = self.sparsifier.step()
+        try:
+            update = self.sparsifier.step()
+        except ValueError as error:
+            raise self._diverged(str(error)) from error
         self.scheduler.step()
         self.optimizer.zero_grad()
-        value, correct = loss.item(), int((logits.argmax(1) == labels).sum())
         at.batch, at.step = at.batch + 1, at.step + 1
         at.loss_sum += value * len(labels)
         at.correct, at.seen = at.correct + correct, at.seen + len(labels)
-        if not math.isfinite(value):
-            raise TrainingError(
-                f"the loss is {value} at step {at.step}: training has diverged. Lower "
-                f"optimizer.lr ({self.config.optimizer.lr}); {self.folder} keeps its last "
-                "checkpoint"
-            )
         if at.step % self.config.training.log_every == 0:
             metrics.write(
                 "step",
@@ -201,6 +208,12 @@ class _Run:
             )
         if update is not None:
             metrics.write("update", **asdict(update), itop_rate=self.sparsifier.itop_rate)
+
+    def _diverged(self, reason: str) -> TrainingError:
+        return TrainingError(
+            f"training diverged at step {self.progress.step + 1}: {reason}. Lower optimizer.lr "
+            f"({self.config.optimizer.lr}); {self.folder} keeps its last checkpoint"
+        )
 
     def _finish_epoch(self, metrics: MetricsWriter) -> None:
         at, summary = self.progress, self.sparsifier.summary()

@@ -19,8 +19,7 @@ from .update import LayerRule, LayerUpdate, srigl_update
 class LayerInputs:
     """What a method sees of one layer at one update.
 
-    ``gradient`` is the dense gradient averaged over the window (shape of the weight);
-    ``seed`` is for methods that draw random numbers: it depends on run, layer and step.
+    ``gradient`` is the dense gradient averaged over the window, of the weight's shape.
     """
 
     weight: Tensor
@@ -29,7 +28,6 @@ class LayerInputs:
     budget: int
     drop_fraction: float
     may_ablate: bool
-    seed: int
 
 
 class Method(Protocol):

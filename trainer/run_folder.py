@@ -31,6 +31,7 @@ CONFIG, METRICS, STATE, WEIGHTS = (
 )
 FORMAT, FORMAT_VERSION = "fanin.run", "1"
 _MASK = ".mask"
+_PROBE = "write-test.tmp"
 
 
 class RunFolderError(Exception):
@@ -106,12 +107,13 @@ def read_config(folder: Path) -> TrainConfig:
 def open_run(folder: Path, config: TrainConfig, *, resume: bool) -> Iterator[None]:
     """Create a run folder, or check that one can be resumed, and hold it for this process.
 
+    A new folder stays empty: what fails before training starts can be tried again.
     Raises RunFolderError when the folder is in use, cannot be written, exists (without
     ``resume``), does not exist (with it), or belongs to another configuration.
     """
     if resume:
         _check_resumable(folder, config)
-    elif folder.is_dir() and any(folder.iterdir()):
+    elif folder.is_dir() and any(not p.name.endswith(".tmp") for p in folder.iterdir()):
         raise RunFolderError(
             f"{folder} exists and is not empty. Continue that run with --resume, or choose another "
             "output folder"
@@ -128,8 +130,9 @@ def open_run(folder: Path, config: TrainConfig, *, resume: bool) -> Iterator[Non
             raise RunFolderError(f"another process is training into {folder}") from error
         try:
             remove_leftovers(folder)
-            with atomic_path(folder / CONFIG) as temporary:
-                temporary.write_text(config_to_toml(config), encoding="utf-8")
+            with atomic_path(folder / _PROBE) as temporary:
+                temporary.touch()
+            (folder / _PROBE).unlink()
         except OSError as error:
             raise _not_writable(folder, error) from error
         yield
@@ -140,6 +143,12 @@ def open_run(folder: Path, config: TrainConfig, *, resume: bool) -> Iterator[Non
 def is_finished(folder: Path) -> bool:
     """Whether a run is complete."""
     return (folder / WEIGHTS).is_file()
+
+
+def write_config(folder: Path, config: TrainConfig) -> None:
+    """Write the configuration; this makes the folder a run folder."""
+    with atomic_path(folder / CONFIG) as temporary:
+        temporary.write_text(config_to_toml(config), encoding="utf-8")
 
 
 def write_weights(folder: Path, model: nn.Module, masks: dict[str, Tensor]) -> None:

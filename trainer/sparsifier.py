@@ -19,7 +19,7 @@ from .layers import check_trainable, prunable_weights, resolve_names
 from .methods import Dense, LayerInputs, Method
 from .optimizer_state import reset_optimizer_state
 from .schedule import UpdateSchedule
-from .seeds import derived_generator, derived_seed
+from .seeds import derived_generator
 from .summary import LayerSummary, Summary
 from .update import UpdateStats
 
@@ -276,7 +276,6 @@ class Sparsifier:
                 budget=layer.budget,
                 drop_fraction=drop_fraction,
                 may_ablate=layer.may_ablate,
-                seed=derived_seed(self._seed, name, self._step),
             )
             result = self.method.update(inputs)
             layer.weight.copy_(result.weight)

@@ -5,14 +5,13 @@ Pure functions from (weight, mask, scores, rule) to a new mask and weight, for S
 n neurons have d = prod(shape[1:]) possible inputs each.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from .selection import top_k, top_k_per_row
+from .selection import row_counts, top_k, top_k_per_row
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ def constant_fan_in_update(
     drop, grow = drop_score.detach().flatten(1), grow_score.detach().flatten(1)
     dense_fan_in = was_active.shape[1]
 
-    count = int(was_active.sum())
+    count = int(was_active.count_nonzero())
     drop_count = int(rule.drop_fraction * count)
     keep_count = count - drop_count
 
@@ -95,11 +94,11 @@ def constant_fan_in_update(
         )
 
     candidates = was_active & survivors[:, None]
-    kept = top_k(drop, min(keep_count, int(candidates.sum())), candidates)
-    kept_counts = kept.sum(1)
+    kept = top_k(drop, min(keep_count, int(candidates.count_nonzero())), candidates)
+    kept_counts = row_counts(kept)
     if int(kept_counts.max()) > fan_in:
         kept = top_k_per_row(drop, kept_counts.clamp(max=fan_in), kept)
-        kept_counts = kept.sum(1)
+        kept_counts = row_counts(kept)
     missing = (fan_in - kept_counts) * survivors
     new_mask = kept | top_k_per_row(grow, missing, ~kept)
 
@@ -108,8 +107,8 @@ def constant_fan_in_update(
     stats = UpdateStats(
         fan_in=fan_in,
         active=active,
-        dropped=int((was_active & ~new_mask).sum()),
-        grown=int(grown.sum()),
+        dropped=int((was_active & ~new_mask).count_nonzero()),
+        grown=int(grown.count_nonzero()),
         ablated=int((held_neurons & ~survivors).sum()),
         revived=int((survivors & ~held_neurons).sum()),
     )
@@ -150,7 +149,7 @@ def _surviving_neurons(
     else:
         inactive_count = was_active.numel() - keep_count - drop_count
         salient |= top_k(grow, min(drop_count, inactive_count), ~was_active)
-    counts = salient.sum(1)
+    counts = row_counts(salient)
     if not rule.reversible:
         counts = counts.masked_fill(~was_active.any(1), -1)
 
@@ -160,7 +159,7 @@ def _surviving_neurons(
     threshold = min(salience_threshold(neurons, rule), max(0, int(most_salient[needed])))
     survivors = counts >= threshold
     if int(survivors.sum()) > rule.budget:
-        survivors = top_k(counts.to(drop.dtype), rule.budget, survivors)
+        survivors = top_k(counts.float(), rule.budget, survivors)
     return survivors
 
 
@@ -175,5 +174,5 @@ def _check(weight: Tensor, mask: Tensor, drop_score: Tensor, grow_score: Tensor)
     if mask.dtype != torch.bool:
         raise ValueError(f"mask must be bool, got {mask.dtype}")
     for name, score in (("drop_score", drop_score), ("grow_score", grow_score)):
-        if not math.isfinite(float(score.detach().abs().amax())):
-            raise ValueError(f"{name} holds values that are not finite; training has diverged")
+        if not torch.isfinite(score.detach()).all():
+            raise ValueError(f"{name} holds values that are not finite")
