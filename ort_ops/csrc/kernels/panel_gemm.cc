@@ -22,14 +22,16 @@ constexpr int64_t kPanelBytes = 2 * 1024 * 1024;
 
 // A part loads and stores the sums of its rows, so a row should have this many weights in a
 // segment; but a segment should also stay in L1 or near it.
-constexpr double kStepsPerSegment = 24;
+constexpr double kStepsPerSegment = 20;
 constexpr int64_t kMinSegmentColumns = 128;
+constexpr int64_t kMaxSegmentColumns = 1280;
+static_assert(kMaxSegmentColumns <= kPanelMaxColumns);
 
 int64_t segment_columns(const CondensedView& view) {
   const double density =
       std::max<double>(1, static_cast<double>(view.fan_in)) / static_cast<double>(view.in_features);
   return std::clamp(static_cast<int64_t>(kStepsPerSegment / density), kMinSegmentColumns,
-                    static_cast<int64_t>(kPanelMaxColumns));
+                    kMaxSegmentColumns);
 }
 
 // Samples that go through the layer together.
