@@ -1,1 +1,65 @@
-"""fanin.export"""
+"""From trained sparse networks to ONNX files with condensed layers.
+
+Names load what they need on first use: the condensed format needs NumPy alone, the op and its
+models need onnx, and only :func:`export` needs torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .condensed import CondensedWeight
+    from .condensed_file import load_condensed, save_condensed
+    from .errors import ExportError
+    from .onnx_inspect import Inspection, inspect
+    from .onnx_op import register_schemas
+    from .report import ExportReport, LayerReport, ParityCheck
+    from .torch_export import export
+
+_HOMES = {
+    "CondensedWeight": "condensed",
+    "ExportError": "errors",
+    "ExportReport": "report",
+    "LayerReport": "report",
+    "ParityCheck": "report",
+    "Inspection": "onnx_inspect",
+    "export": "torch_export",
+    "inspect": "onnx_inspect",
+    "load_condensed": "condensed_file",
+    "register_schemas": "onnx_op",
+    "save_condensed": "condensed_file",
+}
+
+__all__ = [
+    "CondensedWeight",
+    "ExportError",
+    "ExportReport",
+    "Inspection",
+    "LayerReport",
+    "ParityCheck",
+    "export",
+    "inspect",
+    "load_condensed",
+    "register_schemas",
+    "save_condensed",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        module = importlib.import_module(f".{_HOMES[name]}", __name__)
+    except ModuleNotFoundError as error:
+        extra = "train" if error.name == "torch" else "export"
+        raise ModuleNotFoundError(
+            f"fanin.export.{name} needs {error.name}; run: pip install 'fanin[{extra}]'",
+            name=error.name,
+        ) from error
+    return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,1 +1,68 @@
-"""fanin.ort_ops"""
+"""The custom operators of the domain ``ai.fanin``: their library and its Python face.
+
+Importing this package needs NumPy alone; neither torch nor onnxruntime.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+    from ._native import KernelRow
+
+__all__ = ["get_library_path", "kernel_table", "register"]
+
+_LIBRARY = "libfanin_ort_ops.so"
+
+
+def get_library_path() -> Path:
+    """Return the absolute path of the compiled operator library.
+
+    Any program that embeds ONNX Runtime can load it: ``RegisterCustomOpsLibrary`` in C and C++,
+    ``SessionOptions.register_custom_ops_library`` in Python.
+
+    Raises:
+        FileNotFoundError: the library has not been built.
+
+    """
+    # An editable install keeps compiled files in site-packages and Python files in the tree, and
+    # both folders are in __path__; so __file__ would be the wrong place to look.
+    folders = [Path(folder).resolve() for folder in __path__]
+    for folder in folders:
+        if (folder / _LIBRARY).is_file():
+            return folder / _LIBRARY
+    raise FileNotFoundError(
+        f"the operator library {_LIBRARY} is not in {' or '.join(map(str, folders))}; "
+        "build it with: pip install . (or pip install -e .) in fanin's source tree"
+    )
+
+
+def register(session_options: onnxruntime.SessionOptions) -> None:
+    """Make the operators known to the sessions that are made with these options.
+
+    Call it once per ``SessionOptions``: ONNX Runtime refuses a domain that comes twice. Where the
+    number of intra-op threads is known, set the session config entry ``fanin.threads`` to it first.
+
+    Args:
+        session_options: an ``onnxruntime.SessionOptions``; it is changed in place.
+
+    Raises:
+        FileNotFoundError: the library has not been built.
+        Exception: whatever ONNX Runtime raises, for instance if it is older than 1.17.
+
+    """
+    session_options.register_custom_ops_library(str(get_library_path()))
+
+
+def kernel_table() -> list[KernelRow]:
+    """Return the dispatch table: which kernel serves which instruction set, batch and fan-in.
+
+    The first row that fits decides. The environment variable ``FANIN_ISA`` forces an instruction
+    set; it is read when a session is made.
+    """
+    from . import _native
+
+    return _native.kernel_table()

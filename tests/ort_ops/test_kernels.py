@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from fanin.ort_ops import _native
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from fanin.ort_ops import _native
 
 KERNELS = [row.name for row in _native.kernel_table() if row.supported]
 EPS32 = float(np.finfo(np.float32).eps)

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+
 from fanin.ort_ops import _native
 
 ISA_ORDER = ["scalar", "avx2", "avx512f", "avx512bw", "avx512vbmi"]

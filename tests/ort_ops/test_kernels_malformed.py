@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from fanin.ort_ops import _native
 
 

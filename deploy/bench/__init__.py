@@ -1,0 +1,18 @@
+"""Benchmarks: sparse against dense, in one run, checked and with their spread.
+
+``docs/benchmarks.md`` says how the numbers are made and what they do not contain.
+"""
+
+from .layer import BenchLayerSpec, bench_layer
+from .model import BenchModelSpec, bench_model
+from .requirements import RequirementError
+from .result import Result
+
+__all__ = [
+    "BenchLayerSpec",
+    "BenchModelSpec",
+    "RequirementError",
+    "Result",
+    "bench_layer",
+    "bench_model",
+]

@@ -1,0 +1,208 @@
+"""A whole model, dense against condensed, at several batch sizes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import SessionError
+from ..model_file import ModelFile, ModelFileError, read_model_file
+from ..session import open_session
+from .machine import describe_machine, load_average
+from .measure import Timing, measure
+from .ort_engine import OrtEngine
+from .problem import Problem, Sample
+from .result import Case, Result, make_case, threads_text
+
+Progress = Callable[[str, float], None]
+
+_DOMAIN = "ai.fanin"
+
+
+@dataclass(frozen=True)
+class BenchModelSpec:
+    """An exported model against its dense baseline.
+
+    ``dense`` is the baseline's file; None is NAME.dense.onnx beside ``model``, which
+    ``fanin export --dense-baseline`` writes. Inputs are standard normal float32 numbers of
+    ``seed``; their first dimension is the batch. ``tolerance`` bounds the difference between the
+    two models' outputs, relative to the largest one: they sum the same products in another order.
+    ``turn`` is in seconds (see Timing).
+    """
+
+    model: Path
+    dense: Path | None = None
+    batches: tuple[int, ...] = (1,)
+    threads: int = 1
+    rounds: int = Timing.rounds
+    turn: float = Timing.turn
+    seed: int = 0
+    tolerance: float = 1e-4
+
+    def __post_init__(self):
+        object.__setattr__(self, "model", Path(self.model))
+        if self.dense is not None:
+            object.__setattr__(self, "dense", Path(self.dense))
+        if not self.batches or min(self.batches) < 1:
+            raise ValueError(f"batches are {self.batches}; give one or more, each at least 1")
+        if not 0 < self.tolerance < 1:
+            raise ValueError(f"tolerance is {self.tolerance}; it must be between 0 and 1")
+        self.timing()
+
+    def timing(self) -> Timing:
+        """How the cases are timed."""
+        return Timing(threads=self.threads, rounds=self.rounds, turn=self.turn)
+
+    @property
+    def dense_path(self) -> Path:
+        """The baseline's file, given or by its usual name."""
+        if self.dense is not None:
+            return self.dense
+        return self.model.with_name(f"{self.model.stem}.dense{self.model.suffix}")
+
+
+def bench_model(spec: BenchModelSpec, *, progress: Progress | None = None) -> Result:
+    """Measure the model of ``spec``; ``progress`` is told each case's title and the share done.
+
+    Raises SessionError when one of the files does not open or the two do not fit together.
+    """
+    if spec.dense is None and spec.model.is_file() and not spec.dense_path.exists():
+        raise SessionError(
+            f"there is no dense baseline {spec.dense_path.name} beside it",
+            "Export again with fanin export --dense-baseline, or name the dense model's file.",
+            model=spec.model,
+        )
+    created, started = datetime.now(UTC), time.perf_counter()
+    condensed, dense = open_session(spec.model), open_session(spec.dense_path)
+    facts = _facts(spec)
+    shapes = _input_shapes(spec, condensed, dense)
+    del condensed
+    machine = describe_machine()
+    cases: list[Case] = []
+    for batch in spec.batches:
+        title = f"batch {batch}"
+        if progress:
+            progress(title, len(cases) / len(spec.batches))
+        cases.append(_measure_case(spec, batch, title, shapes, dense, facts))
+    return Result(
+        kind="model",
+        title=f"{spec.model.name}, {threads_text(spec.threads)}",
+        created=created.isoformat(timespec="seconds"),
+        seconds=time.perf_counter() - started,
+        # File names only: where somebody keeps the models is nobody else's business.
+        spec={**asdict(spec), "model": spec.model.name, "dense": spec.dense_path.name},
+        timing=spec.timing(),
+        machine=machine,
+        load_average_after=load_average(),
+        cases=tuple(cases),
+    )
+
+
+def _measure_case(
+    spec: BenchModelSpec,
+    batch: int,
+    title: str,
+    shapes: dict[str, list[int | None]],
+    dense: Any,
+    facts: dict[str, Any],
+) -> Case:
+    engines = [
+        OrtEngine("dense", spec.dense_path.name, spec.dense_path, spec.threads, library=False),
+        OrtEngine("condensed", spec.model.name, spec.model, spec.threads, library=True),
+    ]
+    samples = (_sample(spec, batch, shapes, dense, seed) for seed in (1, 2))
+    problem = Problem(*samples, tolerance=spec.tolerance)
+    measured, _ = measure(engines, problem, spec.timing())
+    return make_case(title, batch, None, facts, measured, None)
+
+
+def _sample(
+    spec: BenchModelSpec, batch: int, shapes: dict[str, list[int | None]], dense: Any, seed: int
+) -> Sample:
+    """Random inputs and the dense model's outputs for them, from a session that is not timed."""
+    rng = np.random.default_rng([spec.seed, seed])
+    inputs = {
+        name: rng.standard_normal([batch if size is None else size for size in shape], np.float32)
+        for name, shape in shapes.items()
+    }
+    return Sample(inputs, [output.astype(np.float64) for output in dense.run(None, inputs)])
+
+
+def _facts(spec: BenchModelSpec) -> dict[str, Any]:
+    content = _content(spec.model)
+    nodes = sum(node.domain == _DOMAIN for node in content.nodes)
+    if not nodes:
+        raise SessionError(
+            f"it holds no {_DOMAIN} node, so there is nothing to compare with the dense model",
+            "Pass the file that fanin export wrote; it prints which layers it made sparse.",
+            model=spec.model,
+        )
+    condensed_bytes = _file_bytes(spec.model, content)
+    dense_bytes = _file_bytes(spec.dense_path, _content(spec.dense_path))
+    return {
+        "condensed_nodes": nodes,
+        "condensed_bytes": condensed_bytes,
+        "dense_bytes": dense_bytes,
+        "size_ratio": condensed_bytes / dense_bytes,
+    }
+
+
+def _content(path: Path) -> ModelFile:
+    try:
+        return read_model_file(path)
+    except ModelFileError as error:
+        raise SessionError(str(error), "Pass an ONNX file.", model=path) from error
+
+
+def _file_bytes(path: Path, content: ModelFile) -> int:
+    """Bytes on disk, external data included."""
+    beside = {path.parent / tensor.location for tensor in content.external}
+    return sum(file.stat().st_size for file in (path, *beside))
+
+
+def _input_shapes(spec: BenchModelSpec, condensed: Any, dense: Any) -> dict[str, list[int | None]]:
+    """Shape of each input, with None for the batch; raises when the two models do not fit."""
+    ours, theirs = _signature(condensed), _signature(dense)
+    if ours != theirs:
+        raise SessionError(
+            f"its inputs and outputs are {ours}, those of {spec.dense_path.name} are {theirs}",
+            "Pass the dense baseline of the same model.",
+            model=spec.model,
+        )
+    shapes = {}
+    for meta in condensed.get_inputs():
+        if meta.type != "tensor(float)":
+            raise SessionError(
+                f"input '{meta.name}' is a {meta.type}; the benchmark makes float32 inputs only",
+                "Time this model in your own code, through open_session.",
+                model=spec.model,
+            )
+        batch, *rest = meta.shape or [None]
+        if any(not isinstance(size, int) for size in rest):
+            raise SessionError(
+                f"input '{meta.name}' has the shape {meta.shape}; only its first dimension, the "
+                "batch, may be free",
+                "Export the model with fixed sizes for the others.",
+                model=spec.model,
+            )
+        if isinstance(batch, int) and set(spec.batches) != {batch}:
+            raise SessionError(
+                f"input '{meta.name}' has a fixed batch of {batch}; batches are {spec.batches}",
+                f"Ask for batch {batch}, or export the model with a dynamic batch.",
+                model=spec.model,
+            )
+        shapes[meta.name] = [batch if isinstance(batch, int) else None, *rest]
+    return shapes
+
+
+def _signature(session: Any) -> str:
+    def text(metas: Any) -> str:
+        return ", ".join(f"{meta.name} {meta.type} {list(meta.shape)}" for meta in metas)
+
+    return f"({text(session.get_inputs())}) → ({text(session.get_outputs())})"

@@ -1,0 +1,234 @@
+"""A result as files and as a table for the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from rich.table import Table
+
+from .requirements import require
+from .result import Case, Result, threads_text
+from .statistics import Comparison, Spread
+
+
+def save_report(result: Result, folder: Path) -> list[Path]:
+    """See Result.save."""
+    from .figure import draw
+
+    require("matplotlib", "the benchmark draws its figure with it")
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(result.to_dict(), indent=1, allow_nan=False) + "\n"
+    written = []
+    for name, write in (
+        ("results.json", lambda file: file.write(text.encode())),
+        ("results.md", lambda file: file.write(markdown(result).encode())),
+        ("results.png", lambda file: draw(result, file)),
+    ):
+        written.append(_replace(folder / name, write))
+    return written
+
+
+def result_table(result: Result) -> Table:
+    """Lay the result out for the terminal: one row per engine and case, medians and speed-ups."""
+    shown = [at for at in _columns(result) if HEADINGS[at] not in ("first run", "error")]
+    table = Table(title=result.title, caption=_conditions(result))
+    for at in shown:
+        table.add_column(HEADINGS[at], justify="left" if at < 2 else "right")
+    for number, case in enumerate(result.cases):
+        if number:
+            table.add_section()
+        for row in _rows(case, time=_median):
+            table.add_row(*(row[at] for at in shown))
+    return table
+
+
+def result_notes(result: Result) -> list[str]:
+    """List what qualifies the numbers: a busy machine, engines left out, ratios not given."""
+    notes = []
+    load, cpus = result.machine["load_average"], result.machine["cpus"]
+    if load and load[0] > 0.5 * cpus:
+        notes.append(
+            f"other work ran on this machine (load average {load[0]:.1f} on {cpus} CPUs at the "
+            "start): times are too long and ratios uncertain"
+        )
+    return notes + [note for case in result.cases for note in _notes(case)]
+
+
+def markdown(result: Result) -> str:
+    """Write the content of results.md."""
+    shown = _columns(result)
+    lines = [
+        f"# {result.title}",
+        "",
+        _conditions(result),
+        "",
+        "| " + " | ".join(HEADINGS[at] for at in shown) + " |",
+        "|" + "---|" * 2 + "---:|" * (len(shown) - 2),
+    ]
+    for case in result.cases:
+        for row in _rows(case, time=_median_and_range):
+            lines.append("| " + " | ".join(row[at] for at in shown) + " |")
+    notes = result_notes(result)
+    if notes:
+        lines += ["", "Notes:", "", *(f"- {note}" for note in notes)]
+    lines += [
+        "",
+        "Times are medians over the rounds of each round's median run, with the range over the "
+        "rounds in brackets. Speed-ups are ratios of times taken in the same round: median "
+        "[min–max]. *run* is the whole session.run through an IOBinding; *op*, where given, is "
+        "that less a null session with the same inputs and outputs. *error* is the largest "
+        "difference from the reference, relative to the largest output.",
+        "",
+        "## Conditions",
+        "",
+    ]
+    lines += [f"- {key}: {_plain(value)}" for key, value in _flat_conditions(result)]
+    lines += ["", "## Cases", ""]
+    for case in result.cases:
+        facts = ", ".join(f"{key} {_plain(value)}" for key, value in case.facts.items())
+        lines.append(f"- {case.title}: {facts}")
+    return "\n".join(lines) + "\n"
+
+
+HEADINGS = ("case", "engine", "run", "op", "run speed-up", "op speed-up", "first run", "error")
+
+
+def _columns(result: Result) -> list[int]:
+    """Choose the columns that say something: without a null session there is no op time."""
+    has_op = any(case.null is not None for case in result.cases)
+    return [at for at, heading in enumerate(HEADINGS) if has_op or not heading.startswith("op")]
+
+
+def _rows(case: Case, time: Callable[[Spread | None], str]) -> list[list[str]]:
+    by_name = {one.engine: one for one in case.comparisons}
+    rows = []
+    for engine in (*case.engines, *([case.null] if case.null else [])):
+        first = case.title if engine is case.engines[0] else ""
+        if engine.excluded is not None:
+            rows.append([first, engine.name, "excluded", "", "", "", "", ""])
+            continue
+        rows.append(
+            [
+                first,
+                engine.name,
+                time(engine.run),
+                time(engine.op),
+                *_speedups(by_name.get(engine.name)),
+                _seconds(engine.first_run_seconds),
+                "" if engine.error_after is None else f"{engine.error_after:.0e}",
+            ]
+        )
+    return rows
+
+
+def _notes(case: Case) -> list[str]:
+    notes = []
+    for engine in (*case.engines, *([case.null] if case.null else [])):
+        if engine.excluded is not None:
+            notes.append(f"{case.title}: {engine.name} is excluded ({engine.excluded})")
+        elif engine.warmup is not None and not engine.warmup.steady:
+            notes.append(
+                f"{case.title}: {engine.name} was not steady after {engine.warmup.seconds:.1f} s "
+                "of warm-up"
+            )
+    for one in case.comparisons:
+        if one.op_ratio is None and case.null is not None:
+            notes.append(f"{case.title}: no op speed-up of {one.engine}, since {one.op_note}")
+    return notes
+
+
+def _speedups(comparison: Comparison | None) -> list[str]:
+    if comparison is None:
+        return ["", ""]
+    op = _ratio(comparison.op_ratio) if comparison.op_ratio else "in the noise"
+    return [_ratio(comparison.run_ratio), op]
+
+
+def _ratio(spread: Spread) -> str:
+    return f"{spread.median:.2f}× [{spread.min:.2f}–{spread.max:.2f}]"
+
+
+def _median(spread: Spread | None) -> str:
+    return _seconds(spread.median) if spread else ""
+
+
+def _median_and_range(spread: Spread | None) -> str:
+    if spread is None:
+        return ""
+    unit, factor = _unit(spread.median)
+    low, high = spread.min * factor, spread.max * factor
+    return f"{_short(spread.median * factor)} {unit} [{_short(low)}–{_short(high)}]"
+
+
+def _seconds(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    unit, factor = _unit(seconds)
+    return f"{_short(seconds * factor)} {unit}"
+
+
+def _short(number: float) -> str:
+    """Write with three digits that count, without an exponent."""
+    size = abs(float(f"{number:.3g}"))
+    return f"{number:.2f}" if size < 10 else f"{number:.1f}" if size < 100 else f"{number:.0f}"
+
+
+def _unit(seconds: float) -> tuple[str, float]:
+    if abs(seconds) < 1e-3:
+        return "µs", 1e6
+    return ("ms", 1e3) if abs(seconds) < 1 else ("s", 1.0)
+
+
+def _conditions(result: Result) -> str:
+    engine = next((one for case in result.cases for one in case.engines if one.version), None)
+    parts = [
+        result.machine.get("cpu") or "unknown CPU",
+        engine.version if engine else "",
+        threads_text(result.timing.threads),
+        f"{result.timing.rounds} rounds",
+        f"ISA {result.machine['kernels']['isa_in_force']}",
+    ]
+    load = result.machine.get("load_average")
+    if load:
+        parts.append(f"load average {load[0]:.1f} on {result.machine['cpus']} CPUs")
+    return ", ".join(part for part in parts if part)
+
+
+def _flat_conditions(result: Result) -> list[tuple[str, object]]:
+    kernels = result.machine["kernels"]
+    flat = [(key, value) for key, value in result.machine.items() if key != "kernels"]
+    flat += [("ISAs", kernels["isas"]), ("ISA in force", kernels["isa_in_force"])]
+    flat += [("spec", result.spec), ("timing", result.to_dict()["timing"])]
+    flat += [("load average after", result.load_average_after)]
+    return [*flat, ("measured", f"{result.created}, {result.seconds:.0f} s")]
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return " ".join(map(_plain, value)) or "none"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "not known" if value is None else str(value)
+
+
+def _replace(path: Path, write: Callable[[IO[bytes]], object]) -> Path:
+    """Write the file under another name and rename it: a reader never sees half of it."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return path

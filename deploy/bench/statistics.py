@@ -1,0 +1,86 @@
+"""Summaries of repeated measurements: medians and spread, never a mean of noisy times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, quartiles and range of one figure over the rounds."""
+
+    median: float
+    q1: float
+    q3: float
+    min: float
+    max: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Of at least one value; quartiles by linear interpolation."""
+        if not len(values):
+            raise ValueError("no values to summarise")
+        low, q1, median, q3, high = np.quantile(values, (0, 0.25, 0.5, 0.75, 1)).tolist()
+        return cls(median, q1, q3, low, high, len(values))
+
+    @property
+    def iqr(self) -> float:
+        """Distance between the quartiles."""
+        return self.q3 - self.q1
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How much faster one engine is than another: ratios of times taken in the same round.
+
+    ``run_ratio`` compares whole runs. ``op_ratio`` compares them less the null session of that
+    round; it is None where there is no such session or where the difference says nothing, and
+    ``op_note`` says why.
+    """
+
+    baseline: str
+    engine: str
+    run_ratio: Spread
+    op_ratio: Spread | None
+    op_note: str | None
+
+
+def compare(
+    baseline: tuple[str, Sequence[float]],
+    engine: tuple[str, Sequence[float]],
+    null: Sequence[float] | None,
+) -> Comparison:
+    """Speed-up of ``engine`` over ``baseline``: (name, seconds per round) each, same rounds."""
+    (base_name, base_times), (name, times) = baseline, engine
+    ratio = [base / own for base, own in zip(base_times, times, strict=True)]
+    op, note = None, "no null session was run"
+    if null is not None:
+        note = _noise(base_name, base_times, null) or _noise(name, times, null)
+        if note is None:
+            op = Spread.of(
+                [
+                    (base - zero) / (own - zero)
+                    for base, own, zero in zip(base_times, times, null, strict=True)
+                ]
+            )
+    return Comparison(base_name, name, Spread.of(ratio), op, note)
+
+
+def _noise(name: str, times: Sequence[float], null: Sequence[float]) -> str | None:
+    """Why the op time of ``name`` cannot be told from the session's own time; None if it can."""
+    op = [own - zero for own, zero in zip(times, null, strict=True)]
+    short = sum(time <= 0 for time in op)
+    if short:
+        return f"{name} took no longer than the null session in {short} of {len(op)} rounds"
+    noise = Spread.of(null).iqr
+    median = Spread.of(op).median
+    if median <= noise:
+        return (
+            f"the op time of {name}, {median * 1e6:.2f} µs, is within the null session's noise "
+            f"(quartiles {noise * 1e6:.2f} µs apart)"
+        )
+    return None

@@ -1,0 +1,12 @@
+"""How many CPUs this process may use."""
+
+from __future__ import annotations
+
+import os
+
+
+def available_cpus() -> int:
+    """Count the CPUs in the affinity mask (taskset, cgroup cpusets), at least 1."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1

@@ -1,0 +1,168 @@
+"""Why ONNX Runtime refused a model, from the file's own content first and its message second.
+
+The runtime's texts change between releases and name neither the domain that was meant nor what to
+do; the file's nodes, opset imports and external tensors do not change.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from .errors import SessionError
+from .model_file import ModelFile, ModelFileError, Node, read_model_file
+
+DOMAIN = "ai.fanin"
+OPS = ("CondensedGemm",)
+
+_UPGRADE = "Upgrade fanin, or export the model again with this version."
+
+
+def explain_failed_load(model: Path, error: Exception) -> SessionError:
+    """Make the SessionError for ``error``, raised by the runtime while it opened ``model``."""
+    text = _plain(str(error))
+    if "Domain already set in registry" in text:
+        return SessionError(
+            "a custom-op domain is registered twice in the given options",
+            "open_session registers fanin's op library itself: pass options without it.",
+            model=model,
+        )
+    if model.suffix == ".ort":  # a flatbuffer, which only the runtime reads
+        return _from_message(model, text, None)
+    try:
+        content = read_model_file(model)
+    except ModelFileError as reason:
+        return SessionError(f"this is not an ONNX file: {reason}", _file_hint(model), model=model)
+    except OSError as reason:
+        return SessionError(
+            f"the file cannot be read ({reason.strerror})", "Check the disk.", model=model
+        )
+    return (
+        _missing_external_data(model, content)
+        or _unknown_op(model, content)
+        or _from_message(model, text, content)
+    )
+
+
+def _plain(text: str) -> str:
+    """Strip the runtime's text of its error-code prefix and of the places in its own source."""
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
+    text = re.sub(r"/onnxruntime_src/\S+:\d+ .*?\) ", "", text)
+    return " ".join(text.split())
+
+
+def _file_hint(model: Path) -> str:
+    with model.open("rb") as file:
+        head = file.read(48)
+    if head.startswith(b"version https://git-lfs"):
+        return "It is a Git LFS pointer: git lfs pull brings the model."
+    if head.startswith(b"PK"):
+        return "It looks like a PyTorch checkpoint: fanin export makes an ONNX file from a run."
+    if model.suffix == ".safetensors":
+        return "It holds weights only: fanin export makes an ONNX file from the run folder."
+    return "Copy or export the file again."
+
+
+def _missing_external_data(model: Path, content: ModelFile) -> SessionError | None:
+    folder = model.absolute().parent
+    missing = [tensor for tensor in content.external if not (folder / tensor.location).exists()]
+    if not missing:
+        return None
+    files = sorted({tensor.location for tensor in missing})
+    return SessionError(
+        f"its external data is missing: {', '.join(files)} (weights of {len(missing)} tensors, "
+        f"for example '{missing[0].name}') is not in {folder}",
+        "Copy the data file into the model's folder under that name.",
+        model=model,
+    )
+
+
+def _unknown_op(model: Path, content: ModelFile) -> SessionError | None:
+    for node in content.nodes:
+        if (node.domain, node.op_type) in content.functions and node.domain != DOMAIN:
+            continue
+        if node.domain == DOMAIN and DOMAIN not in content.opset_imports:
+            return SessionError(
+                f"node '{node.name}' uses {node.op_type} of domain '{DOMAIN}', but the model has "
+                "no opset import for that domain",
+                f"Add opset_import {{domain: '{DOMAIN}', version: 1}} to the model, or export it "
+                "with fanin export.",
+                model=model,
+                node=node.name,
+            )
+        if node.domain == DOMAIN and node.op_type not in OPS:
+            return SessionError(
+                f"node '{node.name}' uses {node.op_type}, which this version of fanin does not "
+                f"have (it has {', '.join(OPS)})",
+                _UPGRADE,
+                model=model,
+                node=node.name,
+            )
+        if node.domain != DOMAIN and node.op_type in OPS:
+            return SessionError(
+                f"node '{node.name}' uses {node.op_type} in domain '{node.domain}', but fanin's "
+                f"ops are in domain '{DOMAIN}'",
+                f"Set the node's domain to '{DOMAIN}', or export the model with fanin export.",
+                model=model,
+                node=node.name,
+            )
+    return None
+
+
+def _from_message(model: Path, text: str, content: ModelFile | None) -> SessionError:
+    unregistered = re.search(r"([\w.]+):(\w+)\(-?\d+\) is not a registered function/op", text)
+    if unregistered:
+        domain, op_type = unregistered.groups()
+        node = _find(content, lambda node: (node.domain, node.op_type) == (domain, op_type))
+        place = f"node '{node.name}' uses " if node else "it uses "
+        return SessionError(
+            f"{place}{op_type} of domain '{domain}', which is neither standard nor one of fanin's",
+            "Register that op's own library in options, and pass them to open_session.",
+            model=model,
+            node=node.name if node else None,
+        )
+    too_new = re.search(
+        r"Unsupported model IR version: (\d+), max supported IR version: (\d+)", text
+    )
+    if too_new:
+        return SessionError(
+            f"its IR version is {too_new[1]}, and this onnxruntime reads up to {too_new[2]}",
+            "Upgrade onnxruntime, or export the model again (fanin writes IR version 9).",
+            model=model,
+        )
+    if "guarantees* support for models stamped with official released" in text:
+        return SessionError(
+            f"this onnxruntime does not know the model's opset ({text})",
+            "Upgrade onnxruntime, or export the model with a lower opset.",
+            model=model,
+        )
+    if "can not be read in full" in text or ("out of bounds" in text and "External" in text):
+        return SessionError(
+            f"its external data is cut off or belongs to another model ({text})",
+            "Copy the model and its data file again, together.",
+            model=model,
+        )
+    # Our ops write node 'name'; the runtime writes ("name", Op, …) or node (name).
+    node = _find(
+        content,
+        lambda node: any(mark % node.name in text for mark in ("'%s'", '("%s"', "node (%s)")),
+    )
+    name = node.name if node else None
+    refusal = re.search(rf"Exception during initialization: ((?:{'|'.join(OPS)}) node .*)", text)
+    if refusal:
+        remedy = "The weights stored in the model are not sound: export it again with fanin export."
+        if "FANIN_ISA" in text or "ISA '" in text:
+            remedy = "Unset FANIN_ISA, or set it to one that fanin doctor lists for this CPU."
+        elif "out of memory" in text:
+            remedy = "Close other sessions, or use a machine with more memory."
+        return SessionError(refusal[1], remedy, model=model, node=name)
+    return SessionError(
+        f"ONNX Runtime refused the model: {text}",
+        "Check the file with onnx.checker.check_model(path, full_check=True).",
+        model=model,
+        node=name,
+    )
+
+
+def _find(content: ModelFile | None, wanted) -> Node | None:
+    return next(filter(wanted, content.nodes), None) if content else None

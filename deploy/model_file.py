@@ -1,0 +1,163 @@
+"""What an ONNX file says of itself, read without the onnx package.
+
+A serving environment has ONNX Runtime but not onnx. To name the node or the file behind a failed
+load, this walks the protobuf wire format (https://protobuf.dev/programming-guides/encoding) over a
+memory map and jumps over the tensors. Field numbers are those of onnx.proto3.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_MAX_NESTING = 32  # subgraphs within subgraphs; deeper is not a model but an attack
+
+
+class ModelFileError(ValueError):
+    """The file is not an ONNX model, or not a whole one."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of the graph or of one of its subgraphs."""
+
+    name: str
+    op_type: str
+    domain: str
+
+
+@dataclass(frozen=True)
+class ExternalTensor:
+    """An initializer whose bytes lie in another file, relative to the model's folder."""
+
+    name: str
+    location: str
+
+
+@dataclass
+class ModelFile:
+    """The parts of a model that tell why it does not load."""
+
+    opset_imports: dict[str, int] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    external: list[ExternalTensor] = field(default_factory=list)
+    functions: set[tuple[str, str]] = field(default_factory=set)  # (domain, name)
+
+
+def read_model_file(path: Path) -> ModelFile:
+    """Scan the model at ``path``.
+
+    Raises ModelFileError when it is not an ONNX model, OSError when it cannot be read.
+    """
+    with path.open("rb") as file:
+        if not path.stat().st_size:
+            raise ModelFileError("it is empty")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            model = ModelFile()
+            has_graph = False
+            for number, value in _fields(data, 0, len(data)):
+                if number == 7:
+                    has_graph = True
+                    _graph(data, value, model, 0)
+                elif number == 8:
+                    entry = dict(_fields(data, *_span(value)))
+                    version = entry.get(2, 0)
+                    model.opset_imports[_text(data, entry.get(1))] = int(version)  # type: ignore[arg-type]
+                elif number == 25:
+                    entry = dict(_fields(data, *_span(value)))
+                    model.functions.add((_text(data, entry.get(10)), _text(data, entry.get(1))))
+            if not has_graph:
+                raise ModelFileError("it holds no graph")
+            return model
+
+
+_Value = int | tuple[int, int]
+
+
+def _graph(data: mmap.mmap, span: _Value, model: ModelFile, depth: int) -> None:
+    if depth > _MAX_NESTING:
+        raise ModelFileError(f"its subgraphs are nested more than {_MAX_NESTING} deep")
+    for number, value in _fields(data, *_span(span)):
+        if number == 1:
+            _node(data, value, model, depth)
+        elif number == 5:
+            _initializer(data, value, model)
+
+
+def _node(data: mmap.mmap, span: _Value, model: ModelFile, depth: int) -> None:
+    texts = {3: "", 4: "", 7: ""}
+    for number, value in _fields(data, *_span(span)):
+        if number in texts:
+            texts[number] = _text(data, value)
+        elif number == 5:  # attribute: g = 6, graphs = 11
+            for key, inner in _fields(data, *_span(value)):
+                if key in (6, 11):
+                    _graph(data, inner, model, depth + 1)
+    model.nodes.append(Node(name=texts[3], op_type=texts[4], domain=texts[7]))
+
+
+def _initializer(data: mmap.mmap, span: _Value, model: ModelFile) -> None:
+    name, location = "", None
+    for number, value in _fields(data, *_span(span)):
+        if number == 8:
+            name = _text(data, value)
+        elif number == 13:
+            entry = dict(_fields(data, *_span(value)))
+            if _text(data, entry.get(1)) == "location":
+                location = _text(data, entry.get(2))
+    if location is not None:
+        model.external.append(ExternalTensor(name, location))
+
+
+def _fields(data: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, _Value]]:
+    """Field numbers and values of one message: a number, or the span of the bytes."""
+    at = start
+    while at < end:
+        key, at = _varint(data, at, end)
+        number, wire = key >> 3, key & 7
+        if number == 0:
+            raise ModelFileError("it is not an ONNX model")
+        if wire == _VARINT:
+            value, at = _varint(data, at, end)
+            yield number, value
+        elif wire == _BYTES:
+            size, at = _varint(data, at, end)
+            if at + size > end:
+                raise ModelFileError("it is cut off or not an ONNX model")
+            yield number, (at, at + size)
+            at += size
+        elif wire in (_FIXED64, _FIXED32):
+            at += 8 if wire == _FIXED64 else 4
+            if at > end:
+                raise ModelFileError("it is cut off or not an ONNX model")
+        else:
+            raise ModelFileError("it is not an ONNX model")
+
+
+def _varint(data: mmap.mmap, at: int, end: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= end:
+            break
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise ModelFileError("it is cut off or not an ONNX model")
+
+
+def _span(value: _Value) -> tuple[int, int]:
+    if isinstance(value, int):
+        raise ModelFileError("it is not an ONNX model")
+    return value
+
+
+def _text(data: mmap.mmap, value: _Value | None) -> str:
+    if value is None:
+        return ""
+    start, end = _span(value)
+    return data[start:end].decode("utf-8", errors="replace")

@@ -1,0 +1,232 @@
+"""Open an exported model in stock ONNX Runtime, with fanin's ops registered."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import ort_ops
+from .cpus import available_cpus
+from .diagnosis import explain_failed_load
+from .errors import SessionError
+from .runtime import load_onnxruntime
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+Provider = str | tuple[str, dict[str, Any]]
+
+# Session config keys. The first is read by the op library, which cannot ask the runtime for its
+# thread count; the second marks options that already carry the library, since registering it twice
+# fails ("Domain already set in registry").
+THREADS_KEY = "fanin.threads"
+LIBRARY_KEY = "fanin.library"
+
+
+def open_session(
+    path: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    providers: Sequence[Provider] | None = None,
+    options: onnxruntime.SessionOptions | None = None,
+) -> onnxruntime.InferenceSession:
+    """Open the ONNX model at ``path`` with fanin's op library registered.
+
+    ``threads`` is the size of the session's intra-op pool, which fanin's kernels share; None leaves
+    it to ONNX Runtime (or to ``options.intra_op_num_threads``). The kernels are told the same
+    number; with None, the number of CPUs that this process may use.
+
+    ``providers`` are execution providers in order of preference, names or (name, options) pairs;
+    None is the CPU. A provider that this installation lacks, or that does not come up, is an error
+    and never replaced by the CPU in silence.
+
+    ``options`` are the caller's own session options. They are used as they are, except that this
+    sets on them ``intra_op_num_threads`` (only when ``threads`` is given), the config entries
+    ``fanin.threads`` and ``fanin.library``, and the registered library. The same options may open
+    several sessions. Options that say something else than ``threads`` are refused.
+
+    Raises SessionError, which says what is wrong, where, and what to do next. Warns
+    (RuntimeWarning) about slow settings: parallel execution, more threads than CPUs.
+    """
+    model = _existing_file(path)
+    runtime = load_onnxruntime()
+    provider_list = _checked_providers(runtime, providers, options)
+    if options is None:
+        options = runtime.SessionOptions()
+    _check_output_paths(options)
+    _set_threads(runtime, options, threads)
+    _register(options)
+    try:
+        # enable_fallback=0: the runtime's own answer to a provider that fails is to print a line
+        # and go on with the CPU.
+        session = runtime.InferenceSession(
+            str(model), sess_options=options, providers=provider_list, enable_fallback=0
+        )
+    except Exception as error:  # the runtime's exceptions share no base class
+        raise explain_failed_load(model, error) from error
+    _check_providers_in_force(session, provider_list, model)
+    return session
+
+
+def _existing_file(path: str | os.PathLike[str]) -> Path:
+    if isinstance(path, bytes) or not isinstance(path, str | os.PathLike):
+        raise SessionError(
+            f"a model is opened by its path, not from {type(path).__name__}",
+            "Write the model to a file and pass its path: weights then stay mapped, not copied.",
+        )
+    model = Path(path)
+    if model.is_dir():
+        remedy = "Pass the .onnx file itself."
+        if (model / "config.toml").exists():
+            remedy = f"This is a run folder: fanin export {path} -o model.onnx makes the model."
+        raise SessionError("this is a folder, not a model file", remedy, model=model)
+    if not model.exists():
+        raise SessionError(
+            "there is no such file",
+            f"Check the path (relative paths start at {Path.cwd()}), or make the model with "
+            "fanin export.",
+            model=model,
+        )
+    if not model.is_file():
+        raise SessionError(
+            "this is not a regular file", "Pass the path of an .onnx file.", model=model
+        )
+    if not os.access(model, os.R_OK):
+        raise SessionError(
+            "the file cannot be read (permission denied)",
+            "Give this user read permission.",
+            model=model,
+        )
+    return model
+
+
+def _checked_providers(
+    runtime: Any, providers: Sequence[Provider] | None, options: Any
+) -> list[Provider] | None:
+    if providers is None:
+        # Options can carry providers of their own (add_provider_for_devices, onnxruntime >= 1.22).
+        carried = options is not None and getattr(options, "has_providers", lambda: False)()
+        return None if carried else ["CPUExecutionProvider"]
+    if isinstance(providers, str) or not providers:
+        raise SessionError(
+            f"providers is {providers!r}, not a list of execution providers",
+            'Pass a list, for example providers=["CPUExecutionProvider"].',
+        )
+    available = runtime.get_available_providers()
+    providers = list(providers)
+    missing = [name for name in map(_provider_name, providers) if name not in available]
+    if missing:
+        raise SessionError(
+            f"onnxruntime {runtime.__version__} has no {', '.join(missing)}; it has "
+            f"{', '.join(available)}",
+            "Install the wheel that carries it (onnxruntime-gpu for CUDA, without onnxruntime "
+            "beside it), or ask for a provider that is there.",
+        )
+    return providers
+
+
+def _provider_name(provider: Provider) -> str:
+    return provider if isinstance(provider, str) else provider[0]
+
+
+def _check_providers_in_force(session: Any, providers: list[Provider] | None, model: Path) -> None:
+    in_force = session.get_providers()
+    lost = [name for name in map(_provider_name, providers or []) if name not in in_force]
+    if lost:
+        raise SessionError(
+            f"{', '.join(lost)} did not come up; the session would run on {', '.join(in_force)}",
+            "The runtime's log on stderr says which of the provider's libraries or devices is "
+            "missing. Repair that, or leave the provider out.",
+            model=model,
+        )
+
+
+def _check_output_paths(options: Any) -> None:
+    """Refuse folders that the runtime could not write to; it finds out late or only logs it."""
+    wanted = {"optimized_model_filepath": options.optimized_model_filepath}
+    if options.enable_profiling:
+        wanted["profile_file_prefix"] = options.profile_file_prefix
+    for name, value in wanted.items():
+        if not value:
+            continue
+        folder = Path(value).absolute().parent
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
+            state = "is not writable" if folder.is_dir() else "does not exist"
+            raise SessionError(
+                f"options.{name} is {value!r}, but the folder {folder} {state}",
+                "Name a file in a folder that this user may write to.",
+            )
+
+
+def _set_threads(runtime: Any, options: Any, threads: int | None) -> None:
+    if threads is not None:
+        if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+            raise SessionError(
+                f"threads is {threads!r}, not a number of threads",
+                "Pass 1 or more, or None for ONNX Runtime's own choice.",
+            )
+        # The process-wide pool can be asked for from Python in newer releases only.
+        if not getattr(options, "use_per_session_threads", True):
+            raise SessionError(
+                f"threads is {threads}, but the options use the process-wide thread pool",
+                "Leave threads out, or keep options.use_per_session_threads at True.",
+            )
+        if options.intra_op_num_threads not in (0, threads):
+            raise SessionError(
+                f"threads is {threads}, but options.intra_op_num_threads is "
+                f"{options.intra_op_num_threads}",
+                "Set one of the two.",
+            )
+        options.intra_op_num_threads = threads
+    cpus = available_cpus()
+    told = options.intra_op_num_threads or cpus
+    entry = _config_entry(options, THREADS_KEY)
+    if entry is None:
+        options.add_session_config_entry(THREADS_KEY, str(told))
+    elif entry != str(told):
+        raise SessionError(
+            f"the options already say {THREADS_KEY} = {entry}, but the session has {told} threads",
+            "Use fresh options for a session with another number of threads.",
+        )
+    if told > cpus:
+        warnings.warn(
+            f"{told} threads on {cpus} CPUs: latency will have long tails; use at most {cpus}.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    if options.execution_mode != runtime.ExecutionMode.ORT_SEQUENTIAL:
+        warnings.warn(
+            "options.execution_mode is ORT_PARALLEL, which makes most models slower; "
+            "ORT_SEQUENTIAL is the default.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def _register(options: Any) -> None:
+    try:
+        library = str(ort_ops.get_library_path())
+    except (OSError, ImportError, RuntimeError) as error:
+        raise SessionError(
+            f"fanin's op library is missing: {error}", "Install fanin again (pip install fanin)."
+        ) from error
+    if _config_entry(options, LIBRARY_KEY) == library:
+        return
+    try:
+        ort_ops.register(options)
+    except Exception as error:  # the runtime's exceptions share no base class
+        raise SessionError(
+            f"the op library {library} cannot be registered: {error}",
+            "fanin doctor tells what is wrong with the installation.",
+        ) from error
+    options.add_session_config_entry(LIBRARY_KEY, library)
+
+
+def _config_entry(options: Any, key: str) -> str | None:
+    try:
+        return options.get_session_config_entry(key)
+    except RuntimeError:  # the only way that the runtime tells that the key is not set
+        return None

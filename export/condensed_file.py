@@ -1,0 +1,96 @@
+"""Condensed layers as one safetensors file (docs/formats.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from .atomic import publish, staging_folder
+from .condensed import CondensedWeight
+
+FORMAT = "fanin.condensed"
+FORMAT_VERSION = 1
+_PARTS = ("values", "indices", "rows", "bias")
+
+
+def save_condensed(path: str | Path, layers: Mapping[str, CondensedWeight]) -> None:
+    """Write layers by name; the file replaces one of its name in a single step.
+
+    Raises:
+        ValueError: no layer, or an empty layer name.
+        OSError: the folder is missing or cannot be written; nothing is changed then.
+
+    """
+    from safetensors.numpy import save_file
+
+    path = Path(path)
+    if not layers or not all(layers):
+        raise ValueError("save_condensed needs at least one layer, each with a name")
+    tensors = {f"{name}.{part}": getattr(w, part) for name, w in layers.items() for part in _PARTS}
+    metadata = {"format": FORMAT, "format_version": str(FORMAT_VERSION)}
+    metadata |= {f"{name}.in_features": str(w.in_features) for name, w in layers.items()}
+    with staging_folder(path) as scratch:
+        save_file(tensors, scratch / path.name, metadata=metadata)
+        publish(scratch / path.name, path)
+
+
+def load_condensed(path: str | Path) -> dict[str, CondensedWeight]:
+    """Read what :func:`save_condensed` wrote, every layer validated.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is damaged, of another kind or version, or a layer breaks the format;
+            the sentence names file, layer and place.
+
+    """
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist or is not a file")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            _require_version(path, metadata)
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a safetensors file or is damaged: {error}") from error
+    layers = {}
+    for key, in_features in metadata.items():
+        name, _, field = key.rpartition(".")
+        if field == "in_features":
+            layers[name] = _layer(path, name, in_features, tensors)
+    if tensors:
+        raise ValueError(
+            f"{path}: {sorted(tensors)[0]} belongs to no layer that the metadata list; "
+            "the file was not written by save_condensed or was changed since"
+        )
+    return layers
+
+
+def _require_version(path: Path, metadata: Mapping[str, str]) -> None:
+    if metadata.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} has the format {metadata.get('format')!r} in its metadata, not {FORMAT!r}"
+        )
+    if metadata.get("format_version") != str(FORMAT_VERSION):
+        raise ValueError(
+            f"{path} has format version {metadata.get('format_version')!r}, this fanin reads "
+            f"{FORMAT_VERSION}; read it with the fanin that wrote it"
+        )
+
+
+def _layer(path: Path, name: str, in_features: str, tensors: dict) -> CondensedWeight:
+    try:
+        parts = {part: tensors.pop(f"{name}.{part}") for part in _PARTS}
+    except KeyError as error:
+        raise ValueError(f"{path}: layer {name!r} lacks the tensor {error}") from error
+    bias = parts["bias"]
+    try:
+        return CondensedWeight(
+            **parts,
+            in_features=int(in_features),
+            out_features=bias.shape[0] if bias.ndim else 0,
+        )
+    except ValueError as error:
+        raise ValueError(f"{path}: layer {name!r}: {error}") from error

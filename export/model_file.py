@@ -1,0 +1,77 @@
+"""An onnx-ir model as one file, or as a model file with a data file beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from .atomic import publish
+
+MAX_INLINE_BYTES = 1 << 30
+"""Protobuf cannot hold 2 GiB; half of it leaves room for what is not a weight."""
+
+_INLINE_TENSOR_BYTES = 1024
+"""Smaller tensors stay in the model file: tools need the values of shapes and bounds."""
+
+
+@dataclass(frozen=True)
+class StagedModel:
+    """A model written to a scratch folder under its final names.
+
+    Attributes:
+        path: the model file in the scratch folder.
+        data_path: its data file there; None when the weights are inline.
+
+    """
+
+    path: Path
+    data_path: Path | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both files."""
+        return sum(p.stat().st_size for p in (self.path, self.data_path) if p is not None)
+
+
+def stage_model(model: ir.Model, path: Path, external_data_threshold: int) -> StagedModel:
+    """Write the model; weights go to a data file when they have more bytes than the threshold.
+
+    The data file's name holds a hash of the weights. So a model file and a data file that do not
+    belong together can never meet, even if the process dies between the two renames of an export
+    over an older one.
+    """
+    tensors = [v.const_value for v in model.graph.initializers.values()]
+    large = [tensor for tensor in tensors if tensor.nbytes >= _INLINE_TENSOR_BYTES]
+    if not large or sum(tensor.nbytes for tensor in large) <= external_data_threshold:
+        ir.save(model, path)
+        return StagedModel(path, None)
+    digest = hashlib.sha256()
+    for tensor in large:
+        digest.update(f"{tensor.name} {tensor.dtype} {tensor.shape}\n".encode())
+        digest.update(tensor.tobytes())
+    data_path = path.with_name(f"{path.name}.{digest.hexdigest()[:12]}.data")
+    ir.save(model, path, external_data=data_path.name, size_threshold_bytes=_INLINE_TENSOR_BYTES)
+    return StagedModel(path, data_path)
+
+
+def publish_model(staged: StagedModel, target: Path) -> Path | None:
+    """Move both files to their final names, data first, and drop data files of older exports.
+
+    Returns:
+        The path of the data file; None when the weights are inline.
+
+    """
+    data_path = None
+    if staged.data_path is not None:
+        data_path = target.with_name(staged.data_path.name)
+        publish(staged.data_path, data_path)
+    publish(staged.path, target)
+    ours = re.compile(re.escape(target.name) + r"\.[0-9a-f]{12}\.data")
+    for sibling in target.parent.iterdir():
+        if ours.fullmatch(sibling.name) and sibling != data_path:
+            sibling.unlink()
+    return data_path

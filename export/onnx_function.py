@@ -1,0 +1,112 @@
+"""The model-local functions that our files carry: our ops, said in standard operators.
+
+A runtime without the library takes them instead of a kernel. They are written so that ONNX Runtime
+folds the scatter of constant weights away when it loads the file and is left with one dense Gemm.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
+
+from .onnx_schema import ATTRIBUTES_GEMM, CONDENSED_GEMM, DOMAIN, INPUTS_GEMM, OUTPUT
+
+OPSETS = range(17, 24)
+"""Versions of the standard operators that a file can be written for."""
+
+
+def condensed_gemm_function(opset: int) -> onnx.FunctionProto:
+    """Write ``CondensedGemm`` as a function over operators of one opset version.
+
+    The model that it is attached to has to import the same version. It computes in float32 whatever
+    the type of X is, since neither MatMul in bfloat16 nor ScatterElements in float16 exists on CPU.
+
+    Raises:
+        ValueError: the opset is not one of :data:`OPSETS`.
+
+    """
+    if opset not in OPSETS:
+        raise ValueError(f"opset is {opset}, it must be {OPSETS.start} to {OPSETS.stop - 1}")
+    nodes = [
+        *_scattered_weight(),
+        _attribute("low", "clip_min", AttributeProto.FLOAT),
+        _attribute("high", "clip_max", AttributeProto.FLOAT),
+        helper.make_node("Transpose", ["weight"], ["weight_t"], perm=[1, 0]),
+        helper.make_node("Cast", ["X"], ["x"], to=TensorProto.FLOAT),
+        helper.make_node("MatMul", ["x", "weight_t"], ["product"]),
+        helper.make_node("Add", ["product", "bias"], ["biased"]),
+        helper.make_node("Cast", ["residual"], ["to_add"], to=TensorProto.FLOAT),
+        helper.make_node("Add", ["biased", "to_add"], ["sum"]),
+        helper.make_node("Clip", ["sum", "low", "high"], ["clipped"]),
+        helper.make_node("CastLike", ["clipped", "X"], [OUTPUT]),
+    ]
+    return helper.make_function(
+        DOMAIN,
+        CONDENSED_GEMM,
+        list(INPUTS_GEMM),
+        [OUTPUT],
+        nodes,
+        [helper.make_opsetid("", opset)],
+        [name for name, default in ATTRIBUTES_GEMM.items() if default is None],
+        [
+            helper.make_attribute(name, default)
+            for name, default in ATTRIBUTES_GEMM.items()
+            if default is not None
+        ],
+    )
+
+
+def _scattered_weight() -> list[NodeProto]:
+    """Build the nodes that give ``weight``, float32 ``[out_features, in_features]``.
+
+    Two scatters: entries into the stored rows, then the rows into the matrix. Adding in the first
+    one lets padding (+0 at the row's last column) leave the weight at that column alone.
+    """
+    return [
+        _attribute("in_scalar", "in_features", AttributeProto.INT),
+        _attribute("out_scalar", "out_features", AttributeProto.INT),
+        _constant("zero", np.float32(0)),
+        _constant("one_dim", np.array([-1], np.int64)),
+        _constant("column", np.array([-1, 1], np.int64)),
+        helper.make_node("Reshape", ["in_scalar", "one_dim"], ["in_dim"]),
+        helper.make_node("Reshape", ["out_scalar", "one_dim"], ["out_dim"]),
+        helper.make_node("Shape", ["values"], ["active_dim"], start=0, end=1),
+        helper.make_node("Concat", ["active_dim", "in_dim"], ["stored_shape"], axis=0),
+        helper.make_node("Concat", ["out_dim", "in_dim"], ["weight_shape"], axis=0),
+        helper.make_node("Expand", ["zero", "stored_shape"], ["stored_zeros"]),
+        helper.make_node("Expand", ["zero", "weight_shape"], ["weight_zeros"]),
+        helper.make_node("Cast", ["indices"], ["columns"], to=TensorProto.INT64),
+        helper.make_node("Cast", ["values"], ["entries"], to=TensorProto.FLOAT),
+        helper.make_node(
+            "ScatterElements",
+            ["stored_zeros", "columns", "entries"],
+            ["stored"],
+            axis=1,
+            reduction="add",
+        ),
+        helper.make_node("Cast", ["rows"], ["row_numbers"], to=TensorProto.INT64),
+        helper.make_node("Reshape", ["row_numbers", "column"], ["row_column"]),
+        helper.make_node("ScatterND", ["weight_zeros", "row_column", "stored"], ["weight"]),
+    ]
+
+
+def _attribute(output: str, attribute: str, kind: AttributeProto.AttributeType) -> NodeProto:
+    """Build a scalar constant that takes its value from an attribute of the calling node."""
+    node = helper.make_node("Constant", [], [output])
+    reference = node.attribute.add()
+    reference.name = "value_int" if kind == AttributeProto.INT else "value_float"
+    reference.type = kind
+    reference.ref_attr_name = attribute
+    return node
+
+
+def _constant(output: str, array: np.ndarray) -> NodeProto:
+    return helper.make_node("Constant", [], [output], value=numpy_helper.from_array(array))
+
+
+def clip_is_open(clip_min: float, clip_max: float) -> bool:
+    """Tell whether the two bounds let every number through."""
+    return clip_min == -math.inf and clip_max == math.inf

@@ -1,0 +1,127 @@
+"""What an ONNX file holds of our ops, without running it."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from .condensed import CondensedWeight
+from .errors import ExportError
+from .onnx_function import clip_is_open
+from .onnx_schema import CONDENSED_GEMM, DOMAIN, INPUTS_GEMM
+from .report import LayerReport, layer_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The condensed layers of a file.
+
+    Attributes:
+        path: the file.
+        ir_version: of the file.
+        opset: version of the standard operators.
+        runs_without_library: whether the file carries the functions of our ops that it uses.
+        layers: one for each condensed node, in the order of the graph.
+
+    """
+
+    path: str
+    ir_version: int
+    opset: int
+    runs_without_library: bool
+    layers: tuple[LayerReport, ...]
+
+    def to_rich_table(self) -> Table:
+        """Lay out the layers as a table."""
+        without = "runs" if self.runs_without_library else "does not run"
+        return layer_table(
+            self.layers,
+            title=self.path,
+            caption=f"{len(self.layers)} condensed nodes, opset {self.opset}, "
+            f"ir_version {self.ir_version}; {without} without fanin's library",
+        )
+
+    def to_json(self) -> str:
+        """Write all fields as a JSON object."""
+        return json.dumps(asdict(self), indent=2)
+
+
+def inspect(path: str | os.PathLike[str]) -> Inspection:
+    """List the condensed nodes of an ONNX file and validate the weights that they hold.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ExportError: the file is no ONNX model, its data file is missing, or a node breaks the
+            format; names node and place.
+
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist or is not a file")
+    try:
+        model = onnx.load(path)
+    except DecodeError as error:
+        raise ExportError(f"{path} is not an ONNX model or is damaged") from error
+    except onnx.checker.ValidationError as error:
+        raise ExportError(f"{path}: its data file is missing or damaged: {error}") from error
+    if not model.HasField("graph"):
+        raise ExportError(f"{path} is not an ONNX model or is damaged")
+    initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+    nodes = [n for n in model.graph.node if (n.domain, n.op_type) == (DOMAIN, CONDENSED_GEMM)]
+    carried = {(function.domain, function.name) for function in model.functions}
+    opsets = {entry.domain: entry.version for entry in model.opset_import}
+    return Inspection(
+        path=str(path),
+        ir_version=model.ir_version,
+        opset=opsets.get("", 0),
+        runs_without_library=not nodes or (DOMAIN, CONDENSED_GEMM) in carried,
+        layers=tuple(_layer(path, node, initializers) for node in nodes),
+    )
+
+
+def _layer(path: Path, node: NodeProto, initializers: dict[str, TensorProto]) -> LayerReport:
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    inputs = dict(zip(INPUTS_GEMM, node.input, strict=False))
+    try:
+        arrays = {
+            part: numpy_helper.to_array(initializers[inputs[part]])
+            for part in ("values", "indices", "rows", "bias")
+        }
+        sizes = {name: attributes[name] for name in ("in_features", "out_features")}
+    except KeyError as error:
+        raise ExportError(
+            f"{path}: node {node.name!r}: {error} is missing or not a constant of the model"
+        ) from error
+    try:
+        weight = CondensedWeight(**arrays, **sizes)
+    except ValueError as error:
+        raise ExportError(f"{path}: node {node.name!r}: {error}") from error
+    return LayerReport(
+        name=node.name,
+        kind=node.op_type,
+        nodes=(node.name,),
+        shape=(weight.out_features, weight.in_features),
+        sparsity=1 - weight.density,
+        active=weight.active,
+        fan_in=weight.fan_in,
+        padding=weight.padding,
+        bytes_dense=4 * weight.out_features * (weight.in_features + 1),
+        bytes_condensed=weight.nbytes,
+        decision="condensed",
+        reason=_clip(attributes),
+    )
+
+
+def _clip(attributes: dict) -> str:
+    low, high = attributes.get("clip_min", float("-inf")), attributes.get("clip_max", float("inf"))
+    return "" if clip_is_open(low, high) else f"clip [{low:g}, {high:g}]"

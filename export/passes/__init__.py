@@ -1,0 +1,1 @@
+"""Graph passes: each does one thing to an onnx-ir model and says whether it changed anything."""

@@ -1,0 +1,185 @@
+"""What an export did, layer by layer, as values that print themselves."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Decision = Literal["condensed", "dense"]
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """One weight of the model and what became of it.
+
+    Attributes:
+        name: qualified parameter name in the model; in an inspected file the node's name.
+        kind: class of the module that owns it, such as "Linear".
+        nodes: names of the graph nodes that hold it; empty for a layer that stayed dense.
+        shape: shape of the dense weight.
+        sparsity: share of weights that the mask leaves out (without a mask: that are 0).
+        active: output neurons with at least one weight.
+        fan_in: stored weights per active neuron; the largest count where they differ.
+        padding: stored entries that only fill shorter rows; 0 for a dense layer.
+        bytes_dense: bytes of weight and bias as dense float32.
+        bytes_condensed: bytes of the condensed arrays; None where the layer stayed dense.
+        decision: the form in which the layer stands in the file.
+        reason: why it stayed dense, or how a condensed layer was chosen or clips.
+
+    """
+
+    name: str
+    kind: str
+    nodes: tuple[str, ...]
+    shape: tuple[int, ...]
+    sparsity: float
+    active: int
+    fan_in: int
+    padding: int
+    bytes_dense: int
+    bytes_condensed: int | None
+    decision: Decision
+    reason: str
+
+    @property
+    def bytes_in_file(self) -> int:
+        """Bytes of the form that the layer has in the file."""
+        return self.bytes_dense if self.bytes_condensed is None else self.bytes_condensed
+
+
+@dataclass(frozen=True)
+class ParityCheck:
+    """The file's outputs against the model's.
+
+    Attributes:
+        engine: what ran the file, with its version.
+        batches: batch sizes that were compared.
+        max_error: largest absolute difference.
+        relative_error: largest difference as a share of the largest output of its batch.
+
+    """
+
+    engine: str
+    batches: tuple[int, ...]
+    max_error: float
+    relative_error: float
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """The result of one export.
+
+    Attributes:
+        path: the model file.
+        data_path: the file beside it that holds its weights; None for a single file.
+        dense_path: the dense baseline; None when it was not asked for.
+        opset: version of the standard operators.
+        layers: every weight of two or more dimensions, in the order of the model.
+        fused: one line for every activation that a condensed node took over.
+        parity: one check for every engine that ran the file.
+        not_checked: engines that did not run, each with the reason.
+        file_bytes: bytes of the model with its data file.
+        dense_file_bytes: the same for the dense export; computed from ``file_bytes`` and the
+            layers when no baseline was written.
+        dense_file_measured: whether ``dense_file_bytes`` is the size of a file.
+        notes: whatever else the user should know.
+
+    """
+
+    path: str
+    data_path: str | None
+    dense_path: str | None
+    opset: int
+    layers: tuple[LayerReport, ...]
+    fused: tuple[str, ...]
+    parity: tuple[ParityCheck, ...]
+    not_checked: tuple[str, ...]
+    file_bytes: int
+    dense_file_bytes: int
+    dense_file_measured: bool
+    notes: tuple[str, ...]
+
+    @property
+    def condensed_layers(self) -> tuple[LayerReport, ...]:
+        """The layers that became condensed nodes."""
+        return tuple(layer for layer in self.layers if layer.decision == "condensed")
+
+    @property
+    def parity_error(self) -> float:
+        """The largest relative error over all engines."""
+        return max(check.relative_error for check in self.parity)
+
+    @property
+    def size_ratio(self) -> float:
+        """Bytes of the file as a share of the dense export's."""
+        return self.file_bytes / self.dense_file_bytes
+
+    def to_rich_table(self) -> Table:
+        """Lay out the layers as a table, with parity and file size in its caption."""
+        measured = "" if self.dense_file_measured else " (computed)"
+        caption = [
+            f"{check.engine}: relative error {check.relative_error:.1e} "
+            f"at batch {', '.join(map(str, check.batches))}"
+            for check in self.parity
+        ]
+        caption += [f"not checked: {line}" for line in self.not_checked]
+        caption.append(
+            f"file {_size(self.file_bytes)}, dense {_size(self.dense_file_bytes)}{measured}, "
+            f"ratio {self.size_ratio:.3f}"
+        )
+        caption += [f"fused: {line}" for line in self.fused]
+        caption += self.notes
+        return layer_table(self.layers, title=f"Export to {self.path}", caption="\n".join(caption))
+
+    def to_json(self) -> str:
+        """Write all fields, with the derived ratios, as a JSON object."""
+        derived = {"parity_error": self.parity_error, "size_ratio": self.size_ratio}
+        return json.dumps(asdict(self) | derived, indent=2)
+
+
+def layer_table(layers: tuple[LayerReport, ...], *, title: str, caption: str = "") -> Table:
+    """Lay out layers as a rich table that fits into 80 columns."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        title=title,
+        caption=caption or None,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    table.add_column("layer", overflow="fold")
+    # Padding matters where it exists, and then its column is worth the room.
+    padded = any(layer.padding for layer in layers)
+    for header in ("shape", "sparsity", "active", "fan-in", *["padding"] * padded, "bytes"):
+        table.add_column(header, justify="right", no_wrap=True)
+    table.add_column("form", min_width=16, overflow="fold")
+    for layer in layers:
+        separator = " " if layer.decision == "condensed" else ": "
+        table.add_row(
+            layer.name.removesuffix(".weight"),
+            "×".join(map(str, layer.shape)),
+            f"{layer.sparsity:.1%}",
+            f"{layer.active}/{layer.shape[0]}",
+            str(layer.fan_in),
+            *[str(layer.padding)] * padded,
+            _size(layer.bytes_in_file),
+            separator.join(filter(None, (layer.decision, layer.reason))),
+        )
+    return table
+
+
+def _size(count: int) -> str:
+    if count < 1000:
+        return f"{count} B"
+    for unit in ("kB", "MB"):
+        count /= 1000
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+    return f"{count / 1000:.3g} GB"

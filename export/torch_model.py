@@ -1,0 +1,161 @@
+"""A private copy of the user's model, ready for export, and the inputs to try it on."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedTensorMixin
+from torch.utils import _pytree as pytree
+
+from .errors import ExportError
+from .layer_plan import LayerPlan
+from .modules import CondensedLinear
+from .verify import Case
+
+CHECK_BATCH = 3
+"""Batch of the random inputs of the parity check; it is made beside 1 and the example's own."""
+
+
+def eval_copy(model: nn.Module) -> nn.Module:
+    """Copy the model to the CPU in eval mode. The original keeps its mode, device and buffers.
+
+    Parameters are shared with the model where it lies on the CPU already: an export only reads
+    them, and a second copy of a large model may not fit.
+
+    Raises:
+        ExportError: a tensor that cannot be exported, by name, or a model that cannot be copied.
+
+    """
+    memo: dict[int, Tensor] = {}
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        _require_exportable(name, tensor)
+        if isinstance(tensor, nn.Parameter):
+            on_cpu = tensor.device.type == "cpu"
+            memo[id(tensor)] = tensor if on_cpu else nn.Parameter(tensor.detach().cpu(), False)
+        else:
+            memo[id(tensor)] = tensor.detach().cpu().clone()
+    try:
+        return copy.deepcopy(model, memo).eval()
+    except Exception as error:
+        raise ExportError(
+            f"the model cannot be copied: {error}. A layer pruned with torch.nn.utils.prune holds "
+            "such a weight; make it permanent with torch.nn.utils.prune.remove(module, 'weight')"
+        ) from error
+
+
+def _require_exportable(name: str, tensor: Tensor) -> None:
+    if isinstance(tensor, UninitializedTensorMixin):
+        raise ExportError(f"{name} is not initialised; run the model once before the export")
+    if tensor.device.type == "meta":
+        raise ExportError(f"{name} lies on the meta device; load its values before the export")
+    if tensor.layout != torch.strided:
+        raise ExportError(
+            f"{name} has the layout {tensor.layout}; convert it with .to_dense() before the "
+            "export, its zeros are found again"
+        )
+    floating = tensor.is_floating_point() or tensor.is_complex()
+    if floating and tensor.dtype != torch.float32:
+        raise ExportError(
+            f"{name} is {str(tensor.dtype).removeprefix('torch.')}; float32 models only can be "
+            "exported, call model.float() on a copy first"
+        )
+
+
+def as_inputs(example: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Take the example as a tuple of CPU tensors with a batch of at least two.
+
+    torch.export takes a dimension of size one for a constant, so a single sample is repeated.
+
+    Raises:
+        ExportError: something else than tensors, or tensors without a common batch.
+
+    """
+    inputs = (example,) if isinstance(example, Tensor) else tuple(example)
+    if not inputs or not all(isinstance(tensor, Tensor) for tensor in inputs):
+        raise ExportError("example_input must be a tensor, or a tuple of the model's input tensors")
+    batches = {tensor.shape[0] if tensor.ndim else None for tensor in inputs}
+    if len(batches) != 1 or batches & {None, 0}:
+        shapes = ", ".join(str(list(tensor.shape)) for tensor in inputs)
+        raise ExportError(
+            f"the inputs have the shapes {shapes}; each needs the same first dimension, the batch, "
+            "with at least one sample"
+        )
+    inputs = tuple(tensor.detach().cpu() for tensor in inputs)
+    if batches == {1}:
+        inputs = tuple(tensor.repeat(2, *[1] * (tensor.ndim - 1)) for tensor in inputs)
+    return inputs
+
+
+def run_cases(model: nn.Module, inputs: tuple[Tensor, ...]) -> list[Case]:
+    """Compute the model on the example, its first sample, and random inputs.
+
+    Random inputs are drawn evenly from the range of the example, so that a model which takes
+    logarithms or roots stays in its domain; integers and constant inputs are handled by
+    :func:`_random_like`.
+
+    Raises:
+        ExportError: the model does not run on the example, or gives something that is not finite.
+
+    """
+    generator = torch.Generator().manual_seed(0)
+    first = tuple(tensor[:1] for tensor in inputs)
+    drawn = tuple(_random_like(tensor, generator) for tensor in inputs)
+    return [_run(model, batch) for batch in (inputs, first, drawn)]
+
+
+def _random_like(example: Tensor, generator: torch.Generator) -> Tensor:
+    """Make a batch of three, even over the example's range; of integers, samples of it.
+
+    A constant example (often zeros) says nothing about the range; it becomes standard normal.
+    """
+    if not example.is_floating_point():
+        return example[torch.arange(CHECK_BATCH) % len(example)]
+    shape = (CHECK_BATCH, *example.shape[1:])
+    low, high = (example.min(), example.max()) if example.numel() else (0.0, 0.0)
+    if low == high:
+        return torch.randn(shape, generator=generator, dtype=example.dtype)
+    return low + (high - low) * torch.rand(shape, generator=generator)
+
+
+def _run(model: nn.Module, inputs: tuple[Tensor, ...]) -> Case:
+    try:
+        with torch.no_grad():
+            # Clones: a model that starts with an in-place operation would change its inputs.
+            result = model(*(tensor.clone() for tensor in inputs))
+    except Exception as error:
+        shapes = ", ".join(str(list(tensor.shape)) for tensor in inputs)
+        raise ExportError(
+            f"the model does not run on inputs of the shapes {shapes}: {error}"
+        ) from error
+    outputs = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+    if not outputs:
+        raise ExportError(f"the model returns no tensor but {type(result).__name__}")
+    for position, output in enumerate(outputs):
+        if not torch.isfinite(output).all():
+            raise ExportError(
+                f"output {position} of the model is not finite on the check's inputs, so nothing "
+                "can be compared; pass an example_input with realistic values"
+            )
+    return Case(_arrays(inputs), _arrays(outputs))
+
+
+def _arrays(tensors: Sequence[Tensor]) -> tuple[np.ndarray, ...]:
+    return tuple(tensor.contiguous().numpy() for tensor in tensors)
+
+
+def replace_layers(model: nn.Module, plans: Sequence[LayerPlan]) -> nn.Module:
+    """Put a :class:`CondensedLinear` wherever a planned module stands, under all its names."""
+    condensed = {
+        id(model.get_submodule(plan.module_name)): CondensedLinear(plan.weight, name=plan.layer)
+        for plan in plans
+        if plan.weight is not None
+    }
+    for module in list(model.modules()):
+        for key, child in module._modules.items():
+            if id(child) in condensed:
+                module._modules[key] = condensed[id(child)]
+    return condensed.get(id(model), model)

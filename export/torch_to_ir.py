@@ -1,0 +1,122 @@
+"""A torch module as an onnx-ir model, its condensed layers as nodes of our domain."""
+
+from __future__ import annotations
+
+import warnings
+
+import onnx_ir as ir
+import torch
+from onnx import TensorProto, defs, helper
+from onnxscript import opset18
+from onnxscript import values as script
+from torch import Tensor, nn
+
+from .errors import ExportError
+from .modules import OPERATOR
+from .onnx_op import no_residual
+from .onnx_schema import CONDENSED_GEMM, DOMAIN, DOMAIN_VERSION, condensed_gemm_schema
+from .passes.name_layers import LAYER
+
+BATCH = "batch"
+"""Name of the dynamic first dimension of every input."""
+
+
+def torch_to_ir(
+    model: nn.Module, inputs: tuple[Tensor, ...], output_names: list[str], opset: int
+) -> ir.Model:
+    """Export ``model`` (in eval mode, on the CPU) with a dynamic batch.
+
+    Args:
+        model: may hold :class:`CondensedLinear`.
+        inputs: example inputs of a batch of at least two, since torch.export takes a size of one
+            for a constant.
+        output_names: names of the outputs, in order.
+        opset: version of the standard operators.
+
+    Raises:
+        ExportError: torch cannot export the model, or not in this opset.
+
+    """
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    # The fast path of TransformerEncoderLayer reads `weight` of its linear layers.
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with warnings.catch_warnings():
+            # Several inputs share the batch on purpose.
+            warnings.filterwarnings("ignore", message=f".*axis name: {BATCH} will not be used")
+            program = torch.onnx.export(
+                model,
+                inputs,
+                dynamo=True,
+                dynamic_shapes=tuple({0: BATCH} for _ in inputs),
+                output_names=output_names,
+                opset_version=opset,
+                custom_translation_table={OPERATOR: _translate},
+                verbose=False,
+            )
+    except Exception as error:
+        raise ExportError(_explain(error)) from error
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+    written = program.model.opset_imports.get("")
+    if written != opset:
+        raise ExportError(
+            f"torch wrote opset {written} where {opset} was asked for: an operator of the model "
+            f"has no form in it; choose another opset"
+        )
+    return program.model
+
+
+def _schema_with_layer() -> defs.OpSchema:
+    """Our schema with the attribute that carries the layer's name through the exporter."""
+    ours = condensed_gemm_schema()
+    kind = defs.OpSchema.Attribute(LAYER, helper.make_attribute(LAYER, ""), "")
+    return defs.OpSchema(
+        ours.name,
+        ours.domain,
+        ours.since_version,
+        inputs=ours.inputs,
+        outputs=ours.outputs,
+        type_constraints=[
+            (t.type_param_str, t.allowed_type_strs, "") for t in ours.type_constraints
+        ],
+        attributes=[*ours.attributes.values(), kind],
+    )
+
+
+_OP = script.Op(script.Opset(DOMAIN, DOMAIN_VERSION), CONDENSED_GEMM, _schema_with_layer())
+
+
+def _translate(x, values, indices, bias, rows, in_features: int, out_features: int, layer: str):
+    residual = opset18.Constant(
+        value=helper.make_tensor("value", TensorProto.FLOAT, [1], no_residual())
+    )
+    return _OP(
+        x,
+        values,
+        indices,
+        bias,
+        rows,
+        residual,
+        in_features=in_features,
+        out_features=out_features,
+        layer=layer,
+    )
+
+
+def _explain(error: BaseException) -> str:
+    """Name the cause at the bottom of torch's chain of errors, and the remedy if known."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = f"torch could not export the model: {type(error).__name__}: {str(error).strip()}"
+    if isinstance(error, AttributeError) and "CondensedLinear" in text:
+        text += (
+            "; a module reads the weight of a condensed layer past its forward. Leave that layer "
+            "out of `masks` to keep it dense"
+        )
+    elif "Constraints violated" in text or "specialized" in text.lower():
+        text += (
+            "; the first dimension of every input has to be a batch of any size, and the model "
+            "computes with it as a constant"
+        )
+    return text

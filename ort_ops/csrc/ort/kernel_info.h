@@ -1,0 +1,53 @@
+// What a node of the graph says at session creation.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ort/abi.h"
+#include "ort/runtime.h"
+#include "ort/tensor.h"
+
+namespace fanin::ort {
+
+// An input as the graph declares it.
+struct InputInfo {
+  ElementType type = kUndefined;
+  std::vector<int64_t> dims;  // -1 where symbolic; empty for a scalar and for an unknown rank
+
+  Shape shape() const { return {dims.data(), dims.size()}; }
+};
+
+class KernelInfo {
+ public:
+  KernelInfo(const Runtime& runtime, const OrtKernelInfo* info) : runtime_(runtime), info_(info) {}
+
+  const OrtKernelInfo* get() const { return info_; }
+
+  // "CondensedGemm node 'name'"; a node without name is told by its output.
+  std::string node(const char* op) const;
+
+  InputInfo input(size_t index) const;
+
+  // The value of an input that cannot change over the session's life; null for any other.
+  const OrtValue* constant(size_t index) const;
+
+  // Throws Error if the attribute is absent or of another type.
+  int64_t int_attribute(const char* name) const;
+
+  // The default where the attribute is absent. Throws Error if it is of another type.
+  float float_attribute(const char* name, float otherwise) const;
+
+  // One warning in the session's log.
+  void warn(const std::string& message) const;
+
+ private:
+  // Whether the attribute exists with a type other than the one that was asked for.
+  bool has_other_type(const char* name) const;
+
+  const Runtime& runtime_;
+  const OrtKernelInfo* info_;
+};
+
+}  // namespace fanin::ort

@@ -1,0 +1,21 @@
+// The ONNX Runtime that loaded us. A process may hold more than one (Python's and an
+// application's).
+#pragma once
+
+#include <string>
+
+#include "ort/abi.h"
+
+namespace fanin::ort {
+
+struct Runtime {
+  Api api;
+  // Slots above kApiVersion exist: a kernel can read its session's configuration and a tensor's
+  // shape without allocating.
+  bool has_api_24;
+
+  // Throws Error, with a sentence for the user, if the runtime is older than kApiVersion.
+  static Runtime of(const OrtApiBase& base);
+};
+
+}  // namespace fanin::ort

@@ -1,0 +1,100 @@
+"""The operators' definition in float64 NumPy: the oracle that kernels are compared with."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+# Products that are held at once, about 64 MB.
+_BLOCK = 1 << 23
+
+
+def condensed_gemm(
+    x: ArrayLike,
+    values: ArrayLike,
+    indices: ArrayLike,
+    bias: ArrayLike,
+    rows: ArrayLike,
+    residual: ArrayLike | None = None,
+    *,
+    in_features: int,
+    out_features: int,
+    clip_min: float = -np.inf,
+    clip_max: float = np.inf,
+) -> NDArray[np.float64]:
+    """Compute ``ai.fanin::CondensedGemm`` version 1 in float64.
+
+    ``y[..., r] = clip(bias[r] + sum_j values[i, j] * x[..., indices[i, j]] + residual[..., r])``
+    with ``r = rows[i]``, and ``clip(bias + residual)`` for the outputs that ``rows`` does not list.
+    Only true entries enter the sum: padding (an index equal to its predecessor in the row) is
+    skipped, so that a NaN or Inf in ``x`` reaches exactly the outputs that hold a weight on it. NaN
+    passes the clip.
+
+    Args:
+        x: ``[..., in_features]``, at least one dimension.
+        values: ``[active, fan_in]``.
+        indices: ``[active, fan_in]`` integers, increasing over the true entries of a row.
+        bias: ``[out_features]``.
+        rows: ``[active]`` integers, strictly increasing.
+        residual: the shape of the result, or None.
+        in_features: size of the last dimension of ``x``.
+        out_features: size of the last dimension of the result.
+        clip_min: lower bound of the result.
+        clip_max: upper bound of the result.
+
+    Returns:
+        ``[..., out_features]``.
+
+    Raises:
+        ValueError: shapes that do not fit each other.
+
+    """
+    x = np.asarray(x, np.float64)
+    values = np.asarray(values, np.float64)
+    indices = np.asarray(indices).astype(np.int64)
+    bias = np.asarray(bias, np.float64)
+    rows = np.asarray(rows).astype(np.int64)
+    _check_shapes(x, values, indices, bias, rows, in_features, out_features)
+
+    flat = x.reshape(-1, in_features)
+    true_entry = np.ones(indices.shape, bool)
+    true_entry[:, 1:] = indices[:, 1:] != indices[:, :-1]
+
+    y = np.tile(bias, (len(flat), 1))
+    active, fan_in = values.shape
+    step = max(1, _BLOCK // max(1, len(flat) * fan_in))
+    for start in range(0, active, step):
+        block = slice(start, start + step)
+        products = np.where(true_entry[block], values[block] * flat[:, indices[block]], 0.0)
+        y[:, rows[block]] += products.sum(axis=-1)
+    y = y.reshape(*x.shape[:-1], out_features)
+
+    if residual is not None:
+        residual = np.asarray(residual, np.float64)
+        if residual.shape != y.shape:
+            raise ValueError(f"residual has shape {residual.shape}, the result has {y.shape}")
+        y = y + residual
+    y = np.where(y < clip_min, clip_min, y)
+    return np.where(y > clip_max, clip_max, y)
+
+
+def _check_shapes(
+    x: NDArray[np.float64],
+    values: NDArray[np.float64],
+    indices: NDArray[np.int64],
+    bias: NDArray[np.float64],
+    rows: NDArray[np.int64],
+    in_features: int,
+    out_features: int,
+) -> None:
+    if x.ndim == 0 or x.shape[-1] != in_features:
+        raise ValueError(f"x has shape {x.shape}, it must be [..., {in_features}]")
+    if values.ndim != 2 or indices.shape != values.shape:
+        raise ValueError(
+            f"values has shape {values.shape} and indices {indices.shape}; "
+            "both must be [active, fan_in]"
+        )
+    if rows.shape != values.shape[:1]:
+        raise ValueError(f"rows has shape {rows.shape}, it must be {values.shape[:1]}")
+    if bias.shape != (out_features,):
+        raise ValueError(f"bias has shape {bias.shape}, it must be ({out_features},)")

@@ -1,0 +1,75 @@
+"""Small models for the deploy tests, made with onnx alone so that unsound ones can be made too."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+WEIGHTS = {
+    "values": np.array([[1, 2], [3, 4], [5, 6]], np.float32),
+    "indices": np.array([[0, 1], [1, 2], [0, 3]], np.uint16),
+    "bias": np.array([0.5, 0, -1, 0], np.float32),
+    "rows": np.array([0, 1, 3], np.int32),
+    "residual": np.zeros(1, np.float32),
+}
+
+
+def _condensed_model(
+    *, domain="ai.fanin", op_type="CondensedGemm", opset_import=True, node="fc1", **weights
+):
+    arrays = {**WEIGHTS, **weights}
+    nodes = [
+        helper.make_node(
+            op_type, ["X", *arrays], ["Y"], name=node, domain=domain, in_features=4, out_features=4
+        )
+    ]
+    opsets = [helper.make_opsetid("", 20)]
+    if opset_import and domain:
+        opsets.append(helper.make_opsetid(domain, 1))
+    return _model(nodes, arrays, opsets)
+
+
+def _dense_model(*, noise=0.0, out="Y"):
+    weight = np.zeros((4, 4), np.float32)
+    for row, columns, values in zip(
+        WEIGHTS["rows"], WEIGHTS["indices"], WEIGHTS["values"], strict=True
+    ):
+        weight[row, columns] = values
+    arrays = {"W": weight + np.float32(noise), "bias": WEIGHTS["bias"]}
+    nodes = [helper.make_node("Gemm", ["X", "W", "bias"], [out], name="fc1", transB=1)]
+    return _model(nodes, arrays, [helper.make_opsetid("", 20)], out)
+
+
+def _model(nodes, arrays, opsets, out="Y"):
+    graph = helper.make_graph(
+        nodes,
+        "test",
+        [helper.make_tensor_value_info("X", TensorProto.FLOAT, ["batch", 4])],
+        [helper.make_tensor_value_info(out, TensorProto.FLOAT, ["batch", 4])],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+@pytest.fixture
+def save_condensed(tmp_path):
+    """Save a model of one CondensedGemm (4 → 4, neuron 2 ablated) with changes; gives its path."""
+
+    def save(name="model.onnx", **changes) -> Path:
+        onnx.save(_condensed_model(**changes), tmp_path / name)
+        return tmp_path / name
+
+    return save
+
+
+@pytest.fixture
+def save_dense(tmp_path):
+    """Save the same layer as a dense Gemm; ``noise`` is added to every weight."""
+
+    def save(name="model.dense.onnx", **changes) -> Path:
+        onnx.save(_dense_model(**changes), tmp_path / name)
+        return tmp_path / name
+
+    return save

@@ -1,0 +1,107 @@
+"""bench_layer on tiny shapes, and the weights that it makes."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from fanin.deploy.bench import BenchLayerSpec, RequirementError, bench_layer
+from fanin.deploy.bench import layer as layer_module
+from fanin.deploy.bench.layer import random_weight
+
+TINY = {"in_features": 24, "out_features": 10, "rounds": 3, "turn": 1e-3}
+
+
+def test_every_case_has_all_engines_right_and_compared_with_dense():
+    spec = BenchLayerSpec(
+        **TINY,
+        sparsities=(0.5, 0.9),
+        batches=(1, 5),
+        ablated=0.2,
+        engines=("dense", "condensed", "fallback"),
+    )
+    result = bench_layer(spec)
+    assert [(case.sparsity, case.batch) for case in result.cases] == [
+        (0.5, 1),
+        (0.5, 5),
+        (0.9, 1),
+        (0.9, 5),
+    ]
+    for case in result.cases:
+        assert [engine.name for engine in case.engines] == ["dense", "condensed", "fallback"]
+        assert [engine.excluded for engine in case.engines] == [None] * 3
+        assert all(engine.error_after <= 1e-5 for engine in case.engines)
+        assert case.null.excluded is None
+        assert case.null.form == "Slice"
+        assert [one.engine for one in case.comparisons] == ["condensed", "fallback"]
+        assert case.facts["active"] == 8
+        assert case.facts["kernel"]
+    half, tenth = result.cases[0].facts, result.cases[2].facts
+    assert (half["fan_in"], tenth["fan_in"]) == (15, 3)
+    assert half["sparsity_achieved"] == pytest.approx(1 - 15 * 8 / 240)
+    assert half["dense_bytes"] == 4 * (240 + 10)
+
+
+def test_wider_outputs_than_inputs_work_too():
+    spec = BenchLayerSpec(10, 24, (0.8,), (2,), rounds=2, turn=1e-3)
+    (case,) = bench_layer(spec).cases
+    assert case.null.form == "Pad"
+    assert case.engine("condensed").excluded is None
+
+
+def test_the_weight_is_constant_fan_in_with_the_asked_ablation():
+    spec = BenchLayerSpec(30, 20, (0.9,), ablated=0.25)
+    weight, bias = random_weight(spec, 0.9)
+    counts = np.count_nonzero(weight, axis=1)
+    assert sorted(set(counts)) == [0, spec.fan_in(0.9)]
+    assert np.count_nonzero(counts) == 15
+    assert np.count_nonzero(weight) == 60
+    assert bias.shape == (20,)
+    assert weight.dtype == bias.dtype == np.float32
+
+
+def test_the_seed_decides_the_weight():
+    spec = BenchLayerSpec(30, 20, (0.9,))
+    same = random_weight(spec, 0.9)[0]
+    np.testing.assert_array_equal(random_weight(spec, 0.9)[0], same)
+    other = random_weight(BenchLayerSpec(30, 20, (0.9,), seed=1), 0.9)[0]
+    assert (other != same).any()
+
+
+def test_a_wrong_kernel_is_excluded_and_dense_still_reported(monkeypatch):
+    sample = layer_module._sample
+
+    def other_bias(spec, weight, bias, batch, seed):
+        return sample(spec, weight, bias + 1, batch, seed)
+
+    monkeypatch.setattr(layer_module, "_sample", other_bias)
+    (case,) = bench_layer(BenchLayerSpec(**TINY, sparsities=(0.5,))).cases
+    assert all("output 0 is wrong" in engine.excluded for engine in case.engines)
+    assert case.comparisons == ()
+    assert case.null.excluded is None
+
+
+def test_a_missing_onnx_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(RequirementError, match=r"onnx is not installed.*fanin\[bench\]"):
+        bench_layer(BenchLayerSpec(**TINY, sparsities=(0.5,)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"in_features": 0}, "in_features is 0"),
+        ({"sparsities": ()}, "no sparsities"),
+        ({"sparsities": (1.0,)}, r"sparsity 1\.0 is not in"),
+        ({"sparsities": (0.999,)}, "0 of 24 inputs"),
+        ({"sparsities": (0.1,), "ablated": 0.5}, "43 of 24 inputs"),
+        ({"ablated": 1.0}, "ablated is"),
+        ({"batches": (0,)}, "batches are"),
+        ({"threads": 0}, "threads is 0"),
+        ({"engines": ("condensed",)}, "dense comes first"),
+        ({"engines": ("dense", "magic")}, "unknown engines"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        BenchLayerSpec(**{**TINY, "sparsities": (0.5,), **changes})

@@ -1,0 +1,136 @@
+"""bench_model on two tiny models."""
+
+import numpy as np
+import onnx
+import pytest
+
+from fanin.deploy import SessionError
+from fanin.deploy.bench import BenchModelSpec, bench_model
+
+QUICK = {"rounds": 3, "turn": 1e-3}
+
+
+def test_dense_and_condensed_are_compared_at_each_batch(save_condensed, save_dense):
+    model = save_condensed()
+    save_dense()
+    told = []
+    spec = BenchModelSpec(model, batches=(1, 3), **QUICK)
+    result = bench_model(spec, progress=lambda title, share: told.append((title, share)))
+    assert told == [("batch 1", 0), ("batch 3", 0.5)]
+    assert [case.batch for case in result.cases] == [1, 3]
+    for case in result.cases:
+        assert [engine.name for engine in case.engines] == ["dense", "condensed"]
+        assert all(engine.excluded is None for engine in case.engines)
+        assert case.engine("condensed").error_after <= 1e-6
+        (comparison,) = case.comparisons
+        assert (comparison.baseline, comparison.engine) == ("dense", "condensed")
+        assert comparison.run_ratio.count == 3
+        assert comparison.op_ratio is None
+        assert case.facts["condensed_nodes"] == 1
+        assert case.facts["condensed_bytes"] == model.stat().st_size
+        assert case.facts["size_ratio"] == pytest.approx(
+            model.stat().st_size / model.with_suffix(".dense.onnx").stat().st_size
+        )
+
+
+def test_external_data_counts_as_file_size(save_condensed, save_dense):
+    model = save_condensed()
+    dense = save_dense()
+    onnx.save(
+        onnx.load(dense), dense, save_as_external_data=True, location="w.data", size_threshold=0
+    )
+    (case,) = bench_model(BenchModelSpec(model, **QUICK)).cases
+    expected = dense.stat().st_size + (dense.parent / "w.data").stat().st_size
+    assert case.facts["dense_bytes"] == expected
+
+
+def test_file_names_but_no_folders_enter_the_result(save_condensed, save_dense):
+    model = save_condensed()
+    save_dense()
+    result = bench_model(BenchModelSpec(model, **QUICK))
+    assert str(model.parent) not in str(result.to_dict())
+    assert result.spec["model"] == "model.onnx"
+
+
+def test_models_that_differ_by_more_than_rounding_give_no_ratio(save_condensed, save_dense):
+    model = save_condensed()
+    save_dense(noise=0.01)
+    (case,) = bench_model(BenchModelSpec(model, **QUICK)).cases
+    assert case.engine("dense").excluded is None
+    assert "output 0 is wrong" in case.engine("condensed").excluded
+    assert case.comparisons == ()
+
+
+def test_a_missing_baseline_names_the_option_that_makes_it(save_condensed):
+    with pytest.raises(SessionError, match=r"model\.dense\.onnx.*fanin export --dense-baseline"):
+        bench_model(BenchModelSpec(save_condensed()))
+
+
+def test_a_baseline_may_be_named(save_condensed, save_dense):
+    spec = BenchModelSpec(save_condensed(), dense=save_dense("other.onnx"), **QUICK)
+    assert bench_model(spec).spec["dense"] == "other.onnx"
+
+
+def test_a_missing_model_is_the_session_error(tmp_path):
+    with pytest.raises(SessionError, match="no such file"):
+        bench_model(BenchModelSpec(tmp_path / "none.onnx"))
+
+
+def test_a_dense_model_has_nothing_to_compare(save_dense):
+    path = save_dense()
+    with pytest.raises(SessionError, match=r"no ai\.fanin node"):
+        bench_model(BenchModelSpec(path, dense=path))
+
+
+def test_a_baseline_of_another_model_is_refused(save_condensed, save_dense):
+    spec = BenchModelSpec(save_condensed(), dense=save_dense(out="Z"))
+    with pytest.raises(SessionError, match="inputs and outputs are"):
+        bench_model(spec)
+
+
+def fix_dimension(path, at, value):
+    model = onnx.load(path)
+    for info in (*model.graph.input, *model.graph.output):
+        dimension = info.type.tensor_type.shape.dim[at]
+        if isinstance(value, int):
+            dimension.dim_value = value
+        else:
+            dimension.dim_param = value
+    onnx.save(model, path)
+
+
+def test_a_fixed_batch_allows_only_itself(save_condensed, save_dense):
+    model, dense = save_condensed(), save_dense()
+    for path in (model, dense):
+        fix_dimension(path, 0, 2)
+    assert bench_model(BenchModelSpec(model, batches=(2,), **QUICK)).cases[0].batch == 2
+    with pytest.raises(SessionError, match="fixed batch of 2"):
+        bench_model(BenchModelSpec(model, batches=(1,), **QUICK))
+
+
+def test_a_second_free_dimension_is_refused(save_condensed, save_dense):
+    model, dense = save_condensed(), save_dense()
+    for path in (model, dense):
+        fix_dimension(path, 1, "features")
+    with pytest.raises(SessionError, match="only its first dimension"):
+        bench_model(BenchModelSpec(model, **QUICK))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("batches", ()), ("batches", (0,)), ("threads", 0), ("rounds", 0), ("tolerance", 0)],
+)
+def test_settings_that_make_no_sense_are_refused(name, value):
+    with pytest.raises(ValueError, match=name):
+        BenchModelSpec("m.onnx", **{name: value})
+
+
+def test_inputs_do_not_depend_on_anything_but_the_seed(save_condensed, save_dense):
+    model = save_condensed()
+    save_dense()
+    errors = [
+        bench_model(BenchModelSpec(model, seed=seed, **QUICK)).cases[0].engines[1].error_before
+        for seed in (3, 3)
+    ]
+    assert errors[0] == errors[1]
+    assert np.isfinite(errors[0])

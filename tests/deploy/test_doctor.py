@@ -1,0 +1,127 @@
+"""The doctor: all well here, and each broken piece found with its remedy."""
+
+import io
+import os
+import sys
+
+import numpy as np
+import onnxruntime
+import pytest
+from rich.console import Console
+
+from fanin import ort_ops
+from fanin.deploy import doctor
+from fanin.deploy.doctor import Check, checks_table, run_checks
+
+
+def finding(name):
+    found = {check.name: check for check in run_checks()}
+    assert found["Python"].ok  # one broken piece does not stop the others
+    check = found[name]
+    assert not check.ok
+    assert check.remedy
+    return check
+
+
+def test_a_sound_installation_passes_every_check(monkeypatch):
+    monkeypatch.delenv("FANIN_ISA", raising=False)
+    checks = run_checks()
+    assert [check for check in checks if not check.ok] == []
+    details = {check.name: check.detail for check in checks}
+    assert onnxruntime.__version__ in details["ONNX Runtime"]
+    assert details["op library"] == str(ort_ops.get_library_path())
+    assert "CPUExecutionProvider" in details["execution providers"]
+    assert "in force" in details["instruction sets"]
+    assert f"{len(os.sched_getaffinity(0))} of" in details["CPUs and threads"]
+
+
+def test_a_missing_onnxruntime(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert "pip install onnxruntime" in finding("ONNX Runtime").remedy
+    assert "not installed" in finding("CondensedGemm in a session").detail
+
+
+def test_an_old_onnxruntime(monkeypatch):
+    monkeypatch.setattr(onnxruntime, "__version__", "1.16.3")
+    assert "too old" in finding("ONNX Runtime").detail
+
+
+def test_two_wheels_of_onnxruntime(monkeypatch):
+    wheels = {"onnxruntime": "1.30.0", "onnxruntime-gpu": "1.30.0"}
+    monkeypatch.setattr(doctor, "installed_distributions", lambda: wheels)
+    assert "both installed" in finding("ONNX Runtime").detail
+
+
+def test_a_missing_library(monkeypatch):
+    def missing():
+        raise FileNotFoundError("no libfanin_ort_ops.so")
+
+    monkeypatch.setattr(ort_ops, "get_library_path", missing)
+    assert "no libfanin_ort_ops.so" in finding("op library").detail
+    assert "op library is missing" in finding("CondensedGemm in a session").detail
+
+
+def test_a_library_for_another_system(monkeypatch, tmp_path):
+    (tmp_path / "lib.so").write_bytes(b"\x7fELF rubbish")
+    monkeypatch.setattr(ort_ops, "get_library_path", lambda: tmp_path / "lib.so")
+    assert "does not load" in finding("op library").detail
+    assert not {check.name: check for check in run_checks()}["registration"].ok
+
+
+def test_another_library_in_its_place(monkeypatch):
+    monkeypatch.setattr(ort_ops, "get_library_path", lambda: "libm.so.6")
+    assert "does not export RegisterCustomOps" in finding("op library").detail
+
+
+def test_a_kernel_that_computes_something_else(monkeypatch):
+    monkeypatch.setattr(doctor, "EXPECTED", np.zeros((1, 4), np.float32))
+    check = finding("CondensedGemm in a session")
+    assert "it computes [[-1.5, 4.5, 2.0, -4.5]]" in check.detail
+    assert "FANIN_ISA=scalar" in check.remedy
+
+
+def test_an_isa_that_this_cpu_lacks(monkeypatch):
+    monkeypatch.setenv("FANIN_ISA", "neon")
+    check = finding("instruction sets")
+    assert "neon" in check.detail
+    assert "Unset FANIN_ISA" in check.remedy
+    assert not {check.name: check for check in run_checks()}["CondensedGemm in a session"].ok
+
+
+def test_the_isa_in_force_and_who_asked_for_it(monkeypatch):
+    monkeypatch.setenv("FANIN_ISA", "scalar")
+    details = {check.name: check.detail for check in run_checks()}
+    assert "in force: scalar (by FANIN_ISA=scalar)" in details["instruction sets"]
+
+
+def test_a_wrong_kernel_of_one_isa(monkeypatch):
+    from fanin.ort_ops import reference
+
+    wrong = lambda x, *_, out_features, **__: np.ones((len(x), out_features))  # noqa: E731
+    monkeypatch.setattr(reference, "condensed_gemm", wrong)
+    assert "kernel for batch 1 is wrong" in finding("kernels").detail
+
+
+def test_a_failure_that_nobody_thought_of(monkeypatch):
+    def fails():
+        raise ZeroDivisionError("odd")
+
+    monkeypatch.setattr(doctor, "available_cpus", fails)
+    assert finding("CPUs and threads").detail == "ZeroDivisionError: odd"
+
+
+def test_thread_variables_of_others_are_explained(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    details = {check.name: check.detail for check in run_checks()}
+    assert "OMP_NUM_THREADS=3 (onnxruntime does not read it)" in details["CPUs and threads"]
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_the_table_shows_verdict_detail_and_remedy(ok):
+    check = Check("op library", ok, "detail [not markup]", "" if ok else "do [this]")
+    console = Console(width=100, file=io.StringIO())
+    console.print(checks_table([check]))
+    text = console.file.getvalue()
+    assert ("ok" if ok else "FAIL") in text
+    assert "detail [not markup]" in text
+    assert ("→ do [this]" in text) is not ok

@@ -1,0 +1,34 @@
+"""What importing fanin.deploy costs a serving process."""
+
+import json
+import subprocess
+import sys
+
+HEAVY = ["torch", "onnxruntime", "onnx", "matplotlib", "rich"]
+
+
+def loaded_after(code):
+    tell = f"import json, sys; print(json.dumps([m for m in {HEAVY} if m in sys.modules]))"
+    command = [sys.executable, "-c", f"{code}; {tell}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_importing_deploy_loads_neither_torch_nor_onnxruntime():
+    assert loaded_after("import fanin.deploy") == []
+
+
+def test_importing_the_benchmarks_and_the_doctor_loads_neither_torch_nor_onnx():
+    loaded = loaded_after("import fanin.deploy.bench, fanin.deploy.doctor")
+    assert not {"torch", "onnx", "onnxruntime", "matplotlib"} & set(loaded)
+
+
+def test_opening_a_session_and_the_doctor_need_no_torch_and_no_onnx(save_condensed):
+    loaded = loaded_after(
+        "import sys; sys.modules['torch'] = sys.modules['onnx'] = None; "
+        "from fanin.deploy import open_session; from fanin.deploy.doctor import run_checks; "
+        f"open_session({str(save_condensed())!r}); run_checks(); "
+        "del sys.modules['torch'], sys.modules['onnx']"
+    )
+    assert loaded == ["onnxruntime"]

@@ -1,0 +1,114 @@
+"""Reading what an ONNX file says of itself, without onnx, whatever the bytes are."""
+
+import contextlib
+import mmap
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from fanin.deploy.model_file import ExternalTensor, ModelFileError, Node, read_model_file
+
+
+def model_with_a_subgraph():
+    def branch(name):
+        node = helper.make_node("Identity", ["X"], [name], name=f"in_{name}", domain="com.inner")
+        output = helper.make_tensor_value_info(name, TensorProto.FLOAT, [1])
+        return helper.make_graph([node], name, [], [output])
+
+    nodes = [
+        helper.make_node("Cast", ["X"], ["c"], name="cast", to=TensorProto.BOOL),
+        helper.make_node(
+            "If", ["c"], ["Y"], name="if", then_branch=branch("a"), else_branch=branch("b")
+        ),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("X", TensorProto.FLOAT, [1])],
+        [helper.make_tensor_value_info("Y", TensorProto.FLOAT, [1])],
+        [numpy_helper.from_array(np.ones(1000, np.float32), "W")],
+    )
+    function = helper.make_function(
+        "com.f", "Twice", ["a"], ["b"], [], [helper.make_opsetid("", 20)]
+    )
+    return helper.make_model(
+        graph,
+        functions=[function],
+        opset_imports=[helper.make_opsetid("", 20), helper.make_opsetid("com.inner", 3)],
+        ir_version=9,
+    )
+
+
+def test_nodes_of_subgraphs_opset_imports_and_functions_are_found(tmp_path):
+    path = tmp_path / "m.onnx"
+    onnx.save(model_with_a_subgraph(), path)
+    content = read_model_file(path)
+    assert sorted(content.nodes, key=lambda node: node.name) == [
+        Node("cast", "Cast", ""),
+        Node("if", "If", ""),
+        Node("in_a", "Identity", "com.inner"),
+        Node("in_b", "Identity", "com.inner"),
+    ]
+    assert content.opset_imports == {"": 20, "com.inner": 3}
+    assert content.functions == {("com.f", "Twice")}
+    assert content.external == []
+
+
+def test_external_tensors_are_found(tmp_path):
+    path = tmp_path / "m.onnx"
+    onnx.save(
+        model_with_a_subgraph(), path, save_as_external_data=True, location="w", size_threshold=0
+    )
+    assert read_model_file(path).external == [ExternalTensor("W", "w")]
+
+
+def test_subgraphs_nested_without_end_are_refused(tmp_path):
+    def field(number, content):
+        size, length = len(content), b""
+        while size > 127:
+            length += bytes([size & 127 | 128])
+            size >>= 7
+        return bytes([number << 3 | 2]) + length + bytes([size]) + content
+
+    graph = b""
+    for _ in range(200):
+        graph = field(1, field(5, field(6, graph)))
+    path = tmp_path / "m.onnx"
+    path.write_bytes(field(7, graph))
+    with pytest.raises(ModelFileError, match="nested"):
+        read_model_file(path)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_damaged_files_end_in_a_model_or_an_error(tmp_path_factory, data):
+    content = bytearray(model_with_a_subgraph().SerializeToString())
+    for _ in range(data.draw(st.integers(1, 5))):
+        at = data.draw(st.integers(0, len(content) - 1))
+        content[at] = data.draw(st.integers(0, 255))
+    content = content[: data.draw(st.integers(0, len(content)))]
+    path = tmp_path_factory.mktemp("damaged") / "m.onnx"
+    path.write_bytes(content)
+    # Any other exception, or an endless loop, fails the test.
+    with contextlib.suppress(ModelFileError):
+        read_model_file(path)
+
+
+def test_the_file_is_closed_again(tmp_path, monkeypatch):
+    opened = []
+    original = mmap.mmap
+
+    def spy(*arguments, **keywords):
+        opened.append(original(*arguments, **keywords))
+        return opened[-1]
+
+    monkeypatch.setattr(mmap, "mmap", spy)
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"\x00" * 10)
+    with pytest.raises(ModelFileError):
+        read_model_file(path)
+    assert [one.closed for one in opened] == [True]

@@ -1,0 +1,78 @@
+"""ONNX Runtime as an engine: bound in place, with the threads that it really has."""
+
+import sys
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from fanin.deploy.bench.engine import aligned_copy
+from fanin.deploy.bench.null_model import save_null_model
+from fanin.deploy.bench.ort_engine import OrtEngine, os_threads
+from fanin.deploy.model_file import read_model_file
+
+X = np.array([[1, 2, 3, 4], [-1, 0.5, 0, 2]], np.float32)
+Y = np.array([[5.5, 18, -1, 29], [0.5, 1.5, -1, 7]], np.float32)
+
+
+@pytest.fixture
+def engine(save_condensed):
+    engine = OrtEngine("condensed", "CondensedGemm", save_condensed(), 1, library=True)
+    yield engine
+    engine.close()
+
+
+def test_a_run_reads_the_present_content_of_the_inputs(engine):
+    x = aligned_copy(X)
+    engine.prepare({"X": x})
+    engine.run()
+    (output,) = engine.output()
+    np.testing.assert_allclose(output, Y, rtol=1e-6)
+    x[...] = 0
+    engine.run()
+    np.testing.assert_array_equal(engine.output()[0], [[0.5, 0, -1, 0]] * 2)
+
+
+def test_it_names_its_version(engine):
+    engine.prepare({"X": aligned_copy(X)})
+    assert engine.version == f"onnxruntime {onnxruntime.__version__}"
+
+
+def test_a_missing_input_is_named(engine):
+    with pytest.raises(RuntimeError, match="wants an input 'X'"):
+        engine.prepare({"x": aligned_copy(X)})
+
+
+def test_the_dense_engine_needs_no_library(save_dense):
+    engine = OrtEngine("dense", "Gemm", save_dense(), 1, library=False)
+    engine.prepare({"X": aligned_copy(X)})
+    engine.run()
+    np.testing.assert_allclose(engine.output()[0], Y, rtol=1e-6)
+    engine.close()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads are counted in /proc")
+@pytest.mark.parametrize("library", [True, False])
+@pytest.mark.filterwarnings("ignore:.*threads on.*CPUs")
+def test_threads_are_those_that_the_process_gained(save_condensed, save_dense, library):
+    path = save_condensed() if library else save_dense()
+    for threads in (1, 2, 3):
+        engine = OrtEngine("one", "form", path, threads, library=library)
+        engine.prepare({"X": aligned_copy(X)})
+        assert engine.threads == threads
+        engine.close()
+    assert os_threads() is not None
+
+
+@pytest.mark.parametrize(("out_features", "form"), [(3, "Slice"), (4, "Neg"), (9, "Pad")])
+def test_the_null_model_has_the_shapes_of_the_layer_and_is_not_folded(tmp_path, out_features, form):
+    path, optimised = tmp_path / "null.onnx", tmp_path / "optimised.onnx"
+    assert save_null_model(path, 2, 4, out_features) == form
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(optimised)
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, {"x": X})
+    assert y.shape == (2, out_features)
+    assert np.abs(y[:, : min(out_features, 4)]).tolist() == np.abs(X[:, :out_features]).tolist()
+    assert [node.op_type for node in read_model_file(optimised).nodes] == [form]

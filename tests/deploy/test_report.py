@@ -1,0 +1,262 @@
+"""results.json, results.md, results.png and the terminal's table, from made-up measurements."""
+
+import io
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from fanin.deploy.bench import RequirementError, report
+from fanin.deploy.bench.figure import _panels
+from fanin.deploy.bench.measure import Measurement, Timing, Warmup
+from fanin.deploy.bench.report import markdown, result_notes, result_table
+from fanin.deploy.bench.result import Result, make_case
+
+MACHINE = {
+    "host": "box",
+    "cpu": "Test CPU",
+    "cpus": 2,
+    "load_average": [0.5, 0.4, 0.3],
+    "onnxruntime": {"onnxruntime": "1.30.0"},
+    "kernels": {"isas": ["scalar", "avx2"], "isa_in_force": "avx2", "table": ["row"]},
+}
+
+
+def measured(name, *micros, excluded=None, steady=True):
+    return Measurement(
+        name=name,
+        version="onnxruntime 1.30.0",
+        form=f"form of {name}",
+        threads=1,
+        load_seconds=0.1,
+        first_run_seconds=1e-3,
+        warmup=Warmup(0.5, 100, steady),
+        repeats=50,
+        rounds_seconds=[micro * 1e-6 for micro in micros],
+        error_before=1e-7,
+        error_after=2e-7,
+        excluded=excluded,
+    )
+
+
+def layer_result(*cases):
+    return Result(
+        kind="layer",
+        title="Layer 3072 → 768, 1 thread",
+        created="2026-01-02T03:04:05+00:00",
+        seconds=12.0,
+        spec={"in_features": 3072, "batches": (1,)},
+        timing=Timing(rounds=3),
+        machine=MACHINE,
+        load_average_after=[1.0, 0.5, 0.4],
+        cases=cases,
+    )
+
+
+@pytest.fixture
+def result():
+    null = measured("null", 5, 5, 5)
+    return layer_result(
+        make_case(
+            "90 % sparse, batch 1",
+            1,
+            0.9,
+            {"fan_in": 307, "kernel": "k"},
+            [measured("dense", 105, 125, 115), measured("condensed", 25, 25, 27)],
+            null,
+        ),
+        make_case(
+            "99 % sparse, batch 1",
+            1,
+            0.99,
+            {"fan_in": 31, "kernel": "k"},
+            [
+                measured("dense", 105, 105, 105),
+                measured("condensed", 5, 6, 6, steady=False),
+                measured("fallback", excluded="OSError: no licence"),
+            ],
+            null,
+        ),
+    )
+
+
+def test_the_json_holds_everything_and_its_schema_version(result, tmp_path):
+    result.save(tmp_path)
+    data = json.loads((tmp_path / "results.json").read_text())
+    assert data["schema_version"] == 1
+    assert set(data) == {
+        "schema_version",
+        "kind",
+        "title",
+        "created",
+        "seconds",
+        "spec",
+        "timing",
+        "machine",
+        "load_average_after",
+        "cases",
+    }
+    assert data["timing"]["rounds"] == 3
+    assert data["machine"] == MACHINE
+    first, second = data["cases"]
+    assert set(first) == {
+        "title",
+        "batch",
+        "sparsity",
+        "facts",
+        "engines",
+        "null",
+        "comparisons",
+    }
+    assert set(first["engines"][0]) == {
+        "name",
+        "version",
+        "form",
+        "threads",
+        "load_seconds",
+        "first_run_seconds",
+        "warmup",
+        "repeats",
+        "rounds_seconds",
+        "run",
+        "op",
+        "error_before",
+        "error_after",
+        "excluded",
+    }
+    assert first["engines"][0]["rounds_seconds"] == pytest.approx([105e-6, 125e-6, 115e-6])
+    assert first["comparisons"][0]["op_ratio"]["median"] == pytest.approx(5)
+    assert first["comparisons"][0]["run_ratio"]["max"] == pytest.approx(5)
+    assert second["comparisons"][0]["op_ratio"] is None
+    assert "1 of 3 rounds" in second["comparisons"][0]["op_note"]
+    assert second["engines"][2]["excluded"] == "OSError: no licence"
+    assert second["engines"][2]["run"] is None
+
+
+def test_op_times_are_run_times_less_the_null_session_of_the_round(result):
+    dense = result.cases[0].engine("dense")
+    assert dense.run.median == pytest.approx(115e-6)
+    assert dense.op.median == pytest.approx(110e-6)
+
+
+def test_an_unknown_engine_is_a_key_error(result):
+    with pytest.raises(KeyError):
+        result.cases[0].engine("magic")
+
+
+def test_without_a_usable_null_session_there_is_no_op_time():
+    broken = measured("null", excluded="OSError: no")
+    case = make_case("c", 1, 0.9, {}, [measured("dense", 10), measured("condensed", 5)], broken)
+    assert case.engine("condensed").op is None
+    assert case.comparisons[0].op_ratio is None
+    assert case.comparisons[0].run_ratio.median == pytest.approx(2)
+
+
+def test_without_a_usable_baseline_there_are_no_ratios():
+    wrong = measured("dense", 10, excluded="WrongOutputError: x")
+    assert make_case("c", 1, 0.9, {}, [wrong, measured("condensed", 5)], None).comparisons == ()
+
+
+def test_the_markdown_has_the_table_the_notes_and_the_conditions(result):
+    text = markdown(result)
+    assert "| 90 % sparse, batch 1 | dense | 115 µs [105–125] | 110 µs [100–120] |" in text
+    assert "4.60× [4.20–5.00]" not in text.splitlines()[0]
+    assert "|  | condensed | 25.0 µs [25.0–27.0] |" in text
+    assert "in the noise" in text
+    assert "|  | fallback | excluded |" in text
+    assert "- cpu: Test CPU" in text
+    assert "fan_in 307" in text
+    for note in result_notes(result):
+        assert note in text
+
+
+def test_without_a_null_session_there_is_no_op_column(result):
+    engines = [measured("dense", 100, 110, 120), measured("condensed", 20, 20, 20)]
+    model = replace(result, kind="model", cases=(make_case("batch 1", 1, None, {}, engines, None),))
+    text = markdown(model)
+    assert "| case | engine | run | run speed-up | first run | error |" in text
+    assert "|  | condensed | 20.0 µs [20.0–20.0] | 5.50× [5.00–6.00] | 1.00 ms | 2e-07 |" in text
+    assert "noise" not in text
+    assert [column.header for column in result_table(model).columns] == [
+        "case",
+        "engine",
+        "run",
+        "run speed-up",
+    ]
+
+
+def test_the_notes_say_what_qualifies_the_numbers(result):
+    assert result_notes(result) == [
+        "99 % sparse, batch 1: condensed was not steady after 0.5 s of warm-up",
+        "99 % sparse, batch 1: fallback is excluded (OSError: no licence)",
+        "99 % sparse, batch 1: no op speed-up of condensed, since condensed took no longer than "
+        "the null session in 1 of 3 rounds",
+    ]
+
+
+def test_a_busy_machine_is_noted(result):
+    busy = replace(result, machine={**MACHINE, "load_average": [1.5, 1, 1]})
+    assert "load average 1.5 on 2 CPUs" in result_notes(busy)[0]
+    unknown = replace(result, machine={**MACHINE, "load_average": None})
+    assert result_notes(unknown) == result_notes(result)
+
+
+def test_the_terminal_table_fits_110_columns(result):
+    console = Console(width=110, file=io.StringIO())
+    console.print(result_table(result))
+    text = console.file.getvalue()
+    assert "…" not in text
+    assert "4.26× [4.20–5.00]" in text
+    assert "5.00× [" in text
+
+
+def test_the_figure_is_a_png_with_a_panel_per_batch(result, tmp_path):
+    result.save(tmp_path)
+    assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG\r\n")
+    ((title, places),) = _panels(result)
+    assert title == "batch 1"
+    assert [label for label, _ in places] == ["90 %", "99 %"]
+    assert set(places[0][1]) == {"run", "op"}
+    assert set(places[1][1]) == {"run"}  # its op ratio is in the noise
+
+
+def test_a_result_without_any_ratio_still_has_a_figure(tmp_path):
+    wrong = measured("dense", excluded="WrongOutputError: x")
+    result = layer_result(make_case("c", 1, 0.9, {}, [wrong, measured("condensed", 5)], None))
+    result.save(tmp_path)
+    assert (tmp_path / "results.png").stat().st_size > 1000
+
+
+def test_the_folder_is_made_and_old_files_are_replaced(result, tmp_path):
+    folder = tmp_path / "a" / "b"
+    first = result.save(folder)
+    second = result.save(str(folder))
+    assert first == second == [folder / f"results.{kind}" for kind in ("json", "md", "png")]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "results.json",
+        "results.md",
+        "results.png",
+    ]
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_rubbish(result, tmp_path, monkeypatch):
+    result.save(tmp_path)
+    before = (tmp_path / "results.md").read_text()
+
+    def fails(_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(report, "markdown", fails)
+    with pytest.raises(OSError, match="disk full"):
+        result.save(tmp_path)
+    assert (tmp_path / "results.md").read_text() == before
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_missing_matplotlib_is_named_before_anything_is_written(result, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(RequirementError, match="matplotlib is not installed"):
+        result.save(tmp_path / "new")
+    assert not (tmp_path / "new").exists()

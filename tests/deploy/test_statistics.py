@@ -1,0 +1,59 @@
+"""Spreads, ratios and the cases in which no ratio may be given."""
+
+import pytest
+
+from fanin.deploy.bench.statistics import Spread, compare
+
+US = 1e-6
+
+
+def micro(*values):
+    return [value * US for value in values]
+
+
+def test_spread_has_median_quartiles_and_range():
+    assert Spread.of([5, 1, 4, 2, 3]) == Spread(3, 2, 4, 1, 5, 5)
+    assert Spread.of([1, 2]) == Spread(1.5, 1.25, 1.75, 1, 2, 2)
+    assert Spread.of([7.0]).iqr == 0
+
+
+def test_no_values_are_refused():
+    with pytest.raises(ValueError, match="no values"):
+        Spread.of([])
+
+
+def test_ratios_are_taken_within_a_round():
+    # The machine slows down to a third in the last round: the ratio does not move.
+    result = compare(("dense", micro(100, 110, 300)), ("ours", micro(20, 22, 60)), None)
+    assert (result.run_ratio.min, result.run_ratio.median, result.run_ratio.max) == pytest.approx(
+        (5, 5, 5)
+    )
+    assert result.op_ratio is None
+    assert "no null session" in result.op_note
+
+
+def test_op_ratios_leave_the_null_session_of_their_round_out():
+    result = compare(("dense", micro(105, 106)), ("ours", micro(25, 26)), micro(5, 6))
+    assert (result.op_ratio.min, result.op_ratio.max) == pytest.approx((5, 5))
+    assert result.run_ratio.median == pytest.approx((105 / 25 + 106 / 26) / 2)
+    assert result.op_note is None
+
+
+def test_an_op_no_longer_than_the_null_session_gets_no_ratio():
+    result = compare(("dense", micro(105, 105, 105)), ("ours", micro(7, 7, 4.9)), micro(5, 5, 5))
+    assert result.op_ratio is None
+    assert "ours took no longer than the null session in 1 of 3 rounds" in result.op_note
+    assert result.run_ratio.median == pytest.approx(15)
+
+
+def test_an_op_within_the_noise_of_the_null_session_gets_no_ratio():
+    null = micro(5, 6, 7, 8, 9)
+    ours = micro(6, 7, 8, 9, 10)
+    result = compare(("dense", micro(105, 106, 107, 108, 109)), ("ours", ours), null)
+    assert result.op_ratio is None
+    assert "1.00 µs, is within the null session's noise (quartiles 2.00 µs apart)" in result.op_note
+
+
+def test_a_baseline_in_the_noise_counts_too():
+    result = compare(("dense", micro(5, 5)), ("ours", micro(9, 9)), micro(5, 5))
+    assert "dense took no longer" in result.op_note

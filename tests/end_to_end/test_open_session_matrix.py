@@ -1,0 +1,114 @@
+"""open_session and the doctor under every onnxruntime that we promise, without onnx and torch."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import onnx
+import pytest
+
+from fanin import deploy, ort_ops
+from fanin.export.onnx_op import condensed_layer_model
+
+from .test_version_matrix import LAYER, RELEASES, needs_old_python, python_of, weight_of
+
+pytestmark = pytest.mark.matrix
+
+# Prints the checks that fail, and what each model ends in.
+PROGRAM = """
+import json, sys
+from pathlib import Path
+import numpy as np, onnxruntime
+from fanin.deploy import SessionError, open_session
+from fanin.deploy.doctor import run_checks
+
+outcomes = {}
+for model in sorted(Path(sys.argv[1]).glob("*.onnx")):
+    options = onnxruntime.SessionOptions()
+    try:
+        for _ in range(2):
+            session = open_session(model, threads=1, options=options)
+        outcomes[model.stem] = session.run(None, {"x": np.ones((2, 400), np.float32)})[0].shape
+    except SessionError as error:
+        outcomes[model.stem] = [error.node, str(error)]
+failed = [f"{check.name}: {check.detail}" for check in run_checks() if not check.ok]
+print(json.dumps([failed, outcomes]))
+"""
+
+
+@pytest.fixture
+def package(tmp_path) -> Path:
+    """A folder to import fanin.deploy and fanin.ort_ops from, as a bare installation has them."""
+    root = tmp_path / "site"
+    (root / "fanin" / "ort_ops").mkdir(parents=True)
+    (root / "fanin" / "__init__.py").touch()
+    shutil.copytree(deploy.__path__[0], root / "fanin" / "deploy")
+    for folder in ort_ops.__path__:
+        for file in (*Path(folder).glob("*.py"), *Path(folder).glob("*.so")):
+            shutil.copy(file, root / "fanin" / "ort_ops")
+    return root
+
+
+@pytest.fixture
+def models(tmp_path) -> Path:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    model = condensed_layer_model(weight_of(LAYER), None)
+    onnx.save(model, folder / "sound.onnx")
+    del model.functions[:]
+    for name, domain in (("wrong-domain", "ai.fanim"), ("no-domain", "")):
+        model.graph.node[0].domain = domain
+        onnx.save(model, folder / f"{name}.onnx")
+    model = condensed_layer_model(weight_of(LAYER), None)
+    model.graph.node[0].input[4] = "bias"
+    onnx.save(model, folder / "wrong-type.onnx")
+    model.graph.node[0].input[4] = "rows"
+    in_features = next(one for one in model.graph.node[0].attribute if one.name == "in_features")
+    in_features.i = 7
+    onnx.save(model, folder / "unsound.onnx")
+    model.ir_version = 99
+    onnx.save(model, folder / "future.onnx")
+    onnx.save(model, folder / "data.onnx", save_as_external_data=True, location="gone")
+    (folder / "gone").unlink()
+    (folder / "garbage.onnx").write_bytes(b"garbage")
+    return folder
+
+
+def run_in(release: str, package: Path, models: Path) -> tuple[list[str], dict]:
+    done = subprocess.run(
+        [python_of(release), "-c", PROGRAM, models],
+        env={"PYTHONPATH": str(package)},
+        cwd=models,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_sessions_open_errors_explain_and_the_doctor_is_content(release, package, models):
+    failed, outcomes = run_in(release, package, models)
+    assert failed == []
+    assert outcomes.pop("sound") == [2, LAYER.out_features]
+    for name, (node, words) in {
+        "wrong-domain": ("layer", "in domain 'ai.fanim'"),
+        "no-domain": ("layer", "in domain ''"),
+        "wrong-type": ("layer", "'tensor(float)' of input parameter"),
+        "unsound": ("layer", "in_features, which is 7"),
+        "future": (None, "IR version is 99"),
+        "data": (None, "external data is missing: gone"),
+        "garbage": (None, "not an ONNX file"),
+    }.items():
+        found_node, text = outcomes.pop(name)
+        assert found_node == node, text
+        assert words in text
+    assert not outcomes
+
+
+@needs_old_python
+def test_an_older_runtime_is_refused_before_anything_is_loaded(package, models):
+    failed, outcomes = run_in("1.16.3", package, models)
+    assert any("onnxruntime 1.16.3 is too old" in line for line in failed)
+    assert "1.16.3 is too old" in outcomes["sound"][1]

@@ -1,0 +1,283 @@
+"""CondensedGemm over the life of sessions: threads, sharing, saving, many of them."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from fanin import ort_ops
+from fanin.ort_ops import _native
+
+from ._models import Layer, assert_close, open_session, run, spec_of
+
+BIG = Layer.random(1024, 700, 100, active=650)
+
+
+def per_session_config() -> bool:
+    """Whether this runtime tells a kernel its session's configuration."""
+    major, minor = onnxruntime.__version__.split(".")[:2]
+    return (int(major), int(minor)) >= (1, 24)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 16, 65])
+def test_the_result_does_not_depend_on_the_number_of_threads(batch):
+    layer = Layer.random(3000, 2500, 300, active=2400)  # enough work to split even one row of X
+    x = layer.x(batch)
+    model = spec_of(layer).build()
+    results = [
+        run(open_session(model, threads=threads, config=config), X=x)
+        for threads in (1, 2, 3)
+        for config in ({}, {"fanin.threads": str(threads)}, {"fanin.threads": "1"})
+    ]
+    assert_close(results[0], layer, x)
+    for result in results[1:]:
+        np.testing.assert_array_equal(result.view(np.uint32), results[0].view(np.uint32))
+
+
+def test_only_the_intra_op_pool_is_used():
+    tasks = Path("/proc/self/task")
+    before = len(list(tasks.iterdir()))
+    session = open_session(spec_of(BIG).build(), threads=3)
+    assert len(list(tasks.iterdir())) == before + 2
+    for batch in (1, 64):
+        run(session, X=BIG.x(batch))
+    assert len(list(tasks.iterdir())) == before + 2
+
+
+def cpu_ticks(task: Path) -> int:
+    """User time of a thread, in clock ticks."""
+    return int((task / "stat").read_text().rpartition(")")[2].split()[11])
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+@pytest.mark.parametrize("told", [{}, {"fanin.threads": "2"}, {"fanin.threads": "1"}], ids=str)
+def test_the_pool_works_unless_the_session_is_told_one_thread(told):
+    before = set(Path("/proc/self/task").iterdir())
+    no_spinning = {"session.intra_op.allow_spinning": "0"}
+    session = open_session(spec_of(BIG).build(), threads=2, config={**no_spinning, **told})
+    (worker,) = set(Path("/proc/self/task").iterdir()) - before
+    x = BIG.x(256)
+    for _ in range(100):
+        run(session, X=x)
+    assert (cpu_ticks(worker) > 1) == (told != {"fanin.threads": "1"})
+
+
+@pytest.mark.parametrize("value", ["1", "2", "1000000"])
+def test_any_positive_thread_count_is_taken(value):
+    x = BIG.x(1)
+    session = open_session(spec_of(BIG).build(), config={"fanin.threads": value})
+    assert_close(run(session, X=x), BIG, x)
+
+
+BAD_COUNTS = ["two", "0", "-1", "", " 1", "1.5", "2 threads", "99999999999999999999"]
+
+
+@pytest.mark.parametrize("value", BAD_COUNTS)
+def test_a_thread_count_that_is_none_is_refused_by_name(value):
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("fanin.threads", value)
+    with pytest.raises(Exception, match=f"'fanin.threads' is '{value}'.*whole number from 1"):
+        ort_ops.register(options)
+
+
+@pytest.mark.skipif(not per_session_config(), reason="needs onnxruntime 1.24")
+@pytest.mark.parametrize("value", BAD_COUNTS)
+def test_a_bad_thread_count_set_after_registration_is_refused_by_the_node(value):
+    options = onnxruntime.SessionOptions()
+    ort_ops.register(options)
+    options.add_session_config_entry("fanin.threads", value)
+    with pytest.raises(Exception, match=f"the_layer.*'fanin.threads' is '{value}'"):
+        onnxruntime.InferenceSession(spec_of(BIG).build().SerializeToString(), options)
+
+
+def test_sessions_live_side_by_side():
+    layers = [Layer.random(20 + i, 10 + i, 3 + i, seed=i) for i in range(5)]
+    sessions = [open_session(spec_of(layer).build()) for layer in layers]
+    for _ in range(2):
+        for layer, session in zip(layers, sessions, strict=True):
+            x = layer.x(2)
+            assert_close(run(session, X=x), layer, x)
+
+
+def test_one_options_object_serves_several_sessions():
+    options = onnxruntime.SessionOptions()
+    ort_ops.register(options)
+    model = spec_of(BIG).build().SerializeToString()
+    x = BIG.x(2)
+    for _ in range(2):
+        session = onnxruntime.InferenceSession(model, options)
+        assert_close(run(session, X=x), BIG, x)
+
+
+def test_registering_twice_in_one_options_object_is_an_error():
+    options = onnxruntime.SessionOptions()
+    ort_ops.register(options)
+    with pytest.raises(Exception, match="Domain already set"):
+        open_session(spec_of(BIG).build(), options=options)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_session_may_be_run_from_many_threads(threads):
+    session = open_session(spec_of(BIG).build(), threads=threads)
+    inputs = [BIG.x(batch, seed=batch) for batch in (1, 2, 5, 16)]
+    expected = [run(session, X=x) for x in inputs]
+
+    def work(worker: int) -> bool:
+        return all(
+            np.array_equal(run(session, X=inputs[(worker + i) % 4]), expected[(worker + i) % 4])
+            for i in range(50)
+        )
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(4)))
+
+
+def test_sessions_may_be_made_from_many_threads():
+    model = spec_of(BIG).build()
+    x = BIG.x(2)
+
+    def make_and_run(worker: int) -> np.ndarray:
+        return run(open_session(model, config={"fanin.threads": str(1 + worker % 3)}), X=x)
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(make_and_run, range(24)))
+    assert_close(results[0], BIG, x)
+    assert all(np.array_equal(result, results[0]) for result in results)
+
+
+def test_an_optimised_model_can_be_saved_and_loaded(tmp_path):
+    saved = tmp_path / "optimised.onnx"
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(saved)
+    x = BIG.x(3)
+    expected = run(open_session(spec_of(BIG).build(), options=options), X=x)
+    np.testing.assert_array_equal(run(open_session(str(saved)), X=x), expected)
+
+
+def test_weights_in_a_file_beside_the_model_are_taken(tmp_path):
+    path = tmp_path / "layer.onnx"
+    onnx.save(spec_of(BIG).build(), path, save_as_external_data=True, location="layer.data")
+    x = BIG.x(3)
+    assert_close(run(open_session(str(path)), X=x), BIG, x)
+
+
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGESIZE")
+
+
+def test_memory_stays_flat_over_many_sessions():
+    layer = Layer.random(256, 200, 32)
+    model = spec_of(layer).build()
+    x = layer.x(2)
+
+    def cycle(times: int) -> None:
+        for i in range(times):
+            # Another thread count is another registration.
+            session = open_session(model, config={"fanin.threads": str(1 + i % 4)})
+            run(session, X=x)
+
+    cycle(60)
+    before = resident_bytes()
+    cycle(300)
+    # The packed weights alone are 50 KB: a leak of them would be 15 MB.
+    assert resident_bytes() - before < 4 << 20
+
+
+@pytest.mark.parametrize("isa", _native.supported_isas())
+def test_every_isa_of_this_machine_agrees_with_the_reference(isa, monkeypatch):
+    monkeypatch.setenv("FANIN_ISA", isa)
+    for layer in (BIG, Layer.random(active=13, padded=True)):
+        session = open_session(spec_of(layer, clip_min=-1.0).build(), threads=2)
+        for batch in (1, 2, 17, 64):
+            x = layer.x(batch)
+            assert_close(run(session, X=x), layer, x, clip_min=-1.0)
+
+
+@pytest.mark.parametrize("isa", ["sse9", "neon", "AVX2", "auto "])
+def test_an_isa_that_this_cpu_lacks_is_refused_by_name(isa, monkeypatch):
+    monkeypatch.setenv("FANIN_ISA", isa)
+    with pytest.raises(Exception, match=f"the_layer.*FANIN_ISA.*'{isa}'"):
+        open_session(spec_of(BIG).build())
+
+
+def test_fed_weights_are_taken_and_reported_once(tmp_path):
+    """The plain path: nothing is packed, so the log says so."""
+    layer = Layer.random(active=11, padded=True)
+    path = tmp_path / "fed.onnx"
+    fed = dict.fromkeys(layer.weights)
+    path.write_bytes(replace(spec_of(layer), fed=fed).build().SerializeToString())
+    program = textwrap.dedent(f"""
+        import onnxruntime
+        from fanin import ort_ops
+        options = onnxruntime.SessionOptions()
+        ort_ops.register(options)
+        onnxruntime.InferenceSession({str(path)!r}, options)
+    """)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if "CondensedGemm node 'the_layer'" in line]
+    assert len(lines) == 1
+    assert "not constant: values, indices, bias, rows" in lines[0]
+
+    session = open_session(str(path))
+    for seed, batch in enumerate((0, 1, 5)):
+        other = Layer.random(active=11 - seed, fan_in=5 + seed, seed=seed)
+        x = other.x(batch)
+        assert_close(run(session, X=x, **other.weights), other, x)
+
+
+@pytest.mark.parametrize("name", ["values", "indices", "bias", "rows"])
+def test_one_fed_weight_is_enough_for_the_plain_path(name):
+    layer = Layer.random(active=11)
+    fed = {name: layer.weights[name].shape}
+    session = open_session(replace(spec_of(layer), fed=fed).build())
+    x = layer.x(3)
+    assert_close(run(session, X=x, **{name: layer.weights[name]}), layer, x)
+
+
+@pytest.mark.parametrize(
+    ("declared", "inferred"),
+    [
+        (("batch", 37), ["batch", 19]),
+        (("batch", "seq", 37), ["batch", "seq", 19]),
+        ((4, "seq", None), [4, "seq", 19]),
+        ((37,), [19]),
+        ((2, 3, 37), [2, 3, 19]),
+    ],
+    ids=str,
+)
+def test_shapes_are_known_after_the_node(declared, inferred):
+    session = open_session(replace(spec_of(Layer.random()), x_shape=declared).build())
+    assert session.get_outputs()[0].shape == inferred
+    assert session.get_outputs()[0].type == "tensor(float)"
+
+
+def test_an_unknown_dimension_without_name_stays_unknown():
+    """Written as the number -1, it would not broadcast with anything in the next node."""
+    layer = Layer.random()
+    model = replace(spec_of(layer), x_shape=(None, None, 37)).build()
+    model.graph.node[0].output[0] = "hidden"
+    model.graph.node.append(helper.make_node("Add", ["hidden", "other"], ["Y"]))
+    model.graph.input.append(helper.make_tensor_value_info("other", TensorProto.FLOAT, (5, 3, 19)))
+    session = open_session(model)
+    assert session.get_outputs()[0].shape == [5, 3, 19]
+    x, other = layer.x(5, 3), np.zeros((5, 3, 19), np.float32)
+    assert_close(run(session, X=x, other=other), layer, x)
+
+
+def test_an_input_of_unknown_rank_is_taken():
+    layer = Layer.random()
+    session = open_session(replace(spec_of(layer), x_shape=None).build())
+    for leading in ((), (2,), (2, 3)):
+        x = layer.x(*leading)
+        assert_close(run(session, X=x), layer, x)

@@ -1,0 +1,33 @@
+import pytest
+
+from fanin.trainer.recipe import parse_config
+
+SMALL = """
+[data]
+name = "digits"
+[model]
+name = "mlp"
+hidden = [96, 48]
+[training]
+epochs = 3
+batch_size = 64
+device = "cpu"
+log_every = 5
+checkpoint_every = 7
+[optimizer]
+name = "sgd"
+lr = 0.05
+[method]
+name = "srigl"
+sparsity = 0.8
+gamma_sal = 0.9
+[sparsifier]
+update_every = 5
+gradient_window = 2
+"""
+
+
+@pytest.fixture(scope="session")
+def small_config():
+    """A sparse run on digits that takes about a second: 3 epochs of 23 steps."""
+    return parse_config(SMALL, "small")

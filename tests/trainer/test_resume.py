@@ -1,0 +1,145 @@
+"""Training that is killed, for real, and resumed."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fanin.trainer import loop, train
+from fanin.trainer.recipe import config_to_toml, override
+
+CHILD = """
+import sys
+import torch
+from safetensors.torch import load_file
+from fanin.trainer import train
+
+torch.set_num_threads(1)
+train(sys.argv[1], sys.argv[2], resume=sys.argv[3] == "resume", progress=False)
+"""
+
+
+def records(folder):
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    parsed = [json.loads(line) for line in lines]
+    for record in parsed:
+        record.pop("seconds", None)
+    return parsed
+
+
+def assert_equal_weights(*folders):
+    """Weights, buffers and masks, bit for bit."""
+    first, second = (load_file(folder / "weights.safetensors") for folder in folders)
+    assert first.keys() == second.keys()
+    assert any(name.endswith(".mask") for name in first)
+    for name, tensor in first.items():
+        assert tensor.numpy().tobytes() == second[name].numpy().tobytes(), name
+
+
+def last_step(folder):
+    """Newest step in metrics.jsonl while another process is writing to it."""
+    try:
+        with (folder / "metrics.jsonl").open("rb") as file:
+            file.seek(-min(file.seek(0, os.SEEK_END), 4096), os.SEEK_END)
+            steps = re.findall(rb'"step": (\d+),', file.read())
+    except FileNotFoundError:
+        return 0
+    return int(steps[-1]) if steps else 0
+
+
+@contextlib.contextmanager
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def start(recipe, out, mode):
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([sys.executable, "-c", CHILD, recipe, out, mode], env=environment)
+
+
+def kill_after(recipe, out, mode, step):
+    child = start(recipe, out, mode)
+    deadline = time.monotonic() + 300
+    while last_step(out) < step:
+        assert child.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    child.send_signal(signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL
+    assert not (out / "weights.safetensors").exists()
+
+
+def test_killed_and_resumed_training_ends_bit_equal_to_an_undisturbed_one(small_config, tmp_path):
+    config = override(
+        small_config,
+        {"training.epochs": 8, "model.hidden": [512, 256], "training.log_every": 1},
+    )
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(config_to_toml(config))
+
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    with one_thread():
+        train(config, undisturbed, progress=False)
+    kill_after(recipe, killed, "new", step=33)  # epochs have 23 steps, checkpoints are 7 apart
+    kill_after(recipe, killed, "resume", step=75)
+    assert start(recipe, killed, "resume").wait() == 0
+
+    assert_equal_weights(undisturbed, killed)
+    assert records(undisturbed) == records(killed)
+    assert not list(killed.glob(".*.tmp"))
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parametrize("stop", [1, 7, 8, 23, 24, 30, 50, 69])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_resuming_from_any_step_gives_the_same_files(
+    small_config, tmp_path, monkeypatch, stop, optimizer
+):
+    config = small_config
+    if optimizer == "adamw":
+        text = config_to_toml(config).replace('"sgd"', '"adamw"')
+        text = text.replace("momentum = 0.9\nnesterov = true\n", "")
+        (tmp_path / "adamw.toml").write_text(text)
+        config = tmp_path / "adamw.toml"
+    whole = train(config, tmp_path / "whole", progress=False)
+
+    take_step = loop._Run._step
+
+    def interrupted_step(run, *arguments):
+        if run.progress.step == stop:
+            raise Interrupted
+        take_step(run, *arguments)
+
+    monkeypatch.setattr(loop._Run, "_step", interrupted_step)
+    if stop < whole.steps:
+        with pytest.raises(Interrupted):
+            train(config, tmp_path / "part", progress=False)
+    else:  # after the last step, before the weights are written
+        monkeypatch.setattr(loop, "write_weights", interrupt)
+        with pytest.raises(Interrupted):
+            train(config, tmp_path / "part", progress=False)
+    monkeypatch.undo()
+    torch.rand(3)  # the state of the global generator must come from the checkpoint
+    train(config, tmp_path / "part", resume=True, progress=False)
+    assert_equal_weights(tmp_path / "whole", tmp_path / "part")
+    assert records(tmp_path / "whole") == records(tmp_path / "part")
+
+
+def interrupt(*_):
+    raise Interrupted

@@ -1,0 +1,93 @@
+"""training_state.pt: everything that makes a resumed run equal an undisturbed one."""
+
+import pickle
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from .atomic import atomic_path
+
+FORMAT_VERSION = 1
+
+
+class Stateful(Protocol):
+    """Model, optimizer, learning-rate scheduler and sparsifier."""
+
+    def state_dict(self) -> dict[str, object]:
+        """State as tensors and plain values."""
+
+    def load_state_dict(self, state: dict[str, object]) -> object:
+        """Restore what ``state_dict`` returned."""
+
+
+@dataclass
+class Progress:
+    """Where training stands: ``batch`` batches of ``epoch`` (from 0) are done.
+
+    ``loss_sum``, ``correct`` and ``seen`` are the running training figures of the epoch,
+    ``seconds`` the training time so far.
+    """
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    loss_sum: float = 0.0
+    correct: int = 0
+    seen: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What a resumed run must share (``data``) or should share with its first part."""
+
+    data: int
+    threads: int
+    torch_version: str
+    device: str
+
+
+def save_checkpoint(
+    path: Path,
+    parts: dict[str, Stateful],
+    progress: Progress,
+    circumstances: Circumstances,
+    metrics_bytes: int,
+) -> None:
+    """Write a checkpoint that ``torch.load(weights_only=True)`` can read, atomically."""
+    state = {
+        "format_version": FORMAT_VERSION,
+        "parts": {name: part.state_dict() for name, part in parts.items()},
+        "progress": asdict(progress),
+        "circumstances": asdict(circumstances),
+        "metrics_bytes": metrics_bytes,
+        "torch_rng": torch.get_rng_state(),
+        "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+    with atomic_path(path) as temporary:
+        torch.save(state, temporary)
+
+
+def load_checkpoint(path: Path, parts: dict[str, Stateful]) -> tuple[Progress, Circumstances, int]:
+    """Restore ``parts`` and the random state; returns progress, circumstances, metrics length.
+
+    Raises ValueError when the file is damaged or does not fit.
+    """
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    if state.get("format_version") != FORMAT_VERSION:
+        raise ValueError(f"{path} has format {state.get('format_version')}, not {FORMAT_VERSION}")
+    for name, part in parts.items():
+        part.load_state_dict(state["parts"][name])
+    torch.set_rng_state(state["torch_rng"])
+    if torch.cuda.is_available() and len(state["cuda_rng"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(state["cuda_rng"])
+    return (
+        Progress(**state["progress"]),
+        Circumstances(**state["circumstances"]),
+        state["metrics_bytes"],
+    )

@@ -1,0 +1,64 @@
+"""Averaging the dense gradients of the last steps before an update."""
+
+import torch
+from torch import Tensor
+
+
+class GradientWindow:
+    """Dense gradient of one weight, summed over optimizer steps.
+
+    A step's gradient is ``pending`` until the optimizer has used it: steps that are skipped or
+    whose gradient is not finite never enter the sum.
+    """
+
+    def __init__(self) -> None:
+        self.total: Tensor | None = None
+        self.count = 0
+        self.skipped = 0
+        self._pending: Tensor | None = None
+
+    def observe(self, grad: Tensor, mask: Tensor) -> None:
+        """Take in ``.grad`` right after a backward pass and before it is masked.
+
+        With several backward passes a step, ``.grad`` holds the sum so far at active positions
+        but only the newest gradient elsewhere, because it was masked in between.
+        """
+        if self._pending is None:
+            self._pending = grad.clone()
+        else:
+            self._pending.masked_fill_(mask, 0).add_(grad)
+
+    def commit(self) -> None:
+        """Add the pending gradient: the optimizer has made the step."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        if not torch.isfinite(pending.sum()):
+            self.skipped += 1
+            return
+        pending = pending.to(torch.promote_types(pending.dtype, torch.float32))
+        self.total = pending if self.total is None else self.total.add_(pending)
+        self.count += 1
+
+    def discard_pending(self) -> None:
+        """Forget a gradient that no optimizer step has used."""
+        self._pending = None
+
+    def average(self) -> Tensor | None:
+        """Mean dense gradient, or None when no step had a finite one."""
+        return None if self.total is None else self.total / self.count
+
+    def clear(self) -> None:
+        """Forget everything, after an update."""
+        self.__init__()
+
+    def state_dict(self) -> dict[str, object]:
+        """State between steps, as tensors and numbers."""
+        total = None if self.total is None else self.total.clone()
+        return {"total": total, "count": self.count, "skipped": self.skipped}
+
+    def load_state_dict(self, state: dict[str, object], device: torch.device) -> None:
+        """Restore what ``state_dict`` returned, on ``device``."""
+        total = state["total"]
+        self.total = None if total is None else total.to(device, copy=True)
+        self.count, self.skipped, self._pending = state["count"], state["skipped"], None

@@ -1,0 +1,289 @@
+"""Training by a recipe into a run folder."""
+
+import math
+import os
+import time
+import warnings
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from .checkpoint import Circumstances, Progress, load_checkpoint, save_checkpoint
+from .config_table import ConfigError
+from .data import Dataset, Split, epoch_order, load_dataset
+from .metrics import MetricsWriter, read_metrics
+from .progress import TrainingDisplay
+from .recipe import TrainConfig, load_recipe
+from .run_folder import (
+    METRICS,
+    STATE,
+    RunFolderError,
+    build_model,
+    is_finished,
+    open_run,
+    read_config,
+    write_config,
+    write_weights,
+)
+from .sparsifier import Sparsifier
+from .summary import LayerSummary, Summary
+
+_EVALUATION_BATCH = 1024
+
+
+class TrainingError(Exception):
+    """Training cannot go on; the message says why and what to change."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """Outcome of a run: its folder, accuracies in [0, 1], optimizer steps, seconds, layers.
+
+    ``already_finished``: the run was complete before and nothing was trained.
+    """
+
+    out: Path
+    test_accuracy: float
+    test_loss: float
+    train_accuracy: float
+    steps: int
+    seconds: float
+    itop_rate: float
+    summary: Summary
+    already_finished: bool
+
+
+def train(
+    config: TrainConfig | str | os.PathLike[str] | None,
+    out: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    data_dir: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+) -> TrainResult:
+    """Train by a configuration (or recipe name or path) into the folder ``out``.
+
+    With ``resume``, continues from the last checkpoint in ``out``; ``config`` may then be None.
+    On the same machine, with the same number of threads, the result equals that of an
+    undisturbed run bit for bit. Seeds torch's global generator.
+
+    Raises ConfigError, DataError, RunFolderError (before any training) and TrainingError.
+    """
+    folder = Path(out)
+    if config is None:
+        if not resume:
+            raise TypeError("config may only be None with resume=True")
+        config = read_config(folder)
+    elif not isinstance(config, TrainConfig):
+        config = load_recipe(config)
+    with ExitStack() as stack:
+        stack.enter_context(open_run(folder, config, resume=resume))
+        if is_finished(folder):
+            if progress:
+                Console(stderr=True).print(f"run {folder} is already finished; nothing to do")
+            return _result(folder, already_finished=True)
+        data = load_dataset(config.data.name, data_dir)
+        run = _Run(config, folder, data)
+        if not resume:
+            write_config(folder, config)
+        start = run.restore() if resume and (folder / STATE).is_file() else 0
+        try:
+            metrics = stack.enter_context(MetricsWriter(folder / METRICS, start))
+        except ValueError as error:
+            raise RunFolderError(f"run {folder} cannot be resumed: {error}") from error
+        display = stack.enter_context(TrainingDisplay(progress, run.total_steps, folder.name))
+        run.train(metrics, display)
+        write_weights(folder, run.model, run.sparsifier.masks)
+    return _result(folder, already_finished=False)
+
+
+class _Run:
+    """Everything of a run that changes while it trains."""
+
+    def __init__(self, config: TrainConfig, folder: Path, data: Dataset) -> None:
+        self.config, self.folder = config, folder
+        self.device = _device(config.training.device)
+        self.train_split = _to(data.train, self.device)
+        self.test_split = _to(data.test, self.device)
+        self.batches = math.ceil(len(data.train) / config.training.batch_size)
+        self.total_steps = self.batches * config.training.epochs
+        torch.manual_seed(config.training.seed)
+        self.model = build_model(config).to(self.device)
+        self.optimizer = config.optimizer.build(self.model.parameters())
+        self.scheduler = config.lr_schedule.build(self.optimizer, self.total_steps)
+        options = {f.name: getattr(config.sparsifier, f.name) for f in fields(config.sparsifier)}
+        try:
+            self.sparsifier = Sparsifier(
+                self.model,
+                self.optimizer,
+                method=config.method,
+                total_steps=self.total_steps,
+                seed=config.training.seed,
+                **options,
+            )
+        except ValueError as error:
+            raise ConfigError(f"in [sparsifier]: {error}") from error
+        self.progress = Progress()
+        self.circumstances = Circumstances(
+            data=data.fingerprint(),
+            threads=torch.get_num_threads(),
+            torch_version=str(torch.__version__),
+            device=str(self.device),
+        )
+
+    def restore(self) -> int:
+        """Load the checkpoint; returns the length that metrics.jsonl had then."""
+        try:
+            self.progress, before, metrics_bytes = load_checkpoint(
+                self.folder / STATE, self._parts()
+            )
+        except ValueError as error:
+            raise RunFolderError(f"run {self.folder} cannot be resumed: {error}") from error
+        if before.data != self.circumstances.data:
+            raise RunFolderError(
+                f"run {self.folder} was started on other data; resume it with the same data folder"
+            )
+        if before != self.circumstances:
+            warnings.warn(
+                f"resuming under other circumstances ({before} before, {self.circumstances} now): "
+                "the result may differ from an undisturbed run in the last bits",
+                stacklevel=3,
+            )
+        return metrics_bytes
+
+    def train(self, metrics: MetricsWriter, display: TrainingDisplay) -> None:
+        """Train from the current position to the end."""
+        training = self.config.training
+        display.show(self.progress.step)
+        while self.progress.epoch < training.epochs:
+            started = time.perf_counter()
+            order = epoch_order(len(self.train_split), training.seed, self.progress.epoch)
+            for indices in order.split(training.batch_size)[self.progress.batch :]:
+                self._step(indices.to(self.device), metrics)
+                display.show(self.progress.step, self.progress.loss_sum / self.progress.seen)
+                if training.checkpoint_every and (
+                    self.progress.step % training.checkpoint_every == 0
+                ):
+                    now = time.perf_counter()
+                    self.progress.seconds += now - started
+                    started = now
+                    self._checkpoint(metrics)
+            self.progress.seconds += time.perf_counter() - started
+            self._finish_epoch(metrics)
+            self._checkpoint(metrics)
+
+    def _step(self, indices: Tensor, metrics: MetricsWriter) -> None:
+        at = self.progress
+        labels = self.train_split.labels[indices]
+        logits = self.model(self.train_split.inputs[indices])
+        loss = cross_entropy(logits, labels)
+        value, correct = loss.item(), int((logits.argmax(1) == labels).sum())
+        if not math.isfinite(value):
+            raise self._diverged(f"the loss is {value}")
+        loss.backward()
+        learning_rate = self.scheduler.get_last_lr()[0]
+        self.optimizer.step()
+        try:
+            update = self.sparsifier.step()
+        except ValueError as error:
+            raise self._diverged(str(error)) from error
+        self.scheduler.step()
+        self.optimizer.zero_grad()
+        at.batch, at.step = at.batch + 1, at.step + 1
+        at.loss_sum += value * len(labels)
+        at.correct, at.seen = at.correct + correct, at.seen + len(labels)
+        if at.step % self.config.training.log_every == 0:
+            metrics.write(
+                "step",
+                step=at.step,
+                epoch=at.epoch + 1,
+                loss=value,
+                accuracy=correct / len(labels),
+                lr=learning_rate,
+            )
+        if update is not None:
+            metrics.write("update", **asdict(update), itop_rate=self.sparsifier.itop_rate)
+
+    def _diverged(self, reason: str) -> TrainingError:
+        return TrainingError(
+            f"training diverged at step {self.progress.step + 1}: {reason}. Lower optimizer.lr "
+            f"({self.config.optimizer.lr}); {self.folder} keeps its last checkpoint"
+        )
+
+    def _finish_epoch(self, metrics: MetricsWriter) -> None:
+        at, summary = self.progress, self.sparsifier.summary()
+        test_loss, test_accuracy = evaluate(self.model, self.test_split)
+        metrics.write(
+            "epoch",
+            epoch=at.epoch + 1,
+            step=at.step,
+            train_loss=at.loss_sum / at.seen,
+            train_accuracy=at.correct / at.seen,
+            test_loss=test_loss,
+            test_accuracy=test_accuracy,
+            density=summary.density,
+            itop_rate=self.sparsifier.itop_rate,
+            seconds=round(at.seconds, 3),
+            layers=[asdict(row) for row in summary],
+        )
+        self.progress = Progress(epoch=at.epoch + 1, step=at.step, seconds=at.seconds)
+
+    def _checkpoint(self, metrics: MetricsWriter) -> None:
+        save_checkpoint(
+            self.folder / STATE, self._parts(), self.progress, self.circumstances, metrics.sync()
+        )
+
+    def _parts(self) -> dict[str, object]:
+        return {
+            "model": self.model,
+            "optimizer": self.optimizer,
+            "scheduler": self.scheduler,
+            "sparsifier": self.sparsifier,
+        }
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, split: Split) -> tuple[float, float]:
+    """Mean cross-entropy and accuracy in [0, 1] over a split, in evaluation mode."""
+    training = model.training
+    model.eval()
+    loss, correct = 0.0, 0
+    batches = (split.inputs.split(_EVALUATION_BATCH), split.labels.split(_EVALUATION_BATCH))
+    for inputs, labels in zip(*batches, strict=True):
+        logits = model(inputs)
+        loss += cross_entropy(logits, labels, reduction="sum").item()
+        correct += int((logits.argmax(1) == labels).sum())
+    model.train(training)
+    return loss / len(split), correct / len(split)
+
+
+def _device(name: str) -> torch.device:
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise TrainingError("training.device is 'cuda', but torch finds no CUDA device")
+    return torch.device("cuda" if available and name != "cpu" else "cpu")
+
+
+def _to(split: Split, device: torch.device) -> Split:
+    return Split(split.inputs.to(device), split.labels.to(device))
+
+
+def _result(folder: Path, *, already_finished: bool) -> TrainResult:
+    last = [r for r in read_metrics(folder / METRICS) if r["event"] == "epoch"][-1]
+    rows = tuple(LayerSummary(**row | {"shape": tuple(row["shape"])}) for row in last["layers"])
+    return TrainResult(
+        out=folder,
+        test_accuracy=last["test_accuracy"],
+        test_loss=last["test_loss"],
+        train_accuracy=last["train_accuracy"],
+        steps=last["step"],
+        seconds=last["seconds"],
+        itop_rate=last["itop_rate"],
+        summary=Summary(rows),
+        already_finished=already_finished,
+    )

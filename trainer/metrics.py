@@ -1,0 +1,60 @@
+"""metrics.jsonl: one JSON object a line, appended while training runs."""
+
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+
+class MetricsWriter:
+    """Appends records to a file, starting after its first ``start`` bytes.
+
+    Whatever lies behind ``start`` was written after the checkpoint that training resumes from,
+    and is cut off. Raises ValueError when the file is shorter than that.
+    """
+
+    def __init__(self, path: Path, start: int = 0) -> None:
+        path.touch()
+        if path.stat().st_size < start:
+            raise ValueError(
+                f"{path} is shorter than when the checkpoint was written ({start} bytes)"
+            )
+        os.truncate(path, start)
+        self._file = path.open("ab")
+
+    def write(self, event: str, **values: object) -> None:
+        """Append one record; ``event`` says of what kind."""
+        line = json.dumps({"event": event, **values}, allow_nan=False)
+        self._file.write(line.encode() + b"\n")
+        self._file.flush()
+
+    def sync(self) -> int:
+        """Force the records to disk and return the file's length in bytes."""
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, object]]:
+    """All records. Raises ValueError for a line that is not a JSON object."""
+    records = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"line {number} of {path} is not JSON ({error})") from error
+        if not isinstance(record, dict):
+            raise ValueError(f"line {number} of {path} is not a JSON object")
+        records.append(record)
+    return records

@@ -1,0 +1,15 @@
+"""Sentences about names that are not known."""
+
+import difflib
+from collections.abc import Iterable
+
+
+def near_matches(name: str, known: Iterable[str]) -> str:
+    """Return " Did you mean …?" for close names, else " Known: …" (shortened when long)."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if close:
+        return f" Did you mean {', '.join(map(repr, close))}?"
+    shown = ", ".join(map(repr, names[:20])) or "none"
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return f" Known: {shown}{more}."

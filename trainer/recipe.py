@@ -1,0 +1,186 @@
+"""Recipes: TOML files that say everything about a training run.
+
+The tables are the fields of ``TrainConfig``; [model], [optimizer], [lr_schedule] and [method]
+pick a class by ``name`` and take that class's fields. Unknown keys are errors.
+"""
+
+import dataclasses
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+import tomli_w
+
+from .config_table import ConfigError, from_table, tagged_from_table, to_table
+from .data import DATASETS
+from .methods import METHODS, Dense, SRigL
+from .models import MLP, MODELS
+from .names import near_matches
+from .optimization import LR_SCHEDULES, OPTIMIZERS, SGD, Adam, AdamW, ConstantLR, CosineLR, RMSprop
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """[data]: a data set's name."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        if self.name not in DATASETS:
+            raise ValueError(f"unknown data set {self.name!r}." + near_matches(self.name, DATASETS))
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """[training]: length, batches and bookkeeping.
+
+    ``checkpoint_every``: optimizer steps between checkpoints; 0: only at the end of each epoch.
+    ``log_every``: optimizer steps between records of the loss.
+    """
+
+    epochs: int
+    batch_size: int = 128
+    seed: int = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    checkpoint_every: int = 0
+    log_every: int = 20
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("epochs", 1),
+            ("batch_size", 1),
+            ("seed", 0),
+            ("checkpoint_every", 0),
+            ("log_every", 1),
+        ):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class SparsifierConfig:
+    """[sparsifier]: the arguments of ``Sparsifier`` of the same names."""
+
+    distribution: Literal["erk", "uniform"] = "erk"
+    dense_layers: tuple[str, ...] = ()
+    dense_in_budget: bool = True
+    no_ablation: tuple[str, ...] | None = None
+    update_every: int = 100
+    end_fraction: float = 0.75
+    alpha: float = 0.3
+    gradient_window: int = 1
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A whole training run."""
+
+    data: DataConfig
+    model: MLP
+    training: TrainingConfig
+    optimizer: SGD | Adam | AdamW | RMSprop
+    method: Dense | SRigL
+    lr_schedule: ConstantLR | CosineLR = field(default_factory=CosineLR)
+    sparsifier: SparsifierConfig = field(default_factory=SparsifierConfig)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.method, Dense) and self.sparsifier != SparsifierConfig():
+            raise ConfigError("method 'dense' has no use for [sparsifier]; remove that table")
+
+
+_TAGGED = {
+    "model": MODELS,
+    "optimizer": OPTIMIZERS,
+    "lr_schedule": LR_SCHEDULES,
+    "method": METHODS,
+}
+_PLAIN = {"data": DataConfig, "training": TrainingConfig, "sparsifier": SparsifierConfig}
+
+
+def recipe_names() -> list[str]:
+    """Names of the recipes that come with fanin."""
+    folder = resources.files(__package__) / "recipes"
+    return sorted(
+        f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml")
+    )
+
+
+def load_recipe(name_or_path: str | os.PathLike[str]) -> TrainConfig:
+    """Read a recipe: a path to a TOML file, or the name of one that comes with fanin.
+
+    Raises ConfigError when it does not exist, is not TOML or holds a wrong key or value.
+    """
+    path = Path(name_or_path)
+    if path.suffix == ".toml" or path.is_file():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"recipe {path} cannot be read: {error}") from error
+        return parse_config(text, str(path))
+    if str(name_or_path) not in recipe_names():
+        raise ConfigError(
+            f"no recipe {str(name_or_path)!r}."
+            + near_matches(str(name_or_path), recipe_names())
+            + " A path to a recipe ends in .toml."
+        )
+    source = resources.files(__package__) / "recipes" / f"{name_or_path}.toml"
+    return parse_config(source.read_text(encoding="utf-8"), str(name_or_path))
+
+
+def parse_config(text: str, source: str) -> TrainConfig:
+    """Parse a recipe's text; ``source`` is its name for messages. Raises ConfigError."""
+    try:
+        return config_from_tables(tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, ConfigError) as error:
+        raise ConfigError(f"recipe {source}: {error}") from error
+
+
+def config_from_tables(tables: Mapping[str, object]) -> TrainConfig:
+    """Build a configuration from parsed TOML. Raises ConfigError."""
+    known = [f.name for f in dataclasses.fields(TrainConfig)]
+    values = {}
+    for key, table in tables.items():
+        if key in _TAGGED:
+            values[key] = tagged_from_table(_TAGGED[key], table, key)
+        elif key in _PLAIN:
+            values[key] = from_table(_PLAIN[key], table, key)
+        else:
+            raise ConfigError(f"unknown table {key!r}." + near_matches(key, known))
+    for needed in ("data", "model", "training", "optimizer", "method"):
+        if needed not in values:
+            raise ConfigError(f"table [{needed}] is missing")
+    return TrainConfig(**values)
+
+
+def config_to_tables(config: TrainConfig) -> dict[str, dict[str, object]]:
+    """Inverse of ``config_from_tables``, with every default written out."""
+    tables = {}
+    for f in dataclasses.fields(config):
+        part = getattr(config, f.name)
+        name = {"name": part.name} if f.name in _TAGGED else {}
+        tables[f.name] = name | to_table(part)
+    return tables
+
+
+def config_to_toml(config: TrainConfig) -> str:
+    """Write the configuration as TOML text."""
+    return tomli_w.dumps(config_to_tables(config))
+
+
+def override(config: TrainConfig, assignments: Mapping[str, object]) -> TrainConfig:
+    """Copy with values replaced by dotted key, such as {"training.epochs": 5}.
+
+    Raises ConfigError for an unknown key or a wrong value.
+    """
+    tables = config_to_tables(config)
+    for key, value in assignments.items():
+        table, dot, name = key.partition(".")
+        if not dot or table not in tables:
+            known = [f"{t}.{n}" for t, values in tables.items() for n in values]
+            raise ConfigError(f"unknown key {key!r}." + near_matches(key, known))
+        tables[table][name] = value
+    return config_from_tables(tables)

@@ -1,0 +1,216 @@
+"""The run folder: what a training run leaves on disk.
+
+``config.toml``, ``metrics.jsonl``, ``training_state.pt`` (checkpoint), and, once training is
+complete, ``weights.safetensors``: every parameter and buffer by name, and for each sparse weight
+``<parameter>.mask`` (uint8, 1 = active).
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from .atomic import atomic_path, remove_leftovers
+from .config_table import ConfigError
+from .data import dataset_info
+from .metrics import read_metrics
+from .recipe import TrainConfig, config_to_toml, parse_config
+
+CONFIG, METRICS, STATE, WEIGHTS = (
+    "config.toml",
+    "metrics.jsonl",
+    "training_state.pt",
+    "weights.safetensors",
+)
+FORMAT, FORMAT_VERSION = "fanin.run", "1"
+_MASK = ".mask"
+_PROBE = "write-test.tmp"
+
+
+class RunFolderError(Exception):
+    """A run folder is missing, unfinished, damaged or not usable; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run, on the CPU.
+
+    ``model`` in evaluation mode, its masked weights 0; ``masks``: bool tensors by qualified
+    parameter name (empty for dense training); ``example_input``: a random batch of two.
+    """
+
+    path: Path
+    model: nn.Module
+    masks: dict[str, Tensor]
+    config: TrainConfig
+    example_input: Tensor
+    metrics: list[dict[str, object]]
+
+
+def build_model(config: TrainConfig) -> nn.Module:
+    """Untrained model of a configuration."""
+    info = dataset_info(config.data.name)
+    return config.model.build(info.input_shape, info.classes)
+
+
+def load_run(path: str | os.PathLike[str]) -> Run:
+    """Load a finished run.
+
+    Raises RunFolderError when the folder is missing, not a run, unfinished or inconsistent.
+    """
+    folder = Path(path)
+    config = read_config(folder)
+    if not (folder / WEIGHTS).is_file():
+        raise RunFolderError(
+            f"run {folder} is unfinished: it has no {WEIGHTS}. Finish it with "
+            f"`fanin train --resume --out {folder}`"
+        )
+    tensors = _read_weights(folder / WEIGHTS)
+    masks = {
+        name.removesuffix(_MASK): tensor.bool()
+        for name, tensor in tensors.items()
+        if name.endswith(_MASK)
+    }
+    model = build_model(config)
+    state = {name: tensor for name, tensor in tensors.items() if not name.endswith(_MASK)}
+    _check_tensors(folder / WEIGHTS, model, state, masks)
+    model.load_state_dict(state)
+    shape = (2, *dataset_info(config.data.name).input_shape)
+    example = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    try:
+        metrics = read_metrics(folder / METRICS)
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"run {folder} has no readable {METRICS}: {error}") from error
+    return Run(folder, model.eval(), masks, config, example, metrics)
+
+
+def read_config(folder: Path) -> TrainConfig:
+    """Read a run's configuration. Raises RunFolderError when there is none."""
+    if not folder.is_dir():
+        raise RunFolderError(f"there is no run folder {folder}; check the path")
+    try:
+        return parse_config((folder / CONFIG).read_text(encoding="utf-8"), str(folder / CONFIG))
+    except FileNotFoundError as error:
+        raise RunFolderError(f"{folder} is no run folder: it has no {CONFIG}") from error
+    except (OSError, UnicodeDecodeError, ConfigError) as error:
+        raise RunFolderError(f"{CONFIG} of run {folder} cannot be used: {error}") from error
+
+
+@contextmanager
+def open_run(folder: Path, config: TrainConfig, *, resume: bool) -> Iterator[None]:
+    """Create a run folder, or check that one can be resumed, and hold it for this process.
+
+    A new folder stays empty: what fails before training starts can be tried again.
+    Raises RunFolderError when the folder is in use, cannot be written, exists (without
+    ``resume``), does not exist (with it), or belongs to another configuration.
+    """
+    if resume:
+        _check_resumable(folder, config)
+    elif folder.is_dir() and any(not p.name.endswith(".tmp") for p in folder.iterdir()):
+        raise RunFolderError(
+            f"{folder} exists and is not empty. Continue that run with --resume, or choose another "
+            "output folder"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise _not_writable(folder, error) from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RunFolderError(f"another process is training into {folder}") from error
+        try:
+            remove_leftovers(folder)
+            with atomic_path(folder / _PROBE) as temporary:
+                temporary.touch()
+            (folder / _PROBE).unlink()
+        except OSError as error:
+            raise _not_writable(folder, error) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a run is complete."""
+    return (folder / WEIGHTS).is_file()
+
+
+def write_config(folder: Path, config: TrainConfig) -> None:
+    """Write the configuration; this makes the folder a run folder."""
+    with atomic_path(folder / CONFIG) as temporary:
+        temporary.write_text(config_to_toml(config), encoding="utf-8")
+
+
+def write_weights(folder: Path, model: nn.Module, masks: dict[str, Tensor]) -> None:
+    """Write the final weights and masks; this makes the run a finished one."""
+    tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
+    tensors |= {f"{name}{_MASK}": m.to("cpu", torch.uint8) for name, m in masks.items()}
+    with atomic_path(folder / WEIGHTS) as temporary:
+        temporary.write_bytes(save(tensors, {"format": FORMAT, "format_version": FORMAT_VERSION}))
+
+
+def _check_resumable(folder: Path, config: TrainConfig) -> None:
+    saved = read_config(folder)
+    if saved == config:
+        return
+    before, now = config_to_toml(saved).splitlines(), config_to_toml(config).splitlines()
+    changed = [line for line in now if line not in before] or [
+        line for line in before if line not in now
+    ]
+    raise RunFolderError(
+        f"run {folder} was started with another configuration; here differ: "
+        f"{'; '.join(changed)}. Resume it with its own {CONFIG}, or choose another output folder"
+    )
+
+
+def _not_writable(folder: Path, error: OSError) -> RunFolderError:
+    return RunFolderError(f"cannot write to {folder}: {error}. Choose another output folder")
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != FORMAT:
+                raise RunFolderError(f"{path} was not written by fanin train (no {FORMAT} mark)")
+            if metadata.get("format_version") != FORMAT_VERSION:
+                raise RunFolderError(
+                    f"{path} has format version {metadata.get('format_version')}; this fanin "
+                    f"reads {FORMAT_VERSION}. Install a newer fanin"
+                )
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise RunFolderError(
+            f"{path} is damaged ({error}). Delete it and finish the run again with "
+            f"`fanin train --resume --out {path.parent}`"
+        ) from error
+
+
+def _check_tensors(
+    path: Path, model: nn.Module, state: dict[str, Tensor], masks: dict[str, Tensor]
+) -> None:
+    expected = model.state_dict()
+    if expected.keys() != state.keys():
+        names = ", ".join(sorted(expected.keys() ^ state.keys()))
+        raise RunFolderError(f"{path} does not fit the model of its {CONFIG}: see {names}")
+    for name, tensor in expected.items():
+        if state[name].shape != tensor.shape:
+            raise RunFolderError(
+                f"{path}: {name} has shape {list(state[name].shape)}, the model of {CONFIG} "
+                f"{list(tensor.shape)}"
+            )
+    for name, mask in masks.items():
+        if name not in state or mask.shape != state[name].shape:
+            raise RunFolderError(f"{path}: mask of {name} fits no parameter of the model")
+        if bool(state[name][~mask].any()):
+            raise RunFolderError(f"{path}: {name} has weights where its mask has none")

@@ -1,0 +1,62 @@
+"""When the topology changes and by how much (SRigL, arXiv 2305.02299, section 3; RigL)."""
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class UpdateSchedule:
+    """Update steps and cosine-decayed drop fraction; steps are optimizer steps, counted from 1.
+
+    ``total_steps``: length of training. ``update_every``: ΔT. Updates stop before
+    T_end = int(``end_fraction``·total_steps). ``alpha``: initial drop fraction.
+    ``gradient_window``: number of last steps whose dense gradients an update averages.
+    Raises ValueError for values out of range, and when no step would ever be an update.
+    """
+
+    total_steps: int
+    update_every: int = 100
+    end_fraction: float = 0.75
+    alpha: float = 0.3
+    gradient_window: int = 1
+
+    def __post_init__(self) -> None:
+        if self.total_steps < 1:
+            raise ValueError(f"total_steps must be at least 1, got {self.total_steps}")
+        if self.update_every < 1:
+            raise ValueError(f"update_every must be at least 1, got {self.update_every}")
+        if not 0 < self.end_fraction <= 1:
+            raise ValueError(f"end_fraction must be in (0, 1], got {self.end_fraction}")
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha must be in [0, 1], got {self.alpha}")
+        if not 1 <= self.gradient_window <= self.update_every:
+            raise ValueError(
+                f"gradient_window must be between 1 and update_every ({self.update_every}), "
+                f"got {self.gradient_window}"
+            )
+        if self.update_every >= self.end_step:
+            raise ValueError(
+                f"no topology update would ever happen: updates stop before step "
+                f"{self.end_step} ({self.end_fraction:g} of {self.total_steps} steps), and the "
+                f"first is due at step {self.update_every}. Lower update_every or train longer."
+            )
+
+    @property
+    def end_step(self) -> int:
+        """T_end, the first step that can no longer be an update."""
+        return int(self.end_fraction * self.total_steps)
+
+    def is_update_step(self, step: int) -> bool:
+        """Whether the topology changes after optimizer step ``step``."""
+        return 0 < step < self.end_step and step % self.update_every == 0
+
+    def in_gradient_window(self, step: int) -> bool:
+        """Whether the dense gradient of optimizer step ``step`` enters the next update."""
+        update = math.ceil(step / self.update_every) * self.update_every
+        return update - step < self.gradient_window and self.is_update_step(update)
+
+    def drop_fraction(self, step: int) -> float:
+        """α/2·(1 + cos(π·step/T_end)); 0 from T_end on."""
+        if step >= self.end_step:
+            return 0.0
+        return self.alpha / 2 * (1 + math.cos(math.pi * step / self.end_step))
