@@ -211,13 +211,15 @@ class _Run:
 
     def _diverged(self, reason: str) -> TrainingError:
         return TrainingError(
-            f"training diverged at step {self.progress.step + 1}: {reason}. Lower optimizer.lr "
+            f"training diverged near step {self.progress.step + 1}: {reason}. Lower optimizer.lr "
             f"({self.config.optimizer.lr}); {self.folder} keeps its last checkpoint"
         )
 
     def _finish_epoch(self, metrics: MetricsWriter) -> None:
         at, summary = self.progress, self.sparsifier.summary()
         test_loss, test_accuracy = evaluate(self.model, self.test_split)
+        if not math.isfinite(test_loss):
+            raise self._diverged(f"the test loss is {test_loss}")
         metrics.write(
             "epoch",
             epoch=at.epoch + 1,

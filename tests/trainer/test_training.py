@@ -136,7 +136,7 @@ def test_progress_goes_to_stderr_only_when_wanted(small_config, tmp_path, capsys
 
 def test_divergence_ends_with_a_clear_error(small_config, tmp_path):
     config = override(small_config, {"optimizer.lr": 1e9})
-    with pytest.raises(TrainingError, match=r"diverged at step \d+: .*Lower optimizer.lr"):
+    with pytest.raises(TrainingError, match=r"diverged near step \d+: .*Lower optimizer.lr"):
         train(config, tmp_path / "run", progress=False)
     with pytest.raises(RunFolderError, match="unfinished"):
         load_run(tmp_path / "run")
