@@ -38,13 +38,32 @@ def result_table(result: Result) -> Table:
     shown = [at for at in _columns(result) if HEADINGS[at] not in ("first run", "error")]
     table = Table(title=result.title, caption=_conditions(result))
     for at in shown:
-        table.add_column(HEADINGS[at], justify="left" if at < 2 else "right")
+        _add_column(table, HEADINGS[at], at)
     for number, case in enumerate(result.cases):
         if number:
             table.add_section()
         for row in _rows(case, time=_median):
             table.add_row(*(row[at] for at in shown))
     return table
+
+
+def rivals_table(result: Result) -> Table | None:
+    """Lay out the best of each other runtime's forms against condensed; None without any."""
+    rows = _rival_rows(result)
+    if not rows:
+        return None
+    table = Table(title="condensed against the best form of other runtimes")
+    for at, heading in enumerate(RIVAL_HEADINGS):
+        _add_column(table, heading, at)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _add_column(table: Table, heading: str, at: int) -> None:
+    """Add a column; engines' names, in the second, are neither cut nor broken."""
+    justify = "left" if at < 2 else "right"
+    table.add_column(heading, justify=justify, no_wrap=at == 1, overflow="fold")
 
 
 def result_notes(result: Result) -> list[str]:
@@ -56,7 +75,9 @@ def result_notes(result: Result) -> list[str]:
             f"other work ran on this machine (load average {load[0]:.1f} on {cpus} CPUs at the "
             "start): times are too long and ratios uncertain"
         )
-    return notes + [note for case in result.cases for note in _notes(case)]
+    absent = _absent(result)
+    notes += [f"{name} is excluded ({reason})" for name, reason in absent]
+    return notes + [note for case in result.cases for note in _notes(case, absent)]
 
 
 def markdown(result: Result) -> str:
@@ -73,6 +94,16 @@ def markdown(result: Result) -> str:
     for case in result.cases:
         for row in _rows(case, time=_median_and_range):
             lines.append("| " + " | ".join(row[at] for at in shown) + " |")
+    rivals = _rival_rows(result)
+    if rivals:
+        lines += [
+            "",
+            "## Condensed against the best form of other runtimes",
+            "",
+            "| " + " | ".join(RIVAL_HEADINGS) + " |",
+            "|" + "---|" * 2 + "---:|" * (len(RIVAL_HEADINGS) - 2),
+            *("| " + " | ".join(row) + " |" for row in rivals),
+        ]
     notes = result_notes(result)
     if notes:
         lines += ["", "Notes:", "", *(f"- {note}" for note in notes)]
@@ -81,13 +112,16 @@ def markdown(result: Result) -> str:
         "Times are medians over the rounds of each round's median run, with the range over the "
         "rounds in brackets. Speed-ups are ratios of times taken in the same round: median "
         "[min–max]. *run* is the whole session.run through an IOBinding; *op*, where given, is "
-        "that less a null session with the same inputs and outputs. *error* is the largest "
-        "difference from the reference, relative to the largest output.",
+        "that less a null session with the same inputs and outputs. Other runtimes run in "
+        "processes of their own, timed there: *run* is a whole call, *op* is that less the call of "
+        "a layer too small to matter. *error* is the largest difference from the reference, "
+        "relative to the largest output.",
         "",
         "## Conditions",
         "",
     ]
     lines += [f"- {key}: {_plain(value)}" for key, value in _flat_conditions(result)]
+    lines += ["", "## Engines", "", *(f"- {line}" for line in _engine_lines(result))]
     lines += ["", "## Cases", ""]
     for case in result.cases:
         facts = ", ".join(f"{key} {_plain(value)}" for key, value in case.facts.items())
@@ -95,6 +129,7 @@ def markdown(result: Result) -> str:
     return "\n".join(lines) + "\n"
 
 
+RIVAL_HEADINGS = ("case", "best form", "run", "op", "run speed-up", "op speed-up")
 HEADINGS = ("case", "engine", "run", "op", "run speed-up", "op speed-up", "first run", "error")
 
 
@@ -126,9 +161,44 @@ def _rows(case: Case, time: Callable[[Spread | None], str]) -> list[list[str]]:
     return rows
 
 
-def _notes(case: Case) -> list[str]:
+def _rival_rows(result: Result) -> list[list[str]]:
+    rows = []
+    for case in result.cases:
+        for rival in case.rivals:
+            best = case.engine(rival.comparison.baseline)
+            name = f"{best.name} (of {len(rival.forms)})"
+            times = [_median(best.run), _median(best.op)]
+            rows.append([case.title, name, *times, *_speedups(rival.comparison)])
+    return rows
+
+
+def _engine_lines(result: Result) -> list[str]:
+    """Say once what each engine is; the call is the median over the cases."""
+    lines, calls = {}, {}
+    for case in result.cases:
+        for engine in (*case.engines, *([case.null] if case.null else [])):
+            if engine.version:
+                text = f"{engine.name}: {engine.version}, {engine.form}"
+                lines[engine.name] = f"{text}, {threads_text(engine.threads)}"
+            if engine.call_seconds is not None:
+                calls.setdefault(engine.name, []).append(engine.call_seconds)
+    for name, seconds in calls.items():
+        lines[name] += f", a call without a layer {_seconds(Spread.of(seconds).median)}"
+    return list(lines.values())
+
+
+def _absent(result: Result) -> list[tuple[str, str]]:
+    """Engines that every one of several cases lacks for the same reason: worth one note."""
+    sets = [{(one.name, one.excluded) for one in case.engines} for case in result.cases]
+    everywhere = set.intersection(*sets) if len(sets) > 1 else set()
+    return sorted((name, reason) for name, reason in everywhere if reason is not None)
+
+
+def _notes(case: Case, absent: list[tuple[str, str]]) -> list[str]:
     notes = []
     for engine in (*case.engines, *([case.null] if case.null else [])):
+        if (engine.name, engine.excluded) in absent:
+            continue
         if engine.excluded is not None:
             notes.append(f"{case.title}: {engine.name} is excluded ({engine.excluded})")
         elif engine.warmup is not None and not engine.warmup.steady:

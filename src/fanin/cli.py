@@ -13,6 +13,7 @@ from . import __version__
 
 if TYPE_CHECKING:
     from .deploy.bench import Result
+    from .deploy.bench.trained_layer import TrainedLayer
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -157,32 +158,79 @@ def inspect(
 @bench.command("layer")
 def bench_layer(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")],
-    in_features: Annotated[int, typer.Option(help="Inputs of the layer.")] = 3072,
-    out_features: Annotated[int, typer.Option(help="Outputs of the layer.")] = 768,
-    sparsity: Annotated[str, typer.Option(help="Shares of zeros.")] = "0.8,0.9,0.95,0.99",
+    in_features: Annotated[
+        int | None, typer.Option(help="Inputs of the layer.", show_default="3072")
+    ] = None,
+    out_features: Annotated[
+        int | None, typer.Option(help="Outputs of the layer.", show_default="768")
+    ] = None,
+    sparsity: Annotated[
+        str | None, typer.Option(help="Shares of zeros.", show_default="0.8,0.9,0.95,0.99")
+    ] = None,
     batch: Annotated[str, typer.Option(help="Batch sizes.")] = "1",
-    ablated: Annotated[float, typer.Option(help="Share of neurons without weights.")] = 0.0,
+    ablated: Annotated[
+        float | None, typer.Option(help="Share of neurons without weights.", show_default="0")
+    ] = None,
+    mask: Annotated[
+        str,
+        typer.Option(
+            help="Where weights are: random, clustered, or a run folder or an exported ONNX file "
+            "whose layer is taken; several are measured side by side."
+        ),
+    ] = "random",
+    layer: Annotated[
+        str | None, typer.Option(help="Parameter or node, when the mask's file has several layers.")
+    ] = None,
+    engines: Annotated[
+        str,
+        typer.Option(
+            help="Of dense, condensed, fallback, deepsparse, torch-csr, scipy-csr; dense first."
+        ),
+    ] = "dense,condensed",
+    deepsparse_python: Annotated[
+        Path | None,
+        typer.Option(
+            help="Python that has DeepSparse; make deepsparse-env makes the default one.",
+            show_default=".cache/deepsparse-venv/bin/python",
+        ),
+    ] = None,
     threads: Annotated[int, typer.Option(help="Intra-op threads of every engine.")] = 1,
     rounds: Annotated[int, typer.Option(help="Interleaved rounds.")] = 21,
     seed: Annotated[int, typer.Option(help="Seed of masks, weights and inputs.")] = 0,
 ) -> None:
-    """Measure one layer of random constant fan-in weights: dense Gemm against CondensedGemm."""
+    """Measure one layer of constant fan-in weights: dense Gemm, CondensedGemm, other runtimes."""
     _requires("bench", "onnx", "onnxruntime", "matplotlib")
     from .deploy import SessionError
     from .deploy.bench import BenchLayerSpec, RequirementError
     from .deploy.bench import bench_layer as measure
 
+    sizes = {
+        "in_features": in_features,
+        "out_features": out_features,
+        "sparsities": None if sparsity is None else _numbers(sparsity, float, "--sparsity"),
+        "ablated": ablated,
+    }
+    sizes = {name: value for name, value in sizes.items() if value is not None}
+    common = {
+        "batches": _numbers(batch, int, "--batch"),
+        "engines": tuple(engines.split(",")),
+        "threads": threads,
+        "rounds": rounds,
+        "seed": seed,
+    }
+    if deepsparse_python is not None:
+        common["deepsparse_python"] = deepsparse_python
     with _readable(SessionError, RequirementError, OSError, ValueError):
-        spec = BenchLayerSpec(
-            in_features=in_features,
-            out_features=out_features,
-            sparsities=_numbers(sparsity, float, "--sparsity"),
-            batches=_numbers(batch, int, "--batch"),
-            ablated=ablated,
-            threads=threads,
-            rounds=rounds,
-            seed=seed,
-        )
+        masks, trained = _masks(mask, layer)
+        if trained is None:
+            spec = BenchLayerSpec(**sizes, masks=masks, **common)
+        elif sizes:
+            raise typer.BadParameter(
+                "a trained layer has its own sizes, sparsity and ablation; leave out --"
+                + ", --".join(name.replace("_", "-") for name in sizes)
+            )
+        else:
+            spec = BenchLayerSpec.of_trained(trained, masks, **common)
         _require_writable(out)
         _save(measure(spec, progress=_say), out)
 
@@ -231,6 +279,23 @@ def doctor() -> None:
         raise typer.Exit(1)
 
 
+def _masks(text: str, layer: str | None) -> tuple[tuple[str, ...], TrainedLayer | None]:
+    """Split ``--mask`` into the names of made-up masks and the layer of the file in it."""
+    from .deploy.bench.masks import MASKS
+    from .deploy.bench.trained_layer import load_trained_layer
+
+    parts = text.split(",")
+    files = [Path(part) for part in parts if part not in MASKS]
+    if len(files) > 1:
+        raise typer.BadParameter(
+            f"{text!r} has several files; give one beside {', '.join(MASKS)}", param_hint="--mask"
+        )
+    if layer is not None and not files:
+        raise typer.BadParameter("--layer goes with a file in --mask", param_hint="--layer")
+    trained = load_trained_layer(files[0], layer) if files else None
+    return tuple(part for part in parts if part in MASKS), trained
+
+
 def _say(title: str, done: float) -> None:
     typer.secho(f"[{done:4.0%}] {title}", dim=True, err=True)
 
@@ -238,10 +303,13 @@ def _say(title: str, done: float) -> None:
 def _save(result: Result, folder: Path) -> None:
     from rich.console import Console
 
-    from .deploy.bench.report import result_notes, result_table
+    from .deploy.bench.report import result_notes, result_table, rivals_table
 
     # Printed before saving: a disk that fills up now does not lose the measurement.
     Console().print(result_table(result))
+    rivals = rivals_table(result)
+    if rivals is not None:
+        Console().print(rivals)
     for note in result_notes(result):
         typer.secho(note, fg=typer.colors.YELLOW)
     paths = result.save(folder)

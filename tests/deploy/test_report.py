@@ -109,6 +109,7 @@ def test_the_json_holds_everything_and_its_schema_version(result, tmp_path):
         "engines",
         "null",
         "comparisons",
+        "rivals",
     }
     assert set(first["engines"][0]) == {
         "name",
@@ -125,6 +126,7 @@ def test_the_json_holds_everything_and_its_schema_version(result, tmp_path):
         "error_before",
         "error_after",
         "excluded",
+        "call_seconds",
     }
     assert first["engines"][0]["rounds_seconds"] == pytest.approx([105e-6, 125e-6, 115e-6])
     assert first["comparisons"][0]["op_ratio"]["median"] == pytest.approx(5)
