@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +17,7 @@ from ...export.condensed import CondensedWeight
 from .engine import Engine
 from .machine import describe_machine, load_average
 from .masks import MASKS, made_up_layer
-from .measure import Timing, measure
+from .measure import Progress, Timing, measure
 from .null_model import save_null_model
 from .ort_engine import OrtEngine
 from .peers import csr_engines, deepsparse_engines
@@ -39,8 +38,6 @@ _FAMILIES = {"DeepSparse": ("deepsparse",), "CSR": ("torch-csr", "scipy-csr")}
 
 # Of float32 sums against float64 ones, relative to the largest output.
 _TOLERANCE = 1e-5
-
-Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
@@ -147,9 +144,8 @@ class BenchLayerSpec:
     def to_dict(self) -> dict[str, Any]:
         """Return it for the result file: the layer by its names, no paths."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        del fields["deepsparse_python"]
-        layer = self.trained
-        return {**fields, "trained": f"{layer.name} of {layer.source}" if layer else None}
+        del fields["deepsparse_python"], fields["trained"]
+        return {**fields, "trained": self.trained.title} if self.trained else fields
 
 
 def bench_layer(spec: BenchLayerSpec, *, progress: Progress | None = None) -> Result:

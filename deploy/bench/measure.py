@@ -21,6 +21,9 @@ from .problem import Problem, Sample
 
 Clock = Callable[[], int]
 
+Progress = Callable[[str, float], None]
+"""Is told what is measured next, and the share done."""
+
 
 @dataclass(frozen=True)
 class Timing:

@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -15,22 +15,32 @@ from .requirements import require
 from .result import Case, Result, threads_text
 from .statistics import Comparison, Spread
 
+if TYPE_CHECKING:
+    from .kernels import KernelsResult
+
 
 def save_report(result: Result, folder: Path) -> list[Path]:
     """See Result.save."""
     from .figure import draw
 
+    def picture(file: IO[bytes]) -> None:
+        draw(result, file)
+
+    return write_report(folder, result.to_dict(), markdown(result), picture)
+
+
+def write_report(
+    folder: Path, data: dict[str, Any], text: str, picture: Callable[[IO[bytes]], None]
+) -> list[Path]:
+    """Write results.json, results.md and results.png into ``folder``; returns their paths."""
     require("matplotlib", "the benchmark draws its figure with it")
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(result.to_dict(), indent=1, allow_nan=False) + "\n"
-    written = []
-    for name, write in (
-        ("results.json", lambda file: file.write(text.encode())),
-        ("results.md", lambda file: file.write(markdown(result).encode())),
-        ("results.png", lambda file: draw(result, file)),
-    ):
-        written.append(_replace(folder / name, write))
-    return written
+    json_text = json.dumps(data, indent=1, allow_nan=False) + "\n"
+    return [
+        _replace(folder / "results.json", lambda file: file.write(json_text.encode())),
+        _replace(folder / "results.md", lambda file: file.write(text.encode())),
+        _replace(folder / "results.png", picture),
+    ]
 
 
 def result_table(result: Result) -> Table:
@@ -68,16 +78,21 @@ def _add_column(table: Table, heading: str, at: int) -> None:
 
 def result_notes(result: Result) -> list[str]:
     """List what qualifies the numbers: a busy machine, engines left out, ratios not given."""
-    notes = []
-    load, cpus = result.machine["load_average"], result.machine["cpus"]
-    if load and load[0] > 0.5 * cpus:
-        notes.append(
-            f"other work ran on this machine (load average {load[0]:.1f} on {cpus} CPUs at the "
-            "start): times are too long and ratios uncertain"
-        )
+    notes = busy_note(result.machine)
     absent = _absent(result)
     notes += [f"{name} is excluded ({reason})" for name, reason in absent]
     return notes + [note for case in result.cases for note in _notes(case, absent)]
+
+
+def busy_note(machine: dict[str, Any]) -> list[str]:
+    """Say that the machine had other work, if so."""
+    load, cpus = machine["load_average"], machine["cpus"]
+    if not load or load[0] <= 0.5 * cpus:
+        return []
+    return [
+        f"other work ran on this machine (load average {load[0]:.1f} on {cpus} CPUs at the "
+        "start): times are too long and ratios uncertain"
+    ]
 
 
 def markdown(result: Result) -> str:
@@ -120,7 +135,7 @@ def markdown(result: Result) -> str:
         "## Conditions",
         "",
     ]
-    lines += [f"- {key}: {_plain(value)}" for key, value in _flat_conditions(result)]
+    lines += [f"- {line}" for line in conditions(result)]
     lines += ["", "## Engines", "", *(f"- {line}" for line in _engine_lines(result))]
     lines += ["", "## Cases", ""]
     for case in result.cases:
@@ -154,7 +169,7 @@ def _rows(case: Case, time: Callable[[Spread | None], str]) -> list[list[str]]:
                 time(engine.run),
                 time(engine.op),
                 *_speedups(by_name.get(engine.name)),
-                _seconds(engine.first_run_seconds),
+                seconds_text(engine.first_run_seconds),
                 "" if engine.error_after is None else f"{engine.error_after:.0e}",
             ]
         )
@@ -183,7 +198,7 @@ def _engine_lines(result: Result) -> list[str]:
             if engine.call_seconds is not None:
                 calls.setdefault(engine.name, []).append(engine.call_seconds)
     for name, seconds in calls.items():
-        lines[name] += f", a call without a layer {_seconds(Spread.of(seconds).median)}"
+        lines[name] += f", a call without a layer {seconds_text(Spread.of(seconds).median)}"
     return list(lines.values())
 
 
@@ -224,7 +239,7 @@ def _ratio(spread: Spread) -> str:
 
 
 def _median(spread: Spread | None) -> str:
-    return _seconds(spread.median) if spread else ""
+    return seconds_text(spread.median) if spread else ""
 
 
 def _median_and_range(spread: Spread | None) -> str:
@@ -235,7 +250,8 @@ def _median_and_range(spread: Spread | None) -> str:
     return f"{_short(spread.median * factor)} {unit} [{_short(low)}–{_short(high)}]"
 
 
-def _seconds(seconds: float | None) -> str:
+def seconds_text(seconds: float | None) -> str:
+    """Write a time with its unit; nothing for None."""
     if seconds is None:
         return ""
     unit, factor = _unit(seconds)
@@ -269,13 +285,15 @@ def _conditions(result: Result) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _flat_conditions(result: Result) -> list[tuple[str, object]]:
+def conditions(result: Result | KernelsResult) -> list[str]:
+    """Write the machine, the spec and the timing, a line each."""
     kernels = result.machine["kernels"]
     flat = [(key, value) for key, value in result.machine.items() if key != "kernels"]
     flat += [("ISAs", kernels["isas"]), ("ISA in force", kernels["isa_in_force"])]
     flat += [("spec", result.spec), ("timing", result.to_dict()["timing"])]
     flat += [("load average after", result.load_average_after)]
-    return [*flat, ("measured", f"{result.created}, {result.seconds:.0f} s")]
+    flat += [("measured", f"{result.created}, {result.seconds:.0f} s")]
+    return [f"{key}: {_plain(value)}" for key, value in flat]
 
 
 def _plain(value: object) -> str:

@@ -25,6 +25,11 @@ class TrainedLayer:
     name: str
     weight: CondensedWeight
 
+    @property
+    def title(self) -> str:
+        """Name it in a report."""
+        return f"{self.name} of {self.source}"
+
 
 def load_trained_layer(path: Path, name: str | None = None) -> TrainedLayer:
     """Read a layer: ``name`` is a parameter of a run folder or a node of an ONNX file.

@@ -12,7 +12,9 @@ import typer
 from . import __version__
 
 if TYPE_CHECKING:
-    from .deploy.bench import Result
+    from rich.table import Table
+
+    from .deploy.bench import KernelsResult, Result
     from .deploy.bench.trained_layer import TrainedLayer
 
 app = typer.Typer(
@@ -235,6 +237,66 @@ def bench_layer(
         _save(measure(spec, progress=_say), out)
 
 
+@bench.command("kernels")
+def bench_kernels(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")],
+    shapes: Annotated[
+        str | None,
+        typer.Option(help="Inputs x outputs of the layers.", show_default="3072x768,768x3072"),
+    ] = None,
+    sparsity: Annotated[
+        str | None, typer.Option(help="Shares of zeros.", show_default="0.8,0.9,0.95,0.99")
+    ] = None,
+    batch: Annotated[
+        str | None, typer.Option(help="Batch sizes.", show_default="1,8,16,64,256")
+    ] = None,
+    mask: Annotated[
+        str, typer.Option(help="As in bench layer; a file's layer is measured beside the others.")
+    ] = "random",
+    layer: Annotated[
+        str | None, typer.Option(help="Parameter or node, when the mask's file has several layers.")
+    ] = None,
+    scaling: Annotated[
+        bool,
+        typer.Option(
+            "--scaling",
+            help="Instead: 1,000 to 1,000,000 outputs, 32 of 1,024 inputs each, batch 1.",
+        ),
+    ] = False,
+    dispatched: Annotated[
+        bool, typer.Option("--dispatched", help="Only the kernel that the dispatch table takes.")
+    ] = False,
+    rounds: Annotated[int, typer.Option(help="Rounds, each beside plain reading.")] = 11,
+    seed: Annotated[int, typer.Option(help="Seed of masks, weights and inputs.")] = 0,
+) -> None:
+    """Measure every kernel that this CPU runs against the limits of its core, on one thread."""
+    _requires("bench", "onnx", "matplotlib")
+    from .deploy.bench import BenchKernelsSpec, RequirementError
+    from .deploy.bench import bench_kernels as measure
+    from .deploy.bench.kernels_report import kernels_notes, kernels_table
+
+    chosen = {
+        "shapes": None if shapes is None else _shapes(shapes),
+        "sparsities": None if sparsity is None else _numbers(sparsity, float, "--sparsity"),
+        "batches": None if batch is None else _numbers(batch, int, "--batch"),
+        "dispatched": dispatched or None,
+    }
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    if scaling and (chosen or layer or mask != "random"):
+        raise typer.BadParameter("--scaling has its own layers; leave the other choices out")
+    with _readable(RequirementError, OSError, ValueError):
+        if scaling:
+            spec = BenchKernelsSpec.scaling(rounds=rounds, seed=seed)
+        else:
+            masks, trained = _masks(mask, layer)
+            spec = BenchKernelsSpec(
+                masks=masks, trained=trained, rounds=rounds, seed=seed, **chosen
+            )
+        _require_writable(out)
+        result = measure(spec, progress=_say)
+        _print_and_save(result, [kernels_table(result)], kernels_notes(result), out)
+
+
 @bench.command("model")
 def bench_model(
     model: Annotated[Path, typer.Argument(help="Exported ONNX file.")],
@@ -279,6 +341,17 @@ def doctor() -> None:
         raise typer.Exit(1)
 
 
+def _shapes(text: str) -> tuple[tuple[int, int], ...]:
+    """Parse ``3072x768,768x3072``."""
+    try:
+        pairs = [tuple(map(int, part.split("x"))) for part in text.split(",")]
+    except ValueError:
+        pairs = [()]
+    if any(len(pair) != 2 for pair in pairs):
+        raise typer.BadParameter(f"{text!r} is not like 3072x768,768x3072", param_hint="--shapes")
+    return tuple(pairs)
+
+
 def _masks(text: str, layer: str | None) -> tuple[tuple[str, ...], TrainedLayer | None]:
     """Split ``--mask`` into the names of made-up masks and the layer of the file in it."""
     from .deploy.bench.masks import MASKS
@@ -301,16 +374,21 @@ def _say(title: str, done: float) -> None:
 
 
 def _save(result: Result, folder: Path) -> None:
-    from rich.console import Console
-
     from .deploy.bench.report import result_notes, result_table, rivals_table
 
+    tables = [result_table(result), rivals_table(result)]
+    _print_and_save(result, [table for table in tables if table], result_notes(result), folder)
+
+
+def _print_and_save(
+    result: Result | KernelsResult, tables: list[Table], notes: list[str], folder: Path
+) -> None:
+    from rich.console import Console
+
     # Printed before saving: a disk that fills up now does not lose the measurement.
-    Console().print(result_table(result))
-    rivals = rivals_table(result)
-    if rivals is not None:
-        Console().print(rivals)
-    for note in result_notes(result):
+    for table in tables:
+        Console().print(table)
+    for note in notes:
         typer.secho(note, fg=typer.colors.YELLOW)
     paths = result.save(folder)
     typer.echo("Wrote " + ", ".join(str(path) for path in paths))
