@@ -57,7 +57,7 @@ def _of_run(folder: Path) -> dict[str, CondensedWeight]:
         )
     try:
         tensors = safetensors.load_file(file)
-        masked = [name.removesuffix(_MASK) for name in tensors if name.endswith(_MASK)]
+        masked = sorted(name.removesuffix(_MASK) for name in tensors if name.endswith(_MASK))
         return {
             name: CondensedWeight.from_dense(tensors[name], mask=tensors[name + _MASK])
             for name in masked

@@ -143,6 +143,49 @@ def test_op_times_are_run_times_less_the_null_session_of_the_round(result):
     assert dense.op.median == pytest.approx(110e-6)
 
 
+def test_the_best_form_of_each_family_is_the_rival():
+    engines = [
+        measured("dense", 105, 125, 115),
+        measured("condensed", 25, 25, 27),
+        replace(measured("deepsparse-gemm", 80, 80, 80), call_seconds=10e-6),
+        replace(measured("deepsparse-conv", 50, 70, 54), call_seconds=10e-6),
+        measured("deepsparse-spatial", 1, 1, 1, excluded="WrongOutputError: x"),
+        # Faster as a call, slower as an op.
+        replace(measured("torch-csr", 40, 40, 40), call_seconds=1e-6),
+        replace(measured("scipy-csr", 45, 45, 45), call_seconds=9e-6),
+    ]
+    names = [engine.name for engine in engines]
+    families = {"DeepSparse": names[2:5], "CSR": names[5:], "Other": ["absent"]}
+    case = make_case("c", 1, 0.9, {}, engines, measured("null", 5, 5, 5), families)
+    assert [one.engine for one in case.comparisons] == ["condensed", *names[2:4], *names[5:]]
+    deepsparse, csr = case.rivals
+    assert deepsparse.forms == ("deepsparse-gemm", "deepsparse-conv")
+    assert deepsparse.comparison.baseline == "deepsparse-conv"
+    assert deepsparse.comparison.engine == "condensed"
+    # Each less its own null call: 40/20, 60/20, 44/22.
+    assert deepsparse.comparison.op_ratio.median == pytest.approx(2)
+    assert deepsparse.comparison.run_ratio.median == pytest.approx(2)
+    assert csr.comparison.baseline == "scipy-csr"
+    text = markdown(layer_result(case))
+    assert "| c | deepsparse-conv (of 2) | 54.0 µs | 44.0 µs | 2.00× [2.00–2.80] |" in text
+    assert "deepsparse-conv: onnxruntime 1.30.0, form of deepsparse-conv, 1 thread, a call" in text
+
+
+def test_an_engine_that_every_case_lacks_is_noted_once():
+    cases = [
+        make_case(
+            f"c{number}",
+            1,
+            0.9,
+            {},
+            [measured("dense", 10), measured("deepsparse", excluded="not there")],
+            None,
+        )
+        for number in range(3)
+    ]
+    assert result_notes(layer_result(*cases)) == ["deepsparse is excluded (not there)"]
+
+
 def test_an_unknown_engine_is_a_key_error(result):
     with pytest.raises(KeyError):
         result.cases[0].engine("magic")
