@@ -110,12 +110,14 @@ def _decide(
 def _obstacle(module: nn.Module, key: str) -> str | None:
     """Say why this module's weight cannot be condensed; None when it can."""
     if isinstance(module, parametrize.ParametrizationList) or key.endswith("_orig"):
-        return "reparametrised weight; make it permanent first (see torch.nn.utils)"
+        return "reparametrised; make it permanent first (torch.nn.utils)"
     plain = isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
-    if not plain or "forward" in vars(module) or key != "weight":
-        return f"{type(module).__name__} layers are exported dense, torch.nn.Linear is condensed"
+    if not plain or key != "weight":
+        return f"{type(module).__name__} is not supported"
+    if "forward" in vars(module):
+        return "its forward was replaced"
     if module._forward_hooks or module._forward_pre_hooks:
-        return "the module has forward hooks, which a condensed layer would lose; remove them first"
+        return "has forward hooks, which would be lost"
     if module.weight.numel() == 0:
         return "the weight is empty"
     return None
@@ -125,7 +127,7 @@ def _blocked_modules(model: nn.Module) -> Iterator[tuple[int, str]]:
     """Yield modules whose weight another one reads past their forward: id and reason."""
     for module in model.modules():
         if isinstance(module, nn.MultiheadAttention):
-            reason = f"{type(module).__name__} reads the weight directly; exported dense"
+            reason = f"{type(module).__name__} is not supported"
             for child in module.modules():
                 yield id(child), reason
 

@@ -6,6 +6,7 @@ copy of it in C++; a file that both accept is a file of version 1.
 
 from __future__ import annotations
 
+import atexit
 import math
 
 import onnx
@@ -48,8 +49,12 @@ def register_schemas() -> None:
     Without it onnx takes the function in the file, which gives the same shapes but cannot refuse
     a wrong number of inputs. Registering twice does nothing.
     """
-    if not defs.has(CONDENSED_GEMM, domain=DOMAIN):
-        defs.register_schema(condensed_gemm_schema())
+    if defs.has(CONDENSED_GEMM, domain=DOMAIN):
+        return
+    defs.register_schema(condensed_gemm_schema())
+    # The registry outlives the interpreter, the Python function in the schema does not: without
+    # this a process with onnx 1.19 hangs when it ends.
+    atexit.register(defs.deregister_schema, CONDENSED_GEMM, DOMAIN_VERSION, DOMAIN)
 
 
 def condensed_gemm_schema() -> defs.OpSchema:

@@ -163,7 +163,7 @@ def layer_table(layers: tuple[LayerReport, ...], *, title: str, caption: str = "
     for layer in layers:
         separator = " " if layer.decision == "condensed" else ": "
         table.add_row(
-            layer.name,
+            layer.name.removesuffix(".weight"),
             "×".join(map(str, layer.shape)),
             f"{layer.sparsity:.1%}",
             f"{layer.active}/{layer.shape[0]}",

@@ -105,7 +105,7 @@ def export(
         file_bytes=file_bytes,
         dense_file_bytes=dense_bytes,
         dense_file_measured=baseline is not None,
-        notes=_notes(plans, opset),
+        notes=_notes(plans, opset, None if baseline else baseline_path),
     )
 
 
@@ -189,8 +189,12 @@ def _with_nodes(
     return tuple(reports)
 
 
-def _notes(plans: Sequence[LayerPlan], opset: int) -> tuple[str, ...]:
+def _notes(
+    plans: Sequence[LayerPlan], opset: int, unwritten_baseline: Path | None
+) -> tuple[str, ...]:
     notes = []
+    if unwritten_baseline is not None and unwritten_baseline.exists():
+        notes.append(f"{unwritten_baseline} is from an earlier export, not from this one")
     if all(plan.weight is None for plan in plans):
         notes.append("no layer was condensed; the file is the dense model")
     if opset > DEFAULT_OPSET:

@@ -139,6 +139,21 @@ def export(
     Console().print(report.to_rich_table())
 
 
+@app.command()
+def inspect(
+    file: Annotated[Path, typer.Argument(help="ONNX file.")],
+) -> None:
+    """List the condensed layers of an ONNX file and validate the weights that they hold."""
+    _requires("export", "onnx")
+    from rich.console import Console
+
+    from .export import ExportError
+    from .export import inspect as look
+
+    with _readable(ExportError, OSError, ValueError):
+        Console().print(look(file).to_rich_table())
+
+
 @bench.command("layer")
 def bench_layer(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")],

@@ -184,8 +184,16 @@ def test_report_prints_every_layer_and_figure(mlp: Exported):
     with console.capture() as capture:
         console.print(mlp.report.to_rich_table())
     text = capture.get()
-    for piece in ("0.weight", "92/96", "dense: no mask", "relative error", "ratio", "fused: Relu"):
+    for piece in (
+        "92/96",
+        "condensed by mask",
+        "dense: no mask",
+        "relative error",
+        "ratio",
+        "fused: Relu",
+    ):
         assert piece in text
+    assert [line.split()[0] for line in text.splitlines() if "×" in line] == ["0", "2", "5"]
     assert max(map(len, text.splitlines())) <= 80
 
 

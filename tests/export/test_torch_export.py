@@ -95,7 +95,7 @@ def test_mixed_model_reports_every_weight_and_keeps_eval_mode(mixed):
     model, report = mixed
     assert not model.training
     layers = {layer.name: layer for layer in report.layers}
-    assert layers["conv.weight"].reason.startswith("Conv2d layers are exported dense")
+    assert layers["conv.weight"].reason == "Conv2d is not supported"
     assert layers["conv.weight"].sparsity == 0.5
     assert layers["inner.weight"].nodes == ("inner", "inner_1")
     assert layers["gone.weight"].active == 0
@@ -144,7 +144,7 @@ def test_transformer_layer_exports_with_its_attention_dense(tmp_path: Path):
     assert model.training
     assert torch.backends.mha.get_fastpath_enabled()
     assert [layer.name for layer in report.condensed_layers] == ["linear1.weight", "linear2.weight"]
-    assert "reads the weight directly" in report.layers[1].reason
+    assert report.layers[1].reason == "MultiheadAttention is not supported"
     x = torch.randn(3, 5, 16)
     with torch.no_grad():
         expected = model.eval()(x).numpy()
@@ -174,10 +174,14 @@ def test_new_export_replaces_model_and_data_of_the_older_one(tmp_path: Path):
     unrelated = tmp_path / "model.onnx.data"
     unrelated.write_bytes(b"somebody else's")
     first = export(small(0), path, torch.randn(1, 12), external_data_threshold=0)
+    baseline = tmp_path / "model.dense.onnx"
+    baseline.touch()
     second = export(small(1), path, torch.randn(1, 12), external_data_threshold=0)
+    assert second.notes == (f"{baseline} is from an earlier export, not from this one",)
     assert first.data_path != second.data_path
     assert {p.name for p in tmp_path.iterdir()} == {
         "model.onnx",
+        "model.dense.onnx",
         "model.onnx.data",
         Path(second.data_path).name,
     }

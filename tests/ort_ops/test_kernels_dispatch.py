@@ -54,15 +54,19 @@ def test_every_batch_has_one_kernel_whatever_the_density(isa, density):
 
 @pytest.mark.parametrize("isa", _native.supported_isas())
 @pytest.mark.parametrize("batch", [1, 4, 5, 8, 64, 197])
-def test_static_batch_packs_one_layout(isa, batch):
-    symbolic = {
-        info.kernel
-        for info in pack(isa=isa).info()
-        if info.min_batch <= batch and (info.max_batch is None or batch <= info.max_batch)
-    }
-    static = pack(isa=isa, min_batch=batch, max_batch=batch).info()
-    assert {info.kernel for info in static} == symbolic
-    assert (static[0].min_batch, static[0].max_batch) == (batch, batch)
+def test_known_batch_packs_one_layout_whose_row_names_that_batch(isa, batch):
+    (info,) = pack(isa=isa, min_batch=batch, max_batch=batch).info()
+    assert (info.min_batch, info.max_batch) == (batch, batch)
+    (row,) = [row for row in _native.kernel_table() if row.name == info.kernel]
+    assert row.min_batch <= batch
+    assert row.max_batch is None or batch <= row.max_batch
+
+
+@pytest.mark.parametrize("isa", _native.supported_isas())
+def test_unknown_batch_packs_two_layouts_at_most(isa):
+    infos = pack(isa=isa).info()
+    assert len(infos) == (1 if isa == "scalar" else 2)
+    assert len({info.kernel for info in infos}) == len(infos)
 
 
 @pytest.mark.parametrize("isa", _native.supported_isas())
@@ -120,3 +124,34 @@ def test_packed_bytes_are_near_the_weights():
     weights = 768 * 307
     for info in gemm.info():
         assert weights * 5 <= info.bytes <= weights * 5 * max(info.padding, 1.2) + 100_000
+
+
+@pytest.mark.parametrize("isa", _native.supported_isas())
+def test_rows_padded_beyond_the_number_of_inputs_are_taken(isa):
+    gemm = _native.PackedGemm(
+        np.array([[1, 2, 0, 0, 0]], np.float32),
+        np.array([[0, 2, 2, 2, 2]], np.int32),
+        np.array([0], np.int32),
+        np.array([0.5], np.float32),
+        3,
+        1,
+        isa=isa,
+    )
+    x = np.array([[1, np.inf, 10]], np.float32)
+    for batch in (1, 6, 33):
+        assert np.array_equal(gemm.run(np.tile(x, (batch, 1))), np.full((batch, 1), 21.5))
+
+
+@pytest.mark.parametrize("isa", _native.supported_isas())
+def test_layer_without_rows_and_without_fan_in_is_taken(isa):
+    gemm = _native.PackedGemm(
+        np.zeros((0, 0), np.float32),
+        np.zeros((0, 0), np.uint16),
+        np.zeros(0, np.int32),
+        np.array([1, 2], np.float32),
+        3,
+        2,
+        isa=isa,
+    )
+    for batch in (1, 9):
+        assert np.array_equal(gemm.run(np.ones((batch, 3), np.float32)), [[1, 2]] * batch)

@@ -42,17 +42,6 @@ class DispatchedGemm final : public PackedGemm {
   std::vector<Packed> kernels_;  // by rising batch
 };
 
-// The largest batch up to `last` that the row chosen for `first` serves.
-int64_t last_batch(const KernelRow& chosen, Isa isa, int64_t first, int64_t last,
-                   const CondensedView& view) {
-  int64_t end = std::min(last, chosen.batches.max);
-  for (const KernelRow& row : kernel_table())
-    if (row.batches.min > first && row.batches.min <= end &&
-        &select_kernel(isa, row.batches.min, view) != &chosen)
-      end = row.batches.min - 1;
-  return end;
-}
-
 }  // namespace
 
 std::unique_ptr<PackedGemm> PackedGemm::pack(const CondensedView& view, BatchRange batches,
@@ -61,7 +50,9 @@ std::unique_ptr<PackedGemm> PackedGemm::pack(const CondensedView& view, BatchRan
   const int64_t last = std::max<int64_t>(1, batches.max);
   for (int64_t first = std::clamp<int64_t>(batches.min, 1, last);;) {
     const KernelRow& row = select_kernel(isa, first, view);
-    const BatchRange served{first, last_batch(row, isa, first, last, view)};
+    // A layout serves all batches of its row, also those for which another would be a little
+    // faster: a further copy of the weights costs more.
+    const BatchRange served{first, std::min(last, row.batches.max)};
     kernels.push_back({&row, served, row.pack(view, served)});
     if (served.max == last) break;
     first = served.max + 1;

@@ -17,7 +17,7 @@ constexpr uint8_t kPadding = 0xc0;
 
 // Unpacking takes bytes 4v..4v+3 of both 128-bit lanes to vector v.
 constexpr WindowGeometry geometry() {
-  WindowGeometry geometry{kRows, kColumns, kColumns, kBlockBytes, kPadding, {}};
+  WindowGeometry geometry{kRows, kColumns, kColumns, 2, kBlockBytes, kPadding, {}};
   for (int r = 0; r < kRows; ++r)
     geometry.lane_byte[r] = static_cast<uint8_t>(r % 8 / 4 * 16 + r / 8 * 4 + r % 4);
   return geometry;
@@ -43,10 +43,11 @@ void split_block(const float* x, uint8_t* planes) {
 
 void split(const float* x, int64_t in_features, int64_t blocks, uint8_t* planes) {
   for (int64_t b = 0; b < blocks; ++b) {
-    const float* from = x + b * kColumns;
+    const int64_t left = in_features - b * kColumns;
+    const float* from = left > 0 ? x + b * kColumns : x;
     float tail[kColumns] = {};
-    if (in_features - b * kColumns < kColumns) {
-      for (int64_t c = 0; c < in_features - b * kColumns; ++c) tail[c] = from[c];
+    if (left < kColumns) {
+      for (int64_t c = 0; c < left; ++c) tail[c] = from[c];
       from = tail;
     }
     split_block(from, planes + b * kBlockBytes);
@@ -105,6 +106,6 @@ void sum(const WindowSteps& steps, const uint8_t* planes, size_t stride, int sam
 
 }  // namespace
 
-const WindowOps kWindowBytePlane32Avx2 = {geometry(), split, sum, 2};
+constexpr WindowOps kWindowBytePlane32Avx2 = {geometry(), split, sum, 2};
 
 }  // namespace fanin

@@ -13,7 +13,7 @@ constexpr int kBlockBytes = 64;
 
 // Byte v of an index dword serves row 16 v + dword.
 constexpr WindowGeometry geometry() {
-  WindowGeometry geometry{kRows, kColumns, 16, kBlockBytes, 15, {}};
+  WindowGeometry geometry{kRows, kColumns, 16, 2, kBlockBytes, 15, {}};
   for (int r = 0; r < kRows; ++r)
     geometry.lane_byte[r] = static_cast<uint8_t>(4 * (r % 16) + r / 16);
   return geometry;
@@ -25,7 +25,8 @@ void split(const float* x, int64_t in_features, int64_t blocks, uint8_t* planes)
     const __mmask16 lanes = left >= kColumns ? 0x7fff
                             : left <= 0      ? 0
                                              : static_cast<__mmask16>((1u << left) - 1);
-    _mm512_store_ps(planes + b * kBlockBytes, _mm512_maskz_loadu_ps(lanes, x + b * kColumns));
+    const float* from = left > 0 ? x + b * kColumns : x;
+    _mm512_store_ps(planes + b * kBlockBytes, _mm512_maskz_loadu_ps(lanes, from));
   }
 }
 
@@ -73,6 +74,6 @@ void sum(const WindowSteps& steps, const uint8_t* planes, size_t stride, int sam
 
 }  // namespace
 
-const WindowOps kWindowLanes30Avx512f = {geometry(), split, sum, 4};
+constexpr WindowOps kWindowLanes30Avx512f = {geometry(), split, sum, 4};
 
 }  // namespace fanin

@@ -97,67 +97,78 @@ inline void copy_corner(const float* from, int64_t stride, int64_t rows, int64_t
       block[8 * r + c] = r < rows && c < columns ? from[r * stride + c] : 0.0f;
 }
 
+// Up to 8 samples times up to 8 columns of x; writes whole vectors of 8 samples.
+inline __attribute__((always_inline)) void fill_block(const float* x, int64_t in_features,
+                                                      int64_t samples, int64_t columns, int width,
+                                                      float* to) {
+  __m256 column[8];
+  if (samples >= 8 && columns >= 8) {
+    transpose8(x, in_features, column);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) _mm256_store_ps(to + i * width, column[i]);
+    return;
+  }
+  float block[64];
+  copy_corner(x, in_features, samples, columns, block);
+  transpose8(block, 8, column);
+  for (int64_t i = 0; i < 8 && i < columns; ++i) _mm256_store_ps(to + i * width, column[i]);
+}
+
+// Columns that are transposed for all samples before the next: so many reads of a sample follow
+// each other that they stream, and the panel is still in L1 when its next samples are written.
+constexpr int64_t kFillColumns = 128;
+
 void fill(const float* x, int64_t in_features, int samples, int64_t columns, int width,
           float* segment) {
-  for (int s = 0; s < width; s += 8) _mm256_storeu_ps(segment + s, _mm256_setzero_ps());
+  for (int s = 0; s < width; s += 8) _mm256_store_ps(segment + s, _mm256_setzero_ps());
   segment += width;
-  for (int s = 0; s < width; s += 8) {
-    const float* from = x + s * in_features;
-    float* to = segment + s;
-    for (int64_t c = 0; c < columns; c += 8, to += 8 * width) {
-      __m256 column[8];
-      const int64_t here = columns - c < 8 ? columns - c : 8;
-      if (samples - s >= 8 && here == 8) {
-        transpose8(from + c, in_features, column);
-      } else {
-        float block[64];
-        copy_corner(from + c, in_features, samples - s, here, block);
-        transpose8(block, 8, column);
-      }
-      if (here == 8) {
-#pragma GCC unroll 8
-        for (int i = 0; i < 8; ++i) _mm256_storeu_ps(to + i * width, column[i]);
-      } else {
-        for (int64_t i = 0; i < here; ++i) _mm256_storeu_ps(to + i * width, column[i]);
-      }
-    }
+  for (int64_t first = 0; first < columns; first += kFillColumns) {
+    const int64_t last = columns - first < kFillColumns ? columns : first + kFillColumns;
+    for (int s = 0; s < width; s += 8)
+      for (int64_t c = first; c < last; c += 8)
+        fill_block(x + s * in_features + c, in_features, samples - s, columns - c, width,
+                   segment + c * width + s);
   }
 }
 
-void drain(const float* sums, int64_t rows, int width, int samples, const PanelOutput& output) {
+// Up to 8 samples times up to 8 rows of sums. The second operand is what max and min return for
+// NaN, so NaN stays NaN.
+inline __attribute__((always_inline)) void drain_block(const float* sums, int64_t rows, int width,
+                                                       int samples, const PanelOutput& output,
+                                                       float* y, const float* residual) {
   const __m256 low = _mm256_set1_ps(output.clip_min), high = _mm256_set1_ps(output.clip_max);
-  for (int64_t r = 0; r < rows; r += 8) {
-    const int64_t here = rows - r < 8 ? rows - r : 8;
-    for (int s = 0; s < samples; s += 8) {
-      const int count = samples - s < 8 ? samples - s : 8;
-      const float* from = sums + r * width + s;
-      float* to = output.y + s * output.out_features + r;
-      const float* residual =
-          output.residual ? output.residual + s * output.out_features + r : nullptr;
-      // The second operand is what max and min return for NaN, so NaN stays NaN.
-      if (here == 8) {
-        __m256 sample[8];
-        transpose8(from, width, sample);
-        for (int i = 0; i < count; ++i) {
-          __m256 value = sample[i];
-          if (residual)
-            value = _mm256_add_ps(value, _mm256_loadu_ps(residual + i * output.out_features));
-          value = _mm256_min_ps(high, _mm256_max_ps(low, value));
-          _mm256_storeu_ps(to + i * output.out_features, value);
-        }
-        continue;
-      }
-      for (int i = 0; i < count; ++i)
-        for (int64_t j = 0; j < here; ++j) {
-          __m128 value = _mm_load_ss(from + j * width + i);
-          if (residual)
-            value = _mm_add_ss(value, _mm_load_ss(residual + i * output.out_features + j));
-          value = _mm_min_ss(_mm256_castps256_ps128(high),
-                             _mm_max_ss(_mm256_castps256_ps128(low), value));
-          _mm_store_ss(to + i * output.out_features + j, value);
-        }
+  if (rows >= 8) {
+    __m256 sample[8];
+    transpose8(sums, width, sample);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) {
+      if (i == samples) break;
+      __m256 value = sample[i];
+      if (residual)
+        value = _mm256_add_ps(value, _mm256_loadu_ps(residual + i * output.out_features));
+      _mm256_storeu_ps(y + i * output.out_features, _mm256_min_ps(high, _mm256_max_ps(low, value)));
     }
+    return;
   }
+  for (int i = 0; i < 8 && i < samples; ++i)
+    for (int64_t r = 0; r < rows; ++r) {
+      __m128 value = _mm_load_ss(sums + r * width + i);
+      if (residual) value = _mm_add_ss(value, _mm_load_ss(residual + i * output.out_features + r));
+      value =
+          _mm_min_ss(_mm256_castps256_ps128(high), _mm_max_ss(_mm256_castps256_ps128(low), value));
+      _mm_store_ss(y + i * output.out_features + r, value);
+    }
+}
+
+// Sample after sample, so that the writes of each stream: with 3072 outputs, all samples share one
+// set of L1, and a line that is left half-written would have to be fetched again.
+void drain(const float* sums, int64_t rows, int width, int samples, const PanelOutput& output) {
+  for (int s = 0; s < samples; s += 8)
+    for (int64_t r = 0; r < rows; r += 8) {
+      const int64_t at = s * output.out_features + r;
+      drain_block(sums + r * width + s, rows - r, width, samples - s, output, output.y + at,
+                  output.residual ? output.residual + at : nullptr);
+    }
 }
 
 }  // namespace

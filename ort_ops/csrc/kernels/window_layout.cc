@@ -57,7 +57,8 @@ class Packer {
   Packer(const CondensedView& view, const WindowGeometry& geometry)
       : view_(view), geometry_(geometry), cursors_(geometry.rows), next_(geometry.rows) {
     const int64_t columns = geometry.block_columns;
-    layout_.blocks = std::max<int64_t>(2, (view.in_features + columns - 1) / columns);
+    layout_.blocks =
+        std::max<int64_t>(geometry.window_blocks, (view.in_features + columns - 1) / columns);
   }
 
   WindowLayout pack() {
@@ -99,12 +100,14 @@ class Packer {
     layout_.groups.push_back(group);
   }
 
-  int64_t last_block() const { return layout_.blocks - 2; }
+  int64_t last_block() const { return layout_.blocks - geometry_.window_blocks; }
   uint32_t begin(int64_t block) const {
     return static_cast<uint32_t>(block * geometry_.block_columns);
   }
   // As 64 bits: the end of the last window can lie above every index.
-  int64_t window_end(int64_t block) const { return (block + 2) * geometry_.block_columns; }
+  int64_t window_end(int64_t block) const {
+    return (block + geometry_.window_blocks) * geometry_.block_columns;
+  }
 
   void load_next(int r) {
     const Cursor& cursor = cursors_[r];
@@ -154,7 +157,8 @@ class Packer {
     for (size_t r = 0; r < rows; ++r) {
       uint8_t slot = geometry_.padding;
       // kNone is never in a window: it is above every column by more than a window.
-      if (first_column != kNone && next_[r] != kNone && next_[r] - first_column < 2 * columns) {
+      if (first_column != kNone && next_[r] != kNone &&
+          next_[r] - first_column < geometry_.window_blocks * columns) {
         const uint32_t local = next_[r] - first_column;
         slot = static_cast<uint8_t>(local / columns * geometry_.block_slots + local % columns);
         const float value = weight(cursors_[r]);

@@ -9,13 +9,14 @@
 namespace fanin {
 
 // x is cut into blocks, each holding `block_columns` columns in registers that permutes read. A
-// window is two neighbouring blocks; a step of the layout takes one weight of each row of a group
+// window is a few neighbouring blocks; a step of the layout takes one weight of each row of a group
 // whose column lies in the window:
 //   [rows index bytes][rows float32 weights]
 struct WindowGeometry {
-  int rows;               // of a group; one index byte and one weight each per step
-  int block_columns;      // columns of x in a block
-  int block_slots;        // index values of a block; those above block_columns read zero
+  int rows;           // of a group; one index byte and one weight each per step
+  int block_columns;  // columns of x in a block
+  int block_slots;    // index values of a block; those above block_columns read zero
+  int window_blocks;
   int block_bytes;        // a block of x as `split` writes it
   uint8_t padding;        // index byte that reads zero
   uint8_t lane_byte[64];  // where a step keeps the index byte of each row

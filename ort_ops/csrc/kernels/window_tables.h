@@ -8,5 +8,8 @@ namespace fanin {
 extern const WindowOps kWindowBytePlane32Avx2;
 extern const WindowOps kWindowLanes30Avx512f;
 extern const WindowOps kWindowWordPlane62Avx512bw;
+extern const WindowOps kWindowWordPlane124Avx512bw;
+extern const WindowOps kWindowBytePlane126EmulatedAvx512bw;
+extern const WindowOps kWindowBytePlane126Avx512vbmi;
 
 }  // namespace fanin

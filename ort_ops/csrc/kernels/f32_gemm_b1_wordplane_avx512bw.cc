@@ -1,6 +1,10 @@
-// x is split into two planes of 16-bit halves, so that one permute looks up 32 values out of a
-// window of 64 slots; unpacking the two halves gives exact float32. A block is 31 columns and a
+// x is split into two planes of 16-bit halves, so that one permute looks up 32 values out of two
+// blocks of 32 slots; unpacking the two halves gives exact float32. A block is 31 columns and a
 // zero slot, so that padding reads zero and not x.
+//
+// A window of four blocks takes two permutes and a blend for what a window of two takes one permute
+// for, but saves padding. One sample waits for the weights, so it takes the wide window; more
+// samples wait for the permutes.
 #include <immintrin.h>
 
 #include "kernels/window_tables.h"
@@ -14,8 +18,8 @@ constexpr int kBlockBytes = 128;  // [32 low halves][32 high halves]
 
 // The low bytes of the index words serve rows 0 to 31, the high bytes rows 32 to 63; inside these,
 // unpacking takes words 0-3 of each 128-bit lane to one vector and words 4-7 to the next.
-constexpr WindowGeometry geometry() {
-  WindowGeometry geometry{kRows, kColumns, 32, kBlockBytes, 31, {}};
+constexpr WindowGeometry geometry(int window_blocks) {
+  WindowGeometry geometry{kRows, kColumns, 32, window_blocks, kBlockBytes, 31, {}};
   for (int r = 0; r < kRows; ++r) {
     const int vector = r % 32 / 16, lane = r % 16;
     const int word = lane / 4 * 8 + vector * 4 + lane % 4;
@@ -36,8 +40,8 @@ void split(const float* x, int64_t in_features, int64_t blocks, uint8_t* planes)
   }
   const __m512i evens = _mm512_load_si512(even), odds = _mm512_load_si512(odd);
   for (int64_t b = 0; b < blocks; ++b) {
-    const float* from = x + b * kColumns;
     const int64_t left = in_features - b * kColumns;
+    const float* from = left > 0 ? x + b * kColumns : x;
     const __m512i first = _mm512_castps_si512(_mm512_maskz_loadu_ps(first_lanes(left), from));
     const __m512i second =
         _mm512_castps_si512(_mm512_maskz_loadu_ps(first_lanes(left - 16) & 0x7fff, from + 16));
@@ -47,15 +51,23 @@ void split(const float* x, int64_t in_features, int64_t blocks, uint8_t* planes)
   }
 }
 
-// One load of the index line; without the barrier GCC loads it again for every use.
-__m512i load_once(const void* from) {
-  __m512i value = _mm512_load_si512(from);
-  asm("" : "+v"(value));
-  return value;
+// The halves at `index` (low 6 bits of each word) in two blocks of a plane.
+__m512i look_up_two(const uint8_t* plane, __m512i index) {
+  return _mm512_permutex2var_epi16(_mm512_load_si512(plane), index,
+                                   _mm512_load_si512(plane + kBlockBytes));
 }
 
-template <int kSamples>
+// `far` says which words look into the third and fourth block.
+template <int kWindowBlocks>
+__m512i look_up(const uint8_t* plane, __m512i index, __mmask32 far) {
+  const __m512i near_values = look_up_two(plane, index);
+  if (kWindowBlocks == 2) return near_values;
+  return _mm512_mask_blend_epi16(far, near_values, look_up_two(plane + 2 * kBlockBytes, index));
+}
+
+template <int kWindowBlocks, int kSamples>
 void sum_samples(const WindowSteps& steps, const uint8_t* planes, size_t stride, float* sums) {
+  const __m512i far_bit = _mm512_set1_epi16(64);
   __m512 sum[kSamples][4];
   for (int s = 0; s < kSamples; ++s)
     for (int v = 0; v < 4; ++v) sum[s][v] = _mm512_setzero_ps();
@@ -63,18 +75,20 @@ void sum_samples(const WindowSteps& steps, const uint8_t* planes, size_t stride,
   const uint8_t* window = planes;
   for (size_t i = 0; i < steps.count; ++i, step += kRows * 5) {
     window += static_cast<size_t>(steps.advances[i]) * kBlockBytes;
-    const __m512i low_rows = load_once(step);
+    __m512i low_rows = _mm512_load_si512(step);
+    asm("" : "+v"(low_rows));  // else GCC loads the line for every use
     const __m512i high_rows = _mm512_srli_epi16(low_rows, 8);
+    const __mmask32 low_far = _mm512_test_epi16_mask(low_rows, far_bit);
+    const __mmask32 high_far = _mm512_test_epi16_mask(high_rows, far_bit);
     const float* weights = reinterpret_cast<const float*>(step + kRows);
 #pragma GCC unroll 4
     for (int s = 0; s < kSamples; ++s) {
-      const uint8_t* block = window + s * stride;
-      const __m512i low0 = _mm512_load_si512(block), high0 = _mm512_load_si512(block + 64);
-      const __m512i low1 = _mm512_load_si512(block + 128), high1 = _mm512_load_si512(block + 192);
-      const __m512i a = _mm512_permutex2var_epi16(low0, low_rows, low1);
-      const __m512i b = _mm512_permutex2var_epi16(high0, low_rows, high1);
-      const __m512i c = _mm512_permutex2var_epi16(low0, high_rows, low1);
-      const __m512i d = _mm512_permutex2var_epi16(high0, high_rows, high1);
+      const uint8_t* low = window + s * stride;
+      const uint8_t* high = low + 64;
+      const __m512i a = look_up<kWindowBlocks>(low, low_rows, low_far);
+      const __m512i b = look_up<kWindowBlocks>(high, low_rows, low_far);
+      const __m512i c = look_up<kWindowBlocks>(low, high_rows, high_far);
+      const __m512i d = look_up<kWindowBlocks>(high, high_rows, high_far);
       const __m512i x[4] = {_mm512_unpacklo_epi16(a, b), _mm512_unpackhi_epi16(a, b),
                             _mm512_unpacklo_epi16(c, d), _mm512_unpackhi_epi16(c, d)};
 #pragma GCC unroll 4
@@ -87,21 +101,23 @@ void sum_samples(const WindowSteps& steps, const uint8_t* planes, size_t stride,
     for (int v = 0; v < 4; ++v) _mm512_store_ps(sums + s * kRows + 16 * v, sum[s][v]);
 }
 
+template <int kWindowBlocks>
 void sum(const WindowSteps& steps, const uint8_t* planes, size_t stride, int samples, float* sums) {
   switch (samples) {
     case 1:
-      return sum_samples<1>(steps, planes, stride, sums);
+      return sum_samples<kWindowBlocks, 1>(steps, planes, stride, sums);
     case 2:
-      return sum_samples<2>(steps, planes, stride, sums);
+      return sum_samples<kWindowBlocks, 2>(steps, planes, stride, sums);
     case 3:
-      return sum_samples<3>(steps, planes, stride, sums);
+      return sum_samples<kWindowBlocks, 3>(steps, planes, stride, sums);
     default:
-      return sum_samples<4>(steps, planes, stride, sums);
+      return sum_samples<kWindowBlocks, 4>(steps, planes, stride, sums);
   }
 }
 
 }  // namespace
 
-const WindowOps kWindowWordPlane62Avx512bw = {geometry(), split, sum, 4};
+constexpr WindowOps kWindowWordPlane62Avx512bw = {geometry(2), split, sum<2>, 4};
+constexpr WindowOps kWindowWordPlane124Avx512bw = {geometry(4), split, sum<4>, 4};
 
 }  // namespace fanin

@@ -1,0 +1,17 @@
+#include "kernels/window_byteplane126.h"
+#include "kernels/window_tables.h"
+
+namespace fanin {
+namespace {
+
+struct Vbmi {
+  static __m512i bytes(__m512i a, __m512i index, __m512i b) {
+    return _mm512_permutex2var_epi8(a, index, b);
+  }
+};
+
+}  // namespace
+
+constexpr WindowOps kWindowBytePlane126Avx512vbmi = {geometry(), split, sum<Vbmi>, 4};
+
+}  // namespace fanin
