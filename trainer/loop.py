@@ -184,14 +184,14 @@ class _Run:
         loss = cross_entropy(logits, labels)
         value, correct = loss.item(), int((logits.argmax(1) == labels).sum())
         if not math.isfinite(value):
-            raise self._diverged(f"the loss is {value}")
+            raise self._diverged(at.step + 1, f"the loss is {value}")
         loss.backward()
         learning_rate = self.scheduler.get_last_lr()[0]
         self.optimizer.step()
         try:
             update = self.sparsifier.step()
         except ValueError as error:
-            raise self._diverged(str(error)) from error
+            raise self._diverged(at.step + 1, str(error)) from error
         self.scheduler.step()
         self.optimizer.zero_grad()
         at.batch, at.step = at.batch + 1, at.step + 1
@@ -209,15 +209,17 @@ class _Run:
         if update is not None:
             metrics.write("update", **asdict(update), itop_rate=self.sparsifier.itop_rate)
 
-    def _diverged(self, reason: str) -> TrainingError:
+    def _diverged(self, step: int, reason: str) -> TrainingError:
         return TrainingError(
-            f"training diverged at step {self.progress.step + 1}: {reason}. Lower optimizer.lr "
+            f"training diverged at step {step}: {reason}. Lower optimizer.lr "
             f"({self.config.optimizer.lr}); {self.folder} keeps its last checkpoint"
         )
 
     def _finish_epoch(self, metrics: MetricsWriter) -> None:
         at, summary = self.progress, self.sparsifier.summary()
         test_loss, test_accuracy = evaluate(self.model, self.test_split)
+        if not math.isfinite(test_loss):
+            raise self._diverged(at.step, f"the test loss is {test_loss}")
         metrics.write(
             "epoch",
             epoch=at.epoch + 1,
@@ -274,7 +276,18 @@ def _to(split: Split, device: torch.device) -> Split:
 
 
 def _result(folder: Path, *, already_finished: bool) -> TrainResult:
-    last = [r for r in read_metrics(folder / METRICS) if r["event"] == "epoch"][-1]
+    try:
+        last = [r for r in read_metrics(folder / METRICS) if r["event"] == "epoch"][-1]
+        return _result_of(folder, last, already_finished=already_finished)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise RunFolderError(
+            f"run {folder} is finished and its weights are complete, but its {METRICS} is damaged "
+            f"({type(error).__name__}: {error}); to have its figures again, train into another "
+            "folder"
+        ) from error
+
+
+def _result_of(folder: Path, last: dict, *, already_finished: bool) -> TrainResult:
     rows = tuple(LayerSummary(**row | {"shape": tuple(row["shape"])}) for row in last["layers"])
     return TrainResult(
         out=folder,
