@@ -44,8 +44,8 @@ class Dataset:
 
     def fingerprint(self) -> int:
         """Checksum of the training split; a resumed run must see the same data."""
-        checksum = zlib.crc32(self.train.inputs.numpy().tobytes())
-        return zlib.crc32(self.train.labels.numpy().tobytes(), checksum)
+        checksum = zlib.crc32(self.train.inputs.numpy())
+        return zlib.crc32(self.train.labels.numpy(), checksum)
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,25 @@ from collections.abc import Collection, Iterable, Sequence
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
 
 from .names import near_matches
 
 # Weights of these types have the neurons in dimension 0. Transposed convolutions do not, and
 # embeddings have none, so both stay dense.
 SPARSE_TYPES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the module inside torch.compile, AveragedModel and the data-parallel wrappers."""
+    wrappers = (AveragedModel, nn.DataParallel, nn.parallel.DistributedDataParallel)
+    while True:
+        if isinstance(model, wrappers):
+            model = model.module
+        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):  # torch.compile
+            model = model._orig_mod
+        else:
+            return model
 
 
 def prunable_weights(model: nn.Module) -> dict[str, nn.Parameter]:

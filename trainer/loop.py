@@ -184,14 +184,14 @@ class _Run:
         loss = cross_entropy(logits, labels)
         value, correct = loss.item(), int((logits.argmax(1) == labels).sum())
         if not math.isfinite(value):
-            raise self._diverged(at.step + 1, f"the loss is {value}")
+            raise self._diverged(f"the loss is {value}")
         loss.backward()
         learning_rate = self.scheduler.get_last_lr()[0]
         self.optimizer.step()
         try:
             update = self.sparsifier.step()
         except ValueError as error:
-            raise self._diverged(at.step + 1, str(error)) from error
+            raise self._diverged(str(error)) from error
         self.scheduler.step()
         self.optimizer.zero_grad()
         at.batch, at.step = at.batch + 1, at.step + 1
@@ -209,9 +209,9 @@ class _Run:
         if update is not None:
             metrics.write("update", **asdict(update), itop_rate=self.sparsifier.itop_rate)
 
-    def _diverged(self, step: int, reason: str) -> TrainingError:
+    def _diverged(self, reason: str) -> TrainingError:
         return TrainingError(
-            f"training diverged at step {step}: {reason}. Lower optimizer.lr "
+            f"training diverged near step {self.progress.step + 1}: {reason}. Lower optimizer.lr "
             f"({self.config.optimizer.lr}); {self.folder} keeps its last checkpoint"
         )
 
@@ -219,7 +219,7 @@ class _Run:
         at, summary = self.progress, self.sparsifier.summary()
         test_loss, test_accuracy = evaluate(self.model, self.test_split)
         if not math.isfinite(test_loss):
-            raise self._diverged(at.step, f"the test loss is {test_loss}")
+            raise self._diverged(f"the test loss is {test_loss}")
         metrics.write(
             "epoch",
             epoch=at.epoch + 1,

@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.swa_utils import AveragedModel
 
 from .distributions import layer_densities, weight_budget
 from .gradient_window import GradientWindow
 from .initialization import sparse_init
-from .layers import check_trainable, prunable_weights, resolve_names
+from .layers import check_trainable, prunable_weights, resolve_names, unwrapped
 from .methods import Dense, LayerInputs, Method
 from .optimizer_state import reset_optimizer_state
 from .schedule import UpdateSchedule
@@ -74,7 +74,8 @@ class Sparsifier:
     parameters are those of ``UpdateSchedule``.
 
     Raises ValueError for names that the model does not have, weights that cannot be sparse,
-    schedules without an update, and (InfeasibleSparsityError) budgets that cannot be met.
+    schedules without an update, and (InfeasibleSparsityError) budgets that cannot be met;
+    NotImplementedError under torch.distributed with several processes.
     """
 
     def __init__(
@@ -97,6 +98,12 @@ class Sparsifier:
     ) -> None:
         if optimizer in _attached:
             raise ValueError("this optimizer already has a Sparsifier; call its detach() first")
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            raise NotImplementedError(
+                "training on several processes: each would see its own gradients and choose "
+                "another topology; train in one process"
+            )
+        model = unwrapped(model)
         self.method = method
         self._optimizer, self._seed = optimizer, seed
         self._step, self._stepped = 0, False
@@ -175,9 +182,7 @@ class Sparsifier:
 
         Raises ValueError when ``other`` lacks a sparse weight or has it in another shape.
         """
-        wrapped = (AveragedModel, nn.DataParallel, nn.parallel.DistributedDataParallel)
-        inner = other.module if isinstance(other, wrapped) else other
-        parameters = dict(inner.named_parameters())
+        parameters = dict(unwrapped(other).named_parameters())
         for name, layer in self._layers.items():
             if name not in parameters or parameters[name].shape != layer.mask.shape:
                 found = list(parameters[name].shape) if name in parameters else "nothing"

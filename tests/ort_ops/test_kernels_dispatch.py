@@ -159,3 +159,34 @@ def test_few_weights_meet_their_columns_far_apart(isa):
         isa=isa,
     )
     np.testing.assert_array_equal(gemm.run(x), [[3201.5, 7.0, 650.0]] * 3)
+
+
+@pytest.mark.parametrize("isa", _native.supported_isas())
+def test_rows_padded_beyond_the_number_of_inputs_are_taken(isa):
+    gemm = _native.PackedGemm(
+        np.array([[1, 2, 0, 0, 0]], np.float32),
+        np.array([[0, 2, 2, 2, 2]], np.int32),
+        np.array([0], np.int32),
+        np.array([0.5], np.float32),
+        3,
+        1,
+        isa=isa,
+    )
+    x = np.array([[1, np.inf, 10]], np.float32)
+    for batch in (1, 6, 33):
+        assert np.array_equal(gemm.run(np.tile(x, (batch, 1))), np.full((batch, 1), 21.5))
+
+
+@pytest.mark.parametrize("isa", _native.supported_isas())
+def test_layer_without_rows_and_without_fan_in_is_taken(isa):
+    gemm = _native.PackedGemm(
+        np.zeros((0, 0), np.float32),
+        np.zeros((0, 0), np.uint16),
+        np.zeros(0, np.int32),
+        np.array([1, 2], np.float32),
+        3,
+        2,
+        isa=isa,
+    )
+    for batch in (1, 9):
+        assert np.array_equal(gemm.run(np.ones((batch, 3), np.float32)), [[1, 2]] * batch)

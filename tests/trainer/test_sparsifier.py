@@ -335,6 +335,43 @@ def test_mask_applies_to_averaged_copies():
         sparsifier.mask_(nn.Sequential(nn.Linear(3, 4)))
 
 
+def test_compiled_models_keep_their_parameter_names():
+    model = small_model()
+    compiled = torch.compile(model, backend="eager")
+    optimizer = torch.optim.SGD(compiled.parameters(), lr=0.05, momentum=0.9)
+    sparsifier = attach(compiled, optimizer, dense_layers=["5"])
+    assert list(sparsifier.masks) == ["0.weight", "3.weight"]
+    for step in range(12):
+        train_step(compiled, optimizer, sparsifier, step)
+        check_sparse(model, optimizer, sparsifier)
+
+
+def test_steps_that_a_gradient_scaler_skips_are_not_counted():
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    sparsifier = attach(model, optimizer)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for step in range(12):
+        inputs, labels = batch(step)
+        if step == 3:
+            inputs = inputs * float("inf")
+        scaler.scale(cross_entropy(model(inputs), labels)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        sparsifier.step()
+        optimizer.zero_grad()
+        check_sparse(model, optimizer, sparsifier)
+    assert sparsifier.step_count == 11
+
+
+def test_training_on_several_processes_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    model = small_model()
+    with pytest.raises(NotImplementedError, match="several processes"):
+        attach(model, torch.optim.SGD(model.parameters(), lr=0.05))
+
+
 def test_two_sparsifiers_on_one_optimizer_are_refused_until_the_first_detaches():
     model = small_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)

@@ -1,6 +1,5 @@
 import dataclasses
 import json
-import math
 
 import pytest
 import torch
@@ -137,18 +136,10 @@ def test_progress_goes_to_stderr_only_when_wanted(small_config, tmp_path, capsys
 
 def test_divergence_ends_with_a_clear_error(small_config, tmp_path):
     config = override(small_config, {"optimizer.lr": 1e9})
-    with pytest.raises(TrainingError, match=r"diverged at step \d+: .*Lower optimizer.lr"):
+    with pytest.raises(TrainingError, match=r"diverged near step \d+: .*Lower optimizer.lr"):
         train(config, tmp_path / "run", progress=False)
     with pytest.raises(RunFolderError, match="unfinished"):
         load_run(tmp_path / "run")
-
-
-def test_divergence_in_the_last_batch_of_an_epoch_is_told_as_divergence(
-    small_config, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(loop, "evaluate", lambda *_: (math.nan, 0.1))
-    with pytest.raises(TrainingError, match=r"diverged at step \d+: the test loss is nan"):
-        train(small_config, tmp_path / "run", progress=False)
 
 
 def test_cuda_that_is_not_there_is_an_error(small_config, tmp_path, monkeypatch):

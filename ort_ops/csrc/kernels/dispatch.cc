@@ -55,7 +55,7 @@ std::vector<KernelRow> make_table() {
   window("f32-gemm-b1-wordplane124-avx512bw", Isa::kAvx512bw, {1, 4},
          pack_window<kWindowWordPlane124Avx512bw>);
   window("f32-gemm-b1-lanes30-avx512f", Isa::kAvx512f, {1, 4}, pack_window<kWindowLanes30Avx512f>);
-  panel("f32-gemm-panel64-avx512f", Isa::kAvx512f, {1, kAny}, pack_panels<kPanel64Avx512f>);
+  panel("f32-gemm-panel32-avx512f", Isa::kAvx512f, {1, kAny}, pack_panels<kPanel32Avx512f>);
   window("f32-gemm-b1-byteplane32-avx2", Isa::kAvx2, {1, 2}, pack_window<kWindowBytePlane32Avx2>);
   panel("f32-gemm-panel16-avx2", Isa::kAvx2, {1, kAny}, pack_panels<kPanel16Avx2>);
   // For no batch: tests name it.
@@ -67,7 +67,9 @@ std::vector<KernelRow> make_table() {
 }
 
 bool fits(const KernelRow& row, Isa isa, int64_t batch, const CondensedView& view) {
-  const double density = static_cast<double>(view.fan_in) / static_cast<double>(view.in_features);
+  // With padding, a row can hold more entries than there are inputs.
+  const double density = static_cast<double>(std::min(view.fan_in, view.in_features)) /
+                         static_cast<double>(view.in_features);
   return row.isa <= isa && row.batches.min <= batch && batch <= row.batches.max &&
          row.min_fan_in <= view.fan_in && view.fan_in <= row.max_fan_in &&
          row.min_density <= density && density <= row.max_density;

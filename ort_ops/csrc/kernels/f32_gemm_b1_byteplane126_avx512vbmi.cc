@@ -12,6 +12,6 @@ struct Vbmi {
 
 }  // namespace
 
-const WindowOps kWindowBytePlane126Avx512vbmi = {geometry(), split, sum<Vbmi>, 4};
+constexpr WindowOps kWindowBytePlane126Avx512vbmi = {geometry(), split, sum<Vbmi>, 4};
 
 }  // namespace fanin

@@ -24,6 +24,6 @@ struct EmulatedVbmi {
 
 }  // namespace
 
-const WindowOps kWindowBytePlane126EmulatedAvx512bw = {geometry(), split, sum<EmulatedVbmi>, 4};
+constexpr WindowOps kWindowBytePlane126EmulatedAvx512bw = {geometry(), split, sum<EmulatedVbmi>, 4};
 
 }  // namespace fanin

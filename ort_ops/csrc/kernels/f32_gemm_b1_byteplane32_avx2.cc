@@ -106,6 +106,6 @@ void sum(const WindowSteps& steps, const uint8_t* planes, size_t stride, int sam
 
 }  // namespace
 
-const WindowOps kWindowBytePlane32Avx2 = {geometry(), split, sum, 2};
+constexpr WindowOps kWindowBytePlane32Avx2 = {geometry(), split, sum, 2};
 
 }  // namespace fanin

@@ -74,6 +74,6 @@ void sum(const WindowSteps& steps, const uint8_t* planes, size_t stride, int sam
 
 }  // namespace
 
-const WindowOps kWindowLanes30Avx512f = {geometry(), split, sum, 4};
+constexpr WindowOps kWindowLanes30Avx512f = {geometry(), split, sum, 4};
 
 }  // namespace fanin

@@ -117,7 +117,7 @@ void sum(const WindowSteps& steps, const uint8_t* planes, size_t stride, int sam
 
 }  // namespace
 
-const WindowOps kWindowWordPlane62Avx512bw = {geometry(2), split, sum<2>, 4};
-const WindowOps kWindowWordPlane124Avx512bw = {geometry(4), split, sum<4>, 4};
+constexpr WindowOps kWindowWordPlane62Avx512bw = {geometry(2), split, sum<2>, 4};
+constexpr WindowOps kWindowWordPlane124Avx512bw = {geometry(4), split, sum<4>, 4};
 
 }  // namespace fanin

@@ -124,12 +124,10 @@ void fill(const float* x, int64_t in_features, int samples, int64_t columns, int
   segment += width;
   for (int64_t first = 0; first < columns; first += kFillColumns) {
     const int64_t last = columns - first < kFillColumns ? columns : first + kFillColumns;
-    // 16 samples at a time write whole cache lines.
-    for (int s = 0; s < width; s += 16)
+    for (int s = 0; s < width; s += 8)
       for (int64_t c = first; c < last; c += 8)
-        for (int half = s; half < s + 16 && half < width; half += 8)
-          fill_block(x + half * in_features + c, in_features, samples - half, columns - c, width,
-                     segment + c * width + half);
+        fill_block(x + s * in_features + c, in_features, samples - s, columns - c, width,
+                   segment + c * width + s);
   }
 }
 
@@ -162,16 +160,15 @@ inline __attribute__((always_inline)) void drain_block(const float* sums, int64_
     }
 }
 
+// Sample after sample, so that the writes of each stream: with 3072 outputs, all samples share one
+// set of L1, and a line that is left half-written would have to be fetched again.
 void drain(const float* sums, int64_t rows, int width, int samples, const PanelOutput& output) {
-  // 16 rows at a time write whole cache lines where y is aligned. Sample after sample would come
-  // back to a line that has left L1: with 3072 outputs, all samples share one set of it.
-  for (int64_t r = 0; r < rows; r += 16)
-    for (int s = 0; s < samples; s += 8)
-      for (int64_t half = r; half < r + 16 && half < rows; half += 8) {
-        const int64_t at = s * output.out_features + half;
-        drain_block(sums + half * width + s, rows - half, width, samples - s, output, output.y + at,
-                    output.residual ? output.residual + at : nullptr);
-      }
+  for (int s = 0; s < samples; s += 8)
+    for (int64_t r = 0; r < rows; r += 8) {
+      const int64_t at = s * output.out_features + r;
+      drain_block(sums + r * width + s, rows - r, width, samples - s, output, output.y + at,
+                  output.residual ? output.residual + at : nullptr);
+    }
 }
 
 }  // namespace

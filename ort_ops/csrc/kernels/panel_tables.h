@@ -6,6 +6,6 @@
 namespace fanin {
 
 extern const PanelOps kPanel16Avx2;
-extern const PanelOps kPanel64Avx512f;
+extern const PanelOps kPanel32Avx512f;
 
 }  // namespace fanin
