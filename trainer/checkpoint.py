@@ -67,7 +67,10 @@ def save_checkpoint(
         "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
     with atomic_path(path) as temporary:
-        torch.save(state, temporary)
+        try:
+            torch.save(state, temporary)
+        except RuntimeError as error:  # what torch's own writer makes of a full disk
+            raise OSError(f"{path} cannot be written; is the disk full? ({error})") from error
 
 
 def load_checkpoint(path: Path, parts: dict[str, Stateful]) -> tuple[Progress, Circumstances, int]:

@@ -93,12 +93,18 @@ def train(
             write_config(folder, config)
         start = run.restore() if resume and (folder / STATE).is_file() else 0
         try:
-            metrics = stack.enter_context(MetricsWriter(folder / METRICS, start))
+            metrics = MetricsWriter(folder / METRICS, start)
         except ValueError as error:
             raise RunFolderError(f"run {folder} cannot be resumed: {error}") from error
-        display = stack.enter_context(TrainingDisplay(progress, run.total_steps, folder.name))
-        run.train(metrics, display)
-        write_weights(folder, run.model, run.sparsifier.masks)
+        try:
+            with metrics, TrainingDisplay(progress, run.total_steps, folder.name) as display:
+                run.train(metrics, display)
+            write_weights(folder, run.model, run.sparsifier.masks)
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot write to {folder}: {error}. Its last checkpoint is kept: make room, then "
+                f"`fanin train --resume --out {folder}`"
+            ) from error
     return _result(folder, already_finished=False)
 
 
