@@ -1,6 +1,5 @@
 """Training that is killed, for real, and resumed."""
 
-import contextlib
 import json
 import os
 import re
@@ -55,16 +54,6 @@ def last_step(folder):
     return int(steps[-1]) if steps else 0
 
 
-@contextlib.contextmanager
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def start(recipe, out, mode):
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.Popen([sys.executable, "-c", CHILD, recipe, out, mode], env=environment)
@@ -91,12 +80,10 @@ def test_killed_and_resumed_training_ends_bit_equal_to_an_undisturbed_one(small_
     recipe.write_text(config_to_toml(config))
 
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    with one_thread():
-        train(config, undisturbed, progress=False)
+    train(config, undisturbed, progress=False)
     kill_after(recipe, killed, "new", step=33)  # epochs have 23 steps, checkpoints are 7 apart
     kill_after(recipe, killed, "resume", step=75)
-    with one_thread():
-        train(None, killed, resume=True, progress=False)
+    train(None, killed, resume=True, progress=False)
 
     assert_equal_weights(undisturbed, killed)
     assert records(undisturbed) == records(killed)
