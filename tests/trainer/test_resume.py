@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fanin.trainer import loop, train
+from fanin.trainer import RunFolderError, loop, train
 from fanin.trainer.recipe import config_to_toml, override
 
 CHILD = """
@@ -131,3 +131,28 @@ def test_resuming_from_any_step_gives_the_same_files(
 
 def interrupt(*_):
     raise Interrupted
+
+
+def test_a_disk_that_fills_up_keeps_the_checkpoint_and_the_run_can_go_on(
+    small_config, tmp_path, monkeypatch
+):
+    train(small_config, tmp_path / "undisturbed", progress=False)
+    real, calls = torch.save, []
+
+    def full_at_third(state, path):
+        calls.append(path)
+        if len(calls) == 3:
+            path.write_bytes(b"half")
+            raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos")
+        real(state, path)
+
+    monkeypatch.setattr(torch, "save", full_at_third)
+    run = tmp_path / "run"
+    with pytest.raises(RunFolderError, match=r"cannot write to .*disk full.*--resume"):
+        train(small_config, run, progress=False)
+    assert len(calls) == 3
+    assert not list(run.glob(".*.tmp"))
+    train(None, run, resume=True, progress=False)
+
+    assert_equal_weights(tmp_path / "undisturbed", run)
+    assert records(tmp_path / "undisturbed") == records(run)
