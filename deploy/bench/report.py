@@ -81,7 +81,8 @@ def result_notes(result: Result) -> list[str]:
     notes = busy_note(result.machine)
     absent = _absent(result)
     notes += [f"{name} is excluded ({reason})" for name, reason in absent]
-    return notes + [note for case in result.cases for note in _notes(case, absent)]
+    notes += [note for case in result.cases for note in _notes(case, absent)]
+    return notes + _mask_notes(result)
 
 
 def busy_note(machine: dict[str, Any]) -> list[str]:
@@ -225,6 +226,35 @@ def _notes(case: Case, absent: list[tuple[str, str]]) -> list[str]:
         if one.op_ratio is None and case.null is not None:
             notes.append(f"{case.title}: no op speed-up of {one.engine}, since {one.op_note}")
     return notes
+
+
+def _mask_notes(result: Result) -> list[str]:
+    """Compare what packing does to other masks, and their speed-up, with the random mask's."""
+    random = {
+        (case.sparsity, case.batch): case
+        for case in result.cases
+        if case.facts.get("mask") == "random"
+    }
+    notes = []
+    for case in result.cases:
+        base = random.get((case.sparsity, case.batch))
+        if base is None or case is base:
+            continue
+        text = f"{case.title}: padding {case.facts['padding']:.2f}"
+        text += f" (random {base.facts['padding']:.2f})"
+        ratios = [_op_or_run(one) for one in (case, base)]
+        if all(ratios):
+            text += f", speed-up {ratios[0] / ratios[1]:.2f} of the random mask's"
+        notes.append(text)
+    return notes
+
+
+def _op_or_run(case: Case) -> float | None:
+    """Median speed-up of condensed: of the op, where it is given."""
+    for one in case.comparisons:
+        if one.engine == "condensed":
+            return (one.op_ratio or one.run_ratio).median
+    return None
 
 
 def _speedups(comparison: Comparison | None) -> list[str]:

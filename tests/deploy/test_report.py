@@ -171,6 +171,27 @@ def test_the_best_form_of_each_family_is_the_rival():
     assert "deepsparse-conv: onnxruntime 1.30.0, form of deepsparse-conv, 1 thread, a call" in text
 
 
+def test_other_masks_are_compared_with_the_random_one():
+    cases = [
+        make_case(
+            f"{mask}, batch {batch}",
+            batch,
+            0.9,
+            {"mask": mask, "padding": padding},
+            [measured("dense", 100), measured("condensed", ours)],
+            None,
+        )
+        for mask, padding, batch, ours in (
+            ("random", 1.2, 1, 20),
+            ("clustered", 1.5, 1, 25),
+            ("clustered", 1.5, 8, 25),  # has no random one beside it
+        )
+    ]
+    assert result_notes(layer_result(*cases)) == [
+        "clustered, batch 1: padding 1.50 (random 1.20), speed-up 0.80 of the random mask's"
+    ]
+
+
 def test_an_engine_that_every_case_lacks_is_noted_once():
     cases = [
         make_case(

@@ -1,7 +1,7 @@
 """The layer in the graph forms that DeepSparse compiles differently.
 
-At batch 1 and 16 it runs sparse Gemm and MatMul no faster than dense ones, but the same weights as
-a 1x1 convolution faster; quoting one form would be unfair to it. All forms are timed.
+On Zen 4 at batch 1 and 16 it runs sparse Gemm and MatMul no faster than dense ones, but the same
+weights as a 1x1 convolution faster; quoting one form would be unfair to it. All forms are timed.
 """
 
 from __future__ import annotations
