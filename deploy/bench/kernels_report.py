@@ -38,10 +38,10 @@ def save_kernels_report(result: KernelsResult, folder: Path) -> list[Path]:
 def kernels_table(result: KernelsResult) -> Table:
     """Lay the result out for the terminal: a line per layer and batch, below it its kernels."""
     table = Table(title=result.title)
-    table.add_column("kernel", no_wrap=True, overflow="fold")
+    table.add_column("kernel", overflow="fold")
     shown = [HEADINGS.index(name) for name in ("time", "B/cycle", "MAC/cycle", "padding")]
-    for name in ("time", "B/cyc", "MAC/cyc", "pad", "limit"):
-        table.add_column(name, justify="right", no_wrap=True)
+    for name, width in (("time", 7), ("B/cyc", 5), ("MAC/cyc", 7), ("pad", 4), ("limit", 5)):
+        table.add_column(name, justify="right", no_wrap=True, min_width=width)
     previous = None
     for case in result.cases:
         heading = f"{_layer(case)}, batch {case.batch}"

@@ -110,6 +110,21 @@ def test_csr_engines_compute_the_layer(kind, batch, names, weight, tmp_path):
         assert 0 < measured.call_seconds < 1e-2
 
 
+def test_torch_gets_the_threads_and_scipy_is_left_out_of_more_than_one(weight, tmp_path):
+    pytest.importorskip("torch")
+    x = np.ones((1, 24), np.float32)
+    sample = Sample({"x": x}, [x.astype(np.float64) @ weight.to_dense().T + weight.bias])
+    problem = Problem(sample, sample, tolerance=1e-6)
+    engines = [
+        *csr_engines("torch-csr", weight, 1, 2, tmp_path),
+        *csr_engines("scipy-csr", weight, 1, 2, tmp_path),
+    ]
+    timing = Timing(threads=2, rounds=2, turn=1e-3, lead_in=0, max_warmup=0.05)
+    (torch, scipy), _ = measure(engines, problem, timing)
+    assert (torch.threads, torch.excluded) == (2, None)
+    assert "runs with 1 threads, not 2" in scipy.excluded
+
+
 def test_without_deepsparse_one_engine_is_excluded_and_names_the_target(tmp_path):
     spec = BenchLayerSpec(
         24,
