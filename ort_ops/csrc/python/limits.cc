@@ -93,6 +93,12 @@ void multiply_add_128() { multiply_add_loop<Float128>(); }
 uint64_t read_128(const char* data, size_t bytes) { return read_loop<Int128>(data, bytes); }
 
 #if defined(__x86_64__)
+bool has(Isa isa) {
+  for (Isa supported : supported_isas())
+    if (supported == isa) return true;
+  return false;
+}
+
 __attribute__((target("avx2,fma"))) void multiply_add_256() { multiply_add_loop<Float256>(); }
 __attribute__((target("avx2"))) uint64_t read_256(const char* data, size_t bytes) {
   return read_loop<Int256>(data, bytes);
@@ -102,12 +108,6 @@ __attribute__((target("avx512f"))) uint64_t read_512(const char* data, size_t by
   return read_loop<Int512>(data, bytes);
 }
 #endif
-
-bool has(Isa isa) {
-  for (Isa supported : supported_isas())
-    if (supported == isa) return true;
-  return false;
-}
 
 }  // namespace
 
