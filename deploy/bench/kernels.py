@@ -8,11 +8,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +19,7 @@ import numpy as np
 from ...export.condensed import CondensedWeight
 from ...ort_ops import _native, kernel_table
 from ...ort_ops.reference import condensed_gemm
-from .engine import aligned_copy
+from .kernel_engines import KernelEngine, ReadEngine, call_seconds, read_bytes_per_cycle
 from .machine import describe_machine, load_average
 from .masks import MASKS, made_up_layer
 from .measure import Progress, Timing, measure
@@ -30,7 +29,6 @@ from .statistics import Spread
 from .trained_layer import TrainedLayer
 
 _TOLERANCE = 1e-5
-_CALLS = 2000
 # Above this many weights the dense matrix for the reference is too large to make.
 _DENSE_REFERENCE = 1 << 24
 # One size in each level of a usual memory hierarchy, for the figure's roofs.
@@ -176,7 +174,7 @@ def bench_kernels(spec: BenchKernelsSpec, *, progress: Progress | None = None) -
     created, started = datetime.now(UTC), time.perf_counter()
     machine = describe_machine()
     cases: list[KernelCase] = []
-    calls = _call_seconds()
+    calls = call_seconds()
     count = len(spec.shapes) * len(spec.sparsities) * len(spec.masks) + bool(spec.trained)
     for number, (mask, weight) in enumerate(spec.layers()):
         if progress:
@@ -194,7 +192,7 @@ def bench_kernels(spec: BenchKernelsSpec, *, progress: Progress | None = None) -
         machine=machine,
         load_average_after=load_average(),
         call_seconds=calls[0],
-        roofs=tuple((size, _read_bytes_per_cycle(size)) for size in _ROOF_BYTES),
+        roofs=tuple((size, read_bytes_per_cycle(size)) for size in _ROOF_BYTES),
         cases=tuple(cases),
     )
 
@@ -214,76 +212,6 @@ def admitted_kernels(weight: CondensedWeight, batch: int) -> list[str]:
         and within(weight.fan_in, row.min_fan_in, row.max_fan_in)
         and within(density, row.min_density, row.max_density)
     ]
-
-
-class KernelEngine:
-    """One kernel, forced by its name; None is the one that the dispatch table takes."""
-
-    threads = 1
-    call_seconds = None
-    version = "fanin"
-
-    def __init__(self, weight: CondensedWeight, batch: int, kernel: str | None):
-        start = time.perf_counter()
-        self._packed = _native.PackedGemm(
-            weight.values,
-            weight.indices,
-            weight.rows,
-            weight.bias,
-            weight.in_features,
-            weight.out_features,
-            min_batch=batch,
-            max_batch=batch,
-            kernel=kernel,
-        )
-        self.pack_seconds = time.perf_counter() - start
-        (self.info,) = self._packed.info()
-        self.name = self.form = self.info.kernel
-        self._y = aligned_copy(np.full((batch, weight.out_features), np.nan, np.float32))
-
-    def prepare(self, inputs: Mapping[str, np.ndarray]) -> None:
-        """See Engine."""
-        (self._x,) = inputs.values()
-
-    def run(self) -> None:
-        """See Engine."""
-        self._packed.run(self._x, out=self._y)
-
-    def output(self) -> Sequence[np.ndarray]:
-        """See Engine."""
-        return [self._y]
-
-    def close(self) -> None:
-        """See Engine."""
-        self._packed = None
-
-
-class ReadEngine:
-    """Reads a number of bytes in order: what memory allows for a layer of that size."""
-
-    name = form = "read"
-    version = ""
-    threads = 1
-    call_seconds = None
-
-    def __init__(self, size: int):
-        self._size = size
-
-    def prepare(self, inputs: Mapping[str, np.ndarray]) -> None:  # noqa: ARG002
-        """See Engine."""
-        self._bytes = aligned_copy(np.ones(self._size, np.uint8))
-
-    def run(self) -> None:
-        """See Engine."""
-        _native.read_once(self._bytes)
-
-    def output(self) -> Sequence[np.ndarray]:
-        """See Engine."""
-        return []
-
-    def close(self) -> None:
-        """See Engine."""
-        self._bytes = None
 
 
 def _measure_layer(
@@ -391,29 +319,3 @@ def _sample(spec: BenchKernelsSpec, weight: CondensedWeight, batch: int, seed: i
             out_features=weight.out_features,
         )
     return Sample({"x": x}, [y])
-
-
-def _call_seconds() -> tuple[float, float]:
-    """Time the calls of a kernel and of the reading that have nothing to do."""
-    one = np.ones((1, 1), np.float32)
-    kernel = KernelEngine(CondensedWeight.from_dense(one, one[0]), 1, None)
-    kernel.prepare({"x": one})
-    read = ReadEngine(64)
-    read.prepare({})
-    return _typical(kernel.run, _CALLS), _typical(read.run, _CALLS)
-
-
-def _read_bytes_per_cycle(size: int) -> float:
-    read = ReadEngine(size)
-    read.prepare({})
-    seconds = _typical(read.run, 5 + (32 << 20) // size)
-    return size / (seconds * _native.clock_hertz())
-
-
-def _typical(run: Callable[[], None], count: int) -> float:
-    times = []
-    for _ in range(count):
-        start = time.perf_counter_ns()
-        run()
-        times.append(time.perf_counter_ns() - start)
-    return median(times) / 1e9
