@@ -62,7 +62,7 @@ std::unique_ptr<PackedGemm> PackedGemm::pack(const CondensedView& view, BatchRan
 
 std::unique_ptr<PackedGemm> PackedGemm::pack_kernel(const CondensedView& view, BatchRange batches,
                                                     const std::string& kernel) {
-  const KernelRow& row = find_kernel(kernel);
+  const KernelRow& row = find_kernel(kernel, view);
   std::vector<Packed> kernels;
   kernels.push_back({&row, batches, row.pack(view, batches)});
   return std::make_unique<DispatchedGemm>(std::move(kernels));

@@ -29,7 +29,7 @@ class RowsGemm final : public GemmKernel {
       if (stored == view.active || view.rows[stored] != o) continue;
       const int64_t fan_in = view.true_fan_in(stored);
       for (int64_t j = 0; j < fan_in; ++j, ++at) {
-        values_[at] = view.values[stored * view.fan_in + j];
+        values_[at] = view.value(stored, j);
         indices_[at] = static_cast<Index>(view.index(stored, j));
       }
       ++stored;

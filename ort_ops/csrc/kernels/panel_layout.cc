@@ -103,7 +103,7 @@ class Packer {
         const Entries& row = inside[order[first + i]];
         for (int64_t j = row.at; j < row.end; ++j) {
           const size_t to = at + static_cast<size_t>(j - row.at) * kPanelGroupRows + i;
-          weights_[to] = view_.values[row.row * view_.fan_in + j];
+          weights_[to] = view_.value(row.row, j);
           offsets_[to] = static_cast<uint16_t>((view_.index(row.row, j) - first_column + 1) *
                                                kPanelOffsetsPerColumn);
         }

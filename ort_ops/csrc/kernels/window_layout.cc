@@ -9,7 +9,7 @@
 namespace fanin {
 namespace {
 
-// A lane of a step costs 5 bytes and no branch; a remainder entry 12 bytes and several
+// A lane of a step costs 3 or 5 bytes and no branch; a remainder entry 12 bytes and several
 // instructions. The window leaves an entry behind when that fills more than this many lanes.
 constexpr int kLanesPerRemainder = 16;
 
@@ -142,8 +142,17 @@ class Packer {
       }
   }
 
-  float weight(const Cursor& cursor) const {
-    return view_.values[cursor.row * view_.fan_in + cursor.at];
+  float weight(const Cursor& cursor) const { return view_.value(cursor.row, cursor.at); }
+
+  // A layout of float32 takes every view, one of 16-bit weights only views of the same type.
+  void store_weight(const Cursor& cursor, uint8_t* to) const {
+    if (geometry_.weight_type == ValueType::kFloat32) {
+      const float value = weight(cursor);
+      std::memcpy(to, &value, sizeof(value));
+    } else {
+      const auto* bits = static_cast<const uint16_t*>(view_.values);
+      std::memcpy(to, bits + cursor.row * view_.fan_in + cursor.at, sizeof(*bits));
+    }
   }
 
   // Appends a step that takes the next entry of every row that has one in the window; kNone as
@@ -151,7 +160,7 @@ class Packer {
   void emit(uint16_t advance, uint32_t first_column) {
     const size_t rows = static_cast<size_t>(geometry_.rows);
     const size_t start = steps_.size();
-    steps_.resize(start + rows * 5, 0);
+    steps_.resize(start + layout_.step_bytes(geometry_), 0);
     uint8_t* indices = steps_.data() + start;
     const uint32_t columns = static_cast<uint32_t>(geometry_.block_columns);
     for (size_t r = 0; r < rows; ++r) {
@@ -161,8 +170,7 @@ class Packer {
           next_[r] - first_column < geometry_.window_blocks * columns) {
         const uint32_t local = next_[r] - first_column;
         slot = static_cast<uint8_t>(local / columns * geometry_.block_slots + local % columns);
-        const float value = weight(cursors_[r]);
-        std::memcpy(indices + rows + 4 * r, &value, sizeof(value));
+        store_weight(cursors_[r], indices + geometry_.weight_byte[r]);
         ++cursors_[r].at;
         load_next(static_cast<int>(r));
       }

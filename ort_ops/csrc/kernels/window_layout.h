@@ -34,7 +34,9 @@ struct WindowLayout {
   std::vector<int32_t> outputs;  // [groups, rows] output of each row; -1 fills up the last group
   int64_t weights = 0;           // true entries
 
-  size_t step_bytes(const WindowGeometry& geometry) const { return geometry.rows * 5; }
+  size_t step_bytes(const WindowGeometry& geometry) const {
+    return static_cast<size_t>(geometry.step_bytes);
+  }
 };
 
 WindowLayout pack_windows(const CondensedView& view, const WindowGeometry& geometry);
