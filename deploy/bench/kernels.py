@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...export.condensed import CondensedWeight
+from ...export.condensed import VALUE_TYPES, CondensedWeight
 from ...ort_ops import _native, kernel_table
 from ...ort_ops.reference import condensed_gemm
 from .kernel_engines import KernelEngine, ReadEngine, call_seconds, read_bytes_per_cycle
@@ -37,7 +37,7 @@ _ROOF_BYTES = (128 << 10, 4 << 20, 64 << 20)
 
 @dataclass(frozen=True)
 class BenchKernelsSpec:
-    """Kernels x shapes (in, out) x sparsity x mask x batch, on one thread.
+    """Kernels x shapes (in, out) x sparsity x mask x type of the weights x batch, on one thread.
 
     Each neuron has round((1 - sparsity) * in) weights. ``trained`` adds a layer of a network at all
     ``batches``. With ``dispatched`` only the kernel that the dispatch table takes is measured, else
@@ -48,6 +48,7 @@ class BenchKernelsSpec:
     sparsities: tuple[float, ...] = (0.8, 0.9, 0.95, 0.99)
     batches: tuple[int, ...] = (1, 8, 16, 64, 256)
     masks: tuple[str, ...] = MASKS[:1]
+    values: tuple[str, ...] = VALUE_TYPES[:1]
     trained: TrainedLayer | None = None
     dispatched: bool = False
     rounds: int = 11
@@ -71,6 +72,8 @@ class BenchKernelsSpec:
             raise ValueError(f"batches are {self.batches}; give one or more, each at least 1")
         if not set(self.masks) <= set(MASKS) or not (self.masks or self.trained):
             raise ValueError(f"masks are {self.masks}; there are {', '.join(MASKS)}")
+        if not self.values or not set(self.values) <= set(VALUE_TYPES):
+            raise ValueError(f"values are {self.values}; there are {', '.join(VALUE_TYPES)}")
         if not self.shapes or min(itertools.chain(*self.shapes)) < 1:
             raise ValueError(f"shapes are {self.shapes}; each is inputs, outputs, at least 1")
         for sparsity, (features, _) in itertools.product(self.sparsities, self.shapes):
@@ -89,7 +92,12 @@ class BenchKernelsSpec:
         return {**fields, "trained": self.trained.title} if self.trained else fields
 
     def layers(self) -> Iterator[tuple[str, CondensedWeight]]:
-        """Make the layers, with the name of their mask, one at a time."""
+        """Make the layers, in every type, with the name of their mask, one at a time."""
+        for mask, weight in self._float32_layers():
+            for values in self.values:
+                yield mask, weight.astype(values)
+
+    def _float32_layers(self) -> Iterator[tuple[str, CondensedWeight]]:
         for (features, outputs), sparsity, mask in itertools.product(
             self.shapes, self.sparsities, self.masks
         ):
@@ -115,6 +123,7 @@ class KernelCase:
     out_features: int
     sparsity: float
     mask: str
+    values: str
     fan_in: int
     batch: int
     kernel: str
@@ -175,11 +184,13 @@ def bench_kernels(spec: BenchKernelsSpec, *, progress: Progress | None = None) -
     machine = describe_machine()
     cases: list[KernelCase] = []
     calls = call_seconds()
-    count = len(spec.shapes) * len(spec.sparsities) * len(spec.masks) + bool(spec.trained)
+    made_up = len(spec.shapes) * len(spec.sparsities) * len(spec.masks)
+    count = (made_up + bool(spec.trained)) * len(spec.values)
     for number, (mask, weight) in enumerate(spec.layers()):
         if progress:
             sizes = f"{weight.in_features} → {weight.out_features}"
-            progress(f"{sizes}, {100 * (1 - weight.density):.4g} % sparse, {mask}", number / count)
+            sparse = f"{100 * (1 - weight.density):.4g} % sparse"
+            progress(f"{sizes}, {sparse}, {mask}, {weight.values.dtype}", number / count)
         for batch in spec.batches:
             cases += _measure_layer(spec, mask, weight, batch, calls)
     return KernelsResult(
@@ -198,7 +209,10 @@ def bench_kernels(spec: BenchKernelsSpec, *, progress: Progress | None = None) -
 
 
 def admitted_kernels(weight: CondensedWeight, batch: int) -> list[str]:
-    """Kernels that this CPU runs and whose row of the dispatch table admits the case."""
+    """Kernels that this CPU runs and whose row of the dispatch table admits the case.
+
+    Kernels of float32 weights take 16-bit ones too, widened when packed: nothing new to measure.
+    """
     density = weight.fan_in / weight.in_features
 
     def within(value: float, low: float, high: float | None) -> bool:
@@ -208,6 +222,7 @@ def admitted_kernels(weight: CondensedWeight, batch: int) -> list[str]:
         row.name
         for row in kernel_table()
         if row.supported
+        and row.weights == weight.values.dtype.name
         and within(batch, row.min_batch, row.max_batch)
         and within(weight.fan_in, row.min_fan_in, row.max_fan_in)
         and within(density, row.min_density, row.max_density)
@@ -282,6 +297,7 @@ def _measure_kernel(
         out_features=weight.out_features,
         sparsity=1 - weight.density,
         mask=mask,
+        values=weight.values.dtype.name,
         fan_in=weight.fan_in,
         batch=batch,
         kernel=info.kernel,

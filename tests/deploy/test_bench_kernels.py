@@ -29,7 +29,11 @@ def result():
 
 
 def test_every_kernel_that_the_table_admits_is_measured_and_right(result):
-    supported = {row.name for row in kernel_table() if row.supported and row.max_batch != 0}
+    supported = {
+        row.name
+        for row in kernel_table()
+        if row.supported and row.max_batch != 0 and row.weights == "float32"
+    }
     assert {case.kernel for case in result.cases} == supported
     for mask in ("random", "clustered"):
         for batch in (1, 3, 5):
@@ -52,6 +56,21 @@ def test_the_figures_follow_from_the_times(result):
         work = case.macs / case.peak_macs_per_second
         assert case.limit == ("read" if case.read.median >= work else "multiply-add")
         assert case.share.min <= case.share.median <= case.share.max
+
+
+def test_weights_of_16_bits_are_measured_with_their_own_kernels_and_read_less():
+    spec = BenchKernelsSpec(
+        **{**TINY, "shapes": ((256, 128),), "batches": (1,)},
+        values=("float32", "float16", "bfloat16"),
+    )
+    weights = {row.name: row.weights for row in kernel_table()}
+    result = bench_kernels(spec)
+    for values in spec.values:
+        cases = [case for case in result.cases if case.values == values]
+        assert {weights[case.kernel] for case in cases[1:]} <= {values}
+        assert [case.excluded for case in cases] == [None] * len(cases)
+        assert [case.dispatched for case in cases] == [True] + [False] * (len(cases) - 1)
+    assert ", 89.8 % bfloat16 |" in kernels_markdown(result)
 
 
 def test_only_kernels_whose_row_admits_the_case_are_forced():
@@ -127,6 +146,7 @@ def test_sizes_alone_are_drawn_as_scaling(tmp_path):
         ({"batches": ()}, "batches are"),
         ({"masks": ("magic",)}, "masks are"),
         ({"masks": ()}, "masks are"),
+        ({"values": ("int8",)}, "values are"),
         ({"shapes": ((0, 4),)}, "shapes are"),
         ({"sparsities": (1.0,)}, r"sparsity 1\.0 leaves no weights of 64"),
         ({"rounds": 0}, "rounds is 0"),
