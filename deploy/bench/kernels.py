@@ -8,19 +8,18 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
 from typing import Any, Literal
 
 import numpy as np
 
-from ...export.condensed import CondensedWeight
+from ...export.condensed import VALUE_TYPES, CondensedWeight
 from ...ort_ops import _native, kernel_table
 from ...ort_ops.reference import condensed_gemm
-from .engine import aligned_copy
+from .kernel_engines import KernelEngine, ReadEngine, call_seconds, read_bytes_per_cycle
 from .machine import describe_machine, load_average
 from .masks import MASKS, made_up_layer
 from .measure import Progress, Timing, measure
@@ -30,7 +29,6 @@ from .statistics import Spread
 from .trained_layer import TrainedLayer
 
 _TOLERANCE = 1e-5
-_CALLS = 2000
 # Above this many weights the dense matrix for the reference is too large to make.
 _DENSE_REFERENCE = 1 << 24
 # One size in each level of a usual memory hierarchy, for the figure's roofs.
@@ -39,7 +37,7 @@ _ROOF_BYTES = (128 << 10, 4 << 20, 64 << 20)
 
 @dataclass(frozen=True)
 class BenchKernelsSpec:
-    """Kernels x shapes (in, out) x sparsity x mask x batch, on one thread.
+    """Kernels x shapes (in, out) x sparsity x mask x type of the weights x batch, on one thread.
 
     Each neuron has round((1 - sparsity) * in) weights. ``trained`` adds a layer of a network at all
     ``batches``. With ``dispatched`` only the kernel that the dispatch table takes is measured, else
@@ -50,6 +48,7 @@ class BenchKernelsSpec:
     sparsities: tuple[float, ...] = (0.8, 0.9, 0.95, 0.99)
     batches: tuple[int, ...] = (1, 8, 16, 64, 256)
     masks: tuple[str, ...] = MASKS[:1]
+    values: tuple[str, ...] = VALUE_TYPES[:1]
     trained: TrainedLayer | None = None
     dispatched: bool = False
     rounds: int = 11
@@ -73,6 +72,8 @@ class BenchKernelsSpec:
             raise ValueError(f"batches are {self.batches}; give one or more, each at least 1")
         if not set(self.masks) <= set(MASKS) or not (self.masks or self.trained):
             raise ValueError(f"masks are {self.masks}; there are {', '.join(MASKS)}")
+        if not self.values or not set(self.values) <= set(VALUE_TYPES):
+            raise ValueError(f"values are {self.values}; there are {', '.join(VALUE_TYPES)}")
         if not self.shapes or min(itertools.chain(*self.shapes)) < 1:
             raise ValueError(f"shapes are {self.shapes}; each is inputs, outputs, at least 1")
         for sparsity, (features, _) in itertools.product(self.sparsities, self.shapes):
@@ -91,7 +92,12 @@ class BenchKernelsSpec:
         return {**fields, "trained": self.trained.title} if self.trained else fields
 
     def layers(self) -> Iterator[tuple[str, CondensedWeight]]:
-        """Make the layers, with the name of their mask, one at a time."""
+        """Make the layers, in every type, with the name of their mask, one at a time."""
+        for mask, weight in self._float32_layers():
+            for values in self.values:
+                yield mask, weight.astype(values)
+
+    def _float32_layers(self) -> Iterator[tuple[str, CondensedWeight]]:
         for (features, outputs), sparsity, mask in itertools.product(
             self.shapes, self.sparsities, self.masks
         ):
@@ -117,6 +123,7 @@ class KernelCase:
     out_features: int
     sparsity: float
     mask: str
+    values: str
     fan_in: int
     batch: int
     kernel: str
@@ -176,12 +183,14 @@ def bench_kernels(spec: BenchKernelsSpec, *, progress: Progress | None = None) -
     created, started = datetime.now(UTC), time.perf_counter()
     machine = describe_machine()
     cases: list[KernelCase] = []
-    calls = _call_seconds()
-    count = len(spec.shapes) * len(spec.sparsities) * len(spec.masks) + bool(spec.trained)
+    calls = call_seconds()
+    made_up = len(spec.shapes) * len(spec.sparsities) * len(spec.masks)
+    count = (made_up + bool(spec.trained)) * len(spec.values)
     for number, (mask, weight) in enumerate(spec.layers()):
         if progress:
             sizes = f"{weight.in_features} → {weight.out_features}"
-            progress(f"{sizes}, {100 * (1 - weight.density):.4g} % sparse, {mask}", number / count)
+            sparse = f"{100 * (1 - weight.density):.4g} % sparse"
+            progress(f"{sizes}, {sparse}, {mask}, {weight.values.dtype}", number / count)
         for batch in spec.batches:
             cases += _measure_layer(spec, mask, weight, batch, calls)
     return KernelsResult(
@@ -194,13 +203,16 @@ def bench_kernels(spec: BenchKernelsSpec, *, progress: Progress | None = None) -
         machine=machine,
         load_average_after=load_average(),
         call_seconds=calls[0],
-        roofs=tuple((size, _read_bytes_per_cycle(size)) for size in _ROOF_BYTES),
+        roofs=tuple((size, read_bytes_per_cycle(size)) for size in _ROOF_BYTES),
         cases=tuple(cases),
     )
 
 
 def admitted_kernels(weight: CondensedWeight, batch: int) -> list[str]:
-    """Kernels that this CPU runs and whose row of the dispatch table admits the case."""
+    """Kernels that this CPU runs and whose row of the dispatch table admits the case.
+
+    Kernels of float32 weights take 16-bit ones too, widened when packed: nothing new to measure.
+    """
     density = weight.fan_in / weight.in_features
 
     def within(value: float, low: float, high: float | None) -> bool:
@@ -210,81 +222,11 @@ def admitted_kernels(weight: CondensedWeight, batch: int) -> list[str]:
         row.name
         for row in kernel_table()
         if row.supported
-        and row.weights in ("float32", weight.values.dtype.name)
+        and row.weights == weight.values.dtype.name
         and within(batch, row.min_batch, row.max_batch)
         and within(weight.fan_in, row.min_fan_in, row.max_fan_in)
         and within(density, row.min_density, row.max_density)
     ]
-
-
-class KernelEngine:
-    """One kernel, forced by its name; None is the one that the dispatch table takes."""
-
-    threads = 1
-    call_seconds = None
-    version = "fanin"
-
-    def __init__(self, weight: CondensedWeight, batch: int, kernel: str | None):
-        start = time.perf_counter()
-        self._packed = _native.PackedGemm(
-            weight.values,
-            weight.indices,
-            weight.rows,
-            weight.bias,
-            weight.in_features,
-            weight.out_features,
-            min_batch=batch,
-            max_batch=batch,
-            kernel=kernel,
-        )
-        self.pack_seconds = time.perf_counter() - start
-        (self.info,) = self._packed.info()
-        self.name = self.form = self.info.kernel
-        self._y = aligned_copy(np.full((batch, weight.out_features), np.nan, np.float32))
-
-    def prepare(self, inputs: Mapping[str, np.ndarray]) -> None:
-        """See Engine."""
-        (self._x,) = inputs.values()
-
-    def run(self) -> None:
-        """See Engine."""
-        self._packed.run(self._x, out=self._y)
-
-    def output(self) -> Sequence[np.ndarray]:
-        """See Engine."""
-        return [self._y]
-
-    def close(self) -> None:
-        """See Engine."""
-        self._packed = None
-
-
-class ReadEngine:
-    """Reads a number of bytes in order: what memory allows for a layer of that size."""
-
-    name = form = "read"
-    version = ""
-    threads = 1
-    call_seconds = None
-
-    def __init__(self, size: int):
-        self._size = size
-
-    def prepare(self, inputs: Mapping[str, np.ndarray]) -> None:  # noqa: ARG002
-        """See Engine."""
-        self._bytes = aligned_copy(np.ones(self._size, np.uint8))
-
-    def run(self) -> None:
-        """See Engine."""
-        _native.read_once(self._bytes)
-
-    def output(self) -> Sequence[np.ndarray]:
-        """See Engine."""
-        return []
-
-    def close(self) -> None:
-        """See Engine."""
-        self._bytes = None
 
 
 def _measure_layer(
@@ -355,6 +297,7 @@ def _measure_kernel(
         out_features=weight.out_features,
         sparsity=1 - weight.density,
         mask=mask,
+        values=weight.values.dtype.name,
         fan_in=weight.fan_in,
         batch=batch,
         kernel=info.kernel,
@@ -392,29 +335,3 @@ def _sample(spec: BenchKernelsSpec, weight: CondensedWeight, batch: int, seed: i
             out_features=weight.out_features,
         )
     return Sample({"x": x}, [y])
-
-
-def _call_seconds() -> tuple[float, float]:
-    """Time the calls of a kernel and of the reading that have nothing to do."""
-    one = np.ones((1, 1), np.float32)
-    kernel = KernelEngine(CondensedWeight.from_dense(one, one[0]), 1, None)
-    kernel.prepare({"x": one})
-    read = ReadEngine(64)
-    read.prepare({})
-    return _typical(kernel.run, _CALLS), _typical(read.run, _CALLS)
-
-
-def _read_bytes_per_cycle(size: int) -> float:
-    read = ReadEngine(size)
-    read.prepare({})
-    seconds = _typical(read.run, 5 + (32 << 20) // size)
-    return size / (seconds * _native.clock_hertz())
-
-
-def _typical(run: Callable[[], None], count: int) -> float:
-    times = []
-    for _ in range(count):
-        start = time.perf_counter_ns()
-        run()
-        times.append(time.perf_counter_ns() - start)
-    return median(times) / 1e9

@@ -28,7 +28,9 @@ def draw(result: KernelsResult, file: IO[bytes]) -> None:
     axis.set_xscale("log")
     axis.set_yscale("log")
     if cases:
-        settings = {(case.sparsity, case.batch, case.mask, case.in_features) for case in cases}
+        settings = {
+            (case.sparsity, case.batch, case.mask, case.values, case.in_features) for case in cases
+        }
         if len(settings) == 1 and len({case.out_features for case in cases}) > 2:
             _draw_scaling(axis, cases)
         else:

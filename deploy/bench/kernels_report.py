@@ -119,7 +119,8 @@ def kernels_markdown(result: KernelsResult) -> str:
 
 def _layer(case: KernelCase) -> str:
     mask = "" if case.mask == "random" else f" {case.mask}"
-    return f"{case.in_features} → {case.out_features}, {100 * case.sparsity:.3g} %{mask}"
+    values = "" if case.values == "float32" else f" {case.values}"
+    return f"{case.in_features} → {case.out_features}, {100 * case.sparsity:.3g} %{mask}{values}"
 
 
 def _row(case: KernelCase) -> list[str]:

@@ -267,6 +267,9 @@ def bench_kernels(
     layer: Annotated[
         str | None, typer.Option(help="Parameter or node, when the mask's file has several layers.")
     ] = None,
+    values: Annotated[
+        str, typer.Option(help="Types of the weights: float32, float16, bfloat16.")
+    ] = "float32",
     scaling: Annotated[
         bool,
         typer.Option(
@@ -293,7 +296,7 @@ def bench_kernels(
         "dispatched": dispatched or None,
     }
     chosen = {name: value for name, value in chosen.items() if value is not None}
-    if scaling and (chosen or layer or mask != "random"):
+    if scaling and (chosen or layer or mask != "random" or values != "float32"):
         raise typer.BadParameter("--scaling has its own layers; leave the other choices out")
     with _readable(RequirementError, OSError, ValueError):
         if scaling:
@@ -301,7 +304,12 @@ def bench_kernels(
         else:
             masks, trained = _masks(mask, layer)
             spec = BenchKernelsSpec(
-                masks=masks, trained=trained, rounds=rounds, seed=seed, **chosen
+                masks=masks,
+                values=tuple(values.split(",")),
+                trained=trained,
+                rounds=rounds,
+                seed=seed,
+                **chosen,
             )
         _require_writable(out)
         result = measure(spec, progress=_say)

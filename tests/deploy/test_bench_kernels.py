@@ -58,6 +58,21 @@ def test_the_figures_follow_from_the_times(result):
         assert case.share.min <= case.share.median <= case.share.max
 
 
+def test_weights_of_16_bits_are_measured_with_their_own_kernels_and_read_less():
+    spec = BenchKernelsSpec(
+        **{**TINY, "shapes": ((256, 128),), "batches": (1,)},
+        values=("float32", "float16", "bfloat16"),
+    )
+    weights = {row.name: row.weights for row in kernel_table()}
+    result = bench_kernels(spec)
+    for values in spec.values:
+        cases = [case for case in result.cases if case.values == values]
+        assert {weights[case.kernel] for case in cases[1:]} <= {values}
+        assert [case.excluded for case in cases] == [None] * len(cases)
+        assert [case.dispatched for case in cases] == [True] + [False] * (len(cases) - 1)
+    assert ", 89.8 % bfloat16 |" in kernels_markdown(result)
+
+
 def test_only_kernels_whose_row_admits_the_case_are_forced():
     weight = made_up_layer("random", np.random.default_rng(0), 64, 40, 40, 6)
     rows = {row.name: row for row in kernel_table()}
@@ -131,6 +146,7 @@ def test_sizes_alone_are_drawn_as_scaling(tmp_path):
         ({"batches": ()}, "batches are"),
         ({"masks": ("magic",)}, "masks are"),
         ({"masks": ()}, "masks are"),
+        ({"values": ("int8",)}, "values are"),
         ({"shapes": ((0, 4),)}, "shapes are"),
         ({"sparsities": (1.0,)}, r"sparsity 1\.0 leaves no weights of 64"),
         ({"rounds": 0}, "rounds is 0"),

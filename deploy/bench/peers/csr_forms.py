@@ -54,7 +54,7 @@ def _save(path: Path, weight: CondensedWeight) -> None:
     counts[1 + weight.rows] = entries.sum(axis=1)
     np.savez(
         path,
-        data=weight.values[entries],
+        data=weight.values[entries].astype(np.float32),
         indices=weight.indices[entries].astype(np.int32),
         indptr=np.cumsum(counts, dtype=np.int32),
         shape=np.array([weight.out_features, weight.in_features]),
