@@ -1,14 +1,14 @@
-#include "kernels/convert_float16.h"
-
 #include <immintrin.h>
+
+#include "kernels/convert_float16.h"
 
 namespace fanin {
 
 int64_t widen_float16_f16c(const uint16_t* from, int64_t count, float* to) {
   int64_t i = 0;
   for (; i + 8 <= count; i += 8)
-    _mm256_storeu_ps(
-        to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
+    _mm256_storeu_ps(to + i,
+                     _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
   return i;
 }
 
