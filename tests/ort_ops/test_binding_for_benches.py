@@ -13,9 +13,10 @@ def gemm():
     return _native.PackedGemm(values, indices, rows, bias, 3, 2)
 
 
-def test_the_result_goes_into_the_array_that_is_given(gemm):
-    out = np.full((1, 2), np.nan, np.float32)
-    assert gemm.run(np.ones((1, 3), np.float32), out=out) is out
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_the_result_goes_into_the_array_that_is_given(gemm, kind):
+    out = np.full((1, 2), np.nan, kind)
+    assert gemm.run(np.ones((1, 3), kind), out=out) is out
     np.testing.assert_array_equal(out, [[1, 5]])
 
 

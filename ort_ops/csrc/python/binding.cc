@@ -193,8 +193,10 @@ struct Run {
                     {x.shape(0), static_cast<py::ssize_t>(out_features)});
       return;
     }
-    y = float_array(out, "out", 2, {type}).array;
-    if (!y.is(out) || !y.writeable() || y.shape(0) != x.shape(0) || y.shape(1) != out_features)
+    const py::array same = float_array(out, "out", 2, {type}).array;  // a copy of one with gaps
+    y = py::reinterpret_borrow<py::array>(out);
+    if (same.data() != y.data() || !y.writeable() || y.shape(0) != x.shape(0) ||
+        y.shape(1) != out_features)
       throw std::invalid_argument("out must be a writeable, C-contiguous array of the shape [" +
                                   std::to_string(x.shape(0)) + ", " + std::to_string(out_features) +
                                   "]");
