@@ -15,13 +15,13 @@ namespace {
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 
 template <const WindowOps& kOps>
-std::unique_ptr<GemmKernel> pack_window(const CondensedView& view, BatchRange) {
-  return pack_window_gemm(view, kOps);
+std::unique_ptr<GemmKernel> pack_window(const CondensedView& view, const Executor& executor) {
+  return pack_window_gemm(view, kOps, executor);
 }
 
 template <const PanelOps& kOps>
-std::unique_ptr<GemmKernel> pack_panels(const CondensedView& view, BatchRange batches) {
-  return pack_panel_gemm(view, batches, kOps);
+std::unique_ptr<GemmKernel> pack_panels(const CondensedView& view, const Executor& executor) {
+  return pack_panel_gemm(view, kOps, executor);
 }
 
 // Below this density a window holds so few weights that a step is mostly padding.

@@ -1,5 +1,7 @@
 #include "kernels/gemm_rows.h"
 
+#include <cstring>
+
 #include "core/aligned_buffer.h"
 #include "core/parallel.h"
 
@@ -59,6 +61,24 @@ class RowsGemm final : public GemmKernel {
         1.0, 0.0};
   }
 
+  bool holds(const CondensedView& view) const override {
+    if (in_features_ != view.in_features || out_features_ != view.out_features) return false;
+    if (std::memcmp(bias_.data(), view.bias, bias_.bytes()) != 0) return false;
+    for (int64_t o = 0, i = 0; o < out_features_; ++o) {
+      const bool stored = i < view.active && view.rows[i] == o;
+      const size_t count = stored ? static_cast<size_t>(view.true_fan_in(i)) : 0;
+      if (starts_[o + 1] - starts_[o] != count) return false;
+      if (!stored) continue;
+      if (std::memcmp(values_.data() + starts_[o], view.values + i * view.fan_in,
+                      count * sizeof(float)) != 0)
+        return false;
+      for (size_t j = 0; j < count; ++j)
+        if (indices_[starts_[o] + j] != view.index(i, static_cast<int64_t>(j))) return false;
+      ++i;
+    }
+    return true;
+  }
+
  private:
   // Four sums, since one would wait for the latency of each addition.
   float output(const float* x, int64_t o) const {
@@ -87,7 +107,7 @@ class RowsGemm final : public GemmKernel {
 
 }  // namespace
 
-std::unique_ptr<GemmKernel> pack_rows(const CondensedView& view, BatchRange) {
+std::unique_ptr<GemmKernel> pack_rows(const CondensedView& view, const Executor&) {
   if (view.in_features <= 65536) return std::make_unique<RowsGemm<uint16_t>>(view);
   return std::make_unique<RowsGemm<uint32_t>>(view);
 }
