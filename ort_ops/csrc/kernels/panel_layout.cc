@@ -37,7 +37,7 @@ class Packer {
       bias[o] = view_.bias[block.first_output + o];
       const int64_t row = stored_row(view_, block.first_output + o);
       if (row < 0) continue;
-      rows[o] = {row, 0, view_.true_fan_in(row)};
+      rows[o] = source_row(view_, row);
       true_weights_ += rows[o].end;
     }
     bias[block.outputs] = 0.0f;
@@ -181,7 +181,7 @@ bool holds_panel(const PanelLayout& layout, const CondensedView& view) {
     std::vector<SourceRow> rows(static_cast<size_t>(block.outputs) + 1);  // one fills up groups
     for (int64_t o = 0; o < block.outputs; ++o) {
       const int64_t row = stored_row(view, block.first_output + o);
-      if (row >= 0) rows[o] = {row, 0, view.true_fan_in(row)};
+      if (row >= 0) rows[o] = source_row(view, row);
       expected += rows[o].end;
     }
     for (int64_t segment = 0; segment < layout.segments; ++segment)
