@@ -84,6 +84,14 @@ class PackedGemm:
     ) -> npt.NDArray[np.float32]:
         """y[batch, out_features] = clip(bias + sums + residual), for x[batch, in_features]."""
     def info(self) -> list[PackedInfo]: ...
+    def holds(
+        self,
+        values: npt.NDArray[np.float32],
+        indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
+        rows: npt.NDArray[np.int32],
+        bias: npt.NDArray[np.float32],
+    ) -> bool:
+        """Whether it was packed from these arrays: what its layouts hold is compared with them."""
 
 def run_plain(
     values: npt.NDArray[np.float32],

@@ -49,6 +49,11 @@ class DispatchedGemm final : public PackedGemm {
     return infos;
   }
 
+  bool holds(const CondensedView& view) const override {
+    return std::all_of(kernels_.begin(), kernels_.end(),
+                       [&view](const Packed& packed) { return packed.cached.kernel->holds(view); });
+  }
+
  private:
   std::vector<Packed> kernels_;  // by rising batch
 };

@@ -65,6 +65,9 @@ class PackedGemm {
                    const Executor& executor) const = 0;
 
   virtual std::vector<PackedInfo> info() const = 0;
+
+  // Whether this is what packing `view` would give, see GemmKernel::holds.
+  virtual bool holds(const CondensedView& view) const = 0;
 };
 
 // The scalar reference: sums in float32 in the order of the stored entries. Needs no packing: it is

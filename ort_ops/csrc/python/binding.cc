@@ -179,6 +179,11 @@ class PyGemm {
 
   std::vector<PackedInfo> info() const { return packed_->info(); }
 
+  bool holds(const py::object& values, const py::object& indices, const py::object& rows,
+             const py::object& bias) const {
+    return packed_->holds(Layer(values, indices, rows, bias, in_features_, out_features_).view);
+  }
+
  private:
   int64_t in_features_;
   int64_t out_features_;
@@ -264,7 +269,8 @@ PYBIND11_MODULE(_native, module) {
            "kernel"_a = py::none(), "threads"_a = 1)
       .def("run", &PyGemm::run, "x"_a, "residual"_a = py::none(), "clip_min"_a = -infinity,
            "clip_max"_a = infinity, "threads"_a = 1)
-      .def("info", &PyGemm::info);
+      .def("info", &PyGemm::info)
+      .def("holds", &PyGemm::holds, "values"_a, "indices"_a, "rows"_a, "bias"_a);
 
   module.def("run_plain", &run_plain_arrays, "values"_a, "indices"_a, "rows"_a, "bias"_a,
              "in_features"_a, "out_features"_a, "x"_a, "residual"_a = py::none(),
