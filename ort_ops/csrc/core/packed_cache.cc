@@ -1,6 +1,7 @@
 #include "core/packed_cache.h"
 
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <tuple>
@@ -34,10 +35,10 @@ uint64_t hash_bytes(uint64_t state, const void* data, size_t bytes) {
   return state;
 }
 
-// Whoever packs a layer holds its entry's mutex meanwhile.
+// A layer that is packed or being packed. Lives as long as somebody packs or holds it.
 struct Entry {
-  std::mutex mutex;
-  std::weak_ptr<const GemmKernel> kernel;
+  std::mutex mutex;  // whoever packs, or compares, has it
+  std::unique_ptr<const GemmKernel> kernel;
 };
 
 class Cache {
@@ -47,18 +48,17 @@ class Cache {
 
   std::shared_ptr<Entry> entry(const Key& key) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    // What is dead and in nobody's hands goes, so that the map stays as small as what is alive.
+    std::shared_ptr<Entry> found = entries_[key].lock();
+    if (!found) entries_[key] = found = std::make_shared<Entry>();
+    // The keys of what is gone go too, so that the map stays as small as what lives.
     for (auto at = entries_.begin(); at != entries_.end();)
-      at = at->second.use_count() == 1 && at->second->kernel.expired() ? entries_.erase(at)
-                                                                       : std::next(at);
-    std::shared_ptr<Entry>& entry = entries_[key];
-    if (!entry) entry = std::make_shared<Entry>();
-    return entry;
+      at = at->second.expired() ? entries_.erase(at) : std::next(at);
+    return found;
   }
 
  private:
   std::mutex mutex_;
-  std::map<Key, std::shared_ptr<Entry>> entries_;
+  std::map<Key, std::weak_ptr<Entry>> entries_;
 };
 
 Cache& cache() {
@@ -84,12 +84,11 @@ CachedKernel packed_kernel(const KernelRow& row, const CondensedView& view, uint
   const std::shared_ptr<Entry> entry =
       cache().entry({&row, hash, view.in_features, view.out_features, view.active, view.fan_in});
   const std::lock_guard<std::mutex> lock(entry->mutex);
-  std::shared_ptr<const GemmKernel> alive = entry->kernel.lock();
-  if (alive && alive->holds(view)) return {std::move(alive), true};
-  std::shared_ptr<const GemmKernel> packed = row.pack(view, executor);
-  // Of layers whose hashes collide, the first stays the one that is shared.
-  if (!alive) entry->kernel = packed;
-  return {std::move(packed), false};
+  const bool shared = entry->kernel != nullptr;
+  // Of layers whose hashes collide, the first is the one that is shared.
+  if (shared && !entry->kernel->holds(view)) return {row.pack(view, executor), false};
+  if (!shared) entry->kernel = row.pack(view, executor);
+  return {{entry, entry->kernel.get()}, shared};
 }
 
 }  // namespace fanin
