@@ -20,17 +20,14 @@ $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fanin needs Python 3.11 or newer; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
 
-# Dependencies change with pyproject.toml, the native code with its sources; each has its stamp, so
-# that a current environment is used as it stands.
-$(VENV)/.dependencies: pyproject.toml | $(BIN)/python
+# An editable install sees changed Python files by itself; dependencies and native code need another
+# one. The stamp keeps a current environment as it stands.
+STAMP := $(VENV)/.installed
+$(STAMP): pyproject.toml $(NATIVE_SOURCES) | $(BIN)/python
 	$(PIP) --editable '.[dev]'
-	touch $@ $(VENV)/.native
-
-$(VENV)/.native: $(VENV)/.dependencies $(NATIVE_SOURCES)
-	$(PIP) --no-deps --editable .
 	touch $@
 
-env: $(VENV)/.native
+env: $(STAMP)
 
 demo: env
 	$(BIN)/python examples/demo.py

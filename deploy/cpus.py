@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 
+MAX_THREADS = 1024
+"""Threads that a session may ask for; the runtime starts every one of them, however many."""
+
 
 def available_cpus() -> int:
     """Count the CPUs in the affinity mask (taskset, cgroup cpusets), at least 1."""

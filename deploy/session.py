@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import ort_ops
-from .cpus import available_cpus
+from .cpus import MAX_THREADS, available_cpus
 from .diagnosis import explain_failed_load
 from .errors import SessionError
 from .runtime import load_onnxruntime
@@ -167,6 +167,11 @@ def _set_threads(runtime: Any, options: Any, threads: int | None) -> None:
             raise SessionError(
                 f"threads is {threads!r}, not a number of threads",
                 "Pass 1 or more, or None for ONNX Runtime's own choice.",
+            )
+        if threads > MAX_THREADS:
+            raise SessionError(
+                f"threads is {threads}, more than {MAX_THREADS}",
+                f"This process may use {available_cpus()} CPUs; pass at most that.",
             )
         # The process-wide pool can be asked for from Python in newer releases only.
         if not getattr(options, "use_per_session_threads", True):

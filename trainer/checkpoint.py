@@ -1,6 +1,6 @@
 """training_state.pt: everything that makes a resumed run equal an undisturbed one."""
 
-import pickle
+import zipfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
@@ -67,7 +67,10 @@ def save_checkpoint(
         "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
     with atomic_path(path) as temporary:
-        torch.save(state, temporary)
+        try:
+            torch.save(state, temporary)
+        except RuntimeError as error:  # what torch's own writer makes of a full disk
+            raise OSError(f"{path} cannot be written; is the disk full? ({error})") from error
 
 
 def load_checkpoint(path: Path, parts: dict[str, Stateful]) -> tuple[Progress, Circumstances, int]:
@@ -75,19 +78,36 @@ def load_checkpoint(path: Path, parts: dict[str, Stateful]) -> tuple[Progress, C
 
     Raises ValueError when the file is damaged or does not fit.
     """
+    state = _read(path)
+    version = state.get("format_version") if isinstance(state, dict) else None
+    if version != FORMAT_VERSION:
+        raise ValueError(f"{path} has format {version}, not {FORMAT_VERSION}")
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        for name, part in parts.items():
+            part.load_state_dict(state["parts"][name])
+        torch.set_rng_state(state["torch_rng"])
+        if torch.cuda.is_available() and len(state["cuda_rng"]) == torch.cuda.device_count():
+            torch.cuda.set_rng_state_all(state["cuda_rng"])
+        return (
+            Progress(**state["progress"]),
+            Circumstances(**state["circumstances"]),
+            state["metrics_bytes"],
+        )
+    except Exception as error:  # each part has its own errors for a state of something else
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} does not fit this run ({reason})") from error
+
+
+def _read(path: Path) -> object:
+    try:
+        # torch writes the checksums and does not look at them: a damaged tensor would go unnoticed.
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except (OSError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
-    if state.get("format_version") != FORMAT_VERSION:
-        raise ValueError(f"{path} has format {state.get('format_version')}, not {FORMAT_VERSION}")
-    for name, part in parts.items():
-        part.load_state_dict(state["parts"][name])
-    torch.set_rng_state(state["torch_rng"])
-    if torch.cuda.is_available() and len(state["cuda_rng"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(state["cuda_rng"])
-    return (
-        Progress(**state["progress"]),
-        Circumstances(**state["circumstances"]),
-        state["metrics_bytes"],
-    )
+    if damaged is not None:
+        raise ValueError(f"{path} is damaged: the checksum of {damaged} is wrong")
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # pickle's machinery raises whatever the bytes lead it to
+        raise ValueError(f"{path} is damaged: {error}") from error

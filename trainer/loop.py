@@ -93,12 +93,18 @@ def train(
             write_config(folder, config)
         start = run.restore() if resume and (folder / STATE).is_file() else 0
         try:
-            metrics = stack.enter_context(MetricsWriter(folder / METRICS, start))
+            metrics = MetricsWriter(folder / METRICS, start)
         except ValueError as error:
             raise RunFolderError(f"run {folder} cannot be resumed: {error}") from error
-        display = stack.enter_context(TrainingDisplay(progress, run.total_steps, folder.name))
-        run.train(metrics, display)
-        write_weights(folder, run.model, run.sparsifier.masks)
+        try:
+            with metrics, TrainingDisplay(progress, run.total_steps, folder.name) as display:
+                run.train(metrics, display)
+            write_weights(folder, run.model, run.sparsifier.masks)
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot write to {folder}: {error}. Its last checkpoint is kept: make room, then "
+                f"`fanin train --resume --out {folder}`"
+            ) from error
     return _result(folder, already_finished=False)
 
 
@@ -276,7 +282,18 @@ def _to(split: Split, device: torch.device) -> Split:
 
 
 def _result(folder: Path, *, already_finished: bool) -> TrainResult:
-    last = [r for r in read_metrics(folder / METRICS) if r["event"] == "epoch"][-1]
+    try:
+        last = [r for r in read_metrics(folder / METRICS) if r["event"] == "epoch"][-1]
+        return _result_of(folder, last, already_finished=already_finished)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise RunFolderError(
+            f"run {folder} is finished and its weights are complete, but its {METRICS} is damaged "
+            f"({type(error).__name__}: {error}); to have its figures again, train into another "
+            "folder"
+        ) from error
+
+
+def _result_of(folder: Path, last: dict, *, already_finished: bool) -> TrainResult:
     rows = tuple(LayerSummary(**row | {"shape": tuple(row["shape"])}) for row in last["layers"])
     return TrainResult(
         out=folder,

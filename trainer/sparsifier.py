@@ -121,7 +121,10 @@ class Sparsifier:
             self._schedule = UpdateSchedule(
                 total_steps, update_every, end_fraction, alpha, gradient_window
             )
-            self._settings |= asdict(self._schedule) | {"seed": seed}
+            self._settings |= asdict(self._schedule) | {
+                "seed": seed,
+                "no_ablation": sorted(unablated),
+            }
             shapes = {name: tuple(weight.shape) for name, weight in self._weights.items()}
             self._densities = layer_densities(
                 shapes, method.sparsity, distribution, dense=dense, dense_in_budget=dense_in_budget

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from ..cpus import MAX_THREADS
 from .engine import Engine
 from .problem import Problem, Sample
 
@@ -48,6 +49,8 @@ class Timing:
         for name in ("threads", "rounds", "min_repeats"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.threads > MAX_THREADS:
+            raise ValueError(f"threads is {self.threads}; it must be at most {MAX_THREADS}")
         for name in ("turn", "max_warmup", "steady_tolerance"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")

@@ -37,6 +37,9 @@ def _readable(*errors: type[Exception]) -> Iterator[None]:
     except errors as error:
         typer.secho(f"fanin: {error}", fg=typer.colors.RED, err=True)
         raise typer.Exit(1) from None
+    except MemoryError as error:
+        typer.secho(f"fanin: out of memory: {error}", fg=typer.colors.RED, err=True)
+        raise typer.Exit(1) from None
 
 
 def _requires(extra: str, *modules: str) -> None:

@@ -269,6 +269,7 @@ def test_inputs_are_aligned_and_restored_after_the_check(clock, problem):
     [
         ("rounds", 0),
         ("threads", 0),
+        ("threads", 100_000),
         ("min_repeats", 0),
         ("turn", 0),
         ("max_warmup", -1),

@@ -116,6 +116,13 @@ def test_a_number_of_threads_that_is_none_is_refused(save_condensed, threads):
         open_session(save_condensed(), threads=threads)
 
 
+def test_more_threads_than_any_machine_has_are_refused_before_the_runtime_starts_them(
+    save_condensed,
+):
+    with pytest.raises(SessionError, match=r"threads is 100000, more than 1024.*CPUs"):
+        open_session(save_condensed(), threads=100_000)
+
+
 def test_threads_that_contradict_the_options_are_refused(save_condensed):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1

@@ -127,6 +127,41 @@ def test_packed_bytes_are_near_the_weights():
 
 
 @pytest.mark.parametrize("isa", _native.supported_isas())
+def test_far_fewer_weights_than_columns_are_packed_by_the_weights(isa):
+    # Layouts that walk over the columns would take minutes and gigabytes for 2^31 of them.
+    in_features = 2**31 - 1
+    gemm = _native.PackedGemm(
+        np.ones((500, 2), np.float32),
+        np.tile(np.array([0, in_features - 1], np.int32), (500, 1)),
+        np.arange(500, dtype=np.int32),
+        np.zeros(500, np.float32),
+        in_features,
+        500,
+        isa=isa,
+    )
+    (info,) = gemm.info()
+    assert info.kernel == "f32-gemm-rows-scalar"
+    assert info.bytes < 100_000
+
+
+@pytest.mark.parametrize("isa", _native.supported_isas())
+def test_few_weights_meet_their_columns_far_apart(isa):
+    in_features = 300_000
+    x = np.zeros((3, in_features), np.float32)
+    x[:, [0, 65_535, 65_536, in_features - 1]] = [1, 10, 100, 1000]
+    gemm = _native.PackedGemm(
+        np.array([[1, 2, 3], [4, 5, 6]], np.float32),
+        np.array([[0, 65_536, in_features - 1], [1, 65_535, 65_536]], np.int32),
+        np.array([0, 2], np.int32),
+        np.array([0.5, 7.0, 0.0], np.float32),
+        in_features,
+        3,
+        isa=isa,
+    )
+    np.testing.assert_array_equal(gemm.run(x), [[3201.5, 7.0, 650.0]] * 3)
+
+
+@pytest.mark.parametrize("isa", _native.supported_isas())
 def test_rows_padded_beyond_the_number_of_inputs_are_taken(isa):
     gemm = _native.PackedGemm(
         np.array([[1, 2, 0, 0, 0]], np.float32),

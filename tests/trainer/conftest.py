@@ -1,4 +1,5 @@
 import pytest
+import torch
 
 from fanin.trainer.recipe import parse_config
 
@@ -25,6 +26,15 @@ gamma_sal = 0.9
 update_every = 5
 gradient_window = 2
 """
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Small tensors gain nothing from threads, which on a busy machine wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """Training that is killed, for real, and resumed."""
 
-import contextlib
 import json
 import os
 import re
@@ -13,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fanin.trainer import loop, train
+from fanin.trainer import RunFolderError, loop, train
 from fanin.trainer.recipe import config_to_toml, override
 
 CHILD = """
@@ -55,16 +54,6 @@ def last_step(folder):
     return int(steps[-1]) if steps else 0
 
 
-@contextlib.contextmanager
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def start(recipe, out, mode):
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.Popen([sys.executable, "-c", CHILD, recipe, out, mode], env=environment)
@@ -91,12 +80,10 @@ def test_killed_and_resumed_training_ends_bit_equal_to_an_undisturbed_one(small_
     recipe.write_text(config_to_toml(config))
 
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    with one_thread():
-        train(config, undisturbed, progress=False)
+    train(config, undisturbed, progress=False)
     kill_after(recipe, killed, "new", step=33)  # epochs have 23 steps, checkpoints are 7 apart
     kill_after(recipe, killed, "resume", step=75)
-    with one_thread():
-        train(None, killed, resume=True, progress=False)
+    train(None, killed, resume=True, progress=False)
 
     assert_equal_weights(undisturbed, killed)
     assert records(undisturbed) == records(killed)
@@ -144,3 +131,28 @@ def test_resuming_from_any_step_gives_the_same_files(
 
 def interrupt(*_):
     raise Interrupted
+
+
+def test_a_disk_that_fills_up_keeps_the_checkpoint_and_the_run_can_go_on(
+    small_config, tmp_path, monkeypatch
+):
+    train(small_config, tmp_path / "undisturbed", progress=False)
+    real, calls = torch.save, []
+
+    def full_at_third(state, path):
+        calls.append(path)
+        if len(calls) == 3:
+            path.write_bytes(b"half")
+            raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos")
+        real(state, path)
+
+    monkeypatch.setattr(torch, "save", full_at_third)
+    run = tmp_path / "run"
+    with pytest.raises(RunFolderError, match=r"cannot write to .*disk full.*--resume"):
+        train(small_config, run, progress=False)
+    assert len(calls) == 3
+    assert not list(run.glob(".*.tmp"))
+    train(None, run, resume=True, progress=False)
+
+    assert_equal_weights(tmp_path / "undisturbed", run)
+    assert records(tmp_path / "undisturbed") == records(run)

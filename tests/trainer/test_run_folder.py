@@ -2,6 +2,7 @@ import contextlib
 import os
 import shutil
 import stat
+import zipfile
 
 import pytest
 import torch
@@ -157,6 +158,55 @@ def test_damaged_checkpoints_are_named(run):
     state = run / "training_state.pt"
     state.write_bytes(state.read_bytes()[:5000])
     with pytest.raises(RunFolderError, match=r"cannot be resumed: .*training_state\.pt is damaged"):
+        train(None, run, resume=True, progress=False)
+
+
+def test_a_flipped_bit_in_the_checkpoint_is_noticed(run):
+    (run / "weights.safetensors").unlink()
+    state = run / "training_state.pt"
+    content = bytearray(state.read_bytes())
+    with zipfile.ZipFile(state) as archive:
+        largest = max(archive.infolist(), key=lambda entry: entry.file_size)
+    content[largest.header_offset + largest.file_size] ^= 1
+    state.write_bytes(content)
+    with pytest.raises(RunFolderError, match=r"training_state\.pt is damaged: the checksum of"):
+        train(None, run, resume=True, progress=False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state["parts"].pop("optimizer"),
+        lambda state: state["parts"]["model"].pop("fc1.weight"),
+        lambda state: state["parts"]["sparsifier"].pop("settings"),
+        lambda state: state["progress"].update(unknown=1),
+        lambda state: state.update(torch_rng=torch.zeros(3, dtype=torch.uint8)),
+    ],
+)
+def test_checkpoints_of_something_else_are_refused_by_name(run, change):
+    (run / "weights.safetensors").unlink()
+    state = torch.load(run / "training_state.pt", weights_only=True)
+    change(state)
+    torch.save(state, run / "training_state.pt")
+    with pytest.raises(RunFolderError, match=r"training_state\.pt does not fit this run"):
+        train(None, run, resume=True, progress=False)
+
+
+@pytest.mark.parametrize("value", [[], None, {"format_version": 9}])
+def test_checkpoints_of_another_format_are_refused(run, value):
+    (run / "weights.safetensors").unlink()
+    torch.save(value, run / "training_state.pt")
+    with pytest.raises(RunFolderError, match=r"training_state\.pt has format"):
+        train(None, run, resume=True, progress=False)
+
+
+@pytest.mark.parametrize("content", [None, "", "garbage\n", '{"event": "epoch"}\n', '{"a": 1}\n'])
+def test_a_finished_run_without_sound_metrics_says_that_its_weights_are_complete(run, content):
+    metrics = run / "metrics.jsonl"
+    metrics.unlink()
+    if content is not None:
+        metrics.write_text(content)
+    with pytest.raises(RunFolderError, match=r"weights are complete.*metrics\.jsonl is damaged"):
         train(None, run, resume=True, progress=False)
 
 
