@@ -148,7 +148,7 @@ def test_sessions_made_at_the_same_time_pack_once(tmp_path, capfd):
 
 
 def layer_of(megabytes: float) -> Layer:
-    """A layer with so many megabytes of condensed weights, at about 90 %."""
+    """A layer with so many megabytes of condensed weights, at 95 % sparsity."""
     fan_in, rng = 300, np.random.default_rng(0)
     rows = round(megabytes * 1e6 / 6 / fan_in)
     indices = np.cumsum(rng.integers(1, 20, (rows, fan_in), dtype=np.uint16), axis=1) - 1
