@@ -7,12 +7,15 @@ figure 4). NumPy only, so that every part of the product can hold one without to
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 UINT16_COLUMNS = 1 << 16
 """Layers with at most this many input features index them with uint16, wider ones with int32."""
+
+VALUE_TYPES = ("float32", "float16", "bfloat16")
+"""Types that values can have; bfloat16 is the NumPy type of ml_dtypes."""
 
 _INT32_MAX = np.iinfo(np.int32).max
 
@@ -29,7 +32,7 @@ class CondensedWeight:
     read-only, and an instance is always sound: construction raises what :meth:`validate` raises.
 
     Attributes:
-        values: float32 ``[active, fan_in]``.
+        values: float32, float16 or ml_dtypes' bfloat16 ``[active, fan_in]``.
         indices: uint16 or int32 ``[active, fan_in]``, strictly increasing over a row's true
             entries. Entries at the end of a row that repeat its last column are padding and
             hold +0.
@@ -116,8 +119,29 @@ class CondensedWeight:
         """Return float32 ``[out_features, in_features]``, 0 wherever no entry is stored."""
         dense = np.zeros((self.out_features, self.in_features), np.float32)
         stored, slot = np.nonzero(self.is_entry())
-        dense[self.rows[stored], self.indices[stored, slot]] = self.values[stored, slot]
+        dense[self.rows[stored], self.indices[stored, slot]] = self.values[stored, slot].astype(
+            np.float32
+        )
         return dense
+
+    def astype(self, values_dtype: str) -> CondensedWeight:
+        """Return the layer with its values rounded to nearest even in another type.
+
+        Args:
+            values_dtype: "float32", "float16" or "bfloat16".
+
+        Raises:
+            ValueError: another type, or a finite value that the type cannot hold.
+
+        """
+        values = _cast_values(self.values, values_dtype)
+        overflow = _first(~_is_finite(values) & _is_finite(self.values))
+        if overflow:
+            raise ValueError(
+                f"values[{overflow[0]}, {overflow[1]}] is {self.values[overflow]}, "
+                f"too large for {values_dtype}"
+            )
+        return replace(self, values=_handed_over(values))
 
     def is_entry(self) -> np.ndarray:
         """Tell true entries from padding: bool ``[active, fan_in]``."""
@@ -172,7 +196,10 @@ class CondensedWeight:
         self._validate_indices()
 
     def _validate_layout(self) -> None:
-        _require_dtype("values", self.values, np.float32)
+        if self.values.dtype.name not in VALUE_TYPES:
+            raise ValueError(
+                f"values is {self.values.dtype}, it must be {' or '.join(VALUE_TYPES)}"
+            )
         _require_dtype("indices", self.indices, np.uint16, np.int32)
         _require_dtype("rows", self.rows, np.int32)
         _require_dtype("bias", self.bias, np.float32)
@@ -243,6 +270,23 @@ class CondensedWeight:
 def index_dtype(in_features: int) -> type[np.uint16] | type[np.int32]:
     """Return the dtype of the indices that we write for a layer of ``in_features`` columns."""
     return np.uint16 if in_features <= UINT16_COLUMNS else np.int32
+
+
+def _cast_values(values: np.ndarray, name: str) -> np.ndarray:
+    if name not in VALUE_TYPES:
+        raise ValueError(f"values cannot be {name!r}, they can be {' or '.join(VALUE_TYPES)}")
+    if name == "bfloat16":
+        # onnx brings it; NumPy alone has no such type.
+        import ml_dtypes
+
+        return values.astype(ml_dtypes.bfloat16)
+    # An overflow is reported by the caller, with its place.
+    with np.errstate(over="ignore"):
+        return values.astype(name)
+
+
+def _is_finite(values: np.ndarray) -> np.ndarray:
+    return np.isfinite(values.astype(np.float32))
 
 
 def _first(wrong: np.ndarray) -> tuple[int, int] | None:

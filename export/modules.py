@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -26,7 +27,7 @@ def condensed_gemm(
 
     Args:
         x: float ``[..., in_features]``.
-        values: ``[active, fan_in]``, dtype of ``x``.
+        values: ``[active, fan_in]``, float32, float16 or bfloat16; widened to the dtype of ``x``.
         indices: uint16 or int32 ``[active, fan_in]``.
         bias: ``[out_features]``, dtype of ``x``.
         rows: int32 ``[active]``.
@@ -35,9 +36,9 @@ def condensed_gemm(
         layer: name of the node.
 
     """
-    stored = values.new_zeros(values.shape[0], in_features)
-    stored.scatter_add_(1, indices.to(torch.int64), values)
-    weight = values.new_zeros(out_features, in_features)
+    stored = x.new_zeros(values.shape[0], in_features)
+    stored.scatter_add_(1, indices.to(torch.int64), values.to(x.dtype))
+    weight = x.new_zeros(out_features, in_features)
     weight[rows.to(torch.int64)] = stored
     return nn.functional.linear(x, weight, bias)
 
@@ -60,6 +61,13 @@ def _(
 OPERATOR = torch.ops.fanin.condensed_gemm.default
 
 
+def _tensor(array: np.ndarray) -> Tensor:
+    # torch does not know NumPy's bfloat16; the bits are the same.
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
 class CondensedLinear(nn.Module):
     """A linear layer of a condensed weight; input ``[..., in_features]`` float32.
 
@@ -79,7 +87,7 @@ class CondensedLinear(nn.Module):
         self.out_features = weight.out_features
         self.name = name
         for part in ("values", "indices", "rows", "bias"):
-            self.register_buffer(part, torch.from_numpy(getattr(weight, part).copy()))
+            self.register_buffer(part, _tensor(getattr(weight, part).copy()))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[..., in_features]`` to ``[..., out_features]``."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
-from onnx import NodeProto, TensorProto, helper, numpy_helper
+from onnx import NodeProto, helper, numpy_helper
 
 from .condensed import CondensedWeight
 from .onnx_function import OPSETS, clip_is_open, condensed_gemm_function
@@ -38,9 +38,9 @@ IR_VERSION = 9
 DEFAULT_OPSET = 20
 
 
-def no_residual() -> np.ndarray:
-    """Return what the residual input holds where nothing is added: float32 ``[1]``, 0."""
-    return np.zeros(1, np.float32)
+def no_residual(dtype: str = "float32") -> np.ndarray:
+    """Return what the residual input holds where nothing is added: ``[1]``, 0, in the type of X."""
+    return np.zeros(1, dtype)
 
 
 def make_condensed_node(
@@ -74,14 +74,22 @@ def condensed_layer_model(
     clip_min: float = -math.inf,
     clip_max: float = math.inf,
     with_residual: bool = False,
+    x_dtype: str = "float32",
     opset: int = DEFAULT_OPSET,
 ) -> onnx.ModelProto:
     """Build a model of one condensed layer, for tests and benchmarks.
 
     Its input is ``x`` ``[batch, in_features]``, with ``with_residual`` also ``residual``
-    ``[batch, out_features]``; its output is ``y`` ``[batch, out_features]``; all float32. A batch
-    of None is the symbolic dimension "batch". The node is called ``layer``.
+    ``[batch, out_features]``; its output is ``y`` ``[batch, out_features]``; all of ``x_dtype``,
+    "float32" or "float16". The weights keep the type that ``weight`` has. A batch of None is the
+    symbolic dimension "batch". The node is called ``layer``.
+
+    Raises:
+        ValueError: another ``x_dtype``.
+
     """
+    if x_dtype not in ("float32", "float16"):
+        raise ValueError(f"x_dtype is {x_dtype!r}, it must be float32 or float16")
     arrays = {
         "values": weight.values,
         "indices": weight.indices,
@@ -89,7 +97,7 @@ def condensed_layer_model(
         "rows": weight.rows,
     }
     if not with_residual:
-        arrays["residual"] = no_residual()
+        arrays["residual"] = no_residual(x_dtype)
     node = make_condensed_node(
         ["x", "values", "indices", "bias", "rows", "residual"],
         "y",
@@ -99,7 +107,7 @@ def condensed_layer_model(
         clip_max=clip_max,
         name="layer",
     )
-    graph = _layer_graph("condensed_layer", weight, batch, [node], arrays, with_residual)
+    graph = _layer_graph("condensed_layer", weight, batch, [node], arrays, with_residual, x_dtype)
     return helper.make_model(
         graph,
         ir_version=IR_VERSION,
@@ -158,10 +166,12 @@ def _layer_graph(
     nodes: list[NodeProto],
     arrays: dict[str, np.ndarray],
     with_residual: bool,
+    x_dtype: str = "float32",
 ) -> onnx.GraphProto:
     def port(port_name: str, features: int) -> onnx.ValueInfoProto:
         shape = ["batch" if batch is None else batch, features]
-        return helper.make_tensor_value_info(port_name, TensorProto.FLOAT, shape)
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(x_dtype))
+        return helper.make_tensor_value_info(port_name, kind, shape)
 
     inputs = [port("x", weight.in_features)]
     if with_residual:

@@ -29,6 +29,8 @@ class LayerReport:
         bytes_condensed: bytes of the condensed arrays; None where the layer stayed dense.
         decision: the form in which the layer stands in the file.
         reason: why it stayed dense, or how a condensed layer was chosen or clips.
+        values_dtype: type of the condensed values; of a dense layer always float32.
+        rounding_error: what rounding to that type changed, as a share of the weight's norm.
 
     """
 
@@ -44,6 +46,8 @@ class LayerReport:
     bytes_condensed: int | None
     decision: Decision
     reason: str
+    values_dtype: str = "float32"
+    rounding_error: float = 0.0
 
     @property
     def bytes_in_file(self) -> int:
@@ -87,6 +91,8 @@ class ExportReport:
             layers when no baseline was written.
         dense_file_measured: whether ``dense_file_bytes`` is the size of a file.
         notes: whatever else the user should know.
+        output_rounding_error: the largest change of an output by the rounding of weights, as a
+            share of the largest output of its batch; 0 for float32 values.
 
     """
 
@@ -102,6 +108,7 @@ class ExportReport:
     dense_file_bytes: int
     dense_file_measured: bool
     notes: tuple[str, ...]
+    output_rounding_error: float = 0.0
 
     @property
     def condensed_layers(self) -> tuple[LayerReport, ...]:
@@ -112,6 +119,11 @@ class ExportReport:
     def parity_error(self) -> float:
         """The largest relative error over all engines."""
         return max(check.relative_error for check in self.parity)
+
+    @property
+    def weight_rounding_error(self) -> float:
+        """The largest relative rounding error of a layer's weight."""
+        return max((layer.rounding_error for layer in self.layers), default=0.0)
 
     @property
     def size_ratio(self) -> float:
@@ -126,6 +138,12 @@ class ExportReport:
             f"at batch {', '.join(map(str, check.batches))}"
             for check in self.parity
         ]
+        rounded = {layer.values_dtype for layer in self.layers} - {"float32"}
+        caption += [
+            f"values rounded to {dtype}: weights by {self.weight_rounding_error:.1e} of their "
+            f"norm, outputs by {self.output_rounding_error:.1e}; parity is with the rounded weights"
+            for dtype in rounded
+        ]
         caption += [f"not checked: {line}" for line in self.not_checked]
         caption.append(
             f"file {_size(self.file_bytes)}, dense {_size(self.dense_file_bytes)}{measured}, "
@@ -137,7 +155,11 @@ class ExportReport:
 
     def to_json(self) -> str:
         """Write all fields, with the derived ratios, as a JSON object."""
-        derived = {"parity_error": self.parity_error, "size_ratio": self.size_ratio}
+        derived = {
+            "parity_error": self.parity_error,
+            "weight_rounding_error": self.weight_rounding_error,
+            "size_ratio": self.size_ratio,
+        }
         return json.dumps(asdict(self) | derived, indent=2)
 
 

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from onnx_ir.passes import common
 from torch import Tensor, nn
 
 from .atomic import staging_folder
+from .condensed import VALUE_TYPES
 from .errors import ExportError
-from .layer_plan import LayerPlan, plan_layers
+from .layer_plan import LayerPlan, plan_layers, round_plan
 from .model_file import MAX_INLINE_BYTES, StagedModel, publish_model, stage_model
 from .onnx_op import DEFAULT_OPSET, IR_VERSION, OPSETS, register_schemas
 from .passes.attach_functions import AttachFunctionsPass
@@ -20,9 +22,9 @@ from .passes.clear_values import ClearValueMetadataPass
 from .passes.fuse_activation import FuseActivationPass
 from .passes.name_layers import NameLayersPass
 from .report import ExportReport, LayerReport, ParityCheck
-from .torch_model import as_inputs, eval_copy, replace_layers, run_cases
+from .torch_model import as_inputs, eval_copy, replace_layers, round_weights, run_cases
 from .torch_to_ir import torch_to_ir
-from .verify import Case, check_parity, check_structure
+from .verify import Case, check_parity, check_structure, largest_change
 
 EXTERNAL_DATA_THRESHOLD = 16 << 20
 
@@ -36,6 +38,7 @@ def export(
     min_sparsity: float = 0.5,
     opset: int = DEFAULT_OPSET,
     dense_baseline: bool = False,
+    values_dtype: str = "float32",
     external_data_threshold: int = EXTERNAL_DATA_THRESHOLD,
 ) -> ExportReport:
     """Write a model to ONNX with its sparse linear layers as ``ai.fanin::CondensedGemm``.
@@ -57,6 +60,10 @@ def export(
         min_sparsity: candidates with a smaller share of left-out weights stay dense.
         opset: version of the standard operators, 17 to 23.
         dense_baseline: also write the dense model, as ``NAME.dense.onnx`` beside ``NAME.onnx``.
+        values_dtype: "float32", "float16" or "bfloat16": what the values of condensed layers are
+            rounded to. Sums, biases, activations and dense layers stay float32; the outputs are
+            then compared with torch on the rounded weights, and the report says what the rounding
+            changed.
         external_data_threshold: bytes of weights above which they go to a file of their own.
 
     Returns:
@@ -70,6 +77,8 @@ def export(
     """
     path = Path(path)
     _require_range("min_sparsity", min_sparsity, 0, 1)
+    if values_dtype not in VALUE_TYPES:
+        raise ValueError(f"values_dtype is {values_dtype!r}, it must be {' or '.join(VALUE_TYPES)}")
     _require_range("opset", opset, OPSETS.start, OPSETS.stop - 1)
     _require_range("external_data_threshold", external_data_threshold, 0, MAX_INLINE_BYTES)
     with staging_folder(path) as scratch:
@@ -84,6 +93,12 @@ def export(
             baseline = _write(
                 model, inputs, cases, opset, scratch / baseline_path.name, external_data_threshold
             )
+        change = 0.0
+        if values_dtype != "float32":
+            plans = [round_plan(plan, values_dtype) for plan in plans]
+            round_weights(model, plans, getattr(torch, values_dtype))
+            exact, cases = cases, run_cases(model, inputs)
+            change = largest_change(exact, cases)
         model = replace_layers(model, plans)
         main = _write(model, inputs, cases, opset, scratch / path.name, external_data_threshold)
         file_bytes = main.staged.nbytes
@@ -106,6 +121,7 @@ def export(
         dense_file_bytes=dense_bytes,
         dense_file_measured=baseline is not None,
         notes=_notes(plans, opset, None if baseline else baseline_path),
+        output_rounding_error=change,
     )
 
 

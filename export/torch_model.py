@@ -147,6 +147,18 @@ def _arrays(tensors: Sequence[Tensor]) -> tuple[np.ndarray, ...]:
     return tuple(tensor.contiguous().numpy() for tensor in tensors)
 
 
+def round_weights(model: nn.Module, plans: Sequence[LayerPlan], dtype: torch.dtype) -> None:
+    """Round the dense weights of the planned modules as torch rounds, for the parity check.
+
+    The modules get new parameters: the old ones may be shared with the user's model.
+    """
+    for plan in plans:
+        if plan.weight is not None:
+            module = model.get_submodule(plan.module_name)
+            rounded = module.weight.detach().to(dtype).to(torch.float32)
+            module.weight = nn.Parameter(rounded, requires_grad=False)
+
+
 def replace_layers(model: nn.Module, plans: Sequence[LayerPlan]) -> nn.Module:
     """Put a :class:`CondensedLinear` wherever a planned module stands, under all its names."""
     condensed = {

@@ -170,8 +170,7 @@ def _compare(engine: str, run: _Run, names: Sequence[str], cases: Sequence[Case]
                     f"{where} is {actual.dtype} {list(actual.shape)}, "
                     f"torch gives {expected.dtype} {list(expected.shape)}"
                 )
-            error = _max_error(actual, expected)
-            scale = float(np.abs(expected.astype(np.float64)).max(initial=0.0)) or 1.0
+            error, scale = _max_error(actual, expected), _scale(expected)
             if not error <= RELATIVE_TOLERANCE * scale:
                 raise ExportError(
                     f"{where} differs from torch by {error:.3g} at a scale of {scale:.3g}, "
@@ -180,6 +179,19 @@ def _compare(engine: str, run: _Run, names: Sequence[str], cases: Sequence[Case]
             largest, relative = max(largest, error), max(relative, error / scale)
     batches = tuple(len(case.inputs[0]) for case in cases)
     return ParityCheck(engine, batches, largest, relative)
+
+
+def largest_change(before: Sequence[Case], after: Sequence[Case]) -> float:
+    """Return the largest difference of an output, as a share of the largest of its batch."""
+    return max(
+        _max_error(new, old) / _scale(old)
+        for old_case, new_case in zip(before, after, strict=True)
+        for old, new in zip(old_case.outputs, new_case.outputs, strict=True)
+    )
+
+
+def _scale(expected: np.ndarray) -> float:
+    return float(np.abs(expected.astype(np.float64)).max(initial=0.0)) or 1.0
 
 
 def _max_error(actual: np.ndarray, expected: np.ndarray) -> float:

@@ -1,7 +1,11 @@
 """The compiled kernels for NumPy arrays: what the tests and the kernel benches call."""
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
+
+_T = TypeVar("_T", np.float32, np.float16)
 
 class KernelRow:
     """One row of the dispatch table. None as a maximum stands for no limit."""
@@ -10,6 +14,9 @@ class KernelRow:
     def name(self) -> str: ...
     @property
     def isa(self) -> str: ...
+    @property
+    def weights(self) -> str:
+        """Type of the packed weights. A kernel of float32 takes 16-bit values, too: widened."""
     @property
     def supported(self) -> bool:
         """Whether this CPU can run it."""
@@ -55,13 +62,14 @@ class PackedGemm:
     """A condensed layer, packed once.
 
     `isa` is a name of `supported_isas()` or "auto" (what FANIN_ISA asks for, else the best);
-    `kernel` forces one row of `kernel_table()` instead; `threads` pack it. Raises ValueError for
-    arrays that break the format, with the place and the values.
+    `kernel` forces one row of `kernel_table()` instead; `threads` pack it. `values` is float32,
+    float16 or the bfloat16 of ml_dtypes. Raises ValueError for arrays that break the format, with
+    the place and the values.
     """
 
     def __init__(
         self,
-        values: npt.NDArray[np.float32],
+        values: npt.NDArray[np.generic],
         indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
         rows: npt.NDArray[np.int32],
         bias: npt.NDArray[np.float32],
@@ -76,17 +84,20 @@ class PackedGemm:
     ) -> None: ...
     def run(
         self,
-        x: npt.NDArray[np.float32],
-        residual: npt.NDArray[np.float32] | None = None,
+        x: npt.NDArray[_T],
+        residual: npt.NDArray[_T] | None = None,
         clip_min: float = ...,
         clip_max: float = ...,
         threads: int = 1,
-    ) -> npt.NDArray[np.float32]:
-        """y[batch, out_features] = clip(bias + sums + residual), for x[batch, in_features]."""
+    ) -> npt.NDArray[_T]:
+        """y[batch, out_features] = clip(bias + sums + residual), for x[batch, in_features].
+
+        Sums are float32 in either type of x; float16 results are rounded once, at the end.
+        """
     def info(self) -> list[PackedInfo]: ...
     def holds(
         self,
-        values: npt.NDArray[np.float32],
+        values: npt.NDArray[np.generic],
         indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
         rows: npt.NDArray[np.int32],
         bias: npt.NDArray[np.float32],
@@ -94,21 +105,21 @@ class PackedGemm:
         """Whether it was packed from these arrays: what its layouts hold is compared with them."""
 
 def run_plain(
-    values: npt.NDArray[np.float32],
+    values: npt.NDArray[np.generic],
     indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
     rows: npt.NDArray[np.int32],
     bias: npt.NDArray[np.float32],
     in_features: int,
     out_features: int,
-    x: npt.NDArray[np.float32],
-    residual: npt.NDArray[np.float32] | None = None,
+    x: npt.NDArray[_T],
+    residual: npt.NDArray[_T] | None = None,
     clip_min: float = ...,
     clip_max: float = ...,
-) -> npt.NDArray[np.float32]:
+) -> npt.NDArray[_T]:
     """Run the scalar oracle: sums in float32 in the order of the stored entries."""
 
 def content_hash(
-    values: npt.NDArray[np.float32],
+    values: npt.NDArray[np.generic],
     indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
     rows: npt.NDArray[np.int32],
     bias: npt.NDArray[np.float32],

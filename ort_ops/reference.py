@@ -30,6 +30,8 @@ def condensed_gemm(
     skipped, so that a NaN or Inf in ``x`` reaches exactly the outputs that hold a weight on it. NaN
     passes the clip.
 
+    Arrays may be of any float type, ml_dtypes' bfloat16 included; all are widened to float64.
+
     Args:
         x: ``[..., in_features]``, at least one dimension.
         values: ``[active, fan_in]``.

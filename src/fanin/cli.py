@@ -126,6 +126,9 @@ def export(
         bool,
         typer.Option("--dense-baseline", help="Also write OUT.dense.onnx, to measure against."),
     ] = False,
+    values: Annotated[
+        str, typer.Option(help="Type of the condensed weights: float32, float16 or bfloat16.")
+    ] = "float32",
 ) -> None:
     """Write a run to ONNX with its sparse layers as CondensedGemm, verified against torch."""
     _requires("train", "torch", "onnx", "onnxscript", "safetensors")
@@ -137,7 +140,12 @@ def export(
 
     with _readable(ExportError, RunFolderError, OSError, ValueError):
         report = write(
-            source, out, opset=opset, min_sparsity=min_sparsity, dense_baseline=dense_baseline
+            source,
+            out,
+            opset=opset,
+            min_sparsity=min_sparsity,
+            dense_baseline=dense_baseline,
+            values_dtype=values,
         )
     Console().print(report.to_rich_table())
 

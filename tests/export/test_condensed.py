@@ -157,7 +157,10 @@ def changed(name: str, place: tuple, value: float) -> dict:
             sound() | {"indices": np.zeros((2, 3), np.int64)},
             "indices is int64, it must be uint16 or int32",
         ),
-        (sound() | {"values": np.zeros((2, 3))}, "values is float64, it must be float32"),
+        (
+            sound() | {"values": np.zeros((2, 3))},
+            "values is float64, it must be float32 or float16 or bfloat16",
+        ),
         (
             sound() | {"values": np.zeros(3, np.float32)},
             "values has the shape [3], it must be [active, fan_in]",

@@ -97,6 +97,7 @@ class Spec:
     attributes: Mapping[str, Any]  # None leaves one out
     x_shape: Sequence[int | str | None] | None = ("batch", 37)
     x_type: int = TensorProto.FLOAT
+    y_type: int = TensorProto.FLOAT
     y_shape: Sequence[int | str | None] | None = None
     fed: Mapping[str, Sequence[int | str] | None] = field(default_factory=dict)  # graph inputs
     inputs: Sequence[str] = INPUTS
@@ -125,8 +126,7 @@ class Spec:
             **{k: v for k, v in self.attributes.items() if v is not None},
         )
         outputs = [
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, self.y_shape)
-            for name in self.outputs
+            helper.make_tensor_value_info(name, self.y_type, self.y_shape) for name in self.outputs
         ]
         return helper.make_model(
             helper.make_graph([node], "one_layer", inputs, outputs, initializers),

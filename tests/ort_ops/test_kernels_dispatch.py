@@ -7,6 +7,7 @@ import pytest
 
 from fanin.ort_ops import _native
 
+WEIGHTS = {"float32": "", "float16": "f16w-", "bfloat16": "bf16w-"}
 ISA_ORDER = ["scalar", "avx2", "avx512f", "avx512bw", "avx512vbmi"]
 
 
@@ -28,7 +29,7 @@ def test_names_are_unique_and_end_with_their_isa():
     rows = _native.kernel_table()
     assert len({row.name for row in rows}) == len(rows)
     for row in rows:
-        assert row.name.startswith("f32-gemm-")
+        assert row.name.startswith(f"f32-{WEIGHTS[row.weights]}gemm-")
         assert row.name.endswith(row.isa)
         assert row.supported == (row.isa in _native.supported_isas())
 
@@ -104,7 +105,7 @@ def test_isa_that_the_cpu_lacks_is_refused_with_what_it_has():
 
 
 def test_unknown_kernel_is_refused_with_the_table():
-    with pytest.raises(ValueError, match="kernel 'fast' is unknown; the table has f32-gemm-"):
+    with pytest.raises(ValueError, match="kernel 'fast' is unknown; the table has f32-"):
         pack(kernel="fast")
 
 

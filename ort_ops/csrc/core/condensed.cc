@@ -62,7 +62,7 @@ std::string check_entry(const CondensedView& view, int64_t i, int64_t j) {
                           padding ? ", padding must stand at the end of the row"
                                   : ", indices must increase strictly over a row")
                : std::string();
-  const float value = view.values[i * view.fan_in + j];
+  const float value = view.value(i, j);
   if (value != 0.0f || std::signbit(value))
     return sentence(name, " repeats column ", column, " with the value ", value,
                     "; only padding at the end of a row, which holds +0, may repeat");

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "core/value_type.h"
+
 namespace fanin {
 
 enum class IndexType { kUint16, kInt32 };
@@ -14,9 +16,10 @@ enum class IndexType { kUint16, kInt32 };
 struct CondensedView {
   int64_t in_features = 0;
   int64_t out_features = 0;
-  int64_t active = 0;             // stored rows
-  int64_t fan_in = 0;             // stored entries per row, padding included
-  const float* values = nullptr;  // [active, fan_in]
+  int64_t active = 0;            // stored rows
+  int64_t fan_in = 0;            // stored entries per row, padding included
+  const void* values = nullptr;  // [active, fan_in] of value_type
+  ValueType value_type = ValueType::kFloat32;
   const void* indices = nullptr;  // [active, fan_in] of index_type
   IndexType index_type = IndexType::kInt32;
   const int32_t* rows = nullptr;  // [active], strictly increasing
@@ -26,6 +29,12 @@ struct CondensedView {
     const int64_t at = row * fan_in + entry;
     return index_type == IndexType::kUint16 ? static_cast<const uint16_t*>(indices)[at]
                                             : static_cast<const int32_t*>(indices)[at];
+  }
+
+  float value(int64_t row, int64_t entry) const {
+    const int64_t at = row * fan_in + entry;
+    if (value_type == ValueType::kFloat32) return static_cast<const float*>(values)[at];
+    return load_value(values, value_type, at);
   }
 
   // Entries of a row before its padding. Padding repeats the row's last true column and holds +0;

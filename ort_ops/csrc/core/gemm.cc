@@ -80,7 +80,7 @@ std::unique_ptr<PackedGemm> PackedGemm::pack(const CondensedView& view, BatchRan
 std::unique_ptr<PackedGemm> PackedGemm::pack_kernel(const CondensedView& view, BatchRange batches,
                                                     const std::string& kernel,
                                                     const Executor& executor) {
-  const KernelRow& row = find_kernel(kernel);
+  const KernelRow& row = find_kernel(kernel, view);
   std::vector<Packed> kernels;
   kernels.push_back(pack_row(row, batches, view, content_hash(view), executor));
   return std::make_unique<DispatchedGemm>(std::move(kernels));

@@ -73,7 +73,7 @@ uint64_t content_hash(const CondensedView& view) {
   const size_t entries = static_cast<size_t>(view.active * view.fan_in);
   const size_t index_bytes =
       view.index_type == IndexType::kUint16 ? sizeof(uint16_t) : sizeof(int32_t);
-  uint64_t state = hash_bytes(0, view.values, entries * sizeof(float));
+  uint64_t state = hash_bytes(0, view.values, entries * value_bytes(view.value_type));
   state = hash_bytes(state, view.indices, entries * index_bytes);
   state = hash_bytes(state, view.rows, static_cast<size_t>(view.active) * sizeof(int32_t));
   return hash_bytes(state, view.bias, static_cast<size_t>(view.out_features) * sizeof(float));

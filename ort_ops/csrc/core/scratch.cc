@@ -4,8 +4,9 @@
 
 namespace fanin {
 
-uint8_t* thread_scratch(size_t bytes) {
-  thread_local AlignedBuffer<uint8_t> buffer;
+uint8_t* thread_scratch(size_t bytes, ScratchUse use) {
+  thread_local AlignedBuffer<uint8_t> buffers[2];
+  AlignedBuffer<uint8_t>& buffer = buffers[static_cast<size_t>(use)];
   if (buffer.size() < bytes) {
     buffer = AlignedBuffer<uint8_t>();  // frees before it allocates
     buffer = AlignedBuffer<uint8_t>(bytes + bytes / 4);

@@ -6,10 +6,14 @@
 
 namespace fanin {
 
+// Each has a block of its own per thread.
+enum class ScratchUse { kKernel, kActivations };
+
 // `bytes` of memory of the calling thread, aligned to a cache line, contents undefined. It stays
-// valid until this thread's next call; other threads may read and write it while a run uses them.
-// Kept between calls, since fresh pages would cost more than a small layer. Throws std::bad_alloc.
-uint8_t* thread_scratch(size_t bytes);
+// valid until this thread's next call for the same use; other threads may read and write it while a
+// run uses them. Kept between calls, since fresh pages would cost more than a small layer. Throws
+// std::bad_alloc.
+uint8_t* thread_scratch(size_t bytes, ScratchUse use = ScratchUse::kKernel);
 
 // Lays out several arrays in one scratch block: each starts on a cache line.
 class ScratchPlan {

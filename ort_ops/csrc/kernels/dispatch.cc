@@ -19,6 +19,11 @@ std::unique_ptr<GemmKernel> pack_window(const CondensedView& view, const Executo
   return pack_window_gemm(view, kOps, executor);
 }
 
+template <const WindowOps (&kOps)[kValueTypes], ValueType kWeights>
+std::unique_ptr<GemmKernel> pack_window_of(const CondensedView& view, const Executor& executor) {
+  return pack_window_gemm(view, kOps[static_cast<size_t>(kWeights)], executor);
+}
+
 template <const PanelOps& kOps>
 std::unique_ptr<GemmKernel> pack_panels(const CondensedView& view, const Executor& executor) {
   return pack_panel_gemm(view, kOps, executor);
@@ -32,6 +37,43 @@ constexpr double kMinWindowDensity = 0.004;
 // and 10 ms instead of 0.2 ms for one sample of 200,000 -> 4,000 with 20 weights a row.
 constexpr double kMinPanelDensity = 5e-5;
 
+using Pack = std::unique_ptr<GemmKernel>(const CondensedView& view, const Executor& executor);
+
+// Collects rows, with names made of their parts.
+class Table {
+ public:
+  void window(const std::string& layout, Isa isa, ValueType weights, BatchRange batches,
+              Pack* pack) {
+    add("b1-" + layout, isa, weights, batches, kMinWindowDensity, pack);
+  }
+
+  // A window layout for each type of weights. 16-bit ones stand first, since a layout of float32
+  // takes every layer.
+  template <const WindowOps (&kOps)[kValueTypes]>
+  void windows(const std::string& layout, Isa isa, BatchRange batches, BatchRange batches_16_bit) {
+    constexpr ValueType k16 = ValueType::kFloat16, kB16 = ValueType::kBfloat16;
+    window(layout, isa, k16, batches_16_bit, pack_window_of<kOps, k16>);
+    window(layout, isa, kB16, batches_16_bit, pack_window_of<kOps, kB16>);
+    window(layout, isa, ValueType::kFloat32, batches, pack_window_of<kOps, ValueType::kFloat32>);
+  }
+
+  // For any batch.
+  void general(const std::string& layout, Isa isa, double min_density, Pack* pack) {
+    add(layout, isa, ValueType::kFloat32, {1, kAny}, min_density, pack);
+  }
+
+  std::vector<KernelRow> rows;
+
+ private:
+  void add(const std::string& layout, Isa isa, ValueType weights, BatchRange batches,
+           double min_density, Pack* pack) {
+    static constexpr const char* kWeights[kValueTypes] = {"", "f16w-", "bf16w-"};
+    rows.push_back({std::string("f32-") + kWeights[static_cast<size_t>(weights)] + "gemm-" +
+                        layout + "-" + isa_name(isa),
+                    isa, weights, batches, 0, kAny, min_density, 1.0, pack});
+  }
+};
+
 // Rows of a higher instruction set stand first; among those of one, what is packed for a known
 // batch stands before what must serve a range that starts at 1.
 //
@@ -40,39 +82,35 @@ constexpr double kMinPanelDensity = 5e-5;
 // wide window takes 65 us for 1 sample, the narrow one 98 us for 2 and 123 us for 4, a panel tile
 // 140-180 us for up to 8; with AVX2 the window takes 83 and 133 us for 1 and 2, a tile 143 us.
 std::vector<KernelRow> make_table() {
-  std::vector<KernelRow> rows;
+  Table table;
 #if defined(__x86_64__)
-  const auto window = [&rows](const char* name, Isa isa, BatchRange batches, auto* pack) {
-    rows.push_back({name, isa, batches, 1, kAny, kMinWindowDensity, 1.0, pack});
-  };
-  const auto panel = [&rows](const char* name, Isa isa, BatchRange batches, auto* pack) {
-    rows.push_back({name, isa, batches, 1, kAny, kMinPanelDensity, 1.0, pack});
-  };
-  window("f32-gemm-b1-byteplane126-avx512vbmi", Isa::kAvx512vbmi, {1, 4},
-         pack_window<kWindowBytePlane126Avx512vbmi>);
-  window("f32-gemm-b1-wordplane62-avx512bw", Isa::kAvx512bw, {2, 4},
-         pack_window<kWindowWordPlane62Avx512bw>);
-  window("f32-gemm-b1-wordplane124-avx512bw", Isa::kAvx512bw, {1, 4},
-         pack_window<kWindowWordPlane124Avx512bw>);
-  window("f32-gemm-b1-lanes30-avx512f", Isa::kAvx512f, {1, 4}, pack_window<kWindowLanes30Avx512f>);
-  panel("f32-gemm-panel32-avx512f", Isa::kAvx512f, {1, kAny}, pack_panels<kPanel32Avx512f>);
-  window("f32-gemm-b1-byteplane32-avx2", Isa::kAvx2, {1, 2}, pack_window<kWindowBytePlane32Avx2>);
-  panel("f32-gemm-panel16-avx2", Isa::kAvx2, {1, kAny}, pack_panels<kPanel16Avx2>);
+  table.windows<kWindowBytePlane126Avx512vbmi>("byteplane126", Isa::kAvx512vbmi, {1, 4}, {1, 4});
+  table.windows<kWindowWordPlane62Avx512bw>("wordplane62", Isa::kAvx512bw, {2, 4}, {1, 4});
+  table.window("wordplane124", Isa::kAvx512bw, ValueType::kFloat32, {1, 4},
+               pack_window<kWindowWordPlane124Avx512bw>);
+  table.windows<kWindowLanes30Avx512f>("lanes30", Isa::kAvx512f, {1, 4}, {1, 4});
+  table.general("panel32", Isa::kAvx512f, kMinPanelDensity, pack_panels<kPanel32Avx512f>);
+  table.windows<kWindowBytePlane32Avx2>("byteplane32", Isa::kAvx2, {1, 2}, {1, 2});
+  table.general("panel16", Isa::kAvx2, kMinPanelDensity, pack_panels<kPanel16Avx2>);
   // For no batch: tests name it.
-  window("f32-gemm-b1-byteplane126emulated-avx512bw", Isa::kAvx512bw, {1, 0},
-         pack_window<kWindowBytePlane126EmulatedAvx512bw>);
+  table.windows<kWindowBytePlane126EmulatedAvx512bw>("byteplane126emulated", Isa::kAvx512bw, {1, 0},
+                                                     {1, 0});
 #endif
-  rows.push_back({"f32-gemm-rows-scalar", Isa::kScalar, {1, kAny}, 0, kAny, 0.0, 1.0, pack_rows});
-  return rows;
+  table.general("rows", Isa::kScalar, 0.0, pack_rows);
+  return std::move(table.rows);
+}
+
+bool takes(const KernelRow& row, const CondensedView& view) {
+  return row.weights == ValueType::kFloat32 || row.weights == view.value_type;
 }
 
 bool fits(const KernelRow& row, Isa isa, int64_t batch, const CondensedView& view) {
   // With padding, a row can hold more entries than there are inputs.
   const double density = static_cast<double>(std::min(view.fan_in, view.in_features)) /
                          static_cast<double>(view.in_features);
-  return row.isa <= isa && row.batches.min <= batch && batch <= row.batches.max &&
-         row.min_fan_in <= view.fan_in && view.fan_in <= row.max_fan_in &&
-         row.min_density <= density && density <= row.max_density;
+  return row.isa <= isa && takes(row, view) && row.batches.min <= batch &&
+         batch <= row.batches.max && row.min_fan_in <= view.fan_in &&
+         view.fan_in <= row.max_fan_in && row.min_density <= density && density <= row.max_density;
 }
 
 }  // namespace
@@ -88,16 +126,19 @@ const KernelRow& select_kernel(Isa isa, int64_t batch, const CondensedView& view
   throw std::logic_error("the kernel table has no row for this layer");
 }
 
-const KernelRow& find_kernel(const std::string& name) {
+const KernelRow& find_kernel(const std::string& name, const CondensedView& view) {
   const std::vector<Isa> supported = supported_isas();
   std::string known;
   for (const KernelRow& row : kernel_table()) {
     if (name == row.name) {
+      if (!takes(row, view))
+        throw std::invalid_argument("kernel '" + name + "' takes " + value_type_name(row.weights) +
+                                    " values, the layer has " + value_type_name(view.value_type));
       if (std::find(supported.begin(), supported.end(), row.isa) != supported.end()) return row;
       throw std::invalid_argument("kernel '" + name + "' needs " + isa_name(row.isa) +
                                   ", which this CPU lacks");
     }
-    known += (known.empty() ? "" : ", ") + std::string(row.name);
+    known += (known.empty() ? "" : ", ") + row.name;
   }
   throw std::invalid_argument("kernel '" + name + "' is unknown; the table has " + known);
 }

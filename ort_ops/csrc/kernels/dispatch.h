@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/cpu_features.h"
@@ -13,8 +14,9 @@
 namespace fanin {
 
 struct KernelRow {
-  const char* name;  // dtype-op-layout-ISA
-  Isa isa;           // that the CPU must have
+  std::string name;   // dtype-op-layout-ISA
+  Isa isa;            // that the CPU must have
+  ValueType weights;  // as the layout stores them; float32 also takes 16-bit values and widens them
   BatchRange batches;
   int64_t min_fan_in;
   int64_t max_fan_in;
@@ -30,7 +32,8 @@ const std::vector<KernelRow>& kernel_table();
 // The first row that fits, among those that `isa` includes.
 const KernelRow& select_kernel(Isa isa, int64_t batch, const CondensedView& view);
 
-// The row of that name. Throws std::invalid_argument for a name that the table or the CPU lacks.
-const KernelRow& find_kernel(const std::string& name);
+// The row of that name. Throws std::invalid_argument for a name that the table or the CPU lacks,
+// and for a kernel of 16-bit weights if the view holds others.
+const KernelRow& find_kernel(const std::string& name, const CondensedView& view);
 
 }  // namespace fanin

@@ -12,6 +12,7 @@ struct Vbmi {
 
 }  // namespace
 
-constexpr WindowOps kWindowBytePlane126Avx512vbmi = {geometry(), split, sum<Vbmi>, 4};
+constexpr WindowOps kWindowBytePlane126Avx512vbmi[kValueTypes] = {
+    ops<Float32Weights, Vbmi>(), ops<Float16Weights, Vbmi>(), ops<Bfloat16Weights, Vbmi>()};
 
 }  // namespace fanin

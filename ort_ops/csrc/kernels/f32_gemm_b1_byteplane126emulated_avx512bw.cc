@@ -24,6 +24,8 @@ struct EmulatedVbmi {
 
 }  // namespace
 
-constexpr WindowOps kWindowBytePlane126EmulatedAvx512bw = {geometry(), split, sum<EmulatedVbmi>, 4};
+constexpr WindowOps kWindowBytePlane126EmulatedAvx512bw[kValueTypes] = {
+    ops<Float32Weights, EmulatedVbmi>(), ops<Float16Weights, EmulatedVbmi>(),
+    ops<Bfloat16Weights, EmulatedVbmi>()};
 
 }  // namespace fanin

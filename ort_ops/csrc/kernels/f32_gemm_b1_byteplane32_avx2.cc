@@ -17,11 +17,43 @@ constexpr uint8_t kPadding = 0xc0;
 
 // Unpacking takes bytes 4v..4v+3 of both 128-bit lanes to vector v.
 constexpr WindowGeometry geometry() {
-  WindowGeometry geometry{kRows, kColumns, kColumns, 2, kBlockBytes, kPadding, {}};
+  WindowGeometry geometry{kRows, kColumns, kColumns, 2, kBlockBytes, kPadding, {}, {}, {}, {}};
   for (int r = 0; r < kRows; ++r)
     geometry.lane_byte[r] = static_cast<uint8_t>(r % 8 / 4 * 16 + r / 8 * 4 + r % 4);
   return geometry;
 }
+
+struct Float32Weights {
+  static constexpr ValueType kType = ValueType::kFloat32;
+  static constexpr int kBytes = 4;
+  static constexpr int lane(int row) { return row; }
+  static __m256 load(const uint8_t* weights, int v) {
+    return _mm256_load_ps(reinterpret_cast<const float*>(weights) + 8 * v);
+  }
+};
+
+struct Float16Weights {
+  static constexpr ValueType kType = ValueType::kFloat16;
+  static constexpr int kBytes = 2;
+  static constexpr int lane(int row) { return row; }
+  static __m256 load(const uint8_t* weights, int v) {
+    return _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(weights + 16 * v)));
+  }
+};
+
+// Rows 16 h + i and 16 h + 8 + i are the halves of dword i of half a line: a shift and a mask widen
+// them without the shuffles' port.
+struct Bfloat16Weights {
+  static constexpr ValueType kType = ValueType::kBfloat16;
+  static constexpr int kBytes = 2;
+  static constexpr int lane(int row) { return row / 16 * 16 + row % 8 * 2 + row % 16 / 8; }
+  static __m256 load(const uint8_t* weights, int v) {
+    const __m256i both =
+        _mm256_load_si256(reinterpret_cast<const __m256i*>(weights + 32 * (v / 2)));
+    return _mm256_castsi256_ps(v % 2 == 0 ? _mm256_slli_epi32(both, 16)
+                                          : _mm256_and_si256(both, _mm256_set1_epi32(-65536)));
+  }
+};
 
 void split_block(const float* x, uint8_t* planes) {
   // Sorts the 16 bytes of four floats by their place in the float: [b0 x4][b1 x4][b2 x4][b3 x4].
@@ -62,21 +94,21 @@ __m256i look_up(const uint8_t* plane, __m256i first, __m256i second) {
   return _mm256_or_si256(_mm256_shuffle_epi8(table0, first), _mm256_shuffle_epi8(table1, second));
 }
 
-template <int kSamples>
+template <typename Weights, int kSamples>
 void sum_samples(const WindowSteps& steps, const uint8_t* planes, size_t stride, float* sums) {
   __m256 sum[kSamples][4];
   for (int s = 0; s < kSamples; ++s)
     for (int v = 0; v < 4; ++v) sum[s][v] = _mm256_setzero_ps();
   const uint8_t* step = steps.data;
   const uint8_t* window = planes;
-  for (size_t i = 0; i < steps.count; ++i, step += kRows * 5) {
+  for (size_t i = 0; i < steps.count; ++i, step += kRows * (1 + Weights::kBytes)) {
     window += static_cast<size_t>(steps.advances[i]) * kBlockBytes;
     const __m256i slots = _mm256_load_si256(reinterpret_cast<const __m256i*>(step));
     // Slots 16 to 31 and padding get their high bit set, 0 to 15 keep their low bits.
     const __m256i first = _mm256_adds_epu8(slots, _mm256_set1_epi8(0x70));
     // Slots 0 to 15 and padding get their high bit set, 16 to 31 become 0 to 15.
     const __m256i second = _mm256_sub_epi8(slots, _mm256_set1_epi8(0x10));
-    const float* weights = reinterpret_cast<const float*>(step + kRows);
+    const uint8_t* weights = step + kRows;
 #pragma GCC unroll 2
     for (int s = 0; s < kSamples; ++s) {
       const uint8_t* block = window + s * stride;
@@ -92,20 +124,27 @@ void sum_samples(const WindowSteps& steps, const uint8_t* planes, size_t stride,
 #pragma GCC unroll 4
       for (int v = 0; v < 4; ++v)
         sum[s][v] =
-            _mm256_fmadd_ps(_mm256_castsi256_ps(x[v]), _mm256_load_ps(weights + 8 * v), sum[s][v]);
+            _mm256_fmadd_ps(_mm256_castsi256_ps(x[v]), Weights::load(weights, v), sum[s][v]);
     }
   }
   for (int s = 0; s < kSamples; ++s)
     for (int v = 0; v < 4; ++v) _mm256_store_ps(sums + s * kRows + 8 * v, sum[s][v]);
 }
 
+template <typename Weights>
 void sum(const WindowSteps& steps, const uint8_t* planes, size_t stride, int samples, float* sums) {
-  if (samples == 1) return sum_samples<1>(steps, planes, stride, sums);
-  sum_samples<2>(steps, planes, stride, sums);
+  if (samples == 1) return sum_samples<Weights, 1>(steps, planes, stride, sums);
+  sum_samples<Weights, 2>(steps, planes, stride, sums);
+}
+
+template <typename Weights>
+constexpr WindowOps ops() {
+  return {with_weights<Weights>(geometry()), split, sum<Weights>, 2};
 }
 
 }  // namespace
 
-constexpr WindowOps kWindowBytePlane32Avx2 = {geometry(), split, sum, 2};
+constexpr WindowOps kWindowBytePlane32Avx2[kValueTypes] = {
+    ops<Float32Weights>(), ops<Float16Weights>(), ops<Bfloat16Weights>()};
 
 }  // namespace fanin

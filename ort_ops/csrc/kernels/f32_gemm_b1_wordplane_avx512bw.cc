@@ -3,10 +3,11 @@
 // zero slot, so that padding reads zero and not x.
 //
 // A window of four blocks takes two permutes and a blend for what a window of two takes one permute
-// for, but saves padding. One sample waits for the weights, so it takes the wide window; more
-// samples wait for the permutes.
+// for, but saves padding. One sample with float32 weights waits for them, so it takes the wide
+// window; with more samples or 16-bit weights the permutes are what takes the time.
 #include <immintrin.h>
 
+#include "kernels/weights_avx512.h"
 #include "kernels/window_tables.h"
 
 namespace fanin {
@@ -19,7 +20,7 @@ constexpr int kBlockBytes = 128;  // [32 low halves][32 high halves]
 // The low bytes of the index words serve rows 0 to 31, the high bytes rows 32 to 63; inside these,
 // unpacking takes words 0-3 of each 128-bit lane to one vector and words 4-7 to the next.
 constexpr WindowGeometry geometry(int window_blocks) {
-  WindowGeometry geometry{kRows, kColumns, 32, window_blocks, kBlockBytes, 31, {}};
+  WindowGeometry geometry{kRows, kColumns, 32, window_blocks, kBlockBytes, 31, {}, {}, {}, {}};
   for (int r = 0; r < kRows; ++r) {
     const int vector = r % 32 / 16, lane = r % 16;
     const int word = lane / 4 * 8 + vector * 4 + lane % 4;
@@ -65,7 +66,7 @@ __m512i look_up(const uint8_t* plane, __m512i index, __mmask32 far) {
   return _mm512_mask_blend_epi16(far, near_values, look_up_two(plane + 2 * kBlockBytes, index));
 }
 
-template <int kWindowBlocks, int kSamples>
+template <typename Weights, int kWindowBlocks, int kSamples>
 void sum_samples(const WindowSteps& steps, const uint8_t* planes, size_t stride, float* sums) {
   const __m512i far_bit = _mm512_set1_epi16(64);
   __m512 sum[kSamples][4];
@@ -73,14 +74,14 @@ void sum_samples(const WindowSteps& steps, const uint8_t* planes, size_t stride,
     for (int v = 0; v < 4; ++v) sum[s][v] = _mm512_setzero_ps();
   const uint8_t* step = steps.data;
   const uint8_t* window = planes;
-  for (size_t i = 0; i < steps.count; ++i, step += kRows * 5) {
+  for (size_t i = 0; i < steps.count; ++i, step += kRows * (1 + Weights::kBytes)) {
     window += static_cast<size_t>(steps.advances[i]) * kBlockBytes;
     __m512i low_rows = _mm512_load_si512(step);
     asm("" : "+v"(low_rows));  // else GCC loads the line for every use
     const __m512i high_rows = _mm512_srli_epi16(low_rows, 8);
     const __mmask32 low_far = _mm512_test_epi16_mask(low_rows, far_bit);
     const __mmask32 high_far = _mm512_test_epi16_mask(high_rows, far_bit);
-    const float* weights = reinterpret_cast<const float*>(step + kRows);
+    const uint8_t* weights = step + kRows;
 #pragma GCC unroll 4
     for (int s = 0; s < kSamples; ++s) {
       const uint8_t* low = window + s * stride;
@@ -94,30 +95,36 @@ void sum_samples(const WindowSteps& steps, const uint8_t* planes, size_t stride,
 #pragma GCC unroll 4
       for (int v = 0; v < 4; ++v)
         sum[s][v] =
-            _mm512_fmadd_ps(_mm512_castsi512_ps(x[v]), _mm512_load_ps(weights + 16 * v), sum[s][v]);
+            _mm512_fmadd_ps(_mm512_castsi512_ps(x[v]), Weights::load(weights, v), sum[s][v]);
     }
   }
   for (int s = 0; s < kSamples; ++s)
     for (int v = 0; v < 4; ++v) _mm512_store_ps(sums + s * kRows + 16 * v, sum[s][v]);
 }
 
-template <int kWindowBlocks>
+template <typename Weights, int kWindowBlocks>
 void sum(const WindowSteps& steps, const uint8_t* planes, size_t stride, int samples, float* sums) {
   switch (samples) {
     case 1:
-      return sum_samples<kWindowBlocks, 1>(steps, planes, stride, sums);
+      return sum_samples<Weights, kWindowBlocks, 1>(steps, planes, stride, sums);
     case 2:
-      return sum_samples<kWindowBlocks, 2>(steps, planes, stride, sums);
+      return sum_samples<Weights, kWindowBlocks, 2>(steps, planes, stride, sums);
     case 3:
-      return sum_samples<kWindowBlocks, 3>(steps, planes, stride, sums);
+      return sum_samples<Weights, kWindowBlocks, 3>(steps, planes, stride, sums);
     default:
-      return sum_samples<kWindowBlocks, 4>(steps, planes, stride, sums);
+      return sum_samples<Weights, kWindowBlocks, 4>(steps, planes, stride, sums);
   }
+}
+
+template <typename Weights, int kWindowBlocks>
+constexpr WindowOps ops() {
+  return {with_weights<Weights>(geometry(kWindowBlocks)), split, sum<Weights, kWindowBlocks>, 4};
 }
 
 }  // namespace
 
-constexpr WindowOps kWindowWordPlane62Avx512bw = {geometry(2), split, sum<2>, 4};
-constexpr WindowOps kWindowWordPlane124Avx512bw = {geometry(4), split, sum<4>, 4};
+constexpr WindowOps kWindowWordPlane62Avx512bw[kValueTypes] = {
+    ops<Float32Weights, 2>(), ops<Float16Weights, 2>(), ops<Bfloat16Weights, 2>()};
+constexpr WindowOps kWindowWordPlane124Avx512bw = ops<Float32Weights, 4>();
 
 }  // namespace fanin

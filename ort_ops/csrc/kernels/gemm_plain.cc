@@ -14,8 +14,8 @@ void run_plain(const CondensedView& view, const float* x, int64_t batch, float* 
       float sum = view.bias[o];
       if (stored < view.active && view.rows[stored] == o) {
         const int64_t entries = view.true_fan_in(stored);
-        const float* weights = view.values + stored * view.fan_in;
-        for (int64_t j = 0; j < entries; ++j) sum += weights[j] * in[view.index(stored, j)];
+        for (int64_t j = 0; j < entries; ++j)
+          sum += view.value(stored, j) * in[view.index(stored, j)];
         ++stored;
       }
       if (residual) sum += residual[o];

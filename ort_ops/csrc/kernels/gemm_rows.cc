@@ -4,6 +4,7 @@
 
 #include "core/aligned_buffer.h"
 #include "core/parallel.h"
+#include "kernels/source_row.h"
 
 namespace fanin {
 namespace {
@@ -31,7 +32,7 @@ class RowsGemm final : public GemmKernel {
       if (stored == view.active || view.rows[stored] != o) continue;
       const int64_t fan_in = view.true_fan_in(stored);
       for (int64_t j = 0; j < fan_in; ++j, ++at) {
-        values_[at] = view.values[stored * view.fan_in + j];
+        values_[at] = view.value(stored, j);
         indices_[at] = static_cast<Index>(view.index(stored, j));
       }
       ++stored;
@@ -69,11 +70,9 @@ class RowsGemm final : public GemmKernel {
       const size_t count = stored ? static_cast<size_t>(view.true_fan_in(i)) : 0;
       if (starts_[o + 1] - starts_[o] != count) return false;
       if (!stored) continue;
-      if (std::memcmp(values_.data() + starts_[o], view.values + i * view.fan_in,
-                      count * sizeof(float)) != 0)
-        return false;
-      for (size_t j = 0; j < count; ++j)
-        if (indices_[starts_[o] + j] != view.index(i, static_cast<int64_t>(j))) return false;
+      SourceRow row = source_row(view, i);
+      for (size_t at = starts_[o]; at < starts_[o + 1]; ++at)
+        if (!row.take(view, indices_[at], values_[at])) return false;
       ++i;
     }
     return true;

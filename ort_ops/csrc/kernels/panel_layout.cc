@@ -105,7 +105,7 @@ class Packer {
         const SourceRow& row = inside[order[first + i]];
         size_t to = i;
         for (int64_t j = row.at; j < row.end; ++j, to += kPanelGroupRows) {
-          weights[to] = view_.values[row.row * view_.fan_in + j];
+          weights[to] = view_.value(row.row, j);
           offsets[to] = static_cast<uint16_t>((view_.index(row.row, j) - first_column + 1) *
                                               kPanelOffsetsPerColumn);
         }

@@ -22,8 +22,8 @@ struct SourceRow {
   bool take(const CondensedView& view, int64_t column, float weight) {
     while (at < end && view.index(row, at) < column) ++at;
     if (at == end || view.index(row, at) != column) return false;
-    const float* stored = view.values + row * view.fan_in + at++;
-    return std::memcmp(stored, &weight, sizeof(weight)) == 0;
+    const float stored = view.value(row, at++);
+    return std::memcmp(&stored, &weight, sizeof(weight)) == 0;
   }
 };
 
@@ -35,10 +35,10 @@ inline SourceRow source_row(const CondensedView& view, int64_t row) {
     for (int64_t at = 0; at < bytes; at += kLine)
       __builtin_prefetch(static_cast<const char*>(first) + at);
   };
-  fetch(view.values + row * view.fan_in, view.fan_in * static_cast<int64_t>(sizeof(float)));
-  const int64_t index_bytes = view.index_type == IndexType::kUint16 ? 2 : 4;
-  fetch(static_cast<const char*>(view.indices) + row * view.fan_in * index_bytes,
-        view.fan_in * index_bytes);
+  const int64_t bytes = view.fan_in * static_cast<int64_t>(value_bytes(view.value_type));
+  fetch(static_cast<const char*>(view.values) + row * bytes, bytes);
+  const int64_t index_bytes = view.fan_in * (view.index_type == IndexType::kUint16 ? 2 : 4);
+  fetch(static_cast<const char*>(view.indices) + row * index_bytes, index_bytes);
   return {row, 0, view.true_fan_in(row)};
 }
 

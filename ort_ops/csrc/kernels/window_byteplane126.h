@@ -10,6 +10,7 @@
 
 #include <immintrin.h>
 
+#include "kernels/weights_avx512.h"
 #include "kernels/window_ops.h"
 
 namespace fanin {
@@ -21,7 +22,7 @@ constexpr int kBlockBytes = 256;  // four planes of 64 bytes
 
 // Unpacking takes bytes 4v..4v+3 of all 128-bit lanes to vector v.
 constexpr WindowGeometry geometry() {
-  WindowGeometry geometry{kRows, kColumns, 64, 2, kBlockBytes, 63, {}};
+  WindowGeometry geometry{kRows, kColumns, 64, 2, kBlockBytes, 63, {}, {}, {}, {}};
   for (int r = 0; r < kRows; ++r)
     geometry.lane_byte[r] = static_cast<uint8_t>(r % 16 / 4 * 16 + r / 16 * 4 + r % 4);
   return geometry;
@@ -49,18 +50,18 @@ void split(const float* x, int64_t in_features, int64_t blocks, uint8_t* planes)
 }
 
 // Permute::bytes(a, index, b): byte index[i] of the 128 bytes a, b; index has 7 bits.
-template <typename Permute, int kSamples>
+template <typename Weights, typename Permute, int kSamples>
 void sum_samples(const WindowSteps& steps, const uint8_t* planes, size_t stride, float* sums) {
   __m512 sum[kSamples][4];
   for (int s = 0; s < kSamples; ++s)
     for (int v = 0; v < 4; ++v) sum[s][v] = _mm512_setzero_ps();
   const uint8_t* step = steps.data;
   const uint8_t* window = planes;
-  for (size_t i = 0; i < steps.count; ++i, step += kRows * 5) {
+  for (size_t i = 0; i < steps.count; ++i, step += kRows * (1 + Weights::kBytes)) {
     window += static_cast<size_t>(steps.advances[i]) * kBlockBytes;
     __m512i index = _mm512_load_si512(step);
     asm("" : "+v"(index));  // else GCC loads the line four times
-    const float* weights = reinterpret_cast<const float*>(step + kRows);
+    const uint8_t* weights = step + kRows;
 #pragma GCC unroll 4
     for (int s = 0; s < kSamples; ++s) {
       __m512i byte[4];
@@ -80,25 +81,30 @@ void sum_samples(const WindowSteps& steps, const uint8_t* planes, size_t stride,
 #pragma GCC unroll 4
       for (int v = 0; v < 4; ++v)
         sum[s][v] =
-            _mm512_fmadd_ps(_mm512_castsi512_ps(x[v]), _mm512_load_ps(weights + 16 * v), sum[s][v]);
+            _mm512_fmadd_ps(_mm512_castsi512_ps(x[v]), Weights::load(weights, v), sum[s][v]);
     }
   }
   for (int s = 0; s < kSamples; ++s)
     for (int v = 0; v < 4; ++v) _mm512_store_ps(sums + s * kRows + 16 * v, sum[s][v]);
 }
 
-template <typename Permute>
+template <typename Weights, typename Permute>
 void sum(const WindowSteps& steps, const uint8_t* planes, size_t stride, int samples, float* sums) {
   switch (samples) {
     case 1:
-      return sum_samples<Permute, 1>(steps, planes, stride, sums);
+      return sum_samples<Weights, Permute, 1>(steps, planes, stride, sums);
     case 2:
-      return sum_samples<Permute, 2>(steps, planes, stride, sums);
+      return sum_samples<Weights, Permute, 2>(steps, planes, stride, sums);
     case 3:
-      return sum_samples<Permute, 3>(steps, planes, stride, sums);
+      return sum_samples<Weights, Permute, 3>(steps, planes, stride, sums);
     default:
-      return sum_samples<Permute, 4>(steps, planes, stride, sums);
+      return sum_samples<Weights, Permute, 4>(steps, planes, stride, sums);
   }
+}
+
+template <typename Weights, typename Permute>
+constexpr WindowOps ops() {
+  return {with_weights<Weights>(geometry()), split, sum<Weights, Permute>, 4};
 }
 
 }  // namespace

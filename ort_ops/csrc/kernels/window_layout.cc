@@ -12,7 +12,7 @@
 namespace fanin {
 namespace {
 
-// A lane of a step costs 5 bytes and no branch; a remainder entry 12 bytes and several
+// A lane of a step costs 3 or 5 bytes and no branch; a remainder entry 12 bytes and several
 // instructions. The window leaves an entry behind when that fills more than this many lanes.
 constexpr int kLanesPerRemainder = 16;
 
@@ -107,7 +107,7 @@ class Packer {
   }
 
   void reserve(size_t weights) {
-    steps_.reserve(weights * 6);
+    steps_.reserve(weights / geometry_.rows * geometry_.step_bytes * 6 / 5);
     advances_.reserve(weights / geometry_.rows);
   }
 
@@ -159,22 +159,30 @@ class Packer {
       }
   }
 
-  float weight(const SourceRow& cursor) const {
-    return view_.values[cursor.row * view_.fan_in + cursor.at];
+  float weight(const SourceRow& cursor) const { return view_.value(cursor.row, cursor.at); }
+
+  // A layout of float32 takes every view, one of 16-bit weights only views of the same type.
+  void store_weight(const SourceRow& cursor, uint8_t* to) const {
+    if (geometry_.weight_type == ValueType::kFloat32) {
+      const float value = weight(cursor);
+      std::memcpy(to, &value, sizeof(value));
+    } else {
+      const auto* bits = static_cast<const uint16_t*>(view_.values);
+      std::memcpy(to, bits + cursor.row * view_.fan_in + cursor.at, sizeof(*bits));
+    }
   }
 
   // Appends a step that takes the next entry of every row that has one in the window; kNone as
   // the window's first column takes none.
   void emit(uint16_t advance, uint32_t first_column) {
     const size_t rows = static_cast<size_t>(geometry_.rows);
-    uint8_t* indices = steps_.extend(rows * 5);
+    uint8_t* indices = steps_.extend(static_cast<size_t>(geometry_.step_bytes));
     for (size_t r = 0; r < rows; ++r) {
       uint8_t slot = geometry_.padding;
       // kNone is never in a window: it is above every column by more than a window.
       if (first_column != kNone && next_[r] != kNone && next_[r] - first_column < slots_.size()) {
         slot = slots_[next_[r] - first_column];
-        const float value = weight(cursors_[r]);
-        std::memcpy(indices + rows + 4 * r, &value, sizeof(value));
+        store_weight(cursors_[r], indices + geometry_.weight_byte[r]);
         ++cursors_[r].at;
         load_next(static_cast<int>(r));
       }
@@ -212,12 +220,11 @@ bool holds_group(const WindowGroup& group, const WindowGeometry& geometry,
   int64_t first = 0;  // column of the window
   for (size_t step = 0; step < group.step_count; ++step) {
     first += int64_t{group.advances[step]} * geometry.block_columns;
-    const uint8_t* indices = group.steps + step * rows * 5;
+    const uint8_t* indices = group.steps + step * static_cast<size_t>(geometry.step_bytes);
     for (size_t r = 0; r < rows; ++r) {
       const int column = columns[indices[geometry.lane_byte[r]]];
       if (column < 0) continue;
-      float weight;
-      std::memcpy(&weight, indices + rows + 4 * r, sizeof(weight));
+      const float weight = load_value(indices + geometry.weight_byte[r], geometry.weight_type, 0);
       if (!cursors[r].take(view, first + column, weight)) return false;
       ++found;
     }

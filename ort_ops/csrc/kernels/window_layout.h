@@ -45,7 +45,9 @@ struct WindowLayout {
   size_t steps = 0;                 // of all groups
   size_t remainders = 0;            // likewise
 
-  size_t step_bytes(const WindowGeometry& geometry) const { return geometry.rows * 5; }
+  size_t step_bytes(const WindowGeometry& geometry) const {
+    return static_cast<size_t>(geometry.step_bytes);
+  }
 };
 
 // Throws std::bad_alloc.

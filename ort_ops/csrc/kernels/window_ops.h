@@ -6,12 +6,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/value_type.h"
+
 namespace fanin {
 
 // x is cut into blocks, each holding `block_columns` columns in registers that permutes read. A
 // window is a few neighbouring blocks; a step of the layout takes one weight of each row of a group
 // whose column lies in the window:
-//   [rows index bytes][rows float32 weights]
+//   [rows index bytes][rows weights of weight_type]
 struct WindowGeometry {
   int rows;           // of a group; one index byte and one weight each per step
   int block_columns;  // columns of x in a block
@@ -20,7 +22,27 @@ struct WindowGeometry {
   int block_bytes;        // a block of x as `split` writes it
   uint8_t padding;        // index byte that reads zero
   uint8_t lane_byte[64];  // where a step keeps the index byte of each row
+
+  ValueType weight_type;
+  int step_bytes;
+  uint16_t weight_byte[64];  // where a step keeps the weight of each row
 };
+
+namespace {
+
+// Completes a geometry: weights of that kind follow the index bytes of a step. Weights: kType,
+// kBytes, lane(row). For constants only.
+template <typename Weights>
+constexpr WindowGeometry with_weights(WindowGeometry geometry) {
+  geometry.weight_type = Weights::kType;
+  geometry.step_bytes = geometry.rows * (1 + Weights::kBytes);
+  for (int r = 0; r < geometry.rows; ++r)
+    geometry.weight_byte[r] =
+        static_cast<uint16_t>(geometry.rows + Weights::lane(r) * Weights::kBytes);
+  return geometry;
+}
+
+}  // namespace
 
 // The steps of one group of rows.
 struct WindowSteps {

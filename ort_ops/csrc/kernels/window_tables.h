@@ -1,15 +1,15 @@
-// The window kernels of this build, one per instruction set.
+// The window kernels of this build: one per instruction set and type of weights.
 #pragma once
 
 #include "kernels/window_ops.h"
 
 namespace fanin {
 
-extern const WindowOps kWindowBytePlane32Avx2;
-extern const WindowOps kWindowLanes30Avx512f;
-extern const WindowOps kWindowWordPlane62Avx512bw;
+extern const WindowOps kWindowBytePlane32Avx2[kValueTypes];
+extern const WindowOps kWindowLanes30Avx512f[kValueTypes];
+extern const WindowOps kWindowWordPlane62Avx512bw[kValueTypes];
 extern const WindowOps kWindowWordPlane124Avx512bw;
-extern const WindowOps kWindowBytePlane126EmulatedAvx512bw;
-extern const WindowOps kWindowBytePlane126Avx512vbmi;
+extern const WindowOps kWindowBytePlane126EmulatedAvx512bw[kValueTypes];
+extern const WindowOps kWindowBytePlane126Avx512vbmi[kValueTypes];
 
 }  // namespace fanin

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/condensed.h"
+#include "core/float16_run.h"
 #include "core/gemm.h"
 #include "core/thread_executor.h"
 #include "ort/condensed_gemm_inputs.h"
@@ -45,6 +46,7 @@ class CondensedGemm {
 
  private:
   const OrtValue* input(const OrtKernelContext* context, Input index) const;
+  void* output(OrtKernelContext* context, const Shape& shape) const;
 
   const Runtime& runtime_;
   const std::string node_;
@@ -82,6 +84,15 @@ const OrtValue* CondensedGemm::input(const OrtKernelContext* context, Input inde
   return value;
 }
 
+void* CondensedGemm::output(OrtKernelContext* context, const Shape& shape) const {
+  OrtValue* value = nullptr;
+  check(runtime_.api,
+        runtime_.api.KernelContext_GetOutput(context, size_t{0}, shape.dims, shape.rank, &value));
+  void* data = nullptr;
+  check(runtime_.api, runtime_.api.GetTensorMutableData(value, &data));
+  return data;
+}
+
 void CondensedGemm::compute(OrtKernelContext* context) const {
   const Tensor x(runtime_, input(context, kX));
   check_x(x.shape(), attributes_);
@@ -90,32 +101,37 @@ void CondensedGemm::compute(OrtKernelContext* context) const {
   const std::vector<int64_t> dims = output_dims(x.shape(), attributes_);
   const Shape y_shape{dims.data(), dims.size()};
   const Tensor residual(runtime_, input(context, kResidual));
-  Epilogue epilogue;
-  epilogue.residual = residual_data(residual, y_shape);
-  epilogue.clip_min = attributes_.clip_min;
-  epilogue.clip_max = attributes_.clip_max;
+  const void* add = residual_data(residual, y_shape);
+  void* y = output(context, y_shape);
 
-  OrtValue* y = nullptr;
-  check(runtime_.api,
-        runtime_.api.KernelContext_GetOutput(context, size_t{0}, y_shape.dims, y_shape.rank, &y));
-  void* out = nullptr;
-  check(runtime_.api, runtime_.api.GetTensorMutableData(y, &out));
-
+  // Variable weights are checked for an empty batch, too.
+  std::optional<WeightTensors> variable;
+  CondensedView view;
   if (!packed_) {
-    const WeightTensors weights(runtime_, [&](Input index) { return input(context, index); });
-    const CondensedView view = weights.checked_view(attributes_);
-    run_plain(view, x.data<float>(), batch, static_cast<float*>(out), epilogue);
-    return;
+    variable.emplace(runtime_, [&](Input index) { return input(context, index); });
+    view = variable->checked_view(attributes_);
   }
   if (batch == 0) return;
-  if (batch < batches_.min || batch > batches_.max) {
+  if (packed_ && (batch < batches_.min || batch > batches_.max)) {
     throw Error(kInvalidArgument,
                 "X has shape " + to_string(x.shape()) +
                     ", which contradicts the shape that the model declares for it; correct the "
                     "model's shapes, or make the dimension symbolic");
   }
-  packed_->run(x.data<float>(), batch, static_cast<float*>(out), epilogue,
-               SessionExecutor(runtime_, context, concurrency_));
+  const SessionExecutor executor(runtime_, context, concurrency_);
+  const auto run = [&](const Float32Slice& slice) {
+    const Epilogue epilogue{slice.residual, attributes_.clip_min, attributes_.clip_max};
+    if (packed_)
+      packed_->run(slice.x, slice.batch, slice.y, epilogue, executor);
+    else
+      run_plain(view, slice.x, slice.batch, slice.y, epilogue);
+  };
+  if (x.type() == kFloat16)
+    run_float16({x.data<uint16_t>(), static_cast<const uint16_t*>(add), static_cast<uint16_t*>(y),
+                 batch, attributes_.in_features, attributes_.out_features},
+                executor, run);
+  else
+    run({x.data<float>(), static_cast<const float*>(add), static_cast<float*>(y), batch});
 }
 
 // The callbacks. None lets an exception out.
@@ -191,27 +207,33 @@ OrtStatus* infer_shape(const OrtCustomOp* op, OrtShapeInferContext* context) noe
   });
 }
 
-ElementType input_type(const OrtCustomOp*, size_t index) noexcept {
+ElementType input_type(const OrtCustomOp* op, size_t index) noexcept {
   switch (static_cast<Input>(index)) {
+    case kValues:
     case kIndices:
-      return kUndefined;  // uint16 or int32; create() refuses any other by name
+      return kUndefined;  // several types; create() refuses any other by name
     case kRows:
       return kInt32;
-    default:
+    case kBias:
       return kFloat;
+    default:
+      return static_cast<const CondensedGemmOp*>(op)->type;
   }
 }
 
 }  // namespace
 
-CondensedGemmOp::CondensedGemmOp(const Runtime& owner, std::optional<int> session_threads)
-    : OrtCustomOp{}, runtime(owner), threads(session_threads) {
+CondensedGemmOp::CondensedGemmOp(const Runtime& owner, ElementType activations,
+                                 std::optional<int> session_threads)
+    : OrtCustomOp{}, runtime(owner), type(activations), threads(session_threads) {
   version = kApiVersion;
   GetName = [](const OrtCustomOp*) { return kName; };
   GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };  // CPU
   GetInputType = input_type;
   GetInputTypeCount = [](const OrtCustomOp*) -> size_t { return kInputCount; };
-  GetOutputType = [](const OrtCustomOp*, size_t) { return kFloat; };
+  GetOutputType = [](const OrtCustomOp* op, size_t) {
+    return static_cast<const CondensedGemmOp*>(op)->type;
+  };
   GetOutputTypeCount = [](const OrtCustomOp*) -> size_t { return 1; };
   GetInputCharacteristic = [](const OrtCustomOp*, size_t) { return kRequired; };
   GetOutputCharacteristic = [](const OrtCustomOp*, size_t) { return kRequired; };

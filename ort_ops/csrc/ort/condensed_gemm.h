@@ -10,10 +10,12 @@ namespace fanin::ort {
 
 // What the runtime holds of the op. It must outlive every session; the runtime keeps the pointer.
 struct CondensedGemmOp : OrtCustomOp {
-  // `threads`: the session's, where it is known at registration.
-  CondensedGemmOp(const Runtime& runtime, std::optional<int> threads);
+  // One registration for each type of X, residual and Y: kFloat or kFloat16. The runtime merges
+  // them into one schema. `threads`: the session's, where it is known at registration.
+  CondensedGemmOp(const Runtime& runtime, ElementType type, std::optional<int> threads);
 
   const Runtime& runtime;
+  const ElementType type;
   const std::optional<int> threads;
 };
 

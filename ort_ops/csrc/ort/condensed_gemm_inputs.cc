@@ -72,6 +72,20 @@ BatchRange batches_of(const Shape& x) {
   return symbolic ? BatchRange{known, BatchRange{}.max} : BatchRange{known, known};
 }
 
+ValueType value_type_of(ElementType type) {
+  switch (type) {
+    case kFloat:
+      return ValueType::kFloat32;
+    case kFloat16:
+      return ValueType::kFloat16;
+    case kBfloat16:
+      return ValueType::kBfloat16;
+    default:
+      refuse(std::string("values is ") + type_name(type) +
+             ", it must be float32, float16 or bfloat16");
+  }
+}
+
 [[noreturn]] void refuse_residual(const Shape& residual, const Shape& y) {
   refuse("residual has shape " + to_string(residual) + ", it must have the output's shape " +
          to_string(y) + ", or shape [1] holding 0 for none");
@@ -139,6 +153,8 @@ DeclaredInputs check_declared(const Runtime& runtime, const KernelInfo& info,
     refuse(std::string("indices is ") + type_name(index_type) + ", it must be uint16 or int32");
   }
 
+  value_type_of(inputs[kValues].type);
+
   // A rank of 0 may be an unknown one; creation (for constants) or the run will tell.
   const Shape x = inputs[kX].shape();
   const Shape values = inputs[kValues].shape(), indices = inputs[kIndices].shape();
@@ -178,10 +194,11 @@ std::vector<int64_t> output_dims(const Shape& x, const GemmAttributes& attribute
   return dims;
 }
 
-const float* residual_data(const Tensor& residual, const Shape& y) {
-  if (residual.shape().agrees(y)) return residual.data<float>();
+const void* residual_data(const Tensor& residual, const Shape& y) {
+  if (residual.shape().agrees(y)) return residual.data<void>();
   if (!is_none_shape(residual.shape())) refuse_residual(residual.shape(), y);
-  const float value = *residual.data<float>();
+  const float value = residual.type() == kFloat16 ? widen_float16(*residual.data<uint16_t>())
+                                                  : *residual.data<float>();
   if (value != 0.0f) {
     refuse("residual has shape [1] and holds " + number(value) +
            "; a residual of shape [1] stands for none and must hold 0 (the output's shape is " +
@@ -197,7 +214,8 @@ CondensedView WeightTensors::checked_view(const GemmAttributes& attributes) cons
   view.out_features = attributes.out_features;
   view.active = values_.shape()[0];
   view.fan_in = values_.shape()[1];
-  view.values = values_.data<float>();
+  view.values = values_.data<void>();
+  view.value_type = value_type_of(values_.type());
   view.indices = indices_.data<void>();
   view.index_type = indices_.type() == kUint16 ? IndexType::kUint16 : IndexType::kInt32;
   view.rows = rows_.data<int32_t>();

@@ -44,9 +44,10 @@ int64_t batch_of(const Shape& x);
 // The shape of Y: [..., out_features].
 std::vector<int64_t> output_dims(const Shape& x, const GemmAttributes& attributes);
 
-// What to add to Y; null for none. A residual of Y's shape is added, also where that shape is [1];
-// else shape [1] stands for none and must hold 0. Throws Error for anything else.
-const float* residual_data(const Tensor& residual, const Shape& y);
+// What to add to Y, of the type of X; null for none. A residual of Y's shape is added, also where
+// that shape is [1]; else shape [1] stands for none and must hold 0. Throws Error for anything
+// else.
+const void* residual_data(const Tensor& residual, const Shape& y);
 
 // The four weight tensors of a node.
 class WeightTensors {

@@ -19,14 +19,18 @@ constexpr const char* kDomain = "ai.fanin";
 // The ops as one runtime sees them, told one thread count. The runtime keeps pointers to all of it.
 struct Domain {
   Domain(const OrtApiBase& base, std::optional<int> session_threads)
-      : runtime(Runtime::of(base)), threads(session_threads), condensed_gemm(runtime, threads) {
+      : runtime(Runtime::of(base)),
+        threads(session_threads),
+        condensed_gemm(runtime, kFloat, threads),
+        condensed_gemm_float16(runtime, kFloat16, threads) {
     check(runtime.api, runtime.api.CreateCustomOpDomain(kDomain, &handle));
     check(runtime.api, runtime.api.CustomOpDomain_Add(handle, &condensed_gemm));
+    check(runtime.api, runtime.api.CustomOpDomain_Add(handle, &condensed_gemm_float16));
   }
 
   const Runtime runtime;
   const std::optional<int> threads;
-  const CondensedGemmOp condensed_gemm;
+  const CondensedGemmOp condensed_gemm, condensed_gemm_float16;
   OrtCustomOpDomain* handle = nullptr;
 };
 

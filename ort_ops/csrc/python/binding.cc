@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <initializer_list>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -12,6 +13,7 @@
 #include "core/condensed.h"
 #include "core/cpu_features.h"
 #include "core/executor.h"
+#include "core/float16_run.h"
 #include "core/gemm.h"
 #include "core/packed_cache.h"
 #include "core/thread_executor.h"
@@ -50,6 +52,34 @@ py::array_t<T, py::array::c_style> array_of(const py::object& object, const char
   return result;
 }
 
+std::string dtype_name(const py::array& array) {
+  return py::str(array.dtype()).cast<std::string>();
+}
+
+struct FloatArray {
+  ValueType type;
+  py::array array;  // C-contiguous; of 16-bit types the bits
+};
+
+// A float array of one of the types, by the name of its dtype: bfloat16 is the one that ml_dtypes
+// adds to NumPy.
+FloatArray float_array(const py::object& object, const char* name, py::ssize_t dimensions,
+                       std::initializer_list<ValueType> types) {
+  if (!py::isinstance<py::array>(object))
+    throw std::invalid_argument(std::string(name) + " must be a NumPy array");
+  const std::string dtype = dtype_name(py::reinterpret_borrow<py::array>(object));
+  std::string allowed;
+  for (ValueType type : types) {
+    allowed += (allowed.empty() ? "" : " or ") + std::string(value_type_name(type));
+    if (dtype != value_type_name(type)) continue;
+    if (type == ValueType::kFloat32) return {type, array_of<float>(object, name, dimensions)};
+    const py::object bits =
+        py::module_::import("numpy").attr("ascontiguousarray")(object).attr("view")("uint16");
+    return {type, array_of<uint16_t>(bits, name, dimensions)};
+  }
+  throw std::invalid_argument(std::string(name) + " is " + dtype + ", it must be " + allowed);
+}
+
 void check_length(const char* name, py::ssize_t length, const char* expected_name,
                   int64_t expected) {
   if (length != expected)
@@ -59,7 +89,7 @@ void check_length(const char* name, py::ssize_t length, const char* expected_nam
 
 // The arrays of a layer, kept alive, and the checked view of them.
 struct Layer {
-  py::array_t<float, py::array::c_style> values;
+  py::array values;
   py::array indices;
   py::array_t<int32_t, py::array::c_style> rows;
   py::array_t<float, py::array::c_style> bias;
@@ -68,19 +98,22 @@ struct Layer {
   Layer(const py::object& values_object, const py::object& indices_object,
         const py::object& rows_object, const py::object& bias_object, int64_t in_features,
         int64_t out_features)
-      : values(array_of<float>(values_object, "values", 2)),
-        rows(array_of<int32_t>(rows_object, "rows", 1)),
+      : rows(array_of<int32_t>(rows_object, "rows", 1)),
         bias(array_of<float>(bias_object, "bias", 1)) {
+    const FloatArray weights =
+        float_array(values_object, "values", 2,
+                    {ValueType::kFloat32, ValueType::kFloat16, ValueType::kBfloat16});
+    values = weights.array;
+    view.value_type = weights.type;
     if (py::isinstance<py::array_t<uint16_t>>(indices_object)) {
       view.index_type = IndexType::kUint16;
       indices = array_of<uint16_t>(indices_object, "indices", 2);
     } else {
       if (py::isinstance<py::array>(indices_object) &&
           !py::isinstance<py::array_t<int32_t>>(indices_object))
-        throw std::invalid_argument(
-            "indices is " +
-            py::str(py::reinterpret_borrow<py::array>(indices_object).dtype()).cast<std::string>() +
-            ", it must be uint16 or int32");
+        throw std::invalid_argument("indices is " +
+                                    dtype_name(py::reinterpret_borrow<py::array>(indices_object)) +
+                                    ", it must be uint16 or int32");
       view.index_type = IndexType::kInt32;
       indices = array_of<int32_t>(indices_object, "indices", 2);
     }
@@ -102,30 +135,56 @@ struct Layer {
   }
 };
 
-// The arrays of one run.
+// The arrays of one run: x, residual and y are all float32 or all float16.
 struct Run {
-  py::array_t<float, py::array::c_style> x;
-  std::optional<py::array_t<float, py::array::c_style>> residual;
-  py::array_t<float> y;
-  Epilogue epilogue;
+  ValueType type;
+  py::array x;
+  py::array residual;  // of no dimension: none
+  py::array y;
+  float clip_min;
+  float clip_max;
 
-  Run(const py::object& x_object, const py::object& residual_object, float clip_min, float clip_max,
+  Run(const py::object& x_object, const py::object& residual_object, float low, float high,
       int64_t in_features, int64_t out_features)
-      : x(array_of<float>(x_object, "x", 2)) {
+      : clip_min(low), clip_max(high) {
+    const FloatArray activations =
+        float_array(x_object, "x", 2, {ValueType::kFloat32, ValueType::kFloat16});
+    type = activations.type;
+    x = activations.array;
     if (x.shape(1) != in_features)
       throw std::invalid_argument("x has the shape " + shape_text(x) + ", in_features is " +
                                   std::to_string(in_features));
     if (!residual_object.is_none()) {
-      residual = array_of<float>(residual_object, "residual", 2);
-      if (residual->shape(0) != x.shape(0) || residual->shape(1) != out_features)
-        throw std::invalid_argument("residual has the shape " + shape_text(*residual) +
+      residual = float_array(residual_object, "residual", 2, {type}).array;
+      if (residual.shape(0) != x.shape(0) || residual.shape(1) != out_features)
+        throw std::invalid_argument("residual has the shape " + shape_text(residual) +
                                     ", the result has [" + std::to_string(x.shape(0)) + ", " +
                                     std::to_string(out_features) + "]");
-      epilogue.residual = residual->data();
     }
-    epilogue.clip_min = clip_min;
-    epilogue.clip_max = clip_max;
-    y = py::array_t<float>({x.shape(0), static_cast<py::ssize_t>(out_features)});
+    y = py::array(py::dtype(value_type_name(type)),
+                  {x.shape(0), static_cast<py::ssize_t>(out_features)});
+  }
+
+  // Calls run_float32(x, batch, y, epilogue), in float32 slices where the arrays are float16.
+  // Without the interpreter's lock.
+  template <typename RunFloat32>
+  void apply(const Executor& executor, const RunFloat32& run_float32) {
+    const void* from = x.data();
+    const void* add = residual.ndim() == 2 ? residual.data() : nullptr;
+    void* to = y.mutable_data();
+    const int64_t batch = x.shape(0), in_features = x.shape(1), out_features = y.shape(1);
+    const py::gil_scoped_release release;
+    if (type == ValueType::kFloat32) {
+      run_float32(static_cast<const float*>(from), batch, static_cast<float*>(to),
+                  Epilogue{static_cast<const float*>(add), clip_min, clip_max});
+      return;
+    }
+    run_float16({static_cast<const uint16_t*>(from), static_cast<const uint16_t*>(add),
+                 static_cast<uint16_t*>(to), batch, in_features, out_features},
+                executor, [&](const Float32Slice& slice) {
+                  run_float32(slice.x, slice.batch, slice.y,
+                              Epilogue{slice.residual, clip_min, clip_max});
+                });
   }
 };
 
@@ -163,17 +222,13 @@ class PyGemm {
                      : PackedGemm::pack(layer.view, range, chosen, executor);
   }
 
-  py::array_t<float> run(const py::object& x, const py::object& residual, float clip_min,
-                         float clip_max, int64_t threads) const {
+  py::array run(const py::object& x, const py::object& residual, float clip_min, float clip_max,
+                int64_t threads) const {
     const ThreadExecutor executor = threads_of(threads);
     Run run(x, residual, clip_min, clip_max, in_features_, out_features_);
-    const float* from = run.x.data();
-    float* to = run.y.mutable_data();
-    const int64_t batch = run.x.shape(0);
-    {
-      py::gil_scoped_release release;
-      packed_->run(from, batch, to, run.epilogue, executor);
-    }
+    run.apply(executor, [&](const float* from, int64_t batch, float* to, const Epilogue& epilogue) {
+      packed_->run(from, batch, to, epilogue, executor);
+    });
     return run.y;
   }
 
@@ -190,19 +245,16 @@ class PyGemm {
   std::unique_ptr<PackedGemm> packed_;
 };
 
-py::array_t<float> run_plain_arrays(const py::object& values, const py::object& indices,
-                                    const py::object& rows, const py::object& bias,
-                                    int64_t in_features, int64_t out_features, const py::object& x,
-                                    const py::object& residual, float clip_min, float clip_max) {
+py::array run_plain_arrays(const py::object& values, const py::object& indices,
+                           const py::object& rows, const py::object& bias, int64_t in_features,
+                           int64_t out_features, const py::object& x, const py::object& residual,
+                           float clip_min, float clip_max) {
   const Layer layer(values, indices, rows, bias, in_features, out_features);
   Run run(x, residual, clip_min, clip_max, in_features, out_features);
-  const float* from = run.x.data();
-  float* to = run.y.mutable_data();
-  const int64_t batch = run.x.shape(0);
-  {
-    py::gil_scoped_release release;
-    run_plain(layer.view, from, batch, to, run.epilogue);
-  }
+  run.apply(InlineExecutor(),
+            [&](const float* from, int64_t batch, float* to, const Epilogue& epilogue) {
+              run_plain(layer.view, from, batch, to, epilogue);
+            });
   return run.y;
 }
 
@@ -235,6 +287,8 @@ PYBIND11_MODULE(_native, module) {
   py::class_<KernelRow>(module, "KernelRow")
       .def_property_readonly("name", [](const KernelRow& row) { return row.name; })
       .def_property_readonly("isa", [](const KernelRow& row) { return isa_name(row.isa); })
+      .def_property_readonly("weights",
+                             [](const KernelRow& row) { return value_type_name(row.weights); })
       .def_property_readonly("supported",
                              [](const KernelRow& row) { return is_supported(row.isa); })
       .def_property_readonly("min_batch", [](const KernelRow& row) { return row.batches.min; })
