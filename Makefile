@@ -2,6 +2,8 @@
 #   make demo    train, export, verify and benchmark on real data; prints where the report is
 #   make test    lint and the default test suite
 #   make matrix  the same library under several onnxruntime releases (each in its own venv)
+#   make bench-kernels   every kernel against the limits of this CPU, into out/
+#   make deepsparse-env  DeepSparse in .cache/, for fanin bench layer --engines dense,condensed,deepsparse
 #   make sanitize  op and kernel tests under AddressSanitizer and UBSan
 
 PYTHON ?= python3
@@ -11,7 +13,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NATIVE_SOURCES := CMakeLists.txt $(shell find ort_ops/csrc -type f)
 
-.PHONY: help env demo test lint format pytest matrix sanitize bench-layer clean
+.PHONY: help env demo test lint format pytest matrix sanitize bench-layer bench-kernels \
+  deepsparse-env clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -55,6 +58,24 @@ sanitize: env
 
 bench-layer: env
 	$(BIN)/fanin bench layer --out out/bench-layer
+
+bench-kernels: env
+	$(BIN)/fanin bench kernels --out out/bench-kernels
+	$(BIN)/fanin bench kernels --scaling --out out/bench-scaling
+
+# DeepSparse wants an older Python, NumPy and onnx than fanin: its own environment. Its licence, the
+# Neural Magic DeepSparse Community License, allows no production use; comparing is what it is for.
+DEEPSPARSE := .cache/deepsparse-venv
+DEEPSPARSE_PYTHON ?= python3.11
+
+deepsparse-env: $(DEEPSPARSE)/.ready
+
+$(DEEPSPARSE)/.ready:
+	$(DEEPSPARSE_PYTHON) -c 'import sys; sys.exit(sys.version_info >= (3, 12) and "DeepSparse needs Python 3.11 or older; set DEEPSPARSE_PYTHON=")'
+	$(DEEPSPARSE_PYTHON) -m venv $(DEEPSPARSE)
+	$(DEEPSPARSE)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  deepsparse==1.8.0 'numpy<2' 'protobuf<4' onnx==1.14.1
+	touch $@
 
 clean:
 	rm -rf build out .cache $(VENV)

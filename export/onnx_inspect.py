@@ -66,18 +66,9 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
 
     """
     path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist or is not a file")
-    try:
-        model = onnx.load(path)
-    except DecodeError as error:
-        raise ExportError(f"{path} is not an ONNX model or is damaged") from error
-    except onnx.checker.ValidationError as error:
-        raise ExportError(f"{path}: its data file is missing or damaged: {error}") from error
-    if not model.HasField("graph"):
-        raise ExportError(f"{path} is not an ONNX model or is damaged")
+    model = _load(path)
     initializers = {tensor.name: tensor for tensor in model.graph.initializer}
-    nodes = [n for n in model.graph.node if (n.domain, n.op_type) == (DOMAIN, CONDENSED_GEMM)]
+    nodes = _condensed_nodes(model)
     carried = {(function.domain, function.name) for function in model.functions}
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     return Inspection(
@@ -89,8 +80,43 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     )
 
 
-def _layer(path: Path, node: NodeProto, initializers: dict[str, TensorProto]) -> LayerReport:
-    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+def condensed_weights(path: str | os.PathLike[str]) -> dict[str, CondensedWeight]:
+    """Read the weights of the condensed nodes of an ONNX file, by node name.
+
+    Raises:
+        FileNotFoundError, ExportError: as :func:`inspect` does.
+
+    """
+    path = Path(path)
+    model = _load(path)
+    initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+    return {node.name: _weight(path, node, initializers) for node in _condensed_nodes(model)}
+
+
+def _load(path: Path) -> onnx.ModelProto:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist or is not a file")
+    try:
+        model = onnx.load(path)
+    except DecodeError as error:
+        raise ExportError(f"{path} is not an ONNX model or is damaged") from error
+    except onnx.checker.ValidationError as error:
+        raise ExportError(f"{path}: its data file is missing or damaged: {error}") from error
+    if not model.HasField("graph"):
+        raise ExportError(f"{path} is not an ONNX model or is damaged")
+    return model
+
+
+def _condensed_nodes(model: onnx.ModelProto) -> list[NodeProto]:
+    return [n for n in model.graph.node if (n.domain, n.op_type) == (DOMAIN, CONDENSED_GEMM)]
+
+
+def _attributes(node: NodeProto) -> dict:
+    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
+
+
+def _weight(path: Path, node: NodeProto, initializers: dict[str, TensorProto]) -> CondensedWeight:
+    attributes = _attributes(node)
     inputs = dict(zip(INPUTS_GEMM, node.input, strict=False))
     try:
         arrays = {
@@ -103,9 +129,13 @@ def _layer(path: Path, node: NodeProto, initializers: dict[str, TensorProto]) ->
             f"{path}: node {node.name!r}: {error} is missing or not a constant of the model"
         ) from error
     try:
-        weight = CondensedWeight(**arrays, **sizes)
+        return CondensedWeight(**arrays, **sizes)
     except ValueError as error:
         raise ExportError(f"{path}: node {node.name!r}: {error}") from error
+
+
+def _layer(path: Path, node: NodeProto, initializers: dict[str, TensorProto]) -> LayerReport:
+    weight = _weight(path, node, initializers)
     return LayerReport(
         name=node.name,
         kind=node.op_type,
@@ -118,7 +148,7 @@ def _layer(path: Path, node: NodeProto, initializers: dict[str, TensorProto]) ->
         bytes_dense=4 * weight.out_features * (weight.in_features + 1),
         bytes_condensed=weight.nbytes,
         decision="condensed",
-        reason=_clip(attributes),
+        reason=_clip(_attributes(node)),
     )
 
 

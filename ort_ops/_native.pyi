@@ -89,10 +89,12 @@ class PackedGemm:
         clip_min: float = ...,
         clip_max: float = ...,
         threads: int = 1,
+        out: npt.NDArray[_T] | None = None,
     ) -> npt.NDArray[_T]:
         """y[batch, out_features] = clip(bias + sums + residual), for x[batch, in_features].
 
         Sums are float32 in either type of x; float16 results are rounded once, at the end.
+        Returns ``out`` when it is given, else a new array.
         """
     def info(self) -> list[PackedInfo]: ...
     def holds(
@@ -136,3 +138,12 @@ def supported_isas() -> list[str]:
 
 def select_isa() -> str:
     """Return what FANIN_ISA asks for, else the best; ValueError for one that the CPU lacks."""
+
+def clock_hertz() -> float:
+    """Measure the cycles per second of this core, by a chain of dependent additions."""
+
+def peak_macs_per_second() -> float:
+    """Measure the float32 multiply-adds per second of this core with its widest vectors."""
+
+def read_once(buffer: npt.NDArray[np.generic]) -> int:
+    """Read all of a contiguous buffer with the widest vectors; returns the OR of what it holds."""

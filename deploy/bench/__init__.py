@@ -3,16 +3,20 @@
 ``docs/benchmarks.md`` says how the numbers are made and what they do not contain.
 """
 
+from .kernels import BenchKernelsSpec, KernelsResult, bench_kernels
 from .layer import BenchLayerSpec, bench_layer
 from .model import BenchModelSpec, bench_model
 from .requirements import RequirementError
 from .result import Result
 
 __all__ = [
+    "BenchKernelsSpec",
     "BenchLayerSpec",
     "BenchModelSpec",
+    "KernelsResult",
     "RequirementError",
     "Result",
+    "bench_kernels",
     "bench_layer",
     "bench_model",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -23,6 +23,9 @@ class Engine(Protocol):
     """How the work is expressed to it, such as ``Gemm(transB=1)``."""
     threads: int
     """In force after ``prepare``, not just asked for."""
+    call_seconds: float | None
+    """After ``prepare``: what a call costs besides the layer. None for ONNX Runtime, whose null
+    session is timed in the rounds."""
 
     def prepare(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Load, pack and allocate everything, so that ``run`` only computes.
@@ -38,6 +41,44 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free everything. Called once, also after a failed ``prepare``."""
+
+
+@runtime_checkable
+class SelfTimedEngine(Engine, Protocol):
+    """An engine in another process, which times its own runs: switching to it is in no figure."""
+
+    def time_runs(self, lead_in: float, count: int) -> Sequence[int]:
+        """Run untimed for ``lead_in`` seconds, then time ``count`` runs; returns nanoseconds."""
+
+
+class AbsentEngine:
+    """Stands for an engine that cannot be had here; it is excluded with the reason."""
+
+    version = form = ""
+    threads = 0
+    call_seconds = None
+
+    def __init__(self, name: str, reason: str):
+        self.name = name
+        self._reason = reason
+
+    def prepare(self, inputs: Mapping[str, np.ndarray]) -> NoReturn:  # noqa: ARG002
+        """Raise the reason."""
+        raise AbsentEngineError(self._reason)
+
+    def run(self) -> None:
+        """Never called, since ``prepare`` fails."""
+
+    def output(self) -> Sequence[np.ndarray]:
+        """Never called, since ``prepare`` fails."""
+        return []
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+class AbsentEngineError(Exception):
+    """An engine that was asked for is not installed."""
 
 
 def aligned_copy(array: np.ndarray, alignment: int = 64) -> np.ndarray:

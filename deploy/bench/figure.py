@@ -56,13 +56,19 @@ def _panels(result: Result) -> list[tuple[str, list[_Place]]]:
         (
             f"batch {batch}",
             [
-                (f"{100 * (case.sparsity or 0):.4g} %", _spreads(case))
+                (_label(case, result), _spreads(case))
                 for case in result.cases
                 if case.batch == batch
             ],
         )
         for batch in dict.fromkeys(case.batch for case in result.cases)
     ]
+
+
+def _label(case: Case, result: Result) -> str:
+    sparsity = f"{100 * (case.sparsity or 0):.4g} %"
+    several = len({one.facts.get("mask") for one in result.cases}) > 1
+    return f"{sparsity}\n{case.facts['mask']}" if several else sparsity
 
 
 def _spreads(case: Case) -> dict[str, Spread]:

@@ -1,45 +1,61 @@
-"""One layer, dense against condensed: sparsity x batch."""
+"""One layer, dense against condensed and other runtimes: mask x sparsity x batch."""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
+from ...export.condensed import CondensedWeight
 from .engine import Engine
 from .machine import describe_machine, load_average
-from .measure import Timing, measure
+from .masks import MASKS, made_up_layer
+from .measure import Progress, Timing, measure
 from .null_model import save_null_model
 from .ort_engine import OrtEngine
+from .peers import csr_engines, deepsparse_engines
 from .problem import Problem, Sample
 from .requirements import require
 from .result import Case, Result, make_case, threads_text
+from .trained_layer import TrainedLayer
 
-ENGINES = ("dense", "condensed", "fallback")
+ENGINES = ("dense", "condensed", "fallback", "deepsparse", "torch-csr", "scipy-csr")
+
+TRAINED = "trained"
+"""The mask of a spec's trained layer."""
+
+DEEPSPARSE_PYTHON = Path(".cache/deepsparse-venv/bin/python")
+"""Where ``make deepsparse-env`` puts it, in the working directory."""
+
+_FAMILIES = {"DeepSparse": ("deepsparse",), "CSR": ("torch-csr", "scipy-csr")}
 
 # Of float32 sums against float64 ones, relative to the largest output.
 _TOLERANCE = 1e-5
 
-Progress = Callable[[str, float], None]
-
 
 @dataclass(frozen=True)
 class BenchLayerSpec:
-    """A layer of random constant fan-in weights at several sparsities and batch sizes.
+    """A layer of made-up constant fan-in weights at several sparsities and batch sizes.
 
     ``sparsities`` are the shares of zeros in the whole weight, ablated neurons included;
     ``ablated`` is the share of output neurons without any weight. Each active neuron gets
     round((1 - sparsity) * in_features * out_features / active) weights at random columns.
 
+    ``masks``: see MASKS. ``trained`` is a layer to measure beside made-up ones of its sizes, under
+    the mask ``trained``; then the sizes, sparsity and ablation must be its own: make such a spec
+    with ``of_trained``.
+
     ``engines``: ``dense`` is ONNX Runtime's Gemm on the scattered weight and the baseline,
-    ``condensed`` is fanin's op, ``fallback`` the same file without the op library. ``turn`` is in
-    seconds (see Timing).
+    ``condensed`` is fanin's op, ``fallback`` the same file without the op library; ``deepsparse``
+    (all graph forms, run by ``deepsparse_python``), ``torch-csr`` and ``scipy-csr`` are other
+    runtimes. ``turn`` is in seconds (see Timing).
     """
 
     in_features: int = 3072
@@ -52,8 +68,28 @@ class BenchLayerSpec:
     turn: float = Timing.turn
     seed: int = 0
     engines: tuple[str, ...] = ("dense", "condensed")
+    masks: tuple[str, ...] = MASKS[:1]
+    trained: TrainedLayer | None = None
+    deepsparse_python: Path = DEEPSPARSE_PYTHON
+
+    @classmethod
+    def of_trained(cls, layer: TrainedLayer, masks: tuple[str, ...] = (), **others: Any) -> Self:
+        """Make the spec of a trained layer, and of made-up ones of its sizes with ``masks``."""
+        weight = layer.weight
+        return cls(
+            weight.in_features,
+            weight.out_features,
+            (1 - weight.density,),
+            ablated=1 - weight.active / weight.out_features,
+            masks=(*masks, TRAINED),
+            trained=layer,
+            **others,
+        )
 
     def __post_init__(self):
+        known = (*MASKS, TRAINED) if self.trained else MASKS
+        if not self.masks or not set(self.masks) <= set(known) or _repeats(self.masks):
+            raise ValueError(f"masks are {self.masks}; there are {', '.join(known)}, each once")
         for name in ("in_features", "out_features"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
@@ -64,7 +100,7 @@ class BenchLayerSpec:
         unknown = set(self.engines) - set(ENGINES)
         if unknown:
             raise ValueError(f"unknown engines {sorted(unknown)}; there are {', '.join(ENGINES)}")
-        if self.engines[:1] != ("dense",) or len(set(self.engines)) < len(self.engines):
+        if self.engines[:1] != ("dense",) or _repeats(self.engines):
             raise ValueError(f"engines are {self.engines}; dense comes first, and each one once")
         if not self.sparsities:
             raise ValueError("no sparsities given")
@@ -76,6 +112,11 @@ class BenchLayerSpec:
                     f"sparsity {sparsity} with {self.ablated:.0%} of the neurons ablated would "
                     f"give each other one {self.fan_in(sparsity)} of {self.in_features} inputs"
                 )
+        if self.trained and (self.in_features, self.out_features) != (
+            self.trained.weight.in_features,
+            self.trained.weight.out_features,
+        ):
+            raise ValueError("the spec has other sizes than its trained layer; use of_trained")
         self.timing()
 
     def timing(self) -> Timing:
@@ -91,6 +132,21 @@ class BenchLayerSpec:
         """Weights of each active neuron."""
         return round((1 - sparsity) * self.in_features * self.out_features / self.active)
 
+    def weight(self, mask: str, sparsity: float) -> CondensedWeight:
+        """Make the layer; the seed decides it."""
+        if mask == TRAINED:
+            return self.trained.weight
+        rng = np.random.default_rng([self.seed, round(sparsity * 1e6), MASKS.index(mask)])
+        return made_up_layer(
+            mask, rng, self.in_features, self.out_features, self.active, self.fan_in(sparsity)
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for the result file: the layer by its names, no paths."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        del fields["deepsparse_python"], fields["trained"]
+        return {**fields, "trained": self.trained.title} if self.trained else fields
+
 
 def bench_layer(spec: BenchLayerSpec, *, progress: Progress | None = None) -> Result:
     """Measure the layer of ``spec``; ``progress`` is told each case's title and the share done.
@@ -101,19 +157,22 @@ def bench_layer(spec: BenchLayerSpec, *, progress: Progress | None = None) -> Re
     created, started = datetime.now(UTC), time.perf_counter()
     machine = describe_machine()
     cases: list[Case] = []
-    settings = [(sparsity, batch) for sparsity in spec.sparsities for batch in spec.batches]
+    settings = list(itertools.product(spec.sparsities, spec.masks, spec.batches))
     with tempfile.TemporaryDirectory(prefix="fanin-bench-") as folder:
-        for sparsity, batch in settings:
-            title = f"{100 * sparsity:.4g} % sparse, batch {batch}"
+        for sparsity, mask, batch in settings:
+            label = "" if spec.masks == MASKS[:1] else f" {mask}"
+            title = f"{100 * sparsity:.4g} % sparse{label}, batch {batch}"
             if progress:
                 progress(title, len(cases) / len(settings))
-            cases.append(_measure_case(spec, sparsity, batch, title, Path(folder)))
+            weight = spec.weight(mask, sparsity)
+            facts = {"mask": mask}
+            cases.append(_measure_case(spec, weight, facts, sparsity, batch, title, Path(folder)))
     return Result(
         kind="layer",
         title=f"Layer {spec.in_features} → {spec.out_features}, {threads_text(spec.threads)}",
         created=created.isoformat(timespec="seconds"),
         seconds=time.perf_counter() - started,
-        spec=asdict(spec),
+        spec=spec.to_dict(),
         timing=spec.timing(),
         machine=machine,
         load_average_after=load_average(),
@@ -121,63 +180,70 @@ def bench_layer(spec: BenchLayerSpec, *, progress: Progress | None = None) -> Re
     )
 
 
-def random_weight(spec: BenchLayerSpec, sparsity: float) -> tuple[np.ndarray, np.ndarray]:
-    """Weight [out_features, in_features] and bias [out_features], float32, of the spec's seed."""
-    rng = np.random.default_rng([spec.seed, round(sparsity * 1e6)])
-    fan_in = spec.fan_in(sparsity)
-    weight = np.zeros((spec.out_features, spec.in_features), np.float32)
-    for row in rng.permutation(spec.out_features)[: spec.active]:
-        columns = rng.choice(spec.in_features, fan_in, replace=False)
-        weight[row, columns] = rng.standard_normal(fan_in, np.float32) / np.sqrt(fan_in)
-    return weight, rng.standard_normal(spec.out_features, np.float32)
-
-
 def _measure_case(
-    spec: BenchLayerSpec, sparsity: float, batch: int, title: str, folder: Path
+    spec: BenchLayerSpec,
+    weight: CondensedWeight,
+    facts: dict[str, Any],
+    sparsity: float,
+    batch: int,
+    title: str,
+    folder: Path,
 ) -> Case:
-    weight, bias = random_weight(spec, sparsity)
-    engines, null, facts = _engines(spec, weight, bias, batch, folder)
-    facts = {"fan_in": spec.fan_in(sparsity), "active": spec.active, **facts}
-    problem = Problem(
-        *(_sample(spec, weight, bias, batch, seed) for seed in (1, 2)), tolerance=_TOLERANCE
-    )
+    engines, null = _engines(spec, weight, batch, folder)
+    facts = {
+        **facts,
+        "fan_in": weight.fan_in,
+        "active": weight.active,
+        "sparsity_achieved": 1 - weight.density,
+        "dense_bytes": 4 * weight.out_features * (weight.in_features + 1),
+        "condensed_bytes": weight.nbytes,
+        **packing(weight, batch),
+    }
+    samples = (_sample(spec, weight, batch, seed) for seed in (1, 2))
+    problem = Problem(*samples, tolerance=_TOLERANCE)
     measured, measured_null = measure(engines, problem, spec.timing(), null=null)
-    return make_case(title, batch, sparsity, facts, measured, measured_null)
+    families = {
+        family: [one.name for one in measured if one.name.startswith(prefixes)]
+        for family, prefixes in _FAMILIES.items()
+    }
+    return make_case(title, batch, sparsity, facts, measured, measured_null, families)
 
 
 def _engines(
-    spec: BenchLayerSpec, weight: np.ndarray, bias: np.ndarray, batch: int, folder: Path
-) -> tuple[list[Engine], Engine, dict[str, Any]]:
+    spec: BenchLayerSpec, weight: CondensedWeight, batch: int, folder: Path
+) -> tuple[list[Engine], Engine]:
     import onnx
 
-    from ...export.condensed import CondensedWeight
     from ...export.onnx_op import condensed_layer_model, dense_layer_model
 
-    condensed = CondensedWeight.from_dense(weight, bias)
     paths = {name: folder / f"{name}.onnx" for name in ("dense", "condensed", "null")}
-    onnx.save(dense_layer_model(condensed, batch), paths["dense"])
-    onnx.save(condensed_layer_model(condensed, batch), paths["condensed"])
+    onnx.save(dense_layer_model(weight, batch), paths["dense"])
+    onnx.save(condensed_layer_model(weight, batch), paths["condensed"])
     null_form = save_null_model(paths["null"], batch, spec.in_features, spec.out_features)
-
-    def engine(name: str, form: str, file: str, library: bool) -> Engine:
-        return OrtEngine(name, form, paths[file], spec.threads, library=library)
-
-    every = {
-        "dense": engine("dense", "Gemm on the scattered weight", "dense", False),
-        "condensed": engine("condensed", "ai.fanin::CondensedGemm", "condensed", True),
-        "fallback": engine("fallback", "CondensedGemm's function, no library", "condensed", False),
+    runtime = {
+        "dense": ("Gemm on the scattered weight", "dense", False),
+        "condensed": ("ai.fanin::CondensedGemm", "condensed", True),
+        "fallback": ("CondensedGemm's function, no library", "condensed", False),
     }
-    facts = {
-        "sparsity_achieved": 1 - condensed.density,
-        "dense_bytes": weight.nbytes + bias.nbytes,
-        "condensed_bytes": condensed.nbytes,
-        "kernel": kernel_of(condensed, batch),
-    }
-    return [every[name] for name in spec.engines], engine("null", null_form, "null", False), facts
+    engines: list[Engine] = []
+    for name in spec.engines:
+        if name in runtime:
+            form, file, library = runtime[name]
+            engines.append(OrtEngine(name, form, paths[file], spec.threads, library=library))
+        elif name == "deepsparse":
+            python = spec.deepsparse_python
+            engines += deepsparse_engines(weight, batch, spec.threads, folder, python)
+        else:
+            engines += csr_engines(name, weight, batch, spec.threads, folder)
+    return engines, OrtEngine("null", null_form, paths["null"], spec.threads, library=False)
 
 
-def kernel_of(weight: Any, batch: int) -> str:
-    """Name of the kernel that a CondensedWeight gets for this batch size, by the dispatch table."""
+def packing(weight: CondensedWeight, batch: int) -> dict[str, Any]:
+    """Kernel that the dispatch table has for this layer and batch, and what packing does to it.
+
+    ``padding`` is stored lanes over true weights, ``remainder`` the share of the weights outside
+    the vector layout.
+    """
     from ...ort_ops import _native
 
     packed = _native.PackedGemm(
@@ -190,14 +256,21 @@ def kernel_of(weight: Any, batch: int) -> str:
         min_batch=batch,
         max_batch=batch,
     )
-    return ", ".join(info.kernel for info in packed.info())
+    (info,) = packed.info()
+    return {
+        "kernel": info.kernel,
+        "packed_bytes": info.bytes,
+        "padding": info.padding,
+        "remainder": info.remainder,
+    }
 
 
-def _sample(
-    spec: BenchLayerSpec, weight: np.ndarray, bias: np.ndarray, batch: int, seed: int
-) -> Sample:
-    x = np.random.default_rng([spec.seed, seed]).standard_normal(
-        (batch, spec.in_features), np.float32
-    )
-    y = x.astype(np.float64) @ weight.T.astype(np.float64) + bias
+def _sample(spec: BenchLayerSpec, weight: CondensedWeight, batch: int, seed: int) -> Sample:
+    shape = (batch, spec.in_features)
+    x = np.random.default_rng([spec.seed, seed]).standard_normal(shape, np.float32)
+    y = x.astype(np.float64) @ weight.to_dense().T.astype(np.float64) + weight.bias
     return Sample({"x": x}, [y])
+
+
+def _repeats(names: tuple[str, ...]) -> bool:
+    return len(set(names)) < len(names)

@@ -17,10 +17,13 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from ..cpus import MAX_THREADS
-from .engine import Engine
+from .engine import Engine, SelfTimedEngine
 from .problem import Problem, Sample
 
 Clock = Callable[[], int]
+
+Progress = Callable[[str, float], None]
+"""Is told what is measured next, and the share done."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,7 @@ class Measurement:
     first_run_seconds: float | None = None
     warmup: Warmup | None = None
     repeats: int | None = None
+    call_seconds: float | None = None
     rounds_seconds: list[float] = field(default_factory=list)
     error_before: float | None = None
     error_after: float | None = None
@@ -173,9 +177,10 @@ class _Runner:
         engine.prepare(self.problem.inputs)
         result.load_seconds = (self.clock() - start) / 1e9
         result.version, result.threads = engine.version, engine.threads
+        result.call_seconds = engine.call_seconds
         if engine.threads != self.timing.threads:
             raise UnfairError(f"runs with {engine.threads} threads, not {self.timing.threads}")
-        result.first_run_seconds = self._timed_run() / 1e9
+        result.first_run_seconds = self._timed_runs(1)[0] / 1e9
         result.error_before = self._error(self.problem.timed)
 
     def warm_up(self) -> None:
@@ -194,14 +199,7 @@ class _Runner:
         self.result.repeats = max(timing.min_repeats, math.ceil(timing.turn / per_run))
 
     def turn(self) -> None:
-        self._runs_for(self.timing.lead_in)
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            times = [self._timed_run() for _ in range(self.result.repeats or 0)]
-        finally:
-            if collecting:
-                gc.enable()
+        times = self._timed_runs(self.result.repeats or 0, self.timing.lead_in)
         self.result.rounds_seconds.append(median(times) / 1e9)
 
     def check_after(self) -> None:
@@ -216,6 +214,20 @@ class _Runner:
         if stale is not None and fresh is not None:
             self.result.error_after = max(stale, fresh)
 
+    def _timed_runs(self, count: int, lead_in: float = 0.0) -> list[int]:
+        """Time ``count`` runs, after untimed ones for ``lead_in`` seconds; nanoseconds."""
+        if isinstance(self.engine, SelfTimedEngine):
+            return list(self.engine.time_runs(lead_in, count))
+        if lead_in:
+            self._runs_for(lead_in)
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return [self._timed_run() for _ in range(count)]
+        finally:
+            if collecting:
+                gc.enable()
+
     def _timed_run(self) -> int:
         start = self.clock()
         self.engine.run()
@@ -224,9 +236,11 @@ class _Runner:
     def _runs_for(self, seconds: float) -> list[int]:
         """Time at least one run, and as many as fit into ``seconds``."""
         end = self.clock() + round(seconds * 1e9)
-        times = [self._timed_run()]
-        while self.clock() < end:
-            times.append(self._timed_run())
+        times = self._timed_runs(1)
+        while (left := end - self.clock()) > 0:
+            # Another process is asked for as many as should fit, since every question takes time.
+            remote = isinstance(self.engine, SelfTimedEngine)
+            times += self._timed_runs(max(1, left // max(1, min(times))) if remote else 1)
         return times
 
     def _error(self, sample: Sample) -> float | None:

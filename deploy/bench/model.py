@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,12 +14,10 @@ from ..errors import SessionError
 from ..model_file import ModelFile, ModelFileError, read_model_file
 from ..session import open_session
 from .machine import describe_machine, load_average
-from .measure import Timing, measure
+from .measure import Progress, Timing, measure
 from .ort_engine import OrtEngine
 from .problem import Problem, Sample
 from .result import Case, Result, make_case, threads_text
-
-Progress = Callable[[str, float], None]
 
 _DOMAIN = "ai.fanin"
 

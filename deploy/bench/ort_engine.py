@@ -31,6 +31,8 @@ class OrtEngine:
     session has the same options and stock operators only.
     """
 
+    call_seconds = None  # of a session, see null_model
+
     def __init__(self, name: str, form: str, path: Path, threads: int, *, library: bool):
         self.name = name
         self.form = form

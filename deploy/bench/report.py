@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -15,22 +15,32 @@ from .requirements import require
 from .result import Case, Result, threads_text
 from .statistics import Comparison, Spread
 
+if TYPE_CHECKING:
+    from .kernels import KernelsResult
+
 
 def save_report(result: Result, folder: Path) -> list[Path]:
     """See Result.save."""
     from .figure import draw
 
+    def picture(file: IO[bytes]) -> None:
+        draw(result, file)
+
+    return write_report(folder, result.to_dict(), markdown(result), picture)
+
+
+def write_report(
+    folder: Path, data: dict[str, Any], text: str, picture: Callable[[IO[bytes]], None]
+) -> list[Path]:
+    """Write results.json, results.md and results.png into ``folder``; returns their paths."""
     require("matplotlib", "the benchmark draws its figure with it")
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(result.to_dict(), indent=1, allow_nan=False) + "\n"
-    written = []
-    for name, write in (
-        ("results.json", lambda file: file.write(text.encode())),
-        ("results.md", lambda file: file.write(markdown(result).encode())),
-        ("results.png", lambda file: draw(result, file)),
-    ):
-        written.append(_replace(folder / name, write))
-    return written
+    json_text = json.dumps(data, indent=1, allow_nan=False) + "\n"
+    return [
+        _replace(folder / "results.json", lambda file: file.write(json_text.encode())),
+        _replace(folder / "results.md", lambda file: file.write(text.encode())),
+        _replace(folder / "results.png", picture),
+    ]
 
 
 def result_table(result: Result) -> Table:
@@ -38,7 +48,7 @@ def result_table(result: Result) -> Table:
     shown = [at for at in _columns(result) if HEADINGS[at] not in ("first run", "error")]
     table = Table(title=result.title, caption=_conditions(result))
     for at in shown:
-        table.add_column(HEADINGS[at], justify="left" if at < 2 else "right")
+        _add_column(table, HEADINGS[at], at)
     for number, case in enumerate(result.cases):
         if number:
             table.add_section()
@@ -47,16 +57,43 @@ def result_table(result: Result) -> Table:
     return table
 
 
+def rivals_table(result: Result) -> Table | None:
+    """Lay out the best of each other runtime's forms against condensed; None without any."""
+    rows = _rival_rows(result)
+    if not rows:
+        return None
+    table = Table(title="condensed against the best form of other runtimes")
+    for at, heading in enumerate(RIVAL_HEADINGS):
+        _add_column(table, heading, at)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _add_column(table: Table, heading: str, at: int) -> None:
+    """Add a column; engines' names, in the second, are neither cut nor broken."""
+    justify = "left" if at < 2 else "right"
+    table.add_column(heading, justify=justify, no_wrap=at == 1, overflow="fold")
+
+
 def result_notes(result: Result) -> list[str]:
     """List what qualifies the numbers: a busy machine, engines left out, ratios not given."""
-    notes = []
-    load, cpus = result.machine["load_average"], result.machine["cpus"]
-    if load and load[0] > 0.5 * cpus:
-        notes.append(
-            f"other work ran on this machine (load average {load[0]:.1f} on {cpus} CPUs at the "
-            "start): times are too long and ratios uncertain"
-        )
-    return notes + [note for case in result.cases for note in _notes(case)]
+    notes = busy_note(result.machine)
+    absent = _absent(result)
+    notes += [f"{name} is excluded ({reason})" for name, reason in absent]
+    notes += [note for case in result.cases for note in _notes(case, absent)]
+    return notes + _mask_notes(result)
+
+
+def busy_note(machine: dict[str, Any]) -> list[str]:
+    """Say that the machine had other work, if so."""
+    load, cpus = machine["load_average"], machine["cpus"]
+    if not load or load[0] <= 0.5 * cpus:
+        return []
+    return [
+        f"other work ran on this machine (load average {load[0]:.1f} on {cpus} CPUs at the "
+        "start): times are too long and ratios uncertain"
+    ]
 
 
 def markdown(result: Result) -> str:
@@ -73,6 +110,16 @@ def markdown(result: Result) -> str:
     for case in result.cases:
         for row in _rows(case, time=_median_and_range):
             lines.append("| " + " | ".join(row[at] for at in shown) + " |")
+    rivals = _rival_rows(result)
+    if rivals:
+        lines += [
+            "",
+            "## Condensed against the best form of other runtimes",
+            "",
+            "| " + " | ".join(RIVAL_HEADINGS) + " |",
+            "|" + "---|" * 2 + "---:|" * (len(RIVAL_HEADINGS) - 2),
+            *("| " + " | ".join(row) + " |" for row in rivals),
+        ]
     notes = result_notes(result)
     if notes:
         lines += ["", "Notes:", "", *(f"- {note}" for note in notes)]
@@ -81,13 +128,16 @@ def markdown(result: Result) -> str:
         "Times are medians over the rounds of each round's median run, with the range over the "
         "rounds in brackets. Speed-ups are ratios of times taken in the same round: median "
         "[min–max]. *run* is the whole session.run through an IOBinding; *op*, where given, is "
-        "that less a null session with the same inputs and outputs. *error* is the largest "
-        "difference from the reference, relative to the largest output.",
+        "that less a null session with the same inputs and outputs. Other runtimes run in "
+        "processes of their own, timed there: *run* is a whole call, *op* is that less the call of "
+        "a layer too small to matter. *error* is the largest difference from the reference, "
+        "relative to the largest output.",
         "",
         "## Conditions",
         "",
     ]
-    lines += [f"- {key}: {_plain(value)}" for key, value in _flat_conditions(result)]
+    lines += [f"- {line}" for line in conditions(result)]
+    lines += ["", "## Engines", "", *(f"- {line}" for line in _engine_lines(result))]
     lines += ["", "## Cases", ""]
     for case in result.cases:
         facts = ", ".join(f"{key} {_plain(value)}" for key, value in case.facts.items())
@@ -95,6 +145,7 @@ def markdown(result: Result) -> str:
     return "\n".join(lines) + "\n"
 
 
+RIVAL_HEADINGS = ("case", "best form", "run", "op", "run speed-up", "op speed-up")
 HEADINGS = ("case", "engine", "run", "op", "run speed-up", "op speed-up", "first run", "error")
 
 
@@ -119,16 +170,51 @@ def _rows(case: Case, time: Callable[[Spread | None], str]) -> list[list[str]]:
                 time(engine.run),
                 time(engine.op),
                 *_speedups(by_name.get(engine.name)),
-                _seconds(engine.first_run_seconds),
+                seconds_text(engine.first_run_seconds),
                 "" if engine.error_after is None else f"{engine.error_after:.0e}",
             ]
         )
     return rows
 
 
-def _notes(case: Case) -> list[str]:
+def _rival_rows(result: Result) -> list[list[str]]:
+    rows = []
+    for case in result.cases:
+        for rival in case.rivals:
+            best = case.engine(rival.comparison.baseline)
+            name = f"{best.name} (of {len(rival.forms)})"
+            times = [_median(best.run), _median(best.op)]
+            rows.append([case.title, name, *times, *_speedups(rival.comparison)])
+    return rows
+
+
+def _engine_lines(result: Result) -> list[str]:
+    """Say once what each engine is; the call is the median over the cases."""
+    lines, calls = {}, {}
+    for case in result.cases:
+        for engine in (*case.engines, *([case.null] if case.null else [])):
+            if engine.version:
+                text = f"{engine.name}: {engine.version}, {engine.form}"
+                lines[engine.name] = f"{text}, {threads_text(engine.threads)}"
+            if engine.call_seconds is not None:
+                calls.setdefault(engine.name, []).append(engine.call_seconds)
+    for name, seconds in calls.items():
+        lines[name] += f", a call without a layer {seconds_text(Spread.of(seconds).median)}"
+    return list(lines.values())
+
+
+def _absent(result: Result) -> list[tuple[str, str]]:
+    """Engines that every one of several cases lacks for the same reason: worth one note."""
+    sets = [{(one.name, one.excluded) for one in case.engines} for case in result.cases]
+    everywhere = set.intersection(*sets) if len(sets) > 1 else set()
+    return sorted((name, reason) for name, reason in everywhere if reason is not None)
+
+
+def _notes(case: Case, absent: list[tuple[str, str]]) -> list[str]:
     notes = []
     for engine in (*case.engines, *([case.null] if case.null else [])):
+        if (engine.name, engine.excluded) in absent:
+            continue
         if engine.excluded is not None:
             notes.append(f"{case.title}: {engine.name} is excluded ({engine.excluded})")
         elif engine.warmup is not None and not engine.warmup.steady:
@@ -140,6 +226,35 @@ def _notes(case: Case) -> list[str]:
         if one.op_ratio is None and case.null is not None:
             notes.append(f"{case.title}: no op speed-up of {one.engine}, since {one.op_note}")
     return notes
+
+
+def _mask_notes(result: Result) -> list[str]:
+    """Compare what packing does to other masks, and their speed-up, with the random mask's."""
+    random = {
+        (case.sparsity, case.batch): case
+        for case in result.cases
+        if case.facts.get("mask") == "random"
+    }
+    notes = []
+    for case in result.cases:
+        base = random.get((case.sparsity, case.batch))
+        if base is None or case is base:
+            continue
+        text = f"{case.title}: padding {case.facts['padding']:.2f}"
+        text += f" (random {base.facts['padding']:.2f})"
+        ratios = [_op_or_run(one) for one in (case, base)]
+        if all(ratios):
+            text += f", speed-up {ratios[0] / ratios[1]:.2f} of the random mask's"
+        notes.append(text)
+    return notes
+
+
+def _op_or_run(case: Case) -> float | None:
+    """Median speed-up of condensed: of the op, where it is given."""
+    for one in case.comparisons:
+        if one.engine == "condensed":
+            return (one.op_ratio or one.run_ratio).median
+    return None
 
 
 def _speedups(comparison: Comparison | None) -> list[str]:
@@ -154,7 +269,7 @@ def _ratio(spread: Spread) -> str:
 
 
 def _median(spread: Spread | None) -> str:
-    return _seconds(spread.median) if spread else ""
+    return seconds_text(spread.median) if spread else ""
 
 
 def _median_and_range(spread: Spread | None) -> str:
@@ -165,7 +280,8 @@ def _median_and_range(spread: Spread | None) -> str:
     return f"{_short(spread.median * factor)} {unit} [{_short(low)}–{_short(high)}]"
 
 
-def _seconds(seconds: float | None) -> str:
+def seconds_text(seconds: float | None) -> str:
+    """Write a time with its unit; nothing for None."""
     if seconds is None:
         return ""
     unit, factor = _unit(seconds)
@@ -199,13 +315,15 @@ def _conditions(result: Result) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _flat_conditions(result: Result) -> list[tuple[str, object]]:
+def conditions(result: Result | KernelsResult) -> list[str]:
+    """Write the machine, the spec and the timing, a line each."""
     kernels = result.machine["kernels"]
     flat = [(key, value) for key, value in result.machine.items() if key != "kernels"]
     flat += [("ISAs", kernels["isas"]), ("ISA in force", kernels["isa_in_force"])]
     flat += [("spec", result.spec), ("timing", result.to_dict()["timing"])]
     flat += [("load average after", result.load_average_after)]
-    return [*flat, ("measured", f"{result.created}, {result.seconds:.0f} s")]
+    flat += [("measured", f"{result.created}, {result.seconds:.0f} s")]
+    return [f"{key}: {_plain(value)}" for key, value in flat]
 
 
 def _plain(value: object) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from .measure import Measurement, Timing, Warmup
-from .statistics import Comparison, Spread, compare
+from .statistics import Comparison, Series, Spread, compare
 
 SCHEMA_VERSION = 1
 
@@ -19,7 +19,8 @@ class EngineResult:
     """One engine in one case. Times are in seconds; ``excluded`` says why its times do not count.
 
     ``run`` spreads the whole run over the rounds, ``op`` the run less the null session of the same
-    round; both are None for an excluded engine, ``op`` also without a null session.
+    round, or less ``call_seconds`` for an engine that is not ONNX Runtime; both are None for an
+    excluded engine, ``op`` also without a null session.
     """
 
     name: str
@@ -36,6 +37,20 @@ class EngineResult:
     error_before: float | None
     error_after: float | None
     excluded: str | None
+    call_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Rival:
+    """How much faster the condensed engine is than the fastest of a family of other engines.
+
+    ``forms`` are all engines of the family that count; the one of least op time (of least run time
+    without null calls) is the ``comparison``'s baseline.
+    """
+
+    family: str
+    forms: tuple[str, ...]
+    comparison: Comparison
 
 
 @dataclass(frozen=True)
@@ -43,6 +58,7 @@ class Case:
     """One setting of a benchmark: the engines' times and what follows from them.
 
     ``facts`` are the numbers of the case that belong to no engine (fan-in, bytes, kernel).
+    ``comparisons`` are with the first engine, ``rivals`` with the best of each other family.
     """
 
     title: str
@@ -52,6 +68,7 @@ class Case:
     engines: tuple[EngineResult, ...]
     null: EngineResult | None
     comparisons: tuple[Comparison, ...]
+    rivals: tuple[Rival, ...] = ()
 
     def engine(self, name: str) -> EngineResult:
         """Return the engine of that name; KeyError when it took no part."""
@@ -103,25 +120,50 @@ def make_case(
     facts: dict[str, Any],
     measurements: Sequence[Measurement],
     null: Measurement | None,
+    families: Mapping[str, Sequence[str]] | None = None,
 ) -> Case:
-    """Make the case of these measurements; every engine is compared with the first one."""
-    usable_null = null if null is not None and null.excluded is None else None
-    null_times = usable_null.rounds_seconds if usable_null else None
-    base, *others = measurements
+    """Make the case of these measurements; every engine is compared with the first one.
+
+    ``families`` are the names of the engines of each family that ``condensed`` has for a rival.
+    """
+    base, *others = (_series(one, null) for one in measurements)
+    counts = {one.name for one in measurements if one.excluded is None}
     comparisons = tuple(
-        compare((base.name, base.rounds_seconds), (other.name, other.rounds_seconds), null_times)
-        for other in others
-        if base.excluded is None and other.excluded is None
+        compare(base, other) for other in others if base.name in counts and other.name in counts
+    )
+    series = {one.name: one for one in (base, *others) if one.name in counts}
+    rivals = tuple(
+        _rival(family, [series[name] for name in names if name in series], series["condensed"])
+        for family, names in (families or {}).items()
+        if "condensed" in series and not counts.isdisjoint(names)
     )
     return Case(
         title=title,
         batch=batch,
         sparsity=sparsity,
         facts=facts,
-        engines=tuple(_engine_result(one, null_times) for one in measurements),
+        engines=tuple(_engine_result(one, _series(one, null).null) for one in measurements),
         null=_engine_result(null, None) if null is not None else None,
         comparisons=comparisons,
+        rivals=rivals,
     )
+
+
+def _series(measured: Measurement, null: Measurement | None) -> Series:
+    """Give the engine its null calls: its own, else those of the null session if there is one."""
+    zeros = null.rounds_seconds if null is not None and null.excluded is None else None
+    if measured.call_seconds is not None:
+        zeros = [measured.call_seconds] * len(measured.rounds_seconds)
+    return Series(measured.name, measured.rounds_seconds, zeros)
+
+
+def _rival(family: str, forms: Sequence[Series], condensed: Series) -> Rival:
+    def typical(one: Series) -> float:
+        zeros = one.null or [0.0] * len(one.times)
+        return Spread.of([own - zero for own, zero in zip(one.times, zeros, strict=True)]).median
+
+    best = min(forms, key=typical)
+    return Rival(family, tuple(one.name for one in forms), compare(best, condensed))
 
 
 def _engine_result(measured: Measurement, null_times: Sequence[float] | None) -> EngineResult:
@@ -145,4 +187,5 @@ def _engine_result(measured: Measurement, null_times: Sequence[float] | None) ->
         error_before=measured.error_before,
         error_after=measured.error_after,
         excluded=measured.excluded,
+        call_seconds=measured.call_seconds,
     )

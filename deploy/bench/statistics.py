@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,9 +38,8 @@ class Spread:
 class Comparison:
     """How much faster one engine is than another: ratios of times taken in the same round.
 
-    ``run_ratio`` compares whole runs. ``op_ratio`` compares them less the null session of that
-    round; it is None where there is no such session or where the difference says nothing, and
-    ``op_note`` says why.
+    ``run_ratio`` compares whole runs. ``op_ratio`` compares them less the null call of each; it is
+    None where there is no such call or where the difference says nothing, and ``op_note`` says why.
     """
 
     baseline: str
@@ -49,30 +49,30 @@ class Comparison:
     op_note: str | None
 
 
-def compare(
-    baseline: tuple[str, Sequence[float]],
-    engine: tuple[str, Sequence[float]],
-    null: Sequence[float] | None,
-) -> Comparison:
-    """Speed-up of ``engine`` over ``baseline``: (name, seconds per round) each, same rounds."""
-    (base_name, base_times), (name, times) = baseline, engine
+class Series(NamedTuple):
+    """Seconds per round of one engine's run, and of its null call in the same rounds."""
+
+    name: str
+    times: Sequence[float]
+    null: Sequence[float] | None
+
+
+def compare(baseline: Series, engine: Series) -> Comparison:
+    """Speed-up of ``engine`` over ``baseline``, which took turns in the same rounds."""
+    (base_name, base_times, base_null), (name, times, null) = baseline, engine
     ratio = [base / own for base, own in zip(base_times, times, strict=True)]
     op, note = None, "no null session was run"
-    if null is not None:
-        note = _noise(base_name, base_times, null) or _noise(name, times, null)
+    if base_null is not None and null is not None:
+        note = _noise(base_name, base_times, base_null) or _noise(name, times, null)
         if note is None:
-            op = Spread.of(
-                [
-                    (base - zero) / (own - zero)
-                    for base, own, zero in zip(base_times, times, null, strict=True)
-                ]
-            )
+            base_ops, ops = _less(base_times, base_null), _less(times, null)
+            op = Spread.of([base / own for base, own in zip(base_ops, ops, strict=True)])
     return Comparison(base_name, name, Spread.of(ratio), op, note)
 
 
 def _noise(name: str, times: Sequence[float], null: Sequence[float]) -> str | None:
     """Why the op time of ``name`` cannot be told from the session's own time; None if it can."""
-    op = [own - zero for own, zero in zip(times, null, strict=True)]
+    op = _less(times, null)
     short = sum(time <= 0 for time in op)
     if short:
         return f"{name} took no longer than the null session in {short} of {len(op)} rounds"
@@ -84,3 +84,7 @@ def _noise(name: str, times: Sequence[float], null: Sequence[float]) -> str | No
             f"(quartiles {noise * 1e6:.2f} µs apart)"
         )
     return None
+
+
+def _less(times: Sequence[float], null: Sequence[float]) -> list[float]:
+    return [own - zero for own, zero in zip(times, null, strict=True)]

@@ -1,13 +1,13 @@
 """bench_layer on tiny shapes, and the weights that it makes."""
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fanin.deploy.bench import BenchLayerSpec, RequirementError, bench_layer
 from fanin.deploy.bench import layer as layer_module
-from fanin.deploy.bench.layer import random_weight
 
 TINY = {"in_features": 24, "out_features": 10, "rounds": 3, "turn": 1e-3}
 
@@ -49,30 +49,20 @@ def test_wider_outputs_than_inputs_work_too():
     assert case.engine("condensed").excluded is None
 
 
-def test_the_weight_is_constant_fan_in_with_the_asked_ablation():
-    spec = BenchLayerSpec(30, 20, (0.9,), ablated=0.25)
-    weight, bias = random_weight(spec, 0.9)
-    counts = np.count_nonzero(weight, axis=1)
-    assert sorted(set(counts)) == [0, spec.fan_in(0.9)]
-    assert np.count_nonzero(counts) == 15
-    assert np.count_nonzero(weight) == 60
-    assert bias.shape == (20,)
-    assert weight.dtype == bias.dtype == np.float32
-
-
 def test_the_seed_decides_the_weight():
-    spec = BenchLayerSpec(30, 20, (0.9,))
-    same = random_weight(spec, 0.9)[0]
-    np.testing.assert_array_equal(random_weight(spec, 0.9)[0], same)
-    other = random_weight(BenchLayerSpec(30, 20, (0.9,), seed=1), 0.9)[0]
-    assert (other != same).any()
+    spec = BenchLayerSpec(30, 20, (0.9,), ablated=0.25)
+    same = spec.weight("random", 0.9).to_dense()
+    assert np.count_nonzero(same) == 60
+    np.testing.assert_array_equal(spec.weight("random", 0.9).to_dense(), same)
+    other = BenchLayerSpec(30, 20, (0.9,), ablated=0.25, seed=1).weight("random", 0.9)
+    assert (other.to_dense() != same).any()
 
 
 def test_a_wrong_kernel_is_excluded_and_dense_still_reported(monkeypatch):
     sample = layer_module._sample
 
-    def other_bias(spec, weight, bias, batch, seed):
-        return sample(spec, weight, bias + 1, batch, seed)
+    def other_bias(spec, weight, batch, seed):
+        return sample(spec, replace(weight, bias=weight.bias + 1), batch, seed)
 
     monkeypatch.setattr(layer_module, "_sample", other_bias)
     (case,) = bench_layer(BenchLayerSpec(**TINY, sparsities=(0.5,))).cases
@@ -100,6 +90,8 @@ def test_a_missing_onnx_names_the_extra(monkeypatch):
         ({"threads": 0}, "threads is 0"),
         ({"engines": ("condensed",)}, "dense comes first"),
         ({"engines": ("dense", "magic")}, "unknown engines"),
+        ({"masks": ("random", "random")}, "masks are"),
+        ({"masks": ("trained",)}, "masks are"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(changes, message):

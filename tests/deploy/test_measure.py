@@ -26,6 +26,7 @@ class FakeEngine:
 
     version = "fake 1"
     form = "x + x"
+    call_seconds = None
 
     def __init__(self, name, clock, cost, *, threads=1, factor=2.0, log=None):
         self.name = name

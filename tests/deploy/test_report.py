@@ -109,6 +109,7 @@ def test_the_json_holds_everything_and_its_schema_version(result, tmp_path):
         "engines",
         "null",
         "comparisons",
+        "rivals",
     }
     assert set(first["engines"][0]) == {
         "name",
@@ -125,6 +126,7 @@ def test_the_json_holds_everything_and_its_schema_version(result, tmp_path):
         "error_before",
         "error_after",
         "excluded",
+        "call_seconds",
     }
     assert first["engines"][0]["rounds_seconds"] == pytest.approx([105e-6, 125e-6, 115e-6])
     assert first["comparisons"][0]["op_ratio"]["median"] == pytest.approx(5)
@@ -139,6 +141,70 @@ def test_op_times_are_run_times_less_the_null_session_of_the_round(result):
     dense = result.cases[0].engine("dense")
     assert dense.run.median == pytest.approx(115e-6)
     assert dense.op.median == pytest.approx(110e-6)
+
+
+def test_the_best_form_of_each_family_is_the_rival():
+    engines = [
+        measured("dense", 105, 125, 115),
+        measured("condensed", 25, 25, 27),
+        replace(measured("deepsparse-gemm", 80, 80, 80), call_seconds=10e-6),
+        replace(measured("deepsparse-conv", 50, 70, 54), call_seconds=10e-6),
+        measured("deepsparse-spatial", 1, 1, 1, excluded="WrongOutputError: x"),
+        # Faster as a call, slower as an op.
+        replace(measured("torch-csr", 40, 40, 40), call_seconds=1e-6),
+        replace(measured("scipy-csr", 45, 45, 45), call_seconds=9e-6),
+    ]
+    names = [engine.name for engine in engines]
+    families = {"DeepSparse": names[2:5], "CSR": names[5:], "Other": ["absent"]}
+    case = make_case("c", 1, 0.9, {}, engines, measured("null", 5, 5, 5), families)
+    assert [one.engine for one in case.comparisons] == ["condensed", *names[2:4], *names[5:]]
+    deepsparse, csr = case.rivals
+    assert deepsparse.forms == ("deepsparse-gemm", "deepsparse-conv")
+    assert deepsparse.comparison.baseline == "deepsparse-conv"
+    assert deepsparse.comparison.engine == "condensed"
+    # Each less its own null call: 40/20, 60/20, 44/22.
+    assert deepsparse.comparison.op_ratio.median == pytest.approx(2)
+    assert deepsparse.comparison.run_ratio.median == pytest.approx(2)
+    assert csr.comparison.baseline == "scipy-csr"
+    text = markdown(layer_result(case))
+    assert "| c | deepsparse-conv (of 2) | 54.0 µs | 44.0 µs | 2.00× [2.00–2.80] |" in text
+    assert "deepsparse-conv: onnxruntime 1.30.0, form of deepsparse-conv, 1 thread, a call" in text
+
+
+def test_other_masks_are_compared_with_the_random_one():
+    cases = [
+        make_case(
+            f"{mask}, batch {batch}",
+            batch,
+            0.9,
+            {"mask": mask, "padding": padding},
+            [measured("dense", 100), measured("condensed", ours)],
+            None,
+        )
+        for mask, padding, batch, ours in (
+            ("random", 1.2, 1, 20),
+            ("clustered", 1.5, 1, 25),
+            ("clustered", 1.5, 8, 25),  # has no random one beside it
+        )
+    ]
+    assert result_notes(layer_result(*cases)) == [
+        "clustered, batch 1: padding 1.50 (random 1.20), speed-up 0.80 of the random mask's"
+    ]
+
+
+def test_an_engine_that_every_case_lacks_is_noted_once():
+    cases = [
+        make_case(
+            f"c{number}",
+            1,
+            0.9,
+            {},
+            [measured("dense", 10), measured("deepsparse", excluded="not there")],
+            None,
+        )
+        for number in range(3)
+    ]
+    assert result_notes(layer_result(*cases)) == ["deepsparse is excluded (not there)"]
 
 
 def test_an_unknown_engine_is_a_key_error(result):

@@ -2,13 +2,17 @@
 
 import pytest
 
-from fanin.deploy.bench.statistics import Spread, compare
+from fanin.deploy.bench.statistics import Series, Spread, compare
 
 US = 1e-6
 
 
 def micro(*values):
     return [value * US for value in values]
+
+
+def versus(dense, ours, null):
+    return compare(Series("dense", dense, null), Series("ours", ours, null))
 
 
 def test_spread_has_median_quartiles_and_range():
@@ -24,7 +28,7 @@ def test_no_values_are_refused():
 
 def test_ratios_are_taken_within_a_round():
     # The machine slows down to a third in the last round: the ratio does not move.
-    result = compare(("dense", micro(100, 110, 300)), ("ours", micro(20, 22, 60)), None)
+    result = versus(micro(100, 110, 300), micro(20, 22, 60), None)
     assert (result.run_ratio.min, result.run_ratio.median, result.run_ratio.max) == pytest.approx(
         (5, 5, 5)
     )
@@ -33,14 +37,14 @@ def test_ratios_are_taken_within_a_round():
 
 
 def test_op_ratios_leave_the_null_session_of_their_round_out():
-    result = compare(("dense", micro(105, 106)), ("ours", micro(25, 26)), micro(5, 6))
+    result = versus(micro(105, 106), micro(25, 26), micro(5, 6))
     assert (result.op_ratio.min, result.op_ratio.max) == pytest.approx((5, 5))
     assert result.run_ratio.median == pytest.approx((105 / 25 + 106 / 26) / 2)
     assert result.op_note is None
 
 
 def test_an_op_no_longer_than_the_null_session_gets_no_ratio():
-    result = compare(("dense", micro(105, 105, 105)), ("ours", micro(7, 7, 4.9)), micro(5, 5, 5))
+    result = versus(micro(105, 105, 105), micro(7, 7, 4.9), micro(5, 5, 5))
     assert result.op_ratio is None
     assert "ours took no longer than the null session in 1 of 3 rounds" in result.op_note
     assert result.run_ratio.median == pytest.approx(15)
@@ -49,11 +53,20 @@ def test_an_op_no_longer_than_the_null_session_gets_no_ratio():
 def test_an_op_within_the_noise_of_the_null_session_gets_no_ratio():
     null = micro(5, 6, 7, 8, 9)
     ours = micro(6, 7, 8, 9, 10)
-    result = compare(("dense", micro(105, 106, 107, 108, 109)), ("ours", ours), null)
+    result = versus(micro(105, 106, 107, 108, 109), ours, null)
     assert result.op_ratio is None
     assert "1.00 µs, is within the null session's noise (quartiles 2.00 µs apart)" in result.op_note
 
 
 def test_a_baseline_in_the_noise_counts_too():
-    result = compare(("dense", micro(5, 5)), ("ours", micro(9, 9)), micro(5, 5))
+    result = versus(micro(5, 5), micro(9, 9), micro(5, 5))
     assert "dense took no longer" in result.op_note
+
+
+def test_each_side_is_relieved_of_its_own_null_call():
+    slow, fast = (
+        Series("a", micro(110, 120), micro(10, 20)),
+        Series("b", micro(21, 21), micro(1, 1)),
+    )
+    assert compare(slow, fast).op_ratio.median == pytest.approx(5)
+    assert compare(slow, fast._replace(null=None)).op_ratio is None

@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -10,7 +11,9 @@ from fanin.ort_ops import _native
 
 from ._models import Layer, assert_close
 
-KERNELS = [row.name for row in _native.kernel_table() if row.supported]
+ROWS = [row for row in _native.kernel_table() if row.supported]
+KERNELS = [row.name for row in ROWS]
+TYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 SMALL = Layer.random(700, 150, 60, active=140, padded=True)
 # In four pieces, so that several threads pack it.
 LARGE = Layer.random(600, 4096, 256, active=4090)
@@ -20,6 +23,12 @@ def pack(layer: Layer, **options) -> _native.PackedGemm:
     return _native.PackedGemm(
         **layer.weights, in_features=layer.in_features, out_features=layer.out_features, **options
     )
+
+
+def of_type(layer: Layer, kernel: str) -> Layer:
+    """The layer with values of the type that the kernel's layout stores."""
+    (stored,) = {row.weights for row in ROWS if row.name == kernel}
+    return replace(layer, values=layer.values.astype(TYPES[stored]))
 
 
 def shared(packed: _native.PackedGemm) -> list[bool]:
@@ -32,24 +41,25 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_the_same_weights_are_packed_once_while_somebody_holds_them(kernel):
-    x = SMALL.x(5)
-    first = pack(SMALL, kernel=kernel)
+    layer = of_type(SMALL, kernel)
+    x = layer.x(5)
+    first = pack(layer, kernel=kernel)
     assert shared(first) == [False]
     alone = first.run(x)
-    second = pack(SMALL, kernel=kernel)
+    second = pack(layer, kernel=kernel)
     assert shared(second) == [True]
     assert first.info()[0].bytes == second.info()[0].bytes
     del first
     assert same_bits(second.run(x), alone)
-    third = pack(SMALL, kernel=kernel)
+    third = pack(layer, kernel=kernel)
     assert shared(third) == [True]
     del second, third
-    assert shared(pack(SMALL, kernel=kernel)) == [False]
+    assert shared(pack(layer, kernel=kernel)) == [False]
 
 
 def one_bit_of(array: np.ndarray, at: int) -> np.ndarray:
     changed = array.copy()
-    changed.reshape(-1).view(np.uint32)[at] ^= 1
+    changed.reshape(-1).view(f"u{array.itemsize}")[at] ^= 1
     return changed
 
 
@@ -90,7 +100,8 @@ def variants(layer: Layer) -> dict[str, Layer]:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_packed_layer_tells_its_weights_from_any_others(kernel):
-    layers = {"itself": SMALL, **variants(SMALL)}
+    layer = of_type(SMALL, kernel)
+    layers = {"itself": layer, **variants(layer)}
     for name, layer in layers.items():
         packed = pack(layer, kernel=kernel)
         assert shared(packed) == [False]
@@ -108,7 +119,7 @@ def test_clustered_rows_and_a_remainder_are_compared_too(kernel):
         far = rng.permutation(2060)[:3]
         indices[i] = np.sort(rng.permutation(np.union1d(near, far))[:40])
     base = Layer.random(2060, 200, 40)
-    layer = replace(base, indices=indices)
+    layer = of_type(replace(base, indices=indices), kernel)
     packed = pack(layer, kernel=kernel)
     assert packed.holds(**layer.weights)
     for at in rng.permutation(layer.values.size)[:300]:
@@ -118,7 +129,7 @@ def test_clustered_rows_and_a_remainder_are_compared_too(kernel):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_zeros_of_either_sign_and_nan_are_compared_by_their_bits(kernel):
-    values = SMALL.values.copy()
+    values = of_type(SMALL, kernel).values
     values[:3, 0] = [0.0, -0.0, np.nan]
     layer = replace(SMALL, values=values)
     packed = pack(layer, kernel=kernel)
@@ -187,18 +198,19 @@ def test_instruction_sets_do_not_share():
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_the_packed_layout_does_not_depend_on_the_number_of_threads(kernel):
-    x = LARGE.x(3)
+    layer = of_type(LARGE, kernel)
+    x = layer.x(3)
     results, infos = [], []
     for threads in (1, 2, 5):
-        packed = pack(LARGE, kernel=kernel, threads=threads)
+        packed = pack(layer, kernel=kernel, threads=threads)
         (info,) = packed.info()
         assert not info.shared
-        assert packed.holds(**LARGE.weights)
+        assert packed.holds(**layer.weights)
         infos.append((info.bytes, info.padding, info.remainder))
         results.append(packed.run(x))
         del packed
     assert infos[1:] == infos[:1] * 2
-    assert_close(results[0], LARGE, x)
+    assert_close(results[0], replace(layer, values=layer.values.astype(np.float32)), x)
     assert all(same_bits(result, results[0]) for result in results)
 
 
@@ -227,3 +239,16 @@ def test_threads_that_share_and_free_in_any_order_get_the_right_results():
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(4)))
+
+
+@pytest.mark.parametrize("kernel", [row.name for row in ROWS if row.weights == "float32"])
+@pytest.mark.parametrize("stored", ["float16", "bfloat16"])
+def test_a_float32_layout_of_16_bit_weights_is_shared_and_told_apart(kernel, stored):
+    layer = replace(SMALL, values=SMALL.values.astype(TYPES[stored]))
+    packed = pack(layer, kernel=kernel)
+    assert shared(pack(layer, kernel=kernel)) == [True]
+    last = layer.values.shape[1] * (layer.values.shape[0] - 1)
+    other = replace(layer, values=one_bit_of(layer.values, last))
+    assert packed.holds(**layer.weights)
+    assert not packed.holds(**other.weights)
+    assert shared(pack(other, kernel=kernel)) == [False]

@@ -18,6 +18,7 @@
 #include "core/packed_cache.h"
 #include "core/thread_executor.h"
 #include "kernels/dispatch.h"
+#include "python/limits.h"
 
 namespace py = pybind11;
 
@@ -144,8 +145,9 @@ struct Run {
   float clip_min;
   float clip_max;
 
+  // The result goes into `out`, or into a new array when that is None.
   Run(const py::object& x_object, const py::object& residual_object, float low, float high,
-      int64_t in_features, int64_t out_features)
+      int64_t in_features, int64_t out_features, const py::object& out = py::none())
       : clip_min(low), clip_max(high) {
     const FloatArray activations =
         float_array(x_object, "x", 2, {ValueType::kFloat32, ValueType::kFloat16});
@@ -161,8 +163,16 @@ struct Run {
                                     ", the result has [" + std::to_string(x.shape(0)) + ", " +
                                     std::to_string(out_features) + "]");
     }
-    y = py::array(py::dtype(value_type_name(type)),
-                  {x.shape(0), static_cast<py::ssize_t>(out_features)});
+    if (out.is_none()) {
+      y = py::array(py::dtype(value_type_name(type)),
+                    {x.shape(0), static_cast<py::ssize_t>(out_features)});
+      return;
+    }
+    y = float_array(out, "out", 2, {type}).array;
+    if (!y.is(out) || !y.writeable() || y.shape(0) != x.shape(0) || y.shape(1) != out_features)
+      throw std::invalid_argument("out must be a writeable, C-contiguous array of the shape [" +
+                                  std::to_string(x.shape(0)) + ", " + std::to_string(out_features) +
+                                  "]");
   }
 
   // Calls run_float32(x, batch, y, epilogue), in float32 slices where the arrays are float16.
@@ -223,9 +233,9 @@ class PyGemm {
   }
 
   py::array run(const py::object& x, const py::object& residual, float clip_min, float clip_max,
-                int64_t threads) const {
+                int64_t threads, const py::object& out) const {
     const ThreadExecutor executor = threads_of(threads);
-    Run run(x, residual, clip_min, clip_max, in_features_, out_features_);
+    Run run(x, residual, clip_min, clip_max, in_features_, out_features_, out);
     run.apply(executor, [&](const float* from, int64_t batch, float* to, const Epilogue& epilogue) {
       packed_->run(from, batch, to, epilogue, executor);
     });
@@ -322,7 +332,7 @@ PYBIND11_MODULE(_native, module) {
            py::kw_only(), "isa"_a = "auto", "min_batch"_a = 1, "max_batch"_a = py::none(),
            "kernel"_a = py::none(), "threads"_a = 1)
       .def("run", &PyGemm::run, "x"_a, "residual"_a = py::none(), "clip_min"_a = -infinity,
-           "clip_max"_a = infinity, "threads"_a = 1)
+           "clip_max"_a = infinity, "threads"_a = 1, "out"_a = py::none())
       .def("info", &PyGemm::info)
       .def("holds", &PyGemm::holds, "values"_a, "indices"_a, "rows"_a, "bias"_a);
 
@@ -340,5 +350,18 @@ PYBIND11_MODULE(_native, module) {
     for (Isa isa : supported_isas()) names.emplace_back(isa_name(isa));
     return names;
   });
+  module.def("clock_hertz", &clock_hertz, py::call_guard<py::gil_scoped_release>());
+  module.def("peak_macs_per_second", &peak_macs_per_second,
+             py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "read_once",
+      [](const py::buffer& buffer) {
+        const py::buffer_info info = buffer.request();
+        if (!PyBuffer_IsContiguous(info.view(), 'C'))
+          throw std::invalid_argument("the buffer is not contiguous");
+        py::gil_scoped_release release;
+        return read_once(info.ptr, static_cast<size_t>(info.size * info.itemsize));
+      },
+      "buffer"_a);
   module.def("select_isa", [] { return std::string(isa_name(select_isa())); });
 }

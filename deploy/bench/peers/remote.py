@@ -1,0 +1,149 @@
+"""An engine in another process: the benchmark's end of worker.py's protocol."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+WORKER = Path(__file__).with_name("worker.py")
+
+# Longer than any layer takes to compile; a process that hangs must not hang the benchmark.
+_LIMIT = 300.0
+
+
+@dataclass(frozen=True)
+class Child:
+    """A process to start, and what it is asked to prepare.
+
+    ``command`` starts a worker. ``kind``, ``layer`` and ``null`` are of its protocol. With
+    ``columns`` the input goes to it as [in_features, batch] and the output comes back as
+    [out_features, batch]. ``remedy`` says how to get the package that it misses.
+    """
+
+    command: tuple[str, ...]
+    kind: str
+    layer: Mapping[str, Any]
+    null: Mapping[str, Any]
+    columns: bool
+    remedy: str
+
+
+class RemoteEngine:
+    """A layer x [batch, in] -> y [batch, out], float32, computed and timed by a child process."""
+
+    def __init__(self, name: str, form: str, child: Child, threads: int, output: tuple[int, int]):
+        self.name = name
+        self.form = form
+        self.version = ""
+        self.threads = threads
+        self.call_seconds: float | None = None
+        self._child = child
+        self._output = output
+        self._process: subprocess.Popen[str] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def prepare(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """See Engine. Raises RemoteError."""
+        (self._input,) = inputs.values()
+        self._folder = tempfile.TemporaryDirectory(prefix="fanin-peer-")
+        folder = Path(self._folder.name)
+        shape = self._input.T.shape if self._child.columns else self._input.shape
+        self._shared = np.memmap(folder / "x", np.float32, "w+", shape=shape)
+        with open(folder / "stderr", "wb") as stderr:
+            self._process = subprocess.Popen(
+                self._child.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                env=_environment(self.threads),
+            )
+        reply = self._ask(
+            do="prepare",
+            kind=self._child.kind,
+            threads=self.threads,
+            x=str(folder / "x"),
+            layer=dict(self._child.layer),
+            null=dict(self._child.null),
+        )
+        self.version, self.threads = reply["version"], reply["threads"]
+        self.call_seconds = reply["call_seconds"]
+
+    def run(self) -> None:
+        """See Engine."""
+        self.time_runs(0, 1)
+
+    def time_runs(self, lead_in: float, count: int) -> Sequence[int]:
+        """See SelfTimedEngine."""
+        content = self._input.T if self._child.columns else self._input
+        if not np.array_equal(self._shared, content):
+            self._shared[...] = content
+        return self._ask(do="run", lead_in=lead_in, count=count)["nanoseconds"]
+
+    def output(self) -> Sequence[np.ndarray]:
+        """See Engine. An output of an unexpected size is returned as it came."""
+        file = Path(self._folder.name) / "y"
+        reply = self._ask(do="output", file=str(file))
+        y = np.fromfile(file, reply["dtype"]).reshape(reply["shape"])
+        batch, features = self._output
+        if y.size == batch * features:
+            y = y.reshape(features, batch).T if self._child.columns else y.reshape(batch, features)
+        return [y]
+
+    def close(self) -> None:
+        """See Engine. Ends the process."""
+        if self._process is not None:
+            try:
+                self._process.communicate(timeout=5)  # closes stdin, which ends a sound worker
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.communicate()
+        if self._folder is not None:
+            self._shared = None
+            self._folder.cleanup()
+
+    def _ask(self, **request: Any) -> dict[str, Any]:
+        process = self._process
+        timer = threading.Timer(_LIMIT, process.kill)
+        timer.start()
+        try:
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        finally:
+            timer.cancel()
+        if not line:
+            raise RemoteError(self._obituary(process))
+        reply = json.loads(line)
+        if "missing" in reply:
+            raise RemoteError(f"{reply['error']}; {self._child.remedy}")
+        if "error" in reply:
+            raise RemoteError(reply["error"])
+        return reply
+
+    def _obituary(self, process: subprocess.Popen[str]) -> str:
+        status = process.wait()
+        said = (Path(self._folder.name) / "stderr").read_text(errors="replace").split("\n")
+        last = next((line for line in reversed(said) if line.strip()), "it said nothing")
+        return f"its process ended with status {status}: {last.strip()}"
+
+
+class RemoteError(RuntimeError):
+    """The child process could not do what it was asked."""
+
+
+def _environment(threads: int) -> dict[str, str]:
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    # DeepSparse reports its use over the network when imported, unless told not to.
+    return {**os.environ, **dict.fromkeys(names, str(threads)), "NM_DISABLE_ANALYTICS": "1"}

@@ -1,0 +1,178 @@
+"""One engine in a process of its own, which times its own runs; remote.py is the other end.
+
+Runs by path under any Python from 3.8 on that has NumPy and the engine's package: DeepSparse lives
+in an environment where fanin cannot. Protocol: one JSON object a line on stdin, one on stdout back,
+which holds ``error`` when the request failed and ``missing`` when a package is not there.
+
+{"do": "prepare", "kind", "threads", "x", "layer", "null"} -> {"version", "threads", "call_seconds"}
+{"do": "run", "lead_in", "count"}                          -> {"nanoseconds": [...]}
+{"do": "output", "file"}                                   -> {"shape", "dtype"}
+
+Inputs come through the mapped file ``x``, outputs go into ``file``; both are raw numbers. ``layer``
+and ``null`` (a layer too small to matter, whose run is the cost of a call) have the input's
+``shape`` and what the kind needs.
+"""
+
+import gc
+import json
+import os
+import sys
+import time
+from statistics import median
+
+import numpy as np
+
+_NULL_CALLS = 300
+
+
+class DeepSparse:
+    """``model``: an ONNX file of opset 13, of static shape."""
+
+    def __init__(self, layer, threads):
+        import deepsparse
+
+        self._engine = deepsparse.Engine(
+            layer["model"], batch_size=layer["shape"][0], num_cores=threads
+        )
+        edition = "Neural Magic DeepSparse Community License: no production use"
+        self.version = f"deepsparse {deepsparse.__version__} ({edition})"
+        self.threads = self._engine.num_cores
+
+    def run(self, x):
+        """Without the checks of the input that Engine.run makes by default."""
+        return self._engine.run([x], val_inp=False)[0]
+
+
+class ScipyCsr:
+    """``arrays``: an .npz of data, indices, indptr, bias; ``columns``: x is [in, batch]."""
+
+    def __init__(self, layer, threads):  # noqa: ARG002 (SciPy has one thread, whatever is asked)
+        import scipy
+        from scipy import sparse
+
+        arrays = np.load(layer["arrays"])
+        self._weight = sparse.csr_matrix(
+            (arrays["data"], arrays["indices"], arrays["indptr"]), shape=tuple(arrays["shape"])
+        )
+        self._bias = arrays["bias"]
+        self._columns = layer["columns"]
+        self.version = f"scipy {scipy.__version__}"
+        self.threads = 1
+
+    def run(self, x):
+        """One product with a vector, or with a matrix of columns."""
+        if x.shape[0] == 1 and not self._columns:
+            return self._weight @ x[0] + self._bias
+        y = self._weight @ (x if self._columns else x.T)
+        y += self._bias[:, None]
+        return y if self._columns else np.ascontiguousarray(y.T)
+
+
+class TorchCsr:
+    """As ScipyCsr; torch hands float32 CSR products to MKL where it is built with it."""
+
+    def __init__(self, layer, threads):
+        import torch
+
+        torch.set_num_threads(threads)
+        torch.set_grad_enabled(False)
+        arrays = np.load(layer["arrays"])
+        # int32 indices: MKL takes no others here, and torch would convert int64 in each call.
+        self._weight = torch.sparse_csr_tensor(
+            *(torch.from_numpy(arrays[name]) for name in ("indptr", "indices", "data")),
+            size=tuple(arrays["shape"]),
+        )
+        self._bias = torch.from_numpy(arrays["bias"])
+        self._columns = layer["columns"]
+        self._torch = torch
+        mkl = "MKL" if torch.backends.mkl.is_available() else "without MKL"
+        self.version = f"torch {torch.__version__} ({mkl})"
+        self.threads = torch.get_num_threads()
+
+    def run(self, x):
+        """One product with a vector, or with a matrix of columns."""
+        x = self._torch.from_numpy(x)
+        if x.shape[0] == 1 and not self._columns:
+            return self._torch.addmv(self._bias, self._weight, x[0])
+        y = self._torch.addmm(self._bias[:, None], self._weight, x if self._columns else x.t())
+        return y if self._columns else y.t().contiguous()
+
+
+KINDS = {"deepsparse": DeepSparse, "scipy-csr": ScipyCsr, "torch-csr": TorchCsr}
+
+
+class Worker:
+    """Answers the requests."""
+
+    def prepare(self, request):
+        """Load the layer, and time calls of the null layer."""
+        kind, threads = KINDS[request["kind"]], request["threads"]
+        null = kind(request["null"], threads)
+        x = np.zeros(request["null"]["shape"], np.float32)
+        calls = [self._timed(null, x) for _ in range(_NULL_CALLS)]
+        layer = request["layer"]
+        self._layer = kind(layer, threads)
+        # Writable, since torch warns of arrays that are not; asarray sheds the subclass.
+        self._x = np.asarray(np.memmap(request["x"], np.float32, "r+", shape=tuple(layer["shape"])))
+        return {
+            "version": self._layer.version,
+            "threads": self._layer.threads,
+            "call_seconds": median(calls) / 1e9,
+        }
+
+    def run(self, request):
+        """Run untimed for ``lead_in`` seconds, then time ``count`` runs one by one."""
+        end = time.perf_counter() + request["lead_in"]
+        while time.perf_counter() < end:
+            self._timed(self._layer, self._x)
+        gc.disable()
+        try:
+            times = [self._timed(self._layer, self._x) for _ in range(request["count"])]
+        finally:
+            gc.enable()
+        if self._layer.threads > 1:
+            wait_until_quiet()
+        return {"nanoseconds": times}
+
+    def output(self, request):
+        """Write the output of the last run."""
+        y = np.asarray(self._y)
+        y.tofile(request["file"])
+        return {"shape": y.shape, "dtype": str(y.dtype)}
+
+    def _timed(self, layer, x):
+        start = time.perf_counter_ns()
+        self._y = layer.run(x)
+        return time.perf_counter_ns() - start
+
+
+def wait_until_quiet(limit=0.5, step=0.005):
+    """Sleep until threads that spin after a run rest: the next engine needs their CPUs."""
+    end = time.perf_counter() + limit
+    while time.perf_counter() < end:
+        start, used = time.perf_counter(), time.process_time()
+        time.sleep(step)
+        if time.process_time() - used < 0.2 * (time.perf_counter() - start):
+            return
+
+
+def main():
+    """Answer until stdin ends."""
+    # Native code may print: the replies get a descriptor of their own, stdout becomes stderr.
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    worker = Worker()
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            reply = getattr(worker, request["do"])(request)
+        except ModuleNotFoundError as error:
+            reply = {"error": str(error), "missing": error.name}
+        except Exception as error:  # whatever an engine raises is its reason to be left out
+            reply = {"error": f"{type(error).__name__}: {error}"}
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,19 @@
+// What one core of this machine can do at most, measured: what the kernel bench compares with.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fanin {
+
+// Cycles per second now: a chain of dependent additions takes one cycle each.
+double clock_hertz();
+
+// Float32 multiply-adds per second, lanes counted, with the widest vectors of this CPU.
+double peak_macs_per_second();
+
+// Reads all `bytes` at `data` once, in order, with the widest vectors of this CPU; returns
+// something that depends on them, so that the reads cannot be left out.
+uint64_t read_once(const void* data, size_t bytes);
+
+}  // namespace fanin

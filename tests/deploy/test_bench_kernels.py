@@ -1,0 +1,137 @@
+"""The kernel bench on tiny layers, and its report."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from fanin.deploy.bench import BenchKernelsSpec, bench_kernels
+from fanin.deploy.bench import kernels as kernels_module
+from fanin.deploy.bench.kernels import admitted_kernels
+from fanin.deploy.bench.kernels_report import kernels_markdown, kernels_notes, kernels_table
+from fanin.deploy.bench.masks import made_up_layer
+from fanin.ort_ops import kernel_table
+
+TINY = {
+    "shapes": ((64, 40),),
+    "sparsities": (0.9,),
+    "batches": (1, 3, 5),
+    "rounds": 2,
+    "turn": 1e-3,
+}
+
+
+@pytest.fixture(scope="module")
+def result():
+    return bench_kernels(BenchKernelsSpec(**TINY, masks=("random", "clustered")))
+
+
+def test_every_kernel_that_the_table_admits_is_measured_and_right(result):
+    supported = {row.name for row in kernel_table() if row.supported and row.max_batch != 0}
+    assert {case.kernel for case in result.cases} == supported
+    for mask in ("random", "clustered"):
+        for batch in (1, 3, 5):
+            cases = [one for one in result.cases if (one.mask, one.batch) == (mask, batch)]
+            assert sum(case.dispatched for case in cases) == 1
+            assert len({case.kernel for case in cases}) == len(cases)
+    for case in result.cases:
+        assert case.excluded is None
+        assert case.error_after <= 1e-5
+        assert case.macs == 40 * 6 * case.batch
+        assert case.footprint_bytes == case.packed_bytes + 4 * case.batch * 104
+        assert len(case.rounds_seconds) == len(case.read_rounds_seconds) == 2
+
+
+def test_the_figures_follow_from_the_times(result):
+    for case in result.cases:
+        cycles = case.run.median * case.hertz
+        assert case.macs_per_cycle == pytest.approx(case.macs / cycles)
+        assert case.bytes_per_cycle == pytest.approx(case.footprint_bytes / cycles)
+        work = case.macs / case.peak_macs_per_second
+        assert case.limit == ("read" if case.read.median >= work else "multiply-add")
+        assert case.share.min <= case.share.median <= case.share.max
+
+
+def test_only_kernels_whose_row_admits_the_case_are_forced():
+    weight = made_up_layer("random", np.random.default_rng(0), 64, 40, 40, 6)
+    rows = {row.name: row for row in kernel_table()}
+    for batch in (1, 5, 300):
+        for name in admitted_kernels(weight, batch):
+            row = rows[name]
+            assert row.supported
+            assert row.min_batch <= batch <= (row.max_batch or batch)
+    assert "f32-gemm-rows-scalar" in admitted_kernels(weight, 300)
+
+
+def test_a_wrong_kernel_is_excluded_and_said(monkeypatch):
+    sample = kernels_module._sample
+
+    def wrong(*arguments):
+        good = sample(*arguments)
+        return kernels_module.Sample(good.inputs, [good.outputs[0] + 1])
+
+    monkeypatch.setattr(kernels_module, "_sample", wrong)
+    result = bench_kernels(BenchKernelsSpec(**{**TINY, "batches": (1,)}, dispatched=True))
+    (case,) = result.cases
+    assert case.run is case.share is None
+    assert "output 0 is wrong" in case.excluded
+    assert any("is excluded" in note for note in kernels_notes(result))
+    assert "excluded" in kernels_markdown(result)
+
+
+def test_the_reference_of_large_layers_needs_no_dense_weight(monkeypatch):
+    spec = BenchKernelsSpec(**TINY)
+    ((_, weight),) = spec.layers()
+    dense = kernels_module._sample(spec, weight, 5, 1)
+    monkeypatch.setattr(kernels_module, "_DENSE_REFERENCE", 0)
+    sparse = kernels_module._sample(spec, weight, 5, 1)
+    np.testing.assert_allclose(sparse.outputs[0], dense.outputs[0], rtol=1e-12, atol=1e-12)
+
+
+def test_the_scaling_suite_has_the_layers_of_extreme_classification():
+    spec = BenchKernelsSpec.scaling()
+    assert spec.shapes[0] == (1024, 1_000)
+    assert spec.shapes[-1] == (1024, 1_000_000)
+    first = next(spec.layers())[1]
+    assert (first.fan_in, first.in_features, first.out_features) == (32, 1024, 1000)
+
+
+def test_the_files_are_written_with_schema_version_1(result, tmp_path):
+    paths = result.save(tmp_path)
+    assert [path.name for path in paths] == ["results.json", "results.md", "results.png"]
+    data = json.loads(paths[0].read_text())
+    assert (data["schema_version"], data["kind"]) == (1, "kernels")
+    assert len(data["cases"]) == len(result.cases)
+    text = paths[1].read_text()
+    for case in result.cases:
+        assert case.kernel in text
+    assert "64 → 40, 90.6 % clustered" in text
+    console = Console(width=80, file=io.StringIO())
+    console.print(kernels_table(result))
+    assert "…" not in console.file.getvalue()
+    assert "64 → 40, 90.6 %, batch 5" in console.file.getvalue()
+    assert paths[2].read_bytes().startswith(b"\x89PNG")
+
+
+def test_sizes_alone_are_drawn_as_scaling(tmp_path):
+    sizes = tuple((64, out) for out in (10, 20, 40))
+    spec = BenchKernelsSpec(**{**TINY, "shapes": sizes, "batches": (1,)}, dispatched=True)
+    assert bench_kernels(spec).save(tmp_path)[2].stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batches": ()}, "batches are"),
+        ({"masks": ("magic",)}, "masks are"),
+        ({"masks": ()}, "masks are"),
+        ({"shapes": ((0, 4),)}, "shapes are"),
+        ({"sparsities": (1.0,)}, r"sparsity 1\.0 leaves no weights of 64"),
+        ({"rounds": 0}, "rounds is 0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        BenchKernelsSpec(**{**TINY, **changes})

@@ -1,0 +1,184 @@
+"""Engines in processes of their own: the protocol with a fake worker, CSR with the real one."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fanin.deploy.bench import BenchLayerSpec, bench_layer
+from fanin.deploy.bench.engine import SelfTimedEngine
+from fanin.deploy.bench.masks import made_up_layer
+from fanin.deploy.bench.measure import Timing, measure
+from fanin.deploy.bench.peers import csr_engines, deepsparse_engines
+from fanin.deploy.bench.peers.deepsparse_forms import _save
+from fanin.deploy.bench.peers.remote import Child, RemoteEngine, RemoteError
+from fanin.deploy.bench.problem import Problem, Sample
+
+FAKE = str(Path(__file__).with_name("fake_worker.py"))
+DEEPSPARSE = Path(__file__).parents[2] / ".cache/deepsparse-venv/bin/python"
+QUICK = Timing(rounds=3, turn=1e-3, lead_in=1e-4, max_warmup=0.05)
+
+
+def doubling(columns=False, **layer):
+    """x [2, 3] -> 2 x."""
+    shape = [3, 2] if columns else [2, 3]
+    child = Child((sys.executable, FAKE), "fake", {"shape": shape, **layer}, {}, columns, "get it")
+    return RemoteEngine("remote", "2 * x", child, 1, (2, 3))
+
+
+@pytest.fixture
+def problem():
+    samples = []
+    for seed in (1, 2):
+        x = np.random.default_rng(seed).standard_normal((2, 3), np.float32)
+        samples.append(Sample({"x": x}, [2 * x.astype(np.float64)]))
+    return Problem(*samples, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_the_child_times_itself_and_gets_fresh_inputs_in_its_layout(problem, columns):
+    engine = doubling(columns)
+    assert isinstance(engine, SelfTimedEngine)
+    (measured,), _ = measure([engine], problem, QUICK)
+    assert measured.excluded is None
+    assert measured.rounds_seconds == pytest.approx([6e-6] * 3)  # scripted, not the pipe's time
+    assert measured.first_run_seconds == pytest.approx(5e-6)
+    assert measured.call_seconds == 2e-6
+    assert measured.error_after == 0  # with inputs that the timed runs never saw
+
+
+def test_the_child_is_told_the_threads_and_to_report_nothing(problem):
+    (measured,), _ = measure([doubling()], problem, QUICK)
+    assert measured.version == "1 1"
+
+
+@pytest.mark.parametrize(
+    ("layer", "reason"),
+    [
+        ({"missing": True}, "No module named 'sparse'; get it"),
+        ({"error": True}, "RuntimeError: unsupported form"),
+        ({"dies": True}, "its process ended with status 3: illegal instruction, sorry"),
+        ({"threads": 2}, "runs with 2 threads, not 1"),
+        ({"shrinks": True}, r"output 0 has shape \(1, 1\), not \(2, 3\)"),
+    ],
+)
+def test_a_child_that_fails_is_excluded_with_the_reason(problem, layer, reason):
+    (measured,), _ = measure([doubling(**layer)], problem, QUICK)
+    with pytest.raises(AssertionError, match=reason):
+        raise AssertionError(measured.excluded)
+
+
+def test_closing_ends_the_process_and_removes_its_files(problem):
+    engine = doubling()
+    engine.prepare(problem.inputs)
+    process, folder = engine._process, Path(engine._folder.name)
+    engine.close()
+    assert process.returncode == 0
+    assert not folder.exists()
+
+
+def test_a_command_that_is_no_worker_is_an_error(problem):
+    child = Child((sys.executable, "-c", "import sys; sys.exit('wrong')"), "x", {}, {}, False, "")
+    engine = RemoteEngine("remote", "", child, 1, (2, 3))
+    with pytest.raises(RemoteError, match="status 1: wrong"):
+        engine.prepare(problem.inputs)
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def weight():
+    """24 → 10 with 7 active neurons of 5 weights."""
+    return made_up_layer("random", np.random.default_rng(0), 24, 10, 7, 5)
+
+
+@pytest.mark.parametrize(("batch", "names"), [(1, [""]), (3, ["", "-t"])])
+@pytest.mark.parametrize("kind", ["scipy-csr", "torch-csr"])
+def test_csr_engines_compute_the_layer(kind, batch, names, weight, tmp_path):
+    if kind == "torch-csr":
+        pytest.importorskip("torch")
+    engines = csr_engines(kind, weight, batch, 1, tmp_path)
+    assert [engine.name for engine in engines] == [kind + name for name in names]
+    samples = []
+    for seed in (1, 2):
+        x = np.random.default_rng(seed).standard_normal((batch, 24), np.float32)
+        y = x.astype(np.float64) @ weight.to_dense().T + weight.bias
+        samples.append(Sample({"x": x}, [y]))
+    for measured in measure(engines, Problem(*samples, tolerance=1e-6), QUICK)[0]:
+        assert measured.excluded is None
+        assert measured.version.startswith(kind.removesuffix("-csr") + " ")
+        assert 0 < measured.call_seconds < 1e-2
+
+
+def test_torch_gets_the_threads_and_scipy_is_left_out_of_more_than_one(weight, tmp_path):
+    pytest.importorskip("torch")
+    x = np.ones((1, 24), np.float32)
+    sample = Sample({"x": x}, [x.astype(np.float64) @ weight.to_dense().T + weight.bias])
+    problem = Problem(sample, sample, tolerance=1e-6)
+    engines = [
+        *csr_engines("torch-csr", weight, 1, 2, tmp_path),
+        *csr_engines("scipy-csr", weight, 1, 2, tmp_path),
+    ]
+    timing = Timing(threads=2, rounds=2, turn=1e-3, lead_in=0, max_warmup=0.05)
+    (torch, scipy), _ = measure(engines, problem, timing)
+    assert (torch.threads, torch.excluded) == (2, None)
+    assert "runs with 1 threads, not 2" in scipy.excluded
+
+
+def test_without_deepsparse_one_engine_is_excluded_and_names_the_target(tmp_path):
+    spec = BenchLayerSpec(
+        24,
+        10,
+        (0.8,),
+        rounds=2,
+        turn=1e-3,
+        engines=("dense", "condensed", "deepsparse"),
+        deepsparse_python=tmp_path / "python",
+    )
+    (case,) = bench_layer(spec).cases
+    assert [engine.name for engine in case.engines] == ["dense", "condensed", "deepsparse"]
+    assert "run make deepsparse-env" in case.engine("deepsparse").excluded
+    assert case.engine("condensed").excluded is None
+    assert case.rivals == ()
+
+
+@pytest.mark.parametrize("form", ["gemm", "matmul", "conv", "spatial"])
+def test_all_deepsparse_forms_say_the_same(form, weight, tmp_path):
+    import onnxruntime
+
+    path = tmp_path / "model.onnx"
+    layer = _save(path, form, weight.to_dense(), weight.bias, 3)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    x = np.random.default_rng(1).standard_normal((3, 24), np.float32)
+    given = (x.T if form == "spatial" else x).reshape(layer["shape"])
+    (y,) = session.run(None, {"x": given})
+    y = y.reshape(10, 3).T if form == "spatial" else y.reshape(3, 10)
+    np.testing.assert_allclose(y, x @ weight.to_dense().T + weight.bias, rtol=1e-5, atol=1e-6)
+
+
+def test_the_deepsparse_forms_at_batch_1_are_three(weight, tmp_path):
+    python = Path(sys.executable)
+    names = [one.name for one in deepsparse_engines(weight, 1, 1, tmp_path, python)]
+    assert names == ["deepsparse-gemm", "deepsparse-matmul", "deepsparse-conv"]
+    assert len(deepsparse_engines(weight, 2, 1, tmp_path, python)) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DEEPSPARSE.is_file(), reason="make deepsparse-env has not been run")
+def test_deepsparse_computes_the_layer_in_all_forms():
+    spec = BenchLayerSpec(
+        256,
+        64,
+        (0.9,),
+        batches=(1, 16),
+        rounds=2,
+        turn=1e-3,
+        engines=("dense", "condensed", "deepsparse"),
+        deepsparse_python=DEEPSPARSE,
+    )
+    single, many = bench_layer(spec).cases
+    for case, forms in ((single, 3), (many, 4)):
+        assert [one.excluded for one in case.engines] == [None] * (2 + forms)
+        (rival,) = case.rivals
+        assert (rival.family, len(rival.forms)) == ("DeepSparse", forms)
+        assert "Community License" in case.engine(rival.comparison.baseline).version

@@ -1,0 +1,55 @@
+"""What the binding offers to the kernel bench: outputs in place, and the limits of the core."""
+
+import numpy as np
+import pytest
+
+from fanin.ort_ops import _native
+
+
+@pytest.fixture
+def gemm():
+    values, indices = np.array([[2.0, 3.0]], np.float32), np.array([[0, 2]], np.uint16)
+    rows, bias = np.array([1], np.int32), np.array([1.0, 0.0], np.float32)
+    return _native.PackedGemm(values, indices, rows, bias, 3, 2)
+
+
+def test_the_result_goes_into_the_array_that_is_given(gemm):
+    out = np.full((1, 2), np.nan, np.float32)
+    assert gemm.run(np.ones((1, 3), np.float32), out=out) is out
+    np.testing.assert_array_equal(out, [[1, 5]])
+
+
+def test_arrays_that_cannot_take_the_result_are_refused(gemm):
+    x = np.ones((1, 3), np.float32)
+    read_only = np.zeros((1, 2), np.float32)
+    read_only.flags.writeable = False
+    for out in (
+        read_only,
+        np.zeros((1, 3), np.float32),
+        np.zeros((2, 2), np.float32),
+        np.zeros((1, 4), np.float32)[:, ::2],
+        np.zeros((1, 2), np.float64),
+        [[0.0, 0.0]],
+    ):
+        with pytest.raises(ValueError, match="out"):
+            gemm.run(x, out=out)
+
+
+def test_reading_reads_every_byte():
+    for size in (0, 1, 63, 512, 1000, 4099):
+        for at in {0, size // 2, size - 1} - {-1}:
+            data = np.zeros(size, np.uint8)
+            assert _native.read_once(data) == 0
+            if size:
+                data[at] = 1
+                assert _native.read_once(data) != 0
+
+
+def test_a_buffer_with_gaps_is_refused():
+    with pytest.raises((ValueError, BufferError), match="contiguous"):
+        _native.read_once(np.zeros(8, np.uint8)[::2])
+
+
+def test_the_limits_are_those_of_a_computer():
+    assert 1e8 < _native.clock_hertz() < 1e10
+    assert 1 < _native.peak_macs_per_second() / _native.clock_hertz() < 128
