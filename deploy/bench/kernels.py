@@ -210,6 +210,7 @@ def admitted_kernels(weight: CondensedWeight, batch: int) -> list[str]:
         row.name
         for row in kernel_table()
         if row.supported
+        and row.weights in ("float32", weight.values.dtype.name)
         and within(batch, row.min_batch, row.max_batch)
         and within(weight.fan_in, row.min_fan_in, row.max_fan_in)
         and within(density, row.min_density, row.max_density)
