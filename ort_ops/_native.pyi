@@ -51,14 +51,20 @@ class PackedInfo:
     @property
     def remainder(self) -> float:
         """Share of the weights outside the vector layout."""
+    @property
+    def shared(self) -> bool:
+        """Whether a living PackedGemm held the same weights in this layout, so none was packed."""
+    @property
+    def seconds(self) -> float:
+        """What packing took; where it is shared, making sure that the weights are the same."""
 
 class PackedGemm:
     """A condensed layer, packed once.
 
     `isa` is a name of `supported_isas()` or "auto" (what FANIN_ISA asks for, else the best);
-    `kernel` forces one row of `kernel_table()` instead. `values` is float32, float16 or the
-    bfloat16 of ml_dtypes. Raises ValueError for arrays that break the format, with the place and
-    the values.
+    `kernel` forces one row of `kernel_table()` instead; `threads` pack it. `values` is float32,
+    float16 or the bfloat16 of ml_dtypes. Raises ValueError for arrays that break the format, with
+    the place and the values.
     """
 
     def __init__(
@@ -74,6 +80,7 @@ class PackedGemm:
         min_batch: int = 1,
         max_batch: int | None = None,
         kernel: str | None = None,
+        threads: int = 1,
     ) -> None: ...
     def run(
         self,
@@ -90,6 +97,14 @@ class PackedGemm:
         Returns ``out`` when it is given, else a new array.
         """
     def info(self) -> list[PackedInfo]: ...
+    def holds(
+        self,
+        values: npt.NDArray[np.generic],
+        indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
+        rows: npt.NDArray[np.int32],
+        bias: npt.NDArray[np.float32],
+    ) -> bool:
+        """Whether it was packed from these arrays: what its layouts hold is compared with them."""
 
 def run_plain(
     values: npt.NDArray[np.generic],
@@ -104,6 +119,16 @@ def run_plain(
     clip_max: float = ...,
 ) -> npt.NDArray[_T]:
     """Run the scalar oracle: sums in float32 in the order of the stored entries."""
+
+def content_hash(
+    values: npt.NDArray[np.generic],
+    indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
+    rows: npt.NDArray[np.int32],
+    bias: npt.NDArray[np.float32],
+    in_features: int,
+    out_features: int,
+) -> int:
+    """Return the hash under which packed copies are looked up before their weights are compared."""
 
 def kernel_table() -> list[KernelRow]:
     """Return every kernel of this build, the preferred first."""

@@ -1,16 +1,24 @@
 // Memory of packed weights: aligned to a cache line, filled once, then only read.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <new>
+#include <utility>
 
 namespace fanin {
 
 // A cache line, and the width of the widest vector.
 inline constexpr size_t kAlignment = 64;
+
+// Zeroed memory. Blocks from kMappedBytes on are mappings of their own: they grow without being
+// copied, what is never written takes no memory, and what is freed goes back to the system at once,
+// whatever the heap holds. Throw std::bad_alloc; 0 bytes are null.
+inline constexpr size_t kMappedBytes = 256 * 1024;
+void* allocate_block(size_t bytes);
+void* resize_block(void* block, size_t from, size_t to);
+void free_block(void* block, size_t bytes) noexcept;
 
 template <typename T>
 class AlignedBuffer {
@@ -18,13 +26,17 @@ class AlignedBuffer {
   AlignedBuffer() = default;
 
   // `count` elements, all bits zero. Throws std::bad_alloc, also for a size that overflows.
-  explicit AlignedBuffer(size_t count) : size_(count) {
-    if (count > (~size_t{0} - kAlignment) / sizeof(T)) throw std::bad_alloc();
-    const size_t bytes = (count * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
-    if (bytes == 0) return;
-    data_.reset(static_cast<T*>(std::aligned_alloc(kAlignment, bytes)));
-    if (!data_) throw std::bad_alloc();
-    std::memset(static_cast<void*>(data_.get()), 0, bytes);
+  explicit AlignedBuffer(size_t count)
+      : data_(static_cast<T*>(allocate_block(bytes_of(count))), Free{bytes_of(count)}),
+        size_(count) {}
+
+  // Keeps the elements that stay; those that were never held before are all bits zero.
+  void resize(size_t count) {
+    const size_t to = bytes_of(count), from = data_.get_deleter().bytes;
+    T* moved = static_cast<T*>(resize_block(data_.get(), from, to));
+    data_.release();
+    data_ = std::unique_ptr<T, Free>(moved, Free{to});
+    size_ = count;
   }
 
   T* data() { return data_.get(); }
@@ -36,10 +48,47 @@ class AlignedBuffer {
 
  private:
   struct Free {
-    void operator()(T* pointer) const { std::free(pointer); }
+    size_t bytes = 0;
+    void operator()(T* pointer) const { free_block(pointer, bytes); }
   };
+
+  static size_t bytes_of(size_t count) {
+    if (count > (~size_t{0} - kAlignment) / sizeof(T)) throw std::bad_alloc();
+    return (count * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+  }
+
   std::unique_ptr<T, Free> data_;
   size_t size_ = 0;
+};
+
+// Collects elements whose number is not known before.
+template <typename T>
+class GrowingBuffer {
+ public:
+  // Room for about so many. A guess too high costs no memory, see kMappedBytes.
+  void reserve(size_t count) { buffer_.resize(std::max(count, used_)); }
+
+  // `count` new elements, all bits zero; valid until the next call.
+  T* extend(size_t count) {
+    if (count > buffer_.size() - used_)
+      buffer_.resize(std::max(used_ + count, used_ + used_ / 2 + kAlignment));
+    T* added = buffer_.data() + used_;
+    used_ += count;
+    return added;
+  }
+
+  size_t size() const { return used_; }
+  T* data() { return buffer_.data(); }
+
+  AlignedBuffer<T> take() {
+    buffer_.resize(used_);
+    used_ = 0;
+    return std::move(buffer_);
+  }
+
+ private:
+  AlignedBuffer<T> buffer_;
+  size_t used_ = 0;
 };
 
 }  // namespace fanin

@@ -1,8 +1,10 @@
 #include "core/gemm.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
+#include "core/packed_cache.h"
 #include "kernels/dispatch.h"
 
 namespace fanin {
@@ -11,8 +13,17 @@ namespace {
 struct Packed {
   const KernelRow* row;
   BatchRange batches;
-  std::unique_ptr<GemmKernel> kernel;
+  CachedKernel cached;
+  double seconds;
 };
+
+Packed pack_row(const KernelRow& row, BatchRange batches, const CondensedView& view, uint64_t hash,
+                const Executor& executor) {
+  const auto start = std::chrono::steady_clock::now();
+  CachedKernel cached = packed_kernel(row, view, hash, executor);
+  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
+  return {&row, batches, std::move(cached), spent.count()};
+}
 
 class DispatchedGemm final : public PackedGemm {
  public:
@@ -25,17 +36,22 @@ class DispatchedGemm final : public PackedGemm {
     const auto chosen =
         std::find_if(kernels_.begin(), kernels_.end() - 1,
                      [batch](const Packed& packed) { return batch <= packed.batches.max; });
-    chosen->kernel->run(x, batch, y, epilogue, executor);
+    chosen->cached.kernel->run(x, batch, y, epilogue, executor);
   }
 
   std::vector<PackedInfo> info() const override {
     std::vector<PackedInfo> infos;
     for (const Packed& packed : kernels_) {
-      const LayoutInfo layout = packed.kernel->info();
-      infos.push_back(
-          {packed.row->name, packed.batches, layout.bytes, layout.padding, layout.remainder});
+      const LayoutInfo layout = packed.cached.kernel->info();
+      infos.push_back({packed.row->name, packed.batches, layout.bytes, layout.padding,
+                       layout.remainder, packed.cached.shared, packed.seconds});
     }
     return infos;
+  }
+
+  bool holds(const CondensedView& view) const override {
+    return std::all_of(kernels_.begin(), kernels_.end(),
+                       [&view](const Packed& packed) { return packed.cached.kernel->holds(view); });
   }
 
  private:
@@ -44,16 +60,17 @@ class DispatchedGemm final : public PackedGemm {
 
 }  // namespace
 
-std::unique_ptr<PackedGemm> PackedGemm::pack(const CondensedView& view, BatchRange batches,
-                                             Isa isa) {
+std::unique_ptr<PackedGemm> PackedGemm::pack(const CondensedView& view, BatchRange batches, Isa isa,
+                                             const Executor& executor) {
   std::vector<Packed> kernels;
+  const uint64_t hash = content_hash(view);
   const int64_t last = std::max<int64_t>(1, batches.max);
   for (int64_t first = std::clamp<int64_t>(batches.min, 1, last);;) {
     const KernelRow& row = select_kernel(isa, first, view);
     // A layout serves all batches of its row, also those for which another would be a little
     // faster: a further copy of the weights costs more.
     const BatchRange served{first, std::min(last, row.batches.max)};
-    kernels.push_back({&row, served, row.pack(view, served)});
+    kernels.push_back(pack_row(row, served, view, hash, executor));
     if (served.max == last) break;
     first = served.max + 1;
   }
@@ -61,10 +78,11 @@ std::unique_ptr<PackedGemm> PackedGemm::pack(const CondensedView& view, BatchRan
 }
 
 std::unique_ptr<PackedGemm> PackedGemm::pack_kernel(const CondensedView& view, BatchRange batches,
-                                                    const std::string& kernel) {
+                                                    const std::string& kernel,
+                                                    const Executor& executor) {
   const KernelRow& row = find_kernel(kernel, view);
   std::vector<Packed> kernels;
-  kernels.push_back({&row, batches, row.pack(view, batches)});
+  kernels.push_back(pack_row(row, batches, view, content_hash(view), executor));
   return std::make_unique<DispatchedGemm>(std::move(kernels));
 }
 

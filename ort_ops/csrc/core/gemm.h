@@ -38,20 +38,25 @@ struct PackedInfo {
   int64_t bytes = 0;       // memory that the packed copy takes
   double padding = 1.0;    // stored lanes / true weights
   double remainder = 0.0;  // share of the weights outside the vector layout
+  bool shared = false;     // packed before, by somebody who still holds it
+  double seconds = 0.0;    // that packing took, or making sure that the shared copy is the same
 };
 
 class PackedGemm {
  public:
   virtual ~PackedGemm() = default;
 
-  // Packs a sound view (see validate) for every kernel that `batches` needs on `isa`. Keeps no
-  // pointer into the view. Throws std::bad_alloc.
-  static std::unique_ptr<PackedGemm> pack(const CondensedView& view, BatchRange batches, Isa isa);
+  // Packs a sound view (see validate) for every kernel that `batches` needs on `isa`, or shares
+  // what is packed of the same content already (packed_cache.h). Keeps no pointer into the view.
+  // Throws std::bad_alloc.
+  static std::unique_ptr<PackedGemm> pack(const CondensedView& view, BatchRange batches, Isa isa,
+                                          const Executor& executor);
 
   // The same with one named kernel of the dispatch table for every batch: for tests and benches.
   // Throws std::invalid_argument for a name that the table or the CPU lacks.
   static std::unique_ptr<PackedGemm> pack_kernel(const CondensedView& view, BatchRange batches,
-                                                 const std::string& kernel);
+                                                 const std::string& kernel,
+                                                 const Executor& executor);
 
   // y[b, o] = epilogue(bias[o] + sum + residual[b, o]) for b < batch, o < out_features. x is
   // [batch, in_features] and y [batch, out_features], both dense and without alignment; y does not
@@ -60,6 +65,9 @@ class PackedGemm {
                    const Executor& executor) const = 0;
 
   virtual std::vector<PackedInfo> info() const = 0;
+
+  // Whether this is what packing `view` would give, see GemmKernel::holds.
+  virtual bool holds(const CondensedView& view) const = 0;
 };
 
 // The scalar reference: sums in float32 in the order of the stored entries. Needs no packing: it is

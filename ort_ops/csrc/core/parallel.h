@@ -2,7 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
+#include <exception>
+#include <mutex>
 
 #include "core/executor.h"
 
@@ -36,6 +39,27 @@ void run_chunks(const Executor& executor, size_t chunks, Body& body) {
   executor.run(
       chunks, [](void* context, size_t chunk) noexcept { (*static_cast<Body*>(context))(chunk); },
       &body);
+}
+
+// Calls body(task) for every task < tasks, in any order, on the executor's threads; the body may
+// throw, and the first exception is thrown here when all threads have stopped. Threads take task
+// after task, since tasks may differ in size.
+template <typename Body>
+void run_tasks(const Executor& executor, size_t tasks, Body& body) {
+  std::atomic<size_t> next{0};
+  std::mutex mutex;
+  std::exception_ptr failure;
+  auto worker = [&](size_t) {
+    try {
+      for (size_t task = next++; task < tasks; task = next++) body(task);
+    } catch (...) {
+      next = tasks;
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (!failure) failure = std::current_exception();
+    }
+  };
+  run_chunks(executor, std::clamp<size_t>(tasks, 1, executor.concurrency()), worker);
+  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace fanin

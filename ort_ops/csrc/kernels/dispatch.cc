@@ -15,18 +15,18 @@ namespace {
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 
 template <const WindowOps& kOps>
-std::unique_ptr<GemmKernel> pack_window(const CondensedView& view, BatchRange) {
-  return pack_window_gemm(view, kOps);
+std::unique_ptr<GemmKernel> pack_window(const CondensedView& view, const Executor& executor) {
+  return pack_window_gemm(view, kOps, executor);
 }
 
 template <const WindowOps (&kOps)[kValueTypes], ValueType kWeights>
-std::unique_ptr<GemmKernel> pack_window_of(const CondensedView& view, BatchRange) {
-  return pack_window_gemm(view, kOps[static_cast<size_t>(kWeights)]);
+std::unique_ptr<GemmKernel> pack_window_of(const CondensedView& view, const Executor& executor) {
+  return pack_window_gemm(view, kOps[static_cast<size_t>(kWeights)], executor);
 }
 
 template <const PanelOps& kOps>
-std::unique_ptr<GemmKernel> pack_panels(const CondensedView& view, BatchRange batches) {
-  return pack_panel_gemm(view, batches, kOps);
+std::unique_ptr<GemmKernel> pack_panels(const CondensedView& view, const Executor& executor) {
+  return pack_panel_gemm(view, kOps, executor);
 }
 
 // Below this density a window holds so few weights that a step is mostly padding.
@@ -37,7 +37,7 @@ constexpr double kMinWindowDensity = 0.004;
 // and 10 ms instead of 0.2 ms for one sample of 200,000 -> 4,000 with 20 weights a row.
 constexpr double kMinPanelDensity = 5e-5;
 
-using Pack = std::unique_ptr<GemmKernel>(const CondensedView& view, BatchRange batches);
+using Pack = std::unique_ptr<GemmKernel>(const CondensedView& view, const Executor& executor);
 
 // Collects rows, with names made of their parts.
 class Table {

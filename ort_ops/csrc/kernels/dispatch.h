@@ -22,8 +22,8 @@ struct KernelRow {
   int64_t max_fan_in;
   double min_density;  // fan-in / in_features
   double max_density;
-  // Packs a sound view. `batches` is what it will be asked for.
-  std::unique_ptr<GemmKernel> (*pack)(const CondensedView& view, BatchRange batches);
+  // Packs a sound view, the same way whatever the number of threads. Throws std::bad_alloc.
+  std::unique_ptr<GemmKernel> (*pack)(const CondensedView& view, const Executor& executor);
 };
 
 // Every kernel of this build, the preferred first.

@@ -26,6 +26,11 @@ class GemmKernel {
                    const Executor& executor) const = 0;
 
   virtual LayoutInfo info() const = 0;
+
+  // Whether this is what packing `view`, which is sound, would give: the same weights and biases at
+  // the same places, bit for bit. Reads them back from the packed layout, so it holds for what runs
+  // use, and no second copy of the source is needed.
+  virtual bool holds(const CondensedView& view) const = 0;
 };
 
 }  // namespace fanin

@@ -1,7 +1,10 @@
 #include "kernels/gemm_rows.h"
 
+#include <cstring>
+
 #include "core/aligned_buffer.h"
 #include "core/parallel.h"
+#include "kernels/source_row.h"
 
 namespace fanin {
 namespace {
@@ -59,6 +62,22 @@ class RowsGemm final : public GemmKernel {
         1.0, 0.0};
   }
 
+  bool holds(const CondensedView& view) const override {
+    if (in_features_ != view.in_features || out_features_ != view.out_features) return false;
+    if (std::memcmp(bias_.data(), view.bias, bias_.bytes()) != 0) return false;
+    for (int64_t o = 0, i = 0; o < out_features_; ++o) {
+      const bool stored = i < view.active && view.rows[i] == o;
+      const size_t count = stored ? static_cast<size_t>(view.true_fan_in(i)) : 0;
+      if (starts_[o + 1] - starts_[o] != count) return false;
+      if (!stored) continue;
+      SourceRow row = source_row(view, i);
+      for (size_t at = starts_[o]; at < starts_[o + 1]; ++at)
+        if (!row.take(view, indices_[at], values_[at])) return false;
+      ++i;
+    }
+    return true;
+  }
+
  private:
   // Four sums, since one would wait for the latency of each addition.
   float output(const float* x, int64_t o) const {
@@ -87,7 +106,7 @@ class RowsGemm final : public GemmKernel {
 
 }  // namespace
 
-std::unique_ptr<GemmKernel> pack_rows(const CondensedView& view, BatchRange) {
+std::unique_ptr<GemmKernel> pack_rows(const CondensedView& view, const Executor&) {
   if (view.in_features <= 65536) return std::make_unique<RowsGemm<uint16_t>>(view);
   return std::make_unique<RowsGemm<uint32_t>>(view);
 }

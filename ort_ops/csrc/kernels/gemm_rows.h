@@ -5,6 +5,6 @@
 
 namespace fanin {
 
-std::unique_ptr<GemmKernel> pack_rows(const CondensedView& view, BatchRange batches);
+std::unique_ptr<GemmKernel> pack_rows(const CondensedView& view, const Executor& executor);
 
 }  // namespace fanin

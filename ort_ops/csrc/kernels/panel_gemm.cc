@@ -43,11 +43,11 @@ struct Tile {
 
 class PanelGemm final : public GemmKernel {
  public:
-  PanelGemm(const CondensedView& view, const PanelOps& ops)
+  PanelGemm(const CondensedView& view, const PanelOps& ops, const Executor& executor)
       : ops_(ops),
         in_features_(view.in_features),
         out_features_(view.out_features),
-        layout_(pack_panel(view, segment_columns(view))) {
+        layout_(pack_panel(view, segment_columns(view), executor)) {
     const int64_t block_bytes = sums_rows() * ops.max_width * static_cast<int64_t>(sizeof(float));
     pass_blocks_ = static_cast<size_t>(std::clamp<int64_t>(
         kSumsBytes / block_bytes, 1, static_cast<int64_t>(layout_.blocks.size())));
@@ -56,7 +56,7 @@ class PanelGemm final : public GemmKernel {
   void run(const float* x, int64_t batch, float* y, const Epilogue& epilogue,
            const Executor& executor) const override {
     const std::vector<Tile> tiles = make_tiles(batch);
-    const double work = static_cast<double>(layout_.weights.size() + out_features_) *
+    const double work = static_cast<double>(layout_.padded_weights + out_features_) *
                         static_cast<double>(batch) * kMicrosecondsPerWeightSample;
     const size_t chunks = chunk_count(executor, work, tiles.size() * layout_.blocks.size());
     const Arrays arrays{x, y, epilogue};
@@ -67,15 +67,21 @@ class PanelGemm final : public GemmKernel {
   }
 
   LayoutInfo info() const override {
-    const int64_t bytes = static_cast<int64_t>(
-        layout_.weights.bytes() + layout_.offsets.bytes() + layout_.rows.size() * sizeof(uint16_t) +
-        layout_.runs.size() * sizeof(PanelRun) + layout_.parts.size() * sizeof(PanelPart) +
-        layout_.blocks.size() * sizeof(PanelBlock) + layout_.bias.size() * sizeof(float));
+    size_t bytes = layout_.parts.size() * sizeof(PanelPart) +
+                   layout_.blocks.size() * sizeof(PanelBlock) + layout_.bias.size() * sizeof(float);
+    for (const PanelPiece& piece : layout_.pieces)
+      bytes +=
+          piece.weights.bytes() + piece.offsets.bytes() + piece.rows.bytes() + piece.runs.bytes();
     const double padding = layout_.true_weights == 0
                                ? 1.0
-                               : static_cast<double>(layout_.weights.size()) /
+                               : static_cast<double>(layout_.padded_weights) /
                                      static_cast<double>(layout_.true_weights);
-    return {bytes, padding, 0.0};
+    return {static_cast<int64_t>(bytes), padding, 0.0};
+  }
+
+  bool holds(const CondensedView& view) const override {
+    return in_features_ == view.in_features && out_features_ == view.out_features &&
+           holds_panel(layout_, view);
   }
 
  private:
@@ -222,9 +228,9 @@ class PanelGemm final : public GemmKernel {
 
 }  // namespace
 
-std::unique_ptr<GemmKernel> pack_panel_gemm(const CondensedView& view, BatchRange,
-                                            const PanelOps& ops) {
-  return std::make_unique<PanelGemm>(view, ops);
+std::unique_ptr<GemmKernel> pack_panel_gemm(const CondensedView& view, const PanelOps& ops,
+                                            const Executor& executor) {
+  return std::make_unique<PanelGemm>(view, ops, executor);
 }
 
 }  // namespace fanin

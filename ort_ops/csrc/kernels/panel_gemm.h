@@ -6,7 +6,7 @@
 
 namespace fanin {
 
-std::unique_ptr<GemmKernel> pack_panel_gemm(const CondensedView& view, BatchRange batches,
-                                            const PanelOps& ops);
+std::unique_ptr<GemmKernel> pack_panel_gemm(const CondensedView& view, const PanelOps& ops,
+                                            const Executor& executor);
 
 }  // namespace fanin

@@ -1,7 +1,11 @@
 #include "kernels/panel_layout.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
+
+#include "core/parallel.h"
+#include "kernels/source_row.h"
 
 namespace fanin {
 namespace {
@@ -21,91 +25,89 @@ std::vector<PanelBlock> make_blocks(int64_t out_features) {
   return blocks;
 }
 
-// Where a part begins, before the arrays have their final place.
-struct PartBegin {
-  size_t weights, rows, runs, run_count;
-};
-
+// Packs one piece.
 class Packer {
  public:
-  Packer(const CondensedView& view, int64_t segment_columns) : view_(view) {
-    layout_.segments = (view.in_features + segment_columns - 1) / segment_columns;
-    layout_.segment_columns = (view.in_features + layout_.segments - 1) / layout_.segments;
-    layout_.blocks = make_blocks(view.out_features);
+  Packer(const CondensedView& view, const PanelLayout& layout) : view_(view), layout_(layout) {}
+
+  // Packs the parts of a block and writes its biases.
+  void pack_block(const PanelBlock& block, float* bias) {
+    std::vector<SourceRow> rows(static_cast<size_t>(block.outputs));
+    for (int64_t o = 0; o < block.outputs; ++o) {
+      bias[o] = view_.bias[block.first_output + o];
+      const int64_t row = stored_row(view_, block.first_output + o);
+      if (row < 0) continue;
+      rows[o] = source_row(view_, row);
+      true_weights_ += rows[o].end;
+    }
+    bias[block.outputs] = 0.0f;
+    for (int64_t segment = 0; segment < layout_.segments; ++segment) pack_part(rows, segment);
   }
 
-  PanelLayout pack() {
-    for (const PanelBlock& block : layout_.blocks) pack_block(block);
-    layout_.weights = AlignedBuffer<float>(weights_.size());
-    std::copy(weights_.begin(), weights_.end(), layout_.weights.data());
-    layout_.offsets = AlignedBuffer<uint16_t>(offsets_.size());
-    std::copy(offsets_.begin(), offsets_.end(), layout_.offsets.data());
-    for (const PartBegin& begin : begins_)
-      layout_.parts.push_back(
-          {layout_.weights.data() + begin.weights, layout_.offsets.data() + begin.weights,
-           layout_.rows.data() + begin.rows, layout_.runs.data() + begin.runs, begin.run_count});
-    return std::move(layout_);
+  void reserve(size_t weights) {
+    weights_.reserve(weights + weights / 16);
+    offsets_.reserve(weights + weights / 16);
   }
+
+  // The piece, and its parts in order.
+  PanelPiece take(PanelPart* parts) {
+    PanelPiece piece{weights_.take(), offsets_.take(), rows_.take(), runs_.take()};
+    for (const PartBegin& begin : begins_)
+      *parts++ = {piece.weights.data() + begin.weights, piece.offsets.data() + begin.weights,
+                  piece.rows.data() + begin.rows, piece.runs.data() + begin.runs, begin.run_count};
+    return piece;
+  }
+
+  int64_t true_weights() const { return true_weights_; }
 
  private:
-  // Entries [at, end) of a stored row; an ablated output has none.
-  struct Entries {
-    int64_t row = 0, at = 0, end = 0;
+  // Where a part begins, before the arrays have their final place.
+  struct PartBegin {
+    size_t weights, rows, runs, run_count;
   };
 
-  void pack_block(const PanelBlock& block) {
-    std::vector<Entries> entries(static_cast<size_t>(block.outputs));
-    for (int64_t o = 0; o < block.outputs; ++o) {
-      layout_.bias.push_back(view_.bias[block.first_output + o]);
-      if (stored_ == view_.active || view_.rows[stored_] != block.first_output + o) continue;
-      entries[o] = {stored_, 0, view_.true_fan_in(stored_)};
-      layout_.true_weights += entries[o].end;
-      ++stored_;
-    }
-    layout_.bias.push_back(0.0f);
-    for (int64_t segment = 0; segment < layout_.segments; ++segment) pack_part(entries, segment);
-  }
-
-  void pack_part(std::vector<Entries>& entries, int64_t segment) {
+  // Takes the entries of the rows that lie in the segment.
+  void pack_part(std::vector<SourceRow>& rows, int64_t segment) {
     const int64_t first_column = layout_.first_column(segment);
     const int64_t end_column = first_column + layout_.segment_columns;
-    const size_t rows = entries.size();
-    std::vector<Entries> inside(rows);
-    for (size_t r = 0; r < rows; ++r) {
-      Entries& row = entries[r];
+    std::vector<SourceRow> inside(rows.size());
+    for (size_t r = 0; r < rows.size(); ++r) {
+      SourceRow& row = rows[r];
       inside[r] = row;
       while (row.at < row.end && view_.index(row.row, row.at) < end_column) ++row.at;
       inside[r].end = row.at;
     }
     const auto count = [&](size_t r) { return static_cast<size_t>(inside[r].end - inside[r].at); };
-    std::vector<size_t> order(rows);
+    std::vector<size_t> order(rows.size());
     std::iota(order.begin(), order.end(), size_t{0});
     std::stable_sort(order.begin(), order.end(),
                      [&](size_t a, size_t b) { return count(a) > count(b); });
 
-    PartBegin begin{weights_.size(), layout_.rows.size(), layout_.runs.size(), 0};
-    for (size_t first = 0; first < rows; first += kPanelGroupRows) {
+    PartBegin begin{weights_.size(), rows_.size(), runs_.size(), 0};
+    PanelRun* run = nullptr;
+    for (size_t first = 0; first < rows.size(); first += kPanelGroupRows) {
       const size_t steps = count(order[first]);
       // Rows without weights appear once, in the first segment, for their bias.
       if (steps == 0 && segment > 0) break;
-      if (begin.run_count == 0 || layout_.runs.back().steps != steps) {
-        layout_.runs.push_back({static_cast<uint32_t>(steps), 0});
+      if (run == nullptr || run->steps != steps) {
+        run = runs_.extend(1);
+        run->steps = static_cast<uint32_t>(steps);
         ++begin.run_count;
       }
-      ++layout_.runs.back().groups;
-      const size_t size = std::min<size_t>(kPanelGroupRows, rows - first);
+      ++run->groups;
+      const size_t size = std::min<size_t>(kPanelGroupRows, rows.size() - first);
+      uint16_t* places = rows_.extend(kPanelGroupRows);
       for (size_t i = 0; i < kPanelGroupRows; ++i)
-        layout_.rows.push_back(static_cast<uint16_t>(i < size ? order[first + i] : rows));
-      const size_t at = weights_.size();
-      weights_.resize(at + steps * kPanelGroupRows, 0.0f);
-      offsets_.resize(at + steps * kPanelGroupRows, 0);
+        places[i] = static_cast<uint16_t>(i < size ? order[first + i] : rows.size());
+      float* weights = weights_.extend(steps * kPanelGroupRows);
+      uint16_t* offsets = offsets_.extend(steps * kPanelGroupRows);
       for (size_t i = 0; i < size; ++i) {
-        const Entries& row = inside[order[first + i]];
-        for (int64_t j = row.at; j < row.end; ++j) {
-          const size_t to = at + static_cast<size_t>(j - row.at) * kPanelGroupRows + i;
-          weights_[to] = view_.value(row.row, j);
-          offsets_[to] = static_cast<uint16_t>((view_.index(row.row, j) - first_column + 1) *
-                                               kPanelOffsetsPerColumn);
+        const SourceRow& row = inside[order[first + i]];
+        size_t to = i;
+        for (int64_t j = row.at; j < row.end; ++j, to += kPanelGroupRows) {
+          weights[to] = view_.value(row.row, j);
+          offsets[to] = static_cast<uint16_t>((view_.index(row.row, j) - first_column + 1) *
+                                              kPanelOffsetsPerColumn);
         }
       }
     }
@@ -113,17 +115,83 @@ class Packer {
   }
 
   const CondensedView& view_;
-  PanelLayout layout_;
-  int64_t stored_ = 0;  // next stored row
-  std::vector<float> weights_;
-  std::vector<uint16_t> offsets_;
+  const PanelLayout& layout_;
+  int64_t true_weights_ = 0;
+  GrowingBuffer<float> weights_;
+  GrowingBuffer<uint16_t> offsets_;
+  GrowingBuffer<uint16_t> rows_;
+  GrowingBuffer<PanelRun> runs_;
   std::vector<PartBegin> begins_;
 };
 
+// Whether every entry of the part is in its row, from where the row stands on; counts them.
+bool holds_part(const PanelPart& part, int64_t first_column, const CondensedView& view,
+                std::vector<SourceRow>& rows, int64_t& found) {
+  const float* weights = part.weights;
+  const uint16_t* offsets = part.offsets;
+  const uint16_t* places = part.rows;
+  for (const PanelRun* run = part.runs; run != part.runs + part.run_count; ++run)
+    for (uint32_t group = 0; group < run->groups; ++group, places += kPanelGroupRows)
+      for (uint32_t step = 0; step < run->steps; ++step)
+        for (int i = 0; i < kPanelGroupRows; ++i, ++weights, ++offsets) {
+          if (*offsets == 0) continue;
+          const int64_t column = first_column + *offsets / kPanelOffsetsPerColumn - 1;
+          ++found;
+          if (!rows[places[i]].take(view, column, *weights)) return false;
+        }
+  return true;
+}
+
 }  // namespace
 
-PanelLayout pack_panel(const CondensedView& view, int64_t segment_columns) {
-  return Packer(view, segment_columns).pack();
+PanelLayout pack_panel(const CondensedView& view, int64_t segment_columns,
+                       const Executor& executor) {
+  PanelLayout layout;
+  layout.segments = (view.in_features + segment_columns - 1) / segment_columns;
+  layout.segment_columns = (view.in_features + layout.segments - 1) / layout.segments;
+  layout.blocks = make_blocks(view.out_features);
+  const size_t blocks = layout.blocks.size(), segments = static_cast<size_t>(layout.segments);
+  layout.parts.resize(blocks * segments);
+  layout.bias.resize(static_cast<size_t>(view.out_features) + blocks);
+  const size_t count = piece_count(view, blocks);
+  layout.pieces.resize(count);
+  std::vector<int64_t> true_weights(count);
+  auto pack_piece = [&](size_t p) {
+    const size_t first = chunk_begin(blocks, count, p), end = chunk_begin(blocks, count, p + 1);
+    Packer packer(view, layout);
+    packer.reserve(static_cast<size_t>(view.active * view.fan_in) / count);
+    for (size_t b = first; b < end; ++b)
+      packer.pack_block(layout.blocks[b], layout.bias.data() + layout.blocks[b].bias);
+    layout.pieces[p] = packer.take(layout.parts.data() + first * segments);
+    true_weights[p] = packer.true_weights();
+  };
+  run_tasks(executor, count, pack_piece);
+  layout.true_weights = std::accumulate(true_weights.begin(), true_weights.end(), int64_t{0});
+  for (const PanelPiece& piece : layout.pieces) layout.padded_weights += piece.weights.size();
+  return layout;
+}
+
+bool holds_panel(const PanelLayout& layout, const CondensedView& view) {
+  int64_t found = 0, expected = 0;
+  for (size_t b = 0; b < layout.blocks.size(); ++b) {
+    const PanelBlock& block = layout.blocks[b];
+    if (std::memcmp(layout.bias.data() + block.bias, view.bias + block.first_output,
+                    static_cast<size_t>(block.outputs) * sizeof(float)) != 0)
+      return false;
+    std::vector<SourceRow> rows(static_cast<size_t>(block.outputs) + 1);  // one fills up groups
+    for (int64_t o = 0; o < block.outputs; ++o) {
+      const int64_t row = stored_row(view, block.first_output + o);
+      if (row >= 0) rows[o] = source_row(view, row);
+      expected += rows[o].end;
+    }
+    for (int64_t segment = 0; segment < layout.segments; ++segment)
+      if (!holds_part(layout.parts[b * layout.segments + segment], layout.first_column(segment),
+                      view, rows, found))
+        return false;
+  }
+  // The entries of a layout are distinct: if each is in the view, they are all when none is
+  // missing.
+  return found == expected;
 }
 
 }  // namespace fanin

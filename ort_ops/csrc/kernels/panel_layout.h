@@ -6,6 +6,7 @@
 
 #include "core/aligned_buffer.h"
 #include "core/condensed.h"
+#include "core/executor.h"
 #include "kernels/panel_ops.h"
 
 namespace fanin {
@@ -16,22 +17,34 @@ struct PanelBlock {
   size_t bias;  // of its first output; one more element stands for the rows that fill up a group
 };
 
+// The arrays of some neighbouring blocks, which one thread packs. Cut by the number of weights
+// alone, so that a layout does not depend on the number of threads.
+struct PanelPiece {
+  AlignedBuffer<float> weights;
+  AlignedBuffer<uint16_t> offsets;
+  AlignedBuffer<uint16_t> rows;
+  AlignedBuffer<PanelRun> runs;
+};
+
 struct PanelLayout {
   int64_t segment_columns = 0;
   int64_t segments = 0;
   std::vector<PanelBlock> blocks;
-  std::vector<PanelPart> parts;  // [blocks, segments], pointing into the arrays below
-  AlignedBuffer<float> weights;
-  AlignedBuffer<uint16_t> offsets;
-  std::vector<uint16_t> rows;
-  std::vector<PanelRun> runs;
+  std::vector<PanelPiece> pieces;
+  std::vector<PanelPart> parts;  // [blocks, segments], pointing into the pieces
   std::vector<float> bias;
   int64_t true_weights = 0;
+  size_t padded_weights = 0;  // of all pieces
 
   int64_t first_column(int64_t segment) const { return segment * segment_columns; }
 };
 
 // Every output has a row, an ablated one without weights, so that outputs leave side by side.
-PanelLayout pack_panel(const CondensedView& view, int64_t segment_columns);
+// Throws std::bad_alloc.
+PanelLayout pack_panel(const CondensedView& view, int64_t segment_columns,
+                       const Executor& executor);
+
+// Whether the layout holds exactly the stored rows and the bias of `view`, which is sound.
+bool holds_panel(const PanelLayout& layout, const CondensedView& view);
 
 }  // namespace fanin

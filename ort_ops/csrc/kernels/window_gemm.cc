@@ -4,6 +4,7 @@
 
 #include "core/parallel.h"
 #include "core/scratch.h"
+#include "kernels/source_row.h"
 #include "kernels/window_layout.h"
 
 namespace fanin {
@@ -19,11 +20,11 @@ constexpr double kMicrosecondsPerLaneSample = 0.00008;
 
 class WindowGemm final : public GemmKernel {
  public:
-  WindowGemm(const CondensedView& view, const WindowOps& ops)
+  WindowGemm(const CondensedView& view, const WindowOps& ops, const Executor& executor)
       : ops_(ops),
         in_features_(view.in_features),
         out_features_(view.out_features),
-        layout_(pack_windows(view, ops.geometry)),
+        layout_(pack_windows(view, ops.geometry, executor)),
         bias_(view.bias, view.bias + view.out_features) {
     int64_t stored = 0;
     for (int64_t o = 0; o < out_features_; ++o)
@@ -45,18 +46,22 @@ class WindowGemm final : public GemmKernel {
 
   LayoutInfo info() const override {
     const int64_t bytes = static_cast<int64_t>(
-        layout_.steps.bytes() + layout_.advances.bytes() +
-        layout_.remainder.size() * sizeof(WindowRemainder) +
-        layout_.groups.size() * sizeof(WindowGroup) +
+        layout_.steps * (layout_.step_bytes(ops_.geometry) + sizeof(uint16_t)) +
+        layout_.remainders * sizeof(WindowRemainder) + layout_.groups.size() * sizeof(WindowGroup) +
         (layout_.outputs.size() + bias_.size() + ablated_.size()) * sizeof(int32_t));
     if (layout_.weights == 0) return {bytes, 1.0, 0.0};
     const double weights = static_cast<double>(layout_.weights);
     return {bytes, static_cast<double>(lanes()) / weights,
-            static_cast<double>(layout_.remainder.size()) / weights};
+            static_cast<double>(layout_.remainders) / weights};
+  }
+
+  bool holds(const CondensedView& view) const override {
+    return in_features_ == view.in_features && same_bits(bias_, view.bias, view.out_features) &&
+           holds_windows(layout_, ops_.geometry, view);
   }
 
  private:
-  size_t lanes() const { return layout_.advances.size() * ops_.geometry.rows; }
+  size_t lanes() const { return layout_.steps * ops_.geometry.rows; }
 
   void run_slice(const float* x, int samples, float* y, const Epilogue& epilogue,
                  const Executor& executor) const {
@@ -80,10 +85,10 @@ class WindowGemm final : public GemmKernel {
 
   // The first group of a chunk, such that chunks have about the same number of steps.
   size_t group_begin(size_t chunks, size_t chunk) const {
-    const size_t step = chunk_begin(layout_.advances.size(), chunks, chunk);
+    const size_t step = chunk_begin(layout_.steps, chunks, chunk);
     const auto found =
         std::partition_point(layout_.groups.begin(), layout_.groups.end(),
-                             [step](const WindowGroup& group) { return group.step_begin < step; });
+                             [step](const WindowGroup& group) { return group.first_step < step; });
     return chunk == chunks ? layout_.groups.size()
                            : static_cast<size_t>(found - layout_.groups.begin());
   }
@@ -92,8 +97,7 @@ class WindowGemm final : public GemmKernel {
                  float* y, const Epilogue& epilogue) const {
     const WindowGroup& group = layout_.groups[g];
     const WindowGeometry& geometry = ops_.geometry;
-    const WindowSteps steps{layout_.steps.data() + group.step_begin * layout_.step_bytes(geometry),
-                            layout_.advances.data() + group.step_begin, group.step_count};
+    const WindowSteps steps{group.steps, group.advances, group.step_count};
     alignas(kAlignment) float sums[kSlice * 64];
     for (int s = 0; s < samples; s += ops_.max_samples)
       ops_.sum(steps, planes + s * stride, stride, std::min(ops_.max_samples, samples - s),
@@ -101,7 +105,7 @@ class WindowGemm final : public GemmKernel {
     for (int s = 0; s < samples; ++s) {
       float* sum = sums + s * geometry.rows;
       for (size_t i = 0; i < group.remainder_count; ++i) {
-        const WindowRemainder& entry = layout_.remainder[group.remainder_begin + i];
+        const WindowRemainder& entry = group.remainder[i];
         sum[entry.row] += entry.weight * x[s * in_features_ + entry.column];
       }
       finish(g, sum, y + s * out_features_,
@@ -149,8 +153,9 @@ class WindowGemm final : public GemmKernel {
 
 }  // namespace
 
-std::unique_ptr<GemmKernel> pack_window_gemm(const CondensedView& view, const WindowOps& ops) {
-  return std::make_unique<WindowGemm>(view, ops);
+std::unique_ptr<GemmKernel> pack_window_gemm(const CondensedView& view, const WindowOps& ops,
+                                             const Executor& executor) {
+  return std::make_unique<WindowGemm>(view, ops, executor);
 }
 
 }  // namespace fanin

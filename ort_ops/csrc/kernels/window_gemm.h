@@ -6,6 +6,7 @@
 
 namespace fanin {
 
-std::unique_ptr<GemmKernel> pack_window_gemm(const CondensedView& view, const WindowOps& ops);
+std::unique_ptr<GemmKernel> pack_window_gemm(const CondensedView& view, const WindowOps& ops,
+                                             const Executor& executor);
 
 }  // namespace fanin

@@ -6,6 +6,7 @@
 
 #include "core/aligned_buffer.h"
 #include "core/condensed.h"
+#include "core/executor.h"
 #include "kernels/window_ops.h"
 
 namespace fanin {
@@ -18,27 +19,43 @@ struct WindowRemainder {
 };
 
 struct WindowGroup {
-  size_t step_begin;
+  const uint8_t* steps;
+  const uint16_t* advances;
   size_t step_count;
-  size_t remainder_begin;
+  const WindowRemainder* remainder;
   size_t remainder_count;
-  bool contiguous;  // the outputs of its rows stand side by side
+  size_t first_step;  // counted over all groups before it
+  bool contiguous;    // the outputs of its rows stand side by side
+};
+
+// The arrays of some neighbouring groups, which one thread packs. Cut by the number of weights
+// alone, so that a layout does not depend on the number of threads.
+struct WindowPiece {
+  AlignedBuffer<uint8_t> steps;
+  AlignedBuffer<uint16_t> advances;
+  AlignedBuffer<WindowRemainder> remainder;
 };
 
 struct WindowLayout {
   int64_t blocks = 0;  // of x
-  std::vector<WindowGroup> groups;
-  AlignedBuffer<uint8_t> steps;
-  AlignedBuffer<uint16_t> advances;
-  std::vector<WindowRemainder> remainder;
-  std::vector<int32_t> outputs;  // [groups, rows] output of each row; -1 fills up the last group
-  int64_t weights = 0;           // true entries
+  std::vector<WindowPiece> pieces;
+  std::vector<WindowGroup> groups;  // pointing into the pieces
+  std::vector<int32_t> outputs;     // [groups, rows] output of each row; -1 fills up the last group
+  int64_t weights = 0;              // true entries
+  size_t steps = 0;                 // of all groups
+  size_t remainders = 0;            // likewise
 
   size_t step_bytes(const WindowGeometry& geometry) const {
     return static_cast<size_t>(geometry.step_bytes);
   }
 };
 
-WindowLayout pack_windows(const CondensedView& view, const WindowGeometry& geometry);
+// Throws std::bad_alloc.
+WindowLayout pack_windows(const CondensedView& view, const WindowGeometry& geometry,
+                          const Executor& executor);
+
+// Whether the layout holds exactly the stored rows of `view`, which is sound.
+bool holds_windows(const WindowLayout& layout, const WindowGeometry& geometry,
+                   const CondensedView& view);
 
 }  // namespace fanin

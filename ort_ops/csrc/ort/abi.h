@@ -51,7 +51,7 @@ enum ElementType : int {
 
 enum Characteristic : int { kRequired = 0 };
 enum MemoryType : int { kDefaultMemory = 0 };
-enum LogLevel : int { kWarning = 2 };
+enum LogLevel : int { kInfo = 1, kWarning = 2 };
 enum AttributeType : int { kIntAttribute = 1 };
 
 // ROW(slot, API version that added it, result, name, parameters). Functions with a status as

@@ -114,6 +114,7 @@ static_assert(int{kUint64} == ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64);
 static_assert(int{kBfloat16} == ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16);
 static_assert(int{kRequired} == INPUT_OUTPUT_REQUIRED);
 static_assert(int{kDefaultMemory} == OrtMemTypeDefault);
+static_assert(int{kInfo} == ORT_LOGGING_LEVEL_INFO);
 static_assert(int{kWarning} == ORT_LOGGING_LEVEL_WARNING);
 static_assert(int{kIntAttribute} == ORT_OP_ATTR_INT);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <limits>
 #include <memory>
 #include <string>
@@ -10,6 +11,7 @@
 #include "core/condensed.h"
 #include "core/float16_run.h"
 #include "core/gemm.h"
+#include "core/thread_executor.h"
 #include "ort/condensed_gemm_inputs.h"
 #include "ort/executor.h"
 #include "ort/kernel_info.h"
@@ -21,6 +23,16 @@ namespace fanin::ort {
 namespace {
 
 constexpr const char* kName = "CondensedGemm";
+
+// "f32-gemm-...: 1440128 bytes, packed in 8.1 ms"
+std::string report(const PackedInfo& layout) {
+  char time[32];
+  std::snprintf(time, sizeof time, "%.1f ms", layout.seconds * 1e3);
+  return layout.kernel + ": " + std::to_string(layout.bytes) +
+         (layout.shared ? " bytes, shared with another layer, compared in "
+                        : " bytes, packed in ") +
+         time;
+}
 
 // The layer of one node. Read-only after creation: a session may be run from many threads.
 class CondensedGemm {
@@ -54,14 +66,16 @@ CondensedGemm::CondensedGemm(const Runtime& runtime, const KernelInfo& info, std
   const DeclaredInputs declared = check_declared(runtime, info, attributes_);
   batches_ = declared.batches;
   if (!declared.variable_weights.empty()) {
-    info.warn(node_ + ": not constant: " + declared.variable_weights +
-              "; so nothing is packed, and every run validates the weights and takes the slow "
-              "plain path; make them initializers that are not graph inputs");
+    info.log(kWarning,
+             node_ + ": not constant: " + declared.variable_weights +
+                 "; so nothing is packed, and every run validates the weights and takes the slow "
+                 "plain path; make them initializers that are not graph inputs");
     return;
   }
   const WeightTensors weights(runtime, [&](Input index) { return info.constant(index); });
   const CondensedView view = weights.checked_view(attributes_);
-  packed_ = PackedGemm::pack(view, batches_, select_isa());
+  packed_ = PackedGemm::pack(view, batches_, select_isa(), ThreadExecutor(concurrency_));
+  for (const PackedInfo& layout : packed_->info()) info.log(kInfo, node_ + ": " + report(layout));
 }
 
 const OrtValue* CondensedGemm::input(const OrtKernelContext* context, Input index) const {

@@ -92,11 +92,11 @@ float KernelInfo::float_attribute(const char* name, float otherwise) const {
   return otherwise;
 }
 
-void KernelInfo::warn(const std::string& message) const {
+void KernelInfo::log(LogLevel level, const std::string& message) const {
   const Api& api = runtime_.api;
   const OrtLogger* logger = nullptr;
   check(api, api.KernelInfo_GetLogger(info_, &logger));
-  check(api, api.Logger_LogMessage(logger, static_cast<int>(kWarning), message.c_str(), "fanin", 0,
+  check(api, api.Logger_LogMessage(logger, static_cast<int>(level), message.c_str(), "fanin", 0,
                                    "CondensedGemm"));
 }
 

@@ -39,8 +39,8 @@ class KernelInfo {
   // The default where the attribute is absent. Throws Error if it is of another type.
   float float_attribute(const char* name, float otherwise) const;
 
-  // One warning in the session's log.
-  void warn(const std::string& message) const;
+  // One line in the session's log, where its level lets it through.
+  void log(LogLevel level, const std::string& message) const;
 
  private:
   // Whether the attribute exists with a type other than the one that was asked for.

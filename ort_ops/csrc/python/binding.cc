@@ -7,8 +7,6 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,6 +15,8 @@
 #include "core/executor.h"
 #include "core/float16_run.h"
 #include "core/gemm.h"
+#include "core/packed_cache.h"
+#include "core/thread_executor.h"
 #include "kernels/dispatch.h"
 #include "python/limits.h"
 
@@ -24,31 +24,6 @@ namespace py = pybind11;
 
 namespace fanin {
 namespace {
-
-// Starts its threads anew for every run: good enough to test with, not to serve with.
-class ThreadExecutor final : public Executor {
- public:
-  explicit ThreadExecutor(size_t threads) : threads_(threads) {}
-
-  size_t concurrency() const override { return threads_; }
-
-  void run(size_t chunks, void (*body)(void*, size_t) noexcept, void* context) const override {
-    std::vector<std::thread> others;
-    others.reserve(chunks);
-    size_t started = 1;
-    try {
-      for (; started < chunks; ++started) others.emplace_back(body, context, started);
-    } catch (const std::system_error&) {
-      // No more threads to be had: this one does the rest.
-    }
-    for (size_t chunk = started; chunk < chunks; ++chunk) body(context, chunk);
-    body(context, 0);
-    for (std::thread& other : others) other.join();
-  }
-
- private:
-  size_t threads_;
-};
 
 std::string shape_text(const py::array& array) {
   std::string text = "[";
@@ -235,29 +210,34 @@ BatchRange batch_range(int64_t min_batch, std::optional<int64_t> max_batch) {
   return range;
 }
 
+ThreadExecutor threads_of(int64_t threads) {
+  if (threads < 1 || threads > 1024)
+    throw std::invalid_argument("threads is " + std::to_string(threads) + ", it must be 1 to 1024");
+  return ThreadExecutor(static_cast<size_t>(threads));
+}
+
 class PyGemm {
  public:
   PyGemm(const py::object& values, const py::object& indices, const py::object& rows,
          const py::object& bias, int64_t in_features, int64_t out_features, const std::string& isa,
-         int64_t min_batch, std::optional<int64_t> max_batch, std::optional<std::string> kernel)
+         int64_t min_batch, std::optional<int64_t> max_batch, std::optional<std::string> kernel,
+         int64_t threads)
       : in_features_(in_features), out_features_(out_features) {
     const Layer layer(values, indices, rows, bias, in_features, out_features);
     const BatchRange range = batch_range(min_batch, max_batch);
     if (kernel && isa != "auto")
       throw std::invalid_argument("give either isa or kernel, since a kernel's name fixes its ISA");
     const Isa chosen = parse_isa(isa);
+    const ThreadExecutor executor = threads_of(threads);
     py::gil_scoped_release release;
-    packed_ = kernel ? PackedGemm::pack_kernel(layer.view, range, *kernel)
-                     : PackedGemm::pack(layer.view, range, chosen);
+    packed_ = kernel ? PackedGemm::pack_kernel(layer.view, range, *kernel, executor)
+                     : PackedGemm::pack(layer.view, range, chosen, executor);
   }
 
   py::array run(const py::object& x, const py::object& residual, float clip_min, float clip_max,
                 int64_t threads, const py::object& out) const {
-    if (threads < 1 || threads > 1024)
-      throw std::invalid_argument("threads is " + std::to_string(threads) +
-                                  ", it must be 1 to 1024");
+    const ThreadExecutor executor = threads_of(threads);
     Run run(x, residual, clip_min, clip_max, in_features_, out_features_, out);
-    const ThreadExecutor executor(static_cast<size_t>(threads));
     run.apply(executor, [&](const float* from, int64_t batch, float* to, const Epilogue& epilogue) {
       packed_->run(from, batch, to, epilogue, executor);
     });
@@ -265,6 +245,11 @@ class PyGemm {
   }
 
   std::vector<PackedInfo> info() const { return packed_->info(); }
+
+  bool holds(const py::object& values, const py::object& indices, const py::object& rows,
+             const py::object& bias) const {
+    return packed_->holds(Layer(values, indices, rows, bias, in_features_, out_features_).view);
+  }
 
  private:
   int64_t in_features_;
@@ -283,6 +268,12 @@ py::array run_plain_arrays(const py::object& values, const py::object& indices,
               run_plain(layer.view, from, batch, to, epilogue);
             });
   return run.y;
+}
+
+uint64_t content_hash_arrays(const py::object& values, const py::object& indices,
+                             const py::object& rows, const py::object& bias, int64_t in_features,
+                             int64_t out_features) {
+  return content_hash(Layer(values, indices, rows, bias, in_features, out_features).view);
 }
 
 // None stands for "no upper limit" in Python.
@@ -331,22 +322,27 @@ PYBIND11_MODULE(_native, module) {
       .def_property_readonly("bytes", [](const PackedInfo& info) { return info.bytes; })
       .def_property_readonly("padding", [](const PackedInfo& info) { return info.padding; })
       .def_property_readonly("remainder", [](const PackedInfo& info) { return info.remainder; })
+      .def_property_readonly("shared", [](const PackedInfo& info) { return info.shared; })
+      .def_property_readonly("seconds", [](const PackedInfo& info) { return info.seconds; })
       .def("__repr__", [](const PackedInfo& info) { return "<PackedInfo " + info.kernel + ">"; });
 
   py::class_<PyGemm>(module, "PackedGemm")
       .def(py::init<const py::object&, const py::object&, const py::object&, const py::object&,
                     int64_t, int64_t, const std::string&, int64_t, std::optional<int64_t>,
-                    std::optional<std::string>>(),
+                    std::optional<std::string>, int64_t>(),
            "values"_a, "indices"_a, "rows"_a, "bias"_a, "in_features"_a, "out_features"_a,
            py::kw_only(), "isa"_a = "auto", "min_batch"_a = 1, "max_batch"_a = py::none(),
-           "kernel"_a = py::none())
+           "kernel"_a = py::none(), "threads"_a = 1)
       .def("run", &PyGemm::run, "x"_a, "residual"_a = py::none(), "clip_min"_a = -infinity,
            "clip_max"_a = infinity, "threads"_a = 1, "out"_a = py::none())
-      .def("info", &PyGemm::info);
+      .def("info", &PyGemm::info)
+      .def("holds", &PyGemm::holds, "values"_a, "indices"_a, "rows"_a, "bias"_a);
 
   module.def("run_plain", &run_plain_arrays, "values"_a, "indices"_a, "rows"_a, "bias"_a,
              "in_features"_a, "out_features"_a, "x"_a, "residual"_a = py::none(),
              "clip_min"_a = -infinity, "clip_max"_a = infinity);
+  module.def("content_hash", &content_hash_arrays, "values"_a, "indices"_a, "rows"_a, "bias"_a,
+             "in_features"_a, "out_features"_a);
   module.def("kernel_table", [] {
     std::vector<KernelRow> rows = kernel_table();
     return rows;

@@ -1,0 +1,94 @@
+#include "core/packed_cache.h"
+
+#include <cstring>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <utility>
+
+namespace fanin {
+namespace {
+
+// Odd, with about as many ones as zeros.
+constexpr uint64_t kMultiplier = 0x9e3779b97f4a7c15;
+
+uint64_t mix(uint64_t state, uint64_t word) {
+  const uint64_t product = (state ^ word) * kMultiplier;
+  return product ^ (product >> 32);
+}
+
+// Four independent lanes, since one multiplication waits for the other: about 10 bytes per ns.
+uint64_t hash_bytes(uint64_t state, const void* data, size_t bytes) {
+  const unsigned char* at = static_cast<const unsigned char*>(data);
+  uint64_t lanes[4] = {state, state + 1, state + 2, state + 3};
+  size_t left = bytes;
+  for (; left >= sizeof(lanes); left -= sizeof(lanes), at += sizeof(lanes)) {
+    uint64_t words[4];
+    std::memcpy(words, at, sizeof(words));
+    for (int lane = 0; lane < 4; ++lane) lanes[lane] = mix(lanes[lane], words[lane]);
+  }
+  uint64_t tail[4] = {};
+  if (left > 0) std::memcpy(tail, at, left);
+  state = bytes;
+  for (int lane = 0; lane < 4; ++lane) state = mix(state, mix(lanes[lane], tail[lane]));
+  return state;
+}
+
+// A layer that is packed or being packed. Lives as long as somebody packs or holds it.
+struct Entry {
+  std::mutex mutex;  // whoever packs, or compares, has it
+  std::unique_ptr<const GemmKernel> kernel;
+};
+
+class Cache {
+ public:
+  // row, hash, in_features, out_features, active, fan_in
+  using Key = std::tuple<const KernelRow*, uint64_t, int64_t, int64_t, int64_t, int64_t>;
+
+  std::shared_ptr<Entry> entry(const Key& key) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::shared_ptr<Entry> found = entries_[key].lock();
+    if (!found) entries_[key] = found = std::make_shared<Entry>();
+    // The keys of what is gone go too, so that the map stays as small as what lives.
+    for (auto at = entries_.begin(); at != entries_.end();)
+      at = at->second.expired() ? entries_.erase(at) : std::next(at);
+    return found;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<Key, std::weak_ptr<Entry>> entries_;
+};
+
+Cache& cache() {
+  // Never destroyed: sessions may be made and freed while the process exits.
+  static Cache& instance = *new Cache();
+  return instance;
+}
+
+}  // namespace
+
+uint64_t content_hash(const CondensedView& view) {
+  const size_t entries = static_cast<size_t>(view.active * view.fan_in);
+  const size_t index_bytes =
+      view.index_type == IndexType::kUint16 ? sizeof(uint16_t) : sizeof(int32_t);
+  uint64_t state = hash_bytes(0, view.values, entries * value_bytes(view.value_type));
+  state = hash_bytes(state, view.indices, entries * index_bytes);
+  state = hash_bytes(state, view.rows, static_cast<size_t>(view.active) * sizeof(int32_t));
+  return hash_bytes(state, view.bias, static_cast<size_t>(view.out_features) * sizeof(float));
+}
+
+CachedKernel packed_kernel(const KernelRow& row, const CondensedView& view, uint64_t hash,
+                           const Executor& executor) {
+  const std::shared_ptr<Entry> entry =
+      cache().entry({&row, hash, view.in_features, view.out_features, view.active, view.fan_in});
+  const std::lock_guard<std::mutex> lock(entry->mutex);
+  const bool shared = entry->kernel != nullptr;
+  // Of layers whose hashes collide, the first is the one that is shared.
+  if (shared && !entry->kernel->holds(view)) return {row.pack(view, executor), false};
+  if (!shared) entry->kernel = row.pack(view, executor);
+  return {{entry, entry->kernel.get()}, shared};
+}
+
+}  // namespace fanin
