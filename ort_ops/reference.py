@@ -67,8 +67,10 @@ def condensed_gemm(
     step = max(1, _BLOCK // max(1, len(flat) * fan_in))
     for start in range(0, active, step):
         block = slice(start, start + step)
-        products = np.where(true_entry[block], values[block] * flat[:, indices[block]], 0.0)
-        y[:, rows[block]] += products.sum(axis=-1)
+        # Inf and NaN in x are values here, not mistakes; those that padding meets are dropped.
+        with np.errstate(invalid="ignore"):
+            products = np.where(true_entry[block], values[block] * flat[:, indices[block]], 0.0)
+            y[:, rows[block]] += products.sum(axis=-1)
     y = y.reshape(*x.shape[:-1], out_features)
 
     if residual is not None:
