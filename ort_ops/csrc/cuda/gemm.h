@@ -1,0 +1,42 @@
+// The condensed layer on a GPU: packed once on the device, run on the caller's stream. Includes no
+// CUDA header, so that whatever calls it compiles without the toolkit.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "core/condensed.h"
+#include "core/gemm.h"
+
+namespace fanin::cuda {
+
+struct Epilogue {
+  const void* residual = nullptr;  // device, [batch, out_features] of the activations' type
+  float clip_min = -std::numeric_limits<float>::infinity();
+  float clip_max = std::numeric_limits<float>::infinity();
+};
+
+class PackedGemm {
+ public:
+  virtual ~PackedGemm() = default;
+
+  // Packs a sound view of host memory for every kernel that `batches` needs and copies it to
+  // `device`, or shares what is there of the same content already. Synchronous. `activations` is
+  // the type of X, residual and Y. Throws std::bad_alloc when the device has no room (the message
+  // names the bytes), std::runtime_error for any other error of the CUDA runtime.
+  static std::unique_ptr<PackedGemm> pack(const CondensedView& view, BatchRange batches,
+                                          ValueType activations, int device);
+
+  // y[b, o] = clip(bias[o] + sum + residual[b, o]) on `stream` (a cudaStream_t): only launches
+  // kernels; allocates nothing and synchronises nothing, so a CUDA graph can capture it. x is
+  // [batch, in_features] and y [batch, out_features], device memory, dense, aligned to their
+  // elements. The current device must be the one packed for.
+  virtual void run(const void* x, int64_t batch, void* y, const Epilogue& epilogue,
+                   void* stream) const = 0;
+
+  virtual std::vector<PackedInfo> info() const = 0;
+};
+
+}  // namespace fanin::cuda
