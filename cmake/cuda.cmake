@@ -10,12 +10,10 @@ endif()
 
 # The first release that compiles for all architectures below.
 set(FANIN_CUDA_MINIMUM 12.8)
-set(FANIN_CUDA_ARCHITECTURES "" CACHE STRING
-    "Architectures to build the CUDA kernels for, as in CMake's CUDA_ARCHITECTURES; empty: chosen")
-
 # Every architecture takes minutes of compiling. ON is for what is given away: Turing, A100, RTX 30,
 # RTX 40, H100, B200, RTX 50, and intermediate code for what comes after. AUTO is for this machine:
 # its own GPUs; without one, H100 and intermediate code, which a driver can compile for any GPU.
+# CMAKE_CUDA_ARCHITECTURES or the environment's CUDAARCHS overrides the choice.
 function(fanin_cuda_architectures result)
   if(FANIN_CUDA STREQUAL "ON")
     set(${result} 75-real 80-real 86-real 89-real 90-real 100-real 120 PARENT_SCOPE)
@@ -50,7 +48,7 @@ if(NOT FANIN_CUDA STREQUAL "OFF")
       find_program(FANIN_NVCC nvcc PATH_SUFFIXES bin HINTS ENV CUDA_HOME ENV CUDA_PATH
                    PATHS /usr/local/cuda)
       if(FANIN_NVCC)
-        set(CMAKE_CUDA_COMPILER ${FANIN_NVCC} CACHE FILEPATH "CUDA compiler")
+        set(ENV{CUDACXX} ${FANIN_NVCC})
       endif()
     endif()
     include(CheckLanguage)
@@ -60,6 +58,17 @@ if(NOT FANIN_CUDA STREQUAL "OFF")
     endif()
   endif()
   if(NOT problem)
+    # Asked for before the language is enabled, which would fail for an architecture that is unknown.
+    execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --version OUTPUT_VARIABLE version)
+    string(REGEX MATCH "release ([0-9.]+)" version "${version}")
+    if(NOT version OR CMAKE_MATCH_1 VERSION_LESS FANIN_CUDA_MINIMUM)
+      set(problem "${CMAKE_CUDA_COMPILER} is not nvcc of CUDA ${FANIN_CUDA_MINIMUM} or newer")
+    endif()
+  endif()
+  if(NOT problem)
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
+      fanin_cuda_architectures(CMAKE_CUDA_ARCHITECTURES)
+    endif()
     set(CMAKE_CUDA_STANDARD 17)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     set(CMAKE_CUDA_EXTENSIONS OFF)
@@ -67,19 +76,9 @@ if(NOT FANIN_CUDA STREQUAL "OFF")
     # Nothing of CUDA is needed to load the library, only to use it.
     set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
     enable_language(CUDA)
-    if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS FANIN_CUDA_MINIMUM)
-      set(problem "${CMAKE_CUDA_COMPILER} is CUDA ${CMAKE_CUDA_COMPILER_VERSION}, at least \
-${FANIN_CUDA_MINIMUM} is needed")
-    endif()
-  endif()
-  if(NOT problem)
     find_package(CUDAToolkit REQUIRED)
     set(FANIN_CUDA_ENABLED ON)
-    if(NOT FANIN_CUDA_ARCHITECTURES)
-      fanin_cuda_architectures(FANIN_CUDA_ARCHITECTURES)
-    endif()
-    set(CMAKE_CUDA_ARCHITECTURES ${FANIN_CUDA_ARCHITECTURES})
-    message(STATUS "fanin: CUDA kernels for ${FANIN_CUDA_ARCHITECTURES}")
+    message(STATUS "fanin: CUDA kernels for ${CMAKE_CUDA_ARCHITECTURES}")
   elseif(FANIN_CUDA STREQUAL "ON")
     message(FATAL_ERROR "FANIN_CUDA is ON, but ${problem}")
   else()
