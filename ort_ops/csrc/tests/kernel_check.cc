@@ -154,8 +154,8 @@ void check_row(const KernelRow& row) {
                 {in, 40, 300, 39, Mask::kUniform, true, ValueType::kFloat32,
                  in <= 65536 ? k16 : IndexType::kInt32},
                 {{1}, {9}}, random);
-  // A weight each at distances of more windows than 16 bits count.
-  check_layer(row, {3000000, 3, 2, 3}, {{1}}, random);
+  // Columns further apart than 65,535 blocks of 16.
+  check_layer(row, {1200000, 40, 5, 40, Mask::kEnds}, {{1}, {2}}, random);
   // Entries outside the steps, and rows that are sorted.
   check_layer(row, {3072, 64, 307, 64}, {{1}, {2}}, random);
   check_layer(row, {1500, 200, 40, 190, Mask::kClustered, true}, {{1}, {4, true}, {19}}, random);

@@ -25,6 +25,18 @@ std::vector<int64_t> draw_columns(int64_t first, int64_t range, int64_t count,
   return columns;
 }
 
+std::vector<int64_t> columns_of_row(const LayerSpec& spec, std::mt19937& random) {
+  if (spec.mask == Mask::kEnds) {
+    std::vector<int64_t> columns(static_cast<size_t>(spec.fan_in));
+    for (int64_t j = 0; j < spec.fan_in; ++j)
+      columns[j] = 2 * j < spec.fan_in ? j : spec.in_features - spec.fan_in + j;
+    return columns;
+  }
+  if (spec.mask == Mask::kUniform) return draw_columns(0, spec.in_features, spec.fan_in, random);
+  const int64_t range = std::min(spec.in_features, 2 * spec.fan_in);
+  return draw_columns(below(spec.in_features - range + 1, random), range, spec.fan_in, random);
+}
+
 uint16_t bits16(float value, ValueType type) {
   uint16_t bits;
   if (type == ValueType::kFloat16) {
@@ -81,11 +93,7 @@ Layer make_layer(const LayerSpec& spec, std::mt19937& random) {
     layer.rows.push_back(static_cast<int32_t>(row));
   layer.bias = random_floats(static_cast<size_t>(spec.out_features), random);
   for (int64_t i = 0; i < spec.active; ++i) {
-    const int64_t range = spec.mask == Mask::kClustered
-                              ? std::min(spec.in_features, 2 * spec.fan_in)
-                              : spec.in_features;
-    const int64_t first = below(spec.in_features - range + 1, random);
-    std::vector<int64_t> columns = draw_columns(first, range, spec.fan_in, random);
+    std::vector<int64_t> columns = columns_of_row(spec, random);
     std::vector<float> values = random_floats(columns.size(), random);
     if (spec.padded && spec.fan_in > 0 && below(2, random) == 0) {
       const size_t kept = static_cast<size_t>(1 + below(spec.fan_in, random));

@@ -9,15 +9,19 @@
 
 namespace fanin {
 
-enum class Mask { kUniform, kClustered };
+enum class Mask {
+  kUniform,
+  kClustered,  // each row reads neighbouring columns, twice as many as its fan-in
+  kEnds,       // each row reads the first and the last columns
+};
 
 struct LayerSpec {
   int64_t in_features;
   int64_t out_features;
-  int64_t fan_in;              // in_features at most
-  int64_t active;              // stored rows, out_features at most
-  Mask mask = Mask::kUniform;  // kClustered: each row reads 2 * fan_in neighbouring columns
-  bool padded = false;         // half of the rows store fewer than fan_in weights
+  int64_t fan_in;  // in_features at most
+  int64_t active;  // stored rows, out_features at most
+  Mask mask = Mask::kUniform;
+  bool padded = false;  // half of the rows store fewer than fan_in weights
   ValueType values = ValueType::kFloat32;
   IndexType indices = IndexType::kInt32;
 };
