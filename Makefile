@@ -4,6 +4,7 @@
 #   make matrix  the same library under several onnxruntime releases (each in its own venv)
 #   make bench-kernels   every kernel against the limits of this CPU, into out/
 #   make deepsparse-env  DeepSparse in .cache/, for fanin bench layer --engines dense,condensed,deepsparse
+#   make cross-check  every kernel and ONNX Runtime on emulated CPUs: older x86 and Arm64
 #   make sanitize  op and kernel tests under AddressSanitizer and UBSan
 
 PYTHON ?= python3
@@ -13,7 +14,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NATIVE_SOURCES := CMakeLists.txt $(shell find ort_ops/csrc -type f)
 
-.PHONY: help env demo test lint format pytest matrix sanitize bench-layer bench-kernels \
+.PHONY: help env demo test lint format pytest matrix cross-check sanitize bench-layer bench-kernels \
   deepsparse-env clean
 
 help:
@@ -52,6 +53,9 @@ test: lint pytest
 
 matrix: env
 	$(BIN)/python -m pytest -m matrix
+
+cross-check: env
+	$(BIN)/python -m pytest -m emulated
 
 sanitize: env
 	tools/sanitize.sh

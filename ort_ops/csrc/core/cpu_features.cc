@@ -6,7 +6,8 @@
 namespace fanin {
 namespace {
 
-constexpr Isa kAll[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512f, Isa::kAvx512bw, Isa::kAvx512vbmi};
+constexpr Isa kAll[] = {Isa::kScalar,   Isa::kAvx2,       Isa::kAvx512f,
+                        Isa::kAvx512bw, Isa::kAvx512vbmi, Isa::kNeon};
 
 // __builtin_cpu_supports asks cpuid and, for the AVX families, xgetbv: an operating system that
 // does not save the wide registers counts as a CPU that lacks them.
@@ -28,8 +29,13 @@ bool cpu_has(Isa isa) {
       return avx512bw;
     case Isa::kAvx512vbmi:
       return avx512bw && __builtin_cpu_supports("avx512vbmi");
+    case Isa::kNeon:
+      return false;
   }
   return false;
+#elif defined(__aarch64__)
+  // Vectors of 128 bits, with conversions of float16, are part of every such CPU.
+  return isa == Isa::kScalar || isa == Isa::kNeon;
 #else
   return isa == Isa::kScalar;
 #endif
@@ -71,6 +77,8 @@ const char* isa_name(Isa isa) {
       return "avx512bw";
     case Isa::kAvx512vbmi:
       return "avx512vbmi";
+    case Isa::kNeon:
+      return "neon";
   }
   return "unknown";
 }

@@ -6,8 +6,9 @@
 
 namespace fanin {
 
-// In the order of preference: a later one is taken when the CPU has it.
-enum class Isa { kScalar, kAvx2, kAvx512f, kAvx512bw, kAvx512vbmi };
+// In the order of preference: a later one is taken when the CPU has it, and includes those of its
+// architecture before it.
+enum class Isa { kScalar, kAvx2, kAvx512f, kAvx512bw, kAvx512vbmi, kNeon };
 
 const char* isa_name(Isa isa);
 

@@ -38,10 +38,12 @@ uint16_t narrow(float value) {
   return static_cast<uint16_t>(sign | ((magnitude - (112u << 23) + 0xfff + even) >> 13));
 }
 
+#if defined(__x86_64__)
 bool has_f16c() {
   static const bool has = supported_isas().size() > 1;  // AVX2 and all above it include F16C
   return has;
 }
+#endif
 
 }  // namespace
 
@@ -87,6 +89,8 @@ void widen_float16(const uint16_t* from, int64_t count, float* to) {
   int64_t i = 0;
 #if defined(__x86_64__)
   if (has_f16c()) i = widen_float16_f16c(from, count, to);
+#elif defined(__aarch64__)
+  i = widen_float16_neon(from, count, to);
 #endif
   for (; i < count; ++i) to[i] = widen_float16(from[i]);
 }
@@ -95,6 +99,8 @@ void narrow_float16(const float* from, int64_t count, uint16_t* to) {
   int64_t i = 0;
 #if defined(__x86_64__)
   if (has_f16c()) i = narrow_float16_f16c(from, count, to);
+#elif defined(__aarch64__)
+  i = narrow_float16_neon(from, count, to);
 #endif
   for (; i < count; ++i) to[i] = narrow(from[i]);
 }

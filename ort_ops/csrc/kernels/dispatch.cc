@@ -95,6 +95,9 @@ std::vector<KernelRow> make_table() {
   // For no batch: tests name it.
   table.windows<kWindowBytePlane126EmulatedAvx512bw>("byteplane126emulated", Isa::kAvx512bw, {1, 0},
                                                      {1, 0});
+#elif defined(__aarch64__)
+  table.windows<kWindowBytePlane64Neon>("byteplane64", Isa::kNeon, {1, 2}, {1, 2});
+  table.general("panel16", Isa::kNeon, kMinPanelDensity, pack_panels<kPanel16Neon>);
 #endif
   table.general("rows", Isa::kScalar, 0.0, pack_rows);
   return std::move(table.rows);

@@ -11,5 +11,6 @@ extern const WindowOps kWindowWordPlane62Avx512bw[kValueTypes];
 extern const WindowOps kWindowWordPlane124Avx512bw;
 extern const WindowOps kWindowBytePlane126EmulatedAvx512bw[kValueTypes];
 extern const WindowOps kWindowBytePlane126Avx512vbmi[kValueTypes];
+extern const WindowOps kWindowBytePlane64Neon[kValueTypes];
 
 }  // namespace fanin

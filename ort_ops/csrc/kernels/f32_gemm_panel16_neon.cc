@@ -1,0 +1,167 @@
+// Four samples in a register; a multiply-add takes its weight from a lane of another register, so
+// that one load brings the weights of four rows and nothing spreads them.
+#include <arm_neon.h>
+
+#include "kernels/panel_tables.h"
+
+namespace fanin {
+namespace {
+
+// Sums of four rows; kVectors vectors of samples each. Half a group at a time: of the 32 registers,
+// 16 hold sums with a tile of 16 samples, and twice as many would leave none for x.
+constexpr int kRows = 4;
+
+// sum[kRow] += weights[kRow] * x, where x lies at that one of the four offsets.
+template <int kRow, int kVectors>
+inline __attribute__((always_inline)) void add_row(const char* panel, uint64_t offsets,
+                                                   float32x4_t weights,
+                                                   float32x4_t (&sum)[kRows][kVectors]) {
+  constexpr size_t kScale = kVectors / 2;  // tile width / 8, see kPanelOffsetsPerColumn
+  const uint16_t offset = static_cast<uint16_t>(offsets >> 16 * kRow);
+  const float* x = reinterpret_cast<const float*>(panel + offset * kScale);
+  // Keeps the address in one register, so that a load brings a pair of vectors, and two rows apart:
+  // with the loads of all four first, GCC spills.
+  asm("" : "+r"(x) : "w"(sum[(kRow + 2) % kRows][kVectors - 1]));
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v)
+    sum[kRow][v] = vfmaq_laneq_f32(sum[kRow][v], vld1q_f32(x + 4 * v), weights, kRow);
+}
+
+template <int kVectors>
+void sum_part(const PanelPart& part, const float* segment, const float* bias, float* sums) {
+  constexpr int kWidth = 4 * kVectors;
+  const char* panel = reinterpret_cast<const char*>(segment);
+  const float* weights = part.weights;
+  const uint16_t* offsets = part.offsets;
+  const uint16_t* rows = part.rows;
+  for (size_t run = 0; run < part.run_count; ++run) {
+    const size_t steps = part.runs[run].steps;
+    for (uint32_t group = 0; group < part.runs[run].groups; ++group) {
+      for (int half = 0; half < kPanelGroupRows; half += kRows, rows += kRows) {
+        float32x4_t sum[kRows][kVectors];
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+          for (int v = 0; v < kVectors; ++v)
+            sum[r][v] =
+                bias ? vld1q_dup_f32(bias + rows[r]) : vld1q_f32(sums + rows[r] * kWidth + 4 * v);
+        const float* weight = weights + half;
+        const uint16_t* offset = offsets + half;
+        for (size_t step = 0; step < steps;
+             ++step, weight += kPanelGroupRows, offset += kPanelGroupRows) {
+          const float32x4_t four = vld1q_f32(weight);
+          // Four offsets with one load: wide tiles are bound by loads.
+          uint64_t four_offsets;
+          __builtin_memcpy(&four_offsets, offset, sizeof four_offsets);
+          add_row<0>(panel, four_offsets, four, sum);
+          add_row<1>(panel, four_offsets, four, sum);
+          add_row<2>(panel, four_offsets, four, sum);
+          add_row<3>(panel, four_offsets, four, sum);
+        }
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+          for (int v = 0; v < kVectors; ++v) vst1q_f32(sums + rows[r] * kWidth + 4 * v, sum[r][v]);
+      }
+      weights += steps * kPanelGroupRows;
+      offsets += steps * kPanelGroupRows;
+    }
+  }
+}
+
+void sum(const PanelPart& part, const float* segment, const float* bias, int width, float* sums) {
+  if (width == 8) return sum_part<2>(part, segment, bias, sums);
+  sum_part<4>(part, segment, bias, sums);
+}
+
+// Four rows of four floats that lie `stride` apart, transposed.
+void transpose4(const float* from, int64_t stride, float32x4_t (&to)[4]) {
+  const float32x4x2_t even = vtrnq_f32(vld1q_f32(from), vld1q_f32(from + stride));
+  const float32x4x2_t odd = vtrnq_f32(vld1q_f32(from + 2 * stride), vld1q_f32(from + 3 * stride));
+  for (int i = 0; i < 2; ++i) {
+    const float64x2_t top = vreinterpretq_f64_f32(even.val[i]);
+    const float64x2_t bottom = vreinterpretq_f64_f32(odd.val[i]);
+    to[i] = vreinterpretq_f32_f64(vzip1q_f64(top, bottom));
+    to[i + 2] = vreinterpretq_f32_f64(vzip2q_f64(top, bottom));
+  }
+}
+
+// Up to 4 samples times up to 4 columns of x; writes whole vectors of 4 samples.
+void fill_block(const float* x, int64_t in_features, int64_t samples, int64_t columns, int width,
+                float* to) {
+  float32x4_t column[4];
+  if (samples >= 4 && columns >= 4) {
+    transpose4(x, in_features, column);
+    for (int i = 0; i < 4; ++i) vst1q_f32(to + i * width, column[i]);
+    return;
+  }
+  float corner[16] = {};
+  for (int64_t s = 0; s < 4 && s < samples; ++s)
+    for (int64_t c = 0; c < 4 && c < columns; ++c) corner[4 * s + c] = x[s * in_features + c];
+  transpose4(corner, 4, column);
+  for (int64_t i = 0; i < 4 && i < columns; ++i) vst1q_f32(to + i * width, column[i]);
+}
+
+// Columns that are transposed for all samples before the next: reads of a sample stream, and the
+// panel is still in L1 when its next samples are written.
+constexpr int64_t kFillColumns = 128;
+
+void fill(const float* x, int64_t in_features, int samples, int64_t columns, int width,
+          float* segment) {
+  for (int s = 0; s < width; s += 4) vst1q_f32(segment + s, vdupq_n_f32(0.0f));
+  segment += width;
+  for (int64_t first = 0; first < columns; first += kFillColumns) {
+    const int64_t last = columns - first < kFillColumns ? columns : first + kFillColumns;
+    for (int s = 0; s < width; s += 4) {
+      // No address beyond the batch is made.
+      const float* sample = s < samples ? x + s * in_features : x;
+      for (int64_t c = first; c < last; c += 4)
+        fill_block(sample + c, in_features, samples - s, columns - c, width,
+                   segment + c * width + s);
+    }
+  }
+}
+
+// Comparisons and not max and min: NaN stays NaN and -0 stays -0, as in Epilogue::apply.
+float32x4_t clip(float32x4_t value, float32x4_t low, float32x4_t high) {
+  value = vbslq_f32(vcltq_f32(value, low), low, value);
+  return vbslq_f32(vcgtq_f32(value, high), high, value);
+}
+
+// Up to 4 samples times up to 4 rows of sums.
+void drain_block(const float* sums, int64_t rows, int width, int samples, const PanelOutput& output,
+                 float* y, const float* residual) {
+  const float32x4_t low = vdupq_n_f32(output.clip_min), high = vdupq_n_f32(output.clip_max);
+  if (rows >= 4) {
+    float32x4_t sample[4];
+    transpose4(sums, width, sample);
+    for (int i = 0; i < 4 && i < samples; ++i) {
+      float32x4_t value = sample[i];
+      if (residual) value = vaddq_f32(value, vld1q_f32(residual + i * output.out_features));
+      vst1q_f32(y + i * output.out_features, clip(value, low, high));
+    }
+    return;
+  }
+  for (int i = 0; i < 4 && i < samples; ++i)
+    for (int64_t r = 0; r < rows; ++r) {
+      float32x4_t value = vld1q_dup_f32(sums + r * width + i);
+      if (residual) value = vaddq_f32(value, vld1q_dup_f32(residual + i * output.out_features + r));
+      vst1q_lane_f32(y + i * output.out_features + r, clip(value, low, high), 0);
+    }
+}
+
+// Sample after sample, so that the writes of each stream.
+void drain(const float* sums, int64_t rows, int width, int samples, const PanelOutput& output) {
+  for (int s = 0; s < samples; s += 4)
+    for (int64_t r = 0; r < rows; r += 4) {
+      const int64_t at = s * output.out_features + r;
+      drain_block(sums + r * width + s, rows - r, width, samples - s, output, output.y + at,
+                  output.residual ? output.residual + at : nullptr);
+    }
+}
+
+}  // namespace
+
+constexpr PanelOps kPanel16Neon = {16, 8, fill, sum, drain};
+
+}  // namespace fanin

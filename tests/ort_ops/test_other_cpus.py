@@ -1,0 +1,238 @@
+"""CPUs that this machine is not, emulated by qemu-user: each runs its own kernels, and rightly.
+
+kernel_check (ort_ops/csrc/tests) compares every kernel that a CPU supports with a float64 oracle.
+"""
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fanin import ort_ops
+from fanin.export.condensed import CondensedWeight
+from fanin.export.onnx_op import condensed_layer_model
+from fanin.ort_ops.reference import condensed_gemm
+
+pytestmark = pytest.mark.emulated
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = {
+    "cmake": "cmake",
+    "qemu-aarch64": "qemu-user",
+    "qemu-x86_64": "qemu-user",
+    "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
+    "apt-get": "apt",
+    "dpkg-deb": "dpkg",
+}
+
+
+def program(name):
+    path = shutil.which(name)
+    if path is None:
+        pytest.skip(f"{name} is not installed (apt package {PACKAGES[name]})")
+    return path
+
+
+def run(*command, **environment):
+    # What belongs to this process only: a sanitizer's library, a forced kernel.
+    inherited = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "FANIN_ISA")}
+    return subprocess.run(
+        [str(part) for part in command],
+        env=inherited | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def build(name, targets, *options):
+    """The folder of a build; it stays, so that only changes are compiled again."""
+    folder = ROOT / "build" / "other_cpus" / name
+    options = ["-DFANIN_PYTHON=OFF", "-DFANIN_KERNEL_CHECK=ON", *options]
+    done = run(program("cmake"), "-S", ROOT, "-B", folder, *options)
+    assert done.returncode == 0, done.stdout
+    done = run("cmake", "--build", folder, "--parallel", "2", "--target", *targets)
+    assert done.returncode == 0, done.stdout[-5000:]
+    return folder / "ort_ops" / "csrc"
+
+
+@pytest.fixture(scope="module")
+def x86():
+    if not sys.platform.startswith("linux") or os.uname().machine != "x86_64":
+        pytest.skip("this machine's compiler makes no x86-64 programs")
+    return build("x86", ["kernel_check"])
+
+
+@pytest.fixture(scope="module")
+def arm():
+    program("aarch64-linux-gnu-g++"), program("qemu-aarch64")
+    toolchain = ROOT / "cmake" / "aarch64-linux-gnu.cmake"
+    targets = ["kernel_check", "fanin_ort_ops"]
+    return build("aarch64", targets, f"-DCMAKE_TOOLCHAIN_FILE={toolchain}")
+
+
+def sysroot():
+    """Where the cross compiler's libc lies."""
+    libc = run("aarch64-linux-gnu-g++", "-print-file-name=libc.so.6").stdout.strip()
+    return Path(libc).resolve().parents[1]
+
+
+class Report:
+    """What kernel_check printed."""
+
+    def __init__(self, text):
+        lines = [line.split() for line in text.splitlines()]
+        self.supported = next(line[1:] for line in lines if line[:1] == ["supported"])
+        self.selected = next(line[1] for line in lines if line[:1] == ["selected"])
+        self.right = {line[1] for line in lines if line[:1] == ["right"]}
+        self.absent = {line[1] for line in lines if line[:1] == ["absent"]}
+        # choice ISA VALUES batch N: KERNEL
+        self.choices = {
+            (line[1], line[2], int(line[4].rstrip(":"))): line[5]
+            for line in lines
+            if line[:1] == ["choice"]
+        }
+
+
+def check(*command, **environment):
+    done = run(*command, **environment)
+    assert done.returncode == 0, done.stdout
+    return Report(done.stdout)
+
+
+def isas_of(kernels):
+    return {kernel.rsplit("-", 1)[1] for kernel in kernels}
+
+
+@pytest.mark.parametrize("cpu", ["cortex-a72", "max"])
+def test_arm64_runs_every_neon_kernel(arm, cpu):
+    library = arm / "libfanin_ort_ops.so"
+    report = check("qemu-aarch64", "-cpu", cpu, "-L", sysroot(), arm / "kernel_check", library)
+    assert report.supported == ["scalar", "neon"]
+    assert report.selected == "neon"
+    assert report.absent == set()
+    assert report.right == {
+        "f32-gemm-b1-byteplane64-neon",
+        "f32-f16w-gemm-b1-byteplane64-neon",
+        "f32-bf16w-gemm-b1-byteplane64-neon",
+        "f32-gemm-panel16-neon",
+        "f32-gemm-rows-scalar",
+    }
+    assert report.choices["neon", "float32", 1] == "f32-gemm-b1-byteplane64-neon"
+    assert report.choices["neon", "float16", 1] == "f32-f16w-gemm-b1-byteplane64-neon"
+    assert report.choices["neon", "bfloat16", 2] == "f32-bf16w-gemm-b1-byteplane64-neon"
+    assert report.choices["neon", "float32", 64] == "f32-gemm-panel16-neon"
+
+
+def test_arm64_library_exports_one_symbol_and_needs_the_c_and_cxx_runtimes_only(arm):
+    library = arm / "libfanin_ort_ops.so"
+    listing = run("aarch64-linux-gnu-nm", "-D", "--defined-only", library).stdout
+    assert [line.split()[-1] for line in listing.splitlines()] == ["RegisterCustomOps"]
+    dynamic = run("aarch64-linux-gnu-readelf", "-d", library).stdout
+    needed = {
+        line.split("[")[1].split(".so")[0] for line in dynamic.splitlines() if "NEEDED" in line
+    }
+    assert needed <= {"libstdc++", "libgcc_s", "libm", "libc", "ld-linux-aarch64"}
+
+
+def test_every_kernel_of_this_cpu_is_right(x86):
+    report = check(x86 / "kernel_check")
+    table = {row.name: row.supported for row in ort_ops.kernel_table()}
+    assert report.right == {name for name, supported in table.items() if supported}
+    assert report.absent == {name for name, supported in table.items() if not supported}
+
+
+@pytest.mark.parametrize(
+    ("cpu", "isas"), [("Nehalem", ["scalar"]), ("Haswell", ["scalar", "avx2"])]
+)
+def test_older_x86_runs_the_kernels_that_it_has(x86, cpu, isas):
+    report = check(program("qemu-x86_64"), "-cpu", cpu, x86 / "kernel_check")
+    assert report.supported == isas
+    assert report.selected == isas[-1]
+    assert isas_of(report.right) == set(isas)
+    assert isas_of(report.absent) == {"avx2", "avx512f", "avx512bw", "avx512vbmi"} - set(isas)
+    assert isas_of(report.choices.values()) == set(isas)
+
+
+def test_isa_that_an_older_cpu_lacks_is_refused_and_not_run(x86):
+    done = run(program("qemu-x86_64"), "-cpu", "Nehalem", x86 / "kernel_check", FANIN_ISA="avx2")
+    assert done.returncode == 1
+    assert "FANIN_ISA 'avx2' is not supported by this CPU, which has scalar" in done.stdout
+
+
+# ARRAYS: x, then y for the input type of each model that follows.
+SESSION = """
+import sys
+
+import numpy as np
+import onnxruntime
+
+library, arrays, *models = sys.argv[1:]
+arrays = np.load(arrays)
+for model in models:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 2
+    options.register_custom_ops_library(library)
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    half = session.get_inputs()[0].type == "tensor(float16)"
+    for batch in (1, 2, 19):
+        x = arrays["x"][:batch].astype(np.float16 if half else np.float32)
+        (y,) = session.run(None, {"x": x})
+        bound = 2e-3 if half else 1e-5
+        np.testing.assert_allclose(y, arrays["y"][:batch], rtol=bound, atol=10 * bound)
+print(len(models), "models are right under", onnxruntime.__version__)
+"""
+
+
+def session_arguments(folder, library):
+    """Writes SESSION and what it reads; returns its command line."""
+    rng = np.random.default_rng(0)
+    dense = rng.standard_normal((90, 300)) * (rng.random((90, 300)) < 0.1)
+    weight = CondensedWeight.from_dense(dense.astype(np.float16).astype(np.float32))
+    half = replace(weight, values=weight.values.astype(np.float16))
+    x = rng.standard_normal((19, 300)).astype(np.float16)
+    # Reaches a few outputs of a kernel, and as NaN all those of a dense layer.
+    x[0, 7] = np.inf
+    y = condensed_gemm(
+        x,
+        *(weight.values, weight.indices, weight.bias, weight.rows),
+        in_features=300,
+        out_features=90,
+        clip_min=-1e3,
+    )
+    assert 0 < np.isinf(y).sum() < 30
+    np.savez(folder / "arrays.npz", x=x, y=y)
+    models = []
+    for values, x_dtype in itertools.product((weight, half), ("float32", "float16")):
+        model = condensed_layer_model(values, None, x_dtype=x_dtype, clip_min=-1e3)
+        models.append(folder / f"{values.values.dtype}-{x_dtype}.onnx")
+        models[-1].write_bytes(model.SerializeToString())
+    (folder / "session.py").write_text(SESSION)
+    return [folder / "session.py", library, folder / "arrays.npz", *models]
+
+
+@pytest.mark.skipif(
+    b"__asan_init" in ort_ops.get_library_path().read_bytes(), reason="built with a sanitizer"
+)
+@pytest.mark.parametrize("cpu", ["Nehalem", "Haswell"])
+def test_onnxruntime_on_older_x86_runs_the_library(tmp_path, cpu):
+    program_and_arguments = session_arguments(tmp_path, ort_ops.get_library_path())
+    done = run(program("qemu-x86_64"), "-cpu", cpu, sys.executable, *program_and_arguments)
+    assert done.returncode == 0, done.stdout
+    assert "4 models are right" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cpu", ["cortex-a72", "max"])
+def test_onnxruntime_on_arm64_runs_the_library(arm, tmp_path, cpu):
+    program("apt-get"), program("dpkg-deb")
+    program_and_arguments = session_arguments(tmp_path, arm / "libfanin_ort_ops.so")
+    done = run(ROOT / "tools" / "aarch64_ort.sh", *program_and_arguments, QEMU_CPU=cpu)
+    assert done.returncode == 0, done.stdout
+    assert "4 models are right" in done.stdout
