@@ -228,6 +228,34 @@ def test_weights_outside_the_vector_layout(kernel):
 
 
 @every_kernel
+@pytest.mark.parametrize(
+    ("in_features", "out_features", "batch"), [(4099, 1009, 67), (301, 3085, 157), (4112, 9, 72)]
+)
+def test_inputs_and_outputs_beyond_the_second_level_cache(kernel, in_features, out_features, batch):
+    rng = np.random.default_rng(12)
+    layer = make_layer(rng, in_features, out_features, 11, active=out_features - 3)
+    x = unaligned(rng.standard_normal((batch, in_features)).astype(np.float32))
+    residual = unaligned(rng.standard_normal((batch, out_features)).astype(np.float32))
+    y = layer.pack(kernel=kernel).run(x, residual, -1.0, 2.0)
+    assert_close(layer, x, y, residual, (-1.0, 2.0))
+
+
+@every_kernel
+@pytest.mark.parametrize("batch", [5, 7, 13, 24, 27, 45])
+def test_samples_that_a_tile_lacks_are_no_part_of_the_others(kernel, batch):
+    # The last sample stands for them; what it holds stays its own.
+    rng = np.random.default_rng(13)
+    layer = make_layer(rng, 300, 50, 40)
+    x = rng.standard_normal((batch, 300)).astype(np.float32)
+    poisoned = x.copy()
+    poisoned[-1] = np.nan
+    gemm = layer.pack(kernel=kernel)
+    y = gemm.run(poisoned)
+    assert np.isnan(y[-1]).all()
+    assert np.array_equal(y[:-1], gemm.run(x)[:-1])
+
+
+@every_kernel
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("batch", [1, 3, 11, 33])
 def test_nan_and_inf_reach_exactly_the_outputs_with_a_weight_there(kernel, special, batch):

@@ -6,9 +6,10 @@ namespace fanin {
 namespace {
 
 // 8 sums and the weights fill the 16 registers.
-void sum(const PanelPart& part, const float* segment, const float* bias, int width, float* sums) {
-  if (width == 8) return sum_part<Avx2, 1, 8>(part, segment, bias, sums);
-  sum_part<Avx2, 2, 4>(part, segment, bias, sums);
+void sum(const PanelPart& part, const float* segment, const float* bias, int width, float* sums,
+         PanelAhead& ahead) {
+  if (width == 8) return sum_part<Avx2, 1, 8>(part, segment, bias, sums, ahead);
+  sum_part<Avx2, 2, 4>(part, segment, bias, sums, ahead);
 }
 
 }  // namespace

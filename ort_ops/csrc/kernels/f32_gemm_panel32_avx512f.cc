@@ -1,6 +1,7 @@
 #include "kernels/panel_avx2_vector.h"
 #include "kernels/panel_core.h"
 #include "kernels/panel_tables.h"
+#include "kernels/panel_transpose16.h"
 
 namespace fanin {
 namespace {
@@ -31,19 +32,20 @@ struct Avx512 {
 // run at 30-34 multiply-adds per ns, 16 at 22 (Cascade Lake; 80-90 % sparse). 64 samples are no
 // faster, since a segment of the panel then leaves L1. 8 samples fit a 256-bit register, which is
 // cheaper than half of a 512-bit one.
-void sum(const PanelPart& part, const float* segment, const float* bias, int width, float* sums) {
+void sum(const PanelPart& part, const float* segment, const float* bias, int width, float* sums,
+         PanelAhead& ahead) {
   switch (width) {
     case 8:
-      return sum_part<Avx2, 1, 8>(part, segment, bias, sums);
+      return sum_part<Avx2, 1, 8>(part, segment, bias, sums, ahead);
     case 16:
-      return sum_part<Avx512, 1, 8>(part, segment, bias, sums);
+      return sum_part<Avx512, 1, 8>(part, segment, bias, sums, ahead);
     default:
-      return sum_part<Avx512, 2, 8>(part, segment, bias, sums);
+      return sum_part<Avx512, 2, 8>(part, segment, bias, sums, ahead);
   }
 }
 
 }  // namespace
 
-constexpr PanelOps kPanel32Avx512f = {32, 8, fill, sum, drain};
+constexpr PanelOps kPanel32Avx512f = {32, 8, fill16, sum, drain16};
 
 }  // namespace fanin

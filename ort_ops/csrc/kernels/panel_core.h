@@ -9,54 +9,87 @@
 namespace fanin {
 namespace {
 
+constexpr int kLineBytes = 64;
+
+// Brings a group's share of what is needed next into L2.
+inline __attribute__((always_inline)) void fetch_ahead(PanelAhead& ahead) {
+  for (int64_t i = 0; i < ahead.strips_per_group && ahead.strips > 0; ++i) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kPanelAheadRows; ++r) __builtin_prefetch(ahead.at + r * ahead.stride, 0, 2);
+    --ahead.strips;
+    ahead.at += kPanelAheadRows * ahead.stride;
+    if (++ahead.strip == ahead.strips_per_line) {
+      ahead.at += kLineBytes - ahead.strip * kPanelAheadRows * ahead.stride;
+      ahead.strip = 0;
+    }
+  }
+}
+
 // Sums of kRows rows of a group, times kVectors vectors of samples each, stay in registers. A
 // group of 8 rows goes in two halves where 8 * kVectors sums are more than there are registers.
 // Vector: kLanes, load, store, broadcast (one float), broadcast4 (four floats to every 128-bit
 // lane), lane<i> (float i of each 128-bit lane to the whole lane), fma.
 template <typename Vector, int kVectors, int kRows>
-void sum_part(const PanelPart& part, const float* segment, const float* bias, float* sums) {
+void sum_part(const PanelPart& part, const float* segment, const float* bias, float* sums,
+              PanelAhead& ahead) {
   constexpr int kWidth = kVectors * Vector::kLanes;
   constexpr size_t kScale = kWidth / 8;  // see kPanelOffsetsPerColumn
   const char* panel = reinterpret_cast<const char*>(segment);
-  const float* weights = part.weights;
-  const uint16_t* offsets = part.offsets;
+  const char* weights = reinterpret_cast<const char*>(part.weights);
+  const char* offsets = reinterpret_cast<const char*>(part.offsets);
   const uint16_t* rows = part.rows;
   for (size_t run = 0; run < part.run_count; ++run) {
-    const size_t steps = part.runs[run].steps;
+    constexpr ptrdiff_t kStep = kPanelGroupRows * sizeof(uint16_t);  // of offsets, half of weights
+    const ptrdiff_t size = part.runs[run].steps * kStep;
     for (uint32_t group = 0; group < part.runs[run].groups; ++group) {
+      // Both arrays are walked by one index, which counts up to zero: the loop is bound by the
+      // number of its instructions as much as by its multiply-adds.
+      offsets += size;
+      weights += 2 * size;
+      fetch_ahead(ahead);
       for (int half = 0; half < kPanelGroupRows; half += kRows, rows += kRows) {
+        float* place[kRows];
         typename Vector::Type sum[kRows][kVectors];
 #pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r)
+        for (int r = 0; r < kRows; ++r) {
+          place[r] = sums + size_t{rows[r]} * kWidth;
 #pragma GCC unroll 4
           for (int v = 0; v < kVectors; ++v)
             sum[r][v] = bias ? Vector::broadcast(bias + rows[r])
-                             : Vector::load(sums + rows[r] * kWidth + v * Vector::kLanes);
-        const float* weight = weights + half;
-        const uint16_t* offset = offsets + half;
-        for (size_t step = 0; step < steps;
-             ++step, weight += kPanelGroupRows, offset += kPanelGroupRows) {
+                             : Vector::load(place[r] + v * Vector::kLanes);
+        }
+        for (ptrdiff_t at = -size; at != 0; at += kStep) {
           typename Vector::Type four{};
           uint32_t two = 0;
 #pragma GCC unroll 8
           for (int r = 0; r < kRows; ++r) {
             // One load serves the weights of four rows: broadcasts from memory would take the
             // load ports that x needs.
-            if (r % 4 == 0) four = Vector::broadcast4(weight + r);
+            if (r % 4 == 0)
+              four = Vector::broadcast4(
+                  reinterpret_cast<const float*>(weights + 2 * at + (half + r) * sizeof(float)));
             const typename Vector::Type w = Vector::lane(four, r % 4);
-            // Wide tiles are bound by loads, and take two offsets with one; narrow ones by
-            // instructions (Cascade Lake: +5 % with 32 samples, -6 % with 16).
+            const char* offset = offsets + at + (half + r) * sizeof(uint16_t);
             if (kVectors == 1) {
-              two = offset[r];
-            } else if (r % 2 == 0) {
-              __builtin_memcpy(&two, offset + r, sizeof two);
+              uint16_t one;
+              __builtin_memcpy(&one, offset, sizeof one);
+              typename Vector::Type x =
+                  Vector::load(reinterpret_cast<const float*>(panel + one * kScale));
+              // Keeps the load apart: a multiply-add with base and index is split in two anyway,
+              // and its address would take a further instruction (Cascade Lake: -7 % of time).
+              asm("" : "+v"(x));
+              sum[r][0] = Vector::fma(w, x, sum[r][0]);
+              continue;
+            }
+            // Wide tiles are bound by loads, and take two offsets with one.
+            if (r % 2 == 0) {
+              __builtin_memcpy(&two, offset, sizeof two);
               asm("" : "+r"(two));
             } else {
               two >>= 16;
             }
             const char* x = panel + static_cast<uint16_t>(two) * kScale;
-            // Keeps the address in one register: with base and index, each multiply-add would be
-            // split in two.
+            // Keeps the address in one register, for all of the column's vectors.
             asm("" : "+r"(x));
 #pragma GCC unroll 4
             for (int v = 0; v < kVectors; ++v)
@@ -69,26 +102,35 @@ void sum_part(const PanelPart& part, const float* segment, const float* bias, fl
         for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
           for (int v = 0; v < kVectors; ++v)
-            Vector::store(sums + rows[r] * kWidth + v * Vector::kLanes, sum[r][v]);
+            Vector::store(place[r] + v * Vector::kLanes, sum[r][v]);
       }
-      weights += steps * kPanelGroupRows;
-      offsets += steps * kPanelGroupRows;
     }
   }
 }
 
-// Eight rows of eight floats that lie `stride` apart, transposed. Each load takes half a row into
-// half a register, so that only in-lane shuffles remain.
-inline __attribute__((always_inline)) void transpose8(const float* from, int64_t stride,
+// Rows first, first + 1 ... of an array whose rows lie `stride` apart. Behind the last one it
+// repeats: what is made of those is never used, and no block needs a case of its own.
+template <int kRows>
+struct RowPointers {
+  const float* row[kRows];
+  RowPointers(const float* from, int64_t stride, int64_t rows) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) row[i] = from + (i < rows ? i : rows - 1) * stride;
+  }
+};
+
+// Eight floats of eight rows from `column` on, transposed. Each load takes half a row into half a
+// register, so that only in-lane shuffles remain.
+inline __attribute__((always_inline)) void transpose8(const RowPointers<8>& from, int64_t column,
                                                       __m256 (&to)[8]) {
 #pragma GCC unroll 2
   for (int half = 0; half < 2; ++half) {
     __m256 row[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i)
-      row[i] =
-          _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(from + i * stride + 4 * half)),
-                               _mm_loadu_ps(from + (i + 4) * stride + 4 * half), 1);
+      row[i] = _mm256_insertf128_ps(
+          _mm256_castps128_ps256(_mm_loadu_ps(from.row[i] + column + 4 * half)),
+          _mm_loadu_ps(from.row[i + 4] + column + 4 * half), 1);
     const __m256 low01 = _mm256_unpacklo_ps(row[0], row[1]);
     const __m256 low23 = _mm256_unpacklo_ps(row[2], row[3]);
     const __m256 high01 = _mm256_unpackhi_ps(row[0], row[1]);
@@ -100,34 +142,27 @@ inline __attribute__((always_inline)) void transpose8(const float* from, int64_t
   }
 }
 
-// The corner [rows, columns] of an 8 x 8 block, the rest zero.
-inline void copy_corner(const float* from, int64_t stride, int64_t rows, int64_t columns,
-                        float* block) {
-  for (int64_t r = 0; r < 8; ++r)
-    for (int64_t c = 0; c < 8; ++c)
-      block[8 * r + c] = r < rows && c < columns ? from[r * stride + c] : 0.0f;
-}
-
-// Up to 8 samples times up to 8 columns of x; writes whole vectors of 8 samples.
-inline __attribute__((always_inline)) void fill_block(const float* x, int64_t in_features,
-                                                      int64_t samples, int64_t columns, int width,
-                                                      float* to) {
-  __m256 column[8];
-  if (samples >= 8 && columns >= 8) {
-    transpose8(x, in_features, column);
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) _mm256_store_ps(to + i * width, column[i]);
-    return;
-  }
-  float block[64];
-  copy_corner(x, in_features, samples, columns, block);
-  transpose8(block, 8, column);
-  for (int64_t i = 0; i < 8 && i < columns; ++i) _mm256_store_ps(to + i * width, column[i]);
-}
-
 // Columns that are transposed for all samples before the next: so many reads of a sample follow
 // each other that they stream, and the panel is still in L1 when its next samples are written.
 constexpr int64_t kFillColumns = 128;
+
+// The columns [first, last) of up to 8 samples to their places in a segment.
+inline void fill_samples8(const float* x, int64_t in_features, int64_t samples, int64_t first,
+                          int64_t last, int width, float* to) {
+  const RowPointers<8> rows(x, in_features, samples);
+  if (last - first < 8) {
+    for (int64_t c = first; c < last; ++c)
+      for (int i = 0; i < 8; ++i) to[c * width + i] = rows.row[i][c];
+    return;
+  }
+  for (int64_t c = first; c < last; c += 8) {
+    if (c > last - 8) c = last - 8;  // once more, rather than less than a block
+    __m256 column[8];
+    transpose8(rows, c, column);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) _mm256_store_ps(to + (c + i) * width, column[i]);
+  }
+}
 
 void fill(const float* x, int64_t in_features, int samples, int64_t columns, int width,
           float* segment) {
@@ -135,10 +170,11 @@ void fill(const float* x, int64_t in_features, int samples, int64_t columns, int
   segment += width;
   for (int64_t first = 0; first < columns; first += kFillColumns) {
     const int64_t last = columns - first < kFillColumns ? columns : first + kFillColumns;
-    for (int s = 0; s < width; s += 8)
-      for (int64_t c = first; c < last; c += 8)
-        fill_block(x + s * in_features + c, in_features, samples - s, columns - c, width,
-                   segment + c * width + s);
+    for (int s = 0; s < width; s += 8) {
+      const int sample = s < samples ? s : samples - 1;
+      fill_samples8(x + sample * in_features, in_features, samples - sample, first, last, width,
+                    segment + s);
+    }
   }
 }
 
@@ -150,7 +186,7 @@ inline __attribute__((always_inline)) void drain_block(const float* sums, int64_
   const __m256 low = _mm256_set1_ps(output.clip_min), high = _mm256_set1_ps(output.clip_max);
   if (rows >= 8) {
     __m256 sample[8];
-    transpose8(sums, width, sample);
+    transpose8(RowPointers<8>(sums, width, 8), 0, sample);
 #pragma GCC unroll 8
     for (int i = 0; i < 8; ++i) {
       if (i == samples) break;

@@ -13,8 +13,14 @@ namespace {
 // Per weight and sample; a tile of 32 samples takes about 1.2 ns for each weight (Cascade Lake).
 constexpr double kMicrosecondsPerWeightSample = 0.00004;
 
-// Sums of a pass over the segments: with the segment of the panel they should stay in L2.
-constexpr int64_t kSumsBytes = 256 * 1024;
+// Sums of a pass over the segments: they should stay in L2 while the weights stream through it.
+constexpr int64_t kSumsBytes = 128 * 1024;
+
+// Inputs and outputs of more than this are no longer, or not yet, in L2 when they are needed, and
+// are fetched while sums are made. Outputs count earlier, since a line that is not there must come
+// before it can be written.
+constexpr int64_t kFetchedInputBytes = 1024 * 1024;
+constexpr int64_t kFetchedOutputBytes = 256 * 1024;
 
 // A panel of more than this is not worth keeping: making it again, segment by segment, for the next
 // pass costs no more than reading it from L3, and memory stays bounded however many inputs.
@@ -34,6 +40,8 @@ int64_t segment_columns(const CondensedView& view) {
                     kMaxSegmentColumns);
 }
 
+int64_t float_bytes(int64_t floats) { return floats * static_cast<int64_t>(sizeof(float)); }
+
 // Samples that go through the layer together.
 struct Tile {
   int64_t first;
@@ -48,7 +56,7 @@ class PanelGemm final : public GemmKernel {
         in_features_(view.in_features),
         out_features_(view.out_features),
         layout_(pack_panel(view, segment_columns(view), executor)) {
-    const int64_t block_bytes = sums_rows() * ops.max_width * static_cast<int64_t>(sizeof(float));
+    const int64_t block_bytes = float_bytes(sums_rows() * ops.max_width);
     pass_blocks_ = static_cast<size_t>(std::clamp<int64_t>(
         kSumsBytes / block_bytes, 1, static_cast<int64_t>(layout_.blocks.size())));
   }
@@ -59,7 +67,8 @@ class PanelGemm final : public GemmKernel {
     const double work = static_cast<double>(layout_.padded_weights + out_features_) *
                         static_cast<double>(batch) * kMicrosecondsPerWeightSample;
     const size_t chunks = chunk_count(executor, work, tiles.size() * layout_.blocks.size());
-    const Arrays arrays{x, y, epilogue};
+    const Arrays arrays{x, y, epilogue, float_bytes(batch * in_features_) > kFetchedInputBytes,
+                        float_bytes(batch * out_features_) > kFetchedOutputBytes};
     // Threads take whole tiles while there are enough for all; the blocks of the others are split.
     const size_t whole = tiles.size() / chunks * chunks;
     if (whole > 0) run_tiles(tiles.data(), whole, chunks, arrays, executor);
@@ -89,6 +98,8 @@ class PanelGemm final : public GemmKernel {
     const float* x;
     float* y;
     const Epilogue& epilogue;
+    bool fetch_x;
+    bool fetch_y;
   };
 
   std::vector<Tile> make_tiles(int64_t batch) const {
@@ -191,23 +202,60 @@ class PanelGemm final : public GemmKernel {
   // the panel is still in L1 when all rows of the pass read it.
   void run_blocks(const Tile& tile, size_t begin, size_t end, float* panel, Panel state,
                   float* sums, const Arrays& arrays) const {
-    for (size_t first = begin; first < end; first += pass_blocks_) {
-      const size_t last = std::min(end, first + pass_blocks_);
+    for (size_t first = begin; first < end; first += pass_blocks_)
       for (int64_t segment = 0; segment < layout_.segments; ++segment) {
         float* x = panel;
         if (state != Panel::kOneSegment) x += segment * segment_floats(tile.width);
-        if (state == Panel::kOneSegment || (state == Panel::kToFill && first == begin))
-          fill_segment(tile, segment, x, arrays);
-        float* to = sums;
-        for (size_t b = first; b < last; ++b, to += sums_rows() * tile.width)
-          ops_.sum(layout_.parts[b * layout_.segments + segment], x,
-                   segment == 0 ? layout_.bias.data() + layout_.blocks[b].bias : nullptr,
-                   tile.width, to);
+        const bool fills =
+            state == Panel::kOneSegment || (state == Panel::kToFill && first == begin);
+        if (fills) fill_segment(tile, segment, x, arrays);
+        sum_blocks(tile, segment, first, std::min(end, first + pass_blocks_), x, fills, sums,
+                   arrays);
       }
-      const float* from = sums;
-      for (size_t b = first; b < last; ++b, from += sums_rows() * tile.width)
-        drain_block(tile, layout_.blocks[b], from, arrays);
+  }
+
+  // Adds a segment to the sums of the blocks [first, last); after the last one they leave.
+  void sum_blocks(const Tile& tile, int64_t segment, size_t first, size_t last, const float* x,
+                  bool fills_next, float* sums, const Arrays& arrays) const {
+    const bool is_last = segment + 1 == layout_.segments;
+    PanelAhead ahead;
+    if (fills_next && !is_last && arrays.fetch_x)
+      ahead = input_ahead(tile, segment + 1, last - first, arrays);
+    for (size_t b = first; b < last; ++b, sums += sums_rows() * tile.width) {
+      const PanelBlock& block = layout_.blocks[b];
+      if (is_last && arrays.fetch_y) ahead = output_ahead(tile, block, arrays);
+      ops_.sum(layout_.parts[b * layout_.segments + segment], x,
+               segment == 0 ? layout_.bias.data() + block.bias : nullptr, tile.width, sums, ahead);
+      if (is_last) drain_block(tile, block, sums, arrays);
     }
+  }
+
+  // What fill_segment will read, to be fetched while the parts of some blocks are summed up.
+  PanelAhead input_ahead(const Tile& tile, int64_t segment, size_t blocks,
+                         const Arrays& arrays) const {
+    const int64_t first = layout_.first_column(segment);
+    return ahead(arrays.x + tile.first * in_features_ + first, in_features_, tile.samples,
+                 std::min(layout_.segment_columns, in_features_ - first),
+                 static_cast<int64_t>(blocks) * layout_.blocks[0].outputs);
+  }
+
+  // What drain_block will write.
+  PanelAhead output_ahead(const Tile& tile, const PanelBlock& block, const Arrays& arrays) const {
+    return ahead(arrays.y + tile.first * out_features_ + block.first_output, out_features_,
+                 tile.samples, block.outputs, block.outputs);
+  }
+
+  // Floats [samples, columns] of an array, to be fetched while so many rows are summed up.
+  static PanelAhead ahead(const float* from, int64_t stride, int samples, int64_t columns,
+                          int64_t rows) {
+    PanelAhead ahead;
+    ahead.at = reinterpret_cast<const char*>(from);
+    ahead.stride = float_bytes(stride);
+    ahead.strips_per_line = (samples + kPanelAheadRows - 1) / kPanelAheadRows;
+    ahead.strips = (float_bytes(columns) + 63) / 64 * ahead.strips_per_line;
+    const int64_t groups = (rows + kPanelGroupRows - 1) / kPanelGroupRows;
+    ahead.strips_per_group = (ahead.strips + groups - 1) / groups;
+    return ahead;
   }
 
   void drain_block(const Tile& tile, const PanelBlock& block, const float* sums,

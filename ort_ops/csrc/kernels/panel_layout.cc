@@ -10,13 +10,15 @@
 namespace fanin {
 namespace {
 
-// Rows of a block: enough that sorting finds rows of equal counts for a group (padding 1-2 %), few
-// enough that blocks can be shared out to threads. A multiple of four blocks divides evenly.
-constexpr int64_t kBlockRows = 192;
+// Rows of a block: many, so that sorting finds rows of equal counts for a group (padding under 1 %)
+// and groups of equal counts follow each other; 768 are 1-2 % faster than 384, but leave fewer
+// blocks to share out to threads. A smaller layer is cut for that too.
+constexpr int64_t kBlockRows = 384;
+constexpr int64_t kMinSharedRows = 192;
 
 std::vector<PanelBlock> make_blocks(int64_t out_features) {
   int64_t count = (out_features + kBlockRows - 1) / kBlockRows;
-  if (count > 1) count = (count + 3) / 4 * 4;
+  if (out_features > kMinSharedRows) count = (count + 3) / 4 * 4;
   const int64_t rows = (out_features + count - 1) / count;
   std::vector<PanelBlock> blocks;
   for (int64_t first = 0; first < out_features; first += rows)

@@ -43,19 +43,34 @@ struct PanelOutput {
   float clip_max;
 };
 
+// Samples whose lines are fetched together.
+constexpr int kPanelAheadRows = 4;
+
+// What the next fill will read or the next drain write. sum() brings it to L2 while it works, some
+// of it with each group: no CPU does that by itself, as it is a few lines of many samples. Strips
+// of one line of kPanelAheadRows samples; all samples before the next line.
+struct PanelAhead {
+  const char* at = nullptr;
+  int64_t stride = 0;  // bytes from one sample to the next
+  int64_t strips = 0;  // that are left
+  int64_t strips_per_group = 0;
+  int64_t strips_per_line = 0;
+  int64_t strip = 0;  // of this line
+};
+
 struct PanelOps {
   int max_width;  // samples of the widest tile; the others are its halves down to min_width
   int min_width;
 
   // Transposes x[samples, columns], whose rows lie in_features apart, to a segment
-  // [1 + columns][width]: first a zero column, and zero for samples that are missing.
+  // [1 + columns][width]: first a zero column. Samples that are missing repeat the last.
   void (*fill)(const float* x, int64_t in_features, int samples, int64_t columns, int width,
                float* segment);
 
   // sums[row][width] += the part's products. With `bias`, which is the case in a block's first
-  // segment, the sums start from bias[row] and not from what is there.
+  // segment, the sums start from bias[row] and not from what is there. Fetches from `ahead`.
   void (*sum)(const PanelPart& part, const float* segment, const float* bias, int width,
-              float* sums);
+              float* sums, PanelAhead& ahead);
 
   // Transposes sums[rows][width] to the output, with the residual and the clip.
   void (*drain)(const float* sums, int64_t rows, int width, int samples, const PanelOutput& output);
