@@ -88,7 +88,7 @@ std::vector<KernelRow> make_table() {
   table.windows<kWindowWordPlane62Avx512bw>("wordplane62", Isa::kAvx512bw, {2, 4}, {1, 4});
   table.window("wordplane124", Isa::kAvx512bw, ValueType::kFloat32, {1, 4},
                pack_window<kWindowWordPlane124Avx512bw>);
-  table.windows<kWindowLanes30Avx512f>("lanes30", Isa::kAvx512f, {1, 4}, {1, 4});
+  table.windows<kWindowLanes63Avx512f>("lanes63", Isa::kAvx512f, {1, 4}, {1, 4});
   table.general("panel32", Isa::kAvx512f, kMinPanelDensity, pack_panels<kPanel32Avx512f>);
   table.windows<kWindowBytePlane32Avx2>("byteplane32", Isa::kAvx2, {1, 2}, {1, 2});
   table.general("panel16", Isa::kAvx2, kMinPanelDensity, pack_panels<kPanel16Avx2>);

@@ -17,10 +17,14 @@ constexpr int kRows = 64;
 constexpr int kColumns = 31;
 constexpr int kBlockBytes = 128;  // [32 low halves][32 high halves]
 
+// The wide window waits for its bytes, of which the CPU alone does not fetch enough ahead: 50.2 us
+// become 46.2 for 3072 -> 768 at 90 % (L3), 23.2 become 22.0 at 95 % (L2). Four steps ahead.
+constexpr int kFetchAhead = 1280;
+
 // The low bytes of the index words serve rows 0 to 31, the high bytes rows 32 to 63; inside these,
 // unpacking takes words 0-3 of each 128-bit lane to one vector and words 4-7 to the next.
 constexpr WindowGeometry geometry(int window_blocks) {
-  WindowGeometry geometry{kRows, kColumns, 32, window_blocks, kBlockBytes, 31, {}, {}, {}, {}};
+  WindowGeometry geometry{kRows, kColumns, 32, 32, window_blocks, kBlockBytes, 0, {}, {}, {}, {}};
   for (int r = 0; r < kRows; ++r) {
     const int vector = r % 32 / 16, lane = r % 16;
     const int word = lane / 4 * 8 + vector * 4 + lane % 4;
@@ -76,6 +80,9 @@ void sum_samples(const WindowSteps& steps, const uint8_t* planes, size_t stride,
   const uint8_t* window = planes;
   for (size_t i = 0; i < steps.count; ++i, step += kRows * (1 + Weights::kBytes)) {
     window += static_cast<size_t>(steps.advances[i]) * kBlockBytes;
+    if (kWindowBlocks == 4)
+      for (int line = 0; line < kRows * (1 + Weights::kBytes); line += 64)
+        _mm_prefetch(step + kFetchAhead + line, _MM_HINT_T0);
     __m512i low_rows = _mm512_load_si512(step);
     asm("" : "+v"(low_rows));  // else GCC loads the line for every use
     const __m512i high_rows = _mm512_srli_epi16(low_rows, 8);

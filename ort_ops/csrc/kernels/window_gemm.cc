@@ -1,6 +1,7 @@
 #include "kernels/window_gemm.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "core/parallel.h"
 #include "core/scratch.h"
@@ -73,10 +74,12 @@ class WindowGemm final : public GemmKernel {
     const double work = static_cast<double>(lanes()) *
                         (kMicrosecondsPerLane + (samples - 1) * kMicrosecondsPerLaneSample);
     const size_t chunks = chunk_count(executor, work, std::max<size_t>(1, layout_.groups.size()));
+    const bool backwards = backwards_.load(std::memory_order_relaxed);
+    backwards_.store(!backwards, std::memory_order_relaxed);
     auto body = [&](size_t chunk) {
-      const size_t end = group_begin(chunks, chunk + 1);
-      for (size_t g = group_begin(chunks, chunk); g < end; ++g)
-        run_group(g, x, samples, planes, stride, y, epilogue);
+      const size_t begin = group_begin(chunks, chunk), end = group_begin(chunks, chunk + 1);
+      for (size_t i = begin; i < end; ++i)
+        run_group(backwards ? begin + end - 1 - i : i, x, samples, planes, stride, y, epilogue);
       run_ablated(chunk_begin(ablated_.size(), chunks, chunk),
                   chunk_begin(ablated_.size(), chunks, chunk + 1), samples, y, epilogue);
     };
@@ -149,6 +152,10 @@ class WindowGemm final : public GemmKernel {
   WindowLayout layout_;
   std::vector<float> bias_;
   std::vector<int32_t> ablated_;  // outputs without a stored row
+
+  // Every other run takes the groups from the last to the first: of a layer larger than L2, it
+  // finds there what the run before read last. Which way one goes does not change a bit.
+  mutable std::atomic<bool> backwards_{false};
 };
 
 }  // namespace
