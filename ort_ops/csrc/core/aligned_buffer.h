@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <utility>
+
+#include "core/huge_slabs.h"
 
 namespace fanin {
 
@@ -27,15 +30,32 @@ class AlignedBuffer {
 
   // `count` elements, all bits zero. Throws std::bad_alloc, also for a size that overflows.
   explicit AlignedBuffer(size_t count)
-      : data_(static_cast<T*>(allocate_block(bytes_of(count))), Free{bytes_of(count)}),
+      : data_(static_cast<T*>(allocate_block(bytes_of(count))), Free{bytes_of(count), false}),
         size_(count) {}
 
-  // Keeps the elements that stay; those that were never held before are all bits zero.
+  // A copy of `count` elements that stays until it is freed: a large one lies in huge pages.
+  static AlignedBuffer kept(const T* elements, size_t count) {
+    const size_t bytes = bytes_of(count);
+    if (bytes < kMappedBytes) {
+      AlignedBuffer small(count);
+      if (count > 0) std::memcpy(small.data(), elements, count * sizeof(T));
+      return small;
+    }
+    AlignedBuffer large;
+    large.data_ =
+        std::unique_ptr<T, Free>(static_cast<T*>(allocate_in_slab(bytes)), Free{bytes, true});
+    large.size_ = count;
+    std::memcpy(large.data(), elements, count * sizeof(T));
+    return large;
+  }
+
+  // Not of a kept buffer. Keeps the elements that stay; those that were never held before are all
+  // bits zero.
   void resize(size_t count) {
     const size_t to = bytes_of(count), from = data_.get_deleter().bytes;
     T* moved = static_cast<T*>(resize_block(data_.get(), from, to));
     data_.release();
-    data_ = std::unique_ptr<T, Free>(moved, Free{to});
+    data_ = std::unique_ptr<T, Free>(moved, Free{to, false});
     size_ = count;
   }
 
@@ -49,7 +69,13 @@ class AlignedBuffer {
  private:
   struct Free {
     size_t bytes = 0;
-    void operator()(T* pointer) const { free_block(pointer, bytes); }
+    bool in_slab = false;
+    void operator()(T* pointer) const {
+      if (in_slab)
+        free_in_slab(pointer, bytes);
+      else
+        free_block(pointer, bytes);
+    }
   };
 
   static size_t bytes_of(size_t count) {
@@ -80,10 +106,12 @@ class GrowingBuffer {
   size_t size() const { return used_; }
   T* data() { return buffer_.data(); }
 
+  // The elements, to be kept; the buffer is empty then.
   AlignedBuffer<T> take() {
-    buffer_.resize(used_);
+    AlignedBuffer<T> kept = AlignedBuffer<T>::kept(buffer_.data(), used_);
+    buffer_ = AlignedBuffer<T>();
     used_ = 0;
-    return std::move(buffer_);
+    return kept;
   }
 
  private:

@@ -17,7 +17,8 @@ constexpr uint8_t kPadding = 0xc0;
 
 // Unpacking takes bytes 4v..4v+3 of both 128-bit lanes to vector v.
 constexpr WindowGeometry geometry() {
-  WindowGeometry geometry{kRows, kColumns, kColumns, 2, kBlockBytes, kPadding, {}, {}, {}, {}};
+  WindowGeometry geometry{kRows,    kColumns, kColumns, kColumns, 2, kBlockBytes,
+                          kPadding, {},       {},       {},       {}};
   for (int r = 0; r < kRows; ++r)
     geometry.lane_byte[r] = static_cast<uint8_t>(r % 8 / 4 * 16 + r / 8 * 4 + r % 4);
   return geometry;

@@ -22,7 +22,7 @@ constexpr int kBlockBytes = 256;  // four planes of 64 bytes
 
 // Unpacking takes bytes 4v..4v+3 of all 128-bit lanes to vector v.
 constexpr WindowGeometry geometry() {
-  WindowGeometry geometry{kRows, kColumns, 64, 2, kBlockBytes, 63, {}, {}, {}, {}};
+  WindowGeometry geometry{kRows, kColumns, 64, 64, 2, kBlockBytes, 0, {}, {}, {}, {}};
   for (int r = 0; r < kRows; ++r)
     geometry.lane_byte[r] = static_cast<uint8_t>(r % 16 / 4 * 16 + r / 16 * 4 + r % 4);
   return geometry;

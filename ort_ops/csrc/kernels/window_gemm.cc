@@ -1,6 +1,8 @@
 #include "kernels/window_gemm.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstring>
 
 #include "core/parallel.h"
 #include "core/scratch.h"
@@ -25,13 +27,17 @@ class WindowGemm final : public GemmKernel {
         in_features_(view.in_features),
         out_features_(view.out_features),
         layout_(pack_windows(view, ops.geometry, executor)),
-        bias_(view.bias, view.bias + view.out_features) {
+        lane_bias_(layout_.outputs.size()) {
+    for (size_t i = 0; i < lane_bias_.size(); ++i)
+      if (layout_.outputs[i] >= 0) lane_bias_[i] = view.bias[layout_.outputs[i]];
     int64_t stored = 0;
     for (int64_t o = 0; o < out_features_; ++o)
-      if (stored < view.active && view.rows[stored] == o)
+      if (stored < view.active && view.rows[stored] == o) {
         ++stored;
-      else
+      } else {
         ablated_.push_back(static_cast<int32_t>(o));
+        ablated_bias_.push_back(view.bias[o]);
+      }
   }
 
   void run(const float* x, int64_t batch, float* y, const Epilogue& epilogue,
@@ -48,7 +54,7 @@ class WindowGemm final : public GemmKernel {
     const int64_t bytes = static_cast<int64_t>(
         layout_.steps * (layout_.step_bytes(ops_.geometry) + sizeof(uint16_t)) +
         layout_.remainders * sizeof(WindowRemainder) + layout_.groups.size() * sizeof(WindowGroup) +
-        (layout_.outputs.size() + bias_.size() + ablated_.size()) * sizeof(int32_t));
+        (layout_.outputs.size() + lane_bias_.size() + 2 * ablated_.size()) * sizeof(int32_t));
     if (layout_.weights == 0) return {bytes, 1.0, 0.0};
     const double weights = static_cast<double>(layout_.weights);
     return {bytes, static_cast<double>(lanes()) / weights,
@@ -56,11 +62,21 @@ class WindowGemm final : public GemmKernel {
   }
 
   bool holds(const CondensedView& view) const override {
-    return in_features_ == view.in_features && same_bits(bias_, view.bias, view.out_features) &&
-           holds_windows(layout_, ops_.geometry, view);
+    return in_features_ == view.in_features && out_features_ == view.out_features &&
+           holds_bias(layout_.outputs, lane_bias_, view) &&
+           holds_bias(ablated_, ablated_bias_, view) && holds_windows(layout_, ops_.geometry, view);
   }
 
  private:
+  // Whether the view has these biases, bit for bit, at these outputs; -1 is none.
+  static bool holds_bias(const std::vector<int32_t>& outputs, const std::vector<float>& bias,
+                         const CondensedView& view) {
+    for (size_t i = 0; i < outputs.size(); ++i)
+      if (outputs[i] >= 0 && std::memcmp(&bias[i], &view.bias[outputs[i]], sizeof(float)) != 0)
+        return false;
+    return true;
+  }
+
   size_t lanes() const { return layout_.steps * ops_.geometry.rows; }
 
   void run_slice(const float* x, int samples, float* y, const Epilogue& epilogue,
@@ -73,14 +89,25 @@ class WindowGemm final : public GemmKernel {
     const double work = static_cast<double>(lanes()) *
                         (kMicrosecondsPerLane + (samples - 1) * kMicrosecondsPerLaneSample);
     const size_t chunks = chunk_count(executor, work, std::max<size_t>(1, layout_.groups.size()));
+    const bool backwards = backwards_.load(std::memory_order_relaxed);
+    backwards_.store(!backwards, std::memory_order_relaxed);
     auto body = [&](size_t chunk) {
-      const size_t end = group_begin(chunks, chunk + 1);
-      for (size_t g = group_begin(chunks, chunk); g < end; ++g)
-        run_group(g, x, samples, planes, stride, y, epilogue);
+      const size_t begin = group_begin(chunks, chunk), end = group_begin(chunks, chunk + 1);
+      for (size_t i = begin; i < end; ++i) {
+        const auto group = [&](size_t at) { return backwards ? begin + end - 1 - at : at; };
+        if (i + 1 < end) fetch(layout_.groups[group(i + 1)]);
+        run_group(group(i), x, samples, planes, stride, y, epilogue);
+      }
       run_ablated(chunk_begin(ablated_.size(), chunks, chunk),
                   chunk_begin(ablated_.size(), chunks, chunk + 1), samples, y, epilogue);
     };
     run_chunks(executor, chunks, body);
+  }
+
+  // The first lines of the group that comes next, which the CPU cannot foresee on the way back.
+  static void fetch(const WindowGroup& group) {
+    constexpr size_t kBytes = 1280, kLine = 64;
+    for (size_t at = 0; at < kBytes; at += kLine) __builtin_prefetch(group.steps + at);
   }
 
   // The first group of a chunk, such that chunks have about the same number of steps.
@@ -113,24 +140,26 @@ class WindowGemm final : public GemmKernel {
     }
   }
 
-  // Bias, residual, clip and the way to the outputs of the group's rows.
+  // Bias, residual, clip and the way to the outputs of the group's rows. Over all lanes first, as
+  // vectors, since a group has few steps for each of its outputs.
   void finish(size_t g, const float* sum, float* y, const float* residual,
               const Epilogue& epilogue) const {
-    const int rows = ops_.geometry.rows;
+    const size_t rows = static_cast<size_t>(ops_.geometry.rows);
     const int32_t* outputs = layout_.outputs.data() + g * rows;
-    if (!layout_.groups[g].contiguous) {
-      for (int r = 0; r < rows && outputs[r] >= 0; ++r)
-        y[outputs[r]] =
-            epilogue.apply(bias_[outputs[r]] + sum[r] + (residual ? residual[outputs[r]] : 0.0f));
-      return;
+    const float* bias = lane_bias_.data() + g * rows;
+    size_t count = rows;
+    while (outputs[count - 1] < 0) --count;  // of the last group, which has a row at least
+    alignas(kAlignment) float values[64];
+    if (residual) {
+      for (size_t r = 0; r < count; ++r) values[r] = residual[outputs[r]];
+      for (size_t r = 0; r < count; ++r) values[r] = epilogue.apply(bias[r] + sum[r] + values[r]);
+    } else {
+      for (size_t r = 0; r < count; ++r) values[r] = epilogue.apply(bias[r] + sum[r]);
     }
-    const int64_t first = outputs[0];
-    const int count = static_cast<int>(std::find(outputs, outputs + rows, -1) - outputs);
-    if (residual)
-      for (int r = 0; r < count; ++r)
-        y[first + r] = epilogue.apply(bias_[first + r] + sum[r] + residual[first + r]);
+    if (layout_.groups[g].contiguous)
+      std::memcpy(y + outputs[0], values, count * sizeof(float));
     else
-      for (int r = 0; r < count; ++r) y[first + r] = epilogue.apply(bias_[first + r] + sum[r]);
+      for (size_t r = 0; r < count; ++r) y[outputs[r]] = values[r];
   }
 
   void run_ablated(size_t begin, size_t end, int samples, float* y,
@@ -139,7 +168,7 @@ class WindowGemm final : public GemmKernel {
       for (size_t i = begin; i < end; ++i) {
         const int64_t at = s * out_features_ + ablated_[i];
         y[at] =
-            epilogue.apply(bias_[ablated_[i]] + (epilogue.residual ? epilogue.residual[at] : 0.0f));
+            epilogue.apply(ablated_bias_[i] + (epilogue.residual ? epilogue.residual[at] : 0.0f));
       }
   }
 
@@ -147,8 +176,13 @@ class WindowGemm final : public GemmKernel {
   int64_t in_features_;
   int64_t out_features_;
   WindowLayout layout_;
-  std::vector<float> bias_;
+  std::vector<float> lane_bias_;  // [groups, rows], as layout_.outputs
   std::vector<int32_t> ablated_;  // outputs without a stored row
+  std::vector<float> ablated_bias_;
+
+  // Every other run takes the groups from the last to the first: of a layer larger than L2, it
+  // finds there what the run before read last. Which way one goes does not change a bit.
+  mutable std::atomic<bool> backwards_{false};
 };
 
 }  // namespace

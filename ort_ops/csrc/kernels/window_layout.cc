@@ -18,49 +18,120 @@ constexpr int kLanesPerRemainder = 16;
 
 constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
 
-double centroid(const CondensedView& view, int64_t row) {
+// How a row's weights lie along the columns: the means of u, u^2 and u^3 with u from -1 at the
+// first column to 1 at the last.
+struct Spread {
+  int64_t row;
+  float moment[3];
+};
+
+Spread spread(const CondensedView& view, int64_t row) {
   const int64_t fan_in = view.true_fan_in(row);
-  double sum = 0;
-  for (int64_t j = 0; j < fan_in; ++j) sum += static_cast<double>(view.index(row, j));
-  return sum / static_cast<double>(fan_in);
+  const float scale = 2.0f / static_cast<float>(view.in_features);
+  float sum[3] = {};
+  for (int64_t j = 0; j < fan_in; ++j) {
+    const float u = static_cast<float>(view.index(row, j)) * scale - 1.0f;
+    sum[0] += u;
+    sum[1] += u * u;
+    sum[2] += u * u * u;
+  }
+  const float count = static_cast<float>(std::max<int64_t>(1, fan_in));
+  return {row, {sum[0] / count, sum[1] / count, sum[2] / count}};
 }
 
-// Stored rows in the order of packing. Rows that read neighbouring columns share windows, so where
-// rows have fields of their own (convolution-like masks) they are sorted by the mean column. For
-// uniform masks the means differ by chance only, and keeping the order keeps outputs side by side.
-std::vector<int64_t> row_order(const CondensedView& view) {
-  std::vector<int64_t> order(static_cast<size_t>(view.active));
-  std::iota(order.begin(), order.end(), 0);
-  std::vector<double> centroids(order.size());
+// Sorts rows by a moment, cuts them into `parts` of whole groups, and sorts each by the next.
+void sort_rows(Spread* first, Spread* last, size_t group, size_t parts, int moment, int moments) {
+  std::stable_sort(first, last, [moment](const Spread& a, const Spread& b) {
+    return a.moment[moment] < b.moment[moment];
+  });
+  if (moment + 1 == moments) return;
+  const size_t groups = (static_cast<size_t>(last - first) + group - 1) / group;
+  const size_t count = std::min(parts, groups);
+  for (size_t part = 0; part < count; ++part)
+    sort_rows(first + chunk_begin(groups, count, part) * group,
+              std::min(last, first + chunk_begin(groups, count, part + 1) * group), group, parts,
+              moment + 1, moments);
+}
+
+// Rows that are sorted together: their outputs, which then leave in another order, stay in L1.
+constexpr size_t kSortedRows = 8192;
+
+// Stored rows in the order of packing. Rows whose weights are spread alike fall behind and ahead of
+// a window together and so need fewer steps, even where the spreads differ by chance only: 3-4 % of
+// the lanes of 3072 -> 768 at 80-90 %, 11 % of 768 -> 3072 at 90 %. Where rows have fields of their
+// own (convolution-like masks) the mean column alone decides, over all rows.
+std::vector<int64_t> row_order(const CondensedView& view, size_t group, const Executor& executor) {
+  const size_t active = static_cast<size_t>(view.active);
+  std::vector<Spread> rows(active);
+  const size_t chunks = (active + kSortedRows - 1) / kSortedRows;
+  auto measure = [&](size_t chunk) {
+    const size_t end = std::min(active, (chunk + 1) * kSortedRows);
+    for (size_t i = chunk * kSortedRows; i < end; ++i)
+      rows[i] = spread(view, static_cast<int64_t>(i));
+  };
+  run_tasks(executor, chunks, measure);
   double sum = 0, squares = 0;
-  for (int64_t i = 0; i < view.active; ++i) {
-    centroids[i] = centroid(view, i);
-    sum += centroids[i];
-    squares += centroids[i] * centroids[i];
+  for (const Spread& row : rows) {
+    sum += row.moment[0];
+    squares += double{row.moment[0]} * row.moment[0];
   }
-  const double count = static_cast<double>(std::max<int64_t>(1, view.active));
+  const double count = static_cast<double>(std::max<size_t>(1, active));
   const double variance = squares / count - sum / count * (sum / count);
-  const double in_features = static_cast<double>(view.in_features);
-  const double by_chance = in_features * in_features / (12.0 * static_cast<double>(view.fan_in));
-  if (variance > 4 * by_chance)
-    std::stable_sort(order.begin(), order.end(),
-                     [&](int64_t a, int64_t b) { return centroids[a] < centroids[b]; });
+  const double by_chance = 1.0 / (3.0 * static_cast<double>(view.fan_in));
+  if (variance > 4 * by_chance) {
+    sort_rows(rows.data(), rows.data() + active, group, 1, 0, 1);
+  } else {
+    auto sort = [&](size_t chunk) {
+      Spread* const first = rows.data() + chunk * kSortedRows;
+      const size_t size = std::min(kSortedRows, active - chunk * kSortedRows);
+      const double groups = static_cast<double>((size + group - 1) / group);
+      const int moments = groups < 12 ? 2 : 3;
+      const auto parts = static_cast<size_t>(std::lround(std::pow(groups, 1.0 / moments)));
+      sort_rows(first, first + size, group, std::max<size_t>(1, parts), 0, moments);
+    };
+    run_tasks(executor, chunks, sort);
+  }
+  std::vector<int64_t> order(active);
+  for (size_t i = 0; i < active; ++i) order[i] = rows[i].row;
   return order;
 }
 
-int64_t block_count(const CondensedView& view, const WindowGeometry& geometry) {
-  const int64_t columns = geometry.block_columns;
-  return std::max<int64_t>(geometry.window_blocks, (view.in_features + columns - 1) / columns);
-}
+// Columns to positions and back. The division by multiplication is exact for every index, which is
+// below 2^31; a real one for each weight would be a third of the packing.
+class Positions {
+ public:
+  explicit Positions(const WindowGeometry& geometry)
+      : columns_(static_cast<uint32_t>(geometry.columns)),
+        slots_(static_cast<uint32_t>(geometry.slots)),
+        padding_(geometry.padding),
+        factor_((uint64_t{1} << kShift) / columns_ + 1) {}
 
-// The index byte of each column of a window: a division for each weight would be a third of the
-// packing.
-std::vector<uint8_t> window_slots(const WindowGeometry& geometry) {
-  std::vector<uint8_t> slots;
-  for (int block = 0; block < geometry.window_blocks; ++block)
-    for (int column = 0; column < geometry.block_columns; ++column)
-      slots.push_back(static_cast<uint8_t>(block * geometry.block_slots + column));
-  return slots;
+  uint32_t of(uint32_t column) const {
+    const auto period = static_cast<uint32_t>(column * factor_ >> kShift);
+    return column + period * (slots_ - columns_);
+  }
+  uint32_t column(uint32_t position) const {
+    return position / slots_ * columns_ + position % slots_;
+  }
+
+  // The index byte that reads zero in a window that begins there.
+  uint8_t padding(uint32_t begin) const {
+    return columns_ == slots_ ? padding_
+                              : static_cast<uint8_t>((columns_ + slots_ - begin % slots_) % slots_);
+  }
+
+ private:
+  // column * columns_ < 2^37 makes it exact, and with columns_ > 16 the product has 64 bits at
+  // most. A layout of 16 columns has no zeros between them, so that its period does not matter.
+  static constexpr int kShift = 37;
+  uint32_t columns_, slots_;
+  uint8_t padding_;
+  uint64_t factor_;
+};
+
+int64_t block_count(const CondensedView& view, const WindowGeometry& geometry) {
+  const int64_t last = Positions(geometry).of(static_cast<uint32_t>(view.in_features - 1));
+  return std::max<int64_t>(geometry.window_blocks, last / geometry.block_slots + 1);
 }
 
 // Packs one piece.
@@ -70,7 +141,7 @@ class Packer {
       : view_(view),
         geometry_(geometry),
         blocks_(blocks),
-        slots_(window_slots(geometry)),
+        positions_(geometry),
         cursors_(geometry.rows),
         next_(geometry.rows) {}
 
@@ -92,11 +163,13 @@ class Packer {
     for (int64_t block = 0;;) {
       const uint32_t oldest = *std::min_element(next_.begin(), next_.end());
       if (oldest == kNone) break;
-      block = std::max(block, std::min<int64_t>(oldest / geometry_.block_columns, last_block()));
+      block = std::max(block, std::min<int64_t>(oldest / block_slots(), last_block()));
       while (slides(block)) drop_block(block++);
-      for (; block - at > kMaxAdvance; at += kMaxAdvance)
-        emit(kMaxAdvance, kNone);  // an empty step in between
-      emit(static_cast<uint16_t>(block - at), begin(block));
+      while (block - at > kMaxAdvance) {
+        at += kMaxAdvance;
+        emit(kMaxAdvance, begin(at), false);  // an empty step in between
+      }
+      emit(static_cast<uint16_t>(block - at), begin(block), true);
       at = block;
     }
     WindowGroup group{};  // its pointers come when the piece is complete
@@ -118,19 +191,18 @@ class Packer {
   static constexpr uint16_t kMaxAdvance = std::numeric_limits<uint16_t>::max();
 
   int64_t last_block() const { return blocks_ - geometry_.window_blocks; }
-  uint32_t begin(int64_t block) const {
-    return static_cast<uint32_t>(block * geometry_.block_columns);
-  }
-  // As 64 bits: the end of the last window can lie above every index.
+  uint32_t block_slots() const { return static_cast<uint32_t>(geometry_.block_slots); }
+  uint32_t begin(int64_t block) const { return static_cast<uint32_t>(block) * block_slots(); }
+  // As 64 bits: the end of the last window can lie above every position.
   int64_t window_end(int64_t block) const {
-    return (block + geometry_.window_blocks) * geometry_.block_columns;
+    return (block + geometry_.window_blocks) * geometry_.block_slots;
   }
 
-  void load_next(int r) {
-    const SourceRow& cursor = cursors_[r];
-    next_[r] =
-        cursor.at < cursor.end ? static_cast<uint32_t>(view_.index(cursor.row, cursor.at)) : kNone;
+  uint32_t position(const SourceRow& cursor, int64_t at) const {
+    return at < cursor.end ? positions_.of(static_cast<uint32_t>(view_.index(cursor.row, at)))
+                           : kNone;
   }
+  void load_next(int r) { next_[r] = position(cursors_[r], cursors_[r].at); }
 
   // Whether moving the window by one block fills enough lanes to pay for the entries left behind.
   bool slides(int64_t block) const {
@@ -140,11 +212,10 @@ class Packer {
     int gain = 0, left = 0;
     for (int r = 0; r < geometry_.rows; ++r) {
       const SourceRow& cursor = cursors_[r];
-      uint32_t column = next_[r];
-      gain -= column < end;
-      for (int64_t j = cursor.at; column < new_begin; ++left)
-        column = ++j < cursor.end ? static_cast<uint32_t>(view_.index(cursor.row, j)) : kNone;
-      gain += column < new_end;
+      uint32_t next = next_[r];
+      gain -= next < end;
+      for (int64_t j = cursor.at; next < new_begin; ++left) next = position(cursor, ++j);
+      gain += next < new_end;
     }
     return gain > 0 && gain > left * kLanesPerRemainder;
   }
@@ -154,7 +225,8 @@ class Packer {
     const uint32_t new_begin = begin(block + 1);
     for (int r = 0; r < geometry_.rows; ++r)
       for (SourceRow& cursor = cursors_[r]; next_[r] < new_begin; load_next(r)) {
-        *remainder_.extend(1) = {next_[r], static_cast<uint32_t>(r), weight(cursor)};
+        const auto column = static_cast<uint32_t>(view_.index(cursor.row, cursor.at));
+        *remainder_.extend(1) = {column, static_cast<uint32_t>(r), weight(cursor)};
         ++cursor.at;
       }
   }
@@ -172,16 +244,18 @@ class Packer {
     }
   }
 
-  // Appends a step that takes the next entry of every row that has one in the window; kNone as
-  // the window's first column takes none.
-  void emit(uint16_t advance, uint32_t first_column) {
+  // Appends a step with the window at `first` and, if it takes entries, the next one of every row
+  // that has one there.
+  void emit(uint16_t advance, uint32_t first, bool takes) {
     const size_t rows = static_cast<size_t>(geometry_.rows);
+    const auto window = static_cast<uint32_t>(geometry_.window_slots());
+    const uint8_t padding = positions_.padding(first);
     uint8_t* indices = steps_.extend(static_cast<size_t>(geometry_.step_bytes));
     for (size_t r = 0; r < rows; ++r) {
-      uint8_t slot = geometry_.padding;
-      // kNone is never in a window: it is above every column by more than a window.
-      if (first_column != kNone && next_[r] != kNone && next_[r] - first_column < slots_.size()) {
-        slot = slots_[next_[r] - first_column];
+      uint8_t slot = padding;
+      // kNone is never in a window: it is above every position by more than a window.
+      if (takes && next_[r] != kNone && next_[r] - first < window) {
+        slot = static_cast<uint8_t>(next_[r] - first);
         store_weight(cursors_[r], indices + geometry_.weight_byte[r]);
         ++cursors_[r].at;
         load_next(static_cast<int>(r));
@@ -194,9 +268,9 @@ class Packer {
   const CondensedView& view_;
   const WindowGeometry& geometry_;
   int64_t blocks_;
-  std::vector<uint8_t> slots_;
+  Positions positions_;
   std::vector<SourceRow> cursors_;
-  std::vector<uint32_t> next_;  // column of each cursor, kNone at its end
+  std::vector<uint32_t> next_;  // position of each cursor, kNone at its end
   int64_t weights_ = 0;
   GrowingBuffer<uint8_t> steps_;
   GrowingBuffer<uint16_t> advances_;
@@ -205,10 +279,9 @@ class Packer {
 
 // Whether the lanes and the remainder of a group are the rows that the cursors stand at. The
 // entries of a layout are distinct, so it is enough that each is in its row and none is missing.
-// `columns` has the column in the window for each index byte, -1 for padding.
 bool holds_group(const WindowGroup& group, const WindowGeometry& geometry,
-                 const std::vector<int>& columns, const CondensedView& view,
-                 std::vector<SourceRow> cursors) {
+                 const CondensedView& view, std::vector<SourceRow> cursors) {
+  const Positions positions(geometry);
   const size_t rows = static_cast<size_t>(geometry.rows);
   size_t found = group.remainder_count, expected = 0;
   for (size_t r = 0; r < rows; ++r) expected += static_cast<size_t>(cursors[r].end);
@@ -217,15 +290,16 @@ bool holds_group(const WindowGroup& group, const WindowGeometry& geometry,
     const WindowRemainder& entry = group.remainder[i];
     if (!left[entry.row].take(view, entry.column, entry.weight)) return false;
   }
-  int64_t first = 0;  // column of the window
+  uint32_t first = 0;  // position of the window
   for (size_t step = 0; step < group.step_count; ++step) {
-    first += int64_t{group.advances[step]} * geometry.block_columns;
+    first += group.advances[step] * static_cast<uint32_t>(geometry.block_slots);
+    const uint8_t padding = positions.padding(first);
     const uint8_t* indices = group.steps + step * static_cast<size_t>(geometry.step_bytes);
     for (size_t r = 0; r < rows; ++r) {
-      const int column = columns[indices[geometry.lane_byte[r]]];
-      if (column < 0) continue;
+      const uint8_t slot = indices[geometry.lane_byte[r]];
+      if (slot == padding) continue;
       const float weight = load_value(indices + geometry.weight_byte[r], geometry.weight_type, 0);
-      if (!cursors[r].take(view, first + column, weight)) return false;
+      if (!cursors[r].take(view, positions.column(first + slot), weight)) return false;
       ++found;
     }
   }
@@ -236,7 +310,7 @@ bool holds_group(const WindowGroup& group, const WindowGeometry& geometry,
 
 WindowLayout pack_windows(const CondensedView& view, const WindowGeometry& geometry,
                           const Executor& executor) {
-  const std::vector<int64_t> order = row_order(view);
+  const std::vector<int64_t> order = row_order(view, static_cast<size_t>(geometry.rows), executor);
   const size_t rows = static_cast<size_t>(geometry.rows);
   WindowLayout layout;
   layout.blocks = block_count(view, geometry);
@@ -279,10 +353,6 @@ WindowLayout pack_windows(const CondensedView& view, const WindowGeometry& geome
 bool holds_windows(const WindowLayout& layout, const WindowGeometry& geometry,
                    const CondensedView& view) {
   const size_t rows = static_cast<size_t>(geometry.rows);
-  const std::vector<uint8_t> slots = window_slots(geometry);
-  std::vector<int> columns(256, -1);
-  for (size_t column = 0; column < slots.size(); ++column)
-    columns[slots[column]] = static_cast<int>(column);
   std::vector<SourceRow> cursors(rows);
   int64_t stored = 0;
   for (size_t g = 0; g < layout.groups.size(); ++g) {
@@ -295,7 +365,7 @@ bool holds_windows(const WindowLayout& layout, const WindowGeometry& geometry,
       cursors[r] = source_row(view, row);
       ++stored;
     }
-    if (!holds_group(layout.groups[g], geometry, columns, view, cursors)) return false;
+    if (!holds_group(layout.groups[g], geometry, view, cursors)) return false;
   }
   return stored == view.active;
 }

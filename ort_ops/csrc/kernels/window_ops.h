@@ -10,22 +10,27 @@
 
 namespace fanin {
 
-// x is cut into blocks, each holding `block_columns` columns in registers that permutes read. A
-// window is a few neighbouring blocks; a step of the layout takes one weight of each row of a group
-// whose column lies in the window:
+// The columns of x stand at positions: of every `slots` positions the first `columns` are columns,
+// the others read zero. A window is a run of positions that permutes look up; it moves by whole
+// blocks. A step of the layout takes one weight of each row of a group whose column lies in the
+// window:
 //   [rows index bytes][rows weights of weight_type]
+// An index byte is the position in the window; padding has that of a zero there.
 struct WindowGeometry {
-  int rows;           // of a group; one index byte and one weight each per step
-  int block_columns;  // columns of x in a block
-  int block_slots;    // index values of a block; those above block_columns read zero
+  int rows;     // of a group; one index byte and one weight each per step
+  int columns;  // of `slots` positions
+  int slots;
+  int block_slots;  // positions that the window moves by at a time
   int window_blocks;
   int block_bytes;        // a block of x as `split` writes it
-  uint8_t padding;        // index byte that reads zero
+  uint8_t padding;        // index byte that reads zero, where no position does: slots == columns
   uint8_t lane_byte[64];  // where a step keeps the index byte of each row
 
   ValueType weight_type;
   int step_bytes;
   uint16_t weight_byte[64];  // where a step keeps the weight of each row
+
+  constexpr int window_slots() const { return window_blocks * block_slots; }
 };
 
 namespace {

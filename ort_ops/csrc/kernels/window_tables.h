@@ -6,8 +6,7 @@
 namespace fanin {
 
 extern const WindowOps kWindowBytePlane32Avx2[kValueTypes];
-extern const WindowOps kWindowLanes30Avx512f[kValueTypes];
-extern const WindowOps kWindowWordPlane62Avx512bw[kValueTypes];
+extern const WindowOps kWindowLanes63Avx512f[kValueTypes];
 extern const WindowOps kWindowWordPlane124Avx512bw;
 extern const WindowOps kWindowBytePlane126EmulatedAvx512bw[kValueTypes];
 extern const WindowOps kWindowBytePlane126Avx512vbmi[kValueTypes];
