@@ -44,7 +44,6 @@ struct PanelArgs {
   int32_t busy_groups;       // the first ones; the others have no units
   int32_t steps;             // chunks of x
   int32_t ring;              // chunks that the ring holds
-  int32_t vector_x;          // x lies at a multiple of 4 elements, and in_features is one
   float clip_min;
   float clip_max;
 };
@@ -54,14 +53,16 @@ inline int64_t panel_shared_bytes(int64_t ring) {
   return (ring * PanelShape::kColumns + 1) * PanelShape::kStride;
 }
 
-// kGroups: that a warp works on in turn, all of them between two barriers.
-template <typename X, int kGroups>
+// kGroups: that a warp works on in turn, all of them between two barriers. kVectorX: x lies at a
+// multiple of four elements, and so do its rows. Blocks have a multiple of four warps.
+template <typename X, int kGroups, bool kVectorX>
 class PanelKernel : PanelShape {
   static constexpr int kLaneSamples = 16 / static_cast<int>(sizeof(X));
   static constexpr int kWordSamples = 4 / static_cast<int>(sizeof(X));
   // Pieces of a chunk, 32 columns x 4 words, and those that one warp of the smallest block takes.
   static constexpr int kPieces = kColumns / 32 * (kColumnBytes / 16);
-  static constexpr int kMaxPieces = kPieces / (kGroups == 1 ? kMinWarps : 2 * kMinWarps);
+  static constexpr int kMaxPieces =
+      kPieces / (kGroups == 1 && kVectorX ? kMinWarps : 2 * kMinWarps);
   // Units that are on their way while one is worked on.
   static constexpr int kAhead = kGroups == 1 ? 2 : 1;
 
@@ -80,7 +81,6 @@ class PanelKernel : PanelShape {
 
  public:
   static constexpr int kTile = kColumnBytes / static_cast<int>(sizeof(X));
-  static constexpr int kSmallestBlock = kPieces / kMaxPieces;  // warps
 
   template <typename Context>
   static FANIN_INLINE void run(const Context& context, const PanelArgs& args) {
@@ -180,24 +180,33 @@ class PanelKernel : PanelShape {
     }
   }
 
-  // A piece is 32 columns of 4 words of the tile: a lane has 4 columns of one word. Columns and
-  // samples that x lacks are zeros.
+  // A piece is 32 columns of 4 words of the tile: a lane has 4 columns of one word. Blocks are of
+  // whole sets of four warps, so all pieces of a warp have the same columns. Columns and samples that
+  // x lacks are zeros.
+  template <typename Context>
+  static FANIN_INLINE int column_of(const Context& context) {
+    return context.thread() / 32 % 4 * 32 + context.thread() % 8 * 4;
+  }
+  template <typename Context>
+  static FANIN_INLINE int word_of(const Context& context) {
+    return context.thread() / 128 * 4 + context.thread() % 32 / 8;
+  }
+
   template <typename Context>
   static FANIN_INLINE void load_chunk(const Context& context, const PanelArgs& args, int64_t sample,
                                       int chunk, Raw<16> (&pieces)[kMaxPieces]) {
     const int warps = context.threads() / 32;
+    const int64_t column = static_cast<int64_t>(chunk) * kColumns + column_of(context);
+    const int64_t step = static_cast<int64_t>(warps) * kWordSamples;
+    int64_t row = sample + word_of(context) * kWordSamples;
     FANIN_UNROLL
-    for (int i = 0; i < kMaxPieces; ++i) {
-      const int piece = i * warps + context.thread() / 32;
-      if (piece >= kPieces) continue;
-      const int64_t column =
-          static_cast<int64_t>(chunk) * kColumns + column_of(piece, context.thread() % 32);
-      const int64_t first = sample + word_of(piece, context.thread() % 32) * kWordSamples;
+    for (int i = 0; i < kMaxPieces; ++i, row += step) {
+      if (i * warps + context.thread() / 32 >= kPieces) continue;
       if constexpr (sizeof(X) == 4) {
-        pieces[i] = load_four(context, args, first, column);
+        pieces[i] = load_four(context, args, row, column);
       } else {
-        const Raw<8> low = load_four(context, args, first, column);
-        const Raw<8> high = load_four(context, args, first + 1, column);
+        const Raw<8> low = load_four(context, args, row, column);
+        const Raw<8> high = load_four(context, args, row + 1, column);
         // The samples of a column beside each other.
         pieces[i].words[0] = (low.words[0] & 0xffff) | high.words[0] << 16;
         pieces[i].words[1] = low.words[0] >> 16 | (high.words[0] & 0xffff0000u);
@@ -207,9 +216,6 @@ class PanelKernel : PanelShape {
     }
   }
 
-  static FANIN_INLINE int column_of(int piece, int lane) { return piece % 4 * 32 + lane % 8 * 4; }
-  static FANIN_INLINE int word_of(int piece, int lane) { return piece / 4 * 4 + lane / 8; }
-
   // Four neighbouring columns of a sample.
   template <typename Context>
   static FANIN_INLINE Raw<4 * sizeof(X)> load_four(const Context& context, const PanelArgs& args,
@@ -218,23 +224,24 @@ class PanelKernel : PanelShape {
     Four four;
     FANIN_UNROLL
     for (int w = 0; w < Four::kWords; ++w) four.words[w] = 0;
-    if (sample >= args.batch) return four;
     const int64_t at = sample * args.in_features + column;
     const int64_t count = args.batch * args.in_features;
-    if (args.vector_x) {
-      if (column < args.in_features) four = context.template global<Four>(args.x, count / 4)[at / 4];
-      return four;
-    }
-    const auto x = context.template global<X>(args.x, count);
-    FANIN_UNROLL
-    for (int j = 0; j < 4; ++j)
-      if (column + j < args.in_features) {
+    if constexpr (kVectorX) {
+      if (sample < args.batch && column < args.in_features)
+        four = context.template global<Four>(args.x, count / 4)[at / 4];
+    } else {
+      const auto x = context.template global<X>(args.x, count);
+      const int64_t there = sample < args.batch ? args.in_features - column : 0;
+      FANIN_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        const uint32_t bits = j < there ? stored_bits(x[at + j]) : 0;
         if constexpr (sizeof(X) == 4) {
-          four.words[j] = stored_bits(x[at + j]);
+          four.words[j] = bits;
         } else {
-          four.words[j / 2] |= stored_bits(x[at + j]) << (16 * (j % 2));
+          four.words[j / 2] |= bits << (16 * (j % 2));
         }
       }
+    }
     return four;
   }
 
@@ -247,18 +254,16 @@ class PanelKernel : PanelShape {
     // Lanes begin at different columns of their four, or those that are 16 words apart would meet
     // in one bank: 36 * 4 = 16 modulo 32.
     const int turn = lane % 8 / 2;
+    const int first = (slot * kColumns + column_of(context)) * (kStride / 4) + word_of(context);
     FANIN_UNROLL
     for (int i = 0; i < kMaxPieces; ++i) {
-      const int piece = i * warps + context.thread() / 32;
-      if (piece >= kPieces) continue;
+      if (i * warps + context.thread() / 32 >= kPieces) continue;
       Raw<16> turned = pieces[i];
       turned = turn & 1 ? rotated<1>(turned) : turned;
       turned = turn & 2 ? rotated<2>(turned) : turned;
       FANIN_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        const int column = slot * kColumns + column_of(piece, lane) + (j + turn) % 4;
-        ring.store(column * (kStride / 4) + word_of(piece, lane), turned.words[j]);
-      }
+      for (int j = 0; j < 4; ++j)
+        ring.store(first + (j + turn) % 4 * (kStride / 4) + i * warps, turned.words[j]);
     }
   }
 

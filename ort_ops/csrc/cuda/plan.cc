@@ -90,11 +90,13 @@ int64_t panel_ring(const DeviceLimits& limits) {
   return std::max<int64_t>(2, half >= 4 ? std::min<int64_t>(half, 8) : std::min<int64_t>(whole, 8));
 }
 
-PanelPlan plan_panel(const PanelLayout& layout, int64_t batch, ValueType activations,
+PanelPlan plan_panel(const PanelLayout& layout, const RunArguments& run, ValueType activations,
                      const DeviceLimits& limits) {
   PanelPlan plan;
-  const int64_t tile = PanelShape::kColumnBytes / bytes_of(activations);
-  const int64_t tiles = ceil_div(batch, tile);
+  const int64_t size = bytes_of(activations);
+  plan.vector_x = rows_aligned(run.x, layout.in_features * size, 4 * size);
+  const int64_t tile = PanelShape::kColumnBytes / size;
+  const int64_t tiles = ceil_div(run.batch, tile);
   plan.grid_y = std::min(kMaxGridY, tiles);
   plan.shared_bytes = panel_shared_bytes(layout.ring);
   // Clocks of shared memory that the busiest multiprocessor takes: an entry of a row reads one
@@ -105,9 +107,9 @@ PanelPlan plan_panel(const PanelLayout& layout, int64_t batch, ValueType activat
       layout.busy_groups > 0 ? layout.units * unit_clocks / layout.busy_groups : 0;
   const int64_t tile_clocks = layout.steps * (PanelShape::kColumns * kStagingClocks + kStepClocks);
   int64_t least = std::numeric_limits<int64_t>::max();
-  for (int groups_per_warp : {1, 2, 4})
-    for (int warps : {4, 6, 8, 10, 12, 14, 16}) {
-      if (groups_per_warp > 1 && warps < 8) continue;
+  for (int groups_per_warp : {1, 2})
+    for (int warps : {4, 8, 12, 16}) {
+      if ((groups_per_warp > 1 || !plan.vector_x) && warps < 8) continue;  // PanelKernel::kMaxPieces
       const int64_t groups = static_cast<int64_t>(warps) * groups_per_warp;
       const int64_t blocks = ceil_div(std::max<int64_t>(1, layout.busy_groups), groups) * tiles;
       const int64_t clocks = ceil_div(blocks, limits.multiprocessors) *
@@ -129,10 +131,8 @@ StreamArgs complete(StreamArgs args, const RunArguments& run, const StreamPlan& 
   return args;
 }
 
-PanelArgs complete(PanelArgs args, const RunArguments& run, ValueType activations) {
+PanelArgs complete(PanelArgs args, const RunArguments& run) {
   set_run(args, run);
-  args.vector_x = rows_aligned(run.x, args.in_features * bytes_of(activations),
-                               4 * bytes_of(activations));
   return args;
 }
 

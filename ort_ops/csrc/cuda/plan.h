@@ -18,6 +18,16 @@ struct DeviceLimits {
 // What the grid's second dimension can count.
 inline constexpr int64_t kMaxGridY = 65535;
 
+// What a run adds to the arguments of a layout.
+struct RunArguments {
+  const void* x = nullptr;
+  const void* residual = nullptr;
+  void* y = nullptr;
+  int64_t batch = 0;
+  float clip_min = 0;
+  float clip_max = 0;
+};
+
 struct StreamPlan {
   int samples = 1;  // in shared memory at a time
   bool staged = true;
@@ -38,6 +48,7 @@ StreamPlan plan_stream(const StreamLayout& layout, int64_t batch, ValueType acti
 struct PanelPlan {
   int warps = 4;
   int groups_per_warp = 1;
+  bool vector_x = false;
   int64_t grid_x = 1;
   int64_t grid_y = 1;
   int64_t shared_bytes = 0;
@@ -46,21 +57,11 @@ struct PanelPlan {
 // Chunks of the panel's ring on this device.
 int64_t panel_ring(const DeviceLimits& limits);
 
-PanelPlan plan_panel(const PanelLayout& layout, int64_t batch, ValueType activations,
+PanelPlan plan_panel(const PanelLayout& layout, const RunArguments& run, ValueType activations,
                      const DeviceLimits& limits);
-
-// What a run adds to the arguments of a layout.
-struct RunArguments {
-  const void* x = nullptr;
-  const void* residual = nullptr;
-  void* y = nullptr;
-  int64_t batch = 0;
-  float clip_min = 0;
-  float clip_max = 0;
-};
 
 StreamArgs complete(StreamArgs args, const RunArguments& run, const StreamPlan& plan,
                     ValueType activations);
-PanelArgs complete(PanelArgs args, const RunArguments& run, ValueType activations);
+PanelArgs complete(PanelArgs args, const RunArguments& run);
 
 }  // namespace fanin::cuda

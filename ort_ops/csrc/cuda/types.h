@@ -9,10 +9,13 @@
 #if defined(__CUDACC__)
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#define FANIN_INLINE __host__ __device__ __forceinline__
-#define FANIN_UNROLL _Pragma("unroll")
+#define FANIN_INLINE __device__ __forceinline__
 #else
 #define FANIN_INLINE inline
+#endif
+#if defined(__CUDA_ARCH__)
+#define FANIN_UNROLL _Pragma("unroll")
+#else
 #define FANIN_UNROLL
 #endif
 

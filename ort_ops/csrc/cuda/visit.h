@@ -41,16 +41,18 @@ auto visit_stream(const StreamKey& key, const Visit& visit) {
   });
 }
 
+struct PanelKey {
+  int groups_per_warp = 1;
+  bool vector_x = false;
+};
+
 template <typename X, typename Visit>
-auto visit_panel(int groups_per_warp, const Visit& visit) {
-  switch (groups_per_warp) {
-    case 4:
-      return visit(Kernel<PanelKernel<X, 4>>{});
-    case 2:
-      return visit(Kernel<PanelKernel<X, 2>>{});
-    default:
-      return visit(Kernel<PanelKernel<X, 1>>{});
-  }
+auto visit_panel(const PanelKey& key, const Visit& visit) {
+  if (key.groups_per_warp == 2)
+    return key.vector_x ? visit(Kernel<PanelKernel<X, 2, true>>{})
+                        : visit(Kernel<PanelKernel<X, 2, false>>{});
+  return key.vector_x ? visit(Kernel<PanelKernel<X, 1, true>>{})
+                      : visit(Kernel<PanelKernel<X, 1, false>>{});
 }
 
 }  // namespace fanin::cuda

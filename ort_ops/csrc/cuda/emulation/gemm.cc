@@ -52,7 +52,7 @@ Report run_stream(const CondensedView& view, const Request& request, const RunAr
 Report run_panel(const CondensedView& view, const Request& request, const RunArguments& run) {
   Blob blob;
   const PanelLayout layout = pack_panel(view, panel_ring(request.limits), blob);
-  const PanelPlan plan = plan_panel(layout, run.batch, request.activations, request.limits);
+  const PanelPlan plan = plan_panel(layout, run, request.activations, request.limits);
   const Report report{plan.warps,
                       plan.grid_x,
                       plan.grid_y,
@@ -60,9 +60,9 @@ Report run_panel(const CondensedView& view, const Request& request, const RunArg
                       static_cast<int64_t>(blob.bytes.size()),
                       layout.padding,
                       plan.groups_per_warp};
-  const PanelArgs args = complete(layout.arguments(blob.bytes.data()), run, request.activations);
+  const PanelArgs args = complete(layout.arguments(blob.bytes.data()), run);
   visit_type(request.activations, [&](auto x) {
-    visit_panel<decltype(x)>(plan.groups_per_warp, [&](auto kernel) {
+    visit_panel<decltype(x)>({plan.groups_per_warp, plan.vector_x}, [&](auto kernel) {
       run_grid<typename decltype(kernel)::Program>(args, report);
     });
   });
