@@ -153,6 +153,10 @@ def _from_message(model: Path, text: str, content: ModelFile | None) -> SessionE
         remedy = "The weights stored in the model are not sound: export it again with fanin export."
         if "FANIN_ISA" in text or "ISA '" in text:
             remedy = "Unset FANIN_ISA, or set it to one that fanin doctor lists for this CPU."
+        elif "CUDA op" in text or "CUDAExecutionProvider" in text:
+            remedy = "Do that, or open the model with providers=['CPUExecutionProvider']."
+        elif "on device" in text or "CUDA error" in text:
+            remedy = "See what nvidia-smi says about the device and its memory, or use the CPU."
         elif "out of memory" in text:
             remedy = "Close other sessions, or use a machine with more memory."
         return SessionError(refusal[1], remedy, model=model, node=name)

@@ -5,20 +5,18 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .. import ort_ops
+from . import doctor_gpu as gpu
 from .cpus import available_cpus
+from .doctor_probe import Finding, FindingError, run_probe
 from .errors import SessionError
-from .probe_model import EXPECTED, INPUT, probe_model
 from .runtime import installed_distributions, load_onnxruntime
-from .session import open_session
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -39,7 +37,7 @@ def run_checks() -> list[Check]:
 
     Never raises: a check that fails says why, and the others go on.
     """
-    checks: Sequence[tuple[str, Callable[[], str]]] = (
+    checks: Sequence[tuple[str, Callable[[], Finding]]] = (
         ("Python", _python),
         ("NumPy", _numpy),
         ("ONNX Runtime", _onnxruntime),
@@ -50,6 +48,7 @@ def run_checks() -> list[Check]:
         ("instruction sets", _isas),
         ("kernels", _kernels),
         ("CPUs and threads", _threads),
+        *gpu.CHECKS,
     )
     return [_run(name, check) for name, check in checks]
 
@@ -70,20 +69,13 @@ def checks_table(checks: Sequence[Check]) -> Table:
     return table
 
 
-class _FindingError(Exception):
-    """A check's own verdict: what is wrong, and what to do."""
-
-    def __init__(self, detail: str, remedy: str):
-        super().__init__(detail)
-        self.remedy = remedy
-
-
-def _run(name: str, check: Callable[[], str]) -> Check:
+def _run(name: str, check: Callable[[], Finding]) -> Check:
     try:
-        return Check(name, True, check())
+        found = check()
+        return Check(name, True, *([found] if isinstance(found, str) else found))
     except SessionError as error:
         return Check(name, False, error.problem, error.remedy)
-    except _FindingError as error:
+    except FindingError as error:
         return Check(name, False, str(error), error.remedy)
     except Exception as error:  # the doctor reports every failure, also one nobody thought of
         remedy = "Install fanin again (pip install --force-reinstall fanin)."
@@ -102,7 +94,7 @@ def _onnxruntime() -> str:
     runtime = load_onnxruntime()
     wheels = installed_distributions()
     if len(wheels) > 1:
-        raise _FindingError(
+        raise FindingError(
             f"{' and '.join(wheels)} are both installed, and overwrite each other's files",
             f"Uninstall them ({' '.join(wheels)}), then install the one you want.",
         )
@@ -118,16 +110,16 @@ def _library() -> str:
     try:
         path = ort_ops.get_library_path()
     except OSError as error:
-        raise _FindingError(str(error), "Install fanin again (pip install fanin).") from error
+        raise FindingError(str(error), "Install fanin again (pip install fanin).") from error
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
-        raise _FindingError(
+        raise FindingError(
             f"{path} does not load: {error}",
             "It was built for another system: build fanin from source here (pip install .).",
         ) from error
     if not hasattr(library, "RegisterCustomOps"):
-        raise _FindingError(
+        raise FindingError(
             f"{path} does not export RegisterCustomOps",
             "Another file lies in its place: install fanin again.",
         )
@@ -141,18 +133,7 @@ def _registration() -> str:
 
 
 def _probe() -> str:
-    """Run a tiny model that has no fallback, so that only the kernel can answer."""
-    with tempfile.TemporaryDirectory(prefix="fanin-doctor-") as folder:
-        path = Path(folder) / "probe.onnx"
-        path.write_bytes(probe_model())
-        (output,) = open_session(path, threads=1).run(None, {"x": INPUT})
-    error = float(np.abs(output - EXPECTED).max())
-    if not error <= 1e-6:
-        raise _FindingError(
-            f"it computes {output.tolist()} where {EXPECTED.tolist()} is right",
-            "Set FANIN_ISA=scalar to go on, and report this with the output of fanin doctor.",
-        )
-    return f"runs, largest error {error:.0e}"
+    return run_probe(["CPUExecutionProvider"])
 
 
 def _isas() -> str:
@@ -163,7 +144,7 @@ def _isas() -> str:
     try:
         taken = _native.select_isa()
     except ValueError as error:
-        raise _FindingError(
+        raise FindingError(
             str(error), f"Unset FANIN_ISA, or set it to one of {', '.join(offered)}."
         ) from error
     source = f"by FANIN_ISA={asked}" if asked else "the best one"
@@ -189,7 +170,7 @@ def _kernels() -> str:
             )
             error = float(np.abs(packed.run(x) - want).max() / np.abs(want).max())
             if not error <= 1e-5:
-                raise _FindingError(
+                raise FindingError(
                     f"the {isa} kernel for batch {batch} is wrong by {error:.1e}",
                     "Set FANIN_ISA to another one, and report this with the output of fanin "
                     "doctor.",

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import ort_ops
+from . import cuda
 from .cpus import MAX_THREADS, available_cpus
+from .cuda import Provider
 from .diagnosis import explain_failed_load
 from .errors import SessionError
 from .runtime import load_onnxruntime
 
 if TYPE_CHECKING:
     import onnxruntime
-
-Provider = str | tuple[str, dict[str, Any]]
 
 # Session config keys. The first is read by the op library, which cannot ask the runtime for its
 # thread count; the second marks options that already carry the library, since registering it twice
@@ -41,7 +41,9 @@ def open_session(
 
     ``providers`` are execution providers in order of preference, names or (name, options) pairs;
     None is the CPU. A provider that this installation lacks, or that does not come up, is an error
-    and never replaced by the CPU in silence.
+    and never replaced by the CPU in silence. The one exception is asked for:
+    ``["CUDAExecutionProvider", "CPUExecutionProvider"]`` takes the CPU where there is no usable
+    GPU, and warns with the reason.
 
     ``options`` are the caller's own session options. They are used as they are, except that this
     sets on them ``intra_op_num_threads`` (only when ``threads`` is given), the config entries
@@ -49,11 +51,12 @@ def open_session(
     several sessions. Options that say something else than ``threads`` are refused.
 
     Raises SessionError, which says what is wrong, where, and what to do next. Warns
-    (RuntimeWarning) about slow settings: parallel execution, more threads than CPUs.
+    (RuntimeWarning) about slow settings: parallel execution, more threads than CPUs, a CUDA
+    session without fanin's CUDA kernels.
     """
     model = _existing_file(path)
     runtime = load_onnxruntime()
-    provider_list = _checked_providers(runtime, providers, options)
+    provider_list = cuda.without_absent_gpu(_checked_providers(runtime, providers, options))
     if options is None:
         options = runtime.SessionOptions()
     _check_output_paths(options)
@@ -68,6 +71,7 @@ def open_session(
     except Exception as error:  # the runtime's exceptions share no base class
         raise explain_failed_load(model, error) from error
     _check_providers_in_force(session, provider_list, model)
+    cuda.warn_without_kernels(session, model)
     return session
 
 
@@ -117,7 +121,7 @@ def _checked_providers(
         )
     available = runtime.get_available_providers()
     providers = list(providers)
-    missing = [name for name in map(_provider_name, providers) if name not in available]
+    missing = [name for name in map(cuda.provider_name, providers) if name not in available]
     if missing:
         raise SessionError(
             f"onnxruntime {runtime.__version__} has no {', '.join(missing)}; it has "
@@ -128,20 +132,24 @@ def _checked_providers(
     return providers
 
 
-def _provider_name(provider: Provider) -> str:
-    return provider if isinstance(provider, str) else provider[0]
-
-
 def _check_providers_in_force(session: Any, providers: list[Provider] | None, model: Path) -> None:
     in_force = session.get_providers()
-    lost = [name for name in map(_provider_name, providers or []) if name not in in_force]
-    if lost:
-        raise SessionError(
-            f"{', '.join(lost)} did not come up; the session would run on {', '.join(in_force)}",
-            "The runtime's log on stderr says which of the provider's libraries or devices is "
-            "missing. Repair that, or leave the provider out.",
-            model=model,
-        )
+    lost = [name for name in map(cuda.provider_name, providers or []) if name not in in_force]
+    if not lost:
+        return
+    problem = f"{', '.join(lost)} did not come up"
+    remedy = (
+        "The runtime's log on stderr says which of the provider's libraries or devices is "
+        "missing. Repair that, or leave the provider out."
+    )
+    if cuda.is_optional(providers) and lost == [cuda.CUDA]:
+        cuda.warn_cpu_instead(f"{problem}: one of its libraries is missing or unfit", remedy)
+        return
+    raise SessionError(
+        f"{problem}; the session would run on {', '.join(in_force)}",
+        remedy,
+        model=model,
+    )
 
 
 def _check_output_paths(options: Any) -> None:

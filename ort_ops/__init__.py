@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ._native import KernelRow
 
-__all__ = ["get_library_path", "kernel_table", "register"]
+__all__ = ["CudaStatus", "cuda_status", "get_library_path", "kernel_table", "register"]
 
 _LIBRARY = "libfanin_ort_ops.so"
 
@@ -66,3 +66,6 @@ def kernel_table() -> list[KernelRow]:
     from . import _native
 
     return _native.kernel_table()
+
+
+from .cuda import CudaStatus, cuda_status  # noqa: E402  (it takes get_library_path from here)

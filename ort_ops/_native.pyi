@@ -147,3 +147,13 @@ def peak_macs_per_second() -> float:
 
 def read_once(buffer: npt.NDArray[np.generic]) -> int:
     """Read all of a contiguous buffer with the widest vectors; returns the OR of what it holds."""
+
+def cuda_library(folder: str) -> tuple[str, str, int]:
+    """Load the CUDA library of a folder.
+
+    Returns "loaded", "not built", "no driver" or "broken", the problem as a sentence, and the CUDA
+    version that the library was built with (13000 for 13.0; 0 unless it is loaded).
+    """
+
+def cuda_devices() -> tuple[str, int, list[str]]:
+    """Ask the NVIDIA driver: the problem (empty if none), its CUDA version, the devices' names."""

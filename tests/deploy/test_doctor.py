@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from fanin import ort_ops
-from fanin.deploy import doctor
+from fanin.deploy import doctor, doctor_probe
 from fanin.deploy.doctor import Check, checks_table, run_checks
 
 
@@ -74,7 +74,7 @@ def test_another_library_in_its_place(monkeypatch):
 
 
 def test_a_kernel_that_computes_something_else(monkeypatch):
-    monkeypatch.setattr(doctor, "EXPECTED", np.zeros((1, 4), np.float32))
+    monkeypatch.setattr(doctor_probe, "EXPECTED", np.zeros((1, 4), np.float32))
     check = finding("CondensedGemm in a session")
     assert "it computes [[-1.5, 4.5, 2.0, -4.5]]" in check.detail
     assert "FANIN_ISA=scalar" in check.remedy

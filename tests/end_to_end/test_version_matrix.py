@@ -35,6 +35,8 @@ REQUIREMENTS = {
     NEWEST: ["--upgrade", "onnxruntime"],
 }
 TOO_OLD = {"1.16.3": ["onnxruntime==1.16.3", "numpy<2"]}
+GPU_WHEEL = "gpu-1.31.1"  # 250 MB; its CUDA provider needs CUDA 13
+GPU = {GPU_WHEEL: ["onnxruntime-gpu==1.31.1"]}
 needs_old_python = pytest.mark.skipif(
     sys.version_info >= (3, 13), reason="onnxruntime before 1.20 has no wheel for this Python"
 )
@@ -54,7 +56,7 @@ def python_of(release: str) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         venv.create(folder, with_pip=True)
     if release == NEWEST or not complete.exists():
-        requirements = {**REQUIREMENTS, **TOO_OLD}[release]
+        requirements = {**REQUIREMENTS, **TOO_OLD, **GPU}[release]
         install = [python, "-m", "pip", "install", "--quiet", *requirements]
         subprocess.run(install, check=True)
         complete.touch()

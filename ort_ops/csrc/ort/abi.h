@@ -23,9 +23,12 @@ struct OrtTensorTypeAndShapeInfo;
 struct OrtOpAttr;
 struct OrtLogger;
 struct OrtKeyValuePairs;
+struct OrtAllocator;
+struct OrtMemoryInfo;
 
 // Asked for by number, never "the newest": a runtime refuses a version above its own.
-inline constexpr uint32_t kApiVersion = 17;        // onnxruntime 1.17: ParallelFor, shape inference
+inline constexpr uint32_t kApiVersion = 17;  // onnxruntime 1.17: ParallelFor, shape inference
+inline constexpr uint32_t kAllocatorApiVersion = 18;  // onnxruntime 1.18: a kernel's allocator
 inline constexpr uint32_t kConfigApiVersion = 24;  // onnxruntime 1.24: session config of a kernel
 
 // Not all values: a status of the runtime may hold others.
@@ -50,7 +53,8 @@ enum ElementType : int {
 };
 
 enum Characteristic : int { kRequired = 0 };
-enum MemoryType : int { kDefaultMemory = 0 };
+enum MemoryType : int { kCpuInput = -2, kDefaultMemory = 0 };
+enum DeviceType : int { kCpuDevice = 0 };
 enum LogLevel : int { kInfo = 1, kWarning = 2 };
 enum AttributeType : int { kIntAttribute = 1 };
 
@@ -77,6 +81,8 @@ enum AttributeType : int { kIntAttribute = 1 };
   ROW(63, 1, OrtStatus*, GetSymbolicDimensions,                                                 \
       (const OrtTensorTypeAndShapeInfo*, const char** out, size_t rank))                        \
   ROW(65, 1, OrtStatus*, GetTensorTypeAndShape, (const OrtValue*, OrtTensorTypeAndShapeInfo**)) \
+  ROW(72, 1, OrtStatus*, MemoryInfoGetId, (const OrtMemoryInfo*, int* out))                     \
+  ROW(77, 1, OrtStatus*, AllocatorGetInfo, (const OrtAllocator*, const OrtMemoryInfo** out))    \
   ROW(85, 1, OrtStatus*, KernelInfoGetAttribute_float,                                          \
       (const OrtKernelInfo*, const char* name, float* out))                                     \
   ROW(86, 1, OrtStatus*, KernelInfoGetAttribute_int64,                                          \
@@ -90,10 +96,17 @@ enum AttributeType : int { kIntAttribute = 1 };
   ROW(93, 1, void, ReleaseStatus, (OrtStatus*))                                                 \
   ROW(98, 1, void, ReleaseTypeInfo, (OrtTypeInfo*))                                             \
   ROW(99, 1, void, ReleaseTensorTypeAndShapeInfo, (OrtTensorTypeAndShapeInfo*))                 \
+  ROW(125, 4, OrtStatus*, GetAvailableProviders, (char*** names, int* count))                   \
+  ROW(126, 4, OrtStatus*, ReleaseAvailableProviders, (char** names, int count))                 \
+  ROW(132, 5, void, ReleaseAllocator, (OrtAllocator*))                                          \
   ROW(162, 8, OrtStatus*, KernelInfoGetAttributeArray_float,                                    \
       (const OrtKernelInfo*, const char* name, float* out, size_t* size))                       \
   ROW(163, 8, OrtStatus*, KernelInfoGetAttributeArray_int64,                                    \
       (const OrtKernelInfo*, const char* name, int64_t* out, size_t* size))                     \
+  ROW(193, 10, OrtStatus*, KernelContext_GetGPUComputeStream,                                   \
+      (const OrtKernelContext*, void** out))                                                    \
+  ROW(194, 10, OrtStatus*, GetTensorMemoryInfo, (const OrtValue*, const OrtMemoryInfo** out))   \
+  ROW(225, 14, void, MemoryInfoGetDeviceType, (const OrtMemoryInfo*, DeviceType* out))          \
   ROW(233, 14, OrtStatus*, KernelInfo_GetOutputName,                                            \
       (const OrtKernelInfo*, size_t index, char* out, size_t* size))                            \
   ROW(234, 14, OrtStatus*, KernelInfo_GetInputTypeInfo,                                         \
@@ -122,6 +135,8 @@ enum AttributeType : int { kIntAttribute = 1 };
   ROW(274, 17, OrtStatus*, KernelContext_ParallelFor,                                           \
       (const OrtKernelContext*, void (*body)(void*, size_t), size_t total, size_t batches,      \
        void* user))                                                                             \
+  ROW(278, 18, OrtStatus*, KernelInfoGetAllocator,                                              \
+      (const OrtKernelInfo*, MemoryType, OrtAllocator** out))                                   \
   ROW(297, 22, const char*, GetKeyValue, (const OrtKeyValuePairs*, const char* key))            \
   ROW(300, 22, void, ReleaseKeyValuePairs, (OrtKeyValuePairs*))                                 \
   ROW(391, 24, OrtStatus*, KernelInfo_GetConfigEntries,                                         \

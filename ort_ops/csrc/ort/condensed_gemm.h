@@ -2,21 +2,23 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "ort/abi.h"
+#include "ort/gemm_op.h"
 #include "ort/runtime.h"
 
 namespace fanin::ort {
 
-// What the runtime holds of the op. It must outlive every session; the runtime keeps the pointer.
-struct CondensedGemmOp : OrtCustomOp {
-  // One registration for each type of X, residual and Y: kFloat or kFloat16. The runtime merges
-  // them into one schema. `threads`: the session's, where it is known at registration.
-  CondensedGemmOp(const Runtime& runtime, ElementType type, std::optional<int> threads);
+// For kFloat or kFloat16.
+struct CondensedGemmOp : GemmOp {
+  // `threads`: the session's, where it is known at registration. `cuda_notice`: what the log should
+  // say about CUDA kernels that should be there and are not; may be empty.
+  CondensedGemmOp(const Runtime& runtime, ElementType type, std::optional<int> threads,
+                  const std::string& cuda_notice);
 
-  const Runtime& runtime;
-  const ElementType type;
   const std::optional<int> threads;
+  const std::string cuda_notice;
 };
 
 }  // namespace fanin::ort

@@ -72,20 +72,6 @@ BatchRange batches_of(const Shape& x) {
   return symbolic ? BatchRange{known, BatchRange{}.max} : BatchRange{known, known};
 }
 
-ValueType value_type_of(ElementType type) {
-  switch (type) {
-    case kFloat:
-      return ValueType::kFloat32;
-    case kFloat16:
-      return ValueType::kFloat16;
-    case kBfloat16:
-      return ValueType::kBfloat16;
-    default:
-      refuse(std::string("values is ") + type_name(type) +
-             ", it must be float32, float16 or bfloat16");
-  }
-}
-
 [[noreturn]] void refuse_residual(const Shape& residual, const Shape& y) {
   refuse("residual has shape " + to_string(residual) + ", it must have the output's shape " +
          to_string(y) + ", or shape [1] holding 0 for none");
@@ -95,10 +81,11 @@ bool is_none_shape(const Shape& residual) { return residual.rank == 1 && agree(r
 
 // A residual that is never going to fit is refused at creation.
 void check_declared_residual(const Runtime& runtime, const KernelInfo& info, const Shape& declared,
-                             const std::vector<int64_t>& y_dims) {
+                             const std::vector<int64_t>& y_dims, ReadScalar read) {
   const Shape y{y_dims.data(), y_dims.size()};
   if (const OrtValue* constant = info.constant(kResidual)) {
-    residual_data(Tensor(runtime, constant), y);
+    const Tensor residual(runtime, constant);
+    if (!adds_residual(residual.shape(), y)) check_none(read(residual), y);
   } else if (declared.rank > 0 && !declared.agrees(y) && !is_none_shape(declared)) {
     refuse_residual(declared, y);
   }
@@ -121,6 +108,20 @@ const char* input_name(Input input) {
   return kNames[input];
 }
 
+ValueType value_type_of(ElementType type, Input input) {
+  switch (type) {
+    case kFloat:
+      return ValueType::kFloat32;
+    case kFloat16:
+      return ValueType::kFloat16;
+    case kBfloat16:
+      return ValueType::kBfloat16;
+    default:
+      refuse(std::string(input_name(input)) + " is " + type_name(type) +
+             ", it must be float32, float16 or bfloat16");
+  }
+}
+
 GemmAttributes read_attributes(const KernelInfo& info) {
   GemmAttributes attributes;
   attributes.in_features = size_attribute(info, "in_features");
@@ -137,7 +138,7 @@ GemmAttributes read_attributes(const KernelInfo& info) {
 }
 
 DeclaredInputs check_declared(const Runtime& runtime, const KernelInfo& info,
-                              const GemmAttributes& attributes) {
+                              const GemmAttributes& attributes, ReadScalar read) {
   DeclaredInputs declared;
   std::vector<InputInfo> inputs;
   for (size_t index = 0; index < kInputCount; ++index) {
@@ -153,7 +154,7 @@ DeclaredInputs check_declared(const Runtime& runtime, const KernelInfo& info,
     refuse(std::string("indices is ") + type_name(index_type) + ", it must be uint16 or int32");
   }
 
-  value_type_of(inputs[kValues].type);
+  value_type_of(inputs[kValues].type, kValues);
 
   // A rank of 0 may be an unknown one; creation (for constants) or the run will tell.
   const Shape x = inputs[kX].shape();
@@ -164,7 +165,8 @@ DeclaredInputs check_declared(const Runtime& runtime, const KernelInfo& info,
   if (x.rank > 0) {
     check_x(x, attributes);
     declared.batches = batches_of(x);
-    check_declared_residual(runtime, info, inputs[kResidual].shape(), output_dims(x, attributes));
+    check_declared_residual(runtime, info, inputs[kResidual].shape(), output_dims(x, attributes),
+                            read);
   }
   return declared;
 }
@@ -194,16 +196,26 @@ std::vector<int64_t> output_dims(const Shape& x, const GemmAttributes& attribute
   return dims;
 }
 
+bool adds_residual(const Shape& residual, const Shape& y) {
+  if (residual.agrees(y)) return true;
+  if (!is_none_shape(residual)) refuse_residual(residual, y);
+  return false;
+}
+
+void check_none(float value, const Shape& y) {
+  if (value == 0.0f) return;
+  refuse("residual has shape [1] and holds " + number(value) +
+         "; a residual of shape [1] stands for none and must hold 0 (the output's shape is " +
+         to_string(y) + ")");
+}
+
+float host_scalar(const Tensor& residual) {
+  return load_value(residual.data<void>(), value_type_of(residual.type(), kResidual), 0);
+}
+
 const void* residual_data(const Tensor& residual, const Shape& y) {
-  if (residual.shape().agrees(y)) return residual.data<void>();
-  if (!is_none_shape(residual.shape())) refuse_residual(residual.shape(), y);
-  const float value = residual.type() == kFloat16 ? widen_float16(*residual.data<uint16_t>())
-                                                  : *residual.data<float>();
-  if (value != 0.0f) {
-    refuse("residual has shape [1] and holds " + number(value) +
-           "; a residual of shape [1] stands for none and must hold 0 (the output's shape is " +
-           to_string(y) + ")");
-  }
+  if (adds_residual(residual.shape(), y)) return residual.data<void>();
+  check_none(host_scalar(residual), y);
   return nullptr;
 }
 
@@ -215,7 +227,7 @@ CondensedView WeightTensors::checked_view(const GemmAttributes& attributes) cons
   view.active = values_.shape()[0];
   view.fan_in = values_.shape()[1];
   view.values = values_.data<void>();
-  view.value_type = value_type_of(values_.type());
+  view.value_type = value_type_of(values_.type(), kValues);
   view.indices = indices_.data<void>();
   view.index_type = indices_.type() == kUint16 ? IndexType::kUint16 : IndexType::kInt32;
   view.rows = rows_.data<int32_t>();

@@ -31,9 +31,19 @@ struct DeclaredInputs {
   std::string variable_weights;  // "values, bias"; empty if all weights are constant
 };
 
-// Checks the types and shapes that the graph declares, as far as they are known. Throws Error.
+// How to read the first element of a constant tensor of float32, float16 or bfloat16.
+using ReadScalar = float (*)(const Tensor&);
+
+// From memory of the host.
+float host_scalar(const Tensor& residual);
+
+// Checks the types and shapes that the graph declares, as far as they are known, and a constant
+// residual. Throws Error.
 DeclaredInputs check_declared(const Runtime& runtime, const KernelInfo& info,
-                              const GemmAttributes& attributes);
+                              const GemmAttributes& attributes, ReadScalar read = host_scalar);
+
+// Throws Error for a type that is neither float32, float16 nor bfloat16.
+ValueType value_type_of(ElementType type, Input input);
 
 // Throws Error unless X is [..., in_features] with at least one dimension.
 void check_x(const Shape& x, const GemmAttributes& attributes);
@@ -44,9 +54,15 @@ int64_t batch_of(const Shape& x);
 // The shape of Y: [..., out_features].
 std::vector<int64_t> output_dims(const Shape& x, const GemmAttributes& attributes);
 
-// What to add to Y, of the type of X; null for none. A residual of Y's shape is added, also where
-// that shape is [1]; else shape [1] stands for none and must hold 0. Throws Error for anything
-// else.
+// Whether a residual of this shape is added. One of Y's shape is, also where that shape is [1];
+// else shape [1] stands for none. Throws Error for any other shape.
+bool adds_residual(const Shape& residual, const Shape& y);
+
+// Throws Error unless the residual that stands for none holds 0.
+void check_none(float value, const Shape& y);
+
+// What to add to Y, of the type of X, from host memory; null for none. Throws Error for a residual
+// that is neither.
 const void* residual_data(const Tensor& residual, const Shape& y);
 
 // The four weight tensors of a node.

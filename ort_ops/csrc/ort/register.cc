@@ -1,12 +1,15 @@
 // The library's one exported symbol, which ONNX Runtime looks up when it loads the library.
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "ort/abi.h"
 #include "ort/condensed_gemm.h"
+#include "ort/cuda_loader.h"
 #include "ort/runtime.h"
 #include "ort/status.h"
 #include "ort/threads.h"
@@ -16,20 +19,54 @@ namespace {
 
 constexpr const char* kDomain = "ai.fanin";
 
+// The ops for the CUDA provider, or why there are none.
+struct CudaOps {
+  std::vector<const OrtCustomOp*> ops;
+  std::string notice;  // for the log, where something is wrong
+};
+
+bool offers_cuda(const Api& api) {
+  char** names = nullptr;
+  int count = 0;
+  check(api, api.GetAvailableProviders(&names, &count));
+  const bool found = std::any_of(names, names + count, [](const char* name) {
+    return std::strcmp(name, "CUDAExecutionProvider") == 0;
+  });
+  check(api, api.ReleaseAvailableProviders(names, count));
+  return found;
+}
+
+// A runtime that has no CUDA provider never makes us load anything. A provider that is offered may
+// still not come up for want of a device; then no node asks for these ops.
+CudaOps cuda_ops(const Runtime& runtime) {
+  if (!offers_cuda(runtime.api)) return {};
+  static const CudaLoad load = load_cuda_library(own_folder());
+  const std::string prefix = "fanin's CUDA kernels are not in use, its ops run on the CPU: ";
+  if (load.state == CudaLoad::State::kBroken)
+    return {{}, prefix + load.problem + "; install fanin again"};
+  if (load.library == nullptr) return {};  // fanin doctor and open_session tell
+  if (!runtime.has_api_18) return {{}, prefix + "they need onnxruntime 1.18 or newer"};
+  return {load.library->make_ops(runtime), ""};
+}
+
 // The ops as one runtime sees them, told one thread count. The runtime keeps pointers to all of it.
 struct Domain {
   Domain(const OrtApiBase& base, std::optional<int> session_threads)
       : runtime(Runtime::of(base)),
         threads(session_threads),
-        condensed_gemm(runtime, kFloat, threads),
-        condensed_gemm_float16(runtime, kFloat16, threads) {
+        cuda(cuda_ops(runtime)),
+        condensed_gemm(runtime, kFloat, threads, cuda.notice),
+        condensed_gemm_float16(runtime, kFloat16, threads, cuda.notice) {
     check(runtime.api, runtime.api.CreateCustomOpDomain(kDomain, &handle));
     check(runtime.api, runtime.api.CustomOpDomain_Add(handle, &condensed_gemm));
     check(runtime.api, runtime.api.CustomOpDomain_Add(handle, &condensed_gemm_float16));
+    for (const OrtCustomOp* op : cuda.ops)
+      check(runtime.api, runtime.api.CustomOpDomain_Add(handle, op));
   }
 
   const Runtime runtime;
   const std::optional<int> threads;
+  const CudaOps cuda;
   const CondensedGemmOp condensed_gemm, condensed_gemm_float16;
   OrtCustomOpDomain* handle = nullptr;
 };

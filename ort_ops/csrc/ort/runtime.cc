@@ -25,9 +25,15 @@ Runtime Runtime::of(const OrtApiBase& base) {
                            " or newer, this is onnxruntime " + version +
                            "; upgrade it with: pip install --upgrade onnxruntime");
   }
-  const bool has_api_24 =
-      is_at_least(version, kConfigApiVersion) && base.GetApi(kConfigApiVersion) != nullptr;
-  return Runtime{Api(has_api_24 ? base.GetApi(kConfigApiVersion) : api), has_api_24};
+  Runtime runtime{Api(api), false, false};
+  const auto reach = [&](uint32_t wanted) {
+    const OrtApi* newer = is_at_least(version, wanted) ? base.GetApi(wanted) : nullptr;
+    if (newer != nullptr) runtime.api = Api(newer);
+    return newer != nullptr;
+  };
+  runtime.has_api_18 = reach(kAllocatorApiVersion);
+  runtime.has_api_24 = reach(kConfigApiVersion);
+  return runtime;
 }
 
 }  // namespace fanin::ort

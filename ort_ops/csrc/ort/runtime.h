@@ -10,6 +10,8 @@ namespace fanin::ort {
 
 struct Runtime {
   Api api;
+  // A kernel's allocator, which tells its device.
+  bool has_api_18;
   // Slots above kApiVersion exist: a kernel can read its session's configuration and a tensor's
   // shape without allocating.
   bool has_api_24;

@@ -18,6 +18,7 @@
 #include "core/packed_cache.h"
 #include "core/thread_executor.h"
 #include "kernels/dispatch.h"
+#include "ort/cuda_loader.h"
 #include "python/limits.h"
 
 namespace py = pybind11;
@@ -365,5 +366,15 @@ PYBIND11_MODULE(_native, module) {
         return read_once(info.ptr, static_cast<size_t>(info.size * info.itemsize));
       },
       "buffer"_a);
+  module.def("cuda_library", [](const std::string& folder) {
+    static constexpr const char* kStates[] = {"loaded", "not built", "no driver", "broken"};
+    const ort::CudaLoad load = ort::load_cuda_library(folder);
+    return py::make_tuple(kStates[static_cast<int>(load.state)], load.problem,
+                          load.library ? load.library->cuda_version : 0);
+  });
+  module.def("cuda_devices", [] {
+    const ort::CudaDevices devices = ort::cuda_devices();
+    return py::make_tuple(devices.problem, devices.driver_version, devices.names);
+  });
   module.def("select_isa", [] { return std::string(isa_name(select_isa())); });
 }

@@ -1,0 +1,74 @@
+"""CUDA sessions: when the GPU or fanin's kernels for it are missing, the CPU is taken aloud."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+from .. import ort_ops
+from .diagnosis import OPS
+from .model_file import ModelFileError, read_model_file
+
+Provider = str | tuple[str, dict[str, Any]]
+
+CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+
+# From warn_cpu_instead() through the two functions that lead to it, to open_session's caller.
+_CALLER = 4
+
+
+def provider_name(provider: Provider) -> str:
+    """Return the name of a provider with or without options."""
+    return provider if isinstance(provider, str) else provider[0]
+
+
+def is_optional(providers: list[Provider] | None) -> bool:
+    """Tell whether the list asks for CUDA and names the CPU as what to take without it."""
+    return {CUDA, CPU} <= set(map(provider_name, providers or []))
+
+
+def without_absent_gpu(providers: list[Provider] | None) -> list[Provider] | None:
+    """Leave CUDA out of a list that allows it where the driver offers no device, with a warning.
+
+    The runtime's own answer depends on its release and on what is missing: an exception, or lines
+    on stderr.
+    """
+    if providers is None or not is_optional(providers):
+        return providers
+    status = ort_ops.cuda_status()
+    if status.devices:
+        return providers
+    remedy = "See what nvidia-smi says." if status.driver else "Install NVIDIA's driver."
+    warn_cpu_instead(status.device_problem, remedy)
+    return [provider for provider in providers if provider_name(provider) != CUDA]
+
+
+def warn_cpu_instead(reason: str, remedy: str) -> None:
+    """Say that a session which may use the CPU instead of CUDA does."""
+    warnings.warn(
+        f"the session runs on the CPU instead of CUDA: {reason}. {remedy}",
+        RuntimeWarning,
+        stacklevel=_CALLER,
+    )
+
+
+def warn_without_kernels(session: Any, model: Path) -> None:
+    """Warn where the session runs on CUDA but fanin's ops in it cannot."""
+    if CUDA not in session.get_providers() or not _has_ops(model):
+        return
+    status = ort_ops.cuda_status()
+    if not status.usable:
+        warnings.warn(
+            f"fanin's ops run on the CPU within this CUDA session: {status.reason}. "
+            f"{status.remedy}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def _has_ops(model: Path) -> bool:
+    try:
+        return any(node.op_type in OPS for node in read_model_file(model).nodes)
+    except (ModelFileError, OSError):  # a format that only the runtime reads
+        return True

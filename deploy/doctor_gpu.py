@@ -1,0 +1,63 @@
+"""The doctor's look at the GPU side. A machine without a GPU is sound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from .. import ort_ops
+from .cuda import CUDA
+from .doctor_probe import Finding, FindingError, run_probe
+from .errors import SessionError
+from .runtime import load_onnxruntime
+
+
+def _kernels() -> Finding:
+    status = ort_ops.cuda_status()
+    problem = status.library_problem
+    if status.library is not None and problem:
+        raise FindingError(problem, status.remedy)
+    if status.library is None:
+        if status.devices and _has_provider():
+            raise FindingError(problem, status.remedy)
+        return (problem, status.remedy) if status.devices else problem
+    built = "" if status.toolkit is None else ", built with CUDA {}.{}".format(*status.toolkit)
+    return f"{status.library}{built}"
+
+
+def _gpu() -> Finding:
+    status = ort_ops.cuda_status()
+    if status.devices:
+        driver = "" if status.driver is None else "; driver for CUDA {}.{}".format(*status.driver)
+        return ", ".join(status.devices) + driver
+    detail = f"none: {status.device_problem}; sessions run on the CPU"
+    # Who has the kernels and the provider probably means to have a GPU, too.
+    wanted = status.library is not None and not status.library_problem and _has_provider()
+    return (detail, status.remedy) if wanted else detail
+
+
+def _provider() -> Finding:
+    has = _has_provider()
+    status = ort_ops.cuda_status()
+    if has and status.usable:
+        return f"{CUDA}: CondensedGemm {run_probe([CUDA])}"
+    if has:
+        return f"{CUDA} is offered, but sessions run fanin's ops on the CPU: {status.reason}"
+    detail = f"this onnxruntime has no {CUDA}"
+    if not status.devices:
+        return detail
+    remedy = "To use the GPU: pip uninstall onnxruntime, then pip install onnxruntime-gpu."
+    return detail, remedy
+
+
+def _has_provider() -> bool:
+    try:
+        return CUDA in load_onnxruntime().get_available_providers()
+    except SessionError:  # a check of its own tells
+        return False
+
+
+CHECKS: Sequence[tuple[str, Callable[[], Finding]]] = (
+    ("CUDA kernels", _kernels),
+    ("GPU", _gpu),
+    ("CUDA provider", _provider),
+)

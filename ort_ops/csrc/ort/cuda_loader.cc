@@ -1,0 +1,129 @@
+#include "ort/cuda_loader.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <type_traits>
+
+namespace fanin::ort {
+namespace {
+
+constexpr const char* kDriver = "libcuda.so.1";
+
+std::string last_dl_error() {
+  const char* text = dlerror();
+  return text == nullptr ? "unknown error" : text;
+}
+
+CudaLoad failed(CudaLoad::State state, const std::string& problem) {
+  return {state, problem, nullptr};
+}
+
+// The few functions of the driver that counting devices takes, by the names and signatures that its
+// interface promises never to change.
+struct Driver {
+  int (*init)(unsigned flags) = nullptr;
+  int (*version)(int* out) = nullptr;
+  int (*count)(int* out) = nullptr;
+  int (*device)(int* out, int ordinal) = nullptr;
+  int (*name)(char* out, int size, int device) = nullptr;
+  int (*attribute)(int* out, int attribute, int device) = nullptr;
+  int (*error_text)(int error, const char** out) = nullptr;
+
+  bool resolve(void* handle) {
+    const auto find = [handle](auto& function, const char* symbol) {
+      function =
+          reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, symbol));
+      return function != nullptr;
+    };
+    return find(init, "cuInit") && find(version, "cuDriverGetVersion") &&
+           find(count, "cuDeviceGetCount") && find(device, "cuDeviceGet") &&
+           find(name, "cuDeviceGetName") && find(attribute, "cuDeviceGetAttribute") &&
+           find(error_text, "cuGetErrorString");
+  }
+
+  std::string text(int error) const {
+    const char* text = nullptr;
+    error_text(error, &text);
+    return (text == nullptr ? "unknown error" : std::string(text)) + " (CUDA error " +
+           std::to_string(error) + ")";
+  }
+};
+
+std::string describe(const Driver& driver, int ordinal) {
+  constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
+  int device = 0, major = 0, minor = 0;
+  char name[256] = "unknown device";
+  if (driver.device(&device, ordinal) != 0) return name;
+  driver.name(name, sizeof name, device);
+  driver.attribute(&major, kMajor, device);
+  driver.attribute(&minor, kMinor, device);
+  return std::string(name) + " (" + std::to_string(major) + "." + std::to_string(minor) + ")";
+}
+
+}  // namespace
+
+std::string own_folder() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<void*>(&own_folder), &info) == 0 || info.dli_fname == nullptr)
+    return ".";
+  const char* slash = std::strrchr(info.dli_fname, '/');
+  return slash == nullptr ? "." : std::string(info.dli_fname, slash);
+}
+
+CudaLoad load_cuda_library(const std::string& folder) {
+  using State = CudaLoad::State;
+  const std::string path = folder + "/" + kCudaLibrary;
+  if (access(path.c_str(), F_OK) != 0) {
+    return failed(State::kNotBuilt, std::string("fanin was built without CUDA: ") + folder +
+                                        " has no " + kCudaLibrary);
+  }
+  if (dlopen(kDriver, RTLD_LAZY | RTLD_LOCAL) == nullptr)
+    return failed(State::kNoDriver, "there is no NVIDIA driver: " + last_dl_error());
+  // Kept until the process ends: the runtime holds pointers into it.
+  void* handle = dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL);
+  if (handle == nullptr) return failed(State::kBroken, path + " does not load: " + last_dl_error());
+  const auto function = reinterpret_cast<CudaLibraryFunction>(dlsym(handle, kCudaSymbol));
+  if (function == nullptr) {
+    dlclose(handle);
+    return failed(State::kBroken, path + " is not fanin's: it exports no " + kCudaSymbol);
+  }
+  const CudaLibrary* library = function();
+  if (std::strcmp(library->build, build_id()) != 0) {
+    const std::string other = library->build;
+    dlclose(handle);
+    return failed(State::kBroken, path + " is of another build (" + other +
+                                      ") than the library that "
+                                      "loads it (" +
+                                      build_id() + ")");
+  }
+  return {State::kLoaded, "", library};
+}
+
+CudaDevices cuda_devices() {
+  CudaDevices devices;
+  void* handle = dlopen(kDriver, RTLD_LAZY | RTLD_LOCAL);
+  if (handle == nullptr) {
+    devices.problem = "there is no NVIDIA driver: " + last_dl_error();
+    return devices;
+  }
+  Driver driver;
+  if (!driver.resolve(handle)) {
+    devices.problem = std::string(kDriver) + " lacks functions of the CUDA driver";
+    return devices;
+  }
+  driver.version(&devices.driver_version);
+  int count = 0;
+  int error = driver.init(0);
+  if (error == 0) error = driver.count(&count);
+  if (error != 0) {
+    devices.problem = "the NVIDIA driver reports: " + driver.text(error);
+    return devices;
+  }
+  for (int i = 0; i < count; ++i) devices.names.push_back(describe(driver, i));
+  if (count == 0) devices.problem = "the NVIDIA driver reports no device";
+  return devices;
+}
+
+}  // namespace fanin::ort

@@ -1,0 +1,88 @@
+"""Whether the CUDA kernels can be used here, and why not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import get_library_path
+
+_LIBRARY = "libfanin_ort_ops_cuda.so"
+
+
+@dataclass(frozen=True)
+class CudaStatus:
+    """What this machine and this build of fanin offer; ONNX Runtime's CUDA provider is not asked.
+
+    Attributes:
+        library: the CUDA library beside the op library; None where fanin was built without it.
+        library_problem: why it cannot be used; empty if it can, or if the driver is all it lacks.
+        toolkit: the CUDA version it was built with, ``(13, 0)``; None if it could not be loaded.
+        driver: the CUDA version that the NVIDIA driver supports; None without a driver.
+        devices: the GPUs, ``"NVIDIA H100 (9.0)"`` with the compute capability in brackets.
+        device_problem: why there is none; empty if there is one.
+        remedy: what to do about the first problem; empty if there is none.
+
+    """
+
+    library: Path | None
+    library_problem: str
+    toolkit: tuple[int, int] | None
+    driver: tuple[int, int] | None
+    devices: tuple[str, ...]
+    device_problem: str
+    remedy: str
+
+    @property
+    def usable(self) -> bool:
+        """Whether a CUDA session can run fanin's kernels."""
+        return not self.reason
+
+    @property
+    def reason(self) -> str:
+        """Why not, as one sentence; empty if it can."""
+        return self.library_problem or self.device_problem
+
+
+def cuda_status() -> CudaStatus:
+    """Look for the CUDA library, the NVIDIA driver and its devices; a lack of them raises nothing.
+
+    Initializes the driver in this process: after it, CUDA does not work in a forked child.
+    """
+    from . import _native
+
+    device_problem, driver_number, devices = _native.cuda_devices()
+    driver = _version(driver_number)
+    try:
+        folder = get_library_path().parent
+    except FileNotFoundError as error:
+        state, problem, toolkit_number = "broken", str(error), 0
+        library = None
+    else:
+        state, problem, toolkit_number = _native.cuda_library(str(folder))
+        library = folder / _LIBRARY if state != "not built" else None
+    toolkit = _version(toolkit_number)
+
+    remedy = ""
+    if state == "not built":
+        remedy = (
+            "Build fanin from source with CUDA 12.8 or newer: "
+            "pip install . -C cmake.define.FANIN_CUDA=ON"
+        )
+    elif state == "broken":
+        remedy = "Install fanin again (pip install --force-reinstall fanin)."
+    elif driver is None:
+        problem, remedy = "", "Install NVIDIA's driver, and let containers see it (--gpus all)."
+    elif toolkit is not None and driver[0] < toolkit[0]:
+        problem = (
+            f"the NVIDIA driver supports CUDA {driver[0]}.{driver[1]}, and the kernels are built "
+            f"with CUDA {toolkit[0]}.{toolkit[1]}"
+        )
+        remedy = f"Install a driver for CUDA {toolkit[0]}."
+    elif device_problem:
+        remedy = "See what nvidia-smi says; CUDA_VISIBLE_DEVICES may hide the device."
+    return CudaStatus(library, problem, toolkit, driver, tuple(devices), device_problem, remedy)
+
+
+def _version(number: int) -> tuple[int, int] | None:
+    return (number // 1000, number % 1000 // 10) if number else None

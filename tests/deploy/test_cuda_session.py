@@ -1,0 +1,142 @@
+"""CUDA sessions on machines that lack a part of it: the CPU is taken where it was named, aloud."""
+
+from dataclasses import replace
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from fanin import ort_ops
+from fanin.deploy import SessionError, cuda, doctor_gpu, open_session
+from fanin.deploy.doctor import run_checks
+from fanin.ort_ops import CudaStatus
+
+BOTH = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+X = np.array([[1, 2, 3, 4]], np.float32)
+
+USABLE = CudaStatus("libfanin_ort_ops_cuda.so", "", (13, 0), (13, 0), ("Card (9.0)",), "", "")
+NO_DEVICE = replace(
+    USABLE, toolkit=None, driver=None, devices=(), device_problem="no driver", remedy="Install it."
+)
+NOT_BUILT = replace(USABLE, library=None, library_problem="built without CUDA", remedy="Build it.")
+BROKEN = replace(USABLE, library_problem="of another build", remedy="Install again.")
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine with this CUDA status, under an onnxruntime that offers the CUDA provider."""
+
+    def make(status, *, provider=True):
+        monkeypatch.setattr(ort_ops, "cuda_status", lambda: status)
+        if provider:
+            monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: BOTH)
+
+    return make
+
+
+def findings():
+    return {check.name: check for check in run_checks()}
+
+
+def test_without_a_gpu_the_cpu_that_was_named_is_taken_with_the_reason(machine, save_condensed):
+    machine(NO_DEVICE)
+    with pytest.warns(RuntimeWarning, match=r"CPU instead of CUDA: no driver\. Install") as told:
+        session = open_session(save_condensed(), providers=BOTH)
+    assert session.get_providers() == ["CPUExecutionProvider"]
+    np.testing.assert_allclose(session.run(None, {"X": X})[0], [[5.5, 18, -1, 29]], rtol=1e-6)
+    assert [warning.filename for warning in told] == [__file__]
+
+
+def test_provider_options_do_not_hide_the_name(machine, save_condensed):
+    machine(NO_DEVICE)
+    providers = [("CUDAExecutionProvider", {"device_id": 0}), "CPUExecutionProvider"]
+    with pytest.warns(RuntimeWarning, match="CPU instead of CUDA"):
+        open_session(save_condensed(), providers=providers)
+
+
+def test_a_provider_whose_libraries_are_missing_is_told_too(machine, save_condensed):
+    machine(USABLE)  # this onnxruntime only pretends to have the provider
+    with (
+        pytest.warns(RuntimeWarning, match="CPU instead of CUDA: CUDAExecutionProvider did not co"),
+        pytest.warns(UserWarning, match="CUDAExecutionProvider"),  # of onnxruntime itself
+    ):
+        session = open_session(save_condensed(), providers=BOTH)
+    assert session.get_providers() == ["CPUExecutionProvider"]
+
+
+def test_cuda_alone_is_never_replaced(machine, save_condensed):
+    machine(NO_DEVICE)
+    with (
+        pytest.warns(UserWarning, match="CUDAExecutionProvider"),
+        pytest.raises(SessionError, match="did not come up"),
+    ):
+        open_session(save_condensed(), providers=["CUDAExecutionProvider"])
+
+
+def test_an_onnxruntime_without_the_provider_stays_an_error(save_condensed):
+    with pytest.raises(SessionError, match=r"has no CUDAExecutionProvider.*onnxruntime-gpu"):
+        open_session(save_condensed(), providers=BOTH)
+
+
+class CudaSession:
+    def get_providers(self):
+        return BOTH
+
+
+@pytest.mark.parametrize("status", [NOT_BUILT, BROKEN])
+def test_a_cuda_session_without_our_kernels_is_told(machine, save_condensed, status):
+    machine(status)
+    with pytest.warns(RuntimeWarning, match=f"ops run on the CPU.*{status.reason}") as told:
+        cuda.warn_without_kernels(CudaSession(), save_condensed())
+    assert status.remedy in str(told[0].message)
+
+
+@pytest.mark.filterwarnings("error")
+def test_nothing_is_told_where_nothing_is_lost(machine, save_condensed, save_dense):
+    machine(NOT_BUILT)
+    cuda.warn_without_kernels(CudaSession(), save_dense())
+    open_session(save_condensed())
+    machine(USABLE)
+    cuda.warn_without_kernels(CudaSession(), save_condensed())
+
+
+def test_the_doctor_finds_a_machine_without_gpu_sound(machine):
+    machine(replace(NO_DEVICE, library=None, library_problem="built without CUDA"), provider=False)
+    found = findings()
+    assert all(found[name].ok for name in ("CUDA kernels", "GPU", "CUDA provider"))
+    assert not any(found[name].remedy for name in ("CUDA kernels", "GPU", "CUDA provider"))
+    assert "none: no driver" in found["GPU"].detail
+
+
+def test_the_doctor_says_what_a_cuda_installation_without_gpu_lacks(machine):
+    machine(NO_DEVICE)
+    found = findings()
+    assert found["GPU"].ok
+    assert found["GPU"].remedy == "Install it."
+    assert "run fanin's ops on the CPU: no driver" in found["CUDA provider"].detail
+
+
+def test_the_doctor_says_that_a_gpu_needs_another_wheel(machine):
+    machine(USABLE, provider=False)
+    check = findings()["CUDA provider"]
+    assert check.ok
+    assert "pip install onnxruntime-gpu" in check.remedy
+
+
+@pytest.mark.parametrize("status", [NOT_BUILT, BROKEN])
+def test_the_doctor_fails_where_gpu_and_provider_wait_for_the_kernels(machine, status):
+    machine(status)
+    check = findings()["CUDA kernels"]
+    assert not check.ok
+    assert (check.detail, check.remedy) == (status.library_problem, status.remedy)
+
+
+def test_the_doctor_runs_the_op_where_all_is_there(machine, monkeypatch):
+    machine(USABLE)
+    asked = []
+    monkeypatch.setattr(doctor_gpu, "run_probe", lambda providers: asked.append(providers) or "ok")
+    found = findings()
+    assert found["CUDA provider"].ok
+    assert asked == [["CUDAExecutionProvider"]]
+    assert "Card (9.0); driver for CUDA 13.0" in found["GPU"].detail
+    assert "built with CUDA 13.0" in found["CUDA kernels"].detail
