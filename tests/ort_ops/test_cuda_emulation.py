@@ -53,7 +53,9 @@ def assert_close(y, want, allowed):
 
 
 def random_case(rng, kind):
-    in_features = int(rng.choice([rng.integers(1, 40), rng.integers(1, 300), rng.integers(1, 1500)]))
+    in_features = int(
+        rng.choice([rng.integers(1, 40), rng.integers(1, 300), rng.integers(1, 1500)])
+    )
     out_features = int(rng.choice([rng.integers(1, 12), rng.integers(1, 90)]))
     fan_in = int(rng.integers(1, max(2, int(in_features * rng.choice([0.02, 0.2, 1.0])) + 1)))
     active = int(rng.integers(0, out_features + 1))

@@ -13,7 +13,8 @@ class DeviceContext {
   template <typename T>
   class Global {
    public:
-    __device__ __forceinline__ Global(const void* data, int64_t) : data_(static_cast<const T*>(data)) {}
+    __device__ __forceinline__ Global(const void* data, int64_t)
+        : data_(static_cast<const T*>(data)) {}
     // Through the read-only path: nothing writes these arrays while the kernel runs.
     __device__ __forceinline__ T operator[](int64_t at) const {
       T result;

@@ -23,8 +23,9 @@ struct KernelRow {
 
 const std::vector<KernelRow>& kernel_table();
 
-// The row for a batch of that layer. Where less than a whole group of samples of x fits shared memory,
-// the stream kernel would read the weights again for each: it then serves the single sample.
+// The row for a batch of that layer. Where less than a whole group of samples of x fits shared
+// memory, the stream kernel would read the weights again for each: it then serves the single
+// sample.
 const KernelRow& select_kernel(ValueType activations, int64_t batch, int64_t in_features,
                                const DeviceLimits& limits);
 

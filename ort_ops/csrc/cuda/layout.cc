@@ -102,8 +102,8 @@ constexpr int kEntries = PanelShape::kEntries;
 constexpr int64_t kColumns = PanelShape::kColumns;
 constexpr int64_t kColumnUnits = PanelShape::kStride / 16;
 
-// Four rows on their way through the steps. At a step a row can use the chunks that are in the ring;
-// the oldest of them is about to go, and what it still holds must be taken.
+// Four rows on their way through the steps. At a step a row can use the chunks that are in the
+// ring; the oldest of them is about to go, and what it still holds must be taken.
 class GroupSchedule {
  public:
   GroupSchedule(const CondensedView& view, const int64_t (&stored)[kRows], int64_t steps,
@@ -236,7 +236,8 @@ PanelLayout pack_panel(const CondensedView& view, int64_t ring, Blob& blob) {
   const auto append = [&blob](const auto& array) {
     const int64_t size = static_cast<int64_t>(array.size() * sizeof(array[0]));
     const int64_t offset = blob.add(size);
-    if (size > 0) std::memcpy(blob.at<unsigned char>(offset), array.data(), static_cast<size_t>(size));
+    if (size > 0)
+      std::memcpy(blob.at<unsigned char>(offset), array.data(), static_cast<size_t>(size));
     return offset;
   };
   layout.values = append(values);

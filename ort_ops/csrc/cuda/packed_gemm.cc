@@ -180,7 +180,8 @@ class Packed {
       for (int samples : {1, 2, 4, 8})
         for (bool staged : {false, true})
           if (!staged || stream_.index_bytes == 2)
-            allow_shared_memory(stream_kernel(row.activations, stream_key(samples, staged)), limits);
+            allow_shared_memory(stream_kernel(row.activations, stream_key(samples, staged)),
+                                limits);
     } else {
       panel_ = pack_panel(view, panel_ring(limits), blob);
       for (int groups : {1, 2})
@@ -250,9 +251,9 @@ class DispatchedGemm final : public PackedGemm {
            void* stream) const override {
     if (batch < 1) return;
     // A batch outside the promised range is still computed, by the nearest kernel.
-    const auto chosen = std::find_if(
-        kernels_.begin(), kernels_.end() - 1,
-        [batch](const Packed& packed) { return batch <= packed.batches().max; });
+    const auto chosen =
+        std::find_if(kernels_.begin(), kernels_.end() - 1,
+                     [batch](const Packed& packed) { return batch <= packed.batches().max; });
     RunArguments run;
     run.x = x;
     run.residual = epilogue.residual;

@@ -2,10 +2,10 @@
 // every weight for all samples of the tile.
 //
 // A block has a tile of 32 samples (64 of a 16-bit type: a column is 128 bytes) and some groups of
-// four output rows. x passes through a ring of chunks of 128 columns; it is transposed on its way in.
-// A warp works on one group at a time: eight lanes a row, 16 bytes of samples a lane, so that
-// a quarter of the warp reads one column without bank conflicts. The packer has decided at which step
-// a weight is used (panel_layout.h), so all four rows go on together.
+// four output rows. x passes through a ring of chunks of 128 columns; it is transposed on its way
+// in. A warp works on one group at a time: eight lanes a row, 16 bytes of samples a lane, so that
+// a quarter of the warp reads one column without bank conflicts. The packer has decided at which
+// step a weight is used (panel_layout.h), so all four rows go on together.
 //
 //   step t:  load chunk t + 1 of x to registers | units of step t: 4 rows x 4 entries each
 //            store the chunk to the ring        | barrier
@@ -18,9 +18,9 @@
 namespace fanin::cuda {
 
 struct PanelShape {
-  static constexpr int kRows = 4;        // of a group
-  static constexpr int kEntries = 4;     // of a row in a unit
-  static constexpr int kColumns = 128;   // of a chunk
+  static constexpr int kRows = 4;       // of a group
+  static constexpr int kEntries = 4;    // of a row in a unit
+  static constexpr int kColumns = 128;  // of a chunk
   static constexpr int kColumnBytes = 128;
   // 16 bytes of gap spread columns over the banks where the tile is transposed.
   static constexpr int kStride = kColumnBytes + 16;
@@ -28,22 +28,22 @@ struct PanelShape {
 };
 
 struct PanelArgs {
-  const void* values;        // [units] of 4 rows x 4 float32
-  const void* offsets;       // [units] of 4 rows x 4 uint16: the column's place in the ring / 16 bytes
-  const int32_t* ends;       // [busy_groups, steps]: the unit behind the group's units of a step
-  const int32_t* outputs;    // [groups, 4]: output rows; -1 for none
-  const float* bias;         // [out_features]
-  const void* x;             // [batch, in_features]
-  const void* residual;      // [batch, out_features] or null
-  void* y;                   // [batch, out_features]
+  const void* values;   // [units] of 4 rows x 4 float32
+  const void* offsets;  // [units] of 4 rows x 4 uint16: the column's place in the ring / 16 bytes
+  const int32_t* ends;  // [busy_groups, steps]: the unit behind the group's units of a step
+  const int32_t* outputs;  // [groups, 4]: output rows; -1 for none
+  const float* bias;       // [out_features]
+  const void* x;           // [batch, in_features]
+  const void* residual;    // [batch, out_features] or null
+  void* y;                 // [batch, out_features]
   int64_t batch;
   int32_t in_features;
   int32_t out_features;
   int32_t units;
   int32_t groups;
-  int32_t busy_groups;       // the first ones; the others have no units
-  int32_t steps;             // chunks of x
-  int32_t ring;              // chunks that the ring holds
+  int32_t busy_groups;  // the first ones; the others have no units
+  int32_t steps;        // chunks of x
+  int32_t ring;         // chunks that the ring holds
   float clip_min;
   float clip_max;
 };
@@ -88,8 +88,7 @@ class PanelKernel : PanelShape {
     for (int64_t tile = context.block_y(); tile * kTile < args.batch; tile += context.grid_y()) {
       Work work[kGroups];
       FANIN_UNROLL
-      for (int i = 0; i < kGroups; ++i)
-        FANIN_UNROLL
+      for (int i = 0; i < kGroups; ++i) FANIN_UNROLL
       for (int s = 0; s < kLaneSamples; ++s) work[i].sums[s] = 0;
       if (first < args.busy_groups) add_all(context, args, first, tile * kTile, work);
       finish(context, args, first, tile * kTile, work);
@@ -165,9 +164,8 @@ class PanelKernel : PanelShape {
     FANIN_UNROLL
     for (int i = 1; i < kAhead; ++i) work.ahead[i - 1] = work.ahead[i];
     work.ahead[kAhead - 1] = load_unit(context, args, ++work.unit + kAhead - 1);
-    const auto ring =
-        context.template shared<Raw<16>>(0, (static_cast<int64_t>(args.ring) * kColumns + 1) *
-                                                (kStride / 16));
+    const auto ring = context.template shared<Raw<16>>(
+        0, (static_cast<int64_t>(args.ring) * kColumns + 1) * (kStride / 16));
     FANIN_UNROLL
     for (int entry = 0; entry < kEntries; ++entry) {
       const float weight = float_of(unit.values.words[entry]);
@@ -175,14 +173,13 @@ class PanelKernel : PanelShape {
       const Raw<16> x = ring.load(offset + context.thread() % 8);
       FANIN_UNROLL
       for (int s = 0; s < kLaneSamples; ++s)
-        work.sums[s] =
-            context.fma(weight, widen_bits<X>(part_of<sizeof(X)>(x, s)), work.sums[s]);
+        work.sums[s] = context.fma(weight, widen_bits<X>(part_of<sizeof(X)>(x, s)), work.sums[s]);
     }
   }
 
   // A piece is 32 columns of 4 words of the tile: a lane has 4 columns of one word. Blocks are of
-  // whole sets of four warps, so all pieces of a warp have the same columns. Columns and samples that
-  // x lacks are zeros.
+  // whole sets of four warps, so all pieces of a warp have the same columns. Columns and samples
+  // that x lacks are zeros.
   template <typename Context>
   static FANIN_INLINE int column_of(const Context& context) {
     return context.thread() / 32 % 4 * 32 + context.thread() % 8 * 4;
@@ -285,7 +282,8 @@ class PanelKernel : PanelShape {
     for (int i = 0; i < kGroups; ++i) {
       const int group = group_of(context, first, i);
       if (group >= args.groups) continue;
-      const int64_t output = outputs[static_cast<int64_t>(group) * kRows + context.thread() % 32 / 8];
+      const int64_t output =
+          outputs[static_cast<int64_t>(group) * kRows + context.thread() % 32 / 8];
       if (output < 0) continue;
       const float start = bias[output];
       FANIN_UNROLL

@@ -42,9 +42,8 @@ int64_t stageable_samples(int64_t in_features, ValueType activations, const Devi
 StreamPlan plan_stream(const StreamLayout& layout, int64_t batch, ValueType activations,
                        const DeviceLimits& limits) {
   StreamPlan plan;
-  const int64_t most = layout.index_bytes == 2
-                           ? stageable_samples(layout.in_features, activations, limits)
-                           : 0;
+  const int64_t most =
+      layout.index_bytes == 2 ? stageable_samples(layout.in_features, activations, limits) : 0;
   plan.staged = most > 0;
   while (plan.samples < std::min(batch, most)) plan.samples *= 2;
   plan.grid_y = std::min(kMaxGridY, ceil_div(batch, plan.samples));
@@ -60,12 +59,12 @@ StreamPlan plan_stream(const StreamLayout& layout, int64_t batch, ValueType acti
   for (int warps : {4, 8, 12, 16}) {
     if (warps % plan.warps_per_row != 0) continue;
     const int64_t rows = warps / plan.warps_per_row;
-    const int64_t shared = stream_shared_bytes(layout.in_features, bytes_of(activations),
-                                               plan.samples, plan.staged, warps,
-                                               plan.warps_per_row);
-    const int64_t resident = std::max<int64_t>(
-        1, std::min(limits.shared_bytes_per_multiprocessor / (shared + kReserved),
-                    limits.threads_per_multiprocessor / (32 * warps)));
+    const int64_t shared =
+        stream_shared_bytes(layout.in_features, bytes_of(activations), plan.samples, plan.staged,
+                            warps, plan.warps_per_row);
+    const int64_t resident =
+        std::max<int64_t>(1, std::min(limits.shared_bytes_per_multiprocessor / (shared + kReserved),
+                                      limits.threads_per_multiprocessor / (32 * warps)));
     const int64_t blocks = ceil_div(layout.out_features, rows);
     // Bytes that the busiest multiprocessor reads: its rows, and x once for each resident block.
     const int64_t turns = ceil_div(blocks, limits.multiprocessors);
@@ -109,7 +108,8 @@ PanelPlan plan_panel(const PanelLayout& layout, const RunArguments& run, ValueTy
   int64_t least = std::numeric_limits<int64_t>::max();
   for (int groups_per_warp : {1, 2})
     for (int warps : {4, 8, 12, 16}) {
-      if ((groups_per_warp > 1 || !plan.vector_x) && warps < 8) continue;  // PanelKernel::kMaxPieces
+      if ((groups_per_warp > 1 || !plan.vector_x) && warps < 8)
+        continue;  // PanelKernel::kMaxPieces
       const int64_t groups = static_cast<int64_t>(warps) * groups_per_warp;
       const int64_t blocks = ceil_div(std::max<int64_t>(1, layout.busy_groups), groups) * tiles;
       const int64_t clocks = ceil_div(blocks, limits.multiprocessors) *

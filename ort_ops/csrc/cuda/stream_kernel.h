@@ -82,8 +82,8 @@ class StreamKernel {
     const auto rows = context.template global<StreamRow>(args.rows, args.out_features);
     const int64_t x_bytes =
         kStaged ? (static_cast<int64_t>(args.in_features) * Staged::kBytes + 15) / 16 * 16 : 0;
-    const auto partial = context.template shared<float>(
-        x_bytes, args.warps_per_row > 1 ? warps * kSamples : 0);
+    const auto partial =
+        context.template shared<float>(x_bytes, args.warps_per_row > 1 ? warps * kSamples : 0);
 
     for (int64_t group = context.block_y(); group * kSamples < args.batch;
          group += context.grid_y()) {
@@ -99,8 +99,7 @@ class StreamKernel {
         Chunk ahead[kAhead];
         FANIN_UNROLL
         for (int i = 0; i < kAhead; ++i)
-          if (at + i * stride < chunks)
-            ahead[i] = load(context, args, row, at + i * stride);
+          if (at + i * stride < chunks) ahead[i] = load(context, args, row, at + i * stride);
 
         if (kStaged && !staged) {
           context.sync();  // everybody is done with the samples before
@@ -112,8 +111,7 @@ class StreamKernel {
         float sums[kSamples] = {};
         FANIN_UNROLL
         for (int i = 0; i < kAhead; ++i, at += stride)
-          if (at < chunks)
-            add(context, args, ahead[i], row.count - at * kEntries, sample, sums);
+          if (at < chunks) add(context, args, ahead[i], row.count - at * kEntries, sample, sums);
         for (; at < chunks; at += stride)
           add(context, args, load(context, args, row, at), row.count - at * kEntries, sample, sums);
 

@@ -21,8 +21,8 @@ Block::Block(int threads, int64_t shared_bytes)
 }
 
 void Block::enter(unsigned low, unsigned high) {
-  Block& block = *reinterpret_cast<Block*>(static_cast<uintptr_t>(low) |
-                                           static_cast<uintptr_t>(high) << 32);
+  Block& block =
+      *reinterpret_cast<Block*>(static_cast<uintptr_t>(low) | static_cast<uintptr_t>(high) << 32);
   Fiber& fiber = block.fibers_[static_cast<size_t>(block.current_)];
   try {
     (*block.program_)();

@@ -11,6 +11,7 @@
 
 #include "cuda/dispatch.h"
 #include "cuda/gemm.h"
+#include "cuda/host_run.h"
 #include "cuda/pack.h"
 #include "cuda/python/layer.h"
 
@@ -29,7 +30,10 @@ class PyGemm {
   PyGemm(const py::array& values, const std::string& value_type, const py::array& indices,
          const py::array& rows, const py::array& bias, int64_t in_features,
          const std::string& activations, int device, int64_t min_batch,
-         std::optional<int64_t> max_batch, const std::optional<std::string>& kernel) {
+         std::optional<int64_t> max_batch, const std::optional<std::string>& kernel)
+      : in_features_(in_features),
+        out_features_(bias.size()),
+        element_bytes_(static_cast<int64_t>(value_bytes(parse_type(activations)))) {
     const CondensedView view =
         view_of(values, parse_type(value_type), indices, rows, bias, in_features);
     BatchRange batches;
@@ -54,6 +58,24 @@ class PyGemm {
                  reinterpret_cast<void*>(stream));
   }
 
+  void run_arrays(const py::array& x, py::array y, const py::object& residual, float clip_min,
+                  float clip_max, int64_t shift) const {
+    HostArrays arrays;
+    arrays.x = data_of(x, x.shape(0), in_features_);
+    arrays.x_bytes = x.nbytes();
+    arrays.y_bytes = y.nbytes();
+    if (!residual.is_none())
+      arrays.residual = data_of(residual.cast<py::array>(), x.shape(0), out_features_);
+    data_of(y, x.shape(0), out_features_);
+    arrays.y = y.mutable_data();
+    arrays.batch = x.shape(0);
+    arrays.shift = shift;
+    arrays.clip_min = clip_min;
+    arrays.clip_max = clip_max;
+    const py::gil_scoped_release release;
+    run_on_host_arrays(*packed_, arrays);
+  }
+
   std::vector<py::dict> info() const {
     std::vector<py::dict> infos;
     for (const PackedInfo& info : packed_->info()) {
@@ -71,6 +93,16 @@ class PyGemm {
   }
 
  private:
+  const void* data_of(const py::array& array, int64_t rows, int64_t columns) const {
+    if (array.ndim() != 2 || array.shape(0) != rows || array.shape(1) != columns ||
+        array.itemsize() != element_bytes_ || !(array.flags() & py::array::c_style))
+      throw std::invalid_argument("an array has another shape, type or layout");
+    return array.data();
+  }
+
+  int64_t in_features_;
+  int64_t out_features_;
+  int64_t element_bytes_;
   std::unique_ptr<PackedGemm> packed_;
 };
 
@@ -110,8 +142,11 @@ PYBIND11_MODULE(_cuda, module) {
            py::kw_only(), "values"_a, "value_type"_a, "indices"_a, "rows"_a, "bias"_a,
            "in_features"_a, "activations"_a, "device"_a = 0, "min_batch"_a = 1,
            "max_batch"_a = py::none(), "kernel"_a = py::none())
-      .def("run", &PyGemm::run, "x"_a, "batch"_a, "y"_a, "residual"_a = 0,
-           "clip_min"_a = -infinity, "clip_max"_a = infinity, "stream"_a = 0)
+      .def("run", &PyGemm::run, "x"_a, "batch"_a, "y"_a, "residual"_a = 0, "clip_min"_a = -infinity,
+           "clip_max"_a = infinity, "stream"_a = 0)
+      .def("run_arrays", &PyGemm::run_arrays, "x"_a, "y"_a, "residual"_a = py::none(),
+           "clip_min"_a = -infinity, "clip_max"_a = infinity, "shift"_a = 0)
       .def("info", &PyGemm::info);
+  module.def("device_count", &fanin::cuda::device_count);
   module.def("kernel_table", &fanin::cuda::table);
 }

@@ -1,4 +1,5 @@
-// What both Python bindings take: the four arrays of a layer; 16-bit floats as arrays of their bits.
+// What both Python bindings take: the four arrays of a layer; 16-bit floats as arrays of their
+// bits.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -27,9 +28,9 @@ inline CondensedView view_of(const pybind11::array& values, ValueType value_type
   };
   const bool narrow_indices = py::isinstance<py::array_t<uint16_t>>(indices);
   check(values,
-        values.ndim() == 2 && (value_type == ValueType::kFloat32
-                                   ? py::isinstance<py::array_t<float>>(values)
-                                   : py::isinstance<py::array_t<uint16_t>>(values)),
+        values.ndim() == 2 &&
+            (value_type == ValueType::kFloat32 ? py::isinstance<py::array_t<float>>(values)
+                                               : py::isinstance<py::array_t<uint16_t>>(values)),
         "values");
   check(indices,
         indices.ndim() == 2 && indices.shape(0) == values.shape(0) &&
