@@ -7,6 +7,7 @@ writes its results as it goes: a run that is cut off leaves what it has.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import subprocess
@@ -86,10 +87,8 @@ def build(work: Path, limit: float, dry: bool) -> dict[str, Any]:
         done = subprocess.run(
             command, stdout=out, stderr=subprocess.STDOUT, env=environment, timeout=limit
         )
-    result: dict[str, Any] = {
-        "seconds": round(time.monotonic() - start, 1),
-        "architecture": architecture,
-    }
+    seconds = round(time.monotonic() - start, 1)
+    result: dict[str, Any] = {"seconds": seconds, "architecture": architecture}
     if done.returncode:
         result["error"] = log.read_text()[-3000:]
     return result
@@ -167,7 +166,12 @@ def main() -> int:
         work = Path(temporary)
         say("build")
         try:
-            report["parts"]["build"] = build(work, min(LIMITS["build"], left()), arguments.dry_run)
+            if arguments.dry_run and importlib.util.find_spec("fanin"):
+                report["parts"]["build"] = {"seconds": 0.0, "architecture": "as installed"}
+            else:
+                report["parts"]["build"] = build(
+                    work, min(LIMITS["build"], left()), arguments.dry_run
+                )
         except subprocess.TimeoutExpired:
             report["parts"]["build"] = {"error": "the build took too long"}
         save()

@@ -6,10 +6,9 @@
 
 namespace fanin::cuda {
 
-inline constexpr int kMaxThreads = 512;
-
 template <typename Program, typename Args>
-__global__ void __launch_bounds__(kMaxThreads, 1) run_program(const __grid_constant__ Args args) {
+__global__ void __launch_bounds__(Program::kMaxThreads, Program::kMinBlocks)
+    run_program(const __grid_constant__ Args args) {
   Program::run(DeviceContext(), args);
 }
 

@@ -73,13 +73,15 @@ class PanelKernel : PanelShape {
 
   struct Work {
     int unit;
-    int end;       // of this step
-    int next_end;  // of the next
-    Unit ahead[kAhead];
+    int end;             // of this step
+    int next_end;        // of the next
+    Unit ahead[kAhead];  // a unit's place is its number modulo kAhead
     float sums[kLaneSamples];
   };
 
  public:
+  static constexpr int kMaxThreads = 512;
+  static constexpr int kMinBlocks = 1;
   static constexpr int kTile = kColumnBytes / static_cast<int>(sizeof(X));
 
   template <typename Context>
@@ -115,9 +117,10 @@ class PanelKernel : PanelShape {
         const int64_t at = static_cast<int64_t>(group) * args.steps;
         work[i].unit = at == 0 ? 0 : ends[at - 1];
         work[i].next_end = ends[at];
+        const int odd = kAhead == 2 ? work[i].unit % 2 : 0;
         FANIN_UNROLL
-        for (int ahead = 0; ahead < kAhead; ++ahead)
-          work[i].ahead[ahead] = load_unit(context, args, work[i].unit + ahead);
+        for (int place = 0; place < kAhead; ++place)
+          work[i].ahead[place] = load_unit(context, args, work[i].unit + (place == odd ? 0 : 1));
       }
     }
 
@@ -142,7 +145,14 @@ class PanelKernel : PanelShape {
       }
       FANIN_UNROLL
       for (int i = 0; i < kGroups; ++i)
-        while (work[i].unit < work[i].end) add_unit(context, args, work[i]);
+        while (work[i].unit < work[i].end) {
+          // Each place has code of its own: moving a unit that is on its way would wait for it.
+          if (kAhead == 1 || work[i].unit % 2 == 0) {
+            add_unit<0>(context, args, work[i]);
+          } else {
+            add_unit<kAhead - 1>(context, args, work[i]);
+          }
+        }
       if (more) store_chunk(context, args, (step + 1) % args.ring, pieces);
       context.sync();
     }
@@ -158,12 +168,9 @@ class PanelKernel : PanelShape {
             context.template global<Raw<8>>(args.offsets, count)[at]};
   }
 
-  template <typename Context>
+  template <int kPlace, typename Context>
   static FANIN_INLINE void add_unit(const Context& context, const PanelArgs& args, Work& work) {
-    const Unit unit = work.ahead[0];
-    FANIN_UNROLL
-    for (int i = 1; i < kAhead; ++i) work.ahead[i - 1] = work.ahead[i];
-    work.ahead[kAhead - 1] = load_unit(context, args, ++work.unit + kAhead - 1);
+    const Unit& unit = work.ahead[kPlace];
     const auto ring = context.template shared<Raw<16>>(
         0, (static_cast<int64_t>(args.ring) * kColumns + 1) * (kStride / 16));
     FANIN_UNROLL
@@ -175,6 +182,8 @@ class PanelKernel : PanelShape {
       for (int s = 0; s < kLaneSamples; ++s)
         work.sums[s] = context.fma(weight, widen_bits<X>(part_of<sizeof(X)>(x, s)), work.sums[s]);
     }
+    work.ahead[kPlace] = load_unit(context, args, work.unit + kAhead);
+    ++work.unit;
   }
 
   // A piece is 32 columns of 4 words of the tile: a lane has 4 columns of one word. Blocks are of
@@ -202,14 +211,23 @@ class PanelKernel : PanelShape {
       if constexpr (sizeof(X) == 4) {
         pieces[i] = load_four(context, args, row, column);
       } else {
-        const Raw<8> low = load_four(context, args, row, column);
-        const Raw<8> high = load_four(context, args, row + 1, column);
-        // The samples of a column beside each other.
-        pieces[i].words[0] = (low.words[0] & 0xffff) | high.words[0] << 16;
-        pieces[i].words[1] = low.words[0] >> 16 | (high.words[0] & 0xffff0000u);
-        pieces[i].words[2] = (low.words[1] & 0xffff) | high.words[1] << 16;
-        pieces[i].words[3] = low.words[1] >> 16 | (high.words[1] & 0xffff0000u);
+        const Raw<8> first = load_four(context, args, row, column);
+        const Raw<8> second = load_four(context, args, row + 1, column);
+        pieces[i] = {{first.words[0], first.words[1], second.words[0], second.words[1]}};
       }
+    }
+  }
+
+  // The words of four columns of a piece: of 16-bit types two samples beside each other. Not done
+  // when they are loaded, since it waits for them.
+  static FANIN_INLINE Raw<16> by_column(const Raw<16>& piece) {
+    if constexpr (sizeof(X) == 4) {
+      return piece;
+    } else {
+      return {{(piece.words[0] & 0xffff) | piece.words[2] << 16,
+               piece.words[0] >> 16 | (piece.words[2] & 0xffff0000u),
+               (piece.words[1] & 0xffff) | piece.words[3] << 16,
+               piece.words[1] >> 16 | (piece.words[3] & 0xffff0000u)}};
     }
   }
 
@@ -255,7 +273,7 @@ class PanelKernel : PanelShape {
     FANIN_UNROLL
     for (int i = 0; i < kMaxPieces; ++i) {
       if (i * warps + context.thread() / 32 >= kPieces) continue;
-      Raw<16> turned = pieces[i];
+      Raw<16> turned = by_column(pieces[i]);
       turned = turn & 1 ? rotated<1>(turned) : turned;
       turned = turn & 2 ? rotated<2>(turned) : turned;
       FANIN_UNROLL

@@ -73,6 +73,9 @@ class StreamKernel {
   };
 
  public:
+  static constexpr int kMaxThreads = 512;
+  static constexpr int kMinBlocks = 1;
+
   template <typename Context>
   static FANIN_INLINE void run(const Context& context, const StreamArgs& args) {
     const int warps = context.threads() / 32, warp = context.thread() / 32;
