@@ -1,0 +1,71 @@
+// fanin.ort_ops._cuda_emulation: the CUDA thread programs on NumPy arrays, on the host.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+#include "core/condensed.h"
+#include "cuda/emulation/gemm.h"
+#include "cuda/python/layer.h"
+
+namespace py = pybind11;
+
+namespace fanin::cuda {
+namespace {
+
+py::dict run(const std::string& layout, const py::array& values, const std::string& value_type,
+             const py::array& indices, const py::array& rows, const py::array& bias,
+             int64_t in_features, const py::array& x, const std::string& activations,
+             const py::object& residual, py::array y, float clip_min, float clip_max,
+             int64_t multiprocessors, int64_t shared_bytes) {
+  const CondensedView view =
+      view_of(values, parse_type(value_type), indices, rows, bias, in_features);
+  emulation::Request request;
+  request.layout = layout;
+  request.activations = parse_type(activations);
+  request.limits.multiprocessors = multiprocessors;
+  request.limits.shared_bytes_per_block = shared_bytes;
+  request.limits.shared_bytes_per_multiprocessor = shared_bytes + 1024;
+  const auto size = static_cast<py::ssize_t>(value_bytes(request.activations));
+  const auto check = [&](const py::array& array, int64_t columns, const char* name) {
+    if (array.ndim() != 2 || array.shape(0) != x.shape(0) || array.shape(1) != columns ||
+        array.itemsize() != size || !(array.flags() & py::array::c_style))
+      throw std::invalid_argument(std::string(name) + " has another shape, type or layout");
+  };
+  check(x, in_features, "x");
+  check(y, view.out_features, "y");
+  RunArguments arguments;
+  if (!residual.is_none()) {
+    const auto array = residual.cast<py::array>();
+    check(array, view.out_features, "residual");
+    arguments.residual = array.data();
+  }
+  arguments.x = x.data();
+  arguments.y = y.mutable_data();
+  arguments.batch = x.shape(0);
+  arguments.clip_min = clip_min;
+  arguments.clip_max = clip_max;
+  const emulation::Report report = emulation::run_gemm(view, request, arguments);
+  py::dict result;
+  result["warps"] = report.warps;
+  result["grid"] = py::make_tuple(report.grid_x, report.grid_y);
+  result["shared_bytes"] = report.shared_bytes;
+  result["packed_bytes"] = report.packed_bytes;
+  result["padding"] = report.padding;
+  result["variant"] = report.variant;
+  return result;
+}
+
+}  // namespace
+}  // namespace fanin::cuda
+
+PYBIND11_MODULE(_cuda_emulation, module) {
+  using namespace pybind11::literals;
+  const float infinity = std::numeric_limits<float>::infinity();
+  module.def("run", &fanin::cuda::run, "layout"_a, "values"_a, "value_type"_a, "indices"_a,
+             "rows"_a, "bias"_a, "in_features"_a, "x"_a, "activations"_a, "residual"_a, "y"_a,
+             "clip_min"_a = -infinity, "clip_max"_a = infinity, "multiprocessors"_a = 132,
+             "shared_bytes"_a = 232448);
+}

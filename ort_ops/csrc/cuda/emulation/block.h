@@ -1,0 +1,72 @@
+// A block of GPU threads on one CPU thread: each runs on a stack of its own until it waits for the
+// others. Finds what hardware would do wrong in silence: barriers that not every thread reaches,
+// shared memory that two threads use between two barriers (one of them writing), that nobody has
+// written, or that lies outside of what was asked for.
+#pragma once
+
+#include <ucontext.h>
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace fanin::cuda::emulation {
+
+class Block {
+ public:
+  Block(int threads, int64_t shared_bytes);
+
+  // Runs the program once for every thread. Throws std::logic_error for what is wrong with it, or
+  // what the program throws.
+  void run(const std::function<void()>& program);
+
+  // From within the program:
+  int thread() const { return current_; }
+  int threads() const { return static_cast<int>(fibers_.size()); }
+  void sync();
+  float warp_sum(float value);
+
+  // Notes the access and returns the address. `what` may not be empty bytes.
+  const unsigned char* read(int64_t offset, int64_t bytes);
+  unsigned char* write(int64_t offset, int64_t bytes);
+
+ private:
+  enum class State { kRuns, kAtBarrier, kAtWarp, kDone };
+
+  struct Fiber {
+    ucontext_t context;
+    std::vector<unsigned char> stack;
+    State state = State::kRuns;
+    float value = 0;
+    std::exception_ptr error;
+  };
+
+  // Two bytes of shared memory.
+  struct Cell {
+    int64_t written = -1;  // number of barriers passed before
+    int64_t read = -1;
+    int writer = -1;
+    int reader = -1;  // kMany: more than one
+  };
+
+  static constexpr int kMany = -2;
+  static void enter(unsigned low, unsigned high);
+
+  void wait(State state);
+  bool release_warp(int warp);
+  bool release_barrier();
+  [[noreturn]] void fail(const std::string& what, int64_t offset) const;
+  void check(int64_t offset, int64_t bytes) const;
+
+  std::vector<Fiber> fibers_;
+  std::vector<unsigned char> shared_;
+  std::vector<Cell> cells_;
+  ucontext_t scheduler_;
+  const std::function<void()>* program_ = nullptr;
+  int current_ = 0;
+  int64_t barriers_ = 0;
+};
+
+}  // namespace fanin::cuda::emulation

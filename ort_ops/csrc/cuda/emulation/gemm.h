@@ -1,0 +1,34 @@
+// CondensedGemm through the CUDA thread programs on the host: packing, launch plan, every block and
+// thread, slowly and checked.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/condensed.h"
+#include "cuda/plan.h"
+
+namespace fanin::cuda::emulation {
+
+struct Request {
+  std::string layout;  // "stream", "panel" or "expand", see dispatch.h
+  ValueType activations = ValueType::kFloat32;
+  DeviceLimits limits;
+};
+
+// What the launch looked like.
+struct Report {
+  int warps = 0;
+  int64_t grid_x = 0;
+  int64_t grid_y = 0;
+  int64_t shared_bytes = 0;
+  int64_t packed_bytes = 0;
+  double padding = 1.0;
+  int variant = 0;  // samples at a time (stream; 0: x read in place), groups per warp (panel)
+};
+
+// Writes run.y. Throws std::logic_error for an access out of bounds, a race, a barrier in divergent
+// code, an output that is written twice or not at all.
+Report run_gemm(const CondensedView& view, const Request& request, const RunArguments& run);
+
+}  // namespace fanin::cuda::emulation

@@ -1,0 +1,29 @@
+// A run on arrays of the host: copies there and back. For tests; needs no other library of device
+// arrays, so that memory checkers run quickly.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/gemm.h"
+
+namespace fanin::cuda {
+
+struct HostArrays {
+  const void* x = nullptr;  // [batch, in_features]
+  int64_t x_bytes = 0;
+  const void* residual = nullptr;  // the size of y, or null
+  void* y = nullptr;               // its content is there before the run
+  int64_t y_bytes = 0;
+  int64_t batch = 0;
+  int64_t shift = 0;  // bytes behind an aligned address at which x, residual and y lie
+  float clip_min = 0;
+  float clip_max = 0;
+};
+
+// Number of devices that can be used; 0 without a driver.
+int device_count();
+
+// On the current device. Throws std::runtime_error, also for errors of the kernel itself.
+void run_on_host_arrays(const PackedGemm& gemm, const HostArrays& arrays);
+
+}  // namespace fanin::cuda

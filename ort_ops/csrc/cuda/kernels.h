@@ -1,0 +1,15 @@
+// Addresses of the compiled kernels, for the CUDA runtime's launch functions.
+#pragma once
+
+#include "core/value_type.h"
+#include "cuda/visit.h"
+
+namespace fanin::cuda {
+
+// __global__ functions that take a StreamArgs, a PanelArgs.
+const void* stream_kernel_f32(const StreamKey& key);
+const void* stream_kernel_f16(const StreamKey& key);
+const void* stream_kernel_bf16(const StreamKey& key);
+const void* panel_kernel(ValueType activations, const PanelKey& key);
+
+}  // namespace fanin::cuda

@@ -1,0 +1,64 @@
+// The two device layouts of a condensed layer, made on the host as one block of bytes that is then
+// copied as it is.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/condensed.h"
+#include "cuda/panel_kernel.h"
+#include "cuda/stream_kernel.h"
+
+namespace fanin::cuda {
+
+// Arrays one after the other, each at a multiple of 256 bytes as device allocations are.
+struct Blob {
+  std::vector<unsigned char> bytes;
+
+  // Room for `size` bytes of zeros; where they begin.
+  int64_t add(int64_t size);
+
+  template <typename T>
+  T* at(int64_t offset) {
+    return reinterpret_cast<T*>(bytes.data() + offset);
+  }
+};
+
+// Chunks of 16 bytes of values in the order of the stored rows, and their columns. See
+// stream_kernel.h.
+struct StreamLayout {
+  ValueType value_type = ValueType::kFloat32;
+  int index_bytes = 2;
+  int64_t in_features = 0;
+  int64_t out_features = 0;
+  int64_t active = 0;
+  int64_t chunks = 0;  // of a row
+  double padding = 1.0;
+  int64_t values = 0, indices = 0, rows = 0, bias = 0;  // offsets in the blob
+
+  // The part of the arguments that depends on the layer alone; `base` is where the blob lies.
+  StreamArgs arguments(const void* base) const;
+};
+
+// Throws std::bad_alloc, std::length_error for a layer that 32-bit counters do not address.
+StreamLayout pack_stream(const CondensedView& view, Blob& blob);
+
+// Groups of four rows with a schedule of units. See panel_kernel.h.
+struct PanelLayout {
+  int64_t in_features = 0;
+  int64_t out_features = 0;
+  int64_t units = 0;
+  int64_t groups = 0;
+  int64_t busy_groups = 0;
+  int64_t steps = 0;
+  int64_t ring = 0;
+  double padding = 1.0;
+  int64_t values = 0, offsets = 0, ends = 0, outputs = 0, bias = 0;
+
+  PanelArgs arguments(const void* base) const;
+};
+
+// `ring`: chunks of x that are held at a time, at least 2. Throws as pack_stream.
+PanelLayout pack_panel(const CondensedView& view, int64_t ring, Blob& blob);
+
+}  // namespace fanin::cuda

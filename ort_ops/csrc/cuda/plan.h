@@ -1,0 +1,67 @@
+// How a launch is cut into blocks: from the layer, the batch and the device alone.
+#pragma once
+
+#include <cstdint>
+
+#include "core/value_type.h"
+#include "cuda/layout.h"
+
+namespace fanin::cuda {
+
+struct DeviceLimits {
+  int64_t multiprocessors = 132;
+  int64_t shared_bytes_per_block = 232448;  // the most that a kernel can ask for
+  int64_t shared_bytes_per_multiprocessor = 233472;
+  int64_t threads_per_multiprocessor = 2048;
+};
+
+// What the grid's second dimension can count.
+inline constexpr int64_t kMaxGridY = 65535;
+
+// What a run adds to the arguments of a layout.
+struct RunArguments {
+  const void* x = nullptr;
+  const void* residual = nullptr;
+  void* y = nullptr;
+  int64_t batch = 0;
+  float clip_min = 0;
+  float clip_max = 0;
+};
+
+struct StreamPlan {
+  int samples = 1;  // in shared memory at a time
+  bool staged = true;
+  int warps = 4;
+  int warps_per_row = 1;
+  int64_t grid_x = 1;
+  int64_t grid_y = 1;
+  int64_t shared_bytes = 0;
+};
+
+// Samples that the stream kernel can stage at a time, a power of two up to 8; 0: not even one.
+int64_t stageable_samples(int64_t in_features, ValueType activations, const DeviceLimits& limits);
+
+// The order of a row's sum does not depend on the batch.
+StreamPlan plan_stream(const StreamLayout& layout, int64_t batch, ValueType activations,
+                       const DeviceLimits& limits);
+
+struct PanelPlan {
+  int warps = 4;
+  int groups_per_warp = 1;
+  bool vector_x = false;
+  int64_t grid_x = 1;
+  int64_t grid_y = 1;
+  int64_t shared_bytes = 0;
+};
+
+// Chunks of the panel's ring on this device.
+int64_t panel_ring(const DeviceLimits& limits);
+
+PanelPlan plan_panel(const PanelLayout& layout, const RunArguments& run, ValueType activations,
+                     const DeviceLimits& limits);
+
+StreamArgs complete(StreamArgs args, const RunArguments& run, const StreamPlan& plan,
+                    ValueType activations);
+PanelArgs complete(PanelArgs args, const RunArguments& run);
+
+}  // namespace fanin::cuda

@@ -1,0 +1,153 @@
+// Storage types and vectors of the thread programs, for the device compiler and for the host's.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "core/value_type.h"
+
+#if defined(__CUDACC__)
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#define FANIN_INLINE __device__ __forceinline__
+#else
+#define FANIN_INLINE inline
+#endif
+#if defined(__CUDA_ARCH__)
+#define FANIN_UNROLL _Pragma("unroll")
+#else
+#define FANIN_UNROLL
+#endif
+
+namespace fanin::cuda {
+
+// The bits of a 16-bit float.
+struct Float16 {
+  uint16_t bits;
+};
+struct Bfloat16 {
+  uint16_t bits;
+};
+
+// Memory that moves with one instruction (beyond 16 bytes: with several of 16).
+template <int kBytes>
+struct alignas(kBytes < 16 ? kBytes : 16) Raw {
+  static_assert(kBytes >= 4 && kBytes % 4 == 0, "whole words");
+  static constexpr int kWords = kBytes / 4;
+  uint32_t words[kWords];
+};
+template <>
+struct Raw<2> {
+  uint16_t half;
+};
+
+// Part number `at` of `Bytes` bytes; `at` must be known to the compiler.
+template <int kPart, int kBytes>
+FANIN_INLINE uint32_t part_of(const Raw<kBytes>& raw, int at) {
+  static_assert(kPart == 2 || kPart == 4, "16 or 32 bits");
+  if constexpr (kBytes == 2) {
+    return raw.half;
+  } else if constexpr (kPart == 4) {
+    return raw.words[at];
+  } else {
+    return raw.words[at / 2] >> (16 * (at % 2)) & 0xffff;
+  }
+}
+
+FANIN_INLINE float float_of(uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  return __uint_as_float(bits);
+#else
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+#endif
+}
+
+FANIN_INLINE uint32_t bits_of(float value) {
+#if defined(__CUDA_ARCH__)
+  return __float_as_uint(value);
+#else
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+#endif
+}
+
+// The number that the low bits of `bits` hold as a T.
+template <typename T>
+FANIN_INLINE float widen_bits(uint32_t bits);
+template <>
+FANIN_INLINE float widen_bits<float>(uint32_t bits) {
+  return float_of(bits);
+}
+template <>
+FANIN_INLINE float widen_bits<Bfloat16>(uint32_t bits) {
+  return float_of(bits << 16);
+}
+template <>
+FANIN_INLINE float widen_bits<Float16>(uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
+#else
+  return widen_float16(static_cast<uint16_t>(bits));
+#endif
+}
+
+FANIN_INLINE uint32_t stored_bits(float value) { return bits_of(value); }
+FANIN_INLINE uint32_t stored_bits(Float16 value) { return value.bits; }
+FANIN_INLINE uint32_t stored_bits(Bfloat16 value) { return value.bits; }
+
+template <typename T>
+FANIN_INLINE float widen(T value) {
+  return widen_bits<T>(stored_bits(value));
+}
+
+// To nearest even; beyond the largest number to infinity.
+template <typename T>
+FANIN_INLINE T narrow(float value);
+template <>
+FANIN_INLINE float narrow<float>(float value) {
+  return value;
+}
+template <>
+FANIN_INLINE Float16 narrow<Float16>(float value) {
+#if defined(__CUDA_ARCH__)
+  return {__half_as_ushort(__float2half_rn(value))};
+#else
+  Float16 result;
+  narrow_float16(&value, 1, &result.bits);
+  return result;
+#endif
+}
+template <>
+FANIN_INLINE Bfloat16 narrow<Bfloat16>(float value) {
+#if defined(__CUDA_ARCH__)
+  return {__bfloat16_as_ushort(__float2bfloat16_rn(value))};
+#else
+  const uint32_t bits = bits_of(value);
+  if ((bits & 0x7fffffff) > 0x7f800000) return {static_cast<uint16_t>(bits >> 16 | 0x40)};
+  return {static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+#endif
+}
+
+// Sum, bias and residual to an output. The comparisons let a NaN through.
+FANIN_INLINE float clipped(float value, float low, float high) {
+  value = value < low ? low : value;
+  return value > high ? high : value;
+}
+
+// Calls visit(T{}) with the storage type.
+template <typename Visit>
+auto visit_type(ValueType type, const Visit& visit) {
+  switch (type) {
+    case ValueType::kFloat16:
+      return visit(Float16{});
+    case ValueType::kBfloat16:
+      return visit(Bfloat16{});
+    default:
+      return visit(float{});
+  }
+}
+
+}  // namespace fanin::cuda

@@ -1,0 +1,58 @@
+// Every instance of the thread programs that exists, by its run-time description. Device tables and
+// the emulation go through the same lists.
+#pragma once
+
+#include "cuda/panel_kernel.h"
+#include "cuda/stream_kernel.h"
+#include "cuda/types.h"
+
+namespace fanin::cuda {
+
+// Names a type in a value.
+template <typename T>
+struct Kernel {
+  using Program = T;
+};
+
+struct StreamKey {
+  ValueType values = ValueType::kFloat32;
+  int index_bytes = 2;
+  int samples = 1;
+  bool staged = true;
+};
+
+template <typename X, typename Visit>
+auto visit_stream(const StreamKey& key, const Visit& visit) {
+  return visit_type(key.values, [&](auto value) {
+    using Value = decltype(value);
+    if (!key.staged)
+      return key.index_bytes == 2 ? visit(Kernel<StreamKernel<Value, X, uint16_t, 1, false>>{})
+                                  : visit(Kernel<StreamKernel<Value, X, uint32_t, 1, false>>{});
+    switch (key.samples) {
+      case 8:
+        return visit(Kernel<StreamKernel<Value, X, uint16_t, 8, true>>{});
+      case 4:
+        return visit(Kernel<StreamKernel<Value, X, uint16_t, 4, true>>{});
+      case 2:
+        return visit(Kernel<StreamKernel<Value, X, uint16_t, 2, true>>{});
+      default:
+        return visit(Kernel<StreamKernel<Value, X, uint16_t, 1, true>>{});
+    }
+  });
+}
+
+struct PanelKey {
+  int groups_per_warp = 1;
+  bool vector_x = false;
+};
+
+template <typename X, typename Visit>
+auto visit_panel(const PanelKey& key, const Visit& visit) {
+  if (key.groups_per_warp == 2)
+    return key.vector_x ? visit(Kernel<PanelKernel<X, 2, true>>{})
+                        : visit(Kernel<PanelKernel<X, 2, false>>{});
+  return key.vector_x ? visit(Kernel<PanelKernel<X, 1, true>>{})
+                      : visit(Kernel<PanelKernel<X, 1, false>>{});
+}
+
+}  // namespace fanin::cuda

@@ -1,0 +1,182 @@
+"""The CUDA thread programs, emulated on the host: the sums, and what they may not touch.
+
+The emulation fails a run on accesses out of bounds, on races in shared memory, on barriers that
+not every thread reaches, and on outputs that are written twice or never.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fanin.ort_ops import _cuda_emulation
+
+from ._cuda_layers import TYPES, Layer, bits, poisoned
+
+LAYOUTS = ["stream", "panel"]
+every_layout = pytest.mark.parametrize("layout", LAYOUTS)
+every_type = pytest.mark.parametrize("kind", TYPES)
+
+# Shared memory that a block can have on compute capability 7.5, 8.6, 8.0 and 9.0.
+SHARED_BYTES = [65536, 101376, 166912, 232448]
+SHAPES_PER_CASE = 340
+
+
+def run(layout, layer, x, residual=None, clip_min=-np.inf, clip_max=np.inf, **device):
+    y = poisoned(len(x), layer.out_features, x.dtype.name)
+    report = _cuda_emulation.run(
+        layout,
+        **layer.arrays(),
+        in_features=layer.in_features,
+        x=bits(x),
+        activations=x.dtype.name,
+        residual=None if residual is None else bits(residual),
+        y=bits(y),
+        clip_min=clip_min,
+        clip_max=clip_max,
+        **device,
+    )
+    return y, report
+
+
+def unaligned(array):
+    """The same numbers, one element behind an aligned address."""
+    room = np.empty(array.size + 64, array.dtype)
+    start = (-room.ctypes.data // array.itemsize) % 16 + 1
+    view = room[start : start + array.size].reshape(array.shape)
+    view[...] = array
+    return view
+
+
+def assert_close(y, want, allowed):
+    assert (np.abs(y.astype(np.float64) - want) <= allowed).all()
+
+
+def random_case(rng, kind):
+    in_features = int(
+        rng.choice([rng.integers(1, 40), rng.integers(1, 300), rng.integers(1, 1500)])
+    )
+    out_features = int(rng.choice([rng.integers(1, 12), rng.integers(1, 90)]))
+    fan_in = int(rng.integers(1, max(2, int(in_features * rng.choice([0.02, 0.2, 1.0])) + 1)))
+    active = int(rng.integers(0, out_features + 1))
+    values = str(rng.choice(list(TYPES)))
+    layer = Layer.random(
+        rng, in_features, out_features, fan_in, active, values, padded=rng.random() < 0.3
+    )
+    batch = int(rng.choice([rng.integers(1, 10), rng.integers(1, 80)]))
+    x = rng.standard_normal((batch, in_features)).astype(TYPES[kind])
+    if rng.random() < 0.3:
+        x = unaligned(x)
+    residual = None
+    if rng.random() < 0.5:
+        residual = rng.standard_normal((batch, out_features)).astype(TYPES[kind])
+    clip = (-0.5, 1.5) if rng.random() < 0.4 else (-np.inf, np.inf)
+    device = {
+        "multiprocessors": int(rng.choice([1, 2, 5, 132])),
+        "shared_bytes": int(rng.choice(SHARED_BYTES)),
+    }
+    return layer, x, residual, clip, device
+
+
+@every_layout
+@every_type
+def test_equals_the_float64_reference_over_random_shapes(layout, kind):
+    rng = np.random.default_rng([LAYOUTS.index(layout), list(TYPES).index(kind)])
+    variants = set()
+    for _ in range(SHAPES_PER_CASE):
+        layer, x, residual, clip, device = random_case(rng, kind)
+        y, report = run(layout, layer, x, residual, *clip, **device)
+        assert_close(y, *layer.expect(x, residual, *clip))
+        variants.add(report["variant"])
+    assert len(variants) >= {"stream": 4, "panel": 2}[layout]
+
+
+@every_layout
+def test_every_fan_in_and_batch_around_the_vectors(layout):
+    rng = np.random.default_rng(7)
+    for fan_in in range(1, 41):
+        in_features = fan_in + int(rng.integers(0, 300))
+        layer = Layer.random(rng, in_features, 9, fan_in, 7)
+        x = rng.standard_normal((fan_in, in_features)).astype(np.float32)
+        y, _ = run(layout, layer, x)
+        assert_close(y, *layer.expect(x))
+
+
+@every_layout
+@every_type
+@pytest.mark.parametrize("special", [np.nan, np.inf])
+def test_nan_and_inf_reach_exactly_the_outputs_with_a_weight_there(layout, kind, special):
+    rng = np.random.default_rng(3)
+    layer = Layer.random(rng, 700, 50, 30, 45, padded=True)
+    for column in [0, 255, 699, *layer.indices[::15, -1]]:
+        x = rng.standard_normal((3, 700)).astype(TYPES[kind])
+        x[1, column] = special
+        y, _ = run(layout, layer, x, shared_bytes=65536)
+        hit = layer.rows[(layer.indices == column).any(1)]
+        assert np.array_equal(np.nonzero(~np.isfinite(y[1].astype(np.float32)))[0], hit)
+        assert np.isfinite(y[[0, 2]].astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+@every_layout
+def test_rows_longer_than_shared_memory_and_16_bit_columns(layout, kind):
+    rng = np.random.default_rng(4)
+    for in_features in (65536, 65537, 150_000):
+        layer = Layer.random(rng, in_features, 10, 900, 8)
+        layer.indices[0, -1] = in_features - 1
+        x = rng.standard_normal((2, in_features)).astype(TYPES[kind])
+        y, report = run(layout, layer, x, shared_bytes=101376)
+        assert_close(y, *layer.expect(x))
+        if layout == "stream":
+            assert report["variant"] == 0
+
+
+@every_layout
+def test_rows_shared_by_warps(layout):
+    rng = np.random.default_rng(5)
+    layer = Layer.random(rng, 3072, 40, 1200, 37)
+    x = rng.standard_normal((5, 3072)).astype(np.float32)
+    y, _ = run(layout, layer, x, multiprocessors=132)
+    assert_close(y, *layer.expect(x))
+
+
+@every_layout
+def test_weights_that_crowd_in_a_few_columns(layout):
+    # The schedule of the panel must take them before their chunk leaves the ring.
+    rng = np.random.default_rng(6)
+    layer = Layer.random(rng, 2000, 33, 60, 30)
+    for i in range(30):
+        start = int(rng.integers(0, 1900))
+        layer.indices[i] = np.sort(start + rng.choice(100, 60, replace=False))
+    x = rng.standard_normal((40, 2000)).astype(np.float32)
+    for shared_bytes in SHARED_BYTES:
+        y, _ = run(layout, layer, x, shared_bytes=shared_bytes)
+        assert_close(y, *layer.expect(x))
+
+
+@every_layout
+def test_nothing_is_stored(layout):
+    rng = np.random.default_rng(8)
+    layer = Layer.random(rng, 100, 21, 5, 0)
+    x = rng.standard_normal((3, 100)).astype(np.float32)
+    residual = rng.standard_normal((3, 21)).astype(np.float32)
+    y, _ = run(layout, layer, x, residual, 0.0)
+    assert np.array_equal(y, np.maximum(layer.bias + residual, 0))
+
+
+def test_uniform_layers_are_packed_with_little_padding():
+    rng = np.random.default_rng(9)
+    layer = Layer.random(rng, 3072, 64, 307, 64)
+    x = rng.standard_normal((16, 3072)).astype(np.float32)
+    _, stream = run("stream", layer, x)
+    _, panel = run("panel", layer, x)
+    assert stream["padding"] < 1.02
+    assert panel["padding"] < 1.1
+
+
+def test_blocks_of_the_layer_of_the_benchmarks_fill_the_device_once():
+    rng = np.random.default_rng(10)
+    layer = Layer.random(rng, 3072, 768, 8, 768)
+    x = rng.standard_normal((1, 3072)).astype(np.float32)
+    _, report = run("stream", layer, x)
+    assert 66 < report["grid"][0] <= 132 * 8
