@@ -97,7 +97,9 @@ def build(work: Path, limit: float, dry: bool) -> dict[str, Any]:
 def run_part(name: str, command: list[str], work: Path, limit: float, site: Path) -> dict[str, Any]:
     """Run a part, and return what it has written to its JSON file."""
     path = work / f"{name}.json"
-    environment = {**os.environ, "PYTHONPATH": f"{site}:{TOOLS}", "FANIN_CHECK_JSON": str(path)}
+    inherited = os.environ.get("PYTHONPATH", "")
+    path_list = ":".join(filter(None, [str(site), str(TOOLS), inherited]))
+    environment = {**os.environ, "PYTHONPATH": path_list, "FANIN_CHECK_JSON": str(path)}
     environment["FANIN_CHECK_SECONDS"] = str(max(1.0, limit - 3))
     start = time.monotonic()
     error = None
