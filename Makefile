@@ -4,7 +4,7 @@
 #   make matrix  the same library under several onnxruntime releases (each in its own venv)
 #   make bench-kernels   every kernel against the limits of this CPU, into out/
 #   make deepsparse-env  DeepSparse in .cache/, for fanin bench layer --engines dense,condensed,deepsparse
-#   make sanitize  op and kernel tests under AddressSanitizer and UBSan
+#   make sanitize  op and kernel tests under AddressSanitizer and UBSan, threads under ThreadSanitizer
 
 PYTHON ?= python3
 VENV := .venv
