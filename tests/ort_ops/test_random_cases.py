@@ -93,8 +93,8 @@ def test_an_unwritten_or_infinite_output_is_found(special, monkeypatch):
 
 
 def test_an_infinity_that_becomes_a_number_is_found(monkeypatch):
-    number, group, case = next(
-        (number, group, case)
+    number, case = next(
+        (number, case)
         for number, group in ((n, draw_group(7, n)) for n in range(1000))
         for case in group.cases
         if np.isinf(group.sums[case.start]).any()
