@@ -12,6 +12,7 @@ from .. import ort_ops
 from .cpus import MAX_THREADS, available_cpus
 from .diagnosis import explain_failed_load
 from .errors import SessionError
+from .model_check import check_model
 from .runtime import load_onnxruntime
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def open_session(
     (RuntimeWarning) about slow settings: parallel execution, more threads than CPUs.
     """
     model = _existing_file(path)
+    check_model(model)
     runtime = load_onnxruntime()
     provider_list = _checked_providers(runtime, providers, options)
     if options is None:

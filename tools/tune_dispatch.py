@@ -39,6 +39,7 @@ from _dispatch_limits import (
 
 from fanin.deploy.bench.machine import describe_machine
 from fanin.deploy.bench.masks import made_up_layer
+from fanin.deploy.bench.packed import pack
 from fanin.export.condensed import CondensedWeight
 from fanin.ort_ops import _native
 
@@ -148,15 +149,7 @@ def runs_of(
     weight: CondensedWeight, kernel: str, batches: tuple[int, ...]
 ) -> dict[int, Callable[[], object]]:
     """Pack the layer for the kernel; returns what runs it, by batch."""
-    packed = _native.PackedGemm(
-        weight.values,
-        weight.indices,
-        weight.rows,
-        weight.bias,
-        weight.in_features,
-        weight.out_features,
-        kernel=kernel,
-    )
+    packed = pack(weight, 1, kernel)  # a kernel is right for every batch
 
     def run_of(batch: int) -> Callable[[], object]:
         x = np.random.default_rng(0).standard_normal((batch, weight.in_features), np.float32)
