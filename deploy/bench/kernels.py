@@ -78,8 +78,8 @@ class BenchKernelsSpec:
         if not self.shapes or len(set(self.shapes)) < len(self.shapes):
             raise ValueError(f"shapes are {self.shapes}; give one or more, each once")
         for features, outputs in self.shapes:
-            check_features("inputs", features)
-            check_features("outputs", outputs)
+            check_features("shapes: inputs", features)
+            check_features("shapes: outputs", outputs)
         for sparsity, (features, _) in itertools.product(self.sparsities, self.shapes):
             if not 0 <= sparsity < 1 or not round((1 - sparsity) * features):
                 raise ValueError(f"sparsity {sparsity} leaves no weights of {features} inputs")
