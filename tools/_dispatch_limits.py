@@ -2,7 +2,7 @@
 
 A time is known by (layout with its ISA, case, batch). Layouts are compared by the mean over the
 cases of the logarithm of the ratio of their times, so that no case counts more than another. What
-is within 2 % of a tie stays as it is.
+is within 5 % of a tie stays as it is: so much differs from one measurement to the next.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ Times = dict[tuple[str, str, int], float]
 Range = tuple[int, int | None]
 """First and last batch, None for no last one; (1, 0) for no batch."""
 
-_TIE = math.log(1.02)
-# How much slower than the panel windows may be at one sparsity, to be taken for all densities.
-_WORST = math.log(1.1)
-# A least density is a crossing of two flat lines: within this factor of the present one it stays.
-_SAME_DENSITY = 1.5
+_TIE = math.log(1.05)
+# How much slower than the panel windows may be at one sparsity, to be taken for all: before they
+# are taken, and before they are given up.
+_WORST, _WORST_NOW = math.log(1.1), math.log(1.25)
+# A least density is a crossing of two flat lines: where they are this close, it stays.
+_SAME = math.log(1.05)
 _ROW = re.compile(
     r'\{"(?P<layout>[\w-]+)", \{(\d+), (\w+)\}, \{(\d+), (\w+)\}, (?P<density>[\d.e+-]+)\}'
 )
@@ -173,12 +174,13 @@ def _last_batch(times: Times, limits: Limits, panel: str) -> int:
     """Return the last batch before the panel is better, for weights of any type."""
     last = 0
     for batch in BATCHES:
-        tie = _TIE if batch <= (limits.batches[1] or 0) else -_TIE
+        now = batch <= (limits.batches[1] or 0)
         by_density: dict[float, Times] = {}
         for key, seconds in times.items():
             by_density.setdefault(density_of(key[1]), {})[key] = seconds
         means = [mean_log_ratio(part, limits.layout, panel, batch) for part in by_density.values()]
-        if sum(means) / len(means) > tie or max(means) > _WORST + tie:
+        mean = sum(means) / len(means)
+        if mean > (_TIE if now else -_TIE) or max(means) > (_WORST_NOW if now else _WORST):
             break
         last = batch
     return last
@@ -219,13 +221,23 @@ def _least_density(
         at -= 1
     if at == len(logs):
         raise ValueError(f"{limits.layout} loses against {others} at every density measured")
-    found = densities[0]
-    if at > 0:
-        share = (logs[at - 1] - _TIE) / (logs[at - 1] - logs[at])
-        found = densities[at - 1] * (densities[at] / densities[at - 1]) ** share
-    if 1 / _SAME_DENSITY <= found / limits.min_density <= _SAME_DENSITY:
-        return limits.min_density
-    return float(f"{found:.1e}")
+    if densities[0] <= limits.min_density <= densities[-1]:
+        now = _interpolated(densities, logs, limits.min_density)
+        if abs(now) < _SAME:
+            return limits.min_density
+    if at == 0:
+        return densities[0]
+    share = (logs[at - 1] - _TIE) / (logs[at - 1] - logs[at])
+    return float(f"{densities[at - 1] * (densities[at] / densities[at - 1]) ** share:.1e}")
+
+
+def _interpolated(densities: Sequence[float], logs: Sequence[float], density: float) -> float:
+    for low in range(len(densities) - 1):
+        if density <= densities[low + 1]:
+            width = math.log(densities[low + 1] / densities[low])
+            share = math.log(density / densities[low]) / width
+            return logs[low] + share * (logs[low + 1] - logs[low])
+    return logs[-1]
 
 
 def _comparison(times: Times, layout: str, others: Sequence[str], types: str) -> list[str]:

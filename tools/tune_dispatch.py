@@ -55,6 +55,8 @@ WINDOW_DENSITIES = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
 PANEL_DENSITIES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3)
 
 ROUNDS = 15
+# Bring the weights of a turn back into the caches.
+LEAD_IN_RUNS = 2
 # Timed runs of a turn: short ones are repeated, since the clock and the call are coarse.
 TURN_SECONDS, LEAST_RUNS, MOST_RUNS = 2e-4, 3, 20
 
@@ -160,7 +162,7 @@ def runs_of(
 
 
 def interleaved(runs: dict[tuple[str, str, int], Callable[[], object]]) -> Times:
-    """Seconds of each run: the median over the rounds of the shortest of a turn's runs."""
+    """Seconds of each run: the median over the rounds of the median of a turn's runs."""
     counts = {}
     for key, run in runs.items():
         run()
@@ -169,8 +171,9 @@ def interleaved(runs: dict[tuple[str, str, int], Callable[[], object]]) -> Times
     rounds: dict[tuple[str, str, int], list[float]] = {key: [] for key in runs}
     for number in range(ROUNDS):
         for key in list(runs) if number % 2 else reversed(list(runs)):
-            runs[key]()  # brings its weights back into the caches
-            rounds[key].append(min(timed(runs[key]) for _ in range(counts[key])))
+            for _ in range(LEAD_IN_RUNS):
+                runs[key]()
+            rounds[key].append(median(timed(runs[key]) for _ in range(counts[key])))
     return {key: median(times) for key, times in rounds.items()}
 
 

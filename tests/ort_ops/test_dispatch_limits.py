@@ -80,28 +80,28 @@ def test_windows_do_not_go_on_behind_those_of_a_higher_isa():
 
 
 def test_layout_that_a_wider_one_always_beats_is_for_no_batch():
-    table, _ = decide(times_of(lambda b: 3 * b, lambda b: 2.1 * b, lambda b: 2.1 * b))
+    table, _ = decide(times_of(lambda b: 3 * b, lambda b: 2.2 * b, lambda b: 2.2 * b))
     assert table[NARROW].batches == (1, 0)
     assert table[WIDE].batches == (1, 3)
 
 
 def test_near_ties_stay_as_they_are():
-    # Of 4 samples, windows take 1 % more; of 5, they take 1 % less.
-    times = times_of(*[lambda b: {4: 8.08, 5: 7.92}.get(b, 1.0 * b)] * 3)
+    # Of 4 samples, windows take 4 % more; of 5, they take 4 % less.
+    times = times_of(*[lambda b: {4: 8.32, 5: 7.68}.get(b, 1.0 * b)] * 3)
     assert decide(times)[0][WIDE].batches == (1, 4)
 
 
 def test_one_sparsity_that_loses_much_outweighs_the_mean():
     table, _ = decide(times_of(*[lambda b: float(b)] * 3, sparse=3.0))
-    # 3 x 3 samples at 99 % take 9 of the panel's 8; the mean would go on to 4.
-    assert table[WIDE].batches == (1, 2)
+    # 3 x 4 samples at 99 % take 12 of the panel's 8; the mean, 0.87, would go on.
+    assert table[WIDE].batches == (1, 3)
 
 
 def test_least_densities_are_where_the_times_cross():
     table, _ = decide(times_of(*[lambda b: float(b)] * 3, rows_at=0.02, panel_at=3e-4))
-    assert table[WIDE].min_density == pytest.approx(0.02, rel=0.1)
-    assert table[PANEL].min_density == pytest.approx(3e-4, rel=0.1)
-    table, _ = decide(times_of(*[lambda b: float(b)] * 3, rows_at=0.005, panel_at=6e-5))
+    assert table[WIDE].min_density == pytest.approx(0.02, rel=0.15)
+    assert table[PANEL].min_density == pytest.approx(3e-4, rel=0.15)
+    table, _ = decide(times_of(*[lambda b: float(b)] * 3, rows_at=0.0042, panel_at=5.1e-5))
     assert table[WIDE].min_density == 0.004
     assert table[PANEL].min_density == 5e-5
 
@@ -132,15 +132,15 @@ def test_the_committed_table_is_what_the_library_was_built_from():
 
 @pytest.mark.parametrize("isa", _native.supported_isas()[1:])
 def test_between_windows_and_rows_few_samples_take_rows_and_many_take_panels(isa):
-    # 6 of 6,000 inputs: too few for a window.
+    # 2 of 20,000 inputs: too few for a window.
     rng = np.random.default_rng(0)
-    columns = np.sort(rng.permutation(6000)[:600].reshape(100, 6), axis=1).astype(np.int32)
+    columns = np.sort(rng.permutation(20_000)[:200].reshape(100, 2), axis=1).astype(np.int32)
     arrays = (
-        rng.standard_normal((100, 6)).astype(np.float32),
+        rng.standard_normal((100, 2)).astype(np.float32),
         columns,
         np.arange(100, dtype=np.int32),
         np.zeros(100, np.float32),
-        6000,
+        20_000,
         100,
     )
     few, many = _native.PackedGemm(*arrays, isa=isa).info()
