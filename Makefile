@@ -5,14 +5,14 @@
 #   make bench-kernels   every kernel against the limits of this CPU, into out/
 #   make deepsparse-env  DeepSparse in .cache/, for fanin bench layer --engines dense,condensed,deepsparse
 #   make cross-check  every kernel and ONNX Runtime on emulated CPUs: older x86 and Arm64
-#   make sanitize  op and kernel tests under AddressSanitizer and UBSan
+#   make sanitize  op and kernel tests under AddressSanitizer and UBSan, threads under ThreadSanitizer
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # pip's own notices are not ours to act on; a failing install still prints its error.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-NATIVE_SOURCES := CMakeLists.txt $(shell find ort_ops/csrc -type f)
+NATIVE_SOURCES := CMakeLists.txt $(shell find ort_ops/csrc cmake -type f)
 
 .PHONY: help env demo test lint format pytest matrix cross-check sanitize bench-layer bench-kernels \
   deepsparse-env clean

@@ -22,11 +22,12 @@ class ModelFileError(ValueError):
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the graph or of one of its subgraphs."""
+    """A node of the graph or of one of its subgraphs, with the names of its attributes."""
 
     name: str
     op_type: str
     domain: str
+    attributes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -89,14 +90,17 @@ def _graph(data: mmap.mmap, span: _Value, model: ModelFile, depth: int) -> None:
 
 def _node(data: mmap.mmap, span: _Value, model: ModelFile, depth: int) -> None:
     texts = {3: "", 4: "", 7: ""}
+    attributes = []
     for number, value in _fields(data, *_span(span)):
         if number in texts:
             texts[number] = _text(data, value)
-        elif number == 5:  # attribute: g = 6, graphs = 11
+        elif number == 5:  # attribute: name = 1, g = 6, graphs = 11
             for key, inner in _fields(data, *_span(value)):
-                if key in (6, 11):
+                if key == 1:
+                    attributes.append(_text(data, inner))
+                elif key in (6, 11):
                     _graph(data, inner, model, depth + 1)
-    model.nodes.append(Node(name=texts[3], op_type=texts[4], domain=texts[7]))
+    model.nodes.append(Node(texts[3], texts[4], texts[7], tuple(attributes)))
 
 
 def _initializer(data: mmap.mmap, span: _Value, model: ModelFile) -> None:

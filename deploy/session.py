@@ -14,6 +14,7 @@ from .cpus import MAX_THREADS, available_cpus
 from .cuda import Provider
 from .diagnosis import explain_failed_load
 from .errors import SessionError
+from .model_check import check_model
 from .runtime import load_onnxruntime
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def open_session(
     session without fanin's CUDA kernels.
     """
     model = _existing_file(path)
+    check_model(model)
     runtime = load_onnxruntime()
     provider_list = cuda.without_absent_gpu(_checked_providers(runtime, providers, options))
     if options is None:

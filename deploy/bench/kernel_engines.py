@@ -11,6 +11,7 @@ import numpy as np
 from ...export.condensed import CondensedWeight
 from ...ort_ops import _native
 from .engine import aligned_copy
+from .packed import pack
 
 _CALLS = 2000
 
@@ -24,17 +25,7 @@ class KernelEngine:
 
     def __init__(self, weight: CondensedWeight, batch: int, kernel: str | None):
         start = time.perf_counter()
-        self._packed = _native.PackedGemm(
-            weight.values,
-            weight.indices,
-            weight.rows,
-            weight.bias,
-            weight.in_features,
-            weight.out_features,
-            min_batch=batch,
-            max_batch=batch,
-            kernel=kernel,
-        )
+        self._packed = pack(weight, batch, kernel)
         self.pack_seconds = time.perf_counter() - start
         (self.info,) = self._packed.info()
         self.name = self.form = self.info.kernel

@@ -25,6 +25,7 @@ from .masks import MASKS, made_up_layer
 from .measure import Progress, Timing, measure
 from .problem import Problem, Sample
 from .result import SCHEMA_VERSION
+from .spec_checks import check_batches, check_features, check_seed
 from .statistics import Spread
 from .trained_layer import TrainedLayer
 
@@ -68,14 +69,17 @@ class BenchKernelsSpec:
         )
 
     def __post_init__(self):
-        if not self.batches or min(self.batches) < 1:
-            raise ValueError(f"batches are {self.batches}; give one or more, each at least 1")
+        check_batches(self.batches)
+        check_seed(self.seed)
         if not set(self.masks) <= set(MASKS) or not (self.masks or self.trained):
             raise ValueError(f"masks are {self.masks}; there are {', '.join(MASKS)}")
         if not self.values or not set(self.values) <= set(VALUE_TYPES):
             raise ValueError(f"values are {self.values}; there are {', '.join(VALUE_TYPES)}")
-        if not self.shapes or min(itertools.chain(*self.shapes)) < 1:
-            raise ValueError(f"shapes are {self.shapes}; each is inputs, outputs, at least 1")
+        if not self.shapes or len(set(self.shapes)) < len(self.shapes):
+            raise ValueError(f"shapes are {self.shapes}; give one or more, each once")
+        for features, outputs in self.shapes:
+            check_features("shapes: inputs", features)
+            check_features("shapes: outputs", outputs)
         for sparsity, (features, _) in itertools.product(self.sparsities, self.shapes):
             if not 0 <= sparsity < 1 or not round((1 - sparsity) * features):
                 raise ValueError(f"sparsity {sparsity} leaves no weights of {features} inputs")

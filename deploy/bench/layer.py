@@ -20,10 +20,12 @@ from .masks import MASKS, made_up_layer
 from .measure import Progress, Timing, measure
 from .null_model import save_null_model
 from .ort_engine import OrtEngine
+from .packed import pack
 from .peers import csr_engines, deepsparse_engines
 from .problem import Problem, Sample
 from .requirements import require
 from .result import Case, Result, make_case, threads_text
+from .spec_checks import check_batches, check_dense_size, check_features, check_seed
 from .trained_layer import TrainedLayer
 
 ENGINES = ("dense", "condensed", "fallback", "deepsparse", "torch-csr", "scipy-csr")
@@ -91,10 +93,10 @@ class BenchLayerSpec:
         if not self.masks or not set(self.masks) <= set(known) or _repeats(self.masks):
             raise ValueError(f"masks are {self.masks}; there are {', '.join(known)}, each once")
         for name in ("in_features", "out_features"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if not self.batches or min(self.batches) < 1:
-            raise ValueError(f"batches are {self.batches}; give one or more, each at least 1")
+            check_features(name, getattr(self, name))
+        check_dense_size(self.in_features, self.out_features)
+        check_batches(self.batches)
+        check_seed(self.seed)
         if not 0 <= self.ablated < 1:
             raise ValueError(f"ablated is {self.ablated}; it must be in [0, 1)")
         unknown = set(self.engines) - set(ENGINES)
@@ -102,8 +104,8 @@ class BenchLayerSpec:
             raise ValueError(f"unknown engines {sorted(unknown)}; there are {', '.join(ENGINES)}")
         if self.engines[:1] != ("dense",) or _repeats(self.engines):
             raise ValueError(f"engines are {self.engines}; dense comes first, and each one once")
-        if not self.sparsities:
-            raise ValueError("no sparsities given")
+        if not self.sparsities or _repeats(self.sparsities):
+            raise ValueError(f"sparsities are {self.sparsities}; give one or more, each once")
         for sparsity in self.sparsities:
             if not 0 <= sparsity < 1:
                 raise ValueError(f"sparsity {sparsity} is not in [0, 1)")
@@ -244,18 +246,7 @@ def packing(weight: CondensedWeight, batch: int) -> dict[str, Any]:
     ``padding`` is stored lanes over true weights, ``remainder`` the share of the weights outside
     the vector layout.
     """
-    from ...ort_ops import _native
-
-    packed = _native.PackedGemm(
-        weight.values,
-        weight.indices,
-        weight.rows,
-        weight.bias,
-        weight.in_features,
-        weight.out_features,
-        min_batch=batch,
-        max_batch=batch,
-    )
+    packed = pack(weight, batch)
     (info,) = packed.info()
     return {
         "kernel": info.kernel,
@@ -272,5 +263,5 @@ def _sample(spec: BenchLayerSpec, weight: CondensedWeight, batch: int, seed: int
     return Sample({"x": x}, [y])
 
 
-def _repeats(names: tuple[str, ...]) -> bool:
-    return len(set(names)) < len(names)
+def _repeats(entries: tuple[Any, ...]) -> bool:
+    return len(set(entries)) < len(entries)

@@ -18,6 +18,7 @@ from .measure import Progress, Timing, measure
 from .ort_engine import OrtEngine
 from .problem import Problem, Sample
 from .result import Case, Result, make_case, threads_text
+from .spec_checks import check_batches, check_seed
 
 _DOMAIN = "ai.fanin"
 
@@ -46,8 +47,8 @@ class BenchModelSpec:
         object.__setattr__(self, "model", Path(self.model))
         if self.dense is not None:
             object.__setattr__(self, "dense", Path(self.dense))
-        if not self.batches or min(self.batches) < 1:
-            raise ValueError(f"batches are {self.batches}; give one or more, each at least 1")
+        check_batches(self.batches)
+        check_seed(self.seed)
         if not 0 < self.tolerance < 1:
             raise ValueError(f"tolerance is {self.tolerance}; it must be between 0 and 1")
         self.timing()

@@ -337,15 +337,19 @@ def _plain(value: object) -> str:
 
 
 def _replace(path: Path, write: Callable[[IO[bytes]], object]) -> Path:
-    """Write the file under another name and rename it: a reader never sees half of it."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    """Write the file under another name and rename it: a reader never sees half of it.
+
+    A symbolic link stays one: what it points to is replaced.
+    """
+    target = Path(os.path.realpath(path))
+    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        os.replace(temporary, target)
     except BaseException:
         os.unlink(temporary)
         raise

@@ -147,7 +147,7 @@ def test_sizes_alone_are_drawn_as_scaling(tmp_path):
         ({"masks": ("magic",)}, "masks are"),
         ({"masks": ()}, "masks are"),
         ({"values": ("int8",)}, "values are"),
-        ({"shapes": ((0, 4),)}, "shapes are"),
+        ({"shapes": ((0, 4),)}, "shapes: inputs is 0"),
         ({"sparsities": (1.0,)}, r"sparsity 1\.0 leaves no weights of 64"),
         ({"rounds": 0}, "rounds is 0"),
     ],

@@ -81,7 +81,12 @@ def test_a_missing_onnx_names_the_extra(monkeypatch):
     ("changes", "message"),
     [
         ({"in_features": 0}, "in_features is 0"),
-        ({"sparsities": ()}, "no sparsities"),
+        ({"in_features": 3_000_000_000}, "in_features is 3000000000; it must be 1 to 2147483647"),
+        ({"in_features": 1 << 30}, r"make a dense weight of [\d.]+ GB"),
+        ({"seed": -1}, "seed is -1"),
+        ({"batches": (1, 1)}, r"batches are \(1, 1\); give each once"),
+        ({"sparsities": ()}, "sparsities are"),
+        ({"sparsities": (0.5, 0.5)}, "sparsities are"),
         ({"sparsities": (1.0,)}, r"sparsity 1\.0 is not in"),
         ({"sparsities": (0.999,)}, "0 of 24 inputs"),
         ({"sparsities": (0.1,), "ablated": 0.5}, "43 of 24 inputs"),

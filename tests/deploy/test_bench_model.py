@@ -118,7 +118,15 @@ def test_a_second_free_dimension_is_refused(save_condensed, save_dense):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("batches", ()), ("batches", (0,)), ("threads", 0), ("rounds", 0), ("tolerance", 0)],
+    [
+        ("batches", ()),
+        ("batches", (0,)),
+        ("batches", (4, 4)),
+        ("threads", 0),
+        ("rounds", 0),
+        ("seed", -1),
+        ("tolerance", 0),
+    ],
 )
 def test_settings_that_make_no_sense_are_refused(name, value):
     with pytest.raises(ValueError, match=name):

@@ -48,8 +48,8 @@ def test_nodes_of_subgraphs_opset_imports_and_functions_are_found(tmp_path):
     onnx.save(model_with_a_subgraph(), path)
     content = read_model_file(path)
     assert sorted(content.nodes, key=lambda node: node.name) == [
-        Node("cast", "Cast", ""),
-        Node("if", "If", ""),
+        Node("cast", "Cast", "", ("to",)),
+        Node("if", "If", "", ("else_branch", "then_branch")),
         Node("in_a", "Identity", "com.inner"),
         Node("in_b", "Identity", "com.inner"),
     ]

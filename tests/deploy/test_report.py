@@ -307,6 +307,21 @@ def test_the_folder_is_made_and_old_files_are_replaced(result, tmp_path):
     ]
 
 
+def test_a_result_that_is_a_link_stays_one_and_its_target_is_replaced(result, tmp_path):
+    (tmp_path / "kept").mkdir()
+    target = tmp_path / "kept" / "latest.json"
+    target.write_text("old")
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "results.json").symlink_to(target)
+    (folder / "results.md").symlink_to(tmp_path / "kept" / "new.md")
+    result.save(folder)
+    assert (folder / "results.json").readlink() == target
+    assert json.loads(target.read_text())["schema_version"] == 1
+    assert (tmp_path / "kept" / "new.md").read_text().startswith("# ")
+    assert sorted(path.name for path in target.parent.iterdir()) == ["latest.json", "new.md"]
+
+
 def test_a_write_that_fails_leaves_the_old_file_and_no_rubbish(result, tmp_path, monkeypatch):
     result.save(tmp_path)
     before = (tmp_path / "results.md").read_text()

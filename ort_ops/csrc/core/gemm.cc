@@ -69,7 +69,7 @@ std::unique_ptr<PackedGemm> PackedGemm::pack(const CondensedView& view, BatchRan
     const KernelRow& row = select_kernel(isa, first, view);
     // A layout serves all batches of its row, also those for which another would be a little
     // faster: a further copy of the weights costs more.
-    const BatchRange served{first, std::min(last, row.batches.max)};
+    const BatchRange served{first, std::min(last, last_batch(row, isa, first, view))};
     kernels.push_back(pack_row(row, served, view, hash, executor));
     if (served.max == last) break;
     first = served.max + 1;

@@ -29,42 +29,75 @@ std::unique_ptr<GemmKernel> pack_panels(const CondensedView& view, const Executo
   return pack_panel_gemm(view, kOps, executor);
 }
 
-// Below this density a window holds so few weights that a step is mostly padding.
-constexpr double kMinWindowDensity = 0.004;
+// What a layout is chosen for. Measured: which is faster differs from CPU to CPU.
+//
+// Below the least density, a window holds so few weights that a step is mostly padding; in a panel,
+// most rows have no weight in a segment, so that packing and running cost by the columns and not by
+// the weights (77 s to pack 3,000 weights over 2^31 columns).
+struct Limits {
+  const char* layout;  // with its instruction set
+  BatchRange batches;
+  BatchRange batches_16_bit;
+  double min_density;
+};
 
-// Below this density most rows have no weight in a segment of a panel, so that packing and running
-// would cost by the columns and not by the weights: 77 s to pack 3,000 weights over 2^31 columns,
-// and 10 ms instead of 0.2 ms for one sample of 200,000 -> 4,000 with 20 weights a row.
-constexpr double kMinPanelDensity = 5e-5;
+constexpr Limits kLimits[] = {
+#include "kernels/dispatch_limits.inc"
+};
+
+const Limits& limits_of(const std::string& layout) {
+  for (const Limits& limits : kLimits)
+    if (layout == limits.layout) return limits;
+  throw std::logic_error("kernels/dispatch_limits.inc lacks " + layout);
+}
 
 using Pack = std::unique_ptr<GemmKernel>(const CondensedView& view, const Executor& executor);
 
-// Collects rows, with names made of their parts.
+// Collects rows, with names made of their parts and the limits of their layout.
 class Table {
  public:
-  void window(const std::string& layout, Isa isa, ValueType weights, BatchRange batches,
-              Pack* pack) {
-    add("b1-" + layout, isa, weights, batches, kMinWindowDensity, pack);
+  // Takes layers of any weights; the batches are those of float32 weights.
+  void window(const std::string& layout, Isa isa, Pack* pack) {
+    const Limits& limits = limits_of(layout + "-" + isa_name(isa));
+    add("b1-" + layout, isa, ValueType::kFloat32, limits.batches, limits.min_density, pack);
   }
 
-  // A window layout for each type of weights. 16-bit ones stand first, since a layout of float32
-  // takes every layer.
+  // A window layout for each type of weights.
   template <const WindowOps (&kOps)[kValueTypes]>
-  void windows(const std::string& layout, Isa isa, BatchRange batches, BatchRange batches_16_bit) {
-    constexpr ValueType k16 = ValueType::kFloat16, kB16 = ValueType::kBfloat16;
-    window(layout, isa, k16, batches_16_bit, pack_window_of<kOps, k16>);
-    window(layout, isa, kB16, batches_16_bit, pack_window_of<kOps, kB16>);
-    window(layout, isa, ValueType::kFloat32, batches, pack_window_of<kOps, ValueType::kFloat32>);
+  void windows(const std::string& layout, Isa isa) {
+    add_windows<kOps>(layout, isa, limits_of(layout + "-" + isa_name(isa)));
   }
 
-  // For any batch.
-  void general(const std::string& layout, Isa isa, double min_density, Pack* pack) {
-    add(layout, isa, ValueType::kFloat32, {1, kAny}, min_density, pack);
+  // For no batch: tests name it.
+  template <const WindowOps (&kOps)[kValueTypes]>
+  void test_windows(const std::string& layout, Isa isa) {
+    add_windows<kOps>(layout, isa, {"", {1, 0}, {1, 0}, 0.0});
+  }
+
+  void panels(const std::string& layout, Isa isa, Pack* pack) {
+    const Limits& limits = limits_of(layout + "-" + isa_name(isa));
+    add(layout, isa, ValueType::kFloat32, limits.batches, limits.min_density, pack);
+  }
+
+  // Whatever the layer and the batch.
+  void rest(const std::string& layout, Isa isa, Pack* pack) {
+    add(layout, isa, ValueType::kFloat32, {1, kAny}, 0.0, pack);
   }
 
   std::vector<KernelRow> rows;
 
  private:
+  // 16-bit weights stand first, since a layout of float32 takes every layer.
+  template <const WindowOps (&kOps)[kValueTypes]>
+  void add_windows(const std::string& layout, Isa isa, const Limits& limits) {
+    constexpr ValueType k16 = ValueType::kFloat16, kB16 = ValueType::kBfloat16;
+    const std::string name = "b1-" + layout;
+    add(name, isa, k16, limits.batches_16_bit, limits.min_density, pack_window_of<kOps, k16>);
+    add(name, isa, kB16, limits.batches_16_bit, limits.min_density, pack_window_of<kOps, kB16>);
+    add(name, isa, ValueType::kFloat32, limits.batches, limits.min_density,
+        pack_window_of<kOps, ValueType::kFloat32>);
+  }
+
   void add(const std::string& layout, Isa isa, ValueType weights, BatchRange batches,
            double min_density, Pack* pack) {
     static constexpr const char* kWeights[kValueTypes] = {"", "f16w-", "bf16w-"};
@@ -75,32 +108,25 @@ class Table {
 };
 
 // Rows of a higher instruction set stand first; among those of one, what is packed for a known
-// batch stands before what must serve a range that starts at 1.
-//
-// Small batches run the window kernels, which read the weights once for up to four samples; from
-// the next batch on a panel tile of 8 samples is faster. Cascade Lake, 3072 -> 768 at 90 %: the
-// wide window takes 49 us for 1 sample, the narrow one 53 us for 2 and 87 us for 4, a panel tile
-// 140-180 us for up to 8; with AVX2 the window takes 83 and 133 us for 1 and 2, a tile 143 us.
+// batch stands before what must serve a range that starts at 1. Small batches run windows, which
+// read the weights once for up to four samples; larger ones run panels.
 std::vector<KernelRow> make_table() {
   Table table;
 #if defined(__x86_64__)
-  table.windows<kWindowBytePlane126Avx512vbmi>("byteplane126", Isa::kAvx512vbmi, {1, 4}, {1, 4});
+  table.windows<kWindowBytePlane126Avx512vbmi>("byteplane126", Isa::kAvx512vbmi);
   // The code of AVX-512F: of more than one sample or 16-bit weights faster than the wide window.
-  table.windows<kWindowLanes63Avx512f>("lanes63", Isa::kAvx512bw, {2, 4}, {1, 4});
-  table.window("wordplane124", Isa::kAvx512bw, ValueType::kFloat32, {1, 4},
-               pack_window<kWindowWordPlane124Avx512bw>);
-  table.windows<kWindowLanes63Avx512f>("lanes63", Isa::kAvx512f, {1, 4}, {1, 4});
-  table.general("panel32", Isa::kAvx512f, kMinPanelDensity, pack_panels<kPanel32Avx512f>);
-  table.windows<kWindowBytePlane32Avx2>("byteplane32", Isa::kAvx2, {1, 2}, {1, 2});
-  table.general("panel16", Isa::kAvx2, kMinPanelDensity, pack_panels<kPanel16Avx2>);
-  // For no batch: tests name it.
-  table.windows<kWindowBytePlane126EmulatedAvx512bw>("byteplane126emulated", Isa::kAvx512bw, {1, 0},
-                                                     {1, 0});
+  table.windows<kWindowLanes63Avx512f>("lanes63", Isa::kAvx512bw);
+  table.window("wordplane124", Isa::kAvx512bw, pack_window<kWindowWordPlane124Avx512bw>);
+  table.windows<kWindowLanes63Avx512f>("lanes63", Isa::kAvx512f);
+  table.panels("panel32", Isa::kAvx512f, pack_panels<kPanel32Avx512f>);
+  table.windows<kWindowBytePlane32Avx2>("byteplane32", Isa::kAvx2);
+  table.panels("panel16", Isa::kAvx2, pack_panels<kPanel16Avx2>);
+  table.test_windows<kWindowBytePlane126EmulatedAvx512bw>("byteplane126emulated", Isa::kAvx512bw);
 #elif defined(__aarch64__)
-  table.windows<kWindowBytePlane64Neon>("byteplane64", Isa::kNeon, {1, 2}, {1, 2});
-  table.general("panel16", Isa::kNeon, kMinPanelDensity, pack_panels<kPanel16Neon>);
+  table.windows<kWindowBytePlane64Neon>("byteplane64", Isa::kNeon);
+  table.panels("panel16", Isa::kNeon, pack_panels<kPanel16Neon>);
 #endif
-  table.general("rows", Isa::kScalar, 0.0, pack_rows);
+  table.rest("rows", Isa::kScalar, pack_rows);
   return std::move(table.rows);
 }
 
@@ -128,6 +154,18 @@ const KernelRow& select_kernel(Isa isa, int64_t batch, const CondensedView& view
   for (const KernelRow& row : kernel_table())
     if (fits(row, isa, batch, view)) return row;
   throw std::logic_error("the kernel table has no row for this layer");
+}
+
+int64_t last_batch(const KernelRow& row, Isa isa, int64_t first, const CondensedView& view) {
+  int64_t last = row.batches.max;
+  if (last != kAny) return last;
+  for (const KernelRow& preferred : kernel_table()) {
+    if (&preferred == &row) break;
+    const int64_t begin = preferred.batches.min;
+    if (preferred.batches.max == kAny && first < begin && fits(preferred, isa, begin, view))
+      last = std::min(last, begin - 1);
+  }
+  return last;
 }
 
 const KernelRow& find_kernel(const std::string& name, const CondensedView& view) {

@@ -32,6 +32,10 @@ const std::vector<KernelRow>& kernel_table();
 // The first row that fits, among those that `isa` includes.
 const KernelRow& select_kernel(Isa isa, int64_t batch, const CondensedView& view);
 
+// The last batch that `row`, selected for batch `first`, serves where the batch is unknown. A row
+// that serves every batch ends before a preferred one that does so begins.
+int64_t last_batch(const KernelRow& row, Isa isa, int64_t first, const CondensedView& view);
+
 // The row of that name. Throws std::invalid_argument for a name that the table or the CPU lacks,
 // and for a kernel of 16-bit weights if the view holds others.
 const KernelRow& find_kernel(const std::string& name, const CondensedView& view);

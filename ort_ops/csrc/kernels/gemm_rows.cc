@@ -1,5 +1,6 @@
 #include "kernels/gemm_rows.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/aligned_buffer.h"
@@ -12,32 +13,35 @@ namespace {
 // A multiply-add takes about a nanosecond: two loads whose addresses come from a third.
 constexpr double kMicrosecondsPerEntry = 1e-3;
 
+// Copying a piece takes about 50 us.
+constexpr size_t kPieceEntries = 1 << 15;
+
 template <typename Index>
 class RowsGemm final : public GemmKernel {
  public:
-  explicit RowsGemm(const CondensedView& view)
+  RowsGemm(const CondensedView& view, const Executor& executor)
       : in_features_(view.in_features),
         out_features_(view.out_features),
         starts_(static_cast<size_t>(view.out_features) + 1),
         bias_(static_cast<size_t>(view.out_features)) {
     size_t entries = 0;
-    for (int64_t i = 0; i < view.active; ++i) entries += static_cast<size_t>(view.true_fan_in(i));
+    for (int64_t o = 0, stored = 0; o < out_features_; ++o) {
+      bias_[o] = view.bias[o];
+      starts_[o] = entries;
+      if (stored < view.active && view.rows[stored] == o)
+        entries += static_cast<size_t>(view.true_fan_in(stored++));
+    }
+    starts_[out_features_] = entries;
     values_ = AlignedBuffer<float>(entries);
     indices_ = AlignedBuffer<Index>(entries);
-    size_t at = 0;
-    int64_t stored = 0;
-    for (int64_t o = 0; o < out_features_; ++o) {
-      bias_[o] = view.bias[o];
-      starts_[o] = at;
-      if (stored == view.active || view.rows[stored] != o) continue;
-      const int64_t fan_in = view.true_fan_in(stored);
-      for (int64_t j = 0; j < fan_in; ++j, ++at) {
-        values_[at] = view.value(stored, j);
-        indices_[at] = static_cast<Index>(view.index(stored, j));
-      }
-      ++stored;
-    }
-    starts_[out_features_] = at;
+    const size_t rows = static_cast<size_t>(view.active);
+    const size_t pieces = std::clamp<size_t>(entries / kPieceEntries, 1, std::max<size_t>(rows, 1));
+    auto copy_piece = [&](size_t piece) {
+      const size_t end = chunk_begin(rows, pieces, piece + 1);
+      for (size_t row = chunk_begin(rows, pieces, piece); row < end; ++row)
+        copy_row(view, static_cast<int64_t>(row));
+    };
+    run_tasks(executor, pieces, copy_piece);
   }
 
   void run(const float* x, int64_t batch, float* y, const Epilogue& epilogue,
@@ -79,6 +83,15 @@ class RowsGemm final : public GemmKernel {
   }
 
  private:
+  void copy_row(const CondensedView& view, int64_t row) {
+    const int64_t o = view.rows[row];
+    int64_t j = 0;
+    for (size_t at = starts_[o]; at < starts_[o + 1]; ++at, ++j) {
+      values_[at] = view.value(row, j);
+      indices_[at] = static_cast<Index>(view.index(row, j));
+    }
+  }
+
   // Four sums, since one would wait for the latency of each addition.
   float output(const float* x, int64_t o) const {
     const float* value = values_.data() + starts_[o];
@@ -106,9 +119,9 @@ class RowsGemm final : public GemmKernel {
 
 }  // namespace
 
-std::unique_ptr<GemmKernel> pack_rows(const CondensedView& view, const Executor&) {
-  if (view.in_features <= 65536) return std::make_unique<RowsGemm<uint16_t>>(view);
-  return std::make_unique<RowsGemm<uint32_t>>(view);
+std::unique_ptr<GemmKernel> pack_rows(const CondensedView& view, const Executor& executor) {
+  if (view.in_features <= 65536) return std::make_unique<RowsGemm<uint16_t>>(view, executor);
+  return std::make_unique<RowsGemm<uint32_t>>(view, executor);
 }
 
 }  // namespace fanin

@@ -1,0 +1,178 @@
+// Packing, sharing and running from many threads at once. Built with -fsanitize=thread it finds
+// races; the results, which must be the same bits for any threads, are checked in any build.
+#include <atomic>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/float16_run.h"
+#include "core/gemm.h"
+#include "core/packed_cache.h"
+#include "core/thread_executor.h"
+#include "kernels/dispatch.h"
+#include "tests/shared_pool.h"
+#include "tests/test_layer.h"
+
+namespace fanin {
+namespace {
+
+constexpr size_t kCallers = 6;
+
+std::atomic<int> failures{0};
+
+void check(bool condition, const std::string& what) {
+  if (condition) return;
+  ++failures;
+  std::fprintf(stderr, "FAILED: %s\n", what.c_str());
+}
+
+// Calls body(caller) on kCallers threads that start at the same moment.
+void from_many_threads(const std::function<void(size_t)>& body) {
+  std::atomic<bool> go{false};
+  std::vector<std::thread> threads;
+  for (size_t caller = 0; caller < kCallers; ++caller)
+    threads.emplace_back([&, caller] {
+      while (!go) std::this_thread::yield();
+      body(caller);
+    });
+  go = true;
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Must be the first test: the table, the CPU's features and the cache are made at first use.
+void test_first_use(const TestLayer& layer) {
+  std::atomic<int> packed{0};
+  from_many_threads([&](size_t) {
+    packed += PackedGemm::pack(layer.view, {}, select_isa(), InlineExecutor())->holds(layer.view);
+  });
+  check(packed == kCallers, "every caller has the layer that it packed");
+}
+
+// The kernels of the table that this CPU runs on the layer.
+std::vector<std::string> kernels_for(const CondensedView& view) {
+  std::vector<std::string> names;
+  for (const KernelRow& row : kernel_table()) {
+    const bool takes = row.weights == ValueType::kFloat32 || row.weights == view.value_type;
+    for (Isa isa : supported_isas())
+      if (isa == row.isa && takes) names.push_back(row.name);
+  }
+  return names;
+}
+
+// One packed layer, run by many threads on one pool, and on pools of other sizes.
+void test_runs(const TestLayer& layer, const std::string& kernel) {
+  const SharedPool pool(3);
+  const auto gemm = PackedGemm::pack_kernel(layer.view, {}, kernel, pool);
+  Numbers numbers(1);
+  for (const int64_t batch : {1, 4, 35}) {
+    const size_t samples = static_cast<size_t>(batch);
+    const std::vector<float> x = numbers.reals(samples * layer.view.in_features);
+    const std::vector<float> residual = numbers.reals(samples * layer.view.out_features);
+    const Epilogue epilogue{residual.data(), -2.0f, 2.5f};
+    const std::vector<float> want = run(*gemm, layer.view, x, epilogue, InlineExecutor());
+    const std::string what = kernel + ", batch " + std::to_string(batch);
+    for (size_t threads : {2, 5}) {
+      const SharedPool other(threads);
+      check(same_bits(run(*gemm, layer.view, x, epilogue, other), want), what + ", other pool");
+    }
+    from_many_threads([&](size_t) {
+      check(same_bits(run(*gemm, layer.view, x, epilogue, pool), want), what + ", one pool");
+    });
+  }
+}
+
+// Layers packed, shared and freed at the same time: who asks first packs, and the last one frees.
+void test_sharing(const std::vector<std::unique_ptr<TestLayer>>& layers) {
+  const SharedPool pool(3);
+  Numbers numbers(2);
+  std::vector<std::vector<float>> inputs, wanted;
+  for (const auto& layer : layers) {
+    inputs.push_back(numbers.reals(3 * layer->view.in_features));
+    const auto gemm = PackedGemm::pack(layer->view, {}, select_isa(), InlineExecutor());
+    wanted.push_back(run(*gemm, layer->view, inputs.back(), {}, InlineExecutor()));
+  }
+  std::atomic<size_t> shared{0}, packed{0};
+  from_many_threads([&](size_t caller) {
+    for (size_t round = 0; round < 12; ++round) {
+      const size_t i = (caller / 2 + round) % layers.size();
+      const CondensedView& view = layers[i]->view;
+      const ThreadExecutor own(2);
+      const Executor& executor = round % 2 ? static_cast<const Executor&>(own) : pool;
+      const auto gemm = PackedGemm::pack(view, {}, select_isa(), executor);
+      for (const PackedInfo& info : gemm->info()) ++(info.shared ? shared : packed);
+      check(gemm->holds(view), "a shared layer holds its weights");
+      check(same_bits(run(*gemm, view, inputs[i], {}, pool), wanted[i]), "a shared layer's sums");
+    }
+  });
+  check(shared > 0 && packed > 0, "layers were shared, and freed and packed again");
+}
+
+// A packed copy outlives the owner that packed it, while others come and go.
+void test_last_owner_frees(const TestLayer& layer) {
+  std::vector<std::shared_ptr<const GemmKernel>> held(kCallers);
+  const KernelRow& row = find_kernel("f32-gemm-rows-scalar", layer.view);
+  const uint64_t hash = content_hash(layer.view);
+  for (int round = 0; round < 20; ++round) {
+    from_many_threads([&](size_t caller) {
+      held[caller] = packed_kernel(row, layer.view, hash, InlineExecutor()).kernel;
+    });
+    for (size_t caller = 1; caller < kCallers; ++caller)
+      check(held[caller] == held[0], "threads that ask at the same time share one copy");
+    from_many_threads([&](size_t caller) { held[caller].reset(); });
+  }
+}
+
+// float16 activations go through scratch memory of the calling thread.
+void test_float16_runs(const TestLayer& layer) {
+  const SharedPool pool(3);
+  const CondensedView& view = layer.view;
+  const auto gemm = PackedGemm::pack(view, {}, select_isa(), pool);
+  constexpr int64_t kBatch = 9;
+  Numbers numbers(3);
+  std::vector<uint16_t> x(static_cast<size_t>(kBatch * view.in_features));
+  for (uint16_t& bits : x) bits = static_cast<uint16_t>(numbers.below(0x3c00));
+  auto run_on = [&](const Executor& executor) {
+    std::vector<uint16_t> y(static_cast<size_t>(kBatch * view.out_features));
+    run_float16({x.data(), nullptr, y.data(), kBatch, view.in_features, view.out_features},
+                executor, [&](const Float32Slice& slice) {
+                  gemm->run(slice.x, slice.batch, slice.y, Epilogue{slice.residual}, executor);
+                });
+    return y;
+  };
+  const std::vector<uint16_t> want = run_on(InlineExecutor());
+  from_many_threads([&](size_t) { check(run_on(pool) == want, "float16 results"); });
+}
+
+// Without this, the tests above could pass with everything on one thread.
+void test_pool_takes_part(const TestLayer& layer) {
+  const SharedPool pool(3);
+  const auto gemm = PackedGemm::pack(layer.view, {}, select_isa(), pool);
+  const std::vector<float> x = Numbers(4).reals(64 * layer.view.in_features);
+  for (int attempt = 0; attempt < 1000 && pool.runs_by_workers() == 0; ++attempt)
+    run(*gemm, layer.view, x, {}, pool);
+  check(pool.runs_by_workers() > 0, "the pool's threads take part in a run");
+}
+
+int run_tests() {
+  std::vector<std::unique_ptr<TestLayer>> layers;
+  for (ValueType type : {ValueType::kFloat32, ValueType::kFloat16, ValueType::kBfloat16})
+    layers.push_back(
+        std::make_unique<TestLayer>(700, 1800, 70, type, 5 + static_cast<uint64_t>(type)));
+  test_first_use(*layers[0]);
+  test_pool_takes_part(*layers[0]);
+  for (const auto& layer : layers)
+    for (const std::string& kernel : kernels_for(layer->view)) test_runs(*layer, kernel);
+  test_sharing(layers);
+  test_last_owner_frees(*layers[0]);
+  for (const auto& layer : layers) test_float16_runs(*layer);
+  std::printf("concurrency test: %d failures\n", failures.load());
+  return failures != 0;
+}
+
+}  // namespace
+}  // namespace fanin
+
+int main() { return fanin::run_tests(); }

@@ -1,0 +1,152 @@
+"""How the limits of the dispatch table follow from measured times."""
+
+import importlib.util
+import itertools
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fanin.ort_ops import _native
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLE = ROOT / "ort_ops" / "csrc" / "kernels" / "dispatch_limits.inc"
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+limits = load("_dispatch_limits")
+Limits = limits.Limits
+
+ISAS = ["scalar", "avx2", "avx512f", "avx512bw"]
+NARROW, WIDE, FLAT, PANEL = "n-avx512bw", "w-avx512bw", "f-avx512f", "p-avx512f"
+PRESENT = [
+    Limits("v-avx512vbmi", (1, 4), (1, 4), 0.004),
+    Limits(NARROW, (2, 4), (1, 4), 0.004),
+    Limits(WIDE, (1, 4), (1, 4), 0.004),
+    Limits(FLAT, (1, 4), (1, 4), 0.004),
+    Limits(PANEL, (1, None), (1, None), 5e-5),
+]
+
+
+def times_of(narrow, wide, flat, *, rows_at=0.01, panel_at=1e-4, sparse=1.0):
+    """Times of windows by batch where a panel takes 8 for every batch.
+
+    At low densities windows and rows are equal at `rows_at`, rows and panels at `panel_at`.
+    """
+    times = {}
+    cases = itertools.product(("float32", "float16", "bfloat16"), (0.8, 0.99), range(1, 9))
+    for values, sparsity, batch in cases:
+        case = f"100x100 {sparsity} {values}"
+        slower = sparse if sparsity == 0.99 else 1.0
+        for layout, time in ((NARROW, narrow), (WIDE, wide), (FLAT, flat)):
+            times[layout, case, batch] = time(batch) * slower
+        times[PANEL, case, batch] = 8.0
+    for density, batch in itertools.product((0.001, 0.01, 0.1), (1, 2)):
+        for layout in (NARROW, WIDE, FLAT):
+            times[layout, f"window {density}", batch] = batch * (density * rows_at) ** 0.5
+        times[limits.ROWS, f"window {density}", batch] = batch * density
+        times[PANEL, f"window {density}", batch] = 100.0
+    for density in (1e-5, 1e-4, 1e-3):
+        times[PANEL, f"panel {density}", 8] = panel_at
+        times[limits.ROWS, f"panel {density}", 8] = density
+    return times
+
+
+def decide(times):
+    table, reasons = limits.decide(PRESENT, times, ISAS)
+    return {row.layout: row for row in table}, reasons
+
+
+def test_windows_end_where_panels_are_faster_and_begin_where_they_beat_the_wider_one():
+    table, _ = decide(times_of(lambda b: 1.2 + b, lambda b: 1.9 * b, lambda b: 3 * b))
+    # The wide one is faster for one sample.
+    assert table[NARROW].batches == (2, 4)
+    assert table[WIDE].batches == (1, 4)
+    assert table[FLAT].batches == (1, 2)
+    assert table[PANEL].batches == (3, None)
+
+
+def test_windows_do_not_go_on_behind_those_of_a_higher_isa():
+    # That would be a third layout of a layer of any batch, on a CPU that has both.
+    table, _ = decide(times_of(*[lambda _batch: 1.0] * 3))
+    assert {row.batches[1] for row in table.values()} == {4, None}
+
+
+def test_layout_that_a_wider_one_always_beats_is_for_no_batch():
+    table, _ = decide(times_of(lambda b: 3 * b, lambda b: 2.2 * b, lambda b: 2.2 * b))
+    assert table[NARROW].batches == (1, 0)
+    assert table[WIDE].batches == (1, 3)
+
+
+def test_near_ties_stay_as_they_are():
+    # Of 4 samples, windows take 4 % more; of 5, they take 4 % less.
+    times = times_of(*[lambda b: {4: 8.32, 5: 7.68}.get(b, 1.0 * b)] * 3)
+    assert decide(times)[0][WIDE].batches == (1, 4)
+
+
+def test_one_sparsity_that_loses_much_outweighs_the_mean():
+    table, _ = decide(times_of(*[lambda b: float(b)] * 3, sparse=3.0))
+    # 3 x 4 samples at 99 % take 12 of the panel's 8; the mean, 0.87, would go on.
+    assert table[WIDE].batches == (1, 3)
+
+
+def test_least_densities_are_where_the_times_cross():
+    table, _ = decide(times_of(*[lambda b: float(b)] * 3, rows_at=0.02, panel_at=3e-4))
+    assert table[WIDE].min_density == pytest.approx(0.02, rel=0.15)
+    assert table[PANEL].min_density == pytest.approx(3e-4, rel=0.15)
+    table, _ = decide(times_of(*[lambda b: float(b)] * 3, rows_at=0.0042, panel_at=5.1e-5))
+    assert table[WIDE].min_density == 0.004
+    assert table[PANEL].min_density == 5e-5
+
+
+def test_what_was_not_measured_is_carried_over_and_said():
+    table, reasons = decide(times_of(*[lambda b: float(b)] * 3))
+    assert table["v-avx512vbmi"] == PRESENT[0]
+    assert "v-avx512vbmi: carried over, this CPU cannot run it" in reasons
+
+
+def test_a_table_is_read_as_it_is_written(tmp_path):
+    path = tmp_path / "limits.inc"
+    path.write_text("// a comment\n" + ",\n".join(row.initializer() for row in PRESENT) + "\n")
+    assert limits.read_limits(path) == PRESENT
+
+
+def test_the_committed_table_is_what_the_library_was_built_from():
+    read = {row.layout: row for row in limits.read_limits(TABLE)}
+    for row in _native.kernel_table():
+        layout = row.name.partition("gemm-")[2].removeprefix("b1-")
+        if "emulated" in layout or layout == limits.ROWS:
+            continue
+        want = read[layout]
+        batches = want.batches if row.weights == "float32" else want.batches_16_bit
+        assert (row.min_batch, row.max_batch) == batches
+        assert row.min_density == want.min_density
+
+
+@pytest.mark.parametrize("isa", _native.supported_isas()[1:])
+def test_between_windows_and_rows_few_samples_take_rows_and_many_take_panels(isa):
+    # 2 of 20,000 inputs: too few for a window.
+    rng = np.random.default_rng(0)
+    columns = np.sort(rng.permutation(20_000)[:200].reshape(100, 2), axis=1).astype(np.int32)
+    arrays = (
+        rng.standard_normal((100, 2)).astype(np.float32),
+        columns,
+        np.arange(100, dtype=np.int32),
+        np.zeros(100, np.float32),
+        20_000,
+        100,
+    )
+    few, many = _native.PackedGemm(*arrays, isa=isa).info()
+    assert (few.kernel, few.min_batch) == ("f32-gemm-rows-scalar", 1)
+    assert "-panel" in many.kernel
+    assert (many.min_batch, many.max_batch) == (few.max_batch + 1, None)
+    for batch, kernel in ((few.max_batch, few.kernel), (many.min_batch, many.kernel)):
+        (info,) = _native.PackedGemm(*arrays, isa=isa, min_batch=batch, max_batch=batch).info()
+        assert info.kernel == kernel

@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""Run random cases of the op and its kernels against the float64 oracle.
+
+    python tools/random_cases.py --cases 100000          a new seed, which is printed
+    python tools/random_cases.py --seed 7 --group 1234   one group again
+
+tests/ort_ops/_random_cases.py draws the cases and states the bound. Needs the dev dependencies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import secrets
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.ort_ops._random_cases import CASES_PER_GROUP, RandomCaseError, Tally, check_group
+
+
+def main() -> int:
+    """Run the command line; exit status 1 when a case fails."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--cases", type=int, default=10_000, help="how many (default: 10000)")
+    parser.add_argument("--seed", type=int, help="default: a new one, which is printed")
+    parser.add_argument("--group", type=int, help="only this group of the seed, to replay it")
+    parser.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
+    options = parser.parse_args()
+    if options.cases < 1 or options.jobs < 1:
+        parser.error("--cases and --jobs are at least 1")
+    seed = secrets.randbelow(1 << 31) if options.seed is None else options.seed
+    if seed < 0:
+        parser.error("--seed is at least 0")
+    groups = range(-(-options.cases // CASES_PER_GROUP))
+    if options.group is not None:
+        groups = range(options.group, options.group + 1)
+    print(f"seed {seed}, {len(groups)} groups of {CASES_PER_GROUP} cases", flush=True)
+    started, total = time.monotonic(), Tally()
+    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+        try:
+            for tally in pool.imap(partial(check_group, seed), groups, chunksize=8):
+                total.add(tally)
+        except RandomCaseError as error:
+            print(f"after {total.cases} sound cases: {error}", file=sys.stderr)
+            return 1
+    print(
+        f"{total.cases} cases within the bound in {time.monotonic() - started:.0f} s; worst error "
+        f"{total.worst:.2f} of its bound; {total.with_special} with NaN or Inf in x"
+    )
+    for route, count in sorted(total.routes.items()):
+        print(f"  {count:7} {route}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

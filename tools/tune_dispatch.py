@@ -1,0 +1,240 @@
+#!/usr/bin/env python3
+"""Measure what the dispatch table decides, and write kernels/dispatch_limits.inc from it.
+
+    python tools/tune_dispatch.py measure            all parts, about a minute
+    python tools/tune_dispatch.py measure density    one part, when the machine is quiet for less
+    python tools/tune_dispatch.py write              from the parts measured last
+    pip install -e .                                 builds the table
+
+Windows are timed against panels for 1 to 8 samples over shapes and sparsities, one thread, all
+kernels of a case interleaved. tools/_dispatch_limits.py says how limits follow. Layouts that this
+CPU cannot run keep what they have. Measure on a machine without other work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+
+import ml_dtypes
+import numpy as np
+from _dispatch_limits import (
+    BATCHES,
+    FEW,
+    MANY,
+    ROWS,
+    Limits,
+    Times,
+    decide,
+    read_limits,
+    worst_small_batches,
+)
+
+from fanin.deploy.bench.machine import describe_machine
+from fanin.deploy.bench.masks import made_up_layer
+from fanin.deploy.bench.packed import pack
+from fanin.export.condensed import CondensedWeight
+from fanin.ort_ops import _native
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGET = ROOT / "ort_ops" / "csrc" / "kernels" / "dispatch_limits.inc"
+TYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+PARTS = (*TYPES, "density")
+
+SHAPES = ((3072, 768), (768, 3072), (1024, 1024))
+SPARSE_SHAPES = ((8192, 1024), (3072, 768), (1024, 4096))
+SPARSITIES = (0.8, 0.9, 0.95, 0.99)
+WINDOW_DENSITIES = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
+PANEL_DENSITIES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3)
+
+ROUNDS = 15
+# Bring the weights of a turn back into the caches.
+LEAD_IN_RUNS = 2
+# Timed runs of a turn: short ones are repeated, since the clock and the call are coarse.
+TURN_SECONDS, LEAST_RUNS, MOST_RUNS = 2e-4, 3, 20
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "tune", help="of the times")
+    commands = parser.add_subparsers(dest="command", required=True)
+    measuring = commands.add_parser("measure", help="time kernels into the folder")
+    measuring.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}")
+    writing = commands.add_parser("write", help="write the limits that follow from the times")
+    writing.add_argument("--dry-run", action="store_true", help="print them only")
+    options = parser.parse_args()
+    if options.command == "write":
+        return write(options.folder, dry_run=options.dry_run)
+    unknown = set(options.parts) - set(PARTS)
+    if unknown:
+        parser.error(f"there is no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for part in options.parts or PARTS:
+        started = time.monotonic()
+        times = measure_density() if part == "density" else measure_batches(part)
+        content = {"cpu": describe_machine()["cpu"], "times": sorted(times.items())}
+        (options.folder / f"{part}.json").write_text(json.dumps(content, indent=0))
+        print(f"{part}: {len(times)} times in {time.monotonic() - started:.0f} s", flush=True)
+    return 0
+
+
+def kernels_of(values: str) -> dict[str, str]:
+    """Kernels that run weights of a type on this CPU, by layout: its own, else the widening one."""
+    known = {limits.layout for limits in read_limits(TARGET)} | {ROWS}
+    rows = [row for row in _native.kernel_table() if row.supported]
+    rows.sort(key=lambda row: row.weights == values)  # its own last, which stays
+    names = {
+        row.name.partition("gemm-")[2].removeprefix("b1-"): row.name
+        for row in rows
+        if row.weights in ("float32", values)
+    }
+    return {layout: name for layout, name in names.items() if layout in known}
+
+
+def measure_batches(values: str) -> Times:
+    """Time every layout for 1 to 8 samples."""
+    names = kernels_of(values)
+    times: Times = {}
+    for features, outputs in SHAPES:
+        for sparsity in SPARSITIES:
+            weight = layer(features, outputs, round((1 - sparsity) * features)).astype(values)
+            case = f"{features}x{outputs} {sparsity} {values}"
+            runs = {
+                (layout, case, batch): run
+                for layout, name in names.items()
+                for batch, run in runs_of(weight, name, BATCHES).items()
+            }
+            times |= interleaved(runs)
+    return times
+
+
+def measure_density() -> Times:
+    """Time windows against panels and rows for few samples, and panels against rows for 8."""
+    names = kernels_of("float32")
+    times: Times = {}
+    for density, (features, outputs) in itertools.product(WINDOW_DENSITIES, SPARSE_SHAPES):
+        weight = layer(features, outputs, max(1, round(density * features)))
+        runs = {
+            (layout, f"window {density} {features}x{outputs}", batch): run
+            for layout, name in names.items()
+            for batch, run in runs_of(weight, name, FEW).items()
+        }
+        times |= interleaved(runs)
+    for density in PANEL_DENSITIES:
+        weight = layer(round(20 / density), 2000, 20)
+        runs = {
+            (layout, f"panel {density}", batch): run
+            for layout, name in names.items()
+            if "-b1-" not in name
+            for batch, run in runs_of(weight, name, MANY).items()
+        }
+        times |= interleaved(runs)
+    return times
+
+
+def layer(features: int, outputs: int, fan_in: int) -> CondensedWeight:
+    """Make a layer of random columns."""
+    return made_up_layer(
+        "random", np.random.default_rng(fan_in), features, outputs, outputs, fan_in
+    )
+
+
+def runs_of(
+    weight: CondensedWeight, kernel: str, batches: tuple[int, ...]
+) -> dict[int, Callable[[], object]]:
+    """Pack the layer for the kernel; returns what runs it, by batch."""
+    packed = pack(weight, 1, kernel)  # a kernel is right for every batch
+
+    def run_of(batch: int) -> Callable[[], object]:
+        x = np.random.default_rng(0).standard_normal((batch, weight.in_features), np.float32)
+        y = np.empty((batch, weight.out_features), np.float32)
+        return lambda: packed.run(x, out=y)
+
+    return {batch: run_of(batch) for batch in batches}
+
+
+def interleaved(runs: dict[tuple[str, str, int], Callable[[], object]]) -> Times:
+    """Seconds of each run: the median over the rounds of the median of a turn's runs."""
+    counts = {}
+    for key, run in runs.items():
+        run()
+        seconds = timed(run)
+        counts[key] = int(min(MOST_RUNS, max(LEAST_RUNS, TURN_SECONDS / seconds)))
+    rounds: dict[tuple[str, str, int], list[float]] = {key: [] for key in runs}
+    for number in range(ROUNDS):
+        for key in list(runs) if number % 2 else reversed(list(runs)):
+            for _ in range(LEAD_IN_RUNS):
+                runs[key]()
+            rounds[key].append(median(timed(runs[key]) for _ in range(counts[key])))
+    return {key: median(times) for key, times in rounds.items()}
+
+
+def timed(run: Callable[[], object]) -> float:
+    """Seconds of one run."""
+    start = time.perf_counter_ns()
+    run()
+    return max(1, time.perf_counter_ns() - start) / 1e9
+
+
+def load_times(folder: Path) -> tuple[str, Times]:
+    """Read all parts; returns the CPU that they were measured on with the times."""
+    times: Times = {}
+    cpus = set()
+    for part in PARTS:
+        try:
+            content = json.loads((folder / f"{part}.json").read_text())
+        except FileNotFoundError:
+            raise SystemExit(
+                f"{folder / part}.json is missing; run: tools/tune_dispatch.py measure {part}"
+            ) from None
+        cpus.add(content["cpu"])
+        times |= {tuple(key): seconds for key, seconds in content["times"]}
+    if len(cpus) > 1:
+        raise SystemExit(f"the parts are of different CPUs ({cpus}); measure them again")
+    return cpus.pop(), times
+
+
+def write(folder: Path, *, dry_run: bool) -> int:
+    """Write the limits; prints them, and how 2 to 7 samples fare with them."""
+    cpu, times = load_times(folder)
+    present = read_limits(TARGET)
+    isas = _native.supported_isas()
+    decided, reasons = decide(present, times, isas)
+    for reason in reasons:
+        print(reason)
+    for isa in isas[1:]:
+        print(f"{isa}: time of b samples over the better of b x batch 1 and batch 8")
+        for line in worst_small_batches(decided, times, isas[: isas.index(isa) + 1]):
+            print(f"  {line}")
+    measured = {layout for layout, _, _ in times}
+    text = render(decided, measured, cpu)
+    print(text)
+    if not dry_run:
+        TARGET.write_text(text)
+        print(f"wrote {TARGET.relative_to(ROOT)}; build again to use it")
+    return 0
+
+
+def render(decided: list[Limits], measured: set[str], cpu: str) -> str:
+    """Write the table as C++ initializers."""
+    lines = [
+        "// Written by tools/tune_dispatch.py (measure, write), which measures it: run that again",
+        f"// instead of editing. Measured on {cpu}, {datetime.now(UTC):%Y-%m-%d}.",
+        "// layout-ISA, batches with float32 weights, batches with 16-bit weights, least density",
+    ]
+    for limits in decided:
+        source = "measured" if limits.layout in measured else "carried over"
+        lines.append(f"{limits.initializer()},  // {source}")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
