@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure what the dispatch table decides, and write kernels/dispatch_limits.inc from it.
 
-    python tools/tune_dispatch.py measure            all parts, about a minute
+    python tools/tune_dispatch.py measure            all parts, a few minutes
     python tools/tune_dispatch.py measure density    one part, when the machine is quiet for less
     python tools/tune_dispatch.py write              from the parts measured last
     pip install -e .                                 builds the table
@@ -54,6 +54,9 @@ SPARSITIES = (0.8, 0.9, 0.95, 0.99)
 WINDOW_DENSITIES = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
 PANEL_DENSITIES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3)
 
+# Layers of a network follow one another: each finds its weights where the others left them, not
+# where it left them itself. One layer again and again would flatter layouts that fill more than L2.
+LAYERS_IN_TURN = 3
 ROUNDS = 15
 # Bring the weights of a turn back into the caches.
 LEAD_IN_RUNS = 2
@@ -105,12 +108,16 @@ def measure_batches(values: str) -> Times:
     times: Times = {}
     for features, outputs in SHAPES:
         for sparsity in SPARSITIES:
-            weight = layer(features, outputs, round((1 - sparsity) * features)).astype(values)
+            fan_in = round((1 - sparsity) * features)
+            weights = [
+                layer(features, outputs, fan_in, seed).astype(values)
+                for seed in range(LAYERS_IN_TURN)
+            ]
             case = f"{features}x{outputs} {sparsity} {values}"
             runs = {
                 (layout, case, batch): run
                 for layout, name in names.items()
-                for batch, run in runs_of(weight, name, BATCHES).items()
+                for batch, run in runs_of(weights, name, BATCHES).items()
             }
             times |= interleaved(runs)
     return times
@@ -125,7 +132,7 @@ def measure_density() -> Times:
         runs = {
             (layout, f"window {density} {features}x{outputs}", batch): run
             for layout, name in names.items()
-            for batch, run in runs_of(weight, name, FEW).items()
+            for batch, run in runs_of([weight], name, FEW).items()
         }
         times |= interleaved(runs)
     for density in PANEL_DENSITIES:
@@ -134,29 +141,34 @@ def measure_density() -> Times:
             (layout, f"panel {density}", batch): run
             for layout, name in names.items()
             if "-b1-" not in name
-            for batch, run in runs_of(weight, name, MANY).items()
+            for batch, run in runs_of([weight], name, MANY).items()
         }
         times |= interleaved(runs)
     return times
 
 
-def layer(features: int, outputs: int, fan_in: int) -> CondensedWeight:
+def layer(features: int, outputs: int, fan_in: int, seed: int = 0) -> CondensedWeight:
     """Make a layer of random columns."""
-    return made_up_layer(
-        "random", np.random.default_rng(fan_in), features, outputs, outputs, fan_in
-    )
+    generator = np.random.default_rng([fan_in, seed])
+    return made_up_layer("random", generator, features, outputs, outputs, fan_in)
 
 
 def runs_of(
-    weight: CondensedWeight, kernel: str, batches: tuple[int, ...]
+    weights: list[CondensedWeight], kernel: str, batches: tuple[int, ...]
 ) -> dict[int, Callable[[], object]]:
-    """Pack the layer for the kernel; returns what runs it, by batch."""
-    packed = pack(weight, 1, kernel)  # a kernel is right for every batch
+    """Pack layers of one shape for the kernel; returns what runs one after another, by batch."""
+    packed = [pack(weight, 1, kernel) for weight in weights]  # a kernel is right for every batch
+    features, outputs = weights[0].in_features, weights[0].out_features
 
     def run_of(batch: int) -> Callable[[], object]:
-        x = np.random.default_rng(0).standard_normal((batch, weight.in_features), np.float32)
-        y = np.empty((batch, weight.out_features), np.float32)
-        return lambda: packed.run(x, out=y)
+        x = np.random.default_rng(0).standard_normal((batch, features), np.float32)
+        y = np.empty((batch, outputs), np.float32)
+
+        def run() -> None:
+            for one in packed:
+                one.run(x, out=y)
+
+        return run
 
     return {batch: run_of(batch) for batch in batches}
 
