@@ -5,7 +5,7 @@ import os
 import time
 import warnings
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -18,7 +18,7 @@ from .config_table import ConfigError
 from .data import Dataset, Split, epoch_order, load_dataset
 from .metrics import MetricsWriter, read_metrics
 from .progress import TrainingDisplay
-from .recipe import TrainConfig, load_recipe
+from .recipe import TrainConfig, load_recipe, sparsifier_options
 from .run_folder import (
     METRICS,
     STATE,
@@ -122,7 +122,6 @@ class _Run:
         self.model = build_model(config).to(self.device)
         self.optimizer = config.optimizer.build(self.model.parameters())
         self.scheduler = config.lr_schedule.build(self.optimizer, self.total_steps)
-        options = {f.name: getattr(config.sparsifier, f.name) for f in fields(config.sparsifier)}
         try:
             self.sparsifier = Sparsifier(
                 self.model,
@@ -130,7 +129,7 @@ class _Run:
                 method=config.method,
                 total_steps=self.total_steps,
                 seed=config.training.seed,
-                **options,
+                **sparsifier_options(config),
             )
         except ValueError as error:
             raise ConfigError(f"in [sparsifier]: {error}") from error

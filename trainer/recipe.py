@@ -17,7 +17,7 @@ import tomli_w
 
 from .config_table import ConfigError, from_table, tagged_from_table, to_table
 from .data import DATASETS
-from .methods import METHODS, Dense, SRigL
+from .methods import METHODS, SRSTE, Dense, SparseMethod
 from .models import MLP, MODELS
 from .names import near_matches
 from .optimization import LR_SCHEDULES, OPTIMIZERS, SGD, Adam, AdamW, ConstantLR, CosineLR, RMSprop
@@ -66,9 +66,14 @@ class SparsifierConfig:
     """[sparsifier]: the arguments of ``Sparsifier`` of the same names."""
 
     distribution: Literal["erk", "uniform"] = "erk"
+    sparse_layers: tuple[str, ...] | None = None
     dense_layers: tuple[str, ...] = ()
     dense_in_budget: bool = True
+    densities: dict[str, float] = field(default_factory=dict)
+    min_fan_in: int | None = None
     no_ablation: tuple[str, ...] | None = None
+    in_proj: bool = False
+    weight_std: Literal["sqrt(2/k)", "2/k"] = "sqrt(2/k)"
     update_every: int = 100
     end_fraction: float = 0.75
     alpha: float = 0.3
@@ -83,13 +88,22 @@ class TrainConfig:
     model: MLP
     training: TrainingConfig
     optimizer: SGD | Adam | AdamW | RMSprop
-    method: Dense | SRigL
+    method: Dense | SparseMethod | SRSTE
     lr_schedule: ConstantLR | CosineLR = field(default_factory=CosineLR)
     sparsifier: SparsifierConfig = field(default_factory=SparsifierConfig)
 
     def __post_init__(self) -> None:
         if isinstance(self.method, Dense) and self.sparsifier != SparsifierConfig():
             raise ConfigError("method 'dense' has no use for [sparsifier]; remove that table")
+        if not isinstance(self.method, Dense) and not self.method.updates:
+            self._refuse_schedule()
+
+    def _refuse_schedule(self) -> None:
+        for name in ("update_every", "end_fraction", "alpha", "gradient_window"):
+            if getattr(self.sparsifier, name) != getattr(SparsifierConfig(), name):
+                raise ConfigError(
+                    f"method {self.method.name!r} has no topology updates; remove sparsifier.{name}"
+                )
 
 
 _TAGGED = {
@@ -164,6 +178,13 @@ def config_to_tables(config: TrainConfig) -> dict[str, dict[str, object]]:
         name = {"name": part.name} if f.name in _TAGGED else {}
         tables[f.name] = name | to_table(part)
     return tables
+
+
+def sparsifier_options(config: TrainConfig) -> dict[str, object]:
+    """Arguments of ``Sparsifier`` that the configuration gives in [sparsifier]."""
+    return {
+        f.name: getattr(config.sparsifier, f.name) for f in dataclasses.fields(SparsifierConfig)
+    }
 
 
 def config_to_toml(config: TrainConfig) -> str:

@@ -9,7 +9,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import torch
@@ -20,8 +20,10 @@ from torch import Tensor, nn
 from .atomic import atomic_path, remove_leftovers
 from .config_table import ConfigError
 from .data import dataset_info
+from .layer_choice import ChoiceOptions, choose_layers
+from .methods import Dense
 from .metrics import read_metrics
-from .recipe import TrainConfig, config_to_toml, parse_config
+from .recipe import TrainConfig, config_to_toml, parse_config, sparsifier_options
 
 CONFIG, METRICS, STATE, WEIGHTS = (
     "config.toml",
@@ -73,14 +75,11 @@ def load_run(path: str | os.PathLike[str]) -> Run:
             f"`fanin train --resume --out {folder}`"
         )
     tensors = _read_weights(folder / WEIGHTS)
-    masks = {
-        name.removesuffix(_MASK): tensor.bool()
-        for name, tensor in tensors.items()
-        if name.endswith(_MASK)
-    }
     model = build_model(config)
     state = {name: tensor for name, tensor in tensors.items() if not name.endswith(_MASK)}
+    masks = _masks(folder / WEIGHTS, tensors)
     _check_tensors(folder / WEIGHTS, model, state, masks)
+    _check_complete(folder, config, model, masks)
     model.load_state_dict(state)
     shape = (2, *dataset_info(config.data.name).input_shape)
     example = torch.randn(shape, generator=torch.Generator().manual_seed(0))
@@ -196,6 +195,45 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
+def _masks(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    masks = {}
+    for name, tensor in tensors.items():
+        if not name.endswith(_MASK):
+            continue
+        if tensor.dtype != torch.uint8 or bool((tensor > 1).any()):
+            raise RunFolderError(
+                f"{path}: {name} must hold uint8 zeros and ones, found {tensor.dtype} up to "
+                f"{tensor.max().item()}"
+            )
+        masks[name.removesuffix(_MASK)] = tensor.bool()
+    return masks
+
+
+def _check_complete(
+    folder: Path, config: TrainConfig, model: nn.Module, masks: dict[str, Tensor]
+) -> None:
+    """Refuse a folder without the masks that its configuration leads to."""
+    expected = sparse_names(config, model)
+    if expected != set(masks):
+        missing, extra = sorted(expected - set(masks)), sorted(set(masks) - expected)
+        raise RunFolderError(
+            f"{folder / WEIGHTS} does not hold the masks of its {CONFIG}: "
+            f"missing {missing or 'none'}, unexpected {extra or 'none'}"
+        )
+
+
+def sparse_names(config: TrainConfig, model: nn.Module) -> set[str]:
+    """Parameters of ``model`` that a configuration makes sparse."""
+    if isinstance(config.method, Dense):
+        return set()
+    names = {f.name for f in fields(ChoiceOptions)}
+    options = {k: v for k, v in sparsifier_options(config).items() if k in names}
+    choice = choose_layers(
+        model, None, config.method.sparsity, config.method.layout(), ChoiceOptions(**options)
+    )
+    return set(choice.sparse)
+
+
 def _check_tensors(
     path: Path, model: nn.Module, state: dict[str, Tensor], masks: dict[str, Tensor]
 ) -> None:
@@ -208,6 +246,11 @@ def _check_tensors(
             raise RunFolderError(
                 f"{path}: {name} has shape {list(state[name].shape)}, the model of {CONFIG} "
                 f"{list(tensor.shape)}"
+            )
+        if state[name].dtype != tensor.dtype:
+            raise RunFolderError(
+                f"{path}: {name} is {state[name].dtype}, the model of {CONFIG} {tensor.dtype}; "
+                "a conversion would change its values"
             )
     for name, mask in masks.items():
         if name not in state or mask.shape != state[name].shape:

@@ -72,7 +72,7 @@ def test_written_configuration_holds_every_default():
         ("sparsity = 0.9", "sparsity = 1.2", r"\[method\]: sparsity must be in \(0, 1\)"),
         ("sparsity = 0.9", "sparsty = 0.9", "'method.sparsty'.*'sparsity'"),
         ("sparsity = 0.9", "sparsity = 0.9\nsalient_growth = 'x'", "'method.salient_growth' must"),
-        ('"srigl"', '"rigl"', "unknown method 'rigl'.*'srigl'"),
+        ('"srigl"', '"srigle"', "unknown method 'srigle'.*'srigl'"),
         ('"adamw"', '"adamw"\nmomentum = 0.9', "unknown key 'optimizer.momentum'"),
         ('"adamw"', '"adamw"\nbetas = [0.9, "x"]', r"'optimizer.betas\[1\]' must be float"),
         ('name = "adamw"', "lr = 0.1", r"\[optimizer\] must be a table with a 'name', one of"),
