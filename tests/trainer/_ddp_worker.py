@@ -16,16 +16,14 @@ from fanin.trainer import METHODS, Sparsifier
 GLOBAL_BATCH = 32
 
 
-def main(options):
-    torch.set_num_threads(1)
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if world > 1:
-        dist.init_process_group("gloo", timeout=timedelta(seconds=120))
+def run(options):
+    """Train by ``options``; returns weights and the masks after each update."""
+    world = dist.get_world_size() if dist.is_initialized() else 1
+    rank = dist.get_rank() if world > 1 else 0
     torch.manual_seed(0 if options["same_model"] else rank)
     dtype = getattr(torch, options["dtype"])
     layers = nn.Linear(20, 48), nn.ReLU(), nn.Linear(48, 24), nn.ReLU(), nn.Linear(24, 4)
     model = nn.Sequential(*layers).to(dtype)
-    # Some channels have little to do, so that ablation happens.
     wrapped = DistributedDataParallel(model) if world > 1 else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     method = dict(options["method"])
@@ -38,7 +36,7 @@ def main(options):
         gradient_window=3,
         seed=7 if options["same_model"] else rank,
     )
-    start, state_path = 0, f"{options['out']}/state.pt"
+    start, state_path = 0, f"{options['out']}/{method['sparsity']}-state.pt"
     if options["resume"]:
         state = torch.load(state_path, weights_only=True)
         start = state["step"]
@@ -56,26 +54,26 @@ def main(options):
         if sparsifier.step() is not None:
             masks.append({n: m.clone() for n, m in sparsifier.masks.items()})
         optimizer.zero_grad()
-        if step + 1 in options["checkpoints"]:
+        if step + 1 == options["checkpoint"]:
             sparsifier.synchronize()
+            parts = {"model": model, "optimizer": optimizer, "sparsifier": sparsifier}
             if rank == 0 and not options["resume"]:
-                torch.save(
-                    {
-                        "step": step + 1,
-                        "model": model.state_dict(),
-                        "optimizer": optimizer.state_dict(),
-                        "sparsifier": sparsifier.state_dict(),
-                    },
-                    state_path,
-                )
-            if world > 1:
-                dist.barrier()
+                state = {name: part.state_dict() for name, part in parts.items()}
+                torch.save(state | {"step": step + 1}, state_path)
         if step + 1 == options["die_at"]:
+            dist.barrier()
             os._exit(3)
-    result = {"model": model.state_dict(), "masks": masks, "last": dict(sparsifier.masks)}
-    torch.save(result, f"{options['out']}/{options['tag']}-{rank}.pt")
-    if world > 1:
-        dist.destroy_process_group()
+    sparsifier.detach()
+    return {"model": model.state_dict(), "masks": masks, "last": dict(sparsifier.masks)}
 
 
-main(json.loads(sys.argv[1]))
+def main(everything):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=300))
+    for options in everything:
+        torch.save(run(options), f"{options['out']}/{options['tag']}-{dist.get_rank()}.pt")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
