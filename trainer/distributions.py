@@ -46,14 +46,15 @@ def uniform(
     forced = dict.fromkeys(dense, 1.0) | (fixed or {})
     free = [name for name in shapes if name not in forced]
     density = 1.0 - sparsity
-    if free and (dense_in_budget or fixed):
+    if (free and dense_in_budget) or fixed:
         counted = [name for name in shapes if dense_in_budget or name not in dense]
         sizes = {name: math.prod(shapes[name]) for name in counted}
         held = sum(sizes[name] * forced[name] for name in counted if name in forced)
-        density = (density * sum(sizes.values()) - held) / sum(sizes[name] for name in free)
-        if density <= 0:
+        left, room = density * sum(sizes.values()) - held, sum(sizes[name] for name in free)
+        density = left / room if free else 1.0
+        if (left <= 0) if free else (left < -len(shapes)):
             raise _forced_too_large(shapes, sparsity, forced)
-        if density > 1 + _ROUNDING_SLACK:
+        if left - room > len(shapes):
             raise _forced_too_small(shapes, sparsity, forced)
     return {name: forced.get(name, min(density, 1.0)) for name in shapes}
 
@@ -91,7 +92,10 @@ def erk(
             break
         full |= {n: 1.0 for n in free if raw[n] == largest}
     else:
-        if fixed and total - sum(sizes[n] * d for n, d in full.items()) > len(shapes):
+        left = total - sum(sizes[name] * density for name, density in full.items())
+        if fixed and left < -len(shapes):
+            raise _forced_too_large(shapes, sparsity, forced)
+        if fixed and left > len(shapes):
             raise _forced_too_small(shapes, sparsity, forced)
     return outside | {n: full[n] if n in full else scale * raw[n] for n in shapes}
 
