@@ -1,8 +1,8 @@
 """Dynamic sparse training: SRigL for any ``torch.nn.Module``, recipes, and run folders."""
 
 from .config_table import ConfigError
+from .data import DataError
 from .distributions import InfeasibleSparsityError
-from .idx_files import DataError
 from .loop import TrainingError, TrainResult, train
 from .methods import DSR, MEST, METHODS, SET, SNFS, SRSTE, Dense, RigL, SRigL, Static
 from .recipe import TrainConfig, load_recipe, recipe_names

@@ -16,36 +16,46 @@ from typing import Literal
 import tomli_w
 
 from .config_table import ConfigError, from_table, tagged_from_table, to_table
-from .data import DATASETS
+from .data import Augmentation, DataConfig, check_data_config
 from .methods import METHODS, SRSTE, Dense, SparseMethod
-from .models import MLP, MODELS
+from .models import MODELS, Model
 from .names import near_matches
-from .optimization import LR_SCHEDULES, OPTIMIZERS, SGD, Adam, AdamW, ConstantLR, CosineLR, RMSprop
-
-
-@dataclass(frozen=True)
-class DataConfig:
-    """[data]: a data set's name."""
-
-    name: str
-
-    def __post_init__(self) -> None:
-        if self.name not in DATASETS:
-            raise ValueError(f"unknown data set {self.name!r}." + near_matches(self.name, DATASETS))
+from .optimization import (
+    LR_SCHEDULES,
+    OPTIMIZERS,
+    SGD,
+    Adam,
+    AdamW,
+    ConstantLR,
+    CosineLR,
+    RMSprop,
+    StepLR,
+)
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """[training]: length, batches and bookkeeping.
+    """[training]: length, batches, precision and bookkeeping.
 
+    ``batch_size``: samples of an optimizer step, passed through the model in ``accumulate``
+    parts. ``label_smoothing``, ``clip_norm`` (L2 norm of all gradients; 0: none).
+    ``precision``: of the forward pass; "float16" scales the loss. ``compile``: torch.compile.
+    ``ema_decay``: of an average of the weights, which is then evaluated and written; 0: none.
     ``checkpoint_every``: optimizer steps between checkpoints; 0: only at the end of each epoch.
     ``log_every``: optimizer steps between records of the loss.
     """
 
     epochs: int
     batch_size: int = 128
+    accumulate: int = 1
+    drop_last: bool = False
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    label_smoothing: float = 0.0
+    clip_norm: float = 0.0
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    compile: bool = False
+    ema_decay: float = 0.0
     checkpoint_every: int = 0
     log_every: int = 20
 
@@ -53,12 +63,21 @@ class TrainingConfig:
         for name, least in (
             ("epochs", 1),
             ("batch_size", 1),
+            ("accumulate", 1),
             ("seed", 0),
+            ("clip_norm", 0),
             ("checkpoint_every", 0),
             ("log_every", 1),
         ):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        for name in ("label_smoothing", "ema_decay"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
+        if self.batch_size % self.accumulate:
+            raise ValueError(
+                f"accumulate ({self.accumulate}) must divide batch_size ({self.batch_size})"
+            )
 
 
 @dataclass(frozen=True)
@@ -85,14 +104,19 @@ class TrainConfig:
     """A whole training run."""
 
     data: DataConfig
-    model: MLP
+    model: Model
     training: TrainingConfig
     optimizer: SGD | Adam | AdamW | RMSprop
     method: Dense | SparseMethod | SRSTE
-    lr_schedule: ConstantLR | CosineLR = field(default_factory=CosineLR)
+    lr_schedule: ConstantLR | CosineLR | StepLR = field(default_factory=CosineLR)
     sparsifier: SparsifierConfig = field(default_factory=SparsifierConfig)
+    augmentation: Augmentation = field(default_factory=Augmentation)
 
     def __post_init__(self) -> None:
+        try:
+            check_data_config(self.data, self.augmentation)
+        except ValueError as error:
+            raise ConfigError(f"in [data] and [augmentation]: {error}") from error
         if isinstance(self.method, Dense) and self.sparsifier != SparsifierConfig():
             raise ConfigError("method 'dense' has no use for [sparsifier]; remove that table")
         if not isinstance(self.method, Dense) and not self.method.updates:
@@ -112,7 +136,12 @@ _TAGGED = {
     "lr_schedule": LR_SCHEDULES,
     "method": METHODS,
 }
-_PLAIN = {"data": DataConfig, "training": TrainingConfig, "sparsifier": SparsifierConfig}
+_PLAIN = {
+    "data": DataConfig,
+    "training": TrainingConfig,
+    "sparsifier": SparsifierConfig,
+    "augmentation": Augmentation,
+}
 
 
 def recipe_names() -> list[str]:
@@ -205,3 +234,21 @@ def override(config: TrainConfig, assignments: Mapping[str, object]) -> TrainCon
             raise ConfigError(f"unknown key {key!r}." + near_matches(key, known))
         tables[table][name] = value
     return config_from_tables(tables)
+
+
+def extend(config: TrainConfig, factor: float) -> TrainConfig:
+    """Train ``factor`` times as long: epochs and the epochs of the learning-rate schedule.
+
+    The paper's extended training (×2, ×5). Raises ConfigError when the epochs would be no whole
+    number.
+    """
+    epochs = config.training.epochs * factor
+    if factor <= 0 or epochs != int(epochs):
+        raise ConfigError(
+            f"{config.training.epochs} epochs times {factor:g} is no whole number of epochs"
+        )
+    return dataclasses.replace(
+        config,
+        training=dataclasses.replace(config.training, epochs=int(epochs)),
+        lr_schedule=config.lr_schedule.stretched(factor),
+    )

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from .atomic import atomic_path, remove_leftovers
 from .config_table import ConfigError
-from .data import dataset_info
+from .data import describe
 from .layer_choice import ChoiceOptions, choose_layers
 from .methods import Dense
 from .metrics import read_metrics
@@ -58,8 +58,7 @@ class Run:
 
 def build_model(config: TrainConfig) -> nn.Module:
     """Untrained model of a configuration."""
-    info = dataset_info(config.data.name)
-    return config.model.build(info.input_shape, info.classes)
+    return config.model.build(*describe(config.data))
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
@@ -81,7 +80,7 @@ def load_run(path: str | os.PathLike[str]) -> Run:
     _check_tensors(folder / WEIGHTS, model, state, masks)
     _check_complete(folder, config, model, masks)
     model.load_state_dict(state)
-    shape = (2, *dataset_info(config.data.name).input_shape)
+    shape = (2, *describe(config.data)[0])
     example = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     try:
         metrics = read_metrics(folder / METRICS)

@@ -222,7 +222,7 @@ def test_a_finished_run_without_sound_metrics_says_that_its_weights_are_complete
 
 def test_resuming_on_other_data_is_refused(run, monkeypatch):
     (run / "weights.safetensors").unlink()
-    monkeypatch.setattr("fanin.trainer.data.Dataset.fingerprint", lambda _: 1)
+    monkeypatch.setattr("fanin.trainer.data.base.Dataset.fingerprint", lambda _: 1)
     with pytest.raises(RunFolderError, match="started on other data"):
         train(None, run, resume=True, progress=False)
 
