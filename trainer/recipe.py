@@ -7,7 +7,7 @@ pick a class by ``name`` and take that class's fields. Unknown keys are errors.
 import dataclasses
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -252,3 +252,26 @@ def extend(config: TrainConfig, factor: float) -> TrainConfig:
         training=dataclasses.replace(config.training, epochs=int(epochs)),
         lr_schedule=config.lr_schedule.stretched(factor),
     )
+
+
+def adjusted(
+    recipe: str | os.PathLike[str], assignments: Iterable[str] = (), factor: float | None = None
+) -> TrainConfig:
+    """Load a recipe, change values ("training.epochs=5", values as in TOML), then extend it.
+
+    Raises ConfigError.
+    """
+    config, changes = load_recipe(recipe), {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        try:
+            changes[key] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(
+                f'{assignment!r} is not KEY=VALUE with a TOML value such as 5 or "text"'
+            ) from error
+        if not equals:
+            raise ConfigError(f"{assignment!r} is not KEY=VALUE")
+    if changes:
+        config = override(config, changes)
+    return config if factor is None else extend(config, factor)

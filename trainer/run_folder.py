@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from .atomic import atomic_path, remove_leftovers
 from .config_table import ConfigError
 from .data import describe
-from .layer_choice import ChoiceOptions, choose_layers
+from .layer_choice import ChoiceOptions, LayerChoice, choose_layers
 from .methods import Dense
 from .metrics import read_metrics
 from .recipe import TrainConfig, config_to_toml, parse_config, sparsifier_options
@@ -225,12 +225,15 @@ def sparse_names(config: TrainConfig, model: nn.Module) -> set[str]:
     """Parameters of ``model`` that a configuration makes sparse."""
     if isinstance(config.method, Dense):
         return set()
+    return set(layer_choice(config, model).sparse)
+
+
+def layer_choice(config: TrainConfig, model: nn.Module) -> LayerChoice:
+    """Layers and densities that a configuration, not of dense training, leads to."""
     names = {f.name for f in fields(ChoiceOptions)}
     options = {k: v for k, v in sparsifier_options(config).items() if k in names}
-    choice = choose_layers(
-        model, None, config.method.sparsity, config.method.layout(), ChoiceOptions(**options)
-    )
-    return set(choice.sparse)
+    method = config.method
+    return choose_layers(model, None, method.sparsity, method.layout(), ChoiceOptions(**options))
 
 
 def _check_tensors(

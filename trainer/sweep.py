@@ -1,6 +1,7 @@
 """Running a sweep: one run folder per combination, resumable at any moment."""
 
 import csv
+import io
 import json
 import os
 import statistics
@@ -84,15 +85,16 @@ def write_records(folder: Path, records: Sequence[SweepRecord]) -> None:
     with atomic_path(folder / RESULTS) as temporary:
         table = {"schema_version": 1, "runs": [asdict(record) for record in records]}
         temporary.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    keys = sorted({key for record in records for key in record.values})
+    plain = [name for name in SweepRecord.__dataclass_fields__ if name != "values"]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*plain, *keys])
+    for record in records:
+        figures = [getattr(record, name) for name in plain]
+        writer.writerow(figures + [record.values.get(key) for key in keys])
     with atomic_path(folder / "sweep.csv") as temporary:
-        with temporary.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            keys = sorted({key for record in records for key in record.values})
-            plain = [k for k in SweepRecord.__dataclass_fields__ if k != "values"]
-            writer.writerow([*plain, *keys])
-            for record in records:
-                figures = [getattr(record, name) for name in plain]
-                writer.writerow(figures + [record.values.get(key) for key in keys])
+        temporary.write_text(text.getvalue(), encoding="utf-8")
 
 
 def read_records(folder: Path) -> list[SweepRecord]:

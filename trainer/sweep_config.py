@@ -16,6 +16,7 @@ from .config_table import ConfigError
 from .names import near_matches
 from .recipe import TrainConfig, config_from_tables, config_to_tables, load_recipe, override
 
+_SHIPPED = Path(__file__).parent / "sweeps"
 _KEYS = ("recipe", "set", "grid", "variants")
 
 
@@ -29,12 +30,25 @@ class SweepRun:
     config: TrainConfig
 
 
-def load_sweep(path: str | os.PathLike[str]) -> list[SweepRun]:
-    """Read a sweep file and spell out its runs, in the file's order, seeds varying fastest.
+def sweep_names() -> list[str]:
+    """Names of the sweeps that come with fanin."""
+    return sorted(path.stem for path in _SHIPPED.glob("*.toml"))
+
+
+def load_sweep(name_or_path: str | os.PathLike[str]) -> list[SweepRun]:
+    """Read a sweep file, or a shipped one by name, and spell out its runs in the file's order.
 
     Raises ConfigError for a file that cannot be read and for wrong keys and values.
     """
-    path = Path(path)
+    path = Path(name_or_path)
+    if path.suffix != ".toml" and not path.is_file():
+        if str(name_or_path) not in sweep_names():
+            raise ConfigError(
+                f"no sweep {str(name_or_path)!r}."
+                + near_matches(str(name_or_path), sweep_names())
+                + " A path to a sweep ends in .toml."
+            )
+        path = _SHIPPED / f"{name_or_path}.toml"
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -223,9 +223,7 @@ def test_accumulated_batches_train_as_whole_ones_do(small_config, tmp_path):
     runs = []
     for parts in (1, 2):
         config = override(small_config, {"training.accumulate": parts, "training.epochs": 1})
-        config = dataclasses.replace(
-            config, optimizer=dataclasses.replace(config.optimizer, lr=0.01)
-        )
+        config = override(config, {"optimizer.lr": 0.01})
         runs.append(load_run(train(config, tmp_path / str(parts), progress=False).out))
     one, two = (dict(run.model.named_parameters()) for run in runs)
     for name, mask in runs[0].masks.items():

@@ -6,7 +6,14 @@ import torch
 
 from fanin.trainer import METHODS, ConfigError, Dense, SRigL, load_recipe, recipe_names
 from fanin.trainer.optimization import AdamW, ConstantLR, CosineLR, StepLR
-from fanin.trainer.recipe import config_to_tables, config_to_toml, extend, override, parse_config
+from fanin.trainer.recipe import (
+    adjusted,
+    config_to_tables,
+    config_to_toml,
+    extend,
+    override,
+    parse_config,
+)
 
 MINIMAL = """
 [data]
@@ -223,3 +230,14 @@ def test_every_method_survives_writing(name):
     config = parse(MINIMAL.replace('"srigl"\nsparsity = 0.9', f'"{name}"{values}'))
     assert parse(config_to_toml(config)) == config
     assert config.method.name == name
+
+
+def test_command_line_values_are_toml():
+    config = adjusted(
+        "resnet50-imagenet-srigl90", ["method.sparsity=0.8", 'training.device="cpu"'], factor=2
+    )
+    assert (config.method.sparsity, config.training.device) == (0.8, "cpu")
+    assert config.training.epochs == 206
+    for wrong in ("method.sparsity", "method.sparsity=", "training.device=cpu"):
+        with pytest.raises(ConfigError, match="is not KEY=VALUE"):
+            adjusted("resnet50-imagenet-srigl90", [wrong])
