@@ -14,7 +14,6 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from .atomic import atomic_path, remove_leftovers
@@ -24,6 +23,7 @@ from .layer_choice import ChoiceOptions, LayerChoice, choose_layers
 from .methods import Dense
 from .metrics import read_metrics
 from .recipe import TrainConfig, config_to_toml, parse_config, sparsifier_options
+from .weights_file import FORMAT, FORMAT_VERSION, MASK_SUFFIX, save_weights
 
 CONFIG, METRICS, STATE, WEIGHTS = (
     "config.toml",
@@ -31,8 +31,6 @@ CONFIG, METRICS, STATE, WEIGHTS = (
     "training_state.pt",
     "weights.safetensors",
 )
-FORMAT, FORMAT_VERSION = "fanin.run", "1"
-_MASK = ".mask"
 _PROBE = "write-test.tmp"
 
 
@@ -75,7 +73,7 @@ def load_run(path: str | os.PathLike[str]) -> Run:
         )
     tensors = _read_weights(folder / WEIGHTS)
     model = build_model(config)
-    state = {name: tensor for name, tensor in tensors.items() if not name.endswith(_MASK)}
+    state = {name: tensor for name, tensor in tensors.items() if not name.endswith(MASK_SUFFIX)}
     masks = _masks(folder / WEIGHTS, tensors)
     _check_tensors(folder / WEIGHTS, model, state, masks)
     _check_complete(folder, config, model, masks)
@@ -151,10 +149,7 @@ def write_config(folder: Path, config: TrainConfig) -> None:
 
 def write_weights(folder: Path, model: nn.Module, masks: dict[str, Tensor]) -> None:
     """Write the final weights and masks; this makes the run a finished one."""
-    tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
-    tensors |= {f"{name}{_MASK}": m.to("cpu", torch.uint8) for name, m in masks.items()}
-    with atomic_path(folder / WEIGHTS) as temporary:
-        temporary.write_bytes(save(tensors, {"format": FORMAT, "format_version": FORMAT_VERSION}))
+    save_weights(folder / WEIGHTS, model, masks)
 
 
 def _check_resumable(folder: Path, config: TrainConfig) -> None:
@@ -197,14 +192,14 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
 def _masks(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     masks = {}
     for name, tensor in tensors.items():
-        if not name.endswith(_MASK):
+        if not name.endswith(MASK_SUFFIX):
             continue
         if tensor.dtype != torch.uint8 or bool((tensor > 1).any()):
             raise RunFolderError(
                 f"{path}: {name} must hold uint8 zeros and ones, found {tensor.dtype} up to "
                 f"{tensor.max().item()}"
             )
-        masks[name.removesuffix(_MASK)] = tensor.bool()
+        masks[name.removesuffix(MASK_SUFFIX)] = tensor.bool()
     return masks
 
 

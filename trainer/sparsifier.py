@@ -60,7 +60,9 @@ class Sparsifier:
     None protects the model's last layer, a list (also an empty one) replaces that default.
     Layers are qualified names, or patterns with ``*``. ``grad_scaler``: the one in use, so that
     gradients are averaged unscaled. ``process_group``: the data-parallel processes; None: all
-    of torch.distributed. The other parameters are those of ``UpdateSchedule``.
+    of torch.distributed. ``state``: a ``state_dict()`` to continue from at once, for a model and
+    an optimizer that are restored already; nothing is drawn then. The other parameters are
+    those of ``UpdateSchedule``.
 
     Raises ValueError for names that the model does not have, weights that cannot be sparse,
     schedules without an update, and (InfeasibleSparsityError) budgets that cannot be met.
@@ -91,6 +93,7 @@ class Sparsifier:
         first_mask: str = "random",
         grad_scaler: GradScaler | None = None,
         process_group: object | None = None,
+        state: dict[str, object] | None = None,
     ) -> None:
         if optimizer in _attached:
             raise ValueError("this optimizer already has a Sparsifier; call its detach() first")
@@ -126,9 +129,12 @@ class Sparsifier:
                 self._settings |= asdict(self._schedule)
             for name in choice.sparse:
                 layer = self._new_layer(name, choice, first_mask)
-                self._fill_layer(layer, initialize, weight_std)
+                if state is None:
+                    self._fill_layer(layer, initialize, weight_std)
                 self._layers[name] = layer
         self._weights, self._densities = choice.weights, choice.densities
+        if state is not None:
+            self.load_state_dict(state)
         self._handles = self._hooks()
         _attached.add(optimizer)
 
@@ -246,8 +252,9 @@ class Sparsifier:
         self._processes.from_first_(mask)
         decay = self.method.gradient_momentum
         window = GradientWindow() if decay is None else GradientMomentum(decay)
+        dense = torch.empty_like(weight.detach()) if self.method.dense_to_sparse else None
         return SparseLayer(
-            name, weight, density, budget, name not in choice.unablated, mask, window
+            name, weight, density, budget, name not in choice.unablated, mask, window, dense
         )
 
     @torch.no_grad()
@@ -259,7 +266,6 @@ class Sparsifier:
             weight.copy_(sparse_init(mask, generator, weight_std))
         self._processes.from_first_(weight)
         if self.method.dense_to_sparse:
-            layer.dense = torch.empty_like(weight)
             hide_dense(layer, self.method.layout())
             return
         layer.mask_weight()
