@@ -80,6 +80,10 @@ def _convert(hint: object, value: object, where: str) -> object:
         if not isinstance(value, list | tuple):
             raise ConfigError(f"{where!r} must be a list, got {value!r}")
         return tuple(_convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{where!r} must be a table, got {value!r}")
+        return {key: _convert(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not hint:

@@ -18,6 +18,10 @@ class InfeasibleSparsityError(ValueError):
     """The requested sparsity cannot be spread over these layers."""
 
 
+class ForcedTooSparseError(InfeasibleSparsityError):
+    """Given densities make the layers sparser than was asked."""
+
+
 def weight_budget(shape: tuple[int, ...], density: float) -> int:
     """Return the number of weights B = int(n·d·density) that a layer of this shape may hold."""
     return math.floor(math.prod(shape) * density + _ROUNDING_SLACK)
@@ -29,22 +33,30 @@ def uniform(
     *,
     dense: Collection[str] = (),
     dense_in_budget: bool = True,
+    fixed: Densities | None = None,
 ) -> Densities:
     """Give every sparse layer the same density; layers named in ``dense`` get 1.
 
     With ``dense_in_budget`` the dense layers' weights count, so that the whole of ``shapes``
-    reaches ``sparsity``; without it only the sparse layers do.
-    Raises InfeasibleSparsityError when the dense layers alone exceed the budget.
+    reaches ``sparsity``; without it only the sparse layers do. ``fixed``: densities that are
+    given; they count in the budget.
+    Raises InfeasibleSparsityError when these layers alone exceed the budget, or leave more of
+    it than the others can hold.
     """
-    free = [name for name in shapes if name not in dense]
+    forced = dict.fromkeys(dense, 1.0) | (fixed or {})
+    free = [name for name in shapes if name not in forced]
     density = 1.0 - sparsity
-    if dense_in_budget and free:
-        sizes = {name: math.prod(shape) for name, shape in shapes.items()}
-        total, free_size = sum(sizes.values()), sum(sizes[name] for name in free)
-        density = (density * total - (total - free_size)) / free_size
-        if density <= 0:
-            raise _dense_layers_too_large(shapes, sparsity, dense)
-    return {name: 1.0 if name in dense else density for name in shapes}
+    if (free and dense_in_budget) or fixed:
+        counted = [name for name in shapes if dense_in_budget or name not in dense]
+        sizes = {name: math.prod(shapes[name]) for name in counted}
+        held = sum(sizes[name] * forced[name] for name in counted if name in forced)
+        left, room = density * sum(sizes.values()) - held, sum(sizes[name] for name in free)
+        density = left / room if free else 1.0
+        if (left <= 0) if free else (left < -len(shapes)):
+            raise _forced_too_large(shapes, sparsity, forced)
+        if left - room > len(shapes):
+            raise _forced_too_small(shapes, sparsity, forced)
+    return {name: forced.get(name, min(density, 1.0)) for name in shapes}
 
 
 def erk(
@@ -53,36 +65,47 @@ def erk(
     *,
     dense: Collection[str] = (),
     dense_in_budget: bool = True,
+    fixed: Densities | None = None,
 ) -> Densities:
     """Densities proportional to Σ shape / Π shape (RigL, arXiv 1911.11134, section 3).
 
     A layer whose density would exceed 1 becomes dense and the rest is spread again. Layers that
     tie for the largest raw density become dense together, so the result does not depend on
-    the order of the layers.
-    Raises InfeasibleSparsityError when the layers in ``dense`` alone exceed the budget.
+    the order of the layers. ``fixed``: densities that are given; they count in the budget.
+    Raises InfeasibleSparsityError when the layers in ``dense`` and ``fixed`` alone exceed the
+    budget, or leave more of it than the others can hold.
     """
-    if not dense_in_budget:
-        shapes = {name: shape for name, shape in shapes.items() if name not in dense}
-        forced, dense = dict.fromkeys(dense, 1.0), ()
-    else:
-        forced = {}
+    outside = {} if dense_in_budget else dict.fromkeys(dense, 1.0)
+    shapes = {name: shape for name, shape in shapes.items() if name not in outside}
+    forced = {n: 1.0 for n in shapes if n in dense} | (fixed or {})
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
-    zeros = {name: int(size * sparsity) for name, size in sizes.items()}
+    total = sum(size - int(size * sparsity) for size in sizes.values())
     raw = {name: sum(shape) / math.prod(shape) for name, shape in shapes.items()}
-    full = {name for name in shapes if name in dense}
+    full = dict(forced)
     while free := [name for name in shapes if name not in full]:
-        budget = sum(sizes[n] - zeros[n] for n in free) - sum(zeros[n] for n in full)
+        budget = total - sum(sizes[name] * density for name, density in full.items())
         if budget <= 0:
-            raise _dense_layers_too_large(shapes, sparsity, dense)
+            raise _forced_too_large(shapes, sparsity, forced)
         scale = budget / sum(raw[n] * sizes[n] for n in free)
         largest = max(raw[n] for n in free)
         if scale * largest <= 1:
             break
-        full |= {n for n in free if raw[n] == largest}
-    return forced | {n: 1.0 if n in full else scale * raw[n] for n in shapes}
+        full |= {n: 1.0 for n in free if raw[n] == largest}
+    else:
+        left = total - sum(sizes[name] * density for name, density in full.items())
+        if fixed and left < -len(shapes):
+            raise _forced_too_large(shapes, sparsity, forced)
+        if fixed and left > len(shapes):
+            raise _forced_too_small(shapes, sparsity, forced)
+    return outside | {n: full[n] if n in full else scale * raw[n] for n in shapes}
 
 
 DISTRIBUTIONS: dict[str, Callable[..., Densities]] = {"erk": erk, "uniform": uniform}
+
+
+def one_per_neuron(shape: tuple[int, ...]) -> int:
+    """Least budget of a layer whose neurons all hold weights."""
+    return shape[0]
 
 
 def layer_densities(
@@ -92,9 +115,15 @@ def layer_densities(
     *,
     dense: Collection[str] = (),
     dense_in_budget: bool = True,
+    fixed: Densities | None = None,
+    min_fan_in: int | None = None,
+    least_budget: Callable[[tuple[int, ...]], int] = one_per_neuron,
 ) -> Densities:
-    """Densities by the named distribution, each leaving every neuron at least one weight.
+    """Densities by the named distribution, each leaving the layer its least budget.
 
+    ``fixed``: given densities in (0, 1] by layer. ``min_fan_in``: layers that would get fewer
+    weights per neuron get this many (all, where they have fewer inputs), at the expense of the
+    other layers.
     Raises ValueError for an unknown distribution or a sparsity outside [0, 1), and
     InfeasibleSparsityError, naming the largest feasible sparsity, when a budget cannot be met.
     """
@@ -104,36 +133,69 @@ def layer_densities(
         )
     if not 0 <= sparsity < 1:
         raise ValueError(f"sparsity must be in [0, 1), got {sparsity}")
+    if min_fan_in is not None and min_fan_in < 1:
+        raise ValueError(f"min_fan_in must be at least 1, got {min_fan_in}")
+    given = dict(fixed or {})
+    for name, density in given.items():
+        if not 0 < density <= 1:
+            raise ValueError(f"the density of {name!r} must be in (0, 1], got {density}")
 
     def spread(target: float) -> Densities:
-        return DISTRIBUTIONS[distribution](
-            shapes, target, dense=dense, dense_in_budget=dense_in_budget
-        )
+        lifted = dict(given)
+        while True:
+            densities = DISTRIBUTIONS[distribution](
+                shapes, target, dense=dense, dense_in_budget=dense_in_budget, fixed=lifted
+            )
+            low = _below(shapes, densities, min_fan_in) if min_fan_in else {}
+            low = {name: density for name, density in low.items() if name not in lifted}
+            if not low:
+                return densities
+            lifted |= low
+
+    def advice() -> str:
+        largest = largest_feasible_sparsity(shapes, spread, least_budget)
+        return f"The largest feasible sparsity here is {largest:.4f}; ask for that or less."
 
     try:
         densities = spread(sparsity)
     except InfeasibleSparsityError as error:
-        raise InfeasibleSparsityError(f"{error} {_advice(shapes, spread)}") from None
+        raise InfeasibleSparsityError(f"{error} {advice()}") from None
     for name, shape in shapes.items():
-        if weight_budget(shape, densities[name]) < shape[0]:
+        if weight_budget(shape, densities[name]) < least_budget(shape):
             fan_in = math.prod(shape[1:])
             raise InfeasibleSparsityError(
                 f"at sparsity {sparsity:g} ({distribution}) layer {name!r} {list(shape)} would "
                 f"have density {densities[name]:.3g}, less than one weight per neuron "
-                f"(1/{fan_in}). {_advice(shapes, spread)}"
+                f"(1/{fan_in}). {advice()}"
             )
     return densities
 
 
-def largest_feasible_sparsity(shapes: Shapes, spread: Callable[[float], Densities]) -> float:
-    """Largest sparsity, to four decimals, at which every neuron keeps at least one weight."""
+def _below(shapes: Shapes, densities: Densities, fan_in: int) -> Densities:
+    """Densities that lift layers with fewer weights per neuron to ``fan_in``."""
+    wanted = {name: min(fan_in, math.prod(shape[1:])) for name, shape in shapes.items()}
+    return {
+        name: wanted[name] / math.prod(shape[1:])
+        for name, shape in shapes.items()
+        if weight_budget(shape, densities[name]) // shape[0] < wanted[name]
+    }
+
+
+def largest_feasible_sparsity(
+    shapes: Shapes,
+    spread: Callable[[float], Densities],
+    least_budget: Callable[[tuple[int, ...]], int] = one_per_neuron,
+) -> float:
+    """Largest sparsity, to four decimals, at which every layer keeps its least budget."""
 
     def feasible(ten_thousandths: int) -> bool:
         try:
             densities = spread(ten_thousandths / 10_000)
+        except ForcedTooSparseError:
+            return True  # a higher sparsity than this one is what was asked of the layers
         except InfeasibleSparsityError:
             return False
-        return all(weight_budget(s, densities[name]) >= s[0] for name, s in shapes.items())
+        return all(weight_budget(s, densities[n]) >= least_budget(s) for n, s in shapes.items())
 
     low, high = 0, 10_000
     while high - low > 1:
@@ -142,17 +204,23 @@ def largest_feasible_sparsity(shapes: Shapes, spread: Callable[[float], Densitie
     return low / 10_000
 
 
-def _advice(shapes: Shapes, spread: Callable[[float], Densities]) -> str:
-    largest = largest_feasible_sparsity(shapes, spread)
-    return f"The largest feasible sparsity here is {largest:.4f}; ask for that or less."
-
-
-def _dense_layers_too_large(
-    shapes: Shapes, sparsity: float, dense: Collection[str]
+def _forced_too_large(
+    shapes: Shapes, sparsity: float, forced: Densities
 ) -> InfeasibleSparsityError:
-    total = sum(math.prod(shape) for shape in shapes.values())
-    held = sum(math.prod(shape) for name, shape in shapes.items() if name in dense)
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    held = sum(sizes[name] * density for name, density in forced.items() if name in sizes)
     return InfeasibleSparsityError(
-        f"sparsity {sparsity:g} leaves {(1 - sparsity) * total:.0f} of {total} weights, but the "
-        f"dense layers ({', '.join(dense)}) alone hold {held}."
+        f"sparsity {sparsity:g} leaves {(1 - sparsity) * sum(sizes.values()):.0f} of "
+        f"{sum(sizes.values())} weights, but the layers that are dense or have a given density "
+        f"({', '.join(forced)}) alone hold {held:.0f}."
+    )
+
+
+def _forced_too_small(shapes: Shapes, sparsity: float, forced: Densities) -> ForcedTooSparseError:
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    most = sum(size * forced.get(name, 1.0) for name, size in sizes.items())
+    return ForcedTooSparseError(
+        f"sparsity {sparsity:g} leaves {(1 - sparsity) * sum(sizes.values()):.0f} weights, but "
+        f"with the given densities ({', '.join(forced)}) there can be {most:.0f}: sparsity is at "
+        f"least {1 - most / sum(sizes.values()):.4f}."
     )

@@ -1,5 +1,7 @@
 """Averaging the dense gradients of the last steps before an update."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -17,16 +19,17 @@ class GradientWindow:
         self.skipped = 0
         self._pending: Tensor | None = None
 
-    def observe(self, grad: Tensor, mask: Tensor) -> None:
+    def observe(self, grad: Tensor, mask: Tensor, scale: float = 1.0) -> None:
         """Take in ``.grad`` right after a backward pass and before it is masked.
 
         With several backward passes a step, ``.grad`` holds the sum so far at active positions
-        but only the newest gradient elsewhere, because it was masked in between.
+        but only the newest gradient elsewhere, because it was masked in between. ``scale``: what
+        a gradient scaler has multiplied the loss by.
         """
         if self._pending is None:
-            self._pending = grad.clone()
+            self._pending = grad / scale if scale != 1 else grad.clone()
         else:
-            self._pending.masked_fill_(mask, 0).add_(grad)
+            self._pending.masked_fill_(mask, 0).add_(grad, alpha=1 / scale)
 
     def commit(self) -> None:
         """Add the pending gradient: the optimizer has made the step."""
@@ -36,8 +39,10 @@ class GradientWindow:
         if not torch.isfinite(pending.sum()):
             self.skipped += 1
             return
-        pending = pending.to(torch.promote_types(pending.dtype, torch.float32))
-        self.total = pending if self.total is None else self.total.add_(pending)
+        self._add(pending.to(torch.promote_types(pending.dtype, torch.float32)))
+
+    def _add(self, gradient: Tensor) -> None:
+        self.total = gradient if self.total is None else self.total.add_(gradient)
         self.count += 1
 
     def discard_pending(self) -> None:
@@ -47,6 +52,26 @@ class GradientWindow:
     def average(self) -> Tensor | None:
         """Mean dense gradient, or None when no step had a finite one."""
         return None if self.total is None else self.total / self.count
+
+    def average_over(self, reduce: Callable[[Tensor], None], processes: int) -> None:
+        """Replace sum and count by their means over all processes.
+
+        ``reduce`` sums a tensor over them, in place. Every process must call this, one with
+        nothing in its window too: ``reserve`` gives it a sum of zeros first.
+        """
+        count = torch.tensor(float(self.count), dtype=torch.float64, device=self.total.device)
+        reduce(self.total)
+        reduce(count)
+        self.total /= processes
+        self.count = float(count) / processes
+        if self.count == 0:
+            self.total = None
+
+    def reserve(self, like: Tensor) -> None:
+        """Make sure that there is a sum, of the shape and device of ``like``."""
+        if self.total is None:
+            dtype = torch.promote_types(like.dtype, torch.float32)
+            self.total = torch.zeros_like(like, dtype=dtype, requires_grad=False)
 
     def clear(self) -> None:
         """Forget everything, after an update."""
@@ -62,3 +87,19 @@ class GradientWindow:
         total = state["total"]
         self.total = None if total is None else total.to(device, copy=True)
         self.count, self.skipped, self._pending = state["count"], state["skipped"], None
+
+
+class GradientMomentum(GradientWindow):
+    """Average of the dense gradients of all steps, each weighing ``decay`` times the next."""
+
+    def __init__(self, decay: float) -> None:
+        super().__init__()
+        self.decay = decay
+
+    def _add(self, gradient: Tensor) -> None:
+        gradient = gradient.mul(1 - self.decay)
+        self.total = gradient if self.total is None else self.total.mul_(self.decay).add_(gradient)
+        self.count = 1
+
+    def clear(self) -> None:
+        """Keep everything: the average goes on through updates."""

@@ -1,7 +1,9 @@
 """Which parameters of a model can be sparse, and finding them by name."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping
+from fnmatch import fnmatchcase
 
+import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
@@ -12,6 +14,7 @@ from .names import near_matches
 # Weights of these types have the neurons in dimension 0. Transposed convolutions do not, and
 # embeddings have none, so both stay dense.
 SPARSE_TYPES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_IN_PROJECTIONS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -26,27 +29,35 @@ def unwrapped(model: nn.Module) -> nn.Module:
             return model
 
 
-def prunable_weights(model: nn.Module) -> dict[str, nn.Parameter]:
+def prunable_weights(model: nn.Module, *, in_proj: bool = False) -> dict[str, nn.Parameter]:
     """Weights of linear and convolution layers by qualified parameter name, in module order.
 
+    A weight that several layers share is listed once, under its first name. ``in_proj``: also
+    the input projections of MultiheadAttention, ``in_proj_weight`` of 3·E neurons (or
+    ``q_proj_weight`` and so on where keys and values have sizes of their own).
     Raises ValueError for a model without any, and for lazy or parametrized layers.
     """
     found: dict[str, nn.Parameter] = {}
     for module_name, module in model.named_modules():
-        if not isinstance(module, SPARSE_TYPES):
+        if isinstance(module, SPARSE_TYPES):
+            leaves = ("weight",)
+        elif in_proj and isinstance(module, nn.MultiheadAttention):
+            leaves = [n for n in _IN_PROJECTIONS if getattr(module, n, None) is not None]
+        else:
             continue
-        name = f"{module_name}.weight" if module_name else "weight"
-        weight = module._parameters.get("weight")
-        if weight is None:
-            raise ValueError(
-                f"layer {module_name!r} computes its weight (parametrization or weight norm); "
-                "remove that first, a mask needs the weight to be a parameter"
-            )
-        if isinstance(weight, UninitializedParameter):
-            raise ValueError(
-                f"layer {module_name!r} is lazy; run one batch through the model first"
-            )
-        found[name] = weight
+        for leaf in leaves:
+            weight = module._parameters.get(leaf)
+            if weight is None:
+                raise ValueError(
+                    f"layer {module_name!r} computes its weight (parametrization or weight norm); "
+                    "remove that first, a mask needs the weight to be a parameter"
+                )
+            if isinstance(weight, UninitializedParameter):
+                raise ValueError(
+                    f"layer {module_name!r} is lazy; run one batch through the model first"
+                )
+            if not any(weight is other for other in found.values()):
+                found[f"{module_name}.{leaf}" if module_name else leaf] = weight
     if not found:
         raise ValueError(
             "the model has no Linear, Conv1d, Conv2d or Conv3d layer, so nothing can be sparse"
@@ -54,25 +65,46 @@ def prunable_weights(model: nn.Module) -> dict[str, nn.Parameter]:
     return found
 
 
-def resolve_names(option: str, names: Iterable[str], known: Sequence[str]) -> frozenset[str]:
-    """Map layer or parameter names given as ``option`` to names in ``known``.
+def shared_names(model: nn.Module, weights: dict[str, nn.Parameter]) -> dict[str, str]:
+    """Every name under which the model holds a weight, to the name that ``weights`` lists."""
+    listed = {id(weight): name for name, weight in weights.items()}
+    return {
+        name: listed[id(parameter)]
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+        if id(parameter) in listed
+    }
 
-    "features.0" and "features.0.weight" both mean the parameter. Raises TypeError for a plain
-    string, which would otherwise be read letter by letter, and ValueError for an unknown name.
+
+def resolve_names(option: str, names: Iterable[str], known: Mapping[str, str]) -> frozenset[str]:
+    """Map layer or parameter names given as ``option`` to values of ``known``.
+
+    "features.0" and "features.0.weight" both mean the parameter; names with ``*`` or ``?`` are
+    patterns. Raises TypeError for a plain string, which would otherwise be read letter by letter,
+    and ValueError for an unknown name or a pattern that fits nothing.
     """
     if isinstance(names, str):
         raise TypeError(f"{option} must be a list of layer names; write [{names!r}]")
     resolved = set()
     for name in names:
-        parameter = name if name in known else f"{name}.weight"
-        if parameter not in known:
+        found = _matching(name, known)
+        if not found:
             layers = [k.removesuffix(".weight") for k in known]
             raise ValueError(
                 f"{option} names {name!r}, which is no linear or convolution layer of the model."
                 + near_matches(name, layers)
             )
-        resolved.add(parameter)
+        resolved |= found
     return frozenset(resolved)
+
+
+def _matching(name: str, known: Mapping[str, str]) -> set[str]:
+    if not any(sign in name for sign in "*?["):
+        return {known[n] for n in (name, f"{name}.weight") if n in known}
+    return {
+        listed
+        for alias, listed in known.items()
+        if fnmatchcase(alias, name) or fnmatchcase(alias.removesuffix(".weight"), name)
+    }
 
 
 def check_trainable(
@@ -91,6 +123,10 @@ def check_trainable(
             reason = "is frozen (requires_grad is False)"
         elif id(weight) not in optimized:
             reason = "is not among the optimizer's parameters"
+        elif hasattr(weight, "device_mesh"):
+            reason = "is sharded over processes (FSDP), and neurons must be whole"
+        elif weight.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+            reason = f"is of type {weight.dtype}"
         else:
             continue
         raise ValueError(f"{name!r} cannot be sparse: it {reason}. Name it in dense_layers.")

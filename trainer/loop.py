@@ -4,8 +4,9 @@ import math
 import os
 import time
 import warnings
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -15,10 +16,10 @@ from torch.nn.functional import cross_entropy
 
 from .checkpoint import Circumstances, Progress, load_checkpoint, save_checkpoint
 from .config_table import ConfigError
-from .data import Dataset, Split, epoch_order, load_dataset
+from .data import Dataset, DataSplit, describe, epoch_order, load_dataset
 from .metrics import MetricsWriter, read_metrics
 from .progress import TrainingDisplay
-from .recipe import TrainConfig, load_recipe
+from .recipe import TrainConfig, load_recipe, sparsifier_options
 from .run_folder import (
     METRICS,
     STATE,
@@ -30,8 +31,10 @@ from .run_folder import (
     write_config,
     write_weights,
 )
+from .seeds import derived_generator
 from .sparsifier import Sparsifier
 from .summary import LayerSummary, Summary
+from .training_step import DivergedError, TrainingStep
 
 _EVALUATION_BATCH = 1024
 
@@ -87,7 +90,7 @@ def train(
             if progress:
                 Console(stderr=True).print(f"run {folder} is already finished; nothing to do")
             return _result(folder, already_finished=True)
-        data = load_dataset(config.data.name, data_dir)
+        data = load_dataset(config.data, data_dir, config.augmentation)
         run = _Run(config, folder, data)
         if not resume:
             write_config(folder, config)
@@ -99,7 +102,7 @@ def train(
         try:
             with metrics, TrainingDisplay(progress, run.total_steps, folder.name) as display:
                 run.train(metrics, display)
-            write_weights(folder, run.model, run.sparsifier.masks)
+            write_weights(folder, run.step.evaluated, run.sparsifier.masks)
         except OSError as error:
             raise RunFolderError(
                 f"cannot write to {folder}: {error}. Its last checkpoint is kept: make room, then "
@@ -113,27 +116,38 @@ class _Run:
 
     def __init__(self, config: TrainConfig, folder: Path, data: Dataset) -> None:
         self.config, self.folder = config, folder
-        self.device = _device(config.training.device)
-        self.train_split = _to(data.train, self.device)
-        self.test_split = _to(data.test, self.device)
-        self.batches = math.ceil(len(data.train) / config.training.batch_size)
-        self.total_steps = self.batches * config.training.epochs
-        torch.manual_seed(config.training.seed)
-        self.model = build_model(config).to(self.device)
+        training = config.training
+        self.device = _device(training.device)
+        self.train_split, self.test_split = data.train.to(self.device), data.test.to(self.device)
+        rounded = math.floor if training.drop_last else math.ceil
+        self.batches = rounded(len(data.train) / training.batch_size)
+        if self.batches == 0:
+            raise ConfigError("drop_last leaves no batch: batch_size is larger than the data")
+        self.total_steps = self.batches * training.epochs
+        torch.manual_seed(training.seed)
+        try:
+            self.model = build_model(config).to(self.device)
+        except ValueError as error:
+            raise ConfigError(f"in [model]: {error}") from error
         self.optimizer = config.optimizer.build(self.model.parameters())
-        self.scheduler = config.lr_schedule.build(self.optimizer, self.total_steps)
-        options = {f.name: getattr(config.sparsifier, f.name) for f in fields(config.sparsifier)}
+        self.scheduler = config.lr_schedule.build(self.optimizer, self.total_steps, self.batches)
+        classes = describe(config.data)[1]
+        self.step = TrainingStep(
+            self.model, self.optimizer, self.scheduler, training, config.augmentation, classes
+        )
         try:
             self.sparsifier = Sparsifier(
                 self.model,
                 self.optimizer,
                 method=config.method,
                 total_steps=self.total_steps,
-                seed=config.training.seed,
-                **options,
+                seed=training.seed,
+                grad_scaler=self.step.scaler,
+                **sparsifier_options(config),
             )
         except ValueError as error:
             raise ConfigError(f"in [sparsifier]: {error}") from error
+        self.step.sparsifier = self.sparsifier
         self.progress = Progress()
         self.circumstances = Circumstances(
             data=data.fingerprint(),
@@ -164,17 +178,14 @@ class _Run:
 
     def train(self, metrics: MetricsWriter, display: TrainingDisplay) -> None:
         """Train from the current position to the end."""
-        training = self.config.training
+        every = self.config.training.checkpoint_every
         display.show(self.progress.step)
-        while self.progress.epoch < training.epochs:
+        while self.progress.epoch < self.config.training.epochs:
             started = time.perf_counter()
-            order = epoch_order(len(self.train_split), training.seed, self.progress.epoch)
-            for indices in order.split(training.batch_size)[self.progress.batch :]:
-                self._step(indices.to(self.device), metrics)
+            for parts in self._epoch():
+                self._step(parts, metrics)
                 display.show(self.progress.step, self.progress.loss_sum / self.progress.seen)
-                if training.checkpoint_every and (
-                    self.progress.step % training.checkpoint_every == 0
-                ):
+                if every and self.progress.step % every == 0:
                     now = time.perf_counter()
                     self.progress.seconds += now - started
                     started = now
@@ -183,37 +194,43 @@ class _Run:
             self._finish_epoch(metrics)
             self._checkpoint(metrics)
 
-    def _step(self, indices: Tensor, metrics: MetricsWriter) -> None:
+    def _epoch(self) -> Iterator[list[tuple[Tensor, Tensor]]]:
+        """Batches of the current epoch that are still to come, each in parts to accumulate."""
+        training, epoch = self.config.training, self.progress.epoch
+        order = epoch_order(len(self.train_split), training.seed, epoch)
+        batches = order.split(training.batch_size)[self.progress.batch : self.batches]
+        parts = [batch.split(math.ceil(len(batch) / training.accumulate)) for batch in batches]
+        seeds = [
+            (training.seed, epoch, self.progress.batch + number, part)
+            for number, pieces in enumerate(parts)
+            for part in range(len(pieces))
+        ]
+        flat = [piece for pieces in parts for piece in pieces]
+        loaded = self.train_split.batches(flat, seeds)
+        for pieces in parts:
+            yield [next(loaded) for _ in pieces]
+
+    def _step(self, parts: list[tuple[Tensor, Tensor]], metrics: MetricsWriter) -> None:
         at = self.progress
-        labels = self.train_split.labels[indices]
-        logits = self.model(self.train_split.inputs[indices])
-        loss = cross_entropy(logits, labels)
-        value, correct = loss.item(), int((logits.argmax(1) == labels).sum())
-        if not math.isfinite(value):
-            raise self._diverged(f"the loss is {value}")
-        loss.backward()
-        learning_rate = self.scheduler.get_last_lr()[0]
-        self.optimizer.step()
+        mix = derived_generator(self.config.training.seed, "mixing", at.step)
         try:
-            update = self.sparsifier.step()
-        except ValueError as error:
+            result = self.step(parts, int(torch.randint(2**31, (), generator=mix)))
+        except (DivergedError, ValueError) as error:
             raise self._diverged(str(error)) from error
-        self.scheduler.step()
-        self.optimizer.zero_grad()
         at.batch, at.step = at.batch + 1, at.step + 1
-        at.loss_sum += value * len(labels)
-        at.correct, at.seen = at.correct + correct, at.seen + len(labels)
+        at.loss_sum += result.loss * result.samples
+        at.correct, at.seen = at.correct + result.correct, at.seen + result.samples
         if at.step % self.config.training.log_every == 0:
             metrics.write(
                 "step",
                 step=at.step,
                 epoch=at.epoch + 1,
-                loss=value,
-                accuracy=correct / len(labels),
-                lr=learning_rate,
+                loss=result.loss,
+                accuracy=result.correct / result.samples,
+                lr=result.learning_rate,
             )
-        if update is not None:
-            metrics.write("update", **asdict(update), itop_rate=self.sparsifier.itop_rate)
+        if result.update is not None:
+            metrics.write("update", **asdict(result.update), itop_rate=self.sparsifier.itop_rate)
 
     def _diverged(self, reason: str) -> TrainingError:
         return TrainingError(
@@ -223,7 +240,7 @@ class _Run:
 
     def _finish_epoch(self, metrics: MetricsWriter) -> None:
         at, summary = self.progress, self.sparsifier.summary()
-        test_loss, test_accuracy = evaluate(self.model, self.test_split)
+        test_loss, test_accuracy = evaluate(self.step.evaluated, self.test_split)
         if not math.isfinite(test_loss):
             raise self._diverged(f"the test loss is {test_loss}")
         metrics.write(
@@ -247,22 +264,23 @@ class _Run:
         )
 
     def _parts(self) -> dict[str, object]:
-        return {
+        parts = {
             "model": self.model,
             "optimizer": self.optimizer,
             "scheduler": self.scheduler,
             "sparsifier": self.sparsifier,
         }
+        optional = {"scaler": self.step.scaler, "ema": self.step.ema}
+        return parts | {name: part for name, part in optional.items() if part is not None}
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, split: Split) -> tuple[float, float]:
+def evaluate(model: nn.Module, split: DataSplit) -> tuple[float, float]:
     """Mean cross-entropy and accuracy in [0, 1] over a split, in evaluation mode."""
     training = model.training
     model.eval()
     loss, correct = 0.0, 0
-    batches = (split.inputs.split(_EVALUATION_BATCH), split.labels.split(_EVALUATION_BATCH))
-    for inputs, labels in zip(*batches, strict=True):
+    for inputs, labels in split.batches(torch.arange(len(split)).split(_EVALUATION_BATCH)):
         logits = model(inputs)
         loss += cross_entropy(logits, labels, reduction="sum").item()
         correct += int((logits.argmax(1) == labels).sum())
@@ -275,10 +293,6 @@ def _device(name: str) -> torch.device:
     if name == "cuda" and not available:
         raise TrainingError("training.device is 'cuda', but torch finds no CUDA device")
     return torch.device("cuda" if available and name != "cpu" else "cpu")
-
-
-def _to(split: Split, device: torch.device) -> Split:
-    return Split(split.inputs.to(device), split.labels.to(device))
 
 
 def _result(folder: Path, *, already_finished: bool) -> TrainResult:

@@ -7,7 +7,7 @@ pick a class by ``name`` and take that class's fields. Unknown keys are errors.
 import dataclasses
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -16,36 +16,46 @@ from typing import Literal
 import tomli_w
 
 from .config_table import ConfigError, from_table, tagged_from_table, to_table
-from .data import DATASETS
-from .methods import METHODS, Dense, SRigL
-from .models import MLP, MODELS
+from .data import Augmentation, DataConfig, check_data_config
+from .methods import METHODS, SRSTE, Dense, SparseMethod
+from .models import MODELS, Model
 from .names import near_matches
-from .optimization import LR_SCHEDULES, OPTIMIZERS, SGD, Adam, AdamW, ConstantLR, CosineLR, RMSprop
-
-
-@dataclass(frozen=True)
-class DataConfig:
-    """[data]: a data set's name."""
-
-    name: str
-
-    def __post_init__(self) -> None:
-        if self.name not in DATASETS:
-            raise ValueError(f"unknown data set {self.name!r}." + near_matches(self.name, DATASETS))
+from .optimization import (
+    LR_SCHEDULES,
+    OPTIMIZERS,
+    SGD,
+    Adam,
+    AdamW,
+    ConstantLR,
+    CosineLR,
+    RMSprop,
+    StepLR,
+)
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """[training]: length, batches and bookkeeping.
+    """[training]: length, batches, precision and bookkeeping.
 
+    ``batch_size``: samples of an optimizer step, passed through the model in ``accumulate``
+    parts. ``label_smoothing``, ``clip_norm`` (L2 norm of all gradients; 0: none).
+    ``precision``: of the forward pass; "float16" scales the loss. ``compile``: torch.compile.
+    ``ema_decay``: of an average of the weights, which is then evaluated and written; 0: none.
     ``checkpoint_every``: optimizer steps between checkpoints; 0: only at the end of each epoch.
     ``log_every``: optimizer steps between records of the loss.
     """
 
     epochs: int
     batch_size: int = 128
+    accumulate: int = 1
+    drop_last: bool = False
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    label_smoothing: float = 0.0
+    clip_norm: float = 0.0
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    compile: bool = False
+    ema_decay: float = 0.0
     checkpoint_every: int = 0
     log_every: int = 20
 
@@ -53,12 +63,21 @@ class TrainingConfig:
         for name, least in (
             ("epochs", 1),
             ("batch_size", 1),
+            ("accumulate", 1),
             ("seed", 0),
+            ("clip_norm", 0),
             ("checkpoint_every", 0),
             ("log_every", 1),
         ):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        for name in ("label_smoothing", "ema_decay"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
+        if self.batch_size % self.accumulate:
+            raise ValueError(
+                f"accumulate ({self.accumulate}) must divide batch_size ({self.batch_size})"
+            )
 
 
 @dataclass(frozen=True)
@@ -66,9 +85,14 @@ class SparsifierConfig:
     """[sparsifier]: the arguments of ``Sparsifier`` of the same names."""
 
     distribution: Literal["erk", "uniform"] = "erk"
+    sparse_layers: tuple[str, ...] | None = None
     dense_layers: tuple[str, ...] = ()
     dense_in_budget: bool = True
+    densities: dict[str, float] = field(default_factory=dict)
+    min_fan_in: int | None = None
     no_ablation: tuple[str, ...] | None = None
+    in_proj: bool = False
+    weight_std: Literal["sqrt(2/k)", "2/k"] = "sqrt(2/k)"
     update_every: int = 100
     end_fraction: float = 0.75
     alpha: float = 0.3
@@ -80,16 +104,30 @@ class TrainConfig:
     """A whole training run."""
 
     data: DataConfig
-    model: MLP
+    model: Model
     training: TrainingConfig
     optimizer: SGD | Adam | AdamW | RMSprop
-    method: Dense | SRigL
-    lr_schedule: ConstantLR | CosineLR = field(default_factory=CosineLR)
+    method: Dense | SparseMethod | SRSTE
+    lr_schedule: ConstantLR | CosineLR | StepLR = field(default_factory=CosineLR)
     sparsifier: SparsifierConfig = field(default_factory=SparsifierConfig)
+    augmentation: Augmentation = field(default_factory=Augmentation)
 
     def __post_init__(self) -> None:
+        try:
+            check_data_config(self.data, self.augmentation)
+        except ValueError as error:
+            raise ConfigError(f"in [data] and [augmentation]: {error}") from error
         if isinstance(self.method, Dense) and self.sparsifier != SparsifierConfig():
             raise ConfigError("method 'dense' has no use for [sparsifier]; remove that table")
+        if not isinstance(self.method, Dense) and not self.method.updates:
+            self._refuse_schedule()
+
+    def _refuse_schedule(self) -> None:
+        for name in ("update_every", "end_fraction", "alpha", "gradient_window"):
+            if getattr(self.sparsifier, name) != getattr(SparsifierConfig(), name):
+                raise ConfigError(
+                    f"method {self.method.name!r} has no topology updates; remove sparsifier.{name}"
+                )
 
 
 _TAGGED = {
@@ -98,7 +136,12 @@ _TAGGED = {
     "lr_schedule": LR_SCHEDULES,
     "method": METHODS,
 }
-_PLAIN = {"data": DataConfig, "training": TrainingConfig, "sparsifier": SparsifierConfig}
+_PLAIN = {
+    "data": DataConfig,
+    "training": TrainingConfig,
+    "sparsifier": SparsifierConfig,
+    "augmentation": Augmentation,
+}
 
 
 def recipe_names() -> list[str]:
@@ -166,6 +209,13 @@ def config_to_tables(config: TrainConfig) -> dict[str, dict[str, object]]:
     return tables
 
 
+def sparsifier_options(config: TrainConfig) -> dict[str, object]:
+    """Arguments of ``Sparsifier`` that the configuration gives in [sparsifier]."""
+    return {
+        f.name: getattr(config.sparsifier, f.name) for f in dataclasses.fields(SparsifierConfig)
+    }
+
+
 def config_to_toml(config: TrainConfig) -> str:
     """Write the configuration as TOML text."""
     return tomli_w.dumps(config_to_tables(config))
@@ -184,3 +234,44 @@ def override(config: TrainConfig, assignments: Mapping[str, object]) -> TrainCon
             raise ConfigError(f"unknown key {key!r}." + near_matches(key, known))
         tables[table][name] = value
     return config_from_tables(tables)
+
+
+def extend(config: TrainConfig, factor: float) -> TrainConfig:
+    """Train ``factor`` times as long: epochs and the epochs of the learning-rate schedule.
+
+    The paper's extended training (×2, ×5). Raises ConfigError when the epochs would be no whole
+    number.
+    """
+    epochs = config.training.epochs * factor
+    if factor <= 0 or epochs != int(epochs):
+        raise ConfigError(
+            f"{config.training.epochs} epochs times {factor:g} is no whole number of epochs"
+        )
+    return dataclasses.replace(
+        config,
+        training=dataclasses.replace(config.training, epochs=int(epochs)),
+        lr_schedule=config.lr_schedule.stretched(factor),
+    )
+
+
+def adjusted(
+    recipe: str | os.PathLike[str], assignments: Iterable[str] = (), factor: float | None = None
+) -> TrainConfig:
+    """Load a recipe, change values ("training.epochs=5", values as in TOML), then extend it.
+
+    Raises ConfigError.
+    """
+    config, changes = load_recipe(recipe), {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        try:
+            changes[key] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(
+                f'{assignment!r} is not KEY=VALUE with a TOML value such as 5 or "text"'
+            ) from error
+        if not equals:
+            raise ConfigError(f"{assignment!r} is not KEY=VALUE")
+    if changes:
+        config = override(config, changes)
+    return config if factor is None else extend(config, factor)

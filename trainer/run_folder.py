@@ -9,19 +9,21 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from .atomic import atomic_path, remove_leftovers
 from .config_table import ConfigError
-from .data import dataset_info
+from .data import describe
+from .layer_choice import ChoiceOptions, LayerChoice, choose_layers
+from .methods import Dense
 from .metrics import read_metrics
-from .recipe import TrainConfig, config_to_toml, parse_config
+from .recipe import TrainConfig, config_to_toml, parse_config, sparsifier_options
+from .weights_file import FORMAT, FORMAT_VERSION, MASK_SUFFIX, save_weights
 
 CONFIG, METRICS, STATE, WEIGHTS = (
     "config.toml",
@@ -29,8 +31,6 @@ CONFIG, METRICS, STATE, WEIGHTS = (
     "training_state.pt",
     "weights.safetensors",
 )
-FORMAT, FORMAT_VERSION = "fanin.run", "1"
-_MASK = ".mask"
 _PROBE = "write-test.tmp"
 
 
@@ -56,8 +56,7 @@ class Run:
 
 def build_model(config: TrainConfig) -> nn.Module:
     """Untrained model of a configuration."""
-    info = dataset_info(config.data.name)
-    return config.model.build(info.input_shape, info.classes)
+    return config.model.build(*describe(config.data))
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
@@ -73,16 +72,13 @@ def load_run(path: str | os.PathLike[str]) -> Run:
             f"`fanin train --resume --out {folder}`"
         )
     tensors = _read_weights(folder / WEIGHTS)
-    masks = {
-        name.removesuffix(_MASK): tensor.bool()
-        for name, tensor in tensors.items()
-        if name.endswith(_MASK)
-    }
     model = build_model(config)
-    state = {name: tensor for name, tensor in tensors.items() if not name.endswith(_MASK)}
+    state = {name: tensor for name, tensor in tensors.items() if not name.endswith(MASK_SUFFIX)}
+    masks = _masks(folder / WEIGHTS, tensors)
     _check_tensors(folder / WEIGHTS, model, state, masks)
+    _check_complete(folder, config, model, masks)
     model.load_state_dict(state)
-    shape = (2, *dataset_info(config.data.name).input_shape)
+    shape = (2, *describe(config.data)[0])
     example = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     try:
         metrics = read_metrics(folder / METRICS)
@@ -153,10 +149,7 @@ def write_config(folder: Path, config: TrainConfig) -> None:
 
 def write_weights(folder: Path, model: nn.Module, masks: dict[str, Tensor]) -> None:
     """Write the final weights and masks; this makes the run a finished one."""
-    tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
-    tensors |= {f"{name}{_MASK}": m.to("cpu", torch.uint8) for name, m in masks.items()}
-    with atomic_path(folder / WEIGHTS) as temporary:
-        temporary.write_bytes(save(tensors, {"format": FORMAT, "format_version": FORMAT_VERSION}))
+    save_weights(folder / WEIGHTS, model, masks)
 
 
 def _check_resumable(folder: Path, config: TrainConfig) -> None:
@@ -196,6 +189,48 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
+def _masks(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    masks = {}
+    for name, tensor in tensors.items():
+        if not name.endswith(MASK_SUFFIX):
+            continue
+        if tensor.dtype != torch.uint8 or bool((tensor > 1).any()):
+            raise RunFolderError(
+                f"{path}: {name} must hold uint8 zeros and ones, found {tensor.dtype} up to "
+                f"{tensor.max().item()}"
+            )
+        masks[name.removesuffix(MASK_SUFFIX)] = tensor.bool()
+    return masks
+
+
+def _check_complete(
+    folder: Path, config: TrainConfig, model: nn.Module, masks: dict[str, Tensor]
+) -> None:
+    """Refuse a folder without the masks that its configuration leads to."""
+    expected = sparse_names(config, model)
+    if expected != set(masks):
+        missing, extra = sorted(expected - set(masks)), sorted(set(masks) - expected)
+        raise RunFolderError(
+            f"{folder / WEIGHTS} does not hold the masks of its {CONFIG}: "
+            f"missing {missing or 'none'}, unexpected {extra or 'none'}"
+        )
+
+
+def sparse_names(config: TrainConfig, model: nn.Module) -> set[str]:
+    """Parameters of ``model`` that a configuration makes sparse."""
+    if isinstance(config.method, Dense):
+        return set()
+    return set(layer_choice(config, model).sparse)
+
+
+def layer_choice(config: TrainConfig, model: nn.Module) -> LayerChoice:
+    """Layers and densities that a configuration, not of dense training, leads to."""
+    names = {f.name for f in fields(ChoiceOptions)}
+    options = {k: v for k, v in sparsifier_options(config).items() if k in names}
+    method = config.method
+    return choose_layers(model, None, method.sparsity, method.layout(), ChoiceOptions(**options))
+
+
 def _check_tensors(
     path: Path, model: nn.Module, state: dict[str, Tensor], masks: dict[str, Tensor]
 ) -> None:
@@ -208,6 +243,11 @@ def _check_tensors(
             raise RunFolderError(
                 f"{path}: {name} has shape {list(state[name].shape)}, the model of {CONFIG} "
                 f"{list(tensor.shape)}"
+            )
+        if state[name].dtype != tensor.dtype:
+            raise RunFolderError(
+                f"{path}: {name} is {state[name].dtype}, the model of {CONFIG} {tensor.dtype}; "
+                "a conversion would change its values"
             )
     for name, mask in masks.items():
         if name not in state or mask.shape != state[name].shape:

@@ -50,6 +50,11 @@ class UpdateSchedule:
         """Whether the topology changes after optimizer step ``step``."""
         return 0 < step < self.end_step and step % self.update_every == 0
 
+    def next_update(self, step: int) -> int | None:
+        """First update step after ``step``, or None."""
+        following = (step // self.update_every + 1) * self.update_every
+        return following if self.is_update_step(following) else None
+
     def in_gradient_window(self, step: int) -> bool:
         """Whether the dense gradient of optimizer step ``step`` enters the next update."""
         update = math.ceil(step / self.update_every) * self.update_every

@@ -3,25 +3,29 @@
 import math
 import warnings
 import weakref
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from .distributions import layer_densities, weight_budget
-from .gradient_window import GradientWindow
-from .initialization import sparse_init
-from .layers import check_trainable, prunable_weights, resolve_names, unwrapped
-from .methods import Dense, LayerInputs, Method
+from .distributions import weight_budget
+from .gradient_window import GradientMomentum, GradientWindow
+from .initialization import Deviation, initial_mask, sparse_init
+from .layer_choice import ChoiceOptions, LayerChoice, all_dense, choose_layers
+from .layers import unwrapped
+from .methods import SRSTE, Dense, LayerInputs, Moment, SparseMethod
 from .optimizer_state import reset_optimizer_state
+from .processes import Processes
 from .schedule import UpdateSchedule
 from .seeds import derived_generator
+from .sparse_layer import SparseLayer
+from .straight_through import hide_dense, mask_of_largest, show_dense
 from .summary import LayerSummary, Summary
-from .update import UpdateStats
+from .update import LayerUpdate, UpdateStats, updated_layer
 
 STATE_VERSION = 1
 _attached: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -37,45 +41,31 @@ class TopologyUpdate:
     skipped: tuple[str, ...]
 
 
-@dataclass
-class _SparseLayer:
-    name: str
-    weight: nn.Parameter
-    density: float
-    budget: int
-    may_ablate: bool
-    mask: Tensor
-    explored: Tensor
-    # The mask in the weight's type: multiplying by it costs a fifth of masked_fill_ (0.7 against
-    # 4 ms for 768×3072 on two cores), and this happens twice in every step.
-    keep: Tensor = field(init=False)
-    window: GradientWindow = field(default_factory=GradientWindow)
-
-    def __post_init__(self) -> None:
-        self.set_mask(self.mask)
-
-    def set_mask(self, mask: Tensor) -> None:
-        self.mask, self.keep = mask, mask.to(self.weight.dtype)
-        self.explored |= mask
-
-
 class Sparsifier:
     """Keeps a model sparse while it trains, and changes which weights exist.
 
     Call ``step()`` after each ``optimizer.step()`` and before ``zero_grad()``. Construction
-    draws the masks and, with ``initialize``, new weights of variance 2/fan-in for the sparse
-    layers: load checkpoints afterwards, and pass ``initialize=False`` to keep trained weights.
+    draws the masks and, with ``initialize``, new weights of deviation ``weight_std`` for the
+    sparse layers (k: a neuron's fan-in): load checkpoints afterwards, and pass
+    ``initialize=False`` to keep trained weights. ``first_mask``: "random" positions, or those of
+    the model's largest weights ("magnitude").
 
-    ``method``: ``SRigL(...)`` or ``Dense()``. ``total_steps``: optimizer steps of the whole
-    training. ``distribution``: "erk" or "uniform". ``dense_layers``: layers to leave dense, by
-    qualified name; ``dense_in_budget``: whether their weights count towards the sparsity.
-    ``no_ablation``: layers whose neurons are never removed; None protects the model's last
-    linear or convolution layer, a list (also an empty one) replaces that default. The other
-    parameters are those of ``UpdateSchedule``.
+    ``method``: ``SRigL(...)``, ``Dense()`` or another of ``fanin.trainer.METHODS``.
+    ``total_steps``: optimizer steps of the whole training.
+    ``distribution``: "erk" or "uniform". ``sparse_layers``: the only layers that may be sparse;
+    ``dense_layers``: layers to leave dense; ``dense_in_budget``: whether the weights of dense
+    layers count towards the sparsity. ``densities``: given densities by layer.
+    ``min_fan_in``: weights per neuron that no layer gets less than. ``in_proj``: also input
+    projections of MultiheadAttention. ``no_ablation``: layers whose neurons are never removed;
+    None protects the model's last layer, a list (also an empty one) replaces that default.
+    Layers are qualified names, or patterns with ``*``. ``grad_scaler``: the one in use, so that
+    gradients are averaged unscaled. ``process_group``: the data-parallel processes; None: all
+    of torch.distributed. ``state``: a ``state_dict()`` to continue from at once, for a model and
+    an optimizer that are restored already; nothing is drawn then. The other parameters are
+    those of ``UpdateSchedule``.
 
     Raises ValueError for names that the model does not have, weights that cannot be sparse,
-    schedules without an update, and (InfeasibleSparsityError) budgets that cannot be met;
-    NotImplementedError under torch.distributed with several processes.
+    schedules without an update, and (InfeasibleSparsityError) budgets that cannot be met.
     """
 
     def __init__(
@@ -83,61 +73,69 @@ class Sparsifier:
         model: nn.Module,
         optimizer: Optimizer,
         *,
-        method: Method | Dense,
+        method: SparseMethod | SRSTE | Dense,
         total_steps: int,
         distribution: str = "erk",
-        no_ablation: Iterable[str] | None = None,
+        sparse_layers: Iterable[str] | None = None,
         dense_layers: Iterable[str] = (),
         dense_in_budget: bool = True,
+        densities: Mapping[str, float] | None = None,
+        min_fan_in: int | None = None,
+        no_ablation: Iterable[str] | None = None,
+        in_proj: bool = False,
         update_every: int = 100,
         end_fraction: float = 0.75,
         alpha: float = 0.3,
         gradient_window: int = 1,
         seed: int = 0,
         initialize: bool = True,
+        weight_std: Deviation = "sqrt(2/k)",
+        first_mask: str = "random",
+        grad_scaler: GradScaler | None = None,
+        process_group: object | None = None,
+        state: dict[str, object] | None = None,
     ) -> None:
         if optimizer in _attached:
             raise ValueError("this optimizer already has a Sparsifier; call its detach() first")
-        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            raise NotImplementedError(
-                "training on several processes: each would see its own gradients and choose "
-                "another topology; train in one process"
+        _check_choice("weight_std", weight_std, ("sqrt(2/k)", "2/k"))
+        _check_choice("first_mask", first_mask, ("random", "magnitude"))
+        if first_mask == "magnitude" and initialize:
+            raise ValueError(
+                "first_mask='magnitude' goes by the model's weights, which initialize=True would "
+                "then draw anew; pass initialize=False"
             )
         model = unwrapped(model)
         self.method = method
-        self._optimizer, self._seed = optimizer, seed
-        self._step, self._stepped = 0, False
-        self._weights = prunable_weights(model)
-        names = list(self._weights)
-        dense = resolve_names("dense_layers", dense_layers, names)
-        unablated = resolve_names(
-            "no_ablation", names[-1:] if no_ablation is None else no_ablation, names
-        )
-        self._densities = dict.fromkeys(names, 1.0)
-        self._layers: dict[str, _SparseLayer] = {}
+        self._optimizer, self._seed, self._scaler = optimizer, seed, grad_scaler
+        self._processes = Processes.of(process_group)
+        self._step, self._stepped, self._in_step, self._synchronized = 0, False, False, True
         self._settings: dict[str, object] = {"method": method.name, **asdict(method)}
         self._schedule: UpdateSchedule | None = None
-        if not isinstance(method, Dense):
-            self._schedule = UpdateSchedule(
-                total_steps, update_every, end_fraction, alpha, gradient_window
-            )
-            self._settings |= asdict(self._schedule) | {
-                "seed": seed,
-                "no_ablation": sorted(unablated),
-            }
-            shapes = {name: tuple(weight.shape) for name, weight in self._weights.items()}
-            self._densities = layer_densities(
-                shapes, method.sparsity, distribution, dense=dense, dense_in_budget=dense_in_budget
-            )
-            sparse = [name for name in names if self._densities[name] < 1]
-            check_trainable(model, optimizer, self._weights, sparse)
-            for name in sparse:
-                self._layers[name] = self._new_layer(name, name not in unablated, initialize)
-        self._handles = [optimizer.register_step_post_hook(self._after_optimizer_step)]
-        self._handles += [
-            layer.weight.register_post_accumulate_grad_hook(partial(self._after_backward, layer))
-            for layer in self._layers.values()
-        ]
+        self._layers: dict[str, SparseLayer] = {}
+        options = ChoiceOptions(
+            distribution, sparse_layers, dense_layers, dense_in_budget, densities, min_fan_in,
+            no_ablation, in_proj,
+        )  # fmt: skip
+        if isinstance(method, Dense):
+            choice = all_dense(model, options)
+        else:
+            structure = method.layout()
+            choice = choose_layers(model, optimizer, method.sparsity, structure, options)
+            self._settings |= {"seed": seed, "no_ablation": sorted(choice.unablated)}
+            if method.updates:
+                self._schedule = UpdateSchedule(
+                    total_steps, update_every, end_fraction, alpha, gradient_window
+                )
+                self._settings |= asdict(self._schedule)
+            for name in choice.sparse:
+                layer = self._new_layer(name, choice, first_mask)
+                if state is None:
+                    self._fill_layer(layer, initialize, weight_std)
+                self._layers[name] = layer
+        self._weights, self._densities = choice.weights, choice.densities
+        if state is not None:
+            self.load_state_dict(state)
+        self._handles = self._hooks()
         _attached.add(optimizer)
 
     @property
@@ -175,7 +173,18 @@ class Sparsifier:
             layer.window.discard_pending()
         if not (stepped and self._schedule and self._schedule.is_update_step(self._step)):
             return None
-        return self._update_topology(self._schedule.drop_fraction(self._step))
+        return self._update_topology()
+
+    def synchronize(self) -> None:
+        """Average over the processes what each has seen of the gradients, before ``state_dict()``.
+
+        All processes must call it. Does nothing with one process or an empty window.
+        """
+        if self._processes.count == 1 or self._synchronized:
+            return
+        for layer in self._layers.values():
+            layer.window.discard_pending()
+        self._average_windows()
 
     def mask_(self, other: nn.Module) -> None:
         """Zero the masked weights of a copy of the model, such as an average of its weights.
@@ -203,22 +212,21 @@ class Sparsifier:
     def state_dict(self) -> dict[str, object]:
         """Everything that a resumed training needs besides model and optimizer.
 
-        Copies, on the masks' devices; loadable with ``torch.load(weights_only=True)``.
+        Copies, on the masks' devices; loadable with ``torch.load(weights_only=True)``. With
+        several processes, one process's state stands for all: call ``synchronize()`` on all of
+        them first. Raises RuntimeError when that was left out and gradients would be lost.
         """
+        if self._processes.count > 1 and not self._synchronized:
+            raise RuntimeError(
+                "each process holds gradients of its own; call sparsifier.synchronize() on all "
+                "processes before state_dict()"
+            )
         return {
             "format_version": STATE_VERSION,
             "settings": dict(self._settings),
             "step": self._step,
             "update_pending": self._stepped,
-            "layers": {
-                name: {
-                    "budget": layer.budget,
-                    "mask": layer.mask.clone(),
-                    "explored": layer.explored.clone(),
-                    "window": layer.window.state_dict(),
-                }
-                for name, layer in self._layers.items()
-            },
+            "layers": {name: layer.state_dict() for name, layer in self._layers.items()},
         }
 
     def load_state_dict(self, state: dict[str, object]) -> None:
@@ -230,68 +238,122 @@ class Sparsifier:
         self._check_state(state)
         self._step, self._stepped = state["step"], state["update_pending"]
         for name, layer in self._layers.items():
-            saved, device = state["layers"][name], layer.weight.device
-            layer.explored = saved["explored"].to(device, copy=True)
-            layer.set_mask(saved["mask"].to(device, copy=True))
-            layer.window.load_state_dict(saved["window"], device)
-            with torch.no_grad():
-                layer.weight.masked_fill_(~layer.mask, 0)
+            layer.load_state_dict(state["layers"][name])
 
-    def _new_layer(self, name: str, may_ablate: bool, initialize: bool) -> _SparseLayer:
-        weight, density = self._weights[name], self._densities[name]
-        budget = weight_budget(tuple(weight.shape), density)
-        mask = self.method.initial_mask(
-            tuple(weight.shape), budget, derived_generator(self._seed, name, "mask")
-        ).to(weight.device)
-        layer = _SparseLayer(name, weight, density, budget, may_ablate, mask, mask.clone())
-        with torch.no_grad():
-            if initialize:
-                weight.copy_(sparse_init(mask, derived_generator(self._seed, name, "weight")))
-            weight.masked_fill_(~mask, 0)
-        reset_optimizer_state(self._optimizer, weight, ~mask)
-        return layer
+    def _new_layer(self, name: str, choice: LayerChoice, first_mask: str) -> SparseLayer:
+        weight, density = choice.weights[name], choice.densities[name]
+        structure, shape = self.method.layout(), tuple(weight.shape)
+        budget = weight_budget(shape, density)
+        if first_mask == "magnitude":
+            mask = mask_of_largest(weight, structure, budget)
+        else:
+            generator = derived_generator(self._seed, name, "mask")
+            mask = initial_mask(shape, budget, generator, structure).to(weight.device)
+        self._processes.from_first_(mask)
+        decay = self.method.gradient_momentum
+        window = GradientWindow() if decay is None else GradientMomentum(decay)
+        dense = torch.empty_like(weight.detach()) if self.method.dense_to_sparse else None
+        return SparseLayer(
+            name, weight, density, budget, name not in choice.unablated, mask, window, dense
+        )
 
-    def _after_backward(self, layer: _SparseLayer, weight: nn.Parameter) -> None:
-        if self._schedule.in_gradient_window(self._step + 1):
-            layer.window.observe(weight.grad, layer.mask)
-        weight.grad.mul_(layer.keep)
+    @torch.no_grad()
+    def _fill_layer(self, layer: SparseLayer, initialize: bool, weight_std: Deviation) -> None:
+        weight, generator = layer.weight, derived_generator(self._seed, layer.name, "weight")
+        if initialize:
+            dense = self.method.dense_to_sparse
+            mask = torch.ones_like(layer.mask) if dense else layer.mask
+            weight.copy_(sparse_init(mask, generator, weight_std))
+        self._processes.from_first_(weight)
+        if self.method.dense_to_sparse:
+            hide_dense(layer, self.method.layout())
+            return
+        layer.mask_weight()
+        reset_optimizer_state(self._optimizer, weight, ~layer.mask)
+
+    def _hooks(self) -> list[torch.utils.hooks.RemovableHandle]:
+        handles = [
+            self._optimizer.register_step_pre_hook(self._before_optimizer_step),
+            self._optimizer.register_step_post_hook(self._after_optimizer_step),
+        ]
+        return handles + [
+            layer.weight.register_post_accumulate_grad_hook(partial(self._after_backward, layer))
+            for layer in self._layers.values()
+        ]
+
+    def _after_backward(self, layer: SparseLayer, weight: nn.Parameter) -> None:
+        if layer.dense is not None:
+            if self._in_step:
+                raise RuntimeError(
+                    "SR-STE holds the dense weights during optimizer.step(), so a closure would "
+                    "see those; call backward() before step() instead"
+                )
+            return
+        if self._observes():
+            scale = 1.0 if self._scaler is None else self._scaler.get_scale()
+            layer.window.observe(weight.grad, layer.mask, scale)
+        layer.mask_gradient()
+
+    def _observes(self) -> bool:
+        """Whether gradients of the step that is being computed count for growth."""
+        if self._schedule is None or not self.method.uses_gradient:
+            return False
+        if self.method.gradient_momentum is not None:
+            return True
+        return self._schedule.in_gradient_window(self._step + 1)
+
+    def _before_optimizer_step(self, *_: object) -> None:
+        self._in_step = True
+        for layer in self._layers.values():
+            if layer.dense is not None:
+                show_dense(layer, self._optimizer, self.method.decay)
 
     @torch.no_grad()
     def _after_optimizer_step(self, *_: object) -> None:
+        self._in_step = False
+        for layer in self._layers.values():
+            if layer.dense is not None:
+                hide_dense(layer, self.method.layout())
+            else:
+                layer.mask_weight()
+        # A gradient scaler calls the step of a fused optimizer even when it found an overflow,
+        # which the optimizer then leaves undone.
+        overflow = getattr(self._optimizer, "found_inf", None)
+        if overflow is not None and overflow.item() > 0:
+            return
         if self._stepped and self._schedule and self._schedule.is_update_step(self._step):
             raise RuntimeError(
                 f"the topology update of step {self._step} was missed: call sparsifier.step() "
                 "after every optimizer.step()"
             )
+        self._synchronized = self._synchronized and not self._observes()
         self._step, self._stepped = self._step + 1, True
         for layer in self._layers.values():
-            layer.weight.mul_(layer.keep)
             layer.window.commit()
 
     @torch.no_grad()
-    def _update_topology(self, drop_fraction: float) -> TopologyUpdate:
-        stats, skipped = {}, []
-        for name, layer in self._layers.items():
-            gradient = layer.window.average()
-            layer.window.clear()
-            if gradient is None:
-                skipped.append(name)
-                continue
-            inputs = LayerInputs(
-                weight=layer.weight,
-                mask=layer.mask,
-                gradient=gradient,
-                budget=layer.budget,
-                drop_fraction=drop_fraction,
-                may_ablate=layer.may_ablate,
-            )
-            result = self.method.update(inputs)
-            layer.weight.copy_(result.weight)
-            layer.set_mask(result.mask)
-            reset_optimizer_state(self._optimizer, layer.weight, ~result.mask | result.grown)
-            if layer.weight.grad is not None:
-                layer.weight.grad.masked_fill_(~result.mask, 0)
+    def _update_topology(self) -> TopologyUpdate:
+        fraction = self._schedule.drop_fraction(self._step)
+        following = self._schedule.next_update(self._step)
+        moment = Moment(fraction, self._schedule.drop_fraction(following) if following else 0.0)
+        self._average_windows()
+        inputs = {name: self._inputs(layer) for name, layer in self._layers.items()}
+        skipped = [
+            name
+            for name, layer in inputs.items()
+            if self.method.uses_gradient and layer.gradient is None
+        ]
+        inputs = {name: layer for name, layer in inputs.items() if name not in skipped}
+        stats = {}
+        plan = self.method.plan(inputs, moment) if inputs else {}
+        for name, change in plan.items():
+            result = self._agreed(self._layers[name], self.method.update(inputs[name], change))
+            if self.method.redistributes:
+                self._layers[name].budget = change.budget
+            self._apply(self._layers[name], result)
             stats[name] = result.stats
+        for layer in self._layers.values():
+            layer.window.clear()
         if skipped:
             warnings.warn(
                 f"step {self._step}: no finite gradient in the window for {', '.join(skipped)}; "
@@ -299,7 +361,39 @@ class Sparsifier:
                 RuntimeWarning,
                 stacklevel=3,
             )
-        return TopologyUpdate(self._step, drop_fraction, stats, tuple(skipped))
+        return TopologyUpdate(self._step, fraction, stats, tuple(skipped))
+
+    def _inputs(self, layer: SparseLayer) -> LayerInputs:
+        def random() -> Tensor:
+            generator = derived_generator(self._seed, layer.name, "growth", self._step)
+            return torch.rand(layer.mask.shape, generator=generator).to(layer.weight.device)
+
+        gradient = layer.window.average() if self.method.uses_gradient else None
+        return LayerInputs(
+            layer.weight, layer.mask, gradient, layer.budget, layer.may_ablate, random
+        )
+
+    def _average_windows(self) -> None:
+        self._synchronized = True
+        if self._processes.count == 1 or not self.method.uses_gradient:
+            return
+        for layer in self._layers.values():
+            layer.window.reserve(layer.weight)
+            layer.window.average_over(self._processes.sum_, self._processes.count)
+
+    def _agreed(self, layer: SparseLayer, result: LayerUpdate) -> LayerUpdate:
+        """Take the first process's mask, should rounding have made another one here."""
+        if self._processes.count == 1:
+            return result
+        mask = result.mask.contiguous()
+        self._processes.from_first_(mask)
+        return updated_layer(layer.weight, layer.mask, mask)
+
+    def _apply(self, layer: SparseLayer, result: LayerUpdate) -> None:
+        layer.weight.copy_(result.weight)
+        layer.set_mask(result.mask)
+        reset_optimizer_state(self._optimizer, layer.weight, ~result.mask | result.grown)
+        layer.mask_gradient()
 
     def _summarize(self, name: str) -> LayerSummary:
         shape, layer = tuple(self._weights[name].shape), self._layers.get(name)
@@ -307,8 +401,12 @@ class Sparsifier:
             return LayerSummary(name, shape, 1.0, 1.0, shape[0], math.prod(shape[1:]), False)
         counts = layer.mask.flatten(1).sum(1)
         density = int(counts.sum()) / layer.mask.numel()
-        active, fan_in = int((counts > 0).sum()), int(counts.max())
-        return LayerSummary(name, shape, layer.density, density, active, fan_in, True)
+        held = counts[counts > 0]
+        least, most = (int(held.min()), int(held.max())) if len(held) else (0, 0)
+        return LayerSummary(
+            name, shape, layer.density, density, len(held), most, True,
+            None if least == most else least,
+        )  # fmt: skip
 
     def _check_state(self, state: dict[str, object]) -> None:
         if state.get("format_version") != STATE_VERSION:
@@ -326,11 +424,20 @@ class Sparsifier:
         layers = state["layers"]
         for name in sorted(layers.keys() | self._layers.keys()):
             here = self._layers.get(name)
-            expected = None if here is None else (here.budget, tuple(here.mask.shape))
             there = layers.get(name)
-            found = None if there is None else (there["budget"], tuple(there["mask"].shape))
+            expected = None if here is None else self._signature(here.budget, here.mask)
+            found = None if there is None else self._signature(there["budget"], there["mask"])
             if expected != found:
                 raise ValueError(
                     f"sparsifier state does not fit the model at {name!r}: (budget, shape) is "
                     f"{found} in the state and {expected} here (None: not sparse)"
                 )
+
+    def _signature(self, budget: int, mask: Tensor) -> tuple[int | None, tuple[int, ...]]:
+        moves = getattr(self.method, "redistributes", False)
+        return (None if moves else budget, tuple(mask.shape))
+
+
+def _check_choice(option: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{option} must be one of {', '.join(allowed)}, got {value!r}")

@@ -11,7 +11,8 @@ class LayerSummary:
 
     ``asked_density`` comes from the distribution, ``density`` is what the mask holds (fan-in is
     a whole number, so it is slightly below). ``active`` of ``shape[0]`` neurons have weights,
-    ``fan_in`` each. ``sparse``: whether the layer has a mask.
+    at most ``fan_in`` and at least ``least_fan_in`` each; None: all have ``fan_in``. ``sparse``:
+    whether the layer has a mask.
     """
 
     name: str
@@ -21,6 +22,7 @@ class LayerSummary:
     active: int
     fan_in: int
     sparse: bool
+    least_fan_in: int | None = None
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Summary:
                 f"{row.asked_density:.4f}",
                 f"{row.density:.4f}",
                 f"{row.active}/{row.shape[0]}",
-                str(row.fan_in),
+                str(row.fan_in) if row.least_fan_in is None else f"{row.least_fan_in}–{row.fan_in}",
             )
             for row in self.rows
         ]

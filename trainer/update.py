@@ -23,6 +23,8 @@ class LayerRule:
     the un-ablated fan-in floor(B/n) that must be salient for a neuron to stay (at least one
     weight); from 1 on, the number itself; 0 switches ablation off. ``reversible``: whether an
     ablated neuron may return. ``salient_growth``: positions whose gradients can be salient.
+    ``salience``: "practical" counts the (active − K) largest weights as salient, K being the
+    number dropped; "literal" the K largest, as the paper's text has it.
     """
 
     budget: int
@@ -30,11 +32,15 @@ class LayerRule:
     gamma_sal: float
     reversible: bool = True
     salient_growth: Literal["all", "inactive"] = "all"
+    salience: Literal["practical", "literal"] = "practical"
 
 
 @dataclass(frozen=True)
 class UpdateStats:
-    """What an update did: weights dropped and grown, neurons active, ablated and revived."""
+    """What an update did: weights dropped and grown, neurons active, ablated and revived.
+
+    ``fan_in`` is the largest of any neuron; under constant fan-in all active neurons have it.
+    """
 
     fan_in: int
     active: int
@@ -75,7 +81,7 @@ def constant_fan_in_update(
     All tensors have the weight's shape. Every remaining neuron ends with the same fan-in
     floor(B / remaining neurons). A weight dropped and grown in one update keeps its value.
     """
-    _check(weight, mask, drop_score, grow_score)
+    check_layer(weight, mask, drop_score, grow_score)
     was_active = mask.flatten(1)
     drop, grow = drop_score.detach().flatten(1), grow_score.detach().flatten(1)
     dense_fan_in = was_active.shape[1]
@@ -100,24 +106,27 @@ def constant_fan_in_update(
         kept = top_k_per_row(drop, kept_counts.clamp(max=fan_in), kept)
         kept_counts = row_counts(kept)
     missing = (fan_in - kept_counts) * survivors
-    new_mask = kept | top_k_per_row(grow, missing, ~kept)
+    return updated_layer(weight, mask, kept | top_k_per_row(grow, missing, ~kept))
 
-    grown = new_mask & ~was_active
-    held_neurons = was_active.any(1)
+
+def updated_layer(weight: Tensor, mask: Tensor, new_mask: Tensor) -> LayerUpdate:
+    """Weight and statistics that follow from a change of mask.
+
+    ``mask`` and ``new_mask``: bool, of the weight's number of elements, neurons first.
+    """
+    before, after = mask.view(weight.shape), new_mask.view(weight.shape)
+    grown = after & ~before
+    held, counts = before.flatten(1).any(1), row_counts(after.flatten(1))
     stats = UpdateStats(
-        fan_in=fan_in,
-        active=active,
-        dropped=int((was_active & ~new_mask).count_nonzero()),
+        fan_in=int(counts.max()),
+        active=int((counts > 0).sum()),
+        dropped=int((before & ~after).count_nonzero()),
         grown=int(grown.count_nonzero()),
-        ablated=int((held_neurons & ~survivors).sum()),
-        revived=int((survivors & ~held_neurons).sum()),
+        ablated=int((held & (counts == 0)).sum()),
+        revived=int((~held & (counts > 0)).sum()),
     )
-    new_mask, grown = new_mask.view(weight.shape), grown.view(weight.shape)
     return LayerUpdate(
-        mask=new_mask,
-        weight=weight.detach().masked_fill(~new_mask | grown, 0),
-        grown=grown,
-        stats=stats,
+        mask=after, weight=weight.detach().masked_fill(~after | grown, 0), grown=grown, stats=stats
     )
 
 
@@ -143,7 +152,8 @@ def _surviving_neurons(
     neurons, dense_fan_in = was_active.shape
     if rule.gamma_sal == 0:
         return was_active.new_ones(neurons)
-    salient = top_k(drop, keep_count, was_active)
+    literal = rule.salience == "literal"
+    salient = top_k(drop, drop_count if literal else keep_count, was_active)
     if rule.salient_growth == "all":
         salient |= top_k(grow, drop_count)
     else:
@@ -163,7 +173,8 @@ def _surviving_neurons(
     return survivors
 
 
-def _check(weight: Tensor, mask: Tensor, drop_score: Tensor, grow_score: Tensor) -> None:
+def check_layer(weight: Tensor, mask: Tensor, drop_score: Tensor, grow_score: Tensor) -> None:
+    """Raise ValueError for shapes that differ, a mask that is not bool, or scores not finite."""
     if weight.dim() < 2 or 0 in weight.shape:
         raise ValueError(f"weight must be [neurons, ...] and not empty, got {list(weight.shape)}")
     for name, tensor in (("mask", mask), ("drop_score", drop_score), ("grow_score", grow_score)):

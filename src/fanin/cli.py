@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from .deploy.bench import KernelsResult, Result
     from .deploy.bench.trained_layer import TrainedLayer
+    from .trainer.analysis import Analysis
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -23,6 +24,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Train with constant fan-in sparsity, export to ONNX, run it faster than dense.",
 )
+analyze = typer.Typer(no_args_is_help=True, help="Tables and figures of runs, sweeps, the paper.")
+app.add_typer(analyze, name="analyze")
 bench = typer.Typer(no_args_is_help=True, help="Measure against dense, interleaved in one run.")
 app.add_typer(bench, name="bench")
 
@@ -100,21 +103,118 @@ def train(
     data_dir: Annotated[Path | None, typer.Option(help="Folder that holds the data set.")] = None,
     progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
     recipes: Annotated[bool, typer.Option("--recipes", help="List the shipped recipes.")] = False,
+    sparsity: Annotated[
+        float | None, typer.Option(help="Instead of the recipe's method.sparsity.")
+    ] = None,
+    epochs_factor: Annotated[
+        float | None, typer.Option(help="Train so many times as long, schedule included.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Another value of the recipe: TABLE.KEY=VALUE, as in TOML."),
+    ] = None,
 ) -> None:
     """Train a recipe into a run folder."""
     _requires("train", "torch", "torchvision", "safetensors")
     from .trainer import ConfigError, DataError, RunFolderError, TrainingError, recipe_names
     from .trainer import train as run_training
+    from .trainer.recipe import adjusted
 
     if recipes:
         typer.echo("\n".join(recipe_names()))
         return
     if out is None or (recipe is None and not resume):
         raise typer.BadParameter("give a recipe and --out RUN (or --resume --out RUN)")
+    changes = list(set_ or []) + ([] if sparsity is None else [f"method.sparsity={sparsity}"])
+    if recipe is None and (changes or epochs_factor):
+        raise typer.BadParameter("a resumed run keeps its configuration; give the recipe, too")
     with _readable(ConfigError, DataError, RunFolderError, TrainingError, OSError):
-        result = run_training(recipe, out, resume=resume, data_dir=data_dir, progress=progress)
+        config = None if recipe is None else adjusted(recipe, changes, epochs_factor)
+        result = run_training(config, out, resume=resume, data_dir=data_dir, progress=progress)
     typer.echo(result.summary)
     typer.echo(f"test accuracy {result.test_accuracy:.2%} after {result.steps} steps; run: {out}")
+
+
+@app.command()
+def sweep(
+    sweep_file: Annotated[
+        str | None, typer.Argument(help="A TOML sweep, or the name of a shipped one.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the runs.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder that holds the data set.")] = None,
+    ray: Annotated[bool, typer.Option("--ray", help="Run as tasks of Ray Tune.")] = False,
+    sweeps: Annotated[bool, typer.Option("--sweeps", help="List the shipped sweeps.")] = False,
+) -> None:
+    """Train every combination of a grid; finished runs are kept, interrupted ones go on."""
+    _requires("train", "torch", "torchvision", "safetensors")
+    if ray:
+        _requires("ray", "ray")
+    from .trainer import ConfigError, DataError, RunFolderError
+    from .trainer.analysis import analyse_sweep
+    from .trainer.sweep import run_sweep
+    from .trainer.sweep_config import sweep_names
+
+    if sweeps:
+        typer.echo("\n".join(sweep_names()))
+        return
+    if out is None or sweep_file is None:
+        raise typer.BadParameter("give a sweep and --out FOLDER")
+
+    def say(run: object, number: int, total: int) -> None:
+        _say(run.name, number / total)
+
+    with _readable(ConfigError, DataError, RunFolderError, OSError):
+        records = run_sweep(sweep_file, out, data_dir=data_dir, ray=ray, on_run=say)
+    typer.echo(analyse_sweep(records)[0].to_markdown())
+    failed = [record for record in records if record.error]
+    for record in failed:
+        typer.secho(f"{record.name}: {record.error}", fg=typer.colors.RED, err=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+@analyze.command("run")
+def analyze_run(
+    run: Annotated[Path, typer.Argument(help="Finished run folder.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for tables and figures.")],
+) -> None:
+    """Neurons, fan-ins, thresholds, exploration and operations of a run."""
+    _requires("train", "torch", "torchvision", "safetensors")
+    _requires("bench", "matplotlib")
+    from .trainer import RunFolderError, load_run
+    from .trainer.analysis import analyse_run
+
+    with _readable(RunFolderError, OSError, ValueError):
+        _save_analyses(analyse_run(load_run(run)), out)
+
+
+@analyze.command("sweep")
+def analyze_sweep(
+    folder: Annotated[Path, typer.Argument(help="Folder of a sweep, finished or not.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for tables and figures.")],
+) -> None:
+    """Accuracy against sparsity and against the salient share."""
+    _requires("train", "torch", "safetensors")
+    _requires("bench", "matplotlib")
+    from .trainer.analysis import analyse_sweep
+    from .trainer.sweep import read_records
+
+    with _readable(OSError, ValueError):
+        _save_analyses(analyse_sweep(read_records(folder)), out)
+
+
+@analyze.command("paper")
+def analyze_paper(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for tables and figures.")],
+    draws: Annotated[int, typer.Option(help="Draws of the variance simulation.")] = 20_000,
+) -> None:
+    """Variance, operations of ResNet-50, and the published tables."""
+    _requires("train", "torch", "torchvision")
+    _requires("bench", "matplotlib")
+    from .trainer.analysis import analyse_paper
+
+    with _readable(OSError, ValueError):
+        _save_analyses(analyse_paper(draws), out)
 
 
 @app.command()
@@ -390,6 +490,12 @@ def _masks(text: str, layer: str | None) -> tuple[tuple[str, ...], TrainedLayer 
 
 def _say(title: str, done: float) -> None:
     typer.secho(f"[{done:4.0%}] {title}", dim=True, err=True)
+
+
+def _save_analyses(analyses: list[Analysis], folder: Path) -> None:
+    for analysis in analyses:
+        typer.echo(analysis.to_markdown())
+        typer.echo("Wrote " + ", ".join(str(path) for path in analysis.save(folder)) + "\n")
 
 
 def _save(result: Result, folder: Path) -> None:

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from fanin.trainer import DataError, data
-from fanin.trainer.data import epoch_order, fashion_mnist_folder, load_dataset
+from fanin.trainer import DataError
+from fanin.trainer.data import epoch_order, fashion_mnist_folder, load_dataset, mnist
 
 
 def idx_bytes(array):
@@ -77,19 +77,19 @@ def test_a_failed_download_is_the_same_clear_error(tmp_path, monkeypatch):
         raise RuntimeError("no network")
 
     monkeypatch.setattr(torchvision.datasets, "FashionMNIST", fail)
-    monkeypatch.setattr(data, "DEBIAN_FASHION_MNIST", tmp_path / "nowhere")
+    monkeypatch.setattr(mnist, "DEBIAN_FASHION_MNIST", tmp_path / "nowhere")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(DataError, match=r"download failed \(no network\).*apt-get install"):
         load_dataset("fashion-mnist")
 
 
 def test_the_debian_folder_is_used_when_present(folder, monkeypatch):
-    monkeypatch.setattr(data, "DEBIAN_FASHION_MNIST", folder)
+    monkeypatch.setattr(mnist, "DEBIAN_FASHION_MNIST", folder)
     assert len(load_dataset("fashion-mnist").train) == 20
 
 
 def test_a_given_folder_is_never_replaced_by_another_source(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(data, "DEBIAN_FASHION_MNIST", folder)
+    monkeypatch.setattr(mnist, "DEBIAN_FASHION_MNIST", folder)
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"not found in .*empty"):
         load_dataset("fashion-mnist", tmp_path / "empty")

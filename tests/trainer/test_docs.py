@@ -4,9 +4,10 @@ import dataclasses
 import re
 from pathlib import Path
 
-from fanin.trainer import Dense, SRigL
+from fanin.trainer import METHODS, Dense, SRigL
+from fanin.trainer.data import Augmentation, DataConfig
 from fanin.trainer.models import MODELS
-from fanin.trainer.optimization import OPTIMIZERS
+from fanin.trainer.optimization import OPTIMIZERS, StepLR
 from fanin.trainer.recipe import SparsifierConfig, TrainingConfig
 
 TEXT = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
@@ -37,14 +38,19 @@ def test_recipe_reference_lists_every_key_with_its_default():
         ("training", TrainingConfig),
         ("sparsifier", SparsifierConfig),
         ("method", SRigL),
-        ("model", MODELS["mlp"]),
+        ("data", DataConfig),
+        ("augmentation", Augmentation),
+        ("lr_schedule", StepLR),
+        *(("model", model) for model in MODELS.values()),
     ):
         for field in dataclasses.fields(cls):
             documented = rows[table, field.name]
-            if field.default is dataclasses.MISSING:
+            if field.default is field.default_factory is dataclasses.MISSING:
                 assert documented == ""
             elif field.default is None:
-                assert documented == "the last layer"
+                assert documented in ("the last layer", "none", "all")
+            elif field.default_factory is not dataclasses.MISSING:
+                assert documented == str(field.default_factory())
             else:
                 plain = list(field.default) if isinstance(field.default, tuple) else field.default
                 assert documented == str(plain).replace("True", "true").replace("False", "false")
@@ -56,3 +62,7 @@ def test_every_optimizer_and_its_options_are_listed():
         assert f"`{name}`" in row
         assert all(f"`{field.name}`" in row for field in dataclasses.fields(cls))
     assert Dense.name in TEXT
+
+
+def test_every_method_is_listed():
+    assert all(f"| `{name}` | `{method.__name__}`" in TEXT for name, method in METHODS.items())

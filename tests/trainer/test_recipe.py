@@ -2,10 +2,18 @@ import dataclasses
 import tomllib
 
 import pytest
+import torch
 
-from fanin.trainer import ConfigError, Dense, SRigL, load_recipe, recipe_names
-from fanin.trainer.optimization import AdamW
-from fanin.trainer.recipe import config_to_tables, config_to_toml, override, parse_config
+from fanin.trainer import METHODS, ConfigError, Dense, SRigL, load_recipe, recipe_names
+from fanin.trainer.optimization import AdamW, ConstantLR, CosineLR, StepLR
+from fanin.trainer.recipe import (
+    adjusted,
+    config_to_tables,
+    config_to_toml,
+    extend,
+    override,
+    parse_config,
+)
 
 MINIMAL = """
 [data]
@@ -30,7 +38,7 @@ def parse(text):
 def test_shipped_recipes_load_and_survive_writing(name):
     config = load_recipe(name)
     assert parse(config_to_toml(config)) == config
-    assert name == f"{config.model.name}-{config.data.name}-{name.split('-')[-1]}"
+    assert name.startswith(f"{config.model.name}-{config.data.name}-")
     assert isinstance(config.method, Dense if name.endswith("dense") else SRigL)
 
 
@@ -72,7 +80,7 @@ def test_written_configuration_holds_every_default():
         ("sparsity = 0.9", "sparsity = 1.2", r"\[method\]: sparsity must be in \(0, 1\)"),
         ("sparsity = 0.9", "sparsty = 0.9", "'method.sparsty'.*'sparsity'"),
         ("sparsity = 0.9", "sparsity = 0.9\nsalient_growth = 'x'", "'method.salient_growth' must"),
-        ('"srigl"', '"rigl"', "unknown method 'rigl'.*'srigl'"),
+        ('"srigl"', '"srigle"', "unknown method 'srigle'.*'srigl'"),
         ('"adamw"', '"adamw"\nmomentum = 0.9', "unknown key 'optimizer.momentum'"),
         ('"adamw"', '"adamw"\nbetas = [0.9, "x"]', r"'optimizer.betas\[1\]' must be float"),
         ('name = "adamw"', "lr = 0.1", r"\[optimizer\] must be a table with a 'name', one of"),
@@ -124,3 +132,112 @@ def test_override_replaces_single_values():
     for wrong in ("training.epoch", "epochs", "trainin.epochs"):
         with pytest.raises(ConfigError, match="unknown key"):
             override(config, {wrong: 7})
+
+
+PAPER = {
+    # epochs, steps of an update, window, learning rate, gamma_sal, distribution
+    "resnet18-cifar10-srigl99": (250, 100, 1, 0.1, 0.3, "erk"),
+    "wide-resnet-cifar10-srigl90": (250, 100, 1, 0.1, 0.3, "erk"),
+    "resnet50-imagenet-srigl90": (103, 800, 8, 0.2, 0.3, "erk"),
+    "mobilenet-v3-large-imagenet-srigl90": (600, 100, 2, 0.064, 0.3, "erk"),
+    "mobilenet-v3-small-imagenet-srigl90": (600, 100, 2, 0.064, 0.3, "erk"),
+    "vit-b-16-imagenet-srigl90": (150, 100, 8, 0.003, 0.95, "uniform"),
+}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_recipes_hold_the_papers_hyper_parameters(name):
+    config = load_recipe(name)
+    sparsifier = config.sparsifier
+    found = (
+        config.training.epochs, sparsifier.update_every, sparsifier.gradient_window,
+        config.optimizer.lr, config.method.gamma_sal, sparsifier.distribution,
+    )  # fmt: skip
+    assert found == PAPER[name]
+    assert (sparsifier.alpha, sparsifier.end_fraction) == (0.3, 0.75)
+
+
+def test_longer_training_stretches_the_learning_rate_schedule():
+    config = extend(load_recipe("resnet50-imagenet-srigl90"), 5)
+    assert config.training.epochs == 515
+    assert config.lr_schedule.milestones == (150.0, 350.0, 450.0)
+    assert config.lr_schedule.warmup_epochs == 25.0
+    assert extend(load_recipe("resnet18-cifar10-srigl99"), 2).lr_schedule.every == 154.0
+    with pytest.raises(ConfigError, match=r"103 epochs times 0\.5 is no whole number"):
+        extend(load_recipe("resnet50-imagenet-srigl90"), 0.5)
+
+
+def rates(schedule, epochs=10, epoch_steps=4):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.0)
+    scheduler = schedule.build(optimizer, epochs * epoch_steps, epoch_steps)
+    found = []
+    for _ in range(epochs * epoch_steps):
+        found.append(scheduler.get_last_lr()[0])
+        optimizer.step()
+        scheduler.step()
+    return found
+
+
+def test_learning_rates_warm_up_and_step_down():
+    stepped = rates(StepLR(gamma=0.5, milestones=(5.0, 7.5), warmup_epochs=2, warmup_start=0.2))
+    assert stepped[:9] == pytest.approx([0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0])
+    assert stepped[19:21] == [2.0, 1.0]
+    assert stepped[29:31] == [1.0, 0.5]
+    assert rates(StepLR(gamma=0.5, every=5.0))[18:22] == [2.0, 2.0, 1.0, 1.0]
+    cosine = rates(CosineLR(warmup_epochs=2))
+    assert cosine[8] == 2.0
+    assert cosine[24] == pytest.approx(1.0)
+    assert 0 < cosine[-1] < 0.01
+    assert rates(ConstantLR()) == [2.0] * 40
+    with pytest.raises(ValueError, match="either milestones or every"):
+        StepLR()
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        ('[augmentation]\ncrop = "random-resized"', "crop has no use for images in memory"),
+        ("[augmentation]\nflip = 1", "'augmentation.flip' must be bool"),
+        ("[augmentation]\nresize = [256]", "resize lists sizes for crop"),
+        ("[augmentation]\nmixup = -1.0", "mixup must be 0 or more"),
+        ("[sparsifier]\ndensities = 3", "'sparsifier.densities' must be a table"),
+        ('[sparsifier.densities]\nhead = "x"', "'sparsifier.densities.head' must be float"),
+    ],
+)
+def test_wrong_tables_name_the_key(table, reason):
+    with pytest.raises(ConfigError, match=reason):
+        parse(MINIMAL + table)
+
+
+def test_data_sets_refuse_options_that_they_do_not_have():
+    with pytest.raises(ConfigError, match="the data set 'digits' has no workers"):
+        parse(MINIMAL.replace('"digits"', '"digits"\nworkers = 2'))
+    with pytest.raises(ConfigError, match=r"accumulate \(3\) must divide batch_size"):
+        parse(MINIMAL.replace("epochs = 2", "epochs = 2\naccumulate = 3"))
+
+
+@pytest.mark.parametrize("method", ['"static"\nsparsity = 0.9', '"sr-ste"'])
+def test_methods_without_updates_refuse_a_schedule(method):
+    text = MINIMAL.replace('"srigl"\nsparsity = 0.9', method)
+    assert parse(text).method.sparsity in (0.9, 0.5)
+    with pytest.raises(ConfigError, match=r"has no topology updates; remove sparsifier.alpha"):
+        parse(text + "[sparsifier]\nalpha = 0.2")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_survives_writing(name):
+    values = "" if name in ("dense", "sr-ste") else "\nsparsity = 0.5"
+    config = parse(MINIMAL.replace('"srigl"\nsparsity = 0.9', f'"{name}"{values}'))
+    assert parse(config_to_toml(config)) == config
+    assert config.method.name == name
+
+
+def test_command_line_values_are_toml():
+    config = adjusted(
+        "resnet50-imagenet-srigl90", ["method.sparsity=0.8", 'training.device="cpu"'], factor=2
+    )
+    assert (config.method.sparsity, config.training.device) == (0.8, "cpu")
+    assert config.training.epochs == 206
+    for wrong in ("method.sparsity", "method.sparsity=", "training.device=cpu"):
+        with pytest.raises(ConfigError, match="is not KEY=VALUE"):
+            adjusted("resnet50-imagenet-srigl90", [wrong])

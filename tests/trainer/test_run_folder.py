@@ -74,6 +74,16 @@ def test_damaged_weights_say_how_to_write_them_again(run):
             lambda t: t.update({"fc1.weight.mask": torch.ones(2, 2, dtype=torch.uint8)}),
             "mask of fc1.weight fits no parameter",
         ),
+        (
+            lambda t: t.update({"fc1.weight": t["fc1.weight"].double()}),
+            "fc1.weight is torch.float64, the model .* torch.float32",
+        ),
+        (lambda t: t["fc1.weight.mask"].mul_(2), "fc1.weight.mask must hold uint8 zeros and ones"),
+        (
+            lambda t: t.update({"fc1.weight.mask": t["fc1.weight.mask"].float()}),
+            "fc1.weight.mask must hold uint8 zeros and ones, found torch.float32",
+        ),
+        (lambda t: t.pop("fc1.weight.mask"), r"missing \['fc1.weight'\], unexpected none"),
         (lambda t: t["fc1.weight"].fill_(1.0), "fc1.weight has weights where its mask has none"),
     ],
 )
@@ -212,7 +222,7 @@ def test_a_finished_run_without_sound_metrics_says_that_its_weights_are_complete
 
 def test_resuming_on_other_data_is_refused(run, monkeypatch):
     (run / "weights.safetensors").unlink()
-    monkeypatch.setattr("fanin.trainer.data.Dataset.fingerprint", lambda _: 1)
+    monkeypatch.setattr("fanin.trainer.data.base.Dataset.fingerprint", lambda _: 1)
     with pytest.raises(RunFolderError, match="started on other data"):
         train(None, run, resume=True, progress=False)
 

@@ -1,4 +1,4 @@
-"""The models that recipes can name."""
+"""Multi-layer perceptrons."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -34,6 +34,3 @@ class MLP:
             width = next_width
         layers["head"] = nn.Linear(width, classes)
         return nn.Sequential(layers)
-
-
-MODELS = {model.name: model for model in (MLP,)}

@@ -1,0 +1,147 @@
+import json
+
+import pytest
+import torch
+
+from fanin.trainer import ConfigError, load_run
+from fanin.trainer.recipe import config_to_toml
+from fanin.trainer.run_folder import build_model, sparse_names
+from fanin.trainer.sweep import SweepRecord, grouped, read_records, run_sweep
+from fanin.trainer.sweep_config import load_sweep, sweep_names
+
+SWEEP = """
+recipe = "small.toml"
+[set]
+"training.epochs" = 1
+[grid]
+"training.seed" = [0, 1]
+[[variants]]
+label = "dense"
+method = { name = "dense" }
+sparsifier = {}
+[[variants]]
+label = "rigl"
+method = { name = "rigl" }
+grid = { "method.sparsity" = [0.8, 0.9] }
+"""
+
+
+@pytest.fixture
+def sweep(small_config, tmp_path):
+    (tmp_path / "small.toml").write_text(config_to_toml(small_config))
+    path = tmp_path / "sweep.toml"
+    path.write_text(SWEEP)
+    return path
+
+
+def test_runs_are_all_combinations_in_order(sweep):
+    runs = load_sweep(sweep)
+    assert [run.name for run in runs] == [
+        "dense-seed0", "dense-seed1", "rigl-sparsity0.8-seed0", "rigl-sparsity0.8-seed1",
+        "rigl-sparsity0.9-seed0", "rigl-sparsity0.9-seed1",
+    ]  # fmt: skip
+    assert runs[4].config.method.sparsity == 0.9
+    assert runs[4].config.sparsifier.update_every == 5  # of the recipe
+    assert runs[5].config.training.seed == 1
+    assert {run.config.training.epochs for run in runs} == {1}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("[grid]", "[girds]", "unknown key 'girds'.*'grid'"),
+        ('recipe = "small.toml"', "", "'recipe' must name"),
+        ('"small.toml"', '"mlp-digit-dense"', "no recipe"),
+        ('"training.seed" = [0, 1]', '"training.seed" = 3', "grid.training.seed must be a list"),
+        ('"training.seed"', '"training.sed"', "variant 'dense': unknown key 'training.sed'"),
+        ('"training.seed"', '"trainin.seed"', "unknown key 'trainin.seed'"),
+        ('"rigl" }\ngrid', '"rigl", x = 1 }\ngrid', "unknown key 'method.x'"),
+        ('label = "rigl"', 'label = "a/b"', "label of letters"),
+        ("[0.8, 0.9]", "[0.8, 0.8]", "two runs would be 'rigl-sparsity0.8-seed0'"),
+        ("[0.8, 0.9]", "[0.8, 1.9]", r"sparsity must be in \(0, 1\)"),
+    ],
+)
+def test_wrong_sweeps_are_refused_before_training(sweep, tmp_path, old, new, reason):
+    assert old in SWEEP
+    sweep.write_text(SWEEP.replace(old, new, 1))
+    with pytest.raises(ConfigError, match=reason):
+        run_sweep(sweep, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_sweeps_resume_and_record_every_run(sweep, tmp_path, monkeypatch):
+    from fanin.trainer import loop
+
+    out, step, steps = tmp_path / "out", loop._Run._step, []
+
+    def counted(run, *arguments):
+        steps.append(run.folder.name)
+        if len(steps) == 60:
+            raise KeyboardInterrupt
+        step(run, *arguments)
+
+    monkeypatch.setattr(loop._Run, "_step", counted)
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(sweep, out)
+    assert len(read_records(out)) == 2
+    seen = []
+    records = run_sweep(sweep, out, on_run=lambda run, *_: seen.append(run.name))
+    assert len(seen) == len(records) == 6
+    # The third run goes on from its last checkpoint, at step 7, and finished ones are not repeated.
+    assert len(steps) == 60 + (23 - 7) + 3 * 23
+    assert all(record.error is None and record.test_accuracy > 0.5 for record in records)
+    assert records[2].density == pytest.approx(0.2, abs=0.01)
+    assert records[0].active is None
+    assert read_records(out) == records
+    assert (out / "sweep.csv").read_text().count("\n") == 7
+    assert load_run(out / "rigl-sparsity0.9-seed1").config.method.sparsity == 0.9
+    before = len(steps)
+    assert run_sweep(sweep, out) == records
+    assert len(steps) == before
+
+
+def test_runs_that_diverge_are_recorded_and_the_sweep_goes_on(sweep, tmp_path):
+    text = SWEEP.replace('"training.seed" = [0, 1]', '"optimizer.lr" = [1e9, 0.05]')
+    sweep.write_text(text)
+    records = run_sweep(sweep, tmp_path / "out")
+    assert ["diverged" in (record.error or "") for record in records] == [True, False] * 3
+    assert records[1].test_accuracy > 0.5
+
+
+def test_groups_are_means_over_seeds():
+    def record(variant, sparsity, seed, accuracy, error=None):
+        values = {"method.sparsity": sparsity, "training.seed": seed}
+        return SweepRecord("", variant, values, test_accuracy=accuracy, seconds=4.0, error=error)
+
+    rows = grouped(
+        [
+            record("a", 0.8, 0, 0.5),
+            record("a", 0.8, 1, 0.7),
+            record("a", 0.9, 0, 0.4),
+            record("a", 0.9, 1, None, "diverged"),
+        ]
+    )
+    assert [row["runs"] for row in rows] == [2, 1]
+    assert rows[0]["accuracy"] == pytest.approx(0.6)
+    assert rows[0]["deviation"] == pytest.approx(0.02**0.5)
+    assert (rows[1]["accuracy"], rows[1]["deviation"], rows[1]["failed"]) == (0.4, None, 1)
+    assert rows[1]["values"] == {"method.sparsity": 0.9}
+
+
+@pytest.mark.parametrize("name", sweep_names())
+def test_shipped_sweeps_are_feasible(name):
+    runs = load_sweep(name)
+    assert len(runs) >= 20
+    for run in runs:
+        with torch.device("meta"):
+            model = build_model(run.config)
+        names = sparse_names(run.config, model)
+        assert bool(names) == (run.variant != "dense")
+
+
+def test_unfinished_and_foreign_folders_are_no_sweeps(tmp_path):
+    with pytest.raises(ValueError, match="is no finished or running sweep"):
+        read_records(tmp_path)
+    (tmp_path / "sweep.json").write_text(json.dumps({"schema_version": 2, "runs": []}))
+    with pytest.raises(ValueError, match="schema_version 2"):
+        read_records(tmp_path)

@@ -1,0 +1,150 @@
+"""Analyses of one finished run: neurons, fan-ins, thresholds, exploration, operations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..data import describe
+from ..distributions import weight_budget
+from ..methods import Dense, SRigL
+from ..run_folder import Run, layer_choice
+from ..update import LayerRule, salience_threshold
+from .flops import inference_flops, layer_work, training_flops
+from .result import Analysis
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_QUARTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def analyse_run(run: Run) -> list[Analysis]:
+    """All analyses that the run has data for: dense runs have no masks, static ones no updates."""
+    found = [operations(run)]
+    if run.masks:
+        found += [active_neurons(run.masks), fan_ins(run.masks)]
+    if isinstance(run.config.method, SRigL):
+        found.append(thresholds(run))
+    if any(record["event"] == "update" for record in run.metrics):
+        found.append(exploration(run.metrics))
+    return found
+
+
+def active_neurons(masks: dict[str, Tensor]) -> Analysis:
+    """Neurons that hold weights, by layer."""
+    rows = []
+    for name, mask in masks.items():
+        counts = mask.flatten(1).sum(1)
+        active = int((counts > 0).sum())
+        rows.append(
+            {"layer": name, "width": len(counts), "active": active, "share": active / len(counts)}
+        )
+
+    def draw(axes: Axes) -> None:
+        places = range(len(rows))
+        axes.bar(places, [row["share"] for row in rows])
+        axes.set_xticks(places, [row["layer"] for row in rows], rotation=90, fontsize=7)
+        axes.set_ylabel("active share of neurons")
+        axes.set_ylim(0, 1.05)
+
+    return Analysis("active-neurons", "Active neurons per layer", rows, draw=draw)
+
+
+def fan_ins(masks: dict[str, Tensor]) -> Analysis:
+    """Quartiles of the weights per active neuron, by layer; constant fan-in has no spread."""
+    rows, held = [], []
+    for name, mask in masks.items():
+        counts = mask.flatten(1).sum(1)
+        counts = counts[counts > 0].double()
+        spread = torch.quantile(counts, torch.tensor(_QUARTILES, dtype=torch.float64)).tolist()
+        labels = ("least", "quarter", "median", "three quarters", "most")
+        rows.append(
+            {"layer": name, "dense": mask[0].numel()} | dict(zip(labels, spread, strict=True))
+        )
+        held.append(counts.tolist())
+
+    def draw(axes: Axes) -> None:
+        axes.boxplot(held, showfliers=False)
+        axes.set_xticks(
+            range(1, len(rows) + 1), [row["layer"] for row in rows], rotation=90, fontsize=7
+        )
+        axes.set_ylabel("fan-in of active neurons")
+
+    return Analysis("fan-in", "Fan-in per layer", rows, draw=draw)
+
+
+def thresholds(run: Run) -> Analysis:
+    """Salient weights that a neuron of each layer needs, max(1, int(γ·k)), of its fan-in k."""
+    gamma = run.config.method.gamma_sal
+    choice, rows = layer_choice(run.config, run.model), []
+    for name, mask in run.masks.items():
+        shape = tuple(mask.shape)
+        budget = weight_budget(shape, choice.densities[name])
+        protected = name in choice.unablated or gamma == 0
+        rule = LayerRule(budget, 0.0, gamma)
+        rows.append(
+            {
+                "layer": name,
+                "fan-in before ablation": budget // shape[0],
+                "threshold": 0 if protected else salience_threshold(shape[0], rule),
+            }
+        )
+
+    def draw(axes: Axes) -> None:
+        places = range(len(rows))
+        axes.bar(places, [row["fan-in before ablation"] for row in rows], label="fan-in")
+        axes.bar(places, [row["threshold"] for row in rows], label="threshold")
+        axes.set_xticks(places, [row["layer"] for row in rows], rotation=90, fontsize=7)
+        axes.set_yscale("log")
+        axes.legend()
+
+    note = "A threshold of 0: the layer's neurons are never ablated."
+    return Analysis("salience-threshold", f"Thresholds at γ = {gamma:g}", rows, note, draw)
+
+
+def exploration(metrics: list[dict[str, object]]) -> Analysis:
+    """ITOP rate (arXiv 2102.02887) after each update."""
+    rows = [
+        {"step": record["step"], "ITOP rate": record["itop_rate"]}
+        for record in metrics
+        if record["event"] == "update"
+    ]
+
+    def draw(axes: Axes) -> None:
+        axes.plot([row["step"] for row in rows], [row["ITOP rate"] for row in rows])
+        axes.set_xlabel("step")
+        axes.set_ylabel("share of weights that were ever active")
+
+    return Analysis("itop", "Exploration of weights", rows, draw=draw)
+
+
+def operations(run: Run) -> Analysis:
+    """Operations of inference and training, sparse and dense, by the paper's rules."""
+    config = run.config
+    work = layer_work(run.model, describe(config.data)[0])
+    densities = {}
+    if not isinstance(config.method, Dense):
+        densities = layer_choice(config, run.model).densities
+    steps = max(int(record["step"]) for record in run.metrics if record["event"] == "epoch")
+    samples = steps * config.training.batch_size
+    dense, sparse = inference_flops(work, {}), inference_flops(work, densities)
+    rows = [
+        {
+            "method": method,
+            "inference per sample": forward,
+            "training": training_flops(
+                method, forward, dense, samples, update_every=config.sparsifier.update_every
+            ),
+        }
+        for method, forward in {"dense": dense, config.method.name: sparse}.items()
+    ]
+
+    def draw(axes: Axes) -> None:
+        axes.bar([row["method"] for row in rows], [row["inference per sample"] for row in rows])
+        axes.set_ylabel("operations per sample")
+
+    note = f"{samples} samples in training; densities as asked, without ablation."
+    return Analysis("operations", "Floating-point operations", rows, note, draw)

@@ -1,0 +1,160 @@
+"""The paper's analyses that need no training: variance, operations, tables beside our counts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..distributions import layer_densities
+from ..layers import prunable_weights
+from ..models.vision import ResNet50
+from . import published
+from .flops import (
+    RESNET50_IMAGENET_IMAGES,
+    LayerWork,
+    inference_flops,
+    layer_work,
+    training_flops,
+)
+from .result import Analysis
+from .variance import TOPOLOGIES, output_norm_variance, simulate_output_norm
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_SPARSITIES = (0.0, 50.0, 75.0, 80.0, 90.0, 93.75, 95.0, 99.0)
+_EPOCHS = 100  # what the paper's table counts, though it trains 102.3
+_N_M = {50.0: "2:4", 75.0: "1:4", 93.75: "1:16"}
+
+
+def analyse_paper(draws: int = 20_000) -> list[Analysis]:
+    """All of them; ``draws``: of the variance simulation, per point."""
+    return [variance(draws=draws), resnet50_operations(), dynamic_sparse_training(), structured()]
+
+
+def variance(n: int = 32, draws: int = 20_000) -> Analysis:
+    """Output-norm variance of an n×n layer by fan-in: formulas, and simulation with its error."""
+    rows = []
+    for k in (k for k in (1, 2, 4, 8, 16, 32, 64, 128) if k <= n):
+        for topology in TOPOLOGIES:
+            found = simulate_output_norm(n, k, topology, draws=draws, seed=k)
+            rows.append(
+                {
+                    "fan-in": k,
+                    "topology": topology,
+                    "formula": output_norm_variance(n, k, topology),
+                    "simulated": found.variance,
+                    "standard error": found.variance_error,
+                }
+            )
+
+    def draw(axes: Axes) -> None:
+        for topology in TOPOLOGIES:
+            mine = [row for row in rows if row["topology"] == topology]
+            fan_ins = [row["fan-in"] for row in mine]
+            (line,) = axes.plot(fan_ins, [row["formula"] for row in mine], label=topology)
+            axes.errorbar(
+                fan_ins,
+                [row["simulated"] for row in mine],
+                yerr=[3 * row["standard error"] for row in mine],
+                linestyle="none",
+                marker=".",
+                color=line.get_color(),
+            )
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("fan-in k")
+        axes.set_ylabel("variance of ‖z'‖²/‖z‖²")
+        axes.legend()
+
+    note = f"{draws} draws a point; bars of three standard errors."
+    return Analysis("variance", f"Output-norm variance, n = {n}", rows, note, draw)
+
+
+def resnet50_operations() -> Analysis:
+    """Operations of ResNet-50 on ImageNet by sparsity: SRigL (ERK), SR-STE (uniform), dense."""
+    work, shapes = _resnet50()
+    dense = inference_flops(work, {})
+    samples, rows = _EPOCHS * RESNET50_IMAGENET_IMAGES, []
+    for percent in _SPARSITIES:
+        sparse = dense
+        if percent:
+            sparse = inference_flops(work, layer_densities(shapes, percent / 100, "erk"))
+        row = {
+            "sparsity %": percent,
+            "inference 1e9": sparse / 1e9,
+            "training 1e18": training_flops("srigl" if percent else "dense", sparse, dense, samples)
+            / 1e18,
+        }
+        if percent in _N_M:
+            uniform = dict.fromkeys(shapes, 1 - percent / 100)
+            uniform[next(iter(shapes))] = 1.0  # a fan-in of 147 has no groups of 4
+            n_m = inference_flops(work, uniform)
+            row |= {
+                "N:M": _N_M[percent],
+                "SR-STE inference 1e9": n_m / 1e9,
+                "SR-STE training 1e18": training_flops("sr-ste", n_m, dense, samples) / 1e18,
+            }
+        rows.append(row)
+
+    def draw(axes: Axes) -> None:
+        for column, label in (
+            ("training 1e18", "SRigL"),
+            ("SR-STE training 1e18", "SR-STE"),
+        ):
+            mine = [row for row in rows if column in row and row["sparsity %"]]
+            axes.plot(
+                [row["sparsity %"] for row in mine],
+                [row[column] for row in mine],
+                marker="o",
+                label=label,
+            )
+        axes.axhline(rows[0]["training 1e18"], linestyle="--", color="grey", label="dense")
+        axes.set_xlabel("sparsity, %")
+        axes.set_ylabel("training operations, 1e18")
+        axes.set_ylim(0)
+        axes.legend()
+
+    note = (
+        "100 epochs of 1,281,167 images; ΔT 100; densities before rounding. SR-STE: uniform N:M, "
+        "first layer dense; forward and activation gradients sparse, weight gradients dense."
+    )
+    return Analysis("resnet50-operations", "Operations of ResNet-50", rows, note, draw)
+
+
+def dynamic_sparse_training() -> Analysis:
+    """Tabulate published accuracies of ResNet-50 by method and sparsity."""
+    sparsities = sorted({s for row in published.RESNET50.values() for s in row})
+    rows = [
+        {"method": method} | {f"{s:g} %": values.get(s) for s in sparsities}
+        for method, values in published.RESNET50.items()
+    ]
+    note = f"Top-1 in %, as published; dense {published.RESNET50_DENSE}."
+    return Analysis("resnet50-methods", "ResNet-50 on ImageNet: published accuracies", rows, note)
+
+
+def structured() -> Analysis:
+    """Tabulate published operations of structured methods, and our count where it is known."""
+    work, shapes = _resnet50()
+    counted = {
+        percent: inference_flops(work, layer_densities(shapes, percent / 100, "erk")) / 1e9
+        for percent in (90, 95)
+    }
+    rows = [
+        {
+            "method": method,
+            "published 1e9": flops,
+            "counted 1e9": next((v for p, v in counted.items() if f" {p} %" in method), None),
+            "top-1 %": accuracy,
+            "epochs": epochs,
+        }
+        for method, (flops, accuracy, epochs) in published.STRUCTURED.items()
+    ]
+    return Analysis("resnet50-structured", "ResNet-50 beside structured pruning", rows)
+
+
+def _resnet50() -> tuple[dict[str, LayerWork], dict[str, tuple[int, ...]]]:
+    with torch.device("meta"):
+        model = ResNet50().build((3, 224, 224), 1000)
+    shapes = {name: tuple(weight.shape) for name, weight in prunable_weights(model).items()}
+    return layer_work(model, (3, 224, 224)), shapes

@@ -1,0 +1,87 @@
+"""An analysis: rows of a table, and a figure; written as JSON, Markdown and PNG."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..atomic import atomic_path
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """One table with its figure.
+
+    ``name``: of the files; ``rows``: values by column, plain numbers, strings, lists or None;
+    ``draw``: puts the figure into axes; None for a table without one. ``note``: a sentence on what
+    was counted how.
+    """
+
+    name: str
+    title: str
+    rows: Sequence[Mapping[str, object]]
+    note: str = ""
+    draw: Callable[["Axes"], None] | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns in the order of their first appearance."""
+        return list(dict.fromkeys(key for row in self.rows for key in row))
+
+    def to_markdown(self) -> str:
+        """Title, table and note."""
+        head = self.columns
+        lines = [f"# {self.title}", "", _line(head), _line(["---"] * len(head))]
+        lines += [_line([_cell(row.get(column)) for column in head]) for row in self.rows]
+        return "\n".join([*lines, "", self.note]).rstrip() + "\n"
+
+    def save(self, folder: Path) -> list[Path]:
+        """Write NAME.json, NAME.md and, with a figure, NAME.png; returns their paths."""
+        folder.mkdir(parents=True, exist_ok=True)
+        table = {
+            "schema_version": 1,
+            "name": self.name,
+            "title": self.title,
+            "note": self.note,
+            "rows": [dict(row) for row in self.rows],
+        }
+        paths = [folder / f"{self.name}.json", folder / f"{self.name}.md"]
+        for path, text in zip(
+            paths, (json.dumps(table, indent=1), self.to_markdown()), strict=True
+        ):
+            with atomic_path(path) as temporary:
+                temporary.write_text(text, encoding="utf-8")
+        if self.draw is not None:
+            paths.append(folder / f"{self.name}.png")
+            self._save_figure(paths[-1])
+        return paths
+
+    def _save_figure(self, path: Path) -> None:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(7, 4.2), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        self.draw(axes)
+        axes.set_title(self.title)
+        with atomic_path(path) as temporary:
+            figure.savefig(temporary, format="png", dpi=120)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(_cell(item) for item in value)
+    return str(value)

@@ -1,0 +1,98 @@
+"""Output-norm variance of a randomly initialised sparse layer: formulas and simulation.
+
+SRigL (arXiv 2305.02299), appendix A: z' = W ReLU(z) for an n×n layer whose neurons have k weights
+of deviation √(2/k), exactly or on average. The fewer ways a topology has to differ between
+neurons, the less ‖z'‖²/‖z‖² varies. The paper prints 18·k/n where these formulas have 18·n/k;
+the simulation tells which is right.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+Topology = Literal["bernoulli", "constant-per-layer", "constant-fan-in"]
+TOPOLOGIES: tuple[Topology, ...] = ("bernoulli", "constant-per-layer", "constant-fan-in")
+_DRAWS_AT_ONCE = 2_000_000
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Sample variance of ‖z'‖²/‖z‖² and its standard error, and the mean and its error."""
+
+    variance: float
+    variance_error: float
+    mean: float
+    mean_error: float
+
+
+def output_norm_variance(n: int, k: int, topology: Topology) -> float:
+    """Var(‖z'‖²/‖z‖²) of a layer of ``n`` neurons and inputs with ``k`` weights per neuron.
+
+    ``bernoulli``: each weight exists with probability k/n; ``constant-per-layer``: n·k weights
+    anywhere; ``constant-fan-in``: k in each neuron. Raises ValueError unless 1 ≤ k ≤ n and n ≥ 2.
+    """
+    _check(n, k, topology)
+    scale = n * (n + 2)
+    bernoulli = (5 * n - 8 + 18 * n / k) / scale
+    if topology == "bernoulli":
+        return bernoulli
+    if topology == "constant-fan-in":
+        return bernoulli - 3 * (n - k) / (k * scale)
+    pairs = (n - 1 / k) / (n - 1 / n)
+    return ((n * n + 7 * n - 8) * pairs + 18 * n / k - n * n - 2 * n) / scale
+
+
+def simulate_output_norm(
+    n: int, k: int, topology: Topology, *, draws: int = 20_000, seed: int = 0
+) -> Simulated:
+    """Draw layers and inputs and measure; float32, inputs uniform on the sphere.
+
+    The ReLU on the inputs is a factor of 0 or 1 with probability ½ each, as in the derivation. (On
+    the outputs instead, where neurons do not share it, constant fan-in would vary less still.)
+    Raises ValueError as ``output_norm_variance`` does, and for fewer than two draws.
+    """
+    _check(n, k, topology)
+    if draws < 2:
+        raise ValueError(f"draws must be at least 2, got {draws}")
+    generator = torch.Generator().manual_seed(seed)
+    ratios, left = [], draws
+    while left:
+        count = min(left, max(1, _DRAWS_AT_ONCE // (n * n)))
+        ratios.append(_ratios(n, k, topology, count, generator))
+        left -= count
+    values = torch.cat(ratios).double()
+    centred = values - values.mean()
+    variance = centred.square().sum() / (draws - 1)
+    fourth = centred.pow(4).mean()
+    return Simulated(
+        variance=float(variance),
+        variance_error=float(((fourth - variance**2) / draws).sqrt()),
+        mean=float(values.mean()),
+        mean_error=float((variance / draws).sqrt()),
+    )
+
+
+def _ratios(
+    n: int, k: int, topology: Topology, count: int, generator: torch.Generator
+) -> torch.Tensor:
+    uniform = torch.rand(count, n, n, generator=generator)
+    if topology == "bernoulli":
+        mask = uniform < k / n
+    else:
+        kept = uniform.view(count, 1, n * n) if topology == "constant-per-layer" else uniform
+        places = kept.topk(n * k if topology == "constant-per-layer" else k, dim=2).indices
+        mask = torch.zeros(kept.shape, dtype=torch.bool).scatter_(2, places, True)
+        mask = mask.view(count, n, n)
+    weight = torch.randn(count, n, n, generator=generator) * (2 / k) ** 0.5 * mask
+    inputs = torch.randn(count, n, 1, generator=generator)
+    inputs /= inputs.norm(dim=1, keepdim=True)
+    passed = torch.rand(count, n, 1, generator=generator) < 0.5
+    return (weight @ (inputs * passed)).square().sum((1, 2))
+
+
+def _check(n: int, k: int, topology: Topology) -> None:
+    if n < 2 or not 1 <= k <= n:
+        raise ValueError(f"needs 1 ≤ k ≤ n and n ≥ 2, got n={n}, k={k}")
+    if topology not in TOPOLOGIES:
+        raise ValueError(f"topology must be one of {', '.join(TOPOLOGIES)}, got {topology!r}")

@@ -1,0 +1,79 @@
+"""Data sets that recipes can name."""
+
+import os
+from pathlib import Path
+
+from ..names import near_matches
+from .augmentation import Augmentation, mix_batch
+from .base import DataConfig, Dataset, DatasetInfo, DataSplit, Split, epoch_order, fixed
+from .cifar import load_cifar10
+from .digits import load_digits_dataset
+from .idx_files import DataError
+from .image_folder import describe_imagenet, load_imagenet
+from .mnist import fashion_mnist_folder, load_fashion_mnist, load_mnist
+from .synthetic import describe_synthetic, load_synthetic
+
+DATASETS: dict[str, DatasetInfo] = {
+    "cifar10": DatasetInfo(fixed((3, 32, 32), 10), load_cifar10),
+    "digits": DatasetInfo(fixed((1, 8, 8), 10), load_digits_dataset),
+    "fashion-mnist": DatasetInfo(fixed((1, 28, 28), 10), load_fashion_mnist),
+    "imagenet": DatasetInfo(
+        describe_imagenet, load_imagenet, ("classes", "image_size", "workers"), in_memory=False
+    ),
+    "mnist": DatasetInfo(fixed((1, 28, 28), 10), load_mnist),
+    "synthetic": DatasetInfo(describe_synthetic, load_synthetic, ("shape", "classes", "samples")),
+}
+
+
+def check_data_config(config: DataConfig, augmentation: Augmentation) -> None:
+    """Raise ValueError for unknown data sets and for options that they do not have."""
+    if config.name not in DATASETS:
+        raise ValueError(f"unknown data set {config.name!r}." + near_matches(config.name, DATASETS))
+    info = DATASETS[config.name]
+    for option in ("classes", "image_size", "workers", "shape", "samples"):
+        if getattr(config, option) is not None and option not in info.options:
+            raise ValueError(f"the data set {config.name!r} has no {option}; remove it")
+    info.describe(config)
+    augmentation.check(info.in_memory)
+
+
+def load_dataset(
+    config: DataConfig | str,
+    folder: str | os.PathLike[str] | None = None,
+    augmentation: Augmentation | None = None,
+) -> Dataset:
+    """Load a data set by name or configuration.
+
+    ``folder``: where its files are, for data sets that have files. Raises DataError for an
+    unknown name, missing files (naming the ways to get them) and damaged files.
+    """
+    config = DataConfig(config) if isinstance(config, str) else config
+    augmentation = augmentation or Augmentation()
+    try:
+        check_data_config(config, augmentation)
+    except ValueError as error:
+        raise DataError(str(error)) from error
+    path = None if folder is None else Path(folder)
+    return DATASETS[config.name].load(config, path, augmentation)
+
+
+def describe(config: DataConfig) -> tuple[tuple[int, ...], int]:
+    """Input shape and classes of a data set, without loading it."""
+    return DATASETS[config.name].describe(config)
+
+
+__all__ = [
+    "DATASETS",
+    "Augmentation",
+    "DataConfig",
+    "DataError",
+    "DataSplit",
+    "Dataset",
+    "Split",
+    "check_data_config",
+    "describe",
+    "epoch_order",
+    "fashion_mnist_folder",
+    "load_dataset",
+    "mix_batch",
+]

@@ -1,0 +1,40 @@
+"""CIFAR-10, read by torchvision; pixels in [0, 1], not normalised, as in the authors' code."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from .augmentation import Augmentation
+from .base import DataConfig, Dataset, Split
+from .idx_files import DataError
+
+
+def load_cifar10(
+    config: DataConfig,  # noqa: ARG001
+    folder: Path | None,
+    augmentation: Augmentation,
+) -> Dataset:
+    """Load both splits from ``folder`` (which holds cifar-10-batches-py), else download.
+
+    Raises DataError when the files are missing, damaged, or cannot be downloaded.
+    """
+    try:
+        from torchvision.datasets import CIFAR10
+    except ImportError as error:
+        raise DataError("CIFAR-10 needs torchvision; install fanin[train]") from error
+    root = folder or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fanin"
+    splits = []
+    for train in (True, False):
+        try:
+            source = CIFAR10(root, train=train, download=folder is None)
+        except Exception as error:  # whatever the network or a damaged pickle leads to
+            raise DataError(
+                f"CIFAR-10 is not to be had from {root} ({error}). Give a folder that holds "
+                "cifar-10-batches-py, or run once with network access and without a folder"
+            ) from error
+        images = torch.from_numpy(np.ascontiguousarray(source.data.transpose(0, 3, 1, 2)))
+        labels = torch.tensor(source.targets, dtype=torch.int64)
+        splits.append(Split(images.float().div_(255), labels, augmentation if train else None))
+    return Dataset(*splits, source=f"CIFAR-10 from {root}")

@@ -1,0 +1,163 @@
+"""ImageNet as folders: train/CLASS/IMAGE and val/CLASS/IMAGE, read and augmented by torchvision."""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+from ..seeds import derived_generator
+from .augmentation import Augmentation
+from .base import DataConfig, Dataset
+from .idx_files import DataError
+
+_CLASSES, _SIZE = 1000, 224
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def describe_imagenet(config: DataConfig) -> tuple[tuple[int, ...], int]:
+    """Shape and classes. Raises ValueError for sizes below 1."""
+    size, classes = config.image_size or _SIZE, config.classes or _CLASSES
+    if size < 1 or classes < 1 or (config.workers or 0) < 0:
+        raise ValueError("image_size and classes must be at least 1, workers at least 0")
+    return (3, size, size), classes
+
+
+def load_imagenet(config: DataConfig, folder: Path | None, augmentation: Augmentation) -> Dataset:
+    """Open both splits; images are read when batches are asked for.
+
+    Raises DataError without a folder, without its parts, or with other classes than configured.
+    """
+    if folder is None:
+        raise DataError("ImageNet cannot be downloaded; give the folder that holds train and val")
+    from torchvision.datasets import ImageFolder
+
+    (_, size, _), classes = describe_imagenet(config)
+    sources = []
+    for part in ("train", "val"):
+        try:
+            source = ImageFolder(folder / part)
+        except OSError as error:  # FileNotFoundError names a missing or empty class
+            raise DataError(f"{folder / part} is no folder of class folders: {error}") from error
+        if len(source.classes) != classes:
+            raise DataError(
+                f"{folder / part} has {len(source.classes)} classes, the recipe {classes}; set "
+                "data.classes"
+            )
+        sources.append(source)
+    train, test = sources
+    if train.classes != test.classes:
+        raise DataError(f"train and val of {folder} have classes of different names")
+    workers = config.workers or 0
+    return Dataset(
+        FolderSplit(train, training_transform(augmentation, size), size, workers),
+        FolderSplit(test, None, size, workers),
+        source=f"images from {folder}",
+    )
+
+
+class FolderSplit:
+    """Images read from files by ``workers`` processes (0: by this one)."""
+
+    def __init__(
+        self, source: TorchDataset, transform: object | None, size: int, workers: int
+    ) -> None:
+        self._images = _Images(source, transform, evaluation_transform(size))
+        self._workers, self._device = workers, torch.device("cpu")
+
+    def __len__(self) -> int:
+        return len(self._images.source)
+
+    def to(self, device: torch.device) -> "FolderSplit":
+        """Hand out batches on ``device``."""
+        self._device = device
+        return self
+
+    def batches(
+        self, indices: Sequence[Tensor], seeds: Sequence[tuple[int, ...]] | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield images [batch, 3, size, size] and labels; with ``seeds``, augmented."""
+        keys = []
+        for number, batch in enumerate(indices):
+            draws: Sequence[int | None] = [None] * len(batch)
+            if seeds is not None:
+                generator = derived_generator("augmentation", *seeds[number])
+                draws = torch.randint(2**31, (len(batch),), generator=generator).tolist()
+            keys.append(list(zip(batch.tolist(), draws, strict=True)))
+        loader = DataLoader(
+            self._images,
+            batch_sampler=keys,
+            num_workers=self._workers,
+            pin_memory=self._device.type == "cuda",
+            generator=torch.Generator(),  # else it would draw from the global one
+        )
+        for images, labels in loader:
+            yield (
+                images.to(self._device, non_blocking=True),
+                labels.to(self._device, non_blocking=True),
+            )
+
+    def fingerprint(self) -> int:
+        """Checksum of the images' names, sizes and classes; their content is not read."""
+        checksum = 0
+        for path, label in self._images.source.samples:
+            file = Path(path)
+            line = f"{file.parent.name}/{file.name} {file.stat().st_size} {label}\n"
+            checksum = zlib.crc32(line.encode(), checksum)
+        return checksum
+
+
+class _Images(TorchDataset):
+    def __init__(self, source: TorchDataset, transform: object | None, evaluate: object) -> None:
+        self.source, self.transform, self.evaluate = source, transform, evaluate
+
+    def __getitem__(self, key: tuple[int, int | None]) -> tuple[Tensor, int]:
+        index, seed = key
+        try:
+            image, label = self.source[index]
+        except OSError as error:
+            raise DataError(f"{self.source.samples[index][0]} cannot be read: {error}") from error
+        if seed is None:
+            return self.evaluate(image), label
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self.transform(image), label
+
+
+def training_transform(options: Augmentation, size: int) -> object:
+    """Compose torchvision transforms from a PIL image to a normalised tensor [3, size, size]."""
+    from torchvision.transforms import v2
+
+    if options.crop == "random-resized":
+        steps = [v2.RandomResizedCrop(size)]
+    elif options.crop == "random":
+        resizes = [v2.Resize(side) for side in options.resize]
+        steps = [v2.RandomChoice(resizes), v2.RandomCrop(size, pad_if_needed=True)]
+    else:
+        steps = [v2.Resize(round(size / 0.875)), v2.CenterCrop(size)]
+    if options.flip:
+        steps.append(v2.RandomHorizontalFlip())
+    if options.policy == "autoaugment":
+        steps.append(v2.AutoAugment(v2.AutoAugmentPolicy.IMAGENET))
+    elif options.policy == "randaugment":
+        steps.append(v2.RandAugment(magnitude=options.magnitude))
+    steps += _to_tensor()
+    if options.erasing:
+        steps.append(v2.RandomErasing(options.erasing))
+    return v2.Compose(steps)
+
+
+def evaluation_transform(size: int) -> object:
+    """Shorter side to size/0.875 (256 for 224), centre crop, normalise."""
+    from torchvision.transforms import v2
+
+    return v2.Compose([v2.Resize(round(size / 0.875)), v2.CenterCrop(size), *_to_tensor()])
+
+
+def _to_tensor() -> list[object]:
+    from torchvision.transforms import v2
+
+    return [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(_MEAN, _STD)]

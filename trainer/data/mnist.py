@@ -1,0 +1,127 @@
+"""Fashion-MNIST and MNIST: idx files in a folder, or downloaded by torchvision."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from .augmentation import Augmentation
+from .base import DataConfig, Dataset, Split
+from .idx_files import DataError, read_idx
+
+DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
+
+# Files of one split: images, labels; the names are those of the original distributions.
+_IDX_SPLITS = {
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+}
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """``mean``, ``std``: of the training pixels, scaled to [0, 1]; ``torchvision``: class there."""
+
+    title: str
+    torchvision: str
+    mean: float
+    std: float
+
+
+_FASHION = _Kind("Fashion-MNIST", "FashionMNIST", 0.2860, 0.3530)
+_DIGITS = _Kind("MNIST", "MNIST", 0.1307, 0.3081)
+
+
+def fashion_mnist_folder(folder: str | os.PathLike[str] | None = None) -> Path | None:
+    """Where Fashion-MNIST lies on this machine without a download, or None.
+
+    Looks in ``folder`` only when it is given, else in the folder of the Debian package.
+    """
+    return _find_files(_FASHION, DEBIAN_FASHION_MNIST if folder is None else Path(folder))
+
+
+def load_fashion_mnist(
+    config: DataConfig,  # noqa: ARG001
+    folder: Path | None,
+    augmentation: Augmentation,
+) -> Dataset:
+    """Load from ``folder``, else the Debian package, else the cache, else the network."""
+    default = fashion_mnist_folder() if folder is None else None
+    return _load(_FASHION, default or folder, augmentation)
+
+
+def load_mnist(
+    config: DataConfig,  # noqa: ARG001
+    folder: Path | None,
+    augmentation: Augmentation,
+) -> Dataset:
+    """Load from ``folder``, else from the cache, else from the network."""
+    return _load(_DIGITS, folder, augmentation)
+
+
+def _find_files(kind: _Kind, root: Path) -> Path | None:
+    for candidate in (root, root / kind.torchvision / "raw"):
+        if all(_find(candidate, stem) for stems in _IDX_SPLITS.values() for stem in stems):
+            return candidate
+    return None
+
+
+def _find(folder: Path, stem: str) -> Path | None:
+    paths = (folder / f"{stem}.gz", folder / stem)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _load(kind: _Kind, folder: Path | None, augmentation: Augmentation) -> Dataset:
+    found = _download(kind) if folder is None else _find_files(kind, folder)
+    if found is None:
+        raise DataError(_missing(kind, f"not found in {folder}"))
+    splits = {}
+    for split, (image_stem, label_stem) in _IDX_SPLITS.items():
+        image_path, label_path = _find(found, image_stem), _find(found, label_stem)
+        images, labels = read_idx(image_path, 3), read_idx(label_path, 1)
+        if images.shape[1:] != (28, 28) or len(images) == 0:
+            raise DataError(f"{image_path} holds images of {images.shape}, expected N×28×28")
+        if len(images) != len(labels):
+            raise DataError(
+                f"{image_path} has {len(images)} images, {label_path} {len(labels)} labels"
+            )
+        if labels.max() > 9:
+            raise DataError(f"{label_path} holds label {labels.max()}; there are 10 classes")
+        inputs = torch.from_numpy(images[:, None].astype(np.float32)).div_(255)
+        inputs = inputs.sub_(kind.mean).div_(kind.std)
+        targets = torch.from_numpy(labels.astype(np.int64))
+        splits[split] = Split(inputs, targets, augmentation if split == "train" else None)
+    return Dataset(**splits, source=f"{kind.title} from {found}")
+
+
+def _download(kind: _Kind) -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fanin"
+    found = _find_files(kind, cache)
+    if found is not None:
+        return found
+    try:
+        from torchvision import datasets
+
+        getattr(datasets, kind.torchvision)(cache, download=True)
+    except (ImportError, OSError, RuntimeError) as error:
+        raise DataError(_missing(kind, f"the download failed ({error})")) from error
+    found = _find_files(kind, cache)
+    if found is None:
+        raise DataError(_missing(kind, f"the download left no files in {cache}"))
+    return found
+
+
+def _missing(kind: _Kind, reason: str) -> str:
+    names = ", ".join(f"{stem}.gz" for stems in _IDX_SPLITS.values() for stem in stems)
+    package = (
+        f" `apt-get install dataset-fashion-mnist` (it puts them in {DEBIAN_FASHION_MNIST});"
+        if kind is _FASHION
+        else ""
+    )
+    return (
+        f"{kind.title}: {reason}. Ways to get it: give a folder that holds {names};{package} or "
+        "run once with network access and without a folder, to download it. "
+        "The data set 'digits' needs no files."
+    )

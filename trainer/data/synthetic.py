@@ -1,0 +1,40 @@
+"""Made-up images of any shape, for tests of speed: classes that a linear layer can tell apart."""
+
+from math import prod
+from pathlib import Path
+
+import torch
+
+from ..seeds import derived_generator
+from .augmentation import Augmentation
+from .base import DataConfig, Dataset, Split
+from .idx_files import DataError
+
+_DEFAULTS = {"shape": (3, 32, 32), "classes": 10, "samples": 1024}
+
+
+def describe_synthetic(config: DataConfig) -> tuple[tuple[int, ...], int]:
+    """Shape and classes. Raises ValueError for sizes below 1."""
+    shape, classes, samples = (
+        getattr(config, name) or default for name, default in _DEFAULTS.items()
+    )
+    if min(*shape, classes, samples) < 1:
+        raise ValueError("shape, classes and samples must be at least 1")
+    return tuple(shape), classes
+
+
+def load_synthetic(config: DataConfig, folder: Path | None, augmentation: Augmentation) -> Dataset:
+    """Draw the same samples every time; a quarter as many for the test split."""
+    if folder is not None:
+        raise DataError("the data set 'synthetic' is made up and takes no folder")
+    shape, classes = describe_synthetic(config)
+    count = config.samples or _DEFAULTS["samples"]
+    centres = torch.randn(classes, prod(shape), generator=derived_generator("centres"))
+    splits = []
+    for name, samples in (("train", count), ("test", max(1, count // 4))):
+        generator = derived_generator("synthetic", name)
+        labels = torch.randint(classes, (samples,), generator=generator)
+        noise = torch.randn(samples, prod(shape), generator=generator)
+        splits.append(Split((0.5 * centres[labels] + noise).view(samples, *shape), labels))
+    train = Split(splits[0].inputs, splits[0].labels, augmentation)
+    return Dataset(train, splits[1], "made-up samples")

@@ -1,0 +1,1 @@
+"""Callbacks that put a ``Sparsifier`` into other libraries' training loops."""

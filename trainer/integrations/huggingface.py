@@ -1,0 +1,83 @@
+"""Sparse training within transformers.Trainer."""
+
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from ..atomic import atomic_path
+from ..methods import Dense, SparseMethod
+from ..sparsifier import Sparsifier
+from .options import check_options
+
+STATE = "sparsifier.pt"
+
+
+class SparsifierCallback(TrainerCallback):
+    """Makes a ``Sparsifier`` when training begins, and updates the topology after each step.
+
+    ``method`` and ``options`` are the arguments of ``Sparsifier``; model, optimizer, number of
+    steps and gradient scaler come from the trainer. Each checkpoint gets sparsifier.pt, which
+    ``trainer.train(resume_from_checkpoint=…)`` continues from.
+    ``sparsifier`` is there once training has begun. Raises TypeError for unknown options.
+    """
+
+    def __init__(self, method: SparseMethod | Dense, **options: object) -> None:
+        self.method, self.options = method, check_options(options)
+        self.sparsifier: Sparsifier | None = None
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,  # noqa: ARG002
+        model: nn.Module | None = None,
+        optimizer: object = None,
+        **_: object,
+    ) -> None:
+        """Attach; model and optimizer are restored already when training is resumed."""
+        if self.sparsifier is not None:
+            self.sparsifier.detach()
+        self.sparsifier = Sparsifier(
+            model,
+            getattr(optimizer, "optimizer", optimizer),  # accelerate wraps it
+            method=self.method,
+            total_steps=state.max_steps,
+            grad_scaler=getattr(optimizer, "scaler", None),
+            state=_saved_state(args, state) if state.global_step else None,
+            **self.options,
+        )
+
+    def on_optimizer_step(self, *_: object, **__: object) -> None:
+        """Update the topology when it is due: after the optimizer, before zero_grad."""
+        self.sparsifier.step()
+
+    def on_save(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,  # noqa: ARG002
+        **_: object,
+    ) -> None:
+        """Write sparsifier.pt into the checkpoint."""
+        self.sparsifier.synchronize()
+        if state.is_world_process_zero:
+            with atomic_path(_folder(args, state) / STATE) as temporary:
+                torch.save(self.sparsifier.state_dict(), temporary)
+
+
+def _folder(args: TrainingArguments, state: TrainerState) -> Path:
+    return Path(args.output_dir) / f"checkpoint-{state.global_step}"
+
+
+def _saved_state(args: TrainingArguments, state: TrainerState) -> dict[str, object]:
+    given = args.resume_from_checkpoint
+    folders = [Path(given)] if isinstance(given, str) else []
+    for folder in [*folders, _folder(args, state)]:
+        if (folder / STATE).is_file():
+            return torch.load(folder / STATE, map_location="cpu", weights_only=True)
+    raise FileNotFoundError(
+        f"training goes on from step {state.global_step}, but {_folder(args, state)} has no "
+        f"{STATE}; set args.resume_from_checkpoint to the folder that has one"
+    )

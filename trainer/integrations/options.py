@@ -1,0 +1,17 @@
+"""Options that a callback keeps for the ``Sparsifier`` that it will make."""
+
+import inspect
+
+from ..names import near_matches
+from ..sparsifier import Sparsifier
+
+_GIVEN_BY_THE_LOOP = {"self", "model", "optimizer", "total_steps", "grad_scaler", "state"}
+
+
+def check_options(options: dict[str, object]) -> dict[str, object]:
+    """Return ``options`` when ``Sparsifier`` has them all; TypeError when it does not."""
+    known = set(inspect.signature(Sparsifier.__init__).parameters) - _GIVEN_BY_THE_LOOP
+    for name in options:
+        if name not in known:
+            raise TypeError(f"Sparsifier has no option {name!r}." + near_matches(name, known))
+    return options

@@ -1,0 +1,126 @@
+"""Methods that move weights between layers: SNFS and DSR."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..structures import Change
+from .base import LayerInputs, Moment, SparseMethod
+
+
+@dataclass(frozen=True)
+class SNFS(SparseMethod):
+    """Sparse networks from scratch (arXiv 1907.04840): growth and redistribution by momentum.
+
+    ``momentum``: decay of the average of dense gradients that is kept for every weight. Each
+    layer drops the same fraction of its weights; what all dropped together is grown in
+    proportion to the mean momentum of each layer's active weights.
+    """
+
+    name: ClassVar[str] = "snfs"
+    redistributes: ClassVar[bool] = True
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
+
+    @property
+    def gradient_momentum(self) -> float:
+        """Average over all steps."""
+        return self.momentum
+
+    def grow_score(self, layer: LayerInputs) -> Tensor:
+        """Magnitude of the momentum."""
+        return layer.gradient.abs()
+
+    def plan(self, layers: Mapping[str, LayerInputs], moment: Moment) -> dict[str, Change]:
+        """Share out what was dropped by mean momentum."""
+        dropped, shares = {}, {}
+        for name, layer in layers.items():
+            dropped[name] = int(moment.fraction * int(layer.mask.count_nonzero()))
+            shares[name] = float(layer.gradient[layer.mask].abs().double().mean())
+        return _grow_by_share(layers, dropped, shares, moment)
+
+
+@dataclass(frozen=True)
+class DSR(SparseMethod):
+    """Dynamic sparse reparameterisation (arXiv 1902.05967): one magnitude order for all layers.
+
+    The smallest weights of the whole model are dropped, each layer keeping at least one; they
+    are grown at random, in proportion to what each layer kept. The original finds its threshold
+    by doubling and halving; here exactly the scheduled number is dropped.
+    """
+
+    name: ClassVar[str] = "dsr"
+    redistributes: ClassVar[bool] = True
+    uses_gradient: ClassVar[bool] = False
+
+    def grow_score(self, layer: LayerInputs) -> Tensor:
+        """Uniform noise."""
+        return layer.random()
+
+    def plan(self, layers: Mapping[str, LayerInputs], moment: Moment) -> dict[str, Change]:
+        """Drop by one global threshold, grow by what is left."""
+        scores = {
+            name: layer.weight.detach()[layer.mask].abs().float() for name, layer in layers.items()
+        }
+        active = {name: len(score) for name, score in scores.items()}
+        count = int(moment.fraction * sum(active.values()))
+        dropped = dict.fromkeys(layers, 0)
+        if count:
+            everything = torch.cat([score.cpu() for score in scores.values()])
+            lowest = everything.argsort(stable=True)[:count]
+            # Position of a weight in the concatenation says which layer it is of.
+            ends = torch.tensor(list(active.values())).cumsum(0)
+            owners = torch.bucketize(lowest, ends, right=True).bincount(minlength=len(active))
+            for (name, held), removed in zip(active.items(), owners.tolist(), strict=True):
+                dropped[name] = min(removed, held - 1)
+        shares = {name: float(active[name] - dropped[name]) for name in layers}
+        return _grow_by_share(layers, dropped, shares, moment)
+
+
+def _grow_by_share(
+    layers: Mapping[str, LayerInputs],
+    dropped: Mapping[str, int],
+    shares: Mapping[str, float],
+    moment: Moment,
+) -> dict[str, Change]:
+    kept = {n: int(layer.mask.count_nonzero()) - dropped[n] for n, layer in layers.items()}
+    room = {name: layer.mask.numel() - kept[name] for name, layer in layers.items()}
+    target = sum(layer.budget for layer in layers.values()) - sum(kept.values())
+    grown = apportion(target, shares, room)
+    return {
+        name: Change(kept[name] + grown[name], moment.fraction, dropped[name], layer.may_ablate)
+        for name, layer in layers.items()
+    }
+
+
+def apportion(total: int, shares: Mapping[str, float], limits: Mapping[str, int]) -> dict[str, int]:
+    """Whole numbers in proportion to ``shares``, none above its limit, ``total`` together.
+
+    What a full layer cannot take goes to the others in proportion; what rounding leaves goes to
+    the largest shares, ties to the first. All shares zero count as equal.
+    Raises ValueError when the limits hold less than ``total``.
+    """
+    if sum(limits.values()) < total:
+        raise ValueError(f"{total} weights do not fit: there is room for {sum(limits.values())}")
+    given = dict.fromkeys(shares, 0)
+    open_ = [name for name in shares if limits[name] > 0]
+    left = total
+    while left > 0:
+        weight = sum(shares[name] for name in open_)
+        exact = {n: left * (shares[n] / weight if weight else 1 / len(open_)) for n in open_}
+        whole = {n: min(int(exact[n]), limits[n] - given[n]) for n in open_}
+        if not any(whole.values()):
+            for name in sorted(open_, key=lambda n: -exact[n])[:left]:
+                given[name] += 1
+        for name, count in whole.items():
+            given[name] += count
+        left = total - sum(given.values())
+        open_ = [name for name in open_ if given[name] < limits[name]]
+    return given

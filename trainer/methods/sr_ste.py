@@ -1,0 +1,44 @@
+"""SR-STE (arXiv 2102.04010): N:M masks of a dense weight that goes on training behind them."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..structures import Structure, parse_structure
+from .base import check_sparsity
+
+
+@dataclass(frozen=True)
+class SRSTE:
+    """N:M sparsity, dense to sparse: the forward pass sees the N largest of every M weights.
+
+    Gradients go straight through to the dense weights, and ``decay`` · (masked weights) is
+    added to them. ``structure``: "N:M". The model always holds the sparse weights; the dense
+    ones are in the sparsifier's state. Optimizer closures are refused: they would see the dense
+    weights.
+    """
+
+    name: ClassVar[str] = "sr-ste"
+    updates: ClassVar[bool] = False
+    redistributes: ClassVar[bool] = False
+    dense_to_sparse: ClassVar[bool] = True
+    uses_gradient: ClassVar[bool] = False
+    gradient_momentum: ClassVar[None] = None
+    structure: str = "2:4"
+    decay: float = 2e-4
+
+    def __post_init__(self) -> None:
+        layout = self.layout()
+        if not hasattr(layout, "density"):
+            raise ValueError(f"SR-STE trains N:M sparsity, got structure {self.structure!r}")
+        check_sparsity(self.sparsity)
+        if not 0 <= self.decay < float("inf"):
+            raise ValueError(f"decay must be 0 or more and finite, got {self.decay}")
+
+    @property
+    def sparsity(self) -> float:
+        """1 − N/M."""
+        return 1 - self.layout().density
+
+    def layout(self) -> Structure:
+        """N:M."""
+        return parse_structure(self.structure)

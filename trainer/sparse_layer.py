@@ -1,0 +1,68 @@
+"""One sparse weight and everything that belongs to it."""
+
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from .gradient_window import GradientWindow
+from .masking import apply_bits_, mask_bits
+
+
+@dataclass
+class SparseLayer:
+    """A weight, its mask and its history.
+
+    ``density``: asked by the distribution. ``budget``: weights that it is meant to hold now.
+    ``explored``: positions that were ever active. ``dense``: the weights that train on behind the
+    mask, for dense-to-sparse methods.
+    """
+
+    name: str
+    weight: nn.Parameter
+    density: float
+    budget: int
+    may_ablate: bool
+    mask: Tensor
+    window: GradientWindow
+    dense: Tensor | None = None
+    explored: Tensor = field(init=False)
+    bits: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.explored = self.mask.clone()
+        self.set_mask(self.mask)
+
+    def set_mask(self, mask: Tensor) -> None:
+        """Take another mask, and remember what it explores."""
+        self.mask, self.bits = mask, mask_bits(mask, self.weight.dtype)
+        self.explored |= mask
+
+    def mask_weight(self) -> None:
+        """Zero the weight off the mask."""
+        apply_bits_(self.weight, self.bits)
+
+    def mask_gradient(self) -> None:
+        """Zero the gradient off the mask, if there is one."""
+        if self.weight.grad is not None:
+            apply_bits_(self.weight.grad, self.bits)
+
+    def state_dict(self) -> dict[str, object]:
+        """Copy everything but the weight."""
+        state = {
+            "budget": self.budget,
+            "mask": self.mask.clone(),
+            "explored": self.explored.clone(),
+            "window": self.window.state_dict(),
+        }
+        return state if self.dense is None else state | {"dense": self.dense.clone()}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Restore what ``state_dict`` returned and mask the weight."""
+        device = self.weight.device
+        self.budget = state["budget"]
+        self.explored = state["explored"].to(device, copy=True)
+        self.set_mask(state["mask"].to(device, copy=True))
+        self.window.load_state_dict(state["window"], device)
+        if self.dense is not None:
+            self.dense = state["dense"].to(device, copy=True)
+        self.mask_weight()

@@ -1,0 +1,117 @@
+"""One optimizer step: forward and backward in parts, precision, clipping, topology, average."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from .data import Augmentation, mix_batch
+from .recipe import TrainingConfig
+from .sparsifier import Sparsifier, TopologyUpdate
+
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class DivergedError(Exception):
+    """The loss is not finite any more."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """Mean loss, right answers (before mixing), samples, learning rate, change of topology."""
+
+    loss: float
+    correct: int
+    samples: int
+    learning_rate: float
+    update: TopologyUpdate | None
+
+
+class TrainingStep:
+    """Everything that a step needs; ``__call__`` makes one.
+
+    ``classes``: of the data, for mixed labels. ``model`` is trained; with ``compile`` a compiled
+    view of it runs. ``ema`` is the average of its weights, or None.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        scheduler: LRScheduler,
+        config: TrainingConfig,
+        augmentation: Augmentation,
+        classes: int,
+    ) -> None:
+        self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
+        self.config, self.augmentation, self.classes = config, augmentation, classes
+        self.sparsifier: Sparsifier | None = None
+        self.device = next(model.parameters()).device
+        self.scaler = None
+        if config.precision == "float16":
+            self.scaler = torch.amp.GradScaler(self.device.type)
+        self.ema = None
+        if config.ema_decay:
+            average = get_ema_multi_avg_fn(config.ema_decay)
+            self.ema = AveragedModel(model, multi_avg_fn=average, use_buffers=True)
+        self._run = torch.compile(model) if config.compile else model
+
+    @property
+    def evaluated(self) -> nn.Module:
+        """The model that counts: the average where there is one."""
+        return self.model if self.ema is None else self.ema.module
+
+    def __call__(self, parts: Sequence[tuple[Tensor, Tensor]], mix_seed: int) -> StepResult:
+        """Train on one batch, given in parts; raises DivergedError for a loss that is not finite.
+
+        ValueError comes from the sparsifier: weights or gradients are not finite.
+        """
+        samples = sum(len(labels) for _, labels in parts)
+        loss, correct = 0.0, 0
+        for number, (inputs, labels) in enumerate(parts):
+            part_loss, part_correct = self._backward(inputs, labels, samples, mix_seed + number)
+            loss, correct = loss + part_loss, correct + part_correct
+        learning_rate, steps = self.scheduler.get_last_lr()[0], self.sparsifier.step_count
+        self._optimize()
+        update = self.sparsifier.step()
+        if self.sparsifier.step_count > steps:  # else the scaler found an overflow
+            self.scheduler.step()
+            if self.ema is not None:
+                self.ema.update_parameters(self.model)
+                if update is not None:
+                    self.sparsifier.mask_(self.ema)
+        self.optimizer.zero_grad()
+        return StepResult(loss, correct, samples, learning_rate, update)
+
+    def _backward(
+        self, inputs: Tensor, labels: Tensor, samples: int, mix_seed: int
+    ) -> tuple[float, int]:
+        mixed, targets = mix_batch(inputs, labels, self.classes, self.augmentation, mix_seed)
+        dtype = _DTYPES.get(self.config.precision)
+        with torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
+            logits = self._run(mixed)
+            loss = cross_entropy(logits, targets, label_smoothing=self.config.label_smoothing)
+        value = loss.item()
+        if not math.isfinite(value):
+            raise DivergedError(f"the loss is {value}")
+        share = len(labels) / samples
+        loss = loss if share == 1 else loss * share
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        return value * share, int((logits.argmax(1) == labels).sum())
+
+    def _optimize(self) -> None:
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
+        if self.config.clip_norm:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
+        if self.scaler is None:
+            self.optimizer.step()
+        else:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()

@@ -1,0 +1,45 @@
+"""weights.safetensors: weights with their zeros, and masks, for every reader of the format.
+
+Every parameter and buffer by name, and for each sparse weight ``<parameter>.mask`` (uint8, 1 =
+active).
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from .atomic import atomic_path
+from .layers import unwrapped
+
+FORMAT, FORMAT_VERSION = "fanin.run", "1"
+MASK_SUFFIX = ".mask"
+
+
+def save_weights(
+    path: str | os.PathLike[str], model: nn.Module, masks: Mapping[str, Tensor]
+) -> None:
+    """Write a model and its masks, as ``Sparsifier.masks`` has them, to one file, atomically.
+
+    Tensors that share memory are written once for each name. Raises ValueError when a mask fits no
+    parameter, or a weight is not 0 where its mask has none.
+    """
+    tensors: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in unwrapped(model).state_dict().items():
+        plain = tensor.detach().cpu().contiguous()
+        storage = plain.untyped_storage().data_ptr()
+        tensors[name] = plain.clone() if storage in seen else plain
+        seen.add(storage)
+    for name, mask in masks.items():
+        active = mask.cpu()
+        if name not in tensors or tensors[name].shape != active.shape:
+            raise ValueError(f"the mask of {name!r} fits no parameter of the model")
+        if bool(tensors[name][~active].any()):
+            raise ValueError(f"{name!r} has weights where its mask has none; zero them first")
+        tensors[f"{name}{MASK_SUFFIX}"] = active.to(torch.uint8)
+    with atomic_path(Path(path)) as temporary:
+        temporary.write_bytes(save(tensors, {"format": FORMAT, "format_version": FORMAT_VERSION}))
