@@ -64,6 +64,7 @@ class ParityCheck:
         batches: batch sizes that were compared.
         max_error: largest absolute difference.
         relative_error: largest difference as a share of the largest output of its batch.
+        tolerance: the share that was allowed.
 
     """
 
@@ -71,6 +72,7 @@ class ParityCheck:
     batches: tuple[int, ...]
     max_error: float
     relative_error: float
+    tolerance: float
 
 
 @dataclass(frozen=True)

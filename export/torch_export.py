@@ -15,7 +15,13 @@ from .atomic import staging_folder
 from .condensed import VALUE_TYPES
 from .errors import ExportError
 from .layer_plan import LayerPlan, plan_layers, round_plan
-from .model_file import MAX_INLINE_BYTES, StagedModel, publish_model, stage_model
+from .model_file import (
+    EXTERNAL_DATA_THRESHOLD,
+    MAX_INLINE_BYTES,
+    StagedModel,
+    publish_model,
+    stage_model,
+)
 from .onnx_op import DEFAULT_OPSET, IR_VERSION, OPSETS, register_schemas
 from .passes.attach_functions import AttachFunctionsPass
 from .passes.clear_values import ClearValueMetadataPass
@@ -24,9 +30,7 @@ from .passes.name_layers import NameLayersPass
 from .report import ExportReport, LayerReport, ParityCheck
 from .torch_model import as_inputs, eval_copy, replace_layers, round_weights, run_cases
 from .torch_to_ir import torch_to_ir
-from .verify import Case, check_parity, check_structure, largest_change
-
-EXTERNAL_DATA_THRESHOLD = 16 << 20
+from .verify import Case, Reference, check_parity, check_structure, largest_change
 
 
 def export(
@@ -159,7 +163,7 @@ def _write(
     graph_model.producer_name, graph_model.producer_version = "fanin", None
     staged = stage_model(graph_model, staged_path, external_data_threshold)
     check_structure(staged.path)
-    parity, not_checked = check_parity(staged.path, cases)
+    parity, not_checked = check_parity(staged.path, Reference("torch", cases))
     return _Written(staged, nodes, tuple(fused), parity, not_checked)
 
 
