@@ -8,19 +8,22 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 from onnx_ir.passes import common
 
 from .atomic import staging_folder
+from .condensed import CondensedWeight
 from .errors import ExportError
+from .forms import Chooser, Policy
 from .locate import first_difference
+from .lowering import final_layers, lower
 from .model_file import EXTERNAL_DATA_THRESHOLD, MAX_INLINE_BYTES, publish_model, stage_model
 from .onnx_cases import cases_for, own_noise
 from .onnx_schema import register_schemas
 from .onnx_source import load_source
-from .passes.attach_functions import AttachFunctionsPass
-from .passes.condense import CondensePass
-from .passes.fuse_activation import FuseActivationPass
-from .report import ExportReport
+from .passes.condense import CondensePass, CondenseResult
+from .ranges import require_range
+from .report import NOT_VERIFIED, ExportReport, LayerReport, ParityCheck, bytes_saved
 from .verify import Case, Reference, check_parity, check_structure
 
 
@@ -28,7 +31,11 @@ def convert(
     onnx_in: str | os.PathLike[str],
     onnx_out: str | os.PathLike[str],
     *,
+    policy: Policy = "auto",
+    batch: int = 1,
     min_sparsity: float = 0.5,
+    portable: bool = False,
+    fold: bool = True,
     inputs: Sequence[Mapping[str, np.ndarray]] | None = None,
     verify: bool = True,
     external_data_threshold: int = EXTERNAL_DATA_THRESHOLD,
@@ -38,7 +45,12 @@ def convert(
     Args:
         onnx_in: the model; opset 11 to 23. It is only read.
         onnx_out: the file to write; its folder must exist.
+        policy: "auto" gives each layer the form that is predicted to be the fastest, "condensed",
+            "structured" or "dense" the one that it names.
+        batch: value of the first symbolic dimension that "auto" decides for.
         min_sparsity: weights with a smaller share of zeros stay dense.
+        portable: use standard operators only.
+        fold: take ablated neurons out of the graph where only element-wise nodes follow.
         inputs: inputs by name to compare on, beside made-up ones.
         verify: compare the outputs of both files. The structure is always checked.
         external_data_threshold: bytes of weights above which they go to a file of their own.
@@ -54,54 +66,85 @@ def convert(
 
     """
     source, target = Path(onnx_in), Path(onnx_out)
-    if not 0 <= min_sparsity <= 1:
-        raise ValueError(f"min_sparsity is {min_sparsity}, it must be 0 to 1")
-    if not 0 <= external_data_threshold <= MAX_INLINE_BYTES:
-        raise ValueError(
-            f"external_data_threshold is {external_data_threshold}, it must be 0 to "
-            f"{MAX_INLINE_BYTES}"
-        )
+    require_range("min_sparsity", min_sparsity, 0, 1)
+    require_range("external_data_threshold", external_data_threshold, 0, MAX_INLINE_BYTES)
+    chooser = Chooser.of(policy, batch, portable)
     if target.exists() and source.exists() and target.samefile(source):
         raise ValueError(f"{target} is the model itself; give the result another name")
     with staging_folder(target) as scratch:
-        model, notes = load_source(source)
-        register_schemas()
-        common.ShapeInferencePass(strict_mode=False)(model)
-        condensed = CondensePass(min_sparsity=min_sparsity)(model)
-        fused = FuseActivationPass()(model).fused
-        common.RemoveUnusedNodesPass()(model)
-        AttachFunctionsPass()(model)
-        common.ShapeInferencePass(strict_mode=False)(model)
+        model, notes, found = _condensed(source, chooser, min_sparsity)
+        lowered = lower(model, chooser, fold=fold)
         staged = stage_model(model, scratch / target.name, external_data_threshold)
         check_structure(staged.path, shape_after_every_node=False)
-        parity, missing = (), ("outputs: verification was switched off",)
+        parity, missing = (), (NOT_VERIFIED,)
         if verify:
-            cases, names = cases_for(source, inputs)
-            reference = Reference(
-                "the original",
-                cases,
-                own_noise(source, cases, names),
-                partial(_locate, source, staged.path, names),
-            )
-            parity, missing = check_parity(staged.path, reference)
+            parity, missing = _verify(source, staged.path, inputs)
+        file_bytes = staged.nbytes
         data_path = publish_model(staged, target)
-        file_bytes = sum(p.stat().st_size for p in (target, data_path) if p is not None)
-    layers = tuple(condensed.layers)
-    saved = sum(layer.bytes_dense - layer.bytes_in_file for layer in layers)
+    layers = final_layers(found.layers, lowered)
     return ExportReport(
         path=str(target),
         data_path=str(data_path) if data_path else None,
         dense_path=None,
         opset=model.opset_imports[""],
         layers=layers,
-        fused=tuple(fused),
+        fused=lowered.fused,
         parity=parity,
         not_checked=missing,
         file_bytes=file_bytes,
-        dense_file_bytes=file_bytes + saved,
+        dense_file_bytes=file_bytes + bytes_saved(layers),
         dense_file_measured=False,
-        notes=(*notes, *condensed.notes),
+        notes=(*notes, *found.notes),
+        folded=lowered.folded,
+        unfolded=lowered.unfolded,
+        cost_model=chooser.costs.machine if policy == "auto" else "",
     )
+
+
+def plan_conversion(
+    onnx_in: str | os.PathLike[str],
+    *,
+    policy: Policy = "auto",
+    batch: int = 1,
+    min_sparsity: float = 0.5,
+) -> tuple[LayerReport, ...]:
+    """Say what :func:`convert` would make of each weight, without writing anything.
+
+    Raises:
+        FileNotFoundError, ExportError, ValueError: as :func:`convert` does.
+
+    """
+    chooser = Chooser.of(policy, batch, portable=False)
+    model, _, found = _condensed(Path(onnx_in), chooser, min_sparsity)
+    return final_layers(found.layers, lower(model, chooser, fold=True))
+
+
+def _condensed(
+    source: Path, chooser: Chooser, min_sparsity: float
+) -> tuple[ir.Model, tuple[str, ...], CondenseResult]:
+    model, notes = load_source(source)
+    register_schemas()
+    common.ShapeInferencePass(strict_mode=False)(model)
+
+    def leave_dense(
+        weight: CondensedWeight, shape: Sequence[int | str | None] | None
+    ) -> str | None:
+        """Leave a node as it is where it would come back dense, and nothing is ablated."""
+        choice = chooser.choose(weight, chooser.rows_of(shape))
+        whole = weight.active == weight.out_features
+        return choice.reason if choice.form == "dense" and whole else None
+
+    condense = CondensePass(min_sparsity=min_sparsity, leave_dense=leave_dense)
+    return model, notes, condense(model)
+
+
+def _verify(
+    source: Path, path: Path, inputs: Sequence[Mapping[str, np.ndarray]] | None
+) -> tuple[tuple[ParityCheck, ...], tuple[str, ...]]:
+    cases, names = cases_for(source, inputs)
+    noise = own_noise(source, cases, names)
+    locate = partial(_locate, source, path, names)
+    return check_parity(path, Reference("the original", cases, noise, locate))
 
 
 def _locate(source: Path, path: Path, names: tuple[str, ...], case: Case, library: bool) -> str:

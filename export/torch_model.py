@@ -1,14 +1,12 @@
-"""A private copy of the user's model, ready for export, and the inputs to try it on."""
+"""The inputs that a model is tried on, and its layers exchanged for condensed ones."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedTensorMixin
 from torch.utils import _pytree as pytree
 
 from .errors import ExportError
@@ -20,55 +18,11 @@ CHECK_BATCH = 3
 """Batch of the random inputs of the parity check; it is made beside 1 and the example's own."""
 
 
-def eval_copy(model: nn.Module) -> nn.Module:
-    """Copy the model to the CPU in eval mode. The original keeps its mode, device and buffers.
-
-    Parameters are shared with the model where it lies on the CPU already: an export only reads
-    them, and a second copy of a large model may not fit.
-
-    Raises:
-        ExportError: a tensor that cannot be exported, by name, or a model that cannot be copied.
-
-    """
-    memo: dict[int, Tensor] = {}
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        _require_exportable(name, tensor)
-        if isinstance(tensor, nn.Parameter):
-            on_cpu = tensor.device.type == "cpu"
-            memo[id(tensor)] = tensor if on_cpu else nn.Parameter(tensor.detach().cpu(), False)
-        else:
-            memo[id(tensor)] = tensor.detach().cpu().clone()
-    try:
-        return copy.deepcopy(model, memo).eval()
-    except Exception as error:
-        raise ExportError(
-            f"the model cannot be copied: {error}. A layer pruned with torch.nn.utils.prune holds "
-            "such a weight; make it permanent with torch.nn.utils.prune.remove(module, 'weight')"
-        ) from error
-
-
-def _require_exportable(name: str, tensor: Tensor) -> None:
-    if isinstance(tensor, UninitializedTensorMixin):
-        raise ExportError(f"{name} is not initialised; run the model once before the export")
-    if tensor.device.type == "meta":
-        raise ExportError(f"{name} lies on the meta device; load its values before the export")
-    if tensor.layout != torch.strided:
-        raise ExportError(
-            f"{name} has the layout {tensor.layout}; convert it with .to_dense() before the "
-            "export, its zeros are found again"
-        )
-    floating = tensor.is_floating_point() or tensor.is_complex()
-    if floating and tensor.dtype != torch.float32:
-        raise ExportError(
-            f"{name} is {str(tensor.dtype).removeprefix('torch.')}; float32 models only can be "
-            "exported, call model.float() on a copy first"
-        )
-
-
-def as_inputs(example: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
+def as_inputs(example: Tensor | Sequence[Tensor], widen: bool = False) -> tuple[Tensor, ...]:
     """Take the example as a tuple of CPU tensors with a batch of at least two.
 
     torch.export takes a dimension of size one for a constant, so a single sample is repeated.
+    With ``widen`` half-precision inputs become float32, as the model has.
 
     Raises:
         ExportError: something else than tensors, or tensors without a common batch.
@@ -85,6 +39,8 @@ def as_inputs(example: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
             "with at least one sample"
         )
     inputs = tuple(tensor.detach().cpu() for tensor in inputs)
+    if widen:
+        inputs = tuple(t.float() if t.is_floating_point() else t for t in inputs)
     if batches == {1}:
         inputs = tuple(tensor.repeat(2, *[1] * (tensor.ndim - 1)) for tensor in inputs)
     return inputs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,6 +18,10 @@ from .nodes import Names, Parts, add_constant, add_parts, make_condensed, take_o
 
 _ACTIVATIONS = ("float32", "float16")
 """Types of X that the op has CPU kernels for."""
+
+
+LeaveDense = Callable[[CondensedWeight, Sequence[int | str | None] | None], str | None]
+"""From a weight and the shape of X to the reason for leaving a node as it is, or None."""
 
 
 @dataclass
@@ -43,7 +47,12 @@ class CondensePass(ir.passes.InPlacePass):
     """
 
     def __init__(
-        self, *, min_sparsity: float, masks: Mapping[str, np.ndarray] | None = None
+        self,
+        *,
+        min_sparsity: float,
+        masks: Mapping[str, np.ndarray] | None = None,
+        leave_dense: LeaveDense = lambda weight, shape: None,  # noqa: ARG005
+        name_after_weights: bool = False,
     ) -> None:
         """Set what is condensed.
 
@@ -51,15 +60,19 @@ class CondensePass(ir.passes.InPlacePass):
             min_sparsity: weights with a smaller share of zeros stay.
             masks: bool arrays by the name of the initializer; when given, only these weights are
                 candidates and the mask decides what is stored.
+            leave_dense: has the last word on a weight that could be condensed.
+            name_after_weights: give nodes the names of their weights, ``fc1`` for ``fc1.weight``.
 
         """
         super().__init__()
         self.min_sparsity = min_sparsity
+        self.leave_dense = leave_dense
+        self.name_after_weights = name_after_weights
         self.masks = None if masks is None else dict(masks)
 
     def call(self, model: ir.Model) -> CondenseResult:
         """Go through all nodes; what cannot be replaced is reported with the reason."""
-        work = _Work(model, self.min_sparsity, self.masks)
+        work = _Work(model, self)
         for node in list(model.graph.all_nodes()):
             if is_linear(node):
                 work.visit(node)
@@ -73,12 +86,12 @@ class CondensePass(ir.passes.InPlacePass):
 class _Work:
     """One run of the pass: what it has seen, and the arrays that nodes share."""
 
-    def __init__(
-        self, model: ir.Model, min_sparsity: float, masks: dict[str, np.ndarray] | None
-    ) -> None:
+    def __init__(self, model: ir.Model, options: CondensePass) -> None:
         self.opset = model.opset_imports.get("", 1)
         self.names = Names(model)
-        self.min_sparsity, self.masks = min_sparsity, masks
+        self.min_sparsity, self.masks = options.min_sparsity, options.masks
+        self.leave_dense = options.leave_dense
+        self.name_after_weights = options.name_after_weights
         self.layers: dict[tuple, LayerReport] = {}
         # Weights without their bias, with the initializers that hold them.
         self._parts: dict[tuple, tuple[CondensedWeight, Parts]] = {}
@@ -137,16 +150,23 @@ class _Work:
 
     def _replace(self, node: ir.Node, found: ConstantWeight) -> None:
         trans_b = node.op_type == "Gemm" and node.attributes.get_int("transB", 0)
-        layer = read_linear(node, found.array.shape[0 if trans_b else 1])
-        prefix = found.root.name.removesuffix(".weight")
-        weight, parts = self._condense(node.graph, found, layer, prefix)
+        layer = read_linear(node, found.array.shape[0 if trans_b else 1], self.opset)
+        prefix = found.root.name.removesuffix(".weight").removesuffix("_weight")
+        key = _key(node.graph, found, layer)
+        weight = self._parts[key][0] if key in self._parts else _condense(found, layer)
+        reason = self.leave_dense(weight, _shape(node.inputs[0]))
+        if reason is not None:
+            self._leave(node, found, reason)
+            return
+        weight, parts = self._add_parts(node.graph, key, weight, layer, prefix)
+        self._roots[id(found.root)] = found.root
         x = self._turned(layer) if layer.trans_a else node.inputs[0]
         new = make_condensed(
             x,
             parts,
             self._no_residual(node.graph, found.array.dtype),
             {"in_features": weight.in_features, "out_features": weight.out_features},
-            name=node.name or self.names.free(prefix),
+            name=(not self.name_after_weights and node.name) or self.names.free(prefix),
         )
         (layer.add or node).append(new)
         if layer.addend is None:
@@ -157,27 +177,15 @@ class _Work:
             gone.graph.remove(gone, safe=True)
         self._record(node, found, weight, new.name)
 
-    def _condense(
-        self, graph: ir.Graph, found: ConstantWeight, layer: LinearLayer, prefix: str
+    def _add_parts(
+        self, graph: ir.Graph, key: tuple, weight: CondensedWeight, layer: LinearLayer, prefix: str
     ) -> tuple[CondensedWeight, Parts]:
-        """Condense a weight once for all nodes of a graph that read it in the same way."""
-        # The same operators may carry other attributes before two nodes; the content tells.
-        content = hashlib.sha256(found.array.tobytes()).digest() if found.through else b""
-        key = (id(graph), id(found.root), content, layer.trans_b, layer.alpha)
-        known = self._parts.get(key)
-        if known is None:
-            array, kept = found.array, _kept(found)
-            if not layer.trans_b:
-                array, kept = array.T, kept.T
-            scaled = array.astype(np.float32) * np.float32(layer.alpha)
-            weight = CondensedWeight.from_dense(scaled, None, kept).astype(array.dtype.name)
-        else:
-            weight = known[0]
+        """Store a weight once for all nodes of a graph that read it in the same way."""
         bias = layer.bias(weight.out_features)
         biased = weight if bias is None else replace(weight, bias=bias)
-        parts = add_parts(graph, biased, prefix, self.names, known[1] if known else None)
+        shared = self._parts[key][1] if key in self._parts else None
+        parts = add_parts(graph, biased, prefix, self.names, shared)
         self._parts.setdefault(key, (weight, parts))
-        self._roots[id(found.root)] = found.root
         return biased, parts
 
     def _turned(self, layer: LinearLayer) -> ir.Value:
@@ -258,6 +266,26 @@ class _Work:
             reason=reason,
         )
         self.layers.setdefault(("dense", id(value), (), reason), report)
+
+
+def _key(graph: ir.Graph, found: ConstantWeight, layer: LinearLayer) -> tuple:
+    # The same operators may carry other attributes before two nodes; the content tells.
+    content = hashlib.sha256(found.array.tobytes()).digest() if found.through else b""
+    return (id(graph), id(found.root), content, layer.trans_b, layer.alpha)
+
+
+def _condense(found: ConstantWeight, layer: LinearLayer) -> CondensedWeight:
+    array, kept = found.array, _kept(found)
+    if not layer.trans_b:
+        array, kept = array.T, kept.T
+    scaled = array.astype(np.float32) * np.float32(layer.alpha)
+    return CondensedWeight.from_dense(scaled, None, kept).astype(array.dtype.name)
+
+
+def _shape(value: ir.Value) -> list[int | str | None] | None:
+    if value.shape is None:
+        return None
+    return [dim if isinstance(dim, int) else dim.value for dim in value.shape]
 
 
 def _kept(found: ConstantWeight) -> np.ndarray:

@@ -51,7 +51,7 @@ class ConstantWeight:
 def resolve_constant(
     value: ir.Value, opset: int, masks: dict[str, np.ndarray] | None = None
 ) -> ConstantWeight | str | None:
-    """Follow a value back to one constant of two or more dimensions.
+    """Follow a value back to one constant.
 
     Returns:
         The weight; a reason why a stored weight is not constant; None when no weight is behind the
@@ -82,6 +82,12 @@ def resolve_constant(
     return ConstantWeight(array, mask, root, through)
 
 
+def folded_constant(value: ir.Value, opset: int) -> np.ndarray | None:
+    """Read a constant, also one that the graph computes; None for anything else."""
+    found = resolve_constant(value, opset)
+    return found.array if isinstance(found, ConstantWeight) else None
+
+
 def _run(
     node: ir.Node, output: ir.Value, inputs: list[np.ndarray | None], opset: int
 ) -> np.ndarray:
@@ -105,4 +111,5 @@ def _run(
     # Its DequantizeLinear begins at 19, which differs from older ones in types only.
     opset_import = helper.make_opsetid("", max(opset, 19))
     model = helper.make_model(graph, opset_imports=[opset_import])
-    return ReferenceEvaluator(model).run(None, feeds)[0]
+    # A node of several outputs, such as Split, is computed for one of them.
+    return ReferenceEvaluator(model).run([output.name], feeds)[0]

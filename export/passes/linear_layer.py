@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from .nodes import constant_of
+from .constants import folded_constant
 
 _BIAS_TYPES = ("float32", "float16")
 
@@ -24,6 +24,7 @@ class LinearLayer:
         alpha: factor of the product.
         beta: factor of the addend.
         addend: a C of Gemm that is no constant vector; None where there is none.
+        opset: version of the standard operators.
 
     """
 
@@ -34,6 +35,7 @@ class LinearLayer:
     alpha: float
     beta: float
     addend: ir.Value | None
+    opset: int
 
     @property
     def output(self) -> ir.Value:
@@ -49,7 +51,7 @@ class LinearLayer:
             value, scale = self.node.inputs[2], self.beta
         else:
             return None
-        array = constant_of(value)
+        array = folded_constant(value, self.opset)
         if array is None:
             return None
         array = array.astype(np.float32).reshape(-1) * np.float32(scale)
@@ -61,13 +63,13 @@ def is_linear(node: ir.Node) -> bool:
     return node.domain == "" and node.op_type in ("MatMul", "Gemm")
 
 
-def read_linear(node: ir.Node, out_features: int) -> LinearLayer:
+def read_linear(node: ir.Node, out_features: int, opset: int) -> LinearLayer:
     """Read a node for which :func:`is_linear` holds, whose second input is the weight."""
     if node.op_type == "MatMul":
-        add = _bias_add(node, out_features)
-        return LinearLayer(node, add, False, False, 1.0, 1.0, None)
+        add = _bias_add(node, out_features, opset)
+        return LinearLayer(node, add, False, False, 1.0, 1.0, None, opset)
     addend = node.inputs[2] if len(node.inputs) > 2 else None
-    if _is_bias(constant_of(addend), out_features, rank=2):
+    if addend is not None and _is_bias(folded_constant(addend, opset), out_features, rank=2):
         addend = None
     return LinearLayer(
         node,
@@ -77,10 +79,11 @@ def read_linear(node: ir.Node, out_features: int) -> LinearLayer:
         node.attributes.get_float("alpha", 1.0),
         node.attributes.get_float("beta", 1.0),
         addend,
+        opset,
     )
 
 
-def _bias_add(node: ir.Node, out_features: int) -> ir.Node | None:
+def _bias_add(node: ir.Node, out_features: int, opset: int) -> ir.Node | None:
     """Find the Add of a constant vector that alone reads the product."""
     product = node.outputs[0]
     uses = product.uses()
@@ -91,7 +94,8 @@ def _bias_add(node: ir.Node, out_features: int) -> ir.Node | None:
         return None
     x = node.inputs[0]
     rank = 1 if x.shape is None else len(x.shape)
-    return add if _is_bias(constant_of(add.inputs[1 - position]), out_features, rank) else None
+    bias = folded_constant(add.inputs[1 - position], opset)
+    return add if _is_bias(bias, out_features, rank) else None
 
 
 def _is_bias(array: np.ndarray | None, out_features: int, rank: int) -> bool:

@@ -125,6 +125,22 @@ def add_parts(
     return Parts(**{part: add(part) for part in PARTS})
 
 
+def set_weight(node: ir.Node, weight: CondensedWeight, names: Names) -> None:
+    """Give a condensed node another weight; arrays that stay the same stay shared."""
+    node.attributes.add(ir.AttrInt64("in_features", weight.in_features))
+    node.attributes.add(ir.AttrInt64("out_features", weight.out_features))
+    for position, part in enumerate(PARTS, start=1):
+        old, array = node.inputs[position], getattr(weight, part)
+        if constant_of(old) is array:
+            continue
+        # The name stays where no other node needs the old array.
+        last = len(old.uses()) == 1 and old.is_initializer() and old.graph is node.graph
+        if last:
+            del node.graph.initializers[old.name]
+        name = old.name if last else names.free(f"{node.name}.{part}")
+        node.replace_input_with(position, add_constant(node.graph, name, array))
+
+
 def make_condensed(
     x: ir.Value,
     parts: Parts,

@@ -128,7 +128,7 @@ def test_sparse_weight_is_condensed_and_the_outputs_stay(tmp_path: Path, case: s
     nodes, arrays, fields = CASES[case]
     source = write_model(tmp_path / "in.onnx", nodes, arrays, opset=opset, **fields)
     before = source.read_bytes()
-    report = convert(source, tmp_path / "out.onnx")
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
     assert source.read_bytes() == before
     (layer,) = report.layers
     assert (layer.decision, layer.shape) == ("condensed", (32, 48))
@@ -155,7 +155,7 @@ def test_initializer_of_two_nodes_is_stored_once(tmp_path: Path):
     square = sparse((48, 48))
     arrays = {"w": square, "b": np.ones(48, np.float32)}
     source = write_model(tmp_path / "in.onnx", nodes, arrays, y=("batch", 48))
-    report = convert(source, tmp_path / "out.onnx")
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
     (layer,) = report.layers
     assert layer.nodes == ("MatMul_h", "MatMul_y")
     first, second = onnx.load(tmp_path / "out.onnx").graph.node
@@ -176,7 +176,7 @@ def test_weight_that_another_operator_reads_stays_beside_its_condensed_form(tmp_
     source = write_model(
         tmp_path / "in.onnx", nodes, {"w": sparse((32, 48))}, inputs=[ids], y=("batch", 32)
     )
-    report = convert(source, tmp_path / "out.onnx")
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
     assert report.layers[0].decision == "condensed"
     assert report.notes == ("w stays in the file as well: Gather Gather_e reads it",)
     assert "w" in {t.name for t in onnx.load(tmp_path / "out.onnx").graph.initializer}
@@ -226,7 +226,7 @@ LEFT = {
 def test_weight_that_cannot_be_condensed_is_left_with_the_reason(tmp_path: Path, reason: str):
     nodes, arrays, fields = LEFT[reason]
     source = write_model(tmp_path / "in.onnx", nodes, arrays, **fields)
-    report = convert(source, tmp_path / "out.onnx")
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
     (layer,) = report.layers
     assert layer.decision == "dense"
     assert re.search(reason, layer.reason)
@@ -235,7 +235,9 @@ def test_weight_that_cannot_be_condensed_is_left_with_the_reason(tmp_path: Path,
 
 def test_quantised_weight_keeps_its_values(tmp_path: Path):
     nodes, arrays, _ = CASES["DequantizeLinear"]
-    convert(write_model(tmp_path / "in.onnx", nodes, arrays), tmp_path / "out.onnx")
+    convert(
+        write_model(tmp_path / "in.onnx", nodes, arrays), tmp_path / "out.onnx", policy="condensed"
+    )
     (weight,) = condensed_weights(tmp_path / "out.onnx").values()
     expected = arrays["q"].T.astype(np.float32) * arrays["scale"]
     np.testing.assert_array_equal(weight.to_dense(), expected)
@@ -245,7 +247,7 @@ def test_float16_model_stays_float16(tmp_path: Path):
     nodes = [node("MatMul", ["x", "w"], "h"), node("Add", ["h", "b"])]
     arrays = {"w": W.astype(np.float16), "b": B.astype(np.float16)}
     source = write_model(tmp_path / "in.onnx", nodes, arrays, elem_type=TensorProto.FLOAT16)
-    report = convert(source, tmp_path / "out.onnx")
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
     assert report.layers[0].values_dtype == "float16"
     x = np.random.default_rng(0).standard_normal((4, 48)).astype(np.float16)
     exact = x.astype(np.float64) @ arrays["w"].astype(np.float64) + arrays["b"]
@@ -274,7 +276,7 @@ def test_weight_in_an_if_branch_is_condensed(tmp_path: Path, weight: str):
         node("If", ["flag"], then_branch=branch("yes", weight), else_branch=branch("no", "w")),
     ]
     source = write_model(tmp_path / "in.onnx", nodes, {"w": W}, inputs=[flag])
-    report = convert(source, tmp_path / "out.onnx")
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
     assert {layer.decision for layer in report.layers} == {"condensed"}
     x = np.random.default_rng(0).standard_normal((4, 48)).astype(np.float32)
     for flag_value in (False, True):
@@ -305,7 +307,7 @@ def test_weight_in_a_loop_body_is_condensed(tmp_path: Path):
     nodes = [node("Loop", ["count", "", "x"], body=body)]
     arrays = {"w": sparse((48, 48)), "count": np.array(3, np.int64)}
     source = write_model(tmp_path / "in.onnx", nodes, arrays, y=("batch", 48))
-    report = convert(source, tmp_path / "out.onnx")
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
     assert report.layers[0].nodes == ("step",)
     assert {check.relative_error <= 1e-5 for check in report.parity} == {True}
 
@@ -330,7 +332,7 @@ def test_functions_metadata_and_names_of_the_source_stay(tmp_path: Path):
     model.opset_import.append(helper.make_opsetid("custom", 1))
     helper.set_model_props(model, {"author": "a user"})
     onnx.save(model, source)
-    convert(source, tmp_path / "out.onnx")
+    convert(source, tmp_path / "out.onnx", policy="condensed")
     out = onnx.load(tmp_path / "out.onnx")
     assert {(f.domain, f.name) for f in out.functions} == {
         ("custom", "Twice"),
@@ -348,7 +350,7 @@ def test_functions_metadata_and_names_of_the_source_stay(tmp_path: Path):
 def test_ir_version_stays_or_rises_to_nine(tmp_path: Path, ir_version: int):
     opset = 11 if ir_version < 8 else 17
     source = write_model(tmp_path / "in.onnx", MATMUL, {"w": W}, opset=opset, ir_version=ir_version)
-    convert(source, tmp_path / "out.onnx")
+    convert(source, tmp_path / "out.onnx", policy="condensed")
     out = onnx.load(tmp_path / "out.onnx")
     assert out.ir_version == max(9, ir_version)
     assert {e.domain: e.version for e in out.opset_import} == {"": 17, "ai.fanin": 1}
@@ -357,7 +359,7 @@ def test_ir_version_stays_or_rises_to_nine(tmp_path: Path, ir_version: int):
 @pytest.mark.parametrize("opset", [16, 23])
 def test_opsets_from_16_on_stay(tmp_path: Path, opset: int):
     source = write_model(tmp_path / "in.onnx", MATMUL, {"w": W}, opset=opset, ir_version=10)
-    assert convert(source, tmp_path / "out.onnx").opset == opset
+    assert convert(source, tmp_path / "out.onnx", policy="condensed").opset == opset
 
 
 def test_external_data_is_read_and_written_without_touching_the_source(tmp_path: Path):
@@ -373,7 +375,9 @@ def test_external_data_is_read_and_written_without_touching_the_source(tmp_path:
     )
     before = {p.name: hashlib.sha256(p.read_bytes()).digest() for p in source.parent.iterdir()}
     assert len(before) == 2
-    report = convert(source, tmp_path / "out.onnx", external_data_threshold=1000)
+    report = convert(
+        source, tmp_path / "out.onnx", policy="condensed", external_data_threshold=1000
+    )
     assert {p.name: hashlib.sha256(p.read_bytes()).digest() for p in source.parent.iterdir()} == (
         before
     )
@@ -384,8 +388,8 @@ def test_external_data_is_read_and_written_without_touching_the_source(tmp_path:
 def test_same_model_converts_to_the_same_bytes(tmp_path: Path):
     nodes, arrays, _ = CASES["matmul with bias"]
     source = write_model(tmp_path / "in.onnx", nodes, arrays)
-    convert(source, tmp_path / "first.onnx")
-    convert(source, tmp_path / "second.onnx")
+    convert(source, tmp_path / "first.onnx", policy="condensed")
+    convert(source, tmp_path / "second.onnx", policy="condensed")
     assert (tmp_path / "first.onnx").read_bytes() == (tmp_path / "second.onnx").read_bytes()
 
 
@@ -436,17 +440,17 @@ def test_failed_parity_names_the_node_and_leaves_no_file(tmp_path: Path, monkeyp
     arrays = {"v": sparse((48, 48)), "w": W, "v2": sparse((32, 32))}
     source = write_model(tmp_path / "in.onnx", nodes, arrays)
     with pytest.raises(ExportError, match=r"differs from the original .* begins at node MatMul_b"):
-        convert(source, tmp_path / "out.onnx")
+        convert(source, tmp_path / "out.onnx", policy="condensed")
     assert [p.name for p in tmp_path.iterdir()] == ["in.onnx"]
 
 
 def test_inputs_of_the_user_are_compared(tmp_path: Path):
     source = write_model(tmp_path / "in.onnx", MATMUL, {"w": W})
     x = np.ones((7, 48), np.float32)
-    report = convert(source, tmp_path / "out.onnx", inputs=[{"x": x}])
+    report = convert(source, tmp_path / "out.onnx", policy="condensed", inputs=[{"x": x}])
     assert report.parity[0].batches[0] == 7
     with pytest.raises(ExportError, match="the given inputs are z; the model takes x"):
-        convert(source, tmp_path / "out.onnx", inputs=[{"z": x}])
+        convert(source, tmp_path / "out.onnx", policy="condensed", inputs=[{"z": x}])
 
 
 def test_conversion_does_not_import_torch(tmp_path: Path):
@@ -455,7 +459,8 @@ def test_conversion_does_not_import_torch(tmp_path: Path):
 import sys
 sys.modules["torch"] = None
 from fanin.export import convert
-print(convert({str(source)!r}, {str(tmp_path / "out.onnx")!r}).layers[0].decision)
+report = convert({str(source)!r}, {str(tmp_path / "out.onnx")!r}, policy="condensed")
+print(report.layers[0].decision)
 """
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True

@@ -1,0 +1,80 @@
+"""From a graph with condensed nodes to the file's graph; the same for torch and ONNX sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from .forms import Chooser
+from .onnx_schema import register_schemas
+from .passes.attach_functions import AttachFunctionsPass
+from .passes.choose_forms import ChooseFormsPass, Formed
+from .passes.fold_ablated import FoldAblatedPass
+from .passes.fuse_activation import FuseActivationPass
+from .report import LayerReport
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """What the passes did.
+
+    Attributes:
+        folded: one line for each layer whose ablated neurons left the graph.
+        unfolded: one line for each layer that keeps them, with the reason.
+        formed: what each condensed node became, by its name before.
+        fused: one line for each activation that is gone.
+
+    """
+
+    folded: tuple[str, ...]
+    unfolded: tuple[str, ...]
+    formed: Mapping[str, Formed]
+    fused: tuple[str, ...]
+
+
+def lower(model: ir.Model, chooser: Chooser, *, fold: bool) -> Lowered:
+    """Fold ablated neurons, choose forms, fuse activations, attach functions, infer shapes."""
+    register_schemas()
+    folds = FoldAblatedPass()(model) if fold else None
+    formed = ChooseFormsPass(chooser)(model).formed
+    fused = FuseActivationPass()(model).fused
+    common.RemoveUnusedNodesPass()(model)
+    AttachFunctionsPass()(model)
+    common.ShapeInferencePass(strict_mode=False)(model)
+    return Lowered(
+        tuple(folds.folded) if folds else (),
+        tuple(folds.kept) if folds else (),
+        formed,
+        tuple(fused),
+    )
+
+
+def final_layers(layers: Iterable[LayerReport], lowered: Lowered) -> tuple[LayerReport, ...]:
+    """Bring the reports of condensed layers up to what the passes made of them."""
+    final = []
+    for layer in layers:
+        formed = [lowered.formed[name] for name in layer.nodes if name in lowered.formed]
+        if not formed:
+            final.append(layer)
+            continue
+        first = formed[0]
+        reason = first.choice.reason
+        if reason == "policy condensed":
+            reason = layer.reason
+        final.append(
+            replace(
+                layer,
+                nodes=tuple(name for entry in formed for name in entry.nodes),
+                active=first.weight.active,
+                fan_in=first.weight.fan_in,
+                padding=first.padding,
+                bytes_condensed=first.nbytes,
+                decision=first.choice.form,
+                reason=reason,
+                speedup=first.choice.speedup,
+            )
+        )
+    return tuple(final)
