@@ -197,11 +197,14 @@ def _write(
     # What is no Linear module: attention, transformers' Conv1D, functional calls.
     masks = settings.masks
     arrays = None if masks is None else {name: mask.numpy() for name, mask in masks.items()}
-    found = CondensePass(
+    condense = CondensePass(
         min_sparsity=settings.min_sparsity, masks=arrays, name_after_weights=True
-    )(program.model)
+    )
+    found = condense(program.model).layers
     program.optimize()
     graph_model = program.model
+    # Slices of packed weights have constant bounds only now.
+    found += condense(graph_model).layers
     common.ClearMetadataAndDocStringPass()(graph_model)
     ClearValueMetadataPass()(graph_model)
     nodes = NameLayersPass()(graph_model).nodes
@@ -213,7 +216,7 @@ def _write(
     parity, not_checked = (), (NOT_VERIFIED,)
     if settings.verify:
         parity, not_checked = check_parity(staged.path, Reference("torch", cases))
-    layers = tuple(layer for layer in found.layers if layer.decision == "condensed")
+    layers = tuple(layer for layer in found if layer.decision == "condensed")
     return _Written(staged, nodes, layers, lowered, parity, not_checked)
 
 
