@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +32,9 @@ class CalibrationSpec:
     batches: tuple[int, ...] = (1, 8, 64, 256)
     sizes: tuple[int, ...] = (64, 256, 768, 1536)
     densities: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2, 0.5)
-    timing: Timing = Timing(rounds=5, turn=0.004, max_warmup=0.1, lead_in=0.0005)
+    timing: Timing = field(
+        default_factory=lambda: Timing(rounds=5, turn=0.004, max_warmup=0.1, lead_in=0.0005)
+    )
     seed: int = 0
 
 

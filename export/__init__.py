@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .condensed import CondensedWeight
     from .condensed_file import load_condensed, save_condensed
     from .errors import ExportError
-    from .onnx_convert import convert
+    from .onnx_convert import convert, plan_conversion
     from .onnx_inspect import Inspection, inspect
     from .onnx_op import register_schemas
     from .report import ExportReport, LayerReport, ParityCheck
@@ -30,6 +30,7 @@ _HOMES = {
     "export": "torch_export",
     "inspect": "onnx_inspect",
     "load_condensed": "condensed_file",
+    "plan_conversion": "onnx_convert",
     "register_schemas": "onnx_op",
     "save_condensed": "condensed_file",
 }
@@ -45,6 +46,7 @@ __all__ = [
     "export",
     "inspect",
     "load_condensed",
+    "plan_conversion",
     "register_schemas",
     "save_condensed",
 ]

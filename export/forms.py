@@ -117,32 +117,23 @@ def structured_nodes(
         The nodes, and their constants by name. Without ablated neurons it is the dense form.
 
     """
-    arrays = {
-        f"{prefix}.weight": np.ascontiguousarray(weight.to_dense()[weight.rows].T),
-        f"{prefix}.bias": weight.bias,
-    }
+    active = weight.to_dense()[weight.rows].T
+    arrays = {f"{prefix}.weight": np.ascontiguousarray(active), f"{prefix}.bias": weight.bias}
     product = f"{prefix}.product"
     nodes = [helper.make_node("MatMul", [x, f"{prefix}.weight"], [product], name=prefix)]
     if weight.active < weight.out_features:
-        # One zero beyond the active outputs, which every ablated neuron takes.
+        # One more column, of zeros, is what every ablated neuron takes.
+        arrays[f"{prefix}.weight"] = np.pad(active, ((0, 0), (0, 1)))
         place = np.full(weight.out_features, weight.active, np.int64)
         place[weight.rows] = np.arange(weight.active)
         arrays[f"{prefix}.place"] = place
-        arrays[f"{prefix}.pads"] = np.array([0, 1], np.int64)
-        arrays[f"{prefix}.zero"] = np.float32(0)
-        arrays[f"{prefix}.axes"] = np.array([-1], np.int64)
-        pads = [f"{prefix}.{part}" for part in ("pads", "zero", "axes")]
-        nodes += [
-            helper.make_node("Pad", [product, *pads], [f"{prefix}.padded"], name=f"{prefix}_pad"),
+        placed = f"{prefix}.placed"
+        nodes.append(
             helper.make_node(
-                "Gather",
-                [f"{prefix}.padded", f"{prefix}.place"],
-                [f"{prefix}.placed"],
-                name=f"{prefix}_place",
-                axis=-1,
-            ),
-        ]
-        product = f"{prefix}.placed"
+                "Gather", [product, f"{prefix}.place"], [placed], name=f"{prefix}_place", axis=-1
+            )
+        )
+        product = placed
     nodes.append(
         helper.make_node("Add", [product, f"{prefix}.bias"], [output], name=f"{prefix}_bias")
     )
@@ -180,6 +171,6 @@ def structured_layer_model(weight: CondensedWeight, batch: int | None) -> onnx.M
     return helper.make_model(
         graph,
         ir_version=IR_VERSION,
-        opset_imports=[helper.make_opsetid("", max(DEFAULT_OPSET, 18))],
+        opset_imports=[helper.make_opsetid("", DEFAULT_OPSET)],
         producer_name="fanin",
     )

@@ -78,7 +78,7 @@ def test_tolerance_grows_with_the_sources_own_error(path: Path):
     off = Case((X,), (Y + np.float32(1e-3),))
     (check, _), _ = check_parity(path, Reference("torch", [off], noise=1e-4))
     assert check.tolerance == pytest.approx(8e-4)
-    with pytest.raises(ExportError, match="over the tolerance of 1.6e-05 relative"):
+    with pytest.raises(ExportError, match=r"over the tolerance of 1.6e-05 relative"):
         check_parity(path, Reference("torch", [off], noise=2e-6))
 
 
