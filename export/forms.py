@@ -101,10 +101,19 @@ class Chooser:
         """Count the rows of X of a shape: its dimensions but the last, symbols as documented."""
         if shape is None:
             return self.batch
-        sizes = [
-            size if isinstance(size, int) else (self.batch if axis == 0 else TOKENS)
+        # Flattened dimensions are written as products, such as 197*batch.
+        factors = [
+            (axis, factor)
             for axis, size in enumerate(shape[:-1])
+            for factor in str(size).replace(" ", "").split("*")
         ]
+        sizes, batch_seen = [], False
+        for axis, factor in factors:
+            if factor.isdecimal():
+                sizes.append(int(factor))
+            else:
+                sizes.append(self.batch if axis == 0 and not batch_seen else TOKENS)
+                batch_seen = True
         return max(1, math.prod(sizes))
 
 

@@ -216,8 +216,7 @@ def _write(
     parity, not_checked = (), (NOT_VERIFIED,)
     if settings.verify:
         parity, not_checked = check_parity(staged.path, Reference("torch", cases))
-    layers = tuple(layer for layer in found if layer.decision == "condensed")
-    return _Written(staged, nodes, layers, lowered, parity, not_checked)
+    return _Written(staged, nodes, tuple(found), lowered, parity, not_checked)
 
 
 def _resolve(
@@ -240,8 +239,12 @@ def _resolve(
 def _with_nodes(plans: Sequence[LayerPlan], written: _Written) -> list[LayerReport]:
     """Say which nodes hold each layer, and what was condensed in the graph instead of a module."""
     in_graph: dict[str, list[LayerReport]] = {}
+    left: dict[str, str] = {}
     for layer in written.graph_layers:
-        in_graph.setdefault(layer.name, []).append(layer)
+        if layer.decision == "condensed":
+            in_graph.setdefault(layer.name, []).append(layer)
+        else:
+            left.setdefault(layer.name, layer.reason)
     reports = []
     for plan in plans:
         report = plan.report
@@ -256,6 +259,9 @@ def _with_nodes(plans: Sequence[LayerPlan], written: _Written) -> list[LayerRepo
                 reason=parts[0].reason.partition(",")[0],
                 bytes_condensed=sum(part.bytes_condensed for part in parts),
             )
+        elif report.name in left:
+            # The graph knows better than the module why a weight that it multiplies with stays.
+            report = replace(report, reason=left[report.name])
         reports.append(report)
     return reports
 

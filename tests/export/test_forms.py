@@ -154,6 +154,8 @@ def test_symbolic_dimensions_count_as_documented():
     assert chooser.rows_of(["batch", 768]) == 4
     assert chooser.rows_of(["batch", 197, 768]) == 4 * 197
     assert chooser.rows_of(["batch", "tokens", 768]) == 4 * 32
+    assert chooser.rows_of(["197*batch", 768]) == 4 * 197
+    assert chooser.rows_of(["batch*tokens", 768]) == 4 * 32
     assert chooser.rows_of(None) == 4
 
 
