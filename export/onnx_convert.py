@@ -25,6 +25,7 @@ from .passes.condense import CondensePass, CondenseResult
 from .ranges import require_range
 from .report import NOT_VERIFIED, ExportReport, LayerReport, ParityCheck, bytes_saved
 from .verify import Case, Reference, check_parity, check_structure
+from .verify_layers import LARGE, check_layers
 
 
 def convert(
@@ -77,7 +78,9 @@ def convert(
         staged = stage_model(model, scratch / target.name, external_data_threshold)
         check_structure(staged.path, shape_after_every_node=False)
         parity, missing = (), (NOT_VERIFIED,)
-        if verify:
+        if verify and staged.nbytes + bytes_saved(found.layers) > LARGE:
+            parity, missing = check_layers(staged.path)
+        elif verify:
             parity, missing = _verify(source, staged.path, inputs)
         file_bytes = staged.nbytes
         data_path = publish_model(staged, target)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import resource
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -36,8 +37,10 @@ def test_vit_b_16_with_sparse_and_ablated_mlps(tmp_path: Path):
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     start = time.perf_counter()
     report = export(model, tmp_path / "vit.onnx", torch.randn(2, 3, 224, 224), masks=masks)
-    print(f"\nViT-B/16: {time.perf_counter() - start:.0f} s, {report.file_bytes / 1e6:.1f} MB, "
-          f"dense {report.dense_file_bytes / 1e6:.1f} MB")
+    print(
+        f"\nViT-B/16: {time.perf_counter() - start:.0f} s, {report.file_bytes / 1e6:.1f} MB, "
+        f"dense {report.dense_file_bytes / 1e6:.1f} MB"
+    )
     for check in report.parity:
         print(f"{check.engine}: {check.relative_error:.1e} (tolerance {check.tolerance:.1e})")
     for layer in report.layers:
@@ -53,9 +56,10 @@ def test_vit_b_16_with_sparse_and_ablated_mlps(tmp_path: Path):
     hidden = [layer for layer in condensed if layer.name.endswith("mlp.0.weight")]
     assert {layer.active for layer in hidden} == {3072 - 921}
     stored = sum(layer.bytes_in_file for layer in condensed)
-    assert report.file_bytes < report.dense_file_bytes - sum(
-        layer.bytes_dense for layer in condensed
-    ) + 1.1 * stored
+    assert (
+        report.file_bytes
+        < report.dense_file_bytes - sum(layer.bytes_dense for layer in condensed) + 1.1 * stored
+    )
     for name, tensor in model.state_dict().items():
         torch.testing.assert_close(tensor, state[name], rtol=0, atol=0)
 
@@ -101,10 +105,16 @@ def test_transformers_model_with_dynamic_batch_and_sequence(tmp_path: Path, make
     ids = torch.randint(0, 1000, (2, 9))
     start = time.perf_counter()
     report = export(
-        wrapped, tmp_path / "m.onnx", ids, masks=masks,
-        dynamic_shapes=({0: "batch", 1: "tokens"},), policy="condensed",
+        wrapped,
+        tmp_path / "m.onnx",
+        ids,
+        masks=masks,
+        dynamic_shapes=({0: "batch", 1: "tokens"},),
+        policy="condensed",
     )
-    print(f"\n{make.__name__}: {time.perf_counter() - start:.0f} s, {report.size_ratio:.3f} of dense")
+    print(
+        f"\n{make.__name__}: {time.perf_counter() - start:.0f} s, {report.size_ratio:.3f} of dense"
+    )
     for check in report.parity:
         print(f"{check.engine}: {check.relative_error:.1e} (tolerance {check.tolerance:.1e})")
     condensed = [layer for layer in report.layers if layer.decision == "condensed"]
@@ -121,5 +131,36 @@ def test_transformers_model_with_dynamic_batch_and_sequence(tmp_path: Path, make
     np.testing.assert_allclose(actual, expected, atol=1e-4 * np.abs(expected).max())
 
 
-def peak_bytes() -> int:
+def test_model_of_2_5_gb_stays_within_its_memory_and_time(tmp_path: Path):
+    """40 layers of 4096 × 4096, 95 % sparse, in a process of their own."""
+    code = f"""
+import resource, time, torch
+from torch import nn
+from fanin.export import export
+
+def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+torch.manual_seed(0)
+layers = []
+for _ in range(40):
+    linear = nn.Linear(4096, 4096)
+    with torch.no_grad():
+        linear.weight.mul_(torch.rand(4096, 4096) < 0.05)
+    layers += [linear, nn.ReLU()]
+model = nn.Sequential(*layers)
+before, start = peak(), time.perf_counter()
+report = export(model, {str(tmp_path / "large.onnx")!r}, torch.randn(2, 4096))
+dense = sum(p.nbytes for p in model.parameters())
+print(dense, report.file_bytes, peak() - before, time.perf_counter() - start)
+print(len(report.condensed_layers), report.parity, report.not_checked)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    print(done.stdout)
+    dense, condensed, grown, seconds = map(float, done.stdout.split("\n")[0].split())
+    assert dense > 2.5e9
+    assert grown < 3 * condensed
+    assert seconds < 300
