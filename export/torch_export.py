@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+import onnx_ir as ir
 import torch
 from onnx_ir.passes import common
 from torch import Tensor, nn
@@ -16,6 +18,7 @@ from .condensed import VALUE_TYPES
 from .errors import ExportError
 from .forms import Chooser, Policy
 from .layer_plan import LayerPlan, plan_layers, round_plan
+from .locate import first_difference
 from .lowering import Lowered, final_layers, lower
 from .model_file import (
     EXTERNAL_DATA_THRESHOLD,
@@ -25,13 +28,20 @@ from .model_file import (
     stage_model,
 )
 from .onnx_op import DEFAULT_OPSET, IR_VERSION, OPSETS
+from .passes.attach_functions import AttachFunctionsPass
 from .passes.clear_values import ClearValueMetadataPass
 from .passes.condense import CondensePass
 from .passes.name_layers import NameLayersPass
 from .ranges import require_range
 from .report import NOT_VERIFIED, ExportReport, LayerReport, ParityCheck, bytes_saved
 from .torch_copy import eval_copy
-from .torch_model import as_inputs, replace_layers, round_weights, run_cases
+from .torch_model import (
+    as_inputs,
+    float64_noise,
+    replace_layers,
+    round_weights,
+    run_cases,
+)
 from .torch_to_ir import torch_to_ir
 from .verify import Case, Reference, check_parity, check_structure, largest_change
 from .verify_layers import LARGE, check_layers
@@ -123,6 +133,7 @@ def export(
             opset,
             verify,
             external_data_threshold,
+            float64_noise(model, cases),
         )
         baseline_path = path.with_name(f"{path.stem}.dense{path.suffix}")
         baseline = None
@@ -178,6 +189,7 @@ class _Settings:
     opset: int
     verify: bool
     external_data_threshold: int
+    noise: float
 
 
 @dataclass(frozen=True)
@@ -211,6 +223,7 @@ def _write(
     common.ClearMetadataAndDocStringPass()(graph_model)
     ClearValueMetadataPass()(graph_model)
     nodes = NameLayersPass()(graph_model).nodes
+    before = graph_model.clone()
     lowered = lower(graph_model, settings.chooser, fold=settings.fold)
     graph_model.ir_version = IR_VERSION
     graph_model.producer_name, graph_model.producer_version = "fanin", None
@@ -220,8 +233,24 @@ def _write(
     if settings.verify and not cases:
         parity, not_checked = check_layers(staged.path)
     elif settings.verify:
-        parity, not_checked = check_parity(staged.path, Reference("torch", cases))
+        names = [value.name for value in graph_model.graph.inputs]
+        locate = partial(_locate, before, staged.path, names)
+        reference = Reference("torch", cases, settings.noise, locate)
+        parity, not_checked = check_parity(staged.path, reference)
     return _Written(staged, nodes, tuple(found), lowered, parity, not_checked)
+
+
+def _locate(before: ir.Model, path: Path, names: Sequence[str], case: Case, library: bool) -> str:
+    """Compare with the graph as it was before anything was folded, chosen or fused."""
+    AttachFunctionsPass()(before)
+    before.ir_version = IR_VERSION
+    reference = path.with_name("before.onnx")
+    ir.save(before, reference)
+    feeds = dict(zip(names, case.inputs, strict=True))
+    try:
+        return first_difference(reference, path, feeds, library=library, tolerance=1e-4)
+    except ExportError:
+        return ""
 
 
 def _resolve(
@@ -248,7 +277,7 @@ def _with_nodes(plans: Sequence[LayerPlan], written: _Written) -> list[LayerRepo
     for layer in written.graph_layers:
         if layer.decision == "condensed":
             in_graph.setdefault(layer.name, []).append(layer)
-        else:
+        elif layer.kind in ("MatMul", "Gemm"):
             left.setdefault(layer.name, layer.reason)
     reports = []
     for plan in plans:

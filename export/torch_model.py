@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch.utils import _pytree as pytree
 from .errors import ExportError
 from .layer_plan import LayerPlan
 from .modules import CondensedLinear
-from .verify import Case
+from .verify import Case, largest_change
 
 CHECK_BATCH = 3
 """Batch of the random inputs of the parity check; it is made beside 1 and the example's own."""
@@ -61,6 +62,30 @@ def run_cases(model: nn.Module, inputs: tuple[Tensor, ...]) -> list[Case]:
     first = tuple(tensor[:1] for tensor in inputs)
     drawn = tuple(_random_like(tensor, generator) for tensor in inputs)
     return [_run(model, batch) for batch in (inputs, first, drawn)]
+
+
+def float64_noise(model: nn.Module, cases: Sequence[Case]) -> float:
+    """Measure what rounding in float32 costs the model itself, as a share of its largest output.
+
+    Returns:
+        0 for a model that does not run in float64, which then is held to the usual tolerance.
+
+    """
+    if not cases:
+        return 0.0
+    try:
+        exact = copy.deepcopy(model).double()
+        with torch.no_grad():
+            again = [_run(exact, _as_float64(case.inputs)) for case in cases]
+    except Exception:
+        # Casts in a forward, operators without a float64 form: whatever it is, it is no fault.
+        return 0.0
+    return largest_change(again, cases)
+
+
+def _as_float64(arrays: Sequence[np.ndarray]) -> tuple[Tensor, ...]:
+    tensors = (torch.from_numpy(array) for array in arrays)
+    return tuple(t.double() if t.is_floating_point() else t for t in tensors)
 
 
 def _random_like(example: Tensor, generator: torch.Generator) -> Tensor:
