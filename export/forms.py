@@ -14,7 +14,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from .condensed import CondensedWeight
 from .cost_model import CostModel
 from .onnx_op import DEFAULT_OPSET, IR_VERSION
-from .row_groups import split_rows
+from .row_groups import MAX_GROUPS, split_rows
 
 Policy = Literal["auto", "condensed", "structured", "dense"]
 
@@ -78,11 +78,10 @@ class Chooser:
 
     def choose(self, weight: CondensedWeight, rows: int) -> Choice:
         """Choose for a weight that meets ``rows`` rows of X at a time."""
-        stored = sum(group.values.size for group in split_rows(weight))
         size = (weight.out_features, weight.in_features)
         dense = self.costs.dense(rows, *size)
         seconds = {
-            "condensed": self.costs.condensed(rows, *size, stored),
+            "condensed": self._seconds(self.groups(weight, rows), rows),
             "structured": self.costs.structured(rows, *size, weight.active),
         }
         if self.policy != "auto":
@@ -96,6 +95,27 @@ class Chooser:
         if speedup < MIN_GAIN:
             return Choice("dense", f"{form} predicted {speedup:.2f}× as fast {where}", None)
         return Choice(form, f"{speedup:.2g}× predicted {where}", speedup)
+
+    def groups(self, weight: CondensedWeight, rows: int) -> list[CondensedWeight]:
+        """Split a weight of unequal rows where that is predicted to be faster than padding it.
+
+        Every group costs a pass over the outputs. Measured with one thread: rows drawn at random
+        (padding 20 %) are slower in any number of groups, 0.92 times as fast in two at batch 1;
+        2,048 rows of which an eighth is ten times as long are 1.8 times as fast in two at batch 1,
+        0.8 times at batch 64.
+        """
+        best, seconds = [weight], self._seconds([weight], rows)
+        for most in range(2, MAX_GROUPS + 1):
+            groups = split_rows(weight, most)
+            predicted = self._seconds(groups, rows)
+            if len(groups) == most and predicted * MIN_GAIN < seconds:
+                best, seconds = groups, predicted
+        return best
+
+    def _seconds(self, groups: Sequence[CondensedWeight], rows: int) -> float:
+        return sum(
+            self.costs.condensed(rows, g.out_features, g.in_features, g.values.size) for g in groups
+        )
 
     def rows_of(self, shape: Sequence[int | str | None] | None) -> int:
         """Count the rows of X of a shape: its dimensions but the last, symbols as documented."""

@@ -22,20 +22,21 @@ MIN_SAVED_ENTRIES = 8192
 MAX_GROUPS = 4
 
 
-def split_rows(weight: CondensedWeight) -> list[CondensedWeight]:
-    """Split a weight into groups of rows that store fewer entries together.
+def split_rows(weight: CondensedWeight, most: int = MAX_GROUPS) -> list[CondensedWeight]:
+    """Split a weight into at most ``most`` groups of rows that store the fewest entries together.
 
     The first group keeps the bias, the others have zeros: their nodes are added up.
 
     Returns:
-        One weight, the given one, where groups save no more than :data:`MIN_SAVED_SHARE`.
+        One weight, the given one, where groups save no more than :data:`MIN_SAVED_SHARE`. Whether
+        the saving is worth the further nodes is the cost model's question (forms.py).
 
     """
-    if weight.active == 0 or weight.padding <= MIN_SAVED_ENTRIES:
+    if most < 2 or weight.active == 0 or weight.padding <= MIN_SAVED_ENTRIES:
         return [weight]
     lengths = weight.is_entry().sum(axis=1)
     order = np.argsort(lengths, kind="stable")
-    ends = _best_ends(lengths[order])
+    ends = _best_ends(lengths[order], most)
     stored = sum(
         (end - start) * int(lengths[order[end - 1]])
         for start, end in zip([0, *ends[:-1]], ends, strict=True)
@@ -59,8 +60,8 @@ def split_rows(weight: CondensedWeight) -> list[CondensedWeight]:
     return groups
 
 
-def _best_ends(lengths: np.ndarray) -> list[int]:
-    """Cut sorted lengths into at most MAX_GROUPS runs with the fewest padded entries.
+def _best_ends(lengths: np.ndarray, most: int) -> list[int]:
+    """Cut sorted lengths into at most ``most`` runs with the fewest padded entries.
 
     A run from i to j stores (j - i) times its last length. Dynamic programming over the positions
     where the length changes.
@@ -70,7 +71,7 @@ def _best_ends(lengths: np.ndarray) -> list[int]:
     longest = np.array([0, *(int(lengths[cut - 1]) for cut in cuts)])
     best = at * longest
     choices: list[np.ndarray] = []
-    for _ in range(MAX_GROUPS - 1):
+    for _ in range(most - 1):
         cost = best[:, None] + (at[None, :] - at[:, None]) * longest[None, :]
         cost[np.tri(len(at), dtype=bool)] = np.iinfo(np.int64).max
         cost[0] = at * longest

@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from ..condensed import CondensedWeight
 from ..forms import Choice, Chooser, dense_nodes, structured_nodes
-from ..row_groups import split_rows
 from .nodes import (
     Names,
     add_constant,
@@ -72,10 +71,12 @@ class ChooseFormsPass(ir.passes.InPlacePass):
             weight = read_weight(node)
             if weight is None:
                 continue
-            choice = self.chooser.choose(weight, self.chooser.rows_of(_shape(node.inputs[0])))
+            rows = self.chooser.rows_of(_shape(node.inputs[0]))
+            choice = self.chooser.choose(weight, rows)
             name = node.name
             if choice.form == "condensed":
-                formed[name] = _split(node, weight, choice, names)
+                groups = self.chooser.groups(weight, rows)
+                formed[name] = _split(node, weight, groups, choice, names)
             else:
                 formed[name] = _spread(node, weight, choice, names)
         changed = any(entry.choice.form != "condensed" for entry in formed.values())
@@ -88,9 +89,14 @@ def _shape(value: ir.Value) -> list[int | str | None] | None:
     return [dim if isinstance(dim, int) else dim.value for dim in value.shape]
 
 
-def _split(node: ir.Node, weight: CondensedWeight, choice: Choice, names: Names) -> Formed:
+def _split(
+    node: ir.Node,
+    weight: CondensedWeight,
+    groups: list[CondensedWeight],
+    choice: Choice,
+    names: Names,
+) -> Formed:
     """Replace a node by one for each group of rows, each adding to what the ones before made."""
-    groups = split_rows(weight)
     stored = sum(group.values.size for group in groups)
     padding = sum(group.padding for group in groups)
     if len(groups) == 1:

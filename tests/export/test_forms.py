@@ -24,7 +24,7 @@ from fanin.ort_ops import register
 from .onnx_models import sparse, write_model
 
 
-def unequal(rows: int = 96, columns: int = 512, seed: int = 0) -> np.ndarray:
+def unequal(rows: int = 1024, columns: int = 1024, seed: int = 0) -> np.ndarray:
     """Weights of which few rows are long: padding to the longest one would store a lot."""
     rng = np.random.default_rng(seed)
     density = np.where(np.arange(rows) % 8 == 0, 0.5, 0.05)[:, None]
@@ -173,7 +173,14 @@ def test_unequal_rows_become_groups_that_store_less(tmp_path: Path):
     assert stored < 0.9 * padded
     assert layer.padding == stored - np.count_nonzero(weight)
     assert op_types(tmp_path) == ["CondensedGemm"] * len(parts)
-    assert_same_outputs(tmp_path, 512)
+    assert_same_outputs(tmp_path, 1024)
+
+
+def test_rows_drawn_at_random_are_padded(tmp_path: Path):
+    report = converted(tmp_path, sparse((1024, 1024), 0.95), policy="condensed")
+    (layer,) = report.layers
+    assert layer.nodes == ("layer",)
+    assert layer.padding > 0
 
 
 @settings(max_examples=80, deadline=None)
