@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .condensed import CondensedWeight
     from .condensed_file import load_condensed, save_condensed
     from .errors import ExportError
+    from .onnx_convert import convert, plan_conversion
     from .onnx_inspect import Inspection, inspect
     from .onnx_op import register_schemas
     from .report import ExportReport, LayerReport, ParityCheck
@@ -25,9 +26,11 @@ _HOMES = {
     "LayerReport": "report",
     "ParityCheck": "report",
     "Inspection": "onnx_inspect",
+    "convert": "onnx_convert",
     "export": "torch_export",
     "inspect": "onnx_inspect",
     "load_condensed": "condensed_file",
+    "plan_conversion": "onnx_convert",
     "register_schemas": "onnx_op",
     "save_condensed": "condensed_file",
 }
@@ -39,9 +42,11 @@ __all__ = [
     "Inspection",
     "LayerReport",
     "ParityCheck",
+    "convert",
     "export",
     "inspect",
     "load_condensed",
+    "plan_conversion",
     "register_schemas",
     "save_condensed",
 ]

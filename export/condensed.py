@@ -98,21 +98,63 @@ class CondensedWeight:
         counts = np.count_nonzero(chosen, axis=1)
         rows = np.flatnonzero(counts)
         counts = counts[rows]
-        fan_in = int(counts.max(initial=0))
-        columns = np.flatnonzero(chosen) % weight.shape[1]
-        # Position of every stored entry in `columns`; past a row's end it stays at its last entry,
-        # which is the column that padding has to repeat.
+        places = np.flatnonzero(chosen)
+        if bias.shape != (out_features,):
+            raise ValueError(f"bias has the shape {list(bias.shape)}, it must be [{out_features}]")
+        in_features = weight.shape[1]
+        values = weight.reshape(-1)[places]
+        return cls._from_sorted(rows, counts, places % in_features, values, bias, in_features)
+
+    @classmethod
+    def from_entries(
+        cls,
+        rows: np.ndarray,
+        columns: np.ndarray,
+        values: np.ndarray,
+        *,
+        bias: np.ndarray,
+        in_features: int,
+    ) -> CondensedWeight:
+        """Condense entries that are given one by one, in order of row, then column.
+
+        Args:
+            rows: integers ``[n]``.
+            columns: integers ``[n]``.
+            values: ``[n]``, of a type that values can have.
+            bias: float32 ``[out_features]``.
+            in_features: columns of the dense weight.
+
+        Raises:
+            ValueError: what :meth:`validate` raises.
+
+        """
+        stored, counts = np.unique(rows, return_counts=True)
+        return cls._from_sorted(stored, counts, columns, values, bias, in_features)
+
+    @classmethod
+    def _from_sorted(
+        cls,
+        rows: np.ndarray,
+        counts: np.ndarray,
+        columns: np.ndarray,
+        values: np.ndarray,
+        bias: np.ndarray,
+        in_features: int,
+    ) -> CondensedWeight:
+        """Pad rows, whose entries follow each other in ``columns`` and ``values``."""
+        slot = np.arange(int(counts.max(initial=0)))
+        # Position of every stored entry; past a row's end it stays at its last entry, which is the
+        # column that padding has to repeat.
         starts = np.cumsum(counts) - counts
-        slot = np.arange(fan_in)
-        indices = columns[starts[:, None] + np.minimum(slot, counts[:, None] - 1)]
-        values = np.where(slot < counts[:, None], weight[rows[:, None], indices], np.float32(0))
+        place = starts[:, None] + np.minimum(slot, counts[:, None] - 1)
+        padded = np.where(slot < counts[:, None], values[place], values.dtype.type(0))
         return cls(
-            values=_handed_over(values),
-            indices=_handed_over(indices.astype(index_dtype(weight.shape[1]))),
+            values=_handed_over(padded),
+            indices=_handed_over(columns[place].astype(index_dtype(in_features))),
             rows=_handed_over(rows.astype(np.int32)),
             bias=bias,
-            in_features=weight.shape[1],
-            out_features=out_features,
+            in_features=in_features,
+            out_features=len(bias),
         )
 
     def to_dense(self) -> np.ndarray:

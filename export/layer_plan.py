@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from .condensed import CondensedWeight
 from .errors import ExportError
@@ -133,8 +132,6 @@ def _decide(
 
 def _obstacle(module: nn.Module, key: str) -> str | None:
     """Say why this module's weight cannot be condensed; None when it can."""
-    if isinstance(module, parametrize.ParametrizationList) or key.endswith("_orig"):
-        return "reparametrised; make it permanent first (torch.nn.utils)"
     plain = isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
     if not plain or key != "weight":
         return f"{type(module).__name__} is not supported"

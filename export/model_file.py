@@ -11,6 +11,9 @@ import onnx_ir as ir
 
 from .atomic import publish
 
+EXTERNAL_DATA_THRESHOLD = 16 << 20
+"""Bytes of weights above which they go to a data file, unless asked otherwise."""
+
 MAX_INLINE_BYTES = 1 << 30
 """Protobuf cannot hold 2 GiB; half of it leaves room for what is not a weight."""
 
@@ -44,7 +47,7 @@ def stage_model(model: ir.Model, path: Path, external_data_threshold: int) -> St
     belong together can never meet, even if the process dies between the two renames of an export
     over an older one.
     """
-    tensors = [v.const_value for v in model.graph.initializers.values()]
+    tensors = [v.const_value for g in model.graphs() for v in g.initializers.values()]
     large = [tensor for tensor in tensors if tensor.nbytes >= _INLINE_TENSOR_BYTES]
     if not large or sum(tensor.nbytes for tensor in large) <= external_data_threshold:
         ir.save(model, path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -64,8 +66,11 @@ OPERATOR = torch.ops.fanin.condensed_gemm.default
 def _tensor(array: np.ndarray) -> Tensor:
     # torch does not know NumPy's bfloat16; the bits are the same.
     if array.dtype.name == "bfloat16":
-        return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
+        return _tensor(array.view(np.uint16)).view(torch.bfloat16)
+    with warnings.catch_warnings():
+        # The array is read-only, and nothing in a module made for inference writes to it.
+        warnings.filterwarnings("ignore", message=".*NumPy array is not writable.*")
+        return torch.from_numpy(array)
 
 
 class CondensedLinear(nn.Module):
@@ -87,7 +92,7 @@ class CondensedLinear(nn.Module):
         self.out_features = weight.out_features
         self.name = name
         for part in ("values", "indices", "rows", "bias"):
-            self.register_buffer(part, _tensor(getattr(weight, part).copy()))
+            self.register_buffer(part, _tensor(getattr(weight, part)))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[..., in_features]`` to ``[..., out_features]``."""

@@ -17,6 +17,9 @@ from .onnx_schema import ATTRIBUTES_GEMM, CONDENSED_GEMM, DOMAIN, INPUTS_GEMM, O
 OPSETS = range(17, 24)
 """Versions of the standard operators that a file can be written for."""
 
+FUNCTION_OPSETS = range(16, 24)
+"""Versions that the functions can be written for; ScatterElements adds from 16 on."""
+
 
 def condensed_gemm_function(opset: int) -> onnx.FunctionProto:
     """Write ``CondensedGemm`` as a function over operators of one opset version.
@@ -25,11 +28,13 @@ def condensed_gemm_function(opset: int) -> onnx.FunctionProto:
     the type of X is, since neither MatMul in bfloat16 nor ScatterElements in float16 exists on CPU.
 
     Raises:
-        ValueError: the opset is not one of :data:`OPSETS`.
+        ValueError: the opset is not one of :data:`FUNCTION_OPSETS`.
 
     """
-    if opset not in OPSETS:
-        raise ValueError(f"opset is {opset}, it must be {OPSETS.start} to {OPSETS.stop - 1}")
+    if opset not in FUNCTION_OPSETS:
+        raise ValueError(
+            f"opset is {opset}, it must be {FUNCTION_OPSETS.start} to {FUNCTION_OPSETS.stop - 1}"
+        )
     nodes = [
         *_scattered_weight(),
         _attribute("low", "clip_min", AttributeProto.FLOAT),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,8 +68,8 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     """
     path = Path(path)
     model = _load(path)
-    initializers = {tensor.name: tensor for tensor in model.graph.initializer}
-    nodes = _condensed_nodes(model)
+    initializers = _initializers(model.graph)
+    nodes = _condensed_nodes(model.graph)
     carried = {(function.domain, function.name) for function in model.functions}
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     return Inspection(
@@ -89,8 +90,8 @@ def condensed_weights(path: str | os.PathLike[str]) -> dict[str, CondensedWeight
     """
     path = Path(path)
     model = _load(path)
-    initializers = {tensor.name: tensor for tensor in model.graph.initializer}
-    return {node.name: _weight(path, node, initializers) for node in _condensed_nodes(model)}
+    initializers = _initializers(model.graph)
+    return {node.name: _weight(path, node, initializers) for node in _condensed_nodes(model.graph)}
 
 
 def _load(path: Path) -> onnx.ModelProto:
@@ -107,8 +108,26 @@ def _load(path: Path) -> onnx.ModelProto:
     return model
 
 
-def _condensed_nodes(model: onnx.ModelProto) -> list[NodeProto]:
-    return [n for n in model.graph.node if (n.domain, n.op_type) == (DOMAIN, CONDENSED_GEMM)]
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph and those inside its nodes."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else ():
+                yield from _graphs(inner)
+
+
+def _initializers(graph: onnx.GraphProto) -> dict[str, TensorProto]:
+    return {tensor.name: tensor for part in _graphs(graph) for tensor in part.initializer}
+
+
+def _condensed_nodes(graph: onnx.GraphProto) -> list[NodeProto]:
+    return [
+        node
+        for part in _graphs(graph)
+        for node in part.node
+        if (node.domain, node.op_type) == (DOMAIN, CONDENSED_GEMM)
+    ]
 
 
 def _attributes(node: NodeProto) -> dict:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-Decision = Literal["condensed", "dense"]
+NOT_VERIFIED = "outputs: the verification was switched off"
+
+Decision = Literal["condensed", "structured", "dense"]
 
 
 @dataclass(frozen=True)
@@ -26,11 +29,14 @@ class LayerReport:
         fan_in: stored weights per active neuron; the largest count where they differ.
         padding: stored entries that only fill shorter rows; 0 for a dense layer.
         bytes_dense: bytes of weight and bias as dense float32.
-        bytes_condensed: bytes of the condensed arrays; None where the layer stayed dense.
+        bytes_condensed: bytes of the arrays that the layer has in the file; None where it was left
+            as it is.
         decision: the form in which the layer stands in the file.
         reason: why it stayed dense, or how a condensed layer was chosen or clips.
         values_dtype: type of the condensed values; of a dense layer always float32.
         rounding_error: what rounding to that type changed, as a share of the weight's norm.
+        speedup: predicted time of the dense layer over that of the chosen form; None where nothing
+            was predicted.
 
     """
 
@@ -48,6 +54,7 @@ class LayerReport:
     reason: str
     values_dtype: str = "float32"
     rounding_error: float = 0.0
+    speedup: float | None = None
 
     @property
     def bytes_in_file(self) -> int:
@@ -64,6 +71,7 @@ class ParityCheck:
         batches: batch sizes that were compared.
         max_error: largest absolute difference.
         relative_error: largest difference as a share of the largest output of its batch.
+        tolerance: the share that was allowed.
 
     """
 
@@ -71,6 +79,7 @@ class ParityCheck:
     batches: tuple[int, ...]
     max_error: float
     relative_error: float
+    tolerance: float
 
 
 @dataclass(frozen=True)
@@ -93,6 +102,9 @@ class ExportReport:
         notes: whatever else the user should know.
         output_rounding_error: the largest change of an output by the rounding of weights, as a
             share of the largest output of its batch; 0 for float32 values.
+        folded: one line for every layer whose ablated neurons left the graph.
+        unfolded: one line for every layer that keeps ablated neurons, with the reason.
+        cost_model: the machine that predicted times were measured on.
 
     """
 
@@ -109,6 +121,9 @@ class ExportReport:
     dense_file_measured: bool
     notes: tuple[str, ...]
     output_rounding_error: float = 0.0
+    folded: tuple[str, ...] = ()
+    unfolded: tuple[str, ...] = ()
+    cost_model: str = ""
 
     @property
     def condensed_layers(self) -> tuple[LayerReport, ...]:
@@ -150,6 +165,10 @@ class ExportReport:
             f"ratio {self.size_ratio:.3f}"
         )
         caption += [f"fused: {line}" for line in self.fused]
+        caption += [f"folded: {line}" for line in self.folded]
+        caption += [f"not folded: {line}" for line in self.unfolded]
+        if self.cost_model:
+            caption.append(f"times predicted for {self.cost_model}")
         caption += self.notes
         return layer_table(self.layers, title=f"Export to {self.path}", caption="\n".join(caption))
 
@@ -161,6 +180,11 @@ class ExportReport:
             "size_ratio": self.size_ratio,
         }
         return json.dumps(asdict(self) | derived, indent=2)
+
+
+def bytes_saved(layers: Iterable[LayerReport]) -> int:
+    """Return how much smaller the layers are in the file than dense."""
+    return sum(layer.bytes_dense - layer.bytes_in_file for layer in layers)
 
 
 def layer_table(layers: tuple[LayerReport, ...], *, title: str, caption: str = "") -> Table:

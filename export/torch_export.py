@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+import onnx_ir as ir
 import torch
 from onnx_ir.passes import common
 from torch import Tensor, nn
@@ -14,19 +16,35 @@ from torch import Tensor, nn
 from .atomic import staging_folder
 from .condensed import VALUE_TYPES
 from .errors import ExportError
+from .forms import Chooser, Policy
 from .layer_plan import LayerPlan, plan_layers, round_plan
-from .model_file import MAX_INLINE_BYTES, StagedModel, publish_model, stage_model
-from .onnx_op import DEFAULT_OPSET, IR_VERSION, OPSETS, register_schemas
+from .locate import first_difference
+from .lowering import Lowered, final_layers, lower
+from .model_file import (
+    EXTERNAL_DATA_THRESHOLD,
+    MAX_INLINE_BYTES,
+    StagedModel,
+    publish_model,
+    stage_model,
+)
+from .onnx_op import DEFAULT_OPSET, IR_VERSION, OPSETS
 from .passes.attach_functions import AttachFunctionsPass
 from .passes.clear_values import ClearValueMetadataPass
-from .passes.fuse_activation import FuseActivationPass
+from .passes.condense import CondensePass
 from .passes.name_layers import NameLayersPass
-from .report import ExportReport, LayerReport, ParityCheck
-from .torch_model import as_inputs, eval_copy, replace_layers, round_weights, run_cases
+from .ranges import require_range
+from .report import NOT_VERIFIED, ExportReport, LayerReport, ParityCheck, bytes_saved
+from .torch_copy import eval_copy
+from .torch_model import (
+    as_inputs,
+    float64_noise,
+    replace_layers,
+    round_weights,
+    run_cases,
+)
 from .torch_to_ir import torch_to_ir
-from .verify import Case, check_parity, check_structure, largest_change
-
-EXTERNAL_DATA_THRESHOLD = 16 << 20
+from .verify import Case, Reference, check_parity, check_structure, largest_change
+from .verify_layers import LARGE, check_layers
 
 
 def export(
@@ -35,13 +53,19 @@ def export(
     example_input: Tensor | Sequence[Tensor] | None = None,
     *,
     masks: Mapping[str, Tensor] | None = None,
+    policy: Policy = "auto",
+    batch: int = 1,
     min_sparsity: float = 0.5,
+    portable: bool = False,
+    fold: bool = True,
     opset: int = DEFAULT_OPSET,
     dense_baseline: bool = False,
     values_dtype: str = "float32",
+    dynamic_shapes: Sequence[Mapping[int, str]] | None = None,
+    verify: bool = True,
     external_data_threshold: int = EXTERNAL_DATA_THRESHOLD,
 ) -> ExportReport:
-    """Write a model to ONNX with its sparse linear layers as ``ai.fanin::CondensedGemm``.
+    """Write a model to ONNX with its sparse layers as ``ai.fanin::CondensedGemm``.
 
     The model is copied; mode, weights and buffers of the one passed in stay as they are. The file
     is checked (onnx's full checker, strict shape inference, outputs against torch within 1e-5 of
@@ -57,13 +81,21 @@ def export(
         masks: bool tensors by qualified parameter name. When given, only these weights are
             candidates and the mask decides which entries are stored; without masks every linear
             layer is a candidate and its non-zero entries are stored. A run folder brings its own.
+        policy: "auto" gives each layer the form that is predicted to be the fastest, "condensed",
+            "structured" or "dense" the one that it names.
+        batch: batch size that "auto" decides for.
         min_sparsity: candidates with a smaller share of left-out weights stay dense.
+        portable: use standard operators only.
+        fold: take ablated neurons out of the graph where only element-wise nodes follow.
         opset: version of the standard operators, 17 to 23.
         dense_baseline: also write the dense model, as ``NAME.dense.onnx`` beside ``NAME.onnx``.
         values_dtype: "float32", "float16" or "bfloat16": what the values of condensed layers are
             rounded to. Sums, biases, activations and dense layers stay float32; the outputs are
             then compared with torch on the rounded weights, and the report says what the rounding
             changed.
+        dynamic_shapes: for each input the names of its dynamic dimensions by axis, such as
+            ``{0: "batch", 1: "tokens"}``; without it the first one of each is "batch".
+        verify: compare the file's outputs with torch. The structure is always checked.
         external_data_threshold: bytes of weights above which they go to a file of their own.
 
     Returns:
@@ -76,53 +108,88 @@ def export(
 
     """
     path = Path(path)
-    _require_range("min_sparsity", min_sparsity, 0, 1)
+    require_range("min_sparsity", min_sparsity, 0, 1)
     if values_dtype not in VALUE_TYPES:
         raise ValueError(f"values_dtype is {values_dtype!r}, it must be {' or '.join(VALUE_TYPES)}")
-    _require_range("opset", opset, OPSETS.start, OPSETS.stop - 1)
-    _require_range("external_data_threshold", external_data_threshold, 0, MAX_INLINE_BYTES)
+    require_range("opset", opset, OPSETS.start, OPSETS.stop - 1)
+    require_range("external_data_threshold", external_data_threshold, 0, MAX_INLINE_BYTES)
+    chooser = Chooser.of(policy, batch, portable)
     with staging_folder(path) as scratch:
         model, masks, example_input = _resolve(model_or_run, masks, example_input)
-        model = eval_copy(model)
-        inputs = as_inputs(example_input)
+        copied = eval_copy(model, masks)
+        model, masks = copied.model, copied.masks
+        inputs = as_inputs(example_input, copied.widened)
         plans = plan_layers(model, masks, min_sparsity)
-        cases = run_cases(model, inputs)
+        large = sum(parameter.nbytes for parameter in model.parameters()) > LARGE
+        # A large model is verified by layer: its outputs are not compared.
+        cases = run_cases(model, inputs) if verify and not large else []
+        settings = _Settings(
+            inputs,
+            dynamic_shapes,
+            chooser,
+            fold,
+            min_sparsity,
+            masks,
+            opset,
+            verify,
+            external_data_threshold,
+            float64_noise(model, cases),
+        )
         baseline_path = path.with_name(f"{path.stem}.dense{path.suffix}")
         baseline = None
         if dense_baseline:
-            baseline = _write(
-                model, inputs, cases, opset, scratch / baseline_path.name, external_data_threshold
-            )
+            dense = replace(settings, masks={}, min_sparsity=1.0, fold=False)
+            baseline = _write(model, cases, dense, scratch / baseline_path.name)
         change = 0.0
         if values_dtype != "float32":
             plans = [round_plan(plan, values_dtype) for plan in plans]
             round_weights(model, plans, getattr(torch, values_dtype))
-            exact, cases = cases, run_cases(model, inputs)
+            exact, cases = cases, run_cases(model, inputs) if cases else []
             change = largest_change(exact, cases)
         model = replace_layers(model, plans)
-        main = _write(model, inputs, cases, opset, scratch / path.name, external_data_threshold)
+        main = _write(model, cases, settings, scratch / path.name)
+        layers = final_layers(_with_nodes(plans, main), main.lowered)
         file_bytes = main.staged.nbytes
         if baseline is not None:
             dense_bytes = baseline.staged.nbytes
             publish_model(baseline.staged, baseline_path)
         else:
-            dense_bytes = file_bytes + _bytes_saved(plans)
+            dense_bytes = file_bytes + bytes_saved(layers)
         data_path = publish_model(main.staged, path)
     return ExportReport(
         path=str(path),
         data_path=str(data_path) if data_path else None,
         dense_path=str(baseline_path) if baseline else None,
         opset=opset,
-        layers=_with_nodes(plans, main.nodes),
-        fused=main.fused,
+        layers=layers,
+        fused=main.lowered.fused,
         parity=main.parity,
         not_checked=main.not_checked,
         file_bytes=file_bytes,
         dense_file_bytes=dense_bytes,
         dense_file_measured=baseline is not None,
-        notes=_notes(plans, opset, None if baseline else baseline_path),
+        notes=(*copied.notes, *_notes(layers, opset, None if baseline else baseline_path)),
         output_rounding_error=change,
+        folded=main.lowered.folded,
+        unfolded=main.lowered.unfolded,
+        cost_model=chooser.costs.machine if policy == "auto" else "",
     )
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What both files of an export are written with."""
+
+    inputs: tuple[Tensor, ...]
+    dynamic_shapes: Sequence[Mapping[int, str]] | None
+    chooser: Chooser
+    fold: bool
+    min_sparsity: float
+    masks: Mapping[str, Tensor] | None
+    opset: int
+    verify: bool
+    external_data_threshold: int
+    noise: float
 
 
 @dataclass(frozen=True)
@@ -131,36 +198,59 @@ class _Written:
 
     staged: StagedModel
     nodes: dict[str, tuple[str, ...]]
-    fused: tuple[str, ...]
+    graph_layers: tuple[LayerReport, ...]
+    lowered: Lowered
     parity: tuple[ParityCheck, ...]
     not_checked: tuple[str, ...]
 
 
 def _write(
-    model: nn.Module,
-    inputs: tuple[Tensor, ...],
-    cases: Sequence[Case],
-    opset: int,
-    staged_path: Path,
-    external_data_threshold: int,
+    model: nn.Module, cases: Sequence[Case], settings: _Settings, staged_path: Path
 ) -> _Written:
-    count = len(cases[0].outputs)
-    names = ["output"] if count == 1 else [f"output_{i}" for i in range(count)]
-    graph_model = torch_to_ir(model, inputs, names, opset)
-    nodes = NameLayersPass()(graph_model).nodes
-    fused = FuseActivationPass()(graph_model).fused
-    common.RemoveUnusedNodesPass()(graph_model)
+    opset = settings.opset
+    program = torch_to_ir(model, settings.inputs, settings.dynamic_shapes, opset)
+    # What is no Linear module: attention, transformers' Conv1D, functional calls.
+    masks = settings.masks
+    arrays = None if masks is None else {name: mask.numpy() for name, mask in masks.items()}
+    condense = CondensePass(
+        min_sparsity=settings.min_sparsity, masks=arrays, name_after_weights=True
+    )
+    found = condense(program.model).layers
+    program.optimize()
+    graph_model = program.model
+    # Slices of packed weights have constant bounds only now.
+    found += condense(graph_model).layers
     common.ClearMetadataAndDocStringPass()(graph_model)
     ClearValueMetadataPass()(graph_model)
-    AttachFunctionsPass()(graph_model)
-    register_schemas()
-    common.ShapeInferencePass()(graph_model)
+    nodes = NameLayersPass()(graph_model).nodes
+    before = graph_model.clone()
+    lowered = lower(graph_model, settings.chooser, fold=settings.fold)
     graph_model.ir_version = IR_VERSION
     graph_model.producer_name, graph_model.producer_version = "fanin", None
-    staged = stage_model(graph_model, staged_path, external_data_threshold)
+    staged = stage_model(graph_model, staged_path, settings.external_data_threshold)
     check_structure(staged.path)
-    parity, not_checked = check_parity(staged.path, cases)
-    return _Written(staged, nodes, tuple(fused), parity, not_checked)
+    parity, not_checked = (), (NOT_VERIFIED,)
+    if settings.verify and not cases:
+        parity, not_checked = check_layers(staged.path)
+    elif settings.verify:
+        names = [value.name for value in graph_model.graph.inputs]
+        locate = partial(_locate, before, staged.path, names)
+        reference = Reference("torch", cases, settings.noise, locate)
+        parity, not_checked = check_parity(staged.path, reference)
+    return _Written(staged, nodes, tuple(found), lowered, parity, not_checked)
+
+
+def _locate(before: ir.Model, path: Path, names: Sequence[str], case: Case, library: bool) -> str:
+    """Compare with the graph as it was before anything was folded, chosen or fused."""
+    AttachFunctionsPass()(before)
+    before.ir_version = IR_VERSION
+    reference = path.with_name("before.onnx")
+    ir.save(before, reference)
+    feeds = dict(zip(names, case.inputs, strict=True))
+    try:
+        return first_difference(reference, path, feeds, library=library, tolerance=1e-4)
+    except ExportError:
+        return ""
 
 
 def _resolve(
@@ -180,38 +270,52 @@ def _resolve(
     return run.model, run.masks, run.example_input if example_input is None else example_input
 
 
-def _require_range(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise ValueError(f"{name} is {value}, it must be {low} to {high}")
-
-
-def _bytes_saved(plans: Sequence[LayerPlan]) -> int:
-    return sum(
-        plan.report.bytes_dense - plan.report.bytes_condensed
-        for plan in plans
-        if plan.report.bytes_condensed is not None
-    )
-
-
-def _with_nodes(
-    plans: Sequence[LayerPlan], nodes: Mapping[str, tuple[str, ...]]
-) -> tuple[LayerReport, ...]:
+def _with_nodes(plans: Sequence[LayerPlan], written: _Written) -> list[LayerReport]:
+    """Say which nodes hold each layer, and what was condensed in the graph instead of a module."""
+    in_graph: dict[str, list[LayerReport]] = {}
+    left: dict[str, str] = {}
+    for layer in written.graph_layers:
+        if layer.decision == "condensed":
+            in_graph.setdefault(layer.name, []).append(layer)
+        elif layer.kind in ("MatMul", "Gemm"):
+            left.setdefault(layer.name, layer.reason)
     reports = []
     for plan in plans:
         report = plan.report
         if plan.weight is not None:
-            report = replace(report, nodes=nodes.get(plan.layer, ()))
+            report = replace(report, nodes=written.nodes.get(plan.layer, ()))
+            if not report.nodes:
+                report = replace(
+                    report,
+                    decision="dense",
+                    reason="not in the file: no output depends on it",
+                    bytes_dense=0,
+                    bytes_condensed=None,
+                    padding=0,
+                )
+        elif report.name in in_graph:
+            parts = in_graph[report.name]
+            report = replace(
+                report,
+                nodes=tuple(name for part in parts for name in part.nodes),
+                decision="condensed",
+                reason=parts[0].reason.partition(",")[0],
+                bytes_condensed=sum(part.bytes_condensed for part in parts),
+            )
+        elif report.name in left:
+            # The graph knows better than the module why a weight that it multiplies with stays.
+            report = replace(report, reason=left[report.name])
         reports.append(report)
-    return tuple(reports)
+    return reports
 
 
 def _notes(
-    plans: Sequence[LayerPlan], opset: int, unwritten_baseline: Path | None
+    layers: Sequence[LayerReport], opset: int, unwritten_baseline: Path | None
 ) -> tuple[str, ...]:
     notes = []
     if unwritten_baseline is not None and unwritten_baseline.exists():
         notes.append(f"{unwritten_baseline} is from an earlier export, not from this one")
-    if all(plan.weight is None for plan in plans):
+    if all(layer.bytes_condensed is None for layer in layers):
         notes.append("no layer was condensed; the file is the dense model")
     if opset > DEFAULT_OPSET:
         notes.append(f"opset {opset} does not load in onnxruntime 1.20 and older")

@@ -1,4 +1,4 @@
-"""A private copy of the user's model, ready for export, and the inputs to try it on."""
+"""The inputs that a model is tried on, and its layers exchanged for condensed ones."""
 
 from __future__ import annotations
 
@@ -8,67 +8,22 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedTensorMixin
 from torch.utils import _pytree as pytree
 
 from .errors import ExportError
 from .layer_plan import LayerPlan
 from .modules import CondensedLinear
-from .verify import Case
+from .verify import Case, largest_change
 
 CHECK_BATCH = 3
 """Batch of the random inputs of the parity check; it is made beside 1 and the example's own."""
 
 
-def eval_copy(model: nn.Module) -> nn.Module:
-    """Copy the model to the CPU in eval mode. The original keeps its mode, device and buffers.
-
-    Parameters are shared with the model where it lies on the CPU already: an export only reads
-    them, and a second copy of a large model may not fit.
-
-    Raises:
-        ExportError: a tensor that cannot be exported, by name, or a model that cannot be copied.
-
-    """
-    memo: dict[int, Tensor] = {}
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        _require_exportable(name, tensor)
-        if isinstance(tensor, nn.Parameter):
-            on_cpu = tensor.device.type == "cpu"
-            memo[id(tensor)] = tensor if on_cpu else nn.Parameter(tensor.detach().cpu(), False)
-        else:
-            memo[id(tensor)] = tensor.detach().cpu().clone()
-    try:
-        return copy.deepcopy(model, memo).eval()
-    except Exception as error:
-        raise ExportError(
-            f"the model cannot be copied: {error}. A layer pruned with torch.nn.utils.prune holds "
-            "such a weight; make it permanent with torch.nn.utils.prune.remove(module, 'weight')"
-        ) from error
-
-
-def _require_exportable(name: str, tensor: Tensor) -> None:
-    if isinstance(tensor, UninitializedTensorMixin):
-        raise ExportError(f"{name} is not initialised; run the model once before the export")
-    if tensor.device.type == "meta":
-        raise ExportError(f"{name} lies on the meta device; load its values before the export")
-    if tensor.layout != torch.strided:
-        raise ExportError(
-            f"{name} has the layout {tensor.layout}; convert it with .to_dense() before the "
-            "export, its zeros are found again"
-        )
-    floating = tensor.is_floating_point() or tensor.is_complex()
-    if floating and tensor.dtype != torch.float32:
-        raise ExportError(
-            f"{name} is {str(tensor.dtype).removeprefix('torch.')}; float32 models only can be "
-            "exported, call model.float() on a copy first"
-        )
-
-
-def as_inputs(example: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
+def as_inputs(example: Tensor | Sequence[Tensor], widen: bool = False) -> tuple[Tensor, ...]:
     """Take the example as a tuple of CPU tensors with a batch of at least two.
 
     torch.export takes a dimension of size one for a constant, so a single sample is repeated.
+    With ``widen`` half-precision inputs become float32, as the model has.
 
     Raises:
         ExportError: something else than tensors, or tensors without a common batch.
@@ -85,6 +40,8 @@ def as_inputs(example: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
             "with at least one sample"
         )
     inputs = tuple(tensor.detach().cpu() for tensor in inputs)
+    if widen:
+        inputs = tuple(t.float() if t.is_floating_point() else t for t in inputs)
     if batches == {1}:
         inputs = tuple(tensor.repeat(2, *[1] * (tensor.ndim - 1)) for tensor in inputs)
     return inputs
@@ -105,6 +62,30 @@ def run_cases(model: nn.Module, inputs: tuple[Tensor, ...]) -> list[Case]:
     first = tuple(tensor[:1] for tensor in inputs)
     drawn = tuple(_random_like(tensor, generator) for tensor in inputs)
     return [_run(model, batch) for batch in (inputs, first, drawn)]
+
+
+def float64_noise(model: nn.Module, cases: Sequence[Case]) -> float:
+    """Measure what rounding in float32 costs the model itself, as a share of its largest output.
+
+    Returns:
+        0 for a model that does not run in float64, which then is held to the usual tolerance.
+
+    """
+    if not cases:
+        return 0.0
+    try:
+        exact = copy.deepcopy(model).double()
+        with torch.no_grad():
+            again = [_run(exact, _as_float64(case.inputs)) for case in cases]
+    except Exception:
+        # Casts in a forward, operators without a float64 form: whatever it is, it is no fault.
+        return 0.0
+    return largest_change(again, cases)
+
+
+def _as_float64(arrays: Sequence[np.ndarray]) -> tuple[Tensor, ...]:
+    tensors = (torch.from_numpy(array) for array in arrays)
+    return tuple(t.double() if t.is_floating_point() else t for t in tensors)
 
 
 def _random_like(example: Tensor, generator: torch.Generator) -> Tensor:

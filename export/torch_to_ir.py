@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 import torch
@@ -22,37 +23,45 @@ BATCH = "batch"
 
 
 def torch_to_ir(
-    model: nn.Module, inputs: tuple[Tensor, ...], output_names: list[str], opset: int
-) -> ir.Model:
+    model: nn.Module,
+    inputs: tuple[Tensor, ...],
+    dynamic_shapes: Sequence[Mapping[int, str]] | None,
+    opset: int,
+) -> torch.onnx.ONNXProgram:
     """Export ``model`` (in eval mode, on the CPU) with a dynamic batch.
+
+    The graph is not optimised yet: folding constants would take the names off the weights.
 
     Args:
         model: may hold :class:`CondensedLinear`.
         inputs: example inputs of a batch of at least two, since torch.export takes a size of one
             for a constant.
-        output_names: names of the outputs, in order.
+        dynamic_shapes: names of the dynamic dimensions of each input; None for the batch alone.
         opset: version of the standard operators.
 
     Raises:
         ExportError: torch cannot export the model, or not in this opset.
 
     """
+    dimensions = tuple(map(dict, dynamic_shapes or [{0: BATCH}] * len(inputs)))
+    if len(dimensions) != len(inputs):
+        raise ValueError(f"dynamic_shapes names {len(dimensions)} inputs, there are {len(inputs)}")
     fast_path = torch.backends.mha.get_fastpath_enabled()
     # The fast path of TransformerEncoderLayer reads `weight` of its linear layers.
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with warnings.catch_warnings():
             # Several inputs share the batch on purpose.
-            warnings.filterwarnings("ignore", message=f".*axis name: {BATCH} will not be used")
+            warnings.filterwarnings("ignore", message=".*axis name: .* will not be used")
             program = torch.onnx.export(
                 model,
                 inputs,
                 dynamo=True,
-                dynamic_shapes=tuple({0: BATCH} for _ in inputs),
-                output_names=output_names,
+                dynamic_shapes=dimensions,
                 opset_version=opset,
                 custom_translation_table={OPERATOR: _translate},
                 verbose=False,
+                optimize=False,
             )
     except Exception as error:
         raise ExportError(_explain(error)) from error
@@ -64,7 +73,14 @@ def torch_to_ir(
             f"torch wrote opset {written} where {opset} was asked for: an operator of the model "
             f"has no form in it; choose another opset"
         )
-    return program.model
+    _name_outputs(program.model)
+    return program
+
+
+def _name_outputs(model: ir.Model) -> None:
+    outputs = model.graph.outputs
+    for position, value in enumerate(outputs):
+        value.name = "output" if len(outputs) == 1 else f"output_{position}"
 
 
 def _schema_with_layer() -> defs.OpSchema:

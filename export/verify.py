@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
-from onnx.reference import ReferenceEvaluator
 
+from .engines import NotAtHandError, Run, engines
 from .errors import ExportError
 from .onnx_schema import DOMAIN
 from .report import ParityCheck
 
 RELATIVE_TOLERANCE = 1e-5
-"""Largest difference from torch in float32, as a share of the largest output."""
+"""Largest difference in float32, as a share of the largest output, where rounding is usual."""
 
-if TYPE_CHECKING:
-    import onnxruntime
+FLOAT16_TOLERANCE = 2e-3
+"""The same for float16 outputs: four units in the last place of the largest one."""
 
-_Run = Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]
+NOISE_FACTOR = 8
+"""How many times the model's own rounding error a difference may be where that error is large."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,31 @@ class Case:
     outputs: tuple[np.ndarray, ...]
 
 
-def check_structure(path: Path) -> None:
+@dataclass(frozen=True)
+class Reference:
+    """What a file is compared with.
+
+    Attributes:
+        source: who gave the outputs, for messages: "torch" or "the original".
+        cases: inputs and outputs.
+        noise: the source's own error from rounding in float32, as a share of the largest output.
+        locate: given a differing case and whether the library ran, names the node where a
+            difference first appears; None when that is not known.
+
+    """
+
+    source: str
+    cases: Sequence[Case]
+    noise: float = 0.0
+    locate: Callable[[Case, bool], str] | None = None
+
+    def tolerance(self, dtype: np.dtype) -> float:
+        """Return the share of the largest output that an output of this type may differ by."""
+        usual = FLOAT16_TOLERANCE if dtype == np.float16 else RELATIVE_TOLERANCE
+        return max(usual, NOISE_FACTOR * self.noise)
+
+
+def check_structure(path: Path, *, shape_after_every_node: bool = True) -> None:
     """Full checker, strict shape inference, and a shape after every node.
 
     Raises:
@@ -52,7 +76,7 @@ def check_structure(path: Path) -> None:
         if value.type.WhichOneof("value") != "tensor_type"
         or value.type.tensor_type.HasField("shape")
     }
-    for node in graph.node:
+    for node in graph.node if shape_after_every_node else ():
         lost = [name for name in node.output if name and name not in known]
         if lost:
             raise ExportError(
@@ -61,7 +85,7 @@ def check_structure(path: Path) -> None:
 
 
 def check_parity(
-    path: Path, cases: Sequence[Case]
+    path: Path, reference: Reference
 ) -> tuple[tuple[ParityCheck, ...], tuple[str, ...]]:
     """Run the file in every engine at hand and compare with the model.
 
@@ -72,121 +96,66 @@ def check_parity(
         The checks, and one line for each engine that did not run.
 
     Raises:
-        ExportError: a difference over :data:`RELATIVE_TOLERANCE`, or a file that does not load.
+        ExportError: a difference over the tolerance, or a file that does not load.
 
     """
     proto = onnx.load(path, load_external_data=False)
-    names = [value.name for value in proto.graph.input]
+    constants = {tensor.name for tensor in proto.graph.initializer}
+    names = [value.name for value in proto.graph.input if value.name not in constants]
     checks, missing = [], []
     uses_our_ops = any(function.domain == DOMAIN for function in proto.functions)
-    for engine in _engines(uses_our_ops):
+    for engine in engines(uses_our_ops):
         try:
             run = engine.load(path)
-        except _NotAtHandError as error:
+        except NotAtHandError as error:
             missing.append(f"{engine.name}: {error}")
         else:
-            checks.append(_compare(engine.name, run, names, cases))
+            checks.append(_compare(engine.name, run, names, reference, engine.has_library))
     return tuple(checks), tuple(missing)
 
 
-class _NotAtHandError(Exception):
-    """An engine cannot run here, whatever the file is."""
-
-
-@dataclass(frozen=True)
-class _Engine:
-    name: str
-    load: Callable[[Path], _Run]
-
-
-def _engines(uses_our_ops: bool) -> list[_Engine]:
-    try:
-        import onnxruntime
-    except ImportError:
-        return [
-            _Engine("onnxruntime", _no_onnxruntime),
-            _Engine(f"onnx {onnx.__version__} reference", _load_reference),
-        ]
-    name = f"onnxruntime {onnxruntime.__version__}"
-    engines = [_Engine(f"{name} without library", _load_plain)]
-    if uses_our_ops:
-        engines.append(_Engine(f"{name} with library", _load_with_library))
-    return engines
-
-
-def _no_onnxruntime(path: Path) -> _Run:
-    raise _NotAtHandError(f"not installed, so it did not load {path.name}")
-
-
-def _load_reference(path: Path) -> _Run:
-    evaluator = ReferenceEvaluator(str(path))
-    return lambda feeds: evaluator.run(None, feeds)
-
-
-def _load_plain(path: Path) -> _Run:
-    import onnxruntime
-
-    return _session(path, onnxruntime.SessionOptions())
-
-
-def _load_with_library(path: Path) -> _Run:
-    import onnxruntime
-
-    from ..ort_ops import register
-
-    options = onnxruntime.SessionOptions()
-    try:
-        register(options)
-    except Exception as error:
-        # Not built, or an onnxruntime that the library does not support: no fault of the file.
-        raise _NotAtHandError(str(error)) from error
-    return _session(path, options)
-
-
-def _session(path: Path, options: onnxruntime.SessionOptions) -> _Run:
-    import onnxruntime
-
-    options.log_severity_level = 3
-    try:
-        session = onnxruntime.InferenceSession(
-            str(path), options, providers=["CPUExecutionProvider"]
-        )
-    except Exception as error:
-        raise ExportError(
-            f"onnxruntime {onnxruntime.__version__} does not load the exported model: {error}; "
-            "a newer onnxruntime or a lower opset may"
-        ) from error
-    return lambda feeds: session.run(None, feeds)
-
-
-def _compare(engine: str, run: _Run, names: Sequence[str], cases: Sequence[Case]) -> ParityCheck:
-    largest = relative = 0.0
-    for case in cases:
+def _compare(
+    engine: str, run: Run, names: Sequence[str], reference: Reference, library: bool
+) -> ParityCheck:
+    largest = relative = tolerance = 0.0
+    for case in reference.cases:
         got = run(dict(zip(names, case.inputs, strict=True)))
         for position, (actual, expected) in enumerate(zip(got, case.outputs, strict=True)):
-            where = f"output {position} at batch {len(case.inputs[0])} in {engine}"
+            where = f"output {position} at batch {case_batch(case)} in {engine}"
             if actual.shape != expected.shape or actual.dtype != expected.dtype:
                 raise ExportError(
                     f"{where} is {actual.dtype} {list(actual.shape)}, "
-                    f"torch gives {expected.dtype} {list(expected.shape)}"
+                    f"{reference.source} gives {expected.dtype} {list(expected.shape)}"
                 )
-            error, scale = _max_error(actual, expected), _scale(expected)
-            if not error <= RELATIVE_TOLERANCE * scale:
+            error, scale = max_error(actual, expected), _scale(expected)
+            allowed = reference.tolerance(expected.dtype)
+            if not error <= allowed * scale:
+                node = reference.locate(case, library) if reference.locate else ""
                 raise ExportError(
-                    f"{where} differs from torch by {error:.3g} at a scale of {scale:.3g}, "
-                    f"over the tolerance of {RELATIVE_TOLERANCE:g} relative; nothing was written"
+                    f"{where} differs from {reference.source} by {error:.3g} at a scale of "
+                    f"{scale:.3g}, over the tolerance of {allowed:.3g} relative{node}; "
+                    "nothing was written"
                 )
             largest, relative = max(largest, error), max(relative, error / scale)
-    batches = tuple(len(case.inputs[0]) for case in cases)
-    return ParityCheck(engine, batches, largest, relative)
+            tolerance = max(tolerance, allowed)
+    batches = tuple(dict.fromkeys(case_batch(case) for case in reference.cases))
+    return ParityCheck(engine, batches, largest, relative, tolerance)
+
+
+def case_batch(case: Case) -> int:
+    """Return the first dimension of a case; 1 where there is none."""
+    return next((x.shape[0] for x in case.inputs if x.ndim), 1)
 
 
 def largest_change(before: Sequence[Case], after: Sequence[Case]) -> float:
     """Return the largest difference of an output, as a share of the largest of its batch."""
     return max(
-        _max_error(new, old) / _scale(old)
-        for old_case, new_case in zip(before, after, strict=True)
-        for old, new in zip(old_case.outputs, new_case.outputs, strict=True)
+        (
+            max_error(new, old) / _scale(old)
+            for old_case, new_case in zip(before, after, strict=True)
+            for old, new in zip(old_case.outputs, new_case.outputs, strict=True)
+        ),
+        default=0.0,
     )
 
 
@@ -194,6 +163,7 @@ def _scale(expected: np.ndarray) -> float:
     return float(np.abs(expected.astype(np.float64)).max(initial=0.0)) or 1.0
 
 
-def _max_error(actual: np.ndarray, expected: np.ndarray) -> float:
+def max_error(actual: np.ndarray, expected: np.ndarray) -> float:
+    """Return the largest absolute difference; NaN where one side has one."""
     difference = actual.astype(np.float64) - expected.astype(np.float64)
     return float(np.abs(difference).max(initial=0.0))

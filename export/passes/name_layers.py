@@ -36,7 +36,7 @@ class NameLayersPass(ir.passes.InPlacePass):
         """Name the nodes, and the tensor that says that nothing is added."""
         taken = {node.name for node in model.graph.all_nodes()}
         named: dict[str, tuple[str, ...]] = {}
-        ours = condensed_nodes(model)
+        ours = [node for node in condensed_nodes(model) if LAYER in node.attributes]
         for node in ours:
             layer = node.attributes.pop(LAYER).as_string()
             node.name = _free(layer, taken)

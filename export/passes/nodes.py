@@ -1,10 +1,19 @@
-"""Finding our nodes in a graph, its subgraphs included."""
+"""Our nodes in a graph, its subgraphs included: finding, reading, making and renaming them."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
 import onnx_ir as ir
 
-from ..onnx_schema import CONDENSED_GEMM, DOMAIN
+from ..condensed import CondensedWeight
+from ..onnx_schema import CONDENSED_GEMM, DOMAIN, INPUTS_GEMM
+
+PARTS = ("values", "indices", "bias", "rows")
+"""Inputs 1 to 4 of a condensed node."""
 
 
 def is_condensed(node: ir.Node) -> bool:
@@ -15,3 +24,151 @@ def is_condensed(node: ir.Node) -> bool:
 def condensed_nodes(model: ir.Model) -> list[ir.Node]:
     """List the condensed nodes in graph order."""
     return [node for node in model.graph.all_nodes() if is_condensed(node)]
+
+
+def all_values(model: ir.Model) -> Iterator[ir.Value]:
+    """Yield inputs, constants and node outputs of the graph and its subgraphs."""
+    for graph in model.graphs():
+        yield from graph.inputs
+        yield from graph.initializers.values()
+        for node in graph:
+            yield from node.outputs
+
+
+class Names:
+    """Names that no value or node of a model has yet; onnx lets no subgraph shadow one."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._taken = {value.name for value in all_values(model)}
+        self._taken |= {node.name for node in model.graph.all_nodes()}
+
+    def free(self, wanted: str) -> str:
+        """Reserve ``wanted``, with a number at its end if it is taken."""
+        name, count = wanted, 0
+        while name in self._taken:
+            count += 1
+            name = f"{wanted}_{count}"
+        self._taken.add(name)
+        return name
+
+
+def add_constant(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
+    """Register an initializer in the graph of the node that reads it.
+
+    A kernel sees an outer graph's initializer as a run-time value, hence no sharing across graphs.
+    """
+    tensor = ir.tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)
+    value = ir.Value(
+        name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor
+    )
+    graph.register_initializer(value)
+    return value
+
+
+def constant_of(value: ir.Value | None) -> np.ndarray | None:
+    """Read an initializer that no caller can replace, or a Constant; None for anything else."""
+    if value is None or value.is_graph_input():
+        return None
+    tensor = ir.convenience.get_const_tensor(value)
+    return None if tensor is None else tensor.numpy()
+
+
+def read_weight(node: ir.Node) -> CondensedWeight | None:
+    """Read the weight of a condensed node; None when a part of it is no constant."""
+    arrays = dict(zip(INPUTS_GEMM, map(constant_of, node.inputs), strict=False))
+    if any(arrays[part] is None for part in PARTS):
+        return None
+    return CondensedWeight(
+        **{part: arrays[part] for part in PARTS},
+        in_features=node.attributes.get_int("in_features"),
+        out_features=node.attributes.get_int("out_features"),
+    )
+
+
+def clip_of(node: ir.Node) -> tuple[float, float]:
+    """Read the bounds of a condensed node."""
+    return (
+        node.attributes.get_float("clip_min", -math.inf),
+        node.attributes.get_float("clip_max", math.inf),
+    )
+
+
+def adds_nothing(node: ir.Node) -> bool:
+    """Tell whether the residual of a condensed node is the one that stands for "none"."""
+    residual = constant_of(node.inputs[5])
+    return residual is not None and residual.shape == (1,) and not residual.any()
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Initializers that hold a condensed weight, in one graph."""
+
+    values: ir.Value
+    indices: ir.Value
+    bias: ir.Value
+    rows: ir.Value
+
+
+def add_parts(
+    graph: ir.Graph, weight: CondensedWeight, prefix: str, names: Names, shared: Parts | None = None
+) -> Parts:
+    """Register a weight's arrays as ``prefix.values`` and so on.
+
+    With ``shared``, which holds the same weight with another bias, only the bias is added.
+    """
+
+    def add(part: str) -> ir.Value:
+        return add_constant(graph, names.free(f"{prefix}.{part}"), getattr(weight, part))
+
+    if shared is not None:
+        return Parts(shared.values, shared.indices, add("bias"), shared.rows)
+    return Parts(**{part: add(part) for part in PARTS})
+
+
+def set_weight(node: ir.Node, weight: CondensedWeight, names: Names) -> None:
+    """Give a condensed node another weight; arrays that stay the same stay shared."""
+    node.attributes.add(ir.AttrInt64("in_features", weight.in_features))
+    node.attributes.add(ir.AttrInt64("out_features", weight.out_features))
+    for position, part in enumerate(PARTS, start=1):
+        old, array = node.inputs[position], getattr(weight, part)
+        if constant_of(old) is array:
+            continue
+        # The name stays where no other node needs the old array.
+        last = len(old.uses()) == 1 and old.is_initializer() and old.graph is node.graph
+        if last:
+            del node.graph.initializers[old.name]
+        name = old.name if last else names.free(f"{node.name}.{part}")
+        node.replace_input_with(position, add_constant(node.graph, name, array))
+
+
+def make_condensed(
+    x: ir.Value,
+    parts: Parts,
+    residual: ir.Value,
+    sizes: Mapping[str, int],
+    *,
+    name: str,
+    clip: tuple[float, float] = (-math.inf, math.inf),
+) -> ir.Node:
+    """Build a condensed node with one new output; ``sizes`` are in_features and out_features."""
+    return ir.node(
+        CONDENSED_GEMM,
+        [x, parts.values, parts.indices, parts.bias, parts.rows, residual],
+        attributes={
+            "in_features": sizes["in_features"],
+            "out_features": sizes["out_features"],
+            "clip_min": ir.AttrFloat32("clip_min", clip[0]),
+            "clip_max": ir.AttrFloat32("clip_max", clip[1]),
+        },
+        domain=DOMAIN,
+        name=name,
+    )
+
+
+def take_output(old: ir.Value, new: ir.Value) -> None:
+    """Let ``new`` stand where ``old`` stood, under its name and with its type and shape."""
+    name = old.name
+    new.type, new.shape = old.type or new.type, old.shape or new.shape
+    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+    old.name = None
+    new.name = name

@@ -26,6 +26,11 @@ class Exported:
         return Path(self.report.path)
 
 
+def export_condensed(*arguments, **options) -> ExportReport:
+    """Export with every sparse layer condensed as it is, ablated neurons in place."""
+    return export(*arguments, policy="condensed", fold=False, **options)
+
+
 def sparse_mlp() -> tuple[nn.Module, dict[str, Tensor]]:
     """A small MLP: ablated neurons in layer 0, unequal rows in layer 2, dense head."""
     torch.manual_seed(0)
@@ -52,5 +57,5 @@ def sparse_mlp() -> tuple[nn.Module, dict[str, Tensor]]:
 def mlp(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     model, masks = sparse_mlp()
     path = tmp_path_factory.mktemp("mlp") / "model.onnx"
-    report = export(model, path, torch.randn(1, 40), masks=masks, dense_baseline=True)
+    report = export_condensed(model, path, torch.randn(1, 40), masks=masks, dense_baseline=True)
     return Exported(model, masks, report)

@@ -11,11 +11,13 @@ import onnxruntime
 import pytest
 import torch
 
-from fanin.export import ExportError, export
+from fanin.export import ExportError
 from fanin.export.onnx_inspect import inspect
 from fanin.ort_ops import register
 from fanin.trainer import RunFolderError, load_recipe, load_run, train
 from fanin.trainer.models import MLP
+
+from .conftest import export_condensed
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def report(run_folder: Path):
-    return export(run_folder, run_folder.parent / "model.onnx")
+    return export_condensed(run_folder, run_folder.parent / "model.onnx")
 
 
 def test_layers_are_those_of_the_runs_masks(run_folder: Path, report):
@@ -73,10 +75,10 @@ def test_unfinished_run_is_refused_and_leaves_no_file(run_folder: Path, tmp_path
     out = tmp_path / "out"
     out.mkdir()
     with pytest.raises(RunFolderError, match="--resume"):
-        export(unfinished, out / "model.onnx")
+        export_condensed(unfinished, out / "model.onnx")
     assert not list(out.iterdir())
 
 
 def test_masks_beside_a_run_folder_are_refused(run_folder: Path, tmp_path: Path):
     with pytest.raises(ExportError, match="a run folder brings its own masks"):
-        export(run_folder, tmp_path / "model.onnx", masks={})
+        export_condensed(run_folder, tmp_path / "model.onnx", masks={})

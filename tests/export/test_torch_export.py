@@ -11,9 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from fanin.export import ExportError, export
+from fanin.export import ExportError
 from fanin.export.onnx_inspect import inspect
 from fanin.export.passes import fuse_activation
+
+from .conftest import export_condensed
 
 
 def sparsify(module: nn.Linear, keep: float = 0.1) -> nn.Linear:
@@ -74,7 +76,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory):
     model = Mixed().eval()
     path = tmp_path_factory.mktemp("mixed") / "mixed.onnx"
     inputs = (torch.randn(2, 2, 4, 5), torch.randn(2, 24))
-    return model, export(model, path, inputs, external_data_threshold=0)
+    return model, export_condensed(model, path, inputs, external_data_threshold=0)
 
 
 def test_mixed_model_runs_for_any_batch(mixed):
@@ -135,16 +137,19 @@ def test_weights_over_the_threshold_lie_in_a_data_file_beside_the_model(mixed):
     assert {p.name for p in data.parent.iterdir()} == {Path(report.path).name, data.name}
 
 
-def test_transformer_layer_exports_with_its_attention_dense(tmp_path: Path):
+def test_transformer_layer_exports_with_its_output_projection_condensed(tmp_path: Path):
     torch.manual_seed(0)
     model = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
     for linear in (model.linear1, model.linear2, model.self_attn.out_proj):
         sparsify(linear)
-    report = export(model, tmp_path / "layer.onnx", torch.randn(2, 5, 16))
+    report = export_condensed(model, tmp_path / "layer.onnx", torch.randn(2, 5, 16))
     assert model.training
     assert torch.backends.mha.get_fastpath_enabled()
-    assert [layer.name for layer in report.condensed_layers] == ["linear1.weight", "linear2.weight"]
-    assert report.layers[1].reason == "MultiheadAttention is not supported"
+    assert [layer.name for layer in report.condensed_layers] == [
+        "self_attn.out_proj.weight",
+        "linear1.weight",
+        "linear2.weight",
+    ]
     x = torch.randn(3, 5, 16)
     with torch.no_grad():
         expected = model.eval()(x).numpy()
@@ -153,7 +158,7 @@ def test_transformer_layer_exports_with_its_attention_dense(tmp_path: Path):
 
 @pytest.mark.parametrize("opset", [17, 23])
 def test_ends_of_the_opset_range_export(tmp_path: Path, opset: int):
-    report = export(small(), tmp_path / "small.onnx", torch.randn(1, 12), opset=opset)
+    report = export_condensed(small(), tmp_path / "small.onnx", torch.randn(1, 12), opset=opset)
     model = onnx.load(report.path)
     assert (model.ir_version, model.opset_import[0].version) == (9, opset)
     assert node_types(report.path) == ["CondensedGemm", "Gemm"]
@@ -163,7 +168,7 @@ def test_ends_of_the_opset_range_export(tmp_path: Path, opset: int):
 
 def test_model_without_sparse_layers_exports_dense_and_says_so(tmp_path: Path):
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
-    report = export(model, tmp_path / "dense.onnx", torch.randn(2, 4))
+    report = export_condensed(model, tmp_path / "dense.onnx", torch.randn(2, 4))
     assert report.notes == ("no layer was condensed; the file is the dense model",)
     assert not onnx.load(report.path).functions
     assert report.size_ratio == 1
@@ -173,10 +178,10 @@ def test_new_export_replaces_model_and_data_of_the_older_one(tmp_path: Path):
     path = tmp_path / "model.onnx"
     unrelated = tmp_path / "model.onnx.data"
     unrelated.write_bytes(b"somebody else's")
-    first = export(small(0), path, torch.randn(1, 12), external_data_threshold=0)
+    first = export_condensed(small(0), path, torch.randn(1, 12), external_data_threshold=0)
     baseline = tmp_path / "model.dense.onnx"
     baseline.touch()
-    second = export(small(1), path, torch.randn(1, 12), external_data_threshold=0)
+    second = export_condensed(small(1), path, torch.randn(1, 12), external_data_threshold=0)
     assert second.notes == (f"{baseline} is from an earlier export, not from this one",)
     assert first.data_path != second.data_path
     assert {p.name for p in tmp_path.iterdir()} == {
@@ -199,7 +204,7 @@ def test_failed_parity_leaves_the_older_file_and_nothing_else(tmp_path, monkeypa
     path = tmp_path / "model.onnx"
     path.write_bytes(b"older")
     with pytest.raises(ExportError, match=r"output 0 at batch 2 in onnxruntime .* differs"):
-        export(small(), path, torch.randn(1, 12), dense_baseline=True)
+        export_condensed(small(), path, torch.randn(1, 12), dense_baseline=True)
     assert path.read_bytes() == b"older"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -215,7 +220,7 @@ class ReadsWeight(nn.Module):
 
 def test_module_that_reads_a_condensed_weight_is_explained(tmp_path: Path):
     with pytest.raises(ExportError, match=r"reads the weight of a condensed layer.*keep it dense"):
-        export(ReadsWeight(), tmp_path / "model.onnx", torch.randn(2, 12))
+        export_condensed(ReadsWeight(), tmp_path / "model.onnx", torch.randn(2, 12))
     assert not list(tmp_path.iterdir())
 
 
@@ -226,7 +231,7 @@ class FixedBatch(nn.Module):
 
 def test_model_with_a_fixed_batch_is_refused(tmp_path: Path):
     with pytest.raises(ExportError, match=r"does not run on inputs of the shapes \[1, 3\]|batch"):
-        export(FixedBatch(), tmp_path / "model.onnx", torch.randn(2, 3))
+        export_condensed(FixedBatch(), tmp_path / "model.onnx", torch.randn(2, 3))
     assert not list(tmp_path.iterdir())
 
 
@@ -261,7 +266,7 @@ def test_bad_argument_is_refused_before_any_work(
     tmp_path, model, example, options, error, sentence
 ):
     with pytest.raises(error, match=sentence):
-        export(model, tmp_path / "model.onnx", example, **options)
+        export_condensed(model, tmp_path / "model.onnx", example, **options)
     assert not list(tmp_path.iterdir())
 
 
@@ -269,11 +274,11 @@ def test_output_folder_is_checked_before_the_model_is_looked_at(tmp_path: Path):
     (tmp_path / "file").touch()
     never = object()
     with pytest.raises(FileNotFoundError, match="missing does not exist; create it first"):
-        export(never, tmp_path / "missing" / "model.onnx")
+        export_condensed(never, tmp_path / "missing" / "model.onnx")
     with pytest.raises(NotADirectoryError, match="file is not a folder"):
-        export(never, tmp_path / "file" / "model.onnx")
+        export_condensed(never, tmp_path / "file" / "model.onnx")
     with pytest.raises(IsADirectoryError, match="is a folder; name a file in it"):
-        export(never, tmp_path)
+        export_condensed(never, tmp_path)
     # No user may write there, not even root.
     with pytest.raises(OSError, match=r"/proc cannot be written .*choose another output path"):
-        export(never, Path("/proc/model.onnx"))
+        export_condensed(never, Path("/proc/model.onnx"))

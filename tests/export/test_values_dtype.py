@@ -8,9 +8,11 @@ import torch
 from onnx import numpy_helper
 from torch import nn
 
-from fanin.export import CondensedWeight, ExportError, export, load_condensed, save_condensed
+from fanin.export import CondensedWeight, ExportError, load_condensed, save_condensed
 from fanin.export.onnx_op import condensed_layer_model, no_residual
 from fanin.ort_ops.reference import condensed_gemm
+
+from .conftest import export_condensed
 
 HALF_TYPES = ["float16", "bfloat16"]
 # Half the distance between neighbours, relative: what rounding to nearest can change.
@@ -146,7 +148,7 @@ def test_export_stores_rounded_values_and_reports_the_rounding(dtype, tmp_path):
     model = sparse_model()
     before = [parameter.clone() for parameter in model.parameters()]
     x = torch.randn(4, 40)
-    report = export(model, tmp_path / "m.onnx", x, values_dtype=dtype)
+    report = export_condensed(model, tmp_path / "m.onnx", x, values_dtype=dtype)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
     graph = onnx.load(tmp_path / "m.onnx").graph
@@ -167,7 +169,7 @@ def test_export_stores_rounded_values_and_reports_the_rounding(dtype, tmp_path):
 
 
 def test_float32_exports_report_no_rounding(tmp_path):
-    report = export(sparse_model(), tmp_path / "m.onnx", torch.randn(4, 40))
+    report = export_condensed(sparse_model(), tmp_path / "m.onnx", torch.randn(4, 40))
     assert report.weight_rounding_error == report.output_rounding_error == 0
     assert "rounded" not in report.to_rich_table().caption
 
@@ -175,9 +177,9 @@ def test_float32_exports_report_no_rounding(tmp_path):
 def test_export_refuses_other_types_and_weights_out_of_range(tmp_path):
     model = sparse_model()
     with pytest.raises(ValueError, match="values_dtype is 'int8', it must be float32 or float16"):
-        export(model, tmp_path / "m.onnx", torch.randn(4, 40), values_dtype="int8")
+        export_condensed(model, tmp_path / "m.onnx", torch.randn(4, 40), values_dtype="int8")
     with torch.no_grad():
         model[0].weight[model[0].weight != 0] = 1e6
     with pytest.raises(ExportError, match=r"0.weight: values\[0, 0\] is 1000000.0, too large"):
-        export(model, tmp_path / "m.onnx", torch.randn(4, 40), values_dtype="float16")
+        export_condensed(model, tmp_path / "m.onnx", torch.randn(4, 40), values_dtype="float16")
     assert not (tmp_path / "m.onnx").exists()

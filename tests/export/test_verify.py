@@ -11,7 +11,7 @@ from onnx import helper
 from fanin import ort_ops
 from fanin.export import CondensedWeight, ExportError
 from fanin.export.onnx_op import condensed_layer_model
-from fanin.export.verify import Case, check_parity, check_structure
+from fanin.export.verify import Case, Reference, check_parity, check_structure
 
 WEIGHT = CondensedWeight.from_dense(np.array([[2, 0, -1], [0, 0, 0], [0, 3, 0]], np.float32))
 X = np.array([[1, 2, 3], [-5, 0.5, 4]], np.float32)
@@ -25,7 +25,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def engines(path: Path) -> tuple[list[str], tuple[str, ...]]:
-    checks, missing = check_parity(path, [Case((X,), (Y,))])
+    checks, missing = check_parity(path, Reference("torch", [Case((X,), (Y,))]))
     assert all(check.batches == (2,) and check.relative_error <= 1e-6 for check in checks)
     return [check.engine for check in checks], missing
 
@@ -40,7 +40,7 @@ def test_without_runtime_the_reference_evaluator_runs_and_that_is_said(path, mon
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     found, missing = engines(path)
     assert found == [f"onnx {onnx.__version__} reference"]
-    assert missing == ("onnxruntime: not installed, so it did not load model.onnx",)
+    assert missing == ("onnxruntime: not installed",)
 
 
 def test_library_that_cannot_be_registered_is_said(path, monkeypatch):
@@ -65,13 +65,21 @@ def test_library_that_cannot_be_registered_is_said(path, monkeypatch):
 )
 def test_other_outputs_than_the_models_are_refused(path: Path, outputs, sentence: str):
     with pytest.raises(ExportError, match=sentence):
-        check_parity(path, [Case((X,), (outputs,))])
+        check_parity(path, Reference("torch", [Case((X,), (outputs,))]))
 
 
 def test_outputs_of_zeros_are_compared_absolutely(path: Path):
     zeros = np.zeros((1, 3), np.float32)
-    checks, _ = check_parity(path, [Case((zeros,), (zeros,))])
+    checks, _ = check_parity(path, Reference("torch", [Case((zeros,), (zeros,))]))
     assert {check.relative_error for check in checks} == {0.0}
+
+
+def test_tolerance_grows_with_the_sources_own_error(path: Path):
+    off = Case((X,), (Y + np.float32(1e-3),))
+    (check, _), _ = check_parity(path, Reference("torch", [off], noise=1e-4))
+    assert check.tolerance == pytest.approx(8e-4)
+    with pytest.raises(ExportError, match=r"over the tolerance of 1.6e-05 relative"):
+        check_parity(path, Reference("torch", [off], noise=2e-6))
 
 
 def test_value_without_a_shape_is_named(tmp_path: Path):
@@ -97,4 +105,4 @@ def test_file_that_the_runtime_does_not_load_is_refused(tmp_path: Path):
     model.graph.node[0].op_type = "Unheard"
     onnx.save(model, tmp_path / "model.onnx")
     with pytest.raises(ExportError, match=r"does not load the exported model.*Unheard"):
-        check_parity(tmp_path / "model.onnx", [Case((X,), (Y,))])
+        check_parity(tmp_path / "model.onnx", Reference("torch", [Case((X,), (Y,))]))

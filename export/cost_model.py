@@ -1,0 +1,150 @@
+"""How long a layer takes in each form, predicted from measurements of a machine.
+
+``fanin calibrate`` measures dense and condensed layers on a grid of batches, sizes and densities;
+between the points times are interpolated linearly in logarithms, which is exact for power laws.
+Without a calibration of the user's machine the one that comes with fanin is taken.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+
+from .errors import ExportError
+
+FORMAT_VERSION = 1
+
+_SHIPPED = "calibration.json"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Seconds of layers, measured on one machine with one thread.
+
+    Attributes:
+        machine: the CPU and the kernels that were measured.
+        batches: rows of X, increasing.
+        weights: entries of the dense weight, increasing.
+        densities: shares of entries that are stored, increasing.
+        dense: ``[batches][weights]``.
+        condensed: ``[batches][weights][densities]``.
+        scatter: ``[batches][weights]``: putting the outputs of half of the neurons of a square
+            layer in their places.
+
+    """
+
+    machine: str
+    batches: tuple[int, ...]
+    weights: tuple[int, ...]
+    densities: tuple[float, ...]
+    dense: tuple[tuple[float, ...], ...]
+    condensed: tuple[tuple[tuple[float, ...], ...], ...]
+    scatter: tuple[tuple[float, ...], ...]
+
+    def save(self, path: Path) -> None:
+        """Write the table as JSON."""
+        text = json.dumps({"format_version": FORMAT_VERSION} | asdict(self), indent=1)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = path.with_name(f".{path.name}.new")
+        scratch.write_text(text + "\n")
+        os.replace(scratch, path)
+
+    @classmethod
+    def load(cls, path: Path) -> Calibration:
+        """Read a table.
+
+        Raises:
+            ExportError: it is not one of this version, with the remedy.
+
+        """
+        return cls._parse(path.read_text(), str(path))
+
+    @classmethod
+    def shipped(cls) -> Calibration:
+        """Read the table that comes with fanin."""
+        return cls._parse(resources.files(__package__).joinpath(_SHIPPED).read_text(), _SHIPPED)
+
+    @classmethod
+    def _parse(cls, text: str, where: str) -> Calibration:
+        try:
+            fields = json.loads(text)
+            if fields.pop("format_version") != FORMAT_VERSION:
+                raise ValueError("another version")
+            table = cls(**fields)
+            sizes = (len(table.batches), len(table.weights), len(table.densities))
+            for name, wanted in (("dense", 2), ("condensed", 3), ("scatter", 2)):
+                array = np.asarray(getattr(table, name), np.float64)
+                if array.shape != sizes[:wanted] or not (array > 0).all():
+                    raise ValueError(f"{name} is not a table of times")
+        except (KeyError, TypeError, ValueError) as error:
+            raise ExportError(
+                f"{where} is no calibration of this version ({error}); "
+                "delete it, or measure again with fanin calibrate"
+            ) from error
+        return table
+
+
+def user_calibration_path() -> Path:
+    """Say where the user's table lies: in FANIN_CALIBRATION, or in the user's data folder."""
+    named = os.environ.get("FANIN_CALIBRATION")
+    if named:
+        return Path(named)
+    home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(home) / "fanin" / "calibration.json"
+
+
+class CostModel:
+    """Predicted seconds of a layer, one thread."""
+
+    def __init__(self, calibration: Calibration) -> None:
+        self.machine = calibration.machine
+        self._axes = [
+            np.log(np.asarray(axis, np.float64))
+            for axis in (calibration.batches, calibration.weights, calibration.densities)
+        ]
+        self._dense, self._condensed, self._scatter = (
+            np.log(np.asarray(table, np.float64))
+            for table in (calibration.dense, calibration.condensed, calibration.scatter)
+        )
+
+    @classmethod
+    def of_this_machine(cls) -> CostModel:
+        """Take the user's calibration if there is one, else the shipped one."""
+        path = user_calibration_path()
+        return cls(Calibration.load(path) if path.is_file() else Calibration.shipped())
+
+    def dense(self, batch: int, out_features: int, in_features: int) -> float:
+        """Predict a dense Gemm."""
+        return self._at(self._dense, batch, out_features * in_features)
+
+    def condensed(self, batch: int, out_features: int, in_features: int, stored: int) -> float:
+        """Predict a condensed node of ``stored`` entries, padding included."""
+        weights = out_features * in_features
+        # Rows that store nothing cost what writing their bias costs; never zero.
+        density = max(stored, 1) / weights
+        return self._at(self._condensed, batch, weights, density)
+
+    def structured(self, batch: int, out_features: int, in_features: int, active: int) -> float:
+        """Predict a dense Gemm of the active rows, and putting them in their places."""
+        gemm = self.dense(batch, max(active, 1), in_features)
+        if active == out_features:
+            return gemm
+        return gemm + self._at(self._scatter, batch, out_features * out_features)
+
+    def _at(self, table: np.ndarray, *point: float) -> float:
+        return float(np.exp(_interpolate(table, self._axes, np.log(point))))
+
+
+def _interpolate(table: np.ndarray, axes: Sequence[np.ndarray], point: Sequence[float]) -> float:
+    """Interpolate linearly along each axis; outside, go on with the slope of the last segment."""
+    for axis, x in zip(axes, point, strict=False):
+        right = int(np.clip(np.searchsorted(axis, x), 1, len(axis) - 1))
+        share = (x - axis[right - 1]) / (axis[right] - axis[right - 1])
+        table = table[right - 1] * (1 - share) + table[right] * share
+    return float(table)

@@ -1,0 +1,127 @@
+"""What can run an ONNX file on this machine: onnxruntime with and without our library, or onnx."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+from .errors import ExportError
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+Run = Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]
+"""From inputs by name to outputs in order."""
+
+Model = Path | bytes
+"""A file, or a serialised model."""
+
+
+class NotAtHandError(Exception):
+    """An engine cannot run here, whatever the file is."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A way to run a file.
+
+    Attributes:
+        name: the engine with its version.
+        load: raises :class:`NotAtHandError` or ExportError.
+        has_library: whether our kernels compute the condensed nodes.
+
+    """
+
+    name: str
+    load: Callable[[Model], Run]
+    has_library: bool = False
+
+
+def engines(uses_our_ops: bool) -> list[Engine]:
+    """List the engines that a check should use."""
+    try:
+        import onnxruntime
+    except ImportError:
+        return [
+            Engine("onnxruntime", _no_onnxruntime),
+            Engine(f"onnx {onnx.__version__} reference", _load_reference),
+        ]
+    name = f"onnxruntime {onnxruntime.__version__}"
+    found = [Engine(f"{name} without library", load_plain)]
+    if uses_our_ops:
+        found.append(Engine(f"{name} with library", load_with_library, has_library=True))
+    return found
+
+
+def load_original(model: Model, *, optimise: bool = True) -> Run:
+    """Load a model that is not ours in the first engine there is.
+
+    Raises:
+        ExportError: it does not load.
+
+    """
+    try:
+        import onnxruntime
+    except ImportError:
+        return _load_reference(model)
+    options = onnxruntime.SessionOptions()
+    if not optimise:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return _session(model, options, "the original model")
+
+
+def load_plain(model: Model) -> Run:
+    """Load an exported model in onnxruntime without our library."""
+    import onnxruntime
+
+    return _session(model, onnxruntime.SessionOptions(), "the exported model")
+
+
+def load_with_library(model: Model) -> Run:
+    """Load an exported model in onnxruntime with our library."""
+    import onnxruntime
+
+    from ..ort_ops import register
+
+    options = onnxruntime.SessionOptions()
+    try:
+        register(options)
+    except Exception as error:
+        # Not built, or an onnxruntime that the library does not support: no fault of the file.
+        raise NotAtHandError(str(error)) from error
+    return _session(model, options, "the exported model")
+
+
+def _no_onnxruntime(model: Model) -> Run:  # noqa: ARG001
+    raise NotAtHandError("not installed")
+
+
+def _load_reference(model: Model) -> Run:
+    evaluator = ReferenceEvaluator(
+        onnx.load_from_string(model) if isinstance(model, bytes) else str(model)
+    )
+    return lambda feeds: evaluator.run(None, feeds)
+
+
+def _session(model: Model, options: onnxruntime.SessionOptions, what: str) -> Run:
+    import onnxruntime
+
+    options.log_severity_level = 3
+    try:
+        session = onnxruntime.InferenceSession(
+            model if isinstance(model, bytes) else str(model),
+            options,
+            providers=["CPUExecutionProvider"],
+        )
+    except Exception as error:
+        raise ExportError(
+            f"onnxruntime {onnxruntime.__version__} does not load {what}: {error}; "
+            "a newer onnxruntime or a lower opset may"
+        ) from error
+    return lambda feeds: session.run(None, feeds)

@@ -1,0 +1,205 @@
+"""The forms that a layer can have in a file, and the choice between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import onnx
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from .condensed import CondensedWeight
+from .cost_model import CostModel
+from .onnx_op import DEFAULT_OPSET, IR_VERSION
+from .row_groups import MAX_GROUPS, split_rows
+
+Policy = Literal["auto", "condensed", "structured", "dense"]
+
+POLICIES: tuple[str, ...] = get_args(Policy)
+
+MIN_GAIN = 1.05
+"""How much faster than dense a form must be predicted to be; the prediction errs as much."""
+
+TOKENS = 32
+"""What a symbolic dimension that is not the batch counts for, since no file says how long it is."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A form with its reason.
+
+    Attributes:
+        form: "condensed", "structured" or "dense".
+        reason: for the report.
+        speedup: predicted time of dense over that of the form; None where nothing was predicted.
+
+    """
+
+    form: Literal["condensed", "structured", "dense"]
+    reason: str
+    speedup: float | None = None
+
+
+@dataclass(frozen=True)
+class Chooser:
+    """Decides the form of each layer.
+
+    Attributes:
+        policy: "auto" takes the form that is predicted to be the fastest; the others name one.
+        batch: value of the first symbolic dimension that "auto" decides for.
+        portable: whether only standard operators may be used.
+
+    """
+
+    policy: Policy = "auto"
+    batch: int = 1
+    portable: bool = False
+    costs: CostModel | None = None
+
+    @classmethod
+    def of(cls, policy: str, batch: int, portable: bool) -> Chooser:
+        """Check the options and load the cost model where it is needed.
+
+        Raises:
+            ValueError: an option is out of its range.
+            ExportError: the user's calibration cannot be read.
+
+        """
+        if policy not in POLICIES:
+            raise ValueError(f"policy is {policy!r}, it must be {', '.join(POLICIES)}")
+        if batch < 1:
+            raise ValueError(f"batch is {batch}, it must be at least 1")
+        if portable and policy == "condensed":
+            raise ValueError("portable files hold no condensed layers; choose another policy")
+        return cls(policy, batch, portable, CostModel.of_this_machine())
+
+    def choose(self, weight: CondensedWeight, rows: int) -> Choice:
+        """Choose for a weight that meets ``rows`` rows of X at a time."""
+        size = (weight.out_features, weight.in_features)
+        dense = self.costs.dense(rows, *size)
+        seconds = {
+            "condensed": self._seconds(self.groups(weight, rows), rows),
+            "structured": self.costs.structured(rows, *size, weight.active),
+        }
+        if self.policy != "auto":
+            speedup = dense / seconds[self.policy] if self.policy != "dense" else None
+            return Choice(self.policy, f"policy {self.policy}", speedup)
+        if self.portable:
+            del seconds["condensed"]
+        form = min(seconds, key=seconds.get)
+        speedup = dense / seconds[form]
+        where = f"at {rows} row{'s' * (rows != 1)}"
+        if speedup < MIN_GAIN:
+            return Choice("dense", f"{form} predicted {speedup:.2f}× as fast {where}", None)
+        return Choice(form, f"{speedup:.2g}× predicted {where}", speedup)
+
+    def groups(self, weight: CondensedWeight, rows: int) -> list[CondensedWeight]:
+        """Split a weight of unequal rows where that is predicted to be faster than padding it.
+
+        Every group costs a pass over the outputs. Measured with one thread: rows drawn at random
+        (padding 20 %) are slower in any number of groups, 0.92 times as fast in two at batch 1;
+        2,048 rows of which an eighth is ten times as long are 1.8 times as fast in two at batch 1,
+        0.8 times at batch 64.
+        """
+        best, seconds = [weight], self._seconds([weight], rows)
+        for most in range(2, MAX_GROUPS + 1):
+            groups = split_rows(weight, most)
+            predicted = self._seconds(groups, rows)
+            if len(groups) == most and predicted * MIN_GAIN < seconds:
+                best, seconds = groups, predicted
+        return best
+
+    def _seconds(self, groups: Sequence[CondensedWeight], rows: int) -> float:
+        return sum(
+            self.costs.condensed(rows, g.out_features, g.in_features, g.values.size) for g in groups
+        )
+
+    def rows_of(self, shape: Sequence[int | str | None] | None) -> int:
+        """Count the rows of X of a shape: its dimensions but the last, symbols as documented."""
+        if shape is None:
+            return self.batch
+        # Flattened dimensions are written as products, such as 197*batch.
+        factors = [
+            (axis, factor)
+            for axis, size in enumerate(shape[:-1])
+            for factor in str(size).replace(" ", "").split("*")
+        ]
+        sizes, batch_seen = [], False
+        for axis, factor in factors:
+            if factor.isdecimal():
+                sizes.append(int(factor))
+            else:
+                sizes.append(self.batch if axis == 0 and not batch_seen else TOKENS)
+                batch_seen = True
+        return max(1, math.prod(sizes))
+
+
+def structured_nodes(
+    weight: CondensedWeight, x: str, output: str, prefix: str
+) -> tuple[list[NodeProto], dict[str, np.ndarray]]:
+    """Build the structured form: a MatMul of the active rows, then every output in its place.
+
+    Returns:
+        The nodes, and their constants by name. Without ablated neurons it is the dense form.
+
+    """
+    active = weight.to_dense()[weight.rows].T
+    arrays = {f"{prefix}.weight": np.ascontiguousarray(active), f"{prefix}.bias": weight.bias}
+    product = f"{prefix}.product"
+    nodes = [helper.make_node("MatMul", [x, f"{prefix}.weight"], [product], name=prefix)]
+    if weight.active < weight.out_features:
+        # One more column, of zeros, is what every ablated neuron takes.
+        arrays[f"{prefix}.weight"] = np.pad(active, ((0, 0), (0, 1)))
+        place = np.full(weight.out_features, weight.active, np.int64)
+        place[weight.rows] = np.arange(weight.active)
+        arrays[f"{prefix}.place"] = place
+        placed = f"{prefix}.placed"
+        nodes.append(
+            helper.make_node(
+                "Gather", [product, f"{prefix}.place"], [placed], name=f"{prefix}_place", axis=-1
+            )
+        )
+        product = placed
+    nodes.append(
+        helper.make_node("Add", [product, f"{prefix}.bias"], [output], name=f"{prefix}_bias")
+    )
+    return nodes, arrays
+
+
+def dense_nodes(
+    weight: CondensedWeight, x: str, output: str, prefix: str
+) -> tuple[list[NodeProto], dict[str, np.ndarray]]:
+    """Build the dense form: MatMul, and Add where there is a bias."""
+    arrays = {f"{prefix}.weight": np.ascontiguousarray(weight.to_dense().T)}
+    if not weight.bias.any():
+        node = helper.make_node("MatMul", [x, f"{prefix}.weight"], [output], name=prefix)
+        return [node], arrays
+    arrays[f"{prefix}.bias"] = weight.bias
+    product = f"{prefix}.product"
+    nodes = [
+        helper.make_node("MatMul", [x, f"{prefix}.weight"], [product], name=prefix),
+        helper.make_node("Add", [product, f"{prefix}.bias"], [output], name=f"{prefix}_bias"),
+    ]
+    return nodes, arrays
+
+
+def structured_layer_model(weight: CondensedWeight, batch: int | None) -> onnx.ModelProto:
+    """Build a model of one structured layer, from ``x`` to ``y``, for the calibration."""
+    nodes, arrays = structured_nodes(weight, "x", "y", "layer")
+    shape = ["batch" if batch is None else batch]
+    graph = helper.make_graph(
+        nodes,
+        "structured_layer",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [*shape, weight.in_features])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [*shape, weight.out_features])],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()],
+    )
+    return helper.make_model(
+        graph,
+        ir_version=IR_VERSION,
+        opset_imports=[helper.make_opsetid("", DEFAULT_OPSET)],
+        producer_name="fanin",
+    )

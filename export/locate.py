@@ -1,0 +1,57 @@
+"""Where two models that should agree come apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from .engines import load_original, load_plain, load_with_library
+from .verify import max_error
+
+
+def first_difference(
+    reference: Path, path: Path, feeds: dict[str, np.ndarray], *, library: bool, tolerance: float
+) -> str:
+    """Name the first node of a file whose output differs from the reference's value of that name.
+
+    Both models run with every value that they have in common as an output. Values of another shape
+    (compact activations) are passed over.
+
+    Args:
+        reference: the model that is right.
+        path: the model that is not.
+        feeds: inputs by name.
+        library: whether the second one runs with our library.
+        tolerance: share of a value's largest entry that it may differ by.
+
+    Returns:
+        A clause for an error message, empty when no value tells.
+
+    """
+    right, wrong = onnx.load(reference), onnx.load(path)
+    known = {name for node in right.graph.node for name in node.output if name}
+    makers = {name: node for node in wrong.graph.node for name in node.output if name in known}
+    if not makers:
+        return ""
+    names = list(makers)
+    expected = load_original(_with_outputs(right, names))(feeds)
+    load = load_with_library if library else load_plain
+    actual = load(_with_outputs(wrong, names))(feeds)
+    for name, ours, theirs in zip(names, actual, expected, strict=True):
+        if ours.shape != theirs.shape or theirs.dtype.kind != "f":
+            continue
+        scale = float(np.abs(theirs.astype(np.float64)).max(initial=0.0)) or 1.0
+        error = max_error(ours, theirs)
+        if not error <= tolerance * scale:
+            node = makers[name]
+            return f"; it begins at node {node.name} ({node.op_type}), with {error:.3g}"
+    return ""
+
+
+def _with_outputs(model: onnx.ModelProto, names: list[str]) -> bytes:
+    del model.graph.output[:]
+    model.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
+    return model.SerializeToString()

@@ -1,0 +1,83 @@
+"""From a graph with condensed nodes to the file's graph; the same for torch and ONNX sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from .forms import Chooser
+from .onnx_schema import register_schemas
+from .passes.attach_functions import AttachFunctionsPass
+from .passes.choose_forms import ChooseFormsPass, Formed
+from .passes.fold_ablated import FoldAblatedPass
+from .passes.fuse_activation import FuseActivationPass
+from .report import LayerReport
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """What the passes did.
+
+    Attributes:
+        folded: one line for each layer whose ablated neurons left the graph.
+        unfolded: one line for each layer that keeps them, with the reason.
+        formed: what each condensed node became, by its name before.
+        fused: one line for each activation that is gone.
+
+    """
+
+    folded: tuple[str, ...]
+    unfolded: tuple[str, ...]
+    formed: Mapping[str, Formed]
+    fused: tuple[str, ...]
+
+
+def lower(model: ir.Model, chooser: Chooser, *, fold: bool) -> Lowered:
+    """Fold ablated neurons, choose forms, fuse activations, attach functions, infer shapes."""
+    register_schemas()
+    folds = FoldAblatedPass()(model) if fold else None
+    formed = ChooseFormsPass(chooser)(model).formed
+    fused = FuseActivationPass()(model).fused
+    common.RemoveUnusedNodesPass()(model)
+    AttachFunctionsPass()(model)
+    common.ShapeInferencePass(strict_mode=False)(model)
+    return Lowered(
+        tuple(folds.folded) if folds else (),
+        tuple(folds.kept) if folds else (),
+        formed,
+        tuple(fused),
+    )
+
+
+def final_layers(layers: Iterable[LayerReport], lowered: Lowered) -> tuple[LayerReport, ...]:
+    """Bring the reports of condensed layers up to what the passes made of them."""
+    final = []
+    for layer in layers:
+        formed = [lowered.formed[name] for name in layer.nodes if name in lowered.formed]
+        if not formed:
+            final.append(layer)
+            continue
+        first = formed[0]
+        reason = first.choice.reason
+        if reason == "policy condensed":
+            reason = layer.reason
+        # A weight that is called twice is one part; slices of a packed one are several.
+        whole = first.weight.out_features >= layer.shape[0] or len(formed) == 1
+        parts = [first] if whole else formed
+        final.append(
+            replace(
+                layer,
+                nodes=tuple(name for entry in formed for name in entry.nodes),
+                active=sum(entry.weight.active for entry in parts),
+                fan_in=max(entry.weight.fan_in for entry in parts),
+                padding=sum(entry.padding for entry in parts),
+                bytes_condensed=sum(entry.nbytes for entry in parts),
+                decision=first.choice.form,
+                reason=reason,
+                speedup=first.choice.speedup,
+            )
+        )
+    return tuple(final)

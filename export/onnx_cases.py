@@ -1,0 +1,149 @@
+"""Inputs for a model of which only the file is known, and what the model makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from .engines import Run, load_original
+from .errors import ExportError
+from .verify import Case, largest_change
+
+_SIZES = ((2, 5), (1, 8), (3, 6), (1, 1), (1, 16), (1, 32), (1, 64), (1, 224))
+"""Sizes tried for symbolic dimensions: for those that come first in an input, and for others."""
+
+_WANTED = 3
+
+_MOST_NOISE = 1e-5
+
+
+def cases_for(
+    path: Path, given: Sequence[Mapping[str, np.ndarray]] | None
+) -> tuple[list[Case], tuple[str, ...]]:
+    """Run the original on the user's inputs and on made-up ones.
+
+    Made-up floats are standard normal. Made-up integers stay below the size of the table that they
+    index, if one is found, else they are 1. Sizes of symbolic dimensions are tried until the model
+    runs and gives finite outputs.
+
+    Returns:
+        The cases, and names of the model's inputs in the order of a case's.
+
+    Raises:
+        ExportError: the model runs on none of them.
+
+    """
+    proto = onnx.load(path, load_external_data=False)
+    constants = {tensor.name for tensor in proto.graph.initializer}
+    ports = [port for port in proto.graph.input if port.name not in constants]
+    names = tuple(port.name for port in ports)
+    # As the file is written: what optimisers put in its place may compute in fewer bits.
+    run = load_original(path, optimise=False)
+    cases, problem = [], "it has an input that cannot be made up"
+    for feeds in given or ():
+        _require_names(names, feeds)
+        cases.append(_run(run, names, {name: np.asarray(feeds[name]) for name in names}))
+    limits = _index_limits(proto)
+    rng = np.random.default_rng(0)
+    made = 0
+    for first, other in _SIZES:
+        if made == _WANTED or (given and not ports):
+            break
+        try:
+            feeds = {p.name: _make(p, first, other, limits.get(p.name), rng) for p in ports}
+            case = _run(run, names, feeds)
+        except Exception as error:
+            problem = str(error)
+            continue
+        cases.append(case)
+        made += 1
+        if not _has_symbols(ports):
+            break
+    if not cases:
+        raise ExportError(
+            f"{path} does not run on made-up inputs ({problem}); pass inputs of your own, or "
+            "switch the verification off"
+        )
+    return cases, names
+
+
+def _run(
+    run: Run,
+    names: tuple[str, ...],
+    feeds: dict[str, np.ndarray],
+) -> Case:
+    outputs = run(feeds)
+    for output in outputs:
+        if not isinstance(output, np.ndarray):
+            raise ExportError("it has outputs that are no tensors")
+        if output.dtype.kind == "f" and not np.isfinite(output).all():
+            raise ExportError("its outputs are not finite")
+    return Case(tuple(feeds[name] for name in names), tuple(outputs))
+
+
+def _require_names(names: tuple[str, ...], feeds: Mapping[str, np.ndarray]) -> None:
+    if set(feeds) != set(names):
+        raise ExportError(
+            f"the given inputs are {', '.join(sorted(feeds)) or 'none'}; "
+            f"the model takes {', '.join(names)}"
+        )
+
+
+def _has_symbols(ports: Sequence[onnx.ValueInfoProto]) -> bool:
+    return any(
+        not dim.HasField("dim_value") for port in ports for dim in port.type.tensor_type.shape.dim
+    )
+
+
+def _make(
+    port: onnx.ValueInfoProto,
+    first: int,
+    other: int,
+    limit: int | None,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    kind = port.type.tensor_type
+    if port.type.WhichOneof("value") != "tensor_type" or kind.elem_type == TensorProto.STRING:
+        raise ExportError(f"its input {port.name} is no tensor of numbers")
+    shape = [
+        dim.dim_value if dim.HasField("dim_value") else (first if axis == 0 else other)
+        for axis, dim in enumerate(kind.shape.dim)
+    ]
+    dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type)
+    if dtype.kind == "b":
+        return np.ones(shape, bool)
+    if dtype.kind in "iu":
+        if limit is None:
+            return np.ones(shape, dtype)
+        return rng.integers(0, limit, shape).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def _index_limits(proto: onnx.ModelProto) -> dict[str, int]:
+    """Find the tables that integer inputs index: input name to number of entries."""
+    tables = {tensor.name: tuple(tensor.dims) for tensor in proto.graph.initializer}
+    limits: dict[str, int] = {}
+    for node in proto.graph.node:
+        if node.op_type != "Gather" or node.input[0] not in tables:
+            continue
+        axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+        size = tables[node.input[0]][axis]
+        limits[node.input[1]] = min(size, limits.get(node.input[1], size))
+    return limits
+
+
+def own_noise(path: Path, cases: Sequence[Case], names: tuple[str, ...]) -> float:
+    """Measure how far the original is from itself when the runtime rearranges it.
+
+    Both ways are right to rounding, so a conversion cannot be held to less. A runtime that goes on
+    in fewer bits (int8 for a dequantised weight) is no measure, hence the bound.
+    """
+    run = load_original(path)
+    again = [
+        Case(case.inputs, tuple(run(dict(zip(names, case.inputs, strict=True))))) for case in cases
+    ]
+    return min(largest_change(cases, again), _MOST_NOISE)

@@ -1,0 +1,126 @@
+"""Reading an ONNX file that is to be converted; the file itself is only ever read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError
+from onnx_ir.passes import common
+
+from .errors import ExportError
+from .onnx_function import FUNCTION_OPSETS
+from .onnx_op import IR_VERSION
+
+_CONVERT_TO = 17
+"""Opset that older models are converted to."""
+
+_FIRST_IR_WITH_CONSTANTS = 4
+"""Before it every initializer also had to be a graph input, although nobody replaced one."""
+
+
+def load_source(path: Path) -> tuple[ir.Model, tuple[str, ...]]:
+    """Load a model for conversion, its weights mapped where they lie in a data file.
+
+    Models under opset 16 go through onnx's version converter, since the function of our op needs
+    16. What exporters note on nodes about the machine that they ran on is dropped.
+
+    Returns:
+        The model and notes for the report.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ExportError: it is no ONNX model, or of versions that cannot be converted.
+
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist or is not a file")
+    try:
+        proto = onnx.load(path, load_external_data=False)
+    except DecodeError as error:
+        raise ExportError(f"{path} is not an ONNX model or is damaged") from error
+    if not proto.HasField("graph") or not proto.graph.output:
+        raise ExportError(f"{path} is not an ONNX model or is damaged")
+    notes = []
+    opset = _opset(path, proto)
+    if opset < FUNCTION_OPSETS.start:
+        proto = _newer(path, proto, opset)
+        notes.append(f"converted from opset {opset} to {_CONVERT_TO}")
+    try:
+        model = ir.serde.deserialize_model(proto)
+    except Exception as error:
+        raise ExportError(f"{path} cannot be read: {error}") from error
+    ir.external_data.set_base_dir(model.graph, path.parent)
+    _require_data(path, model)
+    if model.ir_version < _FIRST_IR_WITH_CONSTANTS:
+        common.RemoveInitializersFromInputsPass()(model)
+    model.ir_version = max(model.ir_version, IR_VERSION)
+    _drop_exporter_notes(model)
+    return model, tuple(notes)
+
+
+def _opset(path: Path, proto: onnx.ModelProto) -> int:
+    opsets = {entry.domain or "ai.onnx": entry.version for entry in proto.opset_import}
+    opset = opsets.get("ai.onnx")
+    if opset is None:
+        raise ExportError(f"{path} imports no standard operators, so it holds no layer of theirs")
+    if opset >= FUNCTION_OPSETS.stop:
+        raise ExportError(
+            f"{path} is of opset {opset}; up to {FUNCTION_OPSETS.stop - 1} can be converted. "
+            "Export it again with an older opset"
+        )
+    return opset
+
+
+def _newer(path: Path, proto: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+    remedy = "Export it again with opset 16 or newer; nothing was written"
+    if proto.functions:
+        raise ExportError(
+            f"{path} is of opset {opset} and has functions of its own, which onnx's version "
+            f"converter drops. {remedy}"
+        )
+    try:
+        newer = onnx.version_converter.convert_version(proto, _CONVERT_TO)
+    except Exception as error:
+        raise ExportError(
+            f"{path} is of opset {opset}, and onnx's version converter fails on it: "
+            f"{str(error).strip()}. {remedy}"
+        ) from error
+    # The converter keeps neither of them.
+    del newer.metadata_props[:]
+    newer.metadata_props.extend(proto.metadata_props)
+    newer.doc_string = proto.doc_string
+    del newer.opset_import[:]
+    newer.opset_import.extend(
+        entry for entry in proto.opset_import if entry.domain not in ("", "ai.onnx")
+    )
+    newer.opset_import.append(onnx.helper.make_opsetid("", _CONVERT_TO))
+    return newer
+
+
+def _require_data(path: Path, model: ir.Model) -> None:
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if not isinstance(tensor, ir.ExternalTensor):
+                continue
+            data = Path(tensor.path)
+            if not data.is_file() or data.stat().st_size < (tensor.offset or 0) + tensor.nbytes:
+                raise ExportError(
+                    f"{path}: the data file {tensor.location} is missing or too short for "
+                    f"{value.name}; copy it beside the model"
+                )
+
+
+def _drop_exporter_notes(model: ir.Model) -> None:
+    """Drop stack traces and module paths that exporters leave on nodes and values.
+
+    The user's metadata, which stand on the model and its graph, stay.
+    """
+    for graph in model.graphs():
+        for node in graph:
+            node.doc_string = None
+            node.metadata_props.clear()
+            for value in node.outputs:
+                value.metadata_props.clear()

@@ -1,0 +1,175 @@
+"""Each condensed layer gets its form: condensed in one or more groups, structured, or dense."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from ..condensed import CondensedWeight
+from ..forms import Choice, Chooser, dense_nodes, structured_nodes
+from .nodes import (
+    Names,
+    add_constant,
+    add_parts,
+    adds_nothing,
+    clip_of,
+    condensed_nodes,
+    make_condensed,
+    read_weight,
+    take_output,
+)
+
+
+@dataclass(frozen=True)
+class Formed:
+    """What became of one condensed node.
+
+    Attributes:
+        choice: the form with its reason.
+        weight: the weight as it stands in the file, ablated neurons folded away or not.
+        stored: entries that are stored, padding included.
+        padding: stored entries that are padding.
+        nbytes: bytes of the constants.
+        nodes: names of the nodes that hold the layer now.
+
+    """
+
+    choice: Choice
+    weight: CondensedWeight
+    stored: int
+    padding: int
+    nbytes: int
+    nodes: tuple[str, ...]
+
+
+@dataclass
+class FormsResult(ir.passes.PassResult):
+    """A pass result that also says what each node became, by its name before."""
+
+    formed: dict[str, Formed] = field(default_factory=dict)
+
+
+class ChooseFormsPass(ir.passes.InPlacePass):
+    """Turn condensed nodes into the form that the chooser takes for them.
+
+    It runs after the folding, which changes sizes, and before activations are fused, which only
+    condensed nodes take over.
+    """
+
+    def __init__(self, chooser: Chooser) -> None:
+        super().__init__()
+        self.chooser = chooser
+
+    def call(self, model: ir.Model) -> FormsResult:
+        """Go through the condensed nodes whose weights are constant."""
+        names = Names(model)
+        formed = {}
+        for node in condensed_nodes(model):
+            weight = read_weight(node)
+            if weight is None:
+                continue
+            rows = self.chooser.rows_of(_shape(node.inputs[0]))
+            choice = self.chooser.choose(weight, rows)
+            name = node.name
+            if choice.form == "condensed":
+                groups = self.chooser.groups(weight, rows)
+                formed[name] = _split(node, weight, groups, choice, names)
+            else:
+                formed[name] = _spread(node, weight, choice, names)
+        changed = any(entry.choice.form != "condensed" for entry in formed.values())
+        return FormsResult(model, modified=changed, formed=formed)
+
+
+def _shape(value: ir.Value) -> list[int | str | None] | None:
+    if value.shape is None:
+        return None
+    return [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+
+
+def _split(
+    node: ir.Node,
+    weight: CondensedWeight,
+    groups: list[CondensedWeight],
+    choice: Choice,
+    names: Names,
+) -> Formed:
+    """Replace a node by one for each group of rows, each adding to what the ones before made."""
+    stored = sum(group.values.size for group in groups)
+    padding = sum(group.padding for group in groups)
+    if len(groups) == 1:
+        return Formed(choice, weight, stored, padding, weight.nbytes, (node.name,))
+    name, graph = node.name, node.graph
+    sizes = {"in_features": weight.in_features, "out_features": weight.out_features}
+    before, residual, made = node, node.inputs[5], []
+    for number, group in enumerate(groups):
+        last = number == len(groups) - 1
+        label = name if last else names.free(f"{name}_rows{number}")
+        parts = add_parts(graph, group, f"{name}.rows{number}", names)
+        clip = clip_of(node) if last else (-math.inf, math.inf)
+        new = make_condensed(node.inputs[0], parts, residual, sizes, name=label, clip=clip)
+        before.append(new)
+        output = node.outputs[0]
+        if last:
+            take_output(output, new.outputs[0])
+        else:
+            residual = new.outputs[0]
+            residual.name = names.free(f"{output.name}_rows{number}")
+            residual.type, residual.shape = output.type, output.shape
+        before = new
+        made.append(label)
+    graph.remove(node, safe=True)
+    nbytes = sum(group.nbytes for group in groups)
+    return Formed(choice, weight, stored, padding, nbytes, tuple(made))
+
+
+def _spread(node: ir.Node, weight: CondensedWeight, choice: Choice, names: Names) -> Formed:
+    """Replace a node by standard operators: MatMul and Add, of the active rows if structured."""
+    graph, output = node.graph, node.outputs[0]
+    prefix = node.inputs[1].name.removesuffix(".values")
+    if choice.form == "structured" and weight.active:
+        nodes, arrays = structured_nodes(weight, "x", "y", prefix)
+    else:
+        nodes, arrays = dense_nodes(weight, "x", "y", prefix)
+    dtype = node.inputs[5].dtype.numpy()
+    low, high = clip_of(node)
+    values = {"x": node.inputs[0]}
+    for name, array in arrays.items():
+        array = np.asarray(array)
+        typed = array.astype(dtype) if array.dtype == np.float32 else array
+        values[name] = add_constant(graph, names.free(name), typed)
+    nbytes = sum(value.const_value.nbytes for name, value in values.items() if name != "x")
+    at = node
+    for proto in nodes:
+        new = ir.node(
+            proto.op_type,
+            [values[name] for name in proto.input],
+            attributes={a.name: ir.serde.deserialize_attribute(a) for a in proto.attribute},
+            name=node.name if proto.op_type == "MatMul" else names.free(proto.name),
+        )
+        at.append(new)
+        values[proto.output[0]] = new.outputs[0]
+        if proto is not nodes[-1]:
+            new.outputs[0].name = names.free(f"{output.name}_{proto.op_type.lower()}")
+        at = new
+    if not adds_nothing(node):
+        new = ir.node("Add", [at.outputs[0], node.inputs[5]], name=names.free(f"{prefix}_residual"))
+        at.outputs[0].name = names.free(f"{output.name}_before_residual")
+        at.append(new)
+        at = new
+    if (low, high) != (-math.inf, math.inf):
+        bounds = [
+            add_constant(graph, names.free(f"{prefix}.{end}"), np.array(bound, dtype))
+            for end, bound in (("clip_min", low), ("clip_max", high))
+        ]
+        new = ir.node("Clip", [at.outputs[0], *bounds], name=names.free(f"{prefix}_clip"))
+        at.outputs[0].name = names.free(f"{output.name}_before_clip")
+        at.append(new)
+        at = new
+    take_output(output, at.outputs[0])
+    name = node.name
+    graph.remove(node, safe=True)
+    stored = int(np.prod(values[f"{prefix}.weight"].shape))
+    return Formed(choice, weight, stored, 0, nbytes, (name,))

@@ -1,0 +1,316 @@
+"""Sparse constants of MatMul and Gemm become condensed nodes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from ..condensed import CondensedWeight
+from ..onnx_op import no_residual
+from ..report import LayerReport
+from .constants import ConstantWeight, resolve_constant
+from .linear_layer import LinearLayer, is_linear, read_linear
+from .nodes import Names, Parts, add_constant, add_parts, make_condensed, take_output
+
+_ACTIVATIONS = ("float32", "float16")
+"""Types of X that the op has CPU kernels for."""
+
+
+LeaveDense = Callable[[CondensedWeight, Sequence[int | str | None] | None], str | None]
+"""From a weight and the shape of X to the reason for leaving a node as it is, or None."""
+
+
+@dataclass
+class CondenseResult(ir.passes.PassResult):
+    """A pass result that also says what was found.
+
+    Attributes:
+        layers: one report for each weight, in graph order.
+        notes: what else a user should know.
+
+    """
+
+    layers: list[LayerReport] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class CondensePass(ir.passes.InPlacePass):
+    """Replace MatMul and Gemm of a sparse constant weight, subgraphs included.
+
+    The weight may be transposed, scaled (Gemm's alpha and beta), shared by several nodes, or stand
+    behind operators that :mod:`.constants` folds. An Add of a constant vector after a MatMul
+    becomes the bias. Names of nodes and of their outputs stay. Bodies of functions are left alone.
+    """
+
+    def __init__(
+        self,
+        *,
+        min_sparsity: float,
+        masks: Mapping[str, np.ndarray] | None = None,
+        leave_dense: LeaveDense = lambda weight, shape: None,  # noqa: ARG005
+        name_after_weights: bool = False,
+    ) -> None:
+        """Set what is condensed.
+
+        Args:
+            min_sparsity: weights with a smaller share of zeros stay.
+            masks: bool arrays by the name of the initializer; when given, only these weights are
+                candidates and the mask decides what is stored.
+            leave_dense: has the last word on a weight that could be condensed.
+            name_after_weights: give nodes the names of their weights, ``fc1`` for ``fc1.weight``.
+
+        """
+        super().__init__()
+        self.min_sparsity = min_sparsity
+        self.leave_dense = leave_dense
+        self.name_after_weights = name_after_weights
+        self.masks = None if masks is None else dict(masks)
+
+    def call(self, model: ir.Model) -> CondenseResult:
+        """Go through all nodes; what cannot be replaced is reported with the reason."""
+        work = _Work(model, self)
+        for node in list(model.graph.all_nodes()):
+            if is_linear(node):
+                work.visit(node)
+            elif node.domain == "" and node.op_type in ("Conv", "ConvTranspose"):
+                work.leave_convolution(node)
+        layers = list(work.layers.values())
+        changed = any(layer.decision == "condensed" for layer in layers)
+        return CondenseResult(model, modified=changed, layers=layers, notes=work.notes())
+
+
+class _Work:
+    """One run of the pass: what it has seen, and the arrays that nodes share."""
+
+    def __init__(self, model: ir.Model, options: CondensePass) -> None:
+        self.opset = model.opset_imports.get("", 1)
+        self.names = Names(model)
+        self.min_sparsity, self.masks = options.min_sparsity, options.masks
+        self.leave_dense = options.leave_dense
+        self.name_after_weights = options.name_after_weights
+        self.layers: dict[tuple, LayerReport] = {}
+        # Weights without their bias, with the initializers that hold them.
+        self._parts: dict[tuple, tuple[CondensedWeight, Parts]] = {}
+        self._residuals: dict[tuple, ir.Value] = {}
+        self._roots: dict[int, ir.Value] = {}
+
+    def visit(self, node: ir.Node) -> None:
+        found = resolve_constant(node.inputs[1], self.opset, self.masks)
+        if found is None:
+            left = resolve_constant(node.inputs[0], self.opset)
+            if isinstance(left, ConstantWeight) and left.array.ndim >= 2:
+                self._leave(node, left, "the weight is the left operand")
+        elif isinstance(found, str):
+            self._leave_unresolved(node, found)
+        elif found.array.ndim >= 2 and found.array.size:
+            obstacle = self._obstacle(node, found)
+            if obstacle is None:
+                self._replace(node, found)
+            else:
+                self._leave(node, found, obstacle)
+
+    def leave_convolution(self, node: ir.Node) -> None:
+        found = resolve_constant(node.inputs[1], self.opset, self.masks)
+        if isinstance(found, ConstantWeight) and found.array.size:
+            self._leave(node, found, f"{node.op_type} is not supported")
+
+    def notes(self) -> list[str]:
+        """Name the condensed weights of which the dense form stays in the file as well."""
+        lines = []
+        for root in self._roots.values():
+            readers = [use.node for use in root.uses()]
+            if readers and root.is_initializer():
+                lines.append(
+                    f"{root.name} stays in the file as well: {readers[0].op_type} "
+                    f"{readers[0].name} reads it"
+                )
+        return lines
+
+    def _obstacle(self, node: ir.Node, found: ConstantWeight) -> str | None:
+        array = found.array
+        if array.ndim != 2:
+            return f"the weight has {array.ndim} dimensions"
+        if array.dtype.name not in _ACTIVATIONS:
+            return f"computes in {array.dtype.name}, which no kernel does"
+        if self.masks is not None and found.mask is None:
+            return "no mask"
+        feeder = node.inputs[0].producer()
+        if feeder is not None and feeder.op_type == "DequantizeLinear":
+            return "its input is quantised too, so the runtime computes in int8"
+        if not np.isfinite(array).all():
+            return "the weight holds values that are not finite"
+        sparsity = 1 - float(np.count_nonzero(_kept(found))) / array.size
+        if sparsity < self.min_sparsity:
+            return f"sparsity {sparsity:.1%}, under {self.min_sparsity:.0%}"
+        return None
+
+    def _replace(self, node: ir.Node, found: ConstantWeight) -> None:
+        trans_b = node.op_type == "Gemm" and node.attributes.get_int("transB", 0)
+        layer = read_linear(node, found.array.shape[0 if trans_b else 1], self.opset)
+        prefix = found.root.name.removesuffix(".weight").removesuffix("_weight")
+        key = _key(node.graph, found, layer)
+        weight = self._parts[key][0] if key in self._parts else _condense(found, layer)
+        reason = self.leave_dense(weight, _shape(node.inputs[0]))
+        if reason is not None:
+            self._leave(node, found, reason)
+            return
+        weight, parts = self._add_parts(node.graph, key, weight, layer, prefix)
+        self._roots[id(found.root)] = found.root
+        x = self._turned(layer) if layer.trans_a else node.inputs[0]
+        new = make_condensed(
+            x,
+            parts,
+            self._no_residual(node.graph, found.array.dtype),
+            {"in_features": weight.in_features, "out_features": weight.out_features},
+            name=(not self.name_after_weights and node.name) or self.names.free(prefix),
+        )
+        (layer.add or node).append(new)
+        if layer.addend is None:
+            take_output(layer.output, new.outputs[0])
+        else:
+            self._add_after(layer, new)
+        for gone in filter(None, (layer.add, node)):
+            gone.graph.remove(gone, safe=True)
+        self._record(node, found, weight, new.name)
+
+    def _add_parts(
+        self, graph: ir.Graph, key: tuple, weight: CondensedWeight, layer: LinearLayer, prefix: str
+    ) -> tuple[CondensedWeight, Parts]:
+        """Store a weight once for all nodes of a graph that read it in the same way."""
+        bias = layer.bias(weight.out_features)
+        biased = weight if bias is None else replace(weight, bias=bias)
+        shared = self._parts[key][1] if key in self._parts else None
+        parts = add_parts(graph, biased, prefix, self.names, shared)
+        self._parts.setdefault(key, (weight, parts))
+        return biased, parts
+
+    def _turned(self, layer: LinearLayer) -> ir.Value:
+        turn = ir.node("Transpose", [layer.node.inputs[0]], attributes={"perm": [1, 0]})
+        turn.name = self.names.free(f"{layer.node.name}_transpose")
+        turn.outputs[0].name = self.names.free(f"{layer.output.name}_input")
+        layer.node.prepend(turn)
+        return turn.outputs[0]
+
+    def _add_after(self, layer: LinearLayer, new: ir.Node) -> None:
+        """Add a C that is no constant vector in a node of its own."""
+        addend, last = layer.addend, new
+        new.outputs[0].name = self.names.free(f"{layer.output.name}_product")
+        if layer.beta != 1:
+            kind = ir.convenience.get_const_tensor(new.inputs[1]).numpy().dtype
+            name = self.names.free(f"{new.name}.beta")
+            factor = add_constant(layer.node.graph, name, np.array(layer.beta, kind))
+            last = ir.node("Mul", [addend, factor], name=self.names.free(f"{new.name}_beta"))
+            last.outputs[0].name = self.names.free(f"{layer.output.name}_addend")
+            new.append(last)
+            addend = last.outputs[0]
+        add = ir.node("Add", [new.outputs[0], addend], name=self.names.free(f"{new.name}_add"))
+        last.append(add)
+        take_output(layer.output, add.outputs[0])
+
+    def _no_residual(self, graph: ir.Graph, dtype: np.dtype) -> ir.Value:
+        key = (id(graph), dtype.name)
+        if key not in self._residuals:
+            name = self.names.free("no_residual")
+            self._residuals[key] = add_constant(graph, name, no_residual(dtype.name))
+        return self._residuals[key]
+
+    def _record(
+        self, node: ir.Node, found: ConstantWeight, weight: CondensedWeight, name: str
+    ) -> None:
+        key = ("condensed", id(found.root), found.through, weight.values.shape)
+        if key in self.layers:
+            before = self.layers[key]
+            self.layers[key] = replace(before, nodes=(*before.nodes, name))
+            return
+        how = "by its zeros" if found.mask is None else "by mask"
+        if found.through:
+            how += f", behind {' and '.join(found.through)}"
+        self.layers[key] = replace(
+            _dense_report(node, found, how),
+            nodes=(name,),
+            active=weight.active,
+            fan_in=weight.fan_in,
+            padding=weight.padding,
+            bytes_dense=found.array.nbytes + weight.bias.nbytes,
+            bytes_condensed=weight.nbytes,
+            decision="condensed",
+            values_dtype=weight.values.dtype.name,
+        )
+
+    def _leave(self, node: ir.Node, found: ConstantWeight, reason: str) -> None:
+        key = ("dense", id(found.root), found.through, reason)
+        if key not in self.layers:
+            self.layers[key] = _dense_report(node, found, reason)
+
+    def _leave_unresolved(self, node: ir.Node, reason: str) -> None:
+        value = node.inputs[1]
+        shape = tuple(d for d in value.shape or () if isinstance(d, int))
+        if value.shape is None or len(shape) != len(value.shape) or len(shape) < 2:
+            return
+        report = LayerReport(
+            name=value.name,
+            kind=node.op_type,
+            nodes=(),
+            shape=shape,
+            sparsity=0.0,
+            active=shape[-1],
+            fan_in=shape[0],
+            padding=0,
+            bytes_dense=4 * int(np.prod(shape)),
+            bytes_condensed=None,
+            decision="dense",
+            reason=reason,
+        )
+        self.layers.setdefault(("dense", id(value), (), reason), report)
+
+
+def _key(graph: ir.Graph, found: ConstantWeight, layer: LinearLayer) -> tuple:
+    # The same operators may carry other attributes before two nodes; the content tells.
+    content = hashlib.sha256(found.array.tobytes()).digest() if found.through else b""
+    return (id(graph), id(found.root), content, layer.trans_b, layer.alpha)
+
+
+def _condense(found: ConstantWeight, layer: LinearLayer) -> CondensedWeight:
+    array, kept = found.array, _kept(found)
+    if not layer.trans_b:
+        array, kept = array.T, kept.T
+    scaled = array.astype(np.float32) * np.float32(layer.alpha)
+    return CondensedWeight.from_dense(scaled, None, kept).astype(array.dtype.name)
+
+
+def _shape(value: ir.Value) -> list[int | str | None] | None:
+    if value.shape is None:
+        return None
+    return [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+
+
+def _kept(found: ConstantWeight) -> np.ndarray:
+    return found.array != 0 if found.mask is None else found.mask.astype(bool)
+
+
+def _dense_report(node: ir.Node, found: ConstantWeight, reason: str) -> LayerReport:
+    array, kept = found.array, _kept(found)
+    stored_out_in = node.op_type not in ("MatMul", "Gemm") or (
+        node.op_type == "Gemm" and node.attributes.get_int("transB", 0)
+    )
+    if array.ndim == 2 and not stored_out_in:
+        array, kept = array.T, kept.T
+    counts = np.count_nonzero(kept.reshape(len(kept), -1), axis=1)
+    return LayerReport(
+        name=found.root.name,
+        kind=node.op_type,
+        nodes=(),
+        shape=tuple(array.shape),
+        sparsity=1 - float(counts.sum()) / array.size,
+        active=int(np.count_nonzero(counts)),
+        fan_in=int(counts.max(initial=0)),
+        padding=0,
+        bytes_dense=array.nbytes,
+        bytes_condensed=None,
+        decision="dense",
+        reason=reason,
+    )

@@ -1,0 +1,96 @@
+"""Verification of models that are too large to be run whole, twice, beside their source.
+
+Above :data:`LARGE` bytes of dense weights each condensed node of the written file is run on its
+own, without and with the library, and compared with its weight in float64. That takes the memory of
+one dense layer. What the passes do to a graph is then covered by the structural checks alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from .condensed import CondensedWeight
+from .engines import Engine, NotAtHandError, engines
+from .errors import ExportError
+from .onnx_op import condensed_layer_model
+from .passes.nodes import condensed_nodes, constant_of, read_weight
+from .report import ParityCheck
+from .verify import RELATIVE_TOLERANCE, max_error
+
+LARGE = 500_000_000
+"""Bytes of dense weights from which a model is verified layer by layer."""
+
+LAYER_BY_LAYER = f"outputs of the whole model: over {LARGE // 10**6} MB it is checked by layer"
+
+_BATCH = 2
+
+_BLOCK_ENTRIES = 1 << 22
+
+
+def check_layers(path: Path) -> tuple[tuple[ParityCheck, ...], tuple[str, ...]]:
+    """Run every condensed node of a file on its own.
+
+    Returns:
+        One check for each engine, and one line for each that did not run.
+
+    Raises:
+        ExportError: a node is off by more than rounding, by name.
+
+    """
+    model = ir.load(path)
+    rng = np.random.default_rng(0)
+    worst: dict[str, tuple[float, float]] = {}
+    missing = {LAYER_BY_LAYER}
+    for node in condensed_nodes(model):
+        weight = read_weight(node)
+        if weight is None or constant_of(node.inputs[0]) is not None:
+            continue
+        x = rng.standard_normal((_BATCH, weight.in_features)).astype(np.float32)
+        blocks = list(_blocks(weight))
+        expected = np.hstack([x.astype(np.float64) @ b.to_dense().T + b.bias for b in blocks])
+        scale = float(np.abs(expected).max(initial=0.0)) or 1.0
+        for engine in engines(uses_our_ops=True):
+            # The function makes its weight dense, several times over.
+            parts = [weight] if engine.has_library else blocks
+            try:
+                actual = np.hstack([_run(engine, part, x) for part in parts])
+            except NotAtHandError as error:
+                missing.add(f"{engine.name}: {error}")
+                continue
+            error = max_error(actual, expected)
+            if not error <= RELATIVE_TOLERANCE * scale:
+                raise ExportError(
+                    f"node {node.name} in {engine.name} differs from its weight in float64 by "
+                    f"{error:.3g} at a scale of {scale:.3g}; nothing was written"
+                )
+            before = worst.get(engine.name, (0.0, 0.0))
+            worst[engine.name] = (max(before[0], error), max(before[1], error / scale))
+    checks = tuple(
+        ParityCheck(f"{name}, layer by layer", (_BATCH,), *errors, RELATIVE_TOLERANCE)
+        for name, errors in worst.items()
+    )
+    return checks, tuple(sorted(missing))
+
+
+def _run(engine: Engine, weight: CondensedWeight, x: np.ndarray) -> np.ndarray:
+    return engine.load(condensed_layer_model(weight, None).SerializeToString())({"x": x})[0]
+
+
+def _blocks(weight: CondensedWeight) -> Iterator[CondensedWeight]:
+    """Cut a weight into runs of outputs that are small when dense."""
+    height = max(1, _BLOCK_ENTRIES // weight.in_features)
+    for start in range(0, weight.out_features, height):
+        stop = min(start + height, weight.out_features)
+        first, last = np.searchsorted(weight.rows, (start, stop))
+        yield CondensedWeight(
+            values=weight.values[first:last],
+            indices=weight.indices[first:last],
+            rows=weight.rows[first:last] - np.int32(start),
+            bias=weight.bias[start:stop],
+            in_features=weight.in_features,
+            out_features=stop - start,
+        )

@@ -1,0 +1,63 @@
+"""fanin export and fanin inspect on ONNX files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import helper
+from typer.testing import CliRunner
+
+from fanin.cli import app
+
+from .onnx_models import sparse, write_model
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="fc")
+    return write_model(tmp_path / "in.onnx", [node], {"w": sparse((48, 32))})
+
+
+def test_onnx_file_is_converted_and_the_table_printed(source: Path, tmp_path: Path):
+    out = tmp_path / "out.onnx"
+    result = runner.invoke(app, ["export", str(source), "-o", str(out), "--policy", "condensed"])
+    assert result.exit_code == 0, result.output
+    assert "Export to" in result.output
+    assert [n.op_type for n in onnx.load(out).graph.node] == ["CondensedGemm"]
+
+
+def test_portable_file_is_written(source: Path, tmp_path: Path):
+    out = tmp_path / "out.onnx"
+    result = runner.invoke(app, ["export", str(source), "-o", str(out), "--portable"])
+    assert result.exit_code == 0, result.output
+    assert not onnx.load(out).functions
+
+
+def test_inspection_of_a_plain_file_says_what_an_export_would_make(source: Path, tmp_path: Path):
+    before = sorted(tmp_path.iterdir())
+    result = runner.invoke(app, ["inspect", str(source)])
+    assert result.exit_code == 0, result.output
+    assert "would write" in " ".join(result.output.split())
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--opset", "18"], "belongs to run folders"),
+        (["--values", "float16"], "belongs to run folders"),
+        (["--dense-baseline"], "belongs to run folders"),
+        (["--policy", "fast"], "policy is 'fast'"),
+        (["--batch", "0"], "batch is 0"),
+    ],
+)
+def test_option_that_does_not_fit_is_refused(source: Path, tmp_path: Path, options, sentence):
+    out = tmp_path / "out.onnx"
+    result = runner.invoke(app, ["export", str(source), "-o", str(out), *options])
+    assert result.exit_code != 0
+    assert sentence in " ".join(result.output.replace("│", " ").split())
+    assert not out.exists()

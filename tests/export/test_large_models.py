@@ -1,0 +1,166 @@
+"""Whole architectures with random weights; each takes a minute or more."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+
+from fanin.export import export
+
+from ._masks import sparsify_
+
+pytestmark = pytest.mark.slow
+
+
+def dimensions(value: onnx.ValueInfoProto) -> list[int | str]:
+    return [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim]
+
+
+def test_vit_b_16_with_sparse_and_ablated_mlps(tmp_path: Path):
+    from torchvision.models import vit_b_16
+
+    torch.manual_seed(0)
+    model = vit_b_16(weights=None)
+    nn.init.normal_(model.heads.head.weight, std=0.02)
+    masks = sparsify_(
+        model, {"mlp.0.weight": (0.9, 0.3), "mlp.3.weight": (0.9, 0.0), "out_proj": (0.9, 0.0)}
+    )
+    assert len(masks) == 36
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    start = time.perf_counter()
+    report = export(model, tmp_path / "vit.onnx", torch.randn(2, 3, 224, 224), masks=masks)
+    print(
+        f"\nViT-B/16: {time.perf_counter() - start:.0f} s, {report.file_bytes / 1e6:.1f} MB, "
+        f"dense {report.dense_file_bytes / 1e6:.1f} MB"
+    )
+    for check in report.parity:
+        print(f"{check.engine}: {check.relative_error:.1e} (tolerance {check.tolerance:.1e})")
+    for layer in report.layers:
+        print(layer.name, layer.shape, layer.active, layer.fan_in, layer.decision, layer.reason)
+    print(*report.folded, sep="\n")
+    condensed = [layer for layer in report.layers if layer.decision == "condensed"]
+    assert {layer.name for layer in condensed} == set(masks)
+    assert len(report.folded) == 12
+    assert all(check.relative_error <= 1e-4 for check in report.parity)
+    assert [check.engine.split()[-2] for check in report.parity] == ["without", "with"]
+    graph = onnx.load(report.path, load_external_data=False).graph
+    assert dimensions(graph.input[0]) == ["batch", 3, 224, 224]
+    hidden = [layer for layer in condensed if layer.name.endswith("mlp.0.weight")]
+    assert {layer.active for layer in hidden} == {3072 - 921}
+    stored = sum(layer.bytes_in_file for layer in condensed)
+    assert (
+        report.file_bytes
+        < report.dense_file_bytes - sum(layer.bytes_dense for layer in condensed) + 1.1 * stored
+    )
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(tensor, state[name], rtol=0, atol=0)
+
+
+class Outputs(nn.Module):
+    """A transformers model that takes ids and gives one tensor."""
+
+    def __init__(self, model: nn.Module, field: str) -> None:
+        super().__init__()
+        self.model, self.field = model, field
+
+    def forward(self, input_ids):
+        return getattr(self.model(input_ids=input_ids), self.field)
+
+
+def bert() -> tuple[nn.Module, str]:
+    from transformers import BertConfig, BertModel
+
+    return BertModel(BertConfig(attn_implementation="eager")), "last_hidden_state"
+
+
+def gpt2() -> tuple[nn.Module, str]:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(attn_implementation="eager", use_cache=False)
+    return GPT2LMHeadModel(config), "logits"
+
+
+@pytest.mark.parametrize(
+    ("make", "keys", "count"),
+    [
+        (bert, {".dense.weight": (0.9, 0.0), ".query.weight": (0.9, 0.0)}, 48),
+        (gpt2, {"c_fc.weight": (0.9, 0.0), "c_proj.weight": (0.9, 0.0), "c_attn": (0.9, 0.0)}, 48),
+    ],
+)
+def test_transformers_model_with_dynamic_batch_and_sequence(tmp_path: Path, make, keys, count):
+    pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model, field = make()
+    masks = sparsify_(model, keys)
+    wrapped = Outputs(model.eval(), field)
+    masks = {f"model.{name}": mask for name, mask in masks.items()}
+    ids = torch.randint(0, 1000, (2, 9))
+    start = time.perf_counter()
+    report = export(
+        wrapped,
+        tmp_path / "m.onnx",
+        ids,
+        masks=masks,
+        dynamic_shapes=({0: "batch", 1: "tokens"},),
+        policy="condensed",
+    )
+    print(
+        f"\n{make.__name__}: {time.perf_counter() - start:.0f} s, {report.size_ratio:.3f} of dense"
+    )
+    for check in report.parity:
+        print(f"{check.engine}: {check.relative_error:.1e} (tolerance {check.tolerance:.1e})")
+    condensed = [layer for layer in report.layers if layer.decision == "condensed"]
+    assert {layer.name for layer in condensed} == set(masks) - {"model.pooler.dense.weight"}
+    assert len(condensed) >= count
+    graph = onnx.load(report.path, load_external_data=False).graph
+    assert dimensions(graph.input[0]) == ["batch", "tokens"]
+    import onnxruntime
+
+    other = torch.randint(0, 1000, (3, 17))
+    with torch.no_grad():
+        expected = wrapped(other).numpy()
+    (actual,) = onnxruntime.InferenceSession(report.path).run(None, {"input_ids": other.numpy()})
+    np.testing.assert_allclose(actual, expected, atol=1e-4 * np.abs(expected).max())
+
+
+def test_model_of_2_5_gb_stays_within_its_memory_and_time(tmp_path: Path):
+    """40 layers of 4096 × 4096, 95 % sparse, in a process of their own."""
+    code = f"""
+import resource, time, torch
+from torch import nn
+from fanin.export import export
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+torch.manual_seed(0)
+layers = []
+for _ in range(40):
+    linear = nn.Linear(4096, 4096)
+    with torch.no_grad():
+        linear.weight.mul_(torch.rand(4096, 4096) < 0.05)
+    layers += [linear, nn.ReLU()]
+model = nn.Sequential(*layers)
+before, start = peak(), time.perf_counter()
+report = export(model, {str(tmp_path / "large.onnx")!r}, torch.randn(2, 4096))
+dense = sum(p.nbytes for p in model.parameters())
+print(dense, report.file_bytes, peak() - before, time.perf_counter() - start)
+print(len(report.condensed_layers), report.parity, report.not_checked)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    print(done.stdout)
+    dense, condensed, grown, seconds = map(float, done.stdout.split("\n")[0].split())
+    assert dense > 2.5e9
+    assert grown < 3 * condensed
+    assert seconds < 300

@@ -1,0 +1,468 @@
+"""What becomes of sparse weights in ONNX files that other tools made."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from fanin.export import ExportError, convert
+from fanin.export.onnx_inspect import condensed_weights
+from fanin.ort_ops import register
+
+from .onnx_models import sparse, write_model
+
+W = sparse((48, 32))
+B = np.linspace(-1, 1, 32, dtype=np.float32)
+
+
+def run(path: Path, *, library: bool | None = None, **inputs: np.ndarray) -> list[np.ndarray]:
+    """Run with or without the library; None runs the graph as it is written."""
+    options = onnxruntime.SessionOptions()
+    if library is None:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if library:
+        register(options)
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return session.run(None, inputs)
+
+
+def node(op: str, inputs: list[str], output: str = "y", **attributes) -> onnx.NodeProto:
+    return helper.make_node(op, inputs, [output], name=f"{op}_{output}", **attributes)
+
+
+def node_types(path: Path) -> list[str]:
+    return [n.op_type for n in onnx.load(path, load_external_data=False).graph.node]
+
+
+def quantised(weight: np.ndarray) -> dict[str, np.ndarray]:
+    return {
+        "q": np.clip(np.round(weight / 0.02), -127, 127).astype(np.int8),
+        "scale": np.float32(0.02),
+        "zero": np.int8(0),
+    }
+
+
+MATMUL = [node("MatMul", ["x", "w"])]
+CASES = {
+    "matmul": (MATMUL, {"w": W}, {}),
+    "matmul with bias": (
+        [node("MatMul", ["x", "w"], "h"), node("Add", ["b", "h"])],
+        {"w": W, "b": B},
+        {},
+    ),
+    "3-D matmul with bias": (
+        [node("MatMul", ["x", "w"], "h"), node("Add", ["h", "b"])],
+        {"w": W, "b": B.reshape(1, 1, 32)},
+        {"x": ("batch", "tokens", 48), "y": ("batch", "tokens", 32)},
+    ),
+    "1-D matmul": (MATMUL, {"w": W}, {"x": (48,), "y": (32,)}),
+    "gemm": ([node("Gemm", ["x", "w", "b"])], {"w": W, "b": B}, {}),
+    "gemm without bias": ([node("Gemm", ["x", "w"])], {"w": W}, {}),
+    "gemm transB": ([node("Gemm", ["x", "w", "b"], transB=1)], {"w": W.T, "b": B}, {}),
+    "gemm transA": (
+        [node("Gemm", ["x", "w"], transA=1)],
+        {"w": W},
+        {"x": (48, "batch")},
+    ),
+    "gemm alpha and beta": (
+        [node("Gemm", ["x", "w", "b"], alpha=0.5, beta=-2.0)],
+        {"w": W, "b": B[:1]},
+        {},
+    ),
+    "gemm of a matrix C": (
+        [node("Gemm", ["x", "w", "c"], beta=0.25)],
+        {"w": W, "c": np.arange(64, dtype=np.float32).reshape(2, 32)},
+        {"x": (2, 48), "y": (2, 32)},
+    ),
+    "Transpose": (
+        [node("Transpose", ["w"], "t", perm=[1, 0]), node("MatMul", ["x", "t"])],
+        {"w": W.T},
+        {},
+    ),
+    "Identity and Cast": (
+        [
+            node("Identity", ["w"], "i"),
+            node("Cast", ["i"], "t", to=TensorProto.FLOAT),
+            node("MatMul", ["x", "t"]),
+        ],
+        {"w": W.astype(np.float16)},
+        {},
+    ),
+    "DequantizeLinear": (
+        [node("DequantizeLinear", ["q", "scale", "zero"], "t"), node("MatMul", ["x", "t"])],
+        quantised(W),
+        {},
+    ),
+    "DequantizeLinear and Transpose": (
+        [
+            node("DequantizeLinear", ["q", "scale", "zero"], "d"),
+            node("Transpose", ["d"], "t", perm=[1, 0]),
+            node("MatMul", ["x", "t"]),
+        ],
+        quantised(W.T),
+        {},
+    ),
+    "Constant": (
+        [
+            helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(W)),
+            node("MatMul", ["x", "w"]),
+        ],
+        {},
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("opset", [11, 13, 17, 21])
+@pytest.mark.parametrize("case", CASES)
+def test_sparse_weight_is_condensed_and_the_outputs_stay(tmp_path: Path, case: str, opset: int):
+    nodes, arrays, fields = CASES[case]
+    source = write_model(tmp_path / "in.onnx", nodes, arrays, opset=opset, **fields)
+    before = source.read_bytes()
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
+    assert source.read_bytes() == before
+    (layer,) = report.layers
+    assert (layer.decision, layer.shape) == ("condensed", (32, 48))
+    assert [check.engine.split()[-2] for check in report.parity] == ["without", "with"]
+    types = node_types(tmp_path / "out.onnx")
+    assert types.count("CondensedGemm") == 1
+    assert not {"MatMul", "Gemm"} & set(types)
+    rng = np.random.default_rng(3)
+    shape = [d if isinstance(d, int) else 6 for d in fields.get("x", ("batch", 48))]
+    x = rng.standard_normal(shape).astype(np.float32)
+    (expected,) = run(source, x=x)
+    for library in (False, True):
+        (actual,) = run(tmp_path / "out.onnx", library=library, x=x)
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_initializer_of_two_nodes_is_stored_once(tmp_path: Path):
+    nodes = [
+        node("MatMul", ["x", "w"], "h"),
+        node("Add", ["h", "b"], "a"),
+        node("Relu", ["a"], "r"),
+        node("MatMul", ["r", "w"]),
+    ]
+    square = sparse((48, 48))
+    arrays = {"w": square, "b": np.ones(48, np.float32)}
+    source = write_model(tmp_path / "in.onnx", nodes, arrays, y=("batch", 48))
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
+    (layer,) = report.layers
+    assert layer.nodes == ("MatMul_h", "MatMul_y")
+    first, second = onnx.load(tmp_path / "out.onnx").graph.node
+    assert (first.input[1:3], first.input[4]) == (second.input[1:3], second.input[4])
+    assert first.input[3] != second.input[3]
+    weights = condensed_weights(tmp_path / "out.onnx")
+    np.testing.assert_array_equal(weights["MatMul_h"].to_dense(), square.T)
+
+
+def test_weight_that_another_operator_reads_stays_beside_its_condensed_form(tmp_path: Path):
+    nodes = [
+        node("Gather", ["w", "ids"], "e"),
+        node("Transpose", ["w"], "t", perm=[1, 0]),
+        node("Add", ["e", "x"], "h"),
+        node("MatMul", ["h", "t"]),
+    ]
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch"])
+    source = write_model(
+        tmp_path / "in.onnx", nodes, {"w": sparse((32, 48))}, inputs=[ids], y=("batch", 32)
+    )
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
+    assert report.layers[0].decision == "condensed"
+    assert report.notes == ("w stays in the file as well: Gather Gather_e reads it",)
+    assert "w" in {t.name for t in onnx.load(tmp_path / "out.onnx").graph.initializer}
+
+
+LEFT = {
+    "is a graph input, which a caller can replace": (
+        MATMUL,
+        {"w": W},
+        {"inputs": [helper.make_tensor_value_info("w", TensorProto.FLOAT, [48, 32])]},
+    ),
+    "the weight is the left operand": (
+        [node("MatMul", ["w", "x"])],
+        {"w": W.T},
+        {"x": (48, "batch"), "y": (32, "batch")},
+    ),
+    "sparsity .* under 50%": (MATMUL, {"w": sparse((48, 32), 0.2)}, {}),
+    "the weight has 3 dimensions": (
+        MATMUL,
+        {"w": sparse((2, 48, 32))},
+        {"x": (2, "batch", 48), "y": (2, "batch", 32)},
+    ),
+    "computes in float64, which no kernel does": (
+        MATMUL,
+        {"w": W.astype(np.float64)},
+        {"elem_type": TensorProto.DOUBLE},
+    ),
+    "its input is quantised too": (
+        [
+            node("QuantizeLinear", ["x", "scale", "zero"], "xq"),
+            node("DequantizeLinear", ["xq", "scale", "zero"], "xd"),
+            node("DequantizeLinear", ["q", "scale", "zero"], "t"),
+            node("MatMul", ["xd", "t"]),
+        ],
+        quantised(W),
+        {},
+    ),
+    "Conv is not supported": (
+        [node("Conv", ["x", "w"])],
+        {"w": sparse((8, 4, 3, 3))},
+        {"x": ("batch", 4, 6, 6), "y": ("batch", 8, 4, 4)},
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", LEFT)
+def test_weight_that_cannot_be_condensed_is_left_with_the_reason(tmp_path: Path, reason: str):
+    nodes, arrays, fields = LEFT[reason]
+    source = write_model(tmp_path / "in.onnx", nodes, arrays, **fields)
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
+    (layer,) = report.layers
+    assert layer.decision == "dense"
+    assert re.search(reason, layer.reason)
+    assert node_types(tmp_path / "out.onnx") == [n.op_type for n in nodes]
+
+
+def test_quantised_weight_keeps_its_values(tmp_path: Path):
+    nodes, arrays, _ = CASES["DequantizeLinear"]
+    convert(
+        write_model(tmp_path / "in.onnx", nodes, arrays), tmp_path / "out.onnx", policy="condensed"
+    )
+    (weight,) = condensed_weights(tmp_path / "out.onnx").values()
+    expected = arrays["q"].T.astype(np.float32) * arrays["scale"]
+    np.testing.assert_array_equal(weight.to_dense(), expected)
+
+
+def test_float16_model_stays_float16(tmp_path: Path):
+    nodes = [node("MatMul", ["x", "w"], "h"), node("Add", ["h", "b"])]
+    arrays = {"w": W.astype(np.float16), "b": B.astype(np.float16)}
+    source = write_model(tmp_path / "in.onnx", nodes, arrays, elem_type=TensorProto.FLOAT16)
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
+    assert report.layers[0].values_dtype == "float16"
+    x = np.random.default_rng(0).standard_normal((4, 48)).astype(np.float16)
+    exact = x.astype(np.float64) @ arrays["w"].astype(np.float64) + arrays["b"]
+    (actual,) = run(tmp_path / "out.onnx", library=True, x=x)
+    assert actual.dtype == np.float16
+    np.testing.assert_allclose(actual, exact, rtol=1e-3, atol=1e-3)
+
+
+def branch(name: str, weight: str) -> onnx.GraphProto:
+    return helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", weight], [f"{name}_h"], name=f"{name}_mm"),
+            helper.make_node("Relu", [f"{name}_h"], [f"{name}_out"], name=f"{name}_relu"),
+        ],
+        name,
+        [],
+        [helper.make_tensor_value_info(f"{name}_out", TensorProto.FLOAT, ["batch", 32])],
+        [numpy_helper.from_array(sparse((48, 32), seed=5), "inner")] if weight == "inner" else [],
+    )
+
+
+@pytest.mark.parametrize("weight", ["w", "inner"])
+def test_weight_in_an_if_branch_is_condensed(tmp_path: Path, weight: str):
+    flag = helper.make_tensor_value_info("flag", TensorProto.BOOL, [])
+    nodes = [
+        node("If", ["flag"], then_branch=branch("yes", weight), else_branch=branch("no", "w")),
+    ]
+    source = write_model(tmp_path / "in.onnx", nodes, {"w": W}, inputs=[flag])
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
+    assert {layer.decision for layer in report.layers} == {"condensed"}
+    x = np.random.default_rng(0).standard_normal((4, 48)).astype(np.float32)
+    for flag_value in (False, True):
+        inputs = {"x": x, "flag": np.array(flag_value)}
+        (expected,) = run(source, **inputs)
+        for library in (False, True):
+            (actual,) = run(tmp_path / "out.onnx", library=library, **inputs)
+            np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+def test_weight_in_a_loop_body_is_condensed(tmp_path: Path):
+    body = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["h_in", "w"], ["h_out"], name="step"),
+            helper.make_node("Identity", ["go_in"], ["go_out"], name="go"),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go_in", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("h_in", TensorProto.FLOAT, ["batch", 48]),
+        ],
+        [
+            helper.make_tensor_value_info("go_out", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("h_out", TensorProto.FLOAT, ["batch", 48]),
+        ],
+    )
+    nodes = [node("Loop", ["count", "", "x"], body=body)]
+    arrays = {"w": sparse((48, 48)), "count": np.array(3, np.int64)}
+    source = write_model(tmp_path / "in.onnx", nodes, arrays, y=("batch", 48))
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
+    assert report.layers[0].nodes == ("step",)
+    assert {check.relative_error <= 1e-5 for check in report.parity} == {True}
+
+
+def test_functions_metadata_and_names_of_the_source_stay(tmp_path: Path):
+    twice = helper.make_function(
+        "custom",
+        "Twice",
+        ["a"],
+        ["b"],
+        [helper.make_node("Add", ["a", "a"], ["b"])],
+        [helper.make_opsetid("", 17)],
+    )
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["hidden"], name="first", doc_string="/home/me.py"),
+        helper.make_node("Twice", ["hidden"], ["y"], name="second", domain="custom"),
+    ]
+    source = write_model(
+        tmp_path / "in.onnx", nodes, {"w": W}, functions=[twice], producer_name="somebody"
+    )
+    model = onnx.load(source)
+    model.opset_import.append(helper.make_opsetid("custom", 1))
+    helper.set_model_props(model, {"author": "a user"})
+    onnx.save(model, source)
+    convert(source, tmp_path / "out.onnx", policy="condensed")
+    out = onnx.load(tmp_path / "out.onnx")
+    assert {(f.domain, f.name) for f in out.functions} == {
+        ("custom", "Twice"),
+        ("ai.fanin", "CondensedGemm"),
+    }
+    assert [(p.key, p.value) for p in out.metadata_props] == [("author", "a user")]
+    assert out.producer_name == "somebody"
+    assert [n.name for n in out.graph.node] == ["first", "second"]
+    assert out.graph.node[0].output == ["hidden"]
+    assert (out.graph.input[0].name, out.graph.output[0].name) == ("x", "y")
+    assert b"/home/me.py" not in (tmp_path / "out.onnx").read_bytes()
+
+
+@pytest.mark.parametrize("ir_version", range(4, 12))
+def test_ir_version_stays_or_rises_to_nine(tmp_path: Path, ir_version: int):
+    opset = 11 if ir_version < 8 else 17
+    source = write_model(tmp_path / "in.onnx", MATMUL, {"w": W}, opset=opset, ir_version=ir_version)
+    convert(source, tmp_path / "out.onnx", policy="condensed")
+    out = onnx.load(tmp_path / "out.onnx")
+    assert out.ir_version == max(9, ir_version)
+    assert {e.domain: e.version for e in out.opset_import} == {"": 17, "ai.fanin": 1}
+
+
+@pytest.mark.parametrize("opset", [16, 23])
+def test_opsets_from_16_on_stay(tmp_path: Path, opset: int):
+    source = write_model(tmp_path / "in.onnx", MATMUL, {"w": W}, opset=opset, ir_version=10)
+    assert convert(source, tmp_path / "out.onnx", policy="condensed").opset == opset
+
+
+def test_external_data_is_read_and_written_without_touching_the_source(tmp_path: Path):
+    (tmp_path / "in").mkdir()
+    big = sparse((512, 512), 0.9)
+    source = write_model(
+        tmp_path / "in/in.onnx",
+        MATMUL,
+        {"w": big},
+        x=("batch", 512),
+        y=("batch", 512),
+        external=True,
+    )
+    before = {p.name: hashlib.sha256(p.read_bytes()).digest() for p in source.parent.iterdir()}
+    assert len(before) == 2
+    report = convert(
+        source, tmp_path / "out.onnx", policy="condensed", external_data_threshold=1000
+    )
+    assert {p.name: hashlib.sha256(p.read_bytes()).digest() for p in source.parent.iterdir()} == (
+        before
+    )
+    assert Path(report.data_path).parent == tmp_path
+    assert report.size_ratio < 0.25
+
+
+def test_same_model_converts_to_the_same_bytes(tmp_path: Path):
+    nodes, arrays, _ = CASES["matmul with bias"]
+    source = write_model(tmp_path / "in.onnx", nodes, arrays)
+    convert(source, tmp_path / "first.onnx", policy="condensed")
+    convert(source, tmp_path / "second.onnx", policy="condensed")
+    assert (tmp_path / "first.onnx").read_bytes() == (tmp_path / "second.onnx").read_bytes()
+
+
+def test_what_cannot_be_converted_is_refused_and_nothing_is_written(tmp_path: Path):
+    out = tmp_path / "out" / "out.onnx"
+    out.parent.mkdir()
+    text = tmp_path / "text.onnx"
+    text.write_text("no model")
+    newer = write_model(tmp_path / "newer.onnx", MATMUL, {"w": W}, opset=24, ir_version=11)
+    old = write_model(
+        tmp_path / "old.onnx",
+        [node("MatMul", ["x", "w"], "h"), node("BatchNormalization", ["h", *"bbbb"], spatial=0)],
+        {"w": W, "b": B},
+        opset=7,
+        ir_version=4,
+    )
+    lost = write_model(tmp_path / "lost.onnx", MATMUL, {"w": W}, external=True)
+    for sibling in tmp_path.iterdir():
+        if sibling.is_file() and sibling.suffix not in (".onnx",):
+            sibling.unlink()
+    for source, error, sentence in [
+        (text, ExportError, "is not an ONNX model or is damaged"),
+        (tmp_path / "none.onnx", FileNotFoundError, "does not exist"),
+        (newer, ExportError, "is of opset 24; up to 23 can be converted"),
+        (old, ExportError, "is of opset 7, and onnx's version converter fails on it"),
+        (lost, ExportError, "data file .* is missing or too short for w; copy it beside"),
+    ]:
+        with pytest.raises(error, match=sentence):
+            convert(source, out)
+    with pytest.raises(ValueError, match="is the model itself"):
+        convert(newer, newer)
+    assert not list(out.parent.iterdir())
+
+
+def test_failed_parity_names_the_node_and_leaves_no_file(tmp_path: Path, monkeypatch):
+    from fanin.export.passes import fuse_activation
+
+    def wrong(producer, low, high):  # noqa: ARG001
+        producer.attributes.add(fuse_activation.ir.AttrFloat32("clip_min", low + 0.25))
+
+    monkeypatch.setattr(fuse_activation, "_clip", wrong)
+    nodes = [
+        node("MatMul", ["x", "v"], "a"),
+        node("MatMul", ["a", "w"], "b"),
+        node("Relu", ["b"], "c"),
+        node("MatMul", ["c", "v2"]),
+    ]
+    arrays = {"v": sparse((48, 48)), "w": W, "v2": sparse((32, 32))}
+    source = write_model(tmp_path / "in.onnx", nodes, arrays)
+    with pytest.raises(ExportError, match=r"differs from the original .* begins at node MatMul_b"):
+        convert(source, tmp_path / "out.onnx", policy="condensed")
+    assert [p.name for p in tmp_path.iterdir()] == ["in.onnx"]
+
+
+def test_inputs_of_the_user_are_compared(tmp_path: Path):
+    source = write_model(tmp_path / "in.onnx", MATMUL, {"w": W})
+    x = np.ones((7, 48), np.float32)
+    report = convert(source, tmp_path / "out.onnx", policy="condensed", inputs=[{"x": x}])
+    assert report.parity[0].batches[0] == 7
+    with pytest.raises(ExportError, match="the given inputs are z; the model takes x"):
+        convert(source, tmp_path / "out.onnx", policy="condensed", inputs=[{"z": x}])
+
+
+def test_conversion_does_not_import_torch(tmp_path: Path):
+    source = write_model(tmp_path / "in.onnx", MATMUL, {"w": W})
+    code = f"""
+import sys
+sys.modules["torch"] = None
+from fanin.export import convert
+report = convert({str(source)!r}, {str(tmp_path / "out.onnx")!r}, policy="condensed")
+print(report.layers[0].decision)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout == "condensed\n"
