@@ -74,6 +74,7 @@ def random_case(rng, kind):
     device = {
         "multiprocessors": int(rng.choice([1, 2, 5, 132])),
         "shared_bytes": int(rng.choice(SHARED_BYTES)),
+        "cluster": int(rng.choice([1, 2, 8])),
     }
     return layer, x, residual, clip, device
 

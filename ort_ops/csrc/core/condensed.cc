@@ -1,19 +1,27 @@
 #include "core/condensed.h"
 
 #include <cmath>
+#include <cstdio>
 #include <limits>
-#include <sstream>
 
 namespace fanin {
 namespace {
 
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 
+// No streams: their locales have crashed where a process holds a libstdc++ other than the
+// compiler's.
+std::string text_of(const std::string& text) { return text; }
+std::string text_of(int64_t number) { return std::to_string(number); }
+std::string text_of(float number) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%g", static_cast<double>(number));
+  return text;
+}
+
 template <typename... Parts>
 std::string sentence(const Parts&... parts) {
-  std::ostringstream text;
-  (text << ... << parts);
-  return text.str();
+  return (std::string() + ... + text_of(parts));
 }
 
 std::string check_sizes(const CondensedView& view) {

@@ -2,6 +2,8 @@
 // for the host. Only for the device compiler.
 #pragma once
 
+#include <cooperative_groups.h>
+
 #include <cstdint>
 
 #include "cuda/types.h"
@@ -59,6 +61,8 @@ class DeviceContext {
       extern __shared__ __align__(16) unsigned char memory[];
       data_ = reinterpret_cast<T*>(memory + offset);
     }
+    __device__ __forceinline__ Shared(T* data) : data_(data) {}
+    __device__ __forceinline__ T* data() const { return data_; }
     __device__ __forceinline__ T load(int at) const { return data_[at]; }
     __device__ __forceinline__ void store(int at, T value) const { data_[at] = value; }
 
@@ -87,6 +91,35 @@ class DeviceContext {
   __device__ __forceinline__ int64_t grid_y() const { return gridDim.y; }
 
   __device__ __forceinline__ void sync() const { __syncthreads(); }
+
+  // Shared memory of a block of the cluster; the own block's where there are no clusters.
+  template <typename T>
+  __device__ __forceinline__ Shared<T> cluster_shared(int rank, int64_t offset,
+                                                      int64_t count) const {
+#if __CUDA_ARCH__ >= 900
+    return cooperative_groups::this_cluster().map_shared_rank(shared<T>(offset, count).data(),
+                                                              static_cast<unsigned>(rank));
+#else
+    (void)rank;
+    return {offset, count};
+#endif
+  }
+
+  __device__ __forceinline__ void cluster_sync() const {
+#if __CUDA_ARCH__ >= 900
+    cooperative_groups::this_cluster().sync();
+#else
+    __syncthreads();
+#endif
+  }
+
+  // A barrier of the cluster before the end, so that nobody's shared memory goes while others read
+  // it; orders no accesses.
+  __device__ __forceinline__ void cluster_leave() const {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::);
+#endif
+  }
 
   // The sum over the warp, the same in every lane; all 32 lanes must call it.
   __device__ __forceinline__ float warp_sum(float value) const {

@@ -9,8 +9,10 @@ namespace fanin::cuda {
 namespace {
 
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
-constexpr BatchRange kFew{1, 8};
-constexpr BatchRange kMany{9, kAny};
+// Measured on an H200, see docs/cuda.md.
+constexpr BatchRange kFew{1, 16};
+constexpr BatchRange kMany{17, kAny};
+constexpr int64_t kWholeGroup = 8;  // of samples that the stream kernel stages
 
 }  // namespace
 
@@ -32,7 +34,7 @@ int64_t last_batch(const KernelRow& row, int64_t in_features, const DeviceLimits
   if (row.layout == Layout::kPanel) return row.batches.max;
   const int64_t samples =
       in_features <= 65536 ? stageable_samples(in_features, row.activations, limits) : 0;
-  return std::max<int64_t>(1, std::min(samples, row.batches.max));
+  return samples == kWholeGroup ? row.batches.max : std::max<int64_t>(1, samples);
 }
 
 const KernelRow& select_kernel(ValueType activations, int64_t batch, int64_t in_features,

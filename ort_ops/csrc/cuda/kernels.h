@@ -10,6 +10,6 @@ namespace fanin::cuda {
 const void* stream_kernel_f32(const StreamKey& key);
 const void* stream_kernel_f16(const StreamKey& key);
 const void* stream_kernel_bf16(const StreamKey& key);
-const void* panel_kernel(ValueType activations, const PanelKey& key);
+const void* panel_kernel(ValueType activations, bool vector_x);
 
 }  // namespace fanin::cuda

@@ -99,139 +99,96 @@ namespace {
 
 constexpr int kRows = PanelShape::kRows;
 constexpr int kEntries = PanelShape::kEntries;
-constexpr int64_t kColumns = PanelShape::kColumns;
+constexpr int kBandRows = PanelShape::kBandRows;
 constexpr int64_t kColumnUnits = PanelShape::kStride / 16;
 
-// Four rows on their way through the steps. At a step a row can use the chunks that are in the
-// ring; the oldest of them is about to go, and what it still holds must be taken.
-class GroupSchedule {
- public:
-  GroupSchedule(const CondensedView& view, const int64_t (&stored)[kRows], int64_t steps,
-                int64_t ring)
-      : view_(view), steps_(steps), ring_(ring) {
-    int64_t longest = 0;
-    for (int r = 0; r < kRows; ++r) {
-      rows_[r] = stored[r] < 0 ? SourceRow{} : SourceRow{stored[r], 0, view.true_fan_in(stored[r])};
-      longest = std::max(longest, rows_[r].end);
+// Outputs with weights first, both in their order: the results of a band lie beside each other, and
+// those without weights cost no time.
+std::vector<int32_t> order_of_outputs(const CondensedView& view) {
+  std::vector<int32_t> order(view.rows, view.rows + view.active);
+  int64_t row = 0;
+  for (int64_t output = 0; output < view.out_features; ++output) {
+    if (row < view.active && view.rows[row] == output) {
+      ++row;
+    } else {
+      order.push_back(static_cast<int32_t>(output));
     }
-    units_wanted_ = (longest + kEntries - 1) / kEntries;
   }
+  return order;
+}
 
-  // How many units the step takes. Whole ones, at the pace that spreads them evenly over the steps,
-  // so that the warps of a block keep together; more if columns are about to go.
-  int64_t units_of(int64_t step) {
-    const bool last = step + 1 == steps_;
-    int64_t due = 0, whole = std::numeric_limits<int64_t>::max(), left = 0;
-    for (int r = 0; r < kRows; ++r) {
-      SourceRow& row = rows_[r];
-      while (there_[r] < row.end && column(row, there_[r]) < (step + 1) * kColumns) ++there_[r];
-      int64_t going = row.at;
-      if (last) {
-        going = row.end;
-      } else if (ring_ < steps_) {
-        while (going < there_[r] && column(row, going) < (step - ring_ + 3) * kColumns) ++going;
-      }
-      due = std::max(due, going - row.at);
-      left = std::max(left, there_[r] - row.at);
-      // A row whose last entries are there gains nothing by waiting.
-      if (there_[r] < row.end) whole = std::min(whole, (there_[r] - row.at) / kEntries);
-    }
-    whole = std::min(whole, (left + kEntries - 1) / kEntries);
-    const int64_t pace = (units_wanted_ * (step + 1) + steps_ - 1) / steps_ - units_;
-    const int64_t units =
-        std::max((due + kEntries - 1) / kEntries, std::min(whole, std::max<int64_t>(pace, 0)));
-    units_ += units;
-    return units;
-  }
-
-  // Appends one unit to the arrays.
-  void emit(std::vector<float>& values, std::vector<uint16_t>& offsets) {
-    for (int r = 0; r < kRows; ++r)
-      for (int entry = 0; entry < kEntries; ++entry) {
-        SourceRow& row = rows_[r];
-        if (row.at < there_[r]) {
-          const int64_t from = column(row, row.at);
-          const int64_t place = from / kColumns % ring_ * kColumns + from % kColumns;
-          values.push_back(view_.value(row.row, row.at++));
-          offsets.push_back(static_cast<uint16_t>(place * kColumnUnits));
-        } else {
-          values.push_back(0.0f);
-          offsets.push_back(static_cast<uint16_t>(ring_ * kColumns * kColumnUnits));
-        }
-      }
-  }
-
- private:
-  int64_t column(const SourceRow& row, int64_t entry) const { return view_.index(row.row, entry); }
-
-  const CondensedView& view_;
-  const int64_t steps_;
-  const int64_t ring_;
-  SourceRow rows_[kRows];
-  int64_t there_[kRows] = {};  // entries whose column has been in the ring
-  int64_t units_wanted_;
-  int64_t units_ = 0;
+// The entries of a stored row in a part.
+struct Piece {
+  int place = 0;  // of the row in its band
+  int64_t row = 0;
+  int64_t at = 0;
+  int64_t end = 0;
 };
 
-// Outputs by falling number of weights, so that groups have about equal rows and those without
-// weights stand at the end.
-std::vector<std::pair<int64_t, int64_t>> outputs_and_rows(const CondensedView& view,
-                                                          int64_t& weights) {
-  std::vector<std::pair<int64_t, int64_t>> order;
-  std::vector<int64_t> counts(static_cast<size_t>(view.out_features), 0);
-  order.reserve(counts.size());
-  int64_t row = 0;
-  weights = 0;
-  for (int64_t output = 0; output < view.out_features; ++output) {
-    const bool stored = row < view.active && view.rows[row] == output;
-    order.emplace_back(output, stored ? row : -1);
-    if (stored) weights += counts[static_cast<size_t>(output)] = view.true_fan_in(row++);
+// The pieces of a band in a part, the longest first; all rows go on to the next part.
+void next_pieces(const CondensedView& view, int64_t end_column, SourceRow (&rows)[kBandRows],
+                 Piece (&pieces)[kBandRows]) {
+  for (int place = 0; place < kBandRows; ++place) {
+    SourceRow& row = rows[place];
+    pieces[place] = {place, row.row, row.at, row.at};
+    while (row.at < row.end && view.index(row.row, row.at) < end_column) ++row.at;
+    pieces[place].end = row.at;
   }
-  std::stable_sort(order.begin(), order.end(), [&counts](const auto& a, const auto& b) {
-    return counts[static_cast<size_t>(a.first)] > counts[static_cast<size_t>(b.first)];
-  });
-  return order;
+  std::stable_sort(pieces, pieces + kBandRows,
+                   [](const Piece& a, const Piece& b) { return a.end - a.at > b.end - b.at; });
 }
 
 }  // namespace
 
-PanelLayout pack_panel(const CondensedView& view, int64_t ring, Blob& blob) {
+PanelLayout pack_panel(const CondensedView& view, const PanelCut& cut, Blob& blob) {
   PanelLayout layout;
   layout.in_features = view.in_features;
   layout.out_features = view.out_features;
-  layout.steps = (view.in_features + kColumns - 1) / kColumns;
-  layout.ring = std::min(ring, layout.steps);
-  layout.groups = (view.out_features + kRows - 1) / kRows;
-  layout.busy_groups = (view.active + kRows - 1) / kRows;
-  int64_t weights = 0;
-  const auto order = outputs_and_rows(view, weights);
+  layout.bands = (view.out_features + kBandRows - 1) / kBandRows;
+  layout.cut = cut;
+  std::vector<int32_t> outputs = order_of_outputs(view);
+  outputs.resize(static_cast<size_t>(layout.bands * kBandRows), -1);
 
-  std::vector<float> values;
-  std::vector<uint16_t> offsets;
-  std::vector<int32_t> ends;
-  std::vector<int32_t> outputs;
-  const auto lanes = static_cast<size_t>(static_cast<double>(weights) * 1.25);
-  values.reserve(lanes);
-  offsets.reserve(lanes);
-  ends.reserve(static_cast<size_t>(layout.busy_groups * layout.steps));
-  for (int64_t group = 0; group < layout.groups; ++group) {
-    int64_t stored[kRows];
-    for (int r = 0; r < kRows; ++r) {
-      const auto at = static_cast<size_t>(group * kRows + r);
-      outputs.push_back(at < order.size() ? static_cast<int32_t>(order[at].first) : -1);
-      stored[r] = at < order.size() ? order[at].second : -1;
-    }
-    if (group >= layout.busy_groups) continue;
-    GroupSchedule schedule(view, stored, layout.steps, layout.ring);
-    for (int64_t step = 0; step < layout.steps; ++step) {
-      for (int64_t units = schedule.units_of(step); units > 0; --units) {
-        schedule.emit(values, offsets);
-        ++layout.units;
-      }
-      ends.push_back(checked(layout.units, "units of 16 weights"));
-    }
+  int64_t weights = 0;
+  std::vector<SourceRow> rows(outputs.size());
+  for (int64_t row = 0; row < view.active; ++row) {
+    rows[static_cast<size_t>(row)] = {row, 0, view.true_fan_in(row)};
+    weights += rows[static_cast<size_t>(row)].end;
   }
+  std::vector<PanelWeights> packed;
+  std::vector<uint16_t> places;
+  std::vector<int32_t> ends;
+  packed.reserve(static_cast<size_t>(static_cast<double>(weights) * 1.2 / kEntries));
+  checked(cut.parts * layout.bands * kBandRows, "rows of a part");
+  for (int64_t part = 0; part < cut.parts; ++part)
+    for (int64_t band = 0; band < layout.bands; ++band) {
+      SourceRow band_rows[kBandRows];
+      Piece pieces[kBandRows];
+      std::copy_n(&rows[static_cast<size_t>(band * kBandRows)], kBandRows, band_rows);
+      next_pieces(view, (part + 1) * cut.columns, band_rows, pieces);
+      std::copy_n(band_rows, kBandRows, &rows[static_cast<size_t>(band * kBandRows)]);
+      for (int first = 0; first < kBandRows; first += kRows) {
+        const int64_t longest = pieces[first].end - pieces[first].at;
+        for (int64_t start = 0; start < longest; start += kEntries, ++layout.units)
+          for (int i = first; i < first + kRows; ++i) {
+            PanelWeights& row = packed.emplace_back();
+            for (int64_t entry = 0; entry < kEntries; ++entry) {
+              const int64_t at = pieces[i].at + start + entry;
+              const bool there = at < pieces[i].end;
+              row.values[entry] = there ? view.value(pieces[i].row, at) : 0.0f;
+              row.offsets[entry] = static_cast<uint16_t>(
+                  kColumnUnits *
+                  (there ? view.index(pieces[i].row, at) - part * cut.columns : cut.columns));
+            }
+          }
+        ends.push_back(checked(layout.units, "units of 32 weights"));
+        for (int i = first; i < first + kRows; ++i)
+          places.push_back(static_cast<uint16_t>(pieces[i].place));
+      }
+    }
   layout.padding = ratio(layout.units * kRows * kEntries, weights);
+  // Kernels load a unit before they know whether there is one.
+  if (layout.units == 0) packed.resize(kRows), layout.units = 1;
 
   const auto append = [&blob](const auto& array) {
     const int64_t size = static_cast<int64_t>(array.size() * sizeof(array[0]));
@@ -240,9 +197,9 @@ PanelLayout pack_panel(const CondensedView& view, int64_t ring, Blob& blob) {
       std::memcpy(blob.at<unsigned char>(offset), array.data(), static_cast<size_t>(size));
     return offset;
   };
-  layout.values = append(values);
-  layout.offsets = append(offsets);
+  layout.weights = append(packed);
   layout.ends = append(ends);
+  layout.places = append(places);
   layout.outputs = append(outputs);
   layout.bias = blob.add(view.out_features * static_cast<int64_t>(sizeof(float)));
   copy_bias(view, blob.at<unsigned char>(layout.bias));
@@ -252,18 +209,18 @@ PanelLayout pack_panel(const CondensedView& view, int64_t ring, Blob& blob) {
 PanelArgs PanelLayout::arguments(const void* base) const {
   const unsigned char* bytes = static_cast<const unsigned char*>(base);
   PanelArgs args{};
-  args.values = bytes + values;
-  args.offsets = bytes + offsets;
+  args.weights = bytes + weights;
   args.ends = reinterpret_cast<const int32_t*>(bytes + ends);
+  args.places = reinterpret_cast<const uint16_t*>(bytes + places);
   args.outputs = reinterpret_cast<const int32_t*>(bytes + outputs);
   args.bias = reinterpret_cast<const float*>(bytes + bias);
   args.in_features = static_cast<int32_t>(in_features);
   args.out_features = static_cast<int32_t>(out_features);
   args.units = static_cast<int32_t>(units);
-  args.groups = static_cast<int32_t>(groups);
-  args.busy_groups = static_cast<int32_t>(busy_groups);
-  args.steps = static_cast<int32_t>(steps);
-  args.ring = static_cast<int32_t>(ring);
+  args.bands = static_cast<int32_t>(bands);
+  args.parts = static_cast<int32_t>(cut.parts);
+  args.columns = static_cast<int32_t>(cut.columns);
+  args.cluster = static_cast<int32_t>(cut.cluster);
   return args;
 }
 

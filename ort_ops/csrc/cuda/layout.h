@@ -43,22 +43,27 @@ struct StreamLayout {
 // Throws std::bad_alloc, std::length_error for a layer that 32-bit counters do not address.
 StreamLayout pack_stream(const CondensedView& view, Blob& blob);
 
-// Groups of four rows with a schedule of units. See panel_kernel.h.
+// How the columns are cut: parts of at most `columns`, shared by the blocks of a cluster.
+struct PanelCut {
+  int64_t columns = PanelShape::kPieceColumns;  // a multiple of them
+  int64_t parts = 1;
+  int64_t cluster = 1;
+};
+
+// Bands of 32 rows, in every part sorted into groups of four. See panel_kernel.h.
 struct PanelLayout {
   int64_t in_features = 0;
   int64_t out_features = 0;
   int64_t units = 0;
-  int64_t groups = 0;
-  int64_t busy_groups = 0;
-  int64_t steps = 0;
-  int64_t ring = 0;
+  int64_t bands = 0;
+  PanelCut cut;
   double padding = 1.0;
-  int64_t values = 0, offsets = 0, ends = 0, outputs = 0, bias = 0;
+  int64_t weights = 0, ends = 0, places = 0, outputs = 0, bias = 0;
 
   PanelArgs arguments(const void* base) const;
 };
 
-// `ring`: chunks of x that are held at a time, at least 2. Throws as pack_stream.
-PanelLayout pack_panel(const CondensedView& view, int64_t ring, Blob& blob);
+// Throws as pack_stream.
+PanelLayout pack_panel(const CondensedView& view, const PanelCut& cut, Blob& blob);
 
 }  // namespace fanin::cuda

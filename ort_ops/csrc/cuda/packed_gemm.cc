@@ -69,6 +69,7 @@ DeviceLimits limits_of(int device) {
   limits.shared_bytes_per_multiprocessor =
       attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
   limits.threads_per_multiprocessor = attribute(cudaDevAttrMaxThreadsPerMultiProcessor, device);
+  limits.cluster = attribute(cudaDevAttrClusterLaunch, device) ? PanelShape::kMaxCluster : 1;
   return limits;
 }
 
@@ -147,13 +148,22 @@ void allow_shared_memory(const void* kernel, const DeviceLimits& limits) {
         "cudaFuncSetAttribute");
 }
 
+// `cluster`: blocks beside each other in x that read each other's shared memory; 1 for none.
 void launch(const void* kernel, int64_t grid_x, int64_t grid_y, int warps, int64_t shared_bytes,
-            void* args, void* stream) {
+            int64_t cluster, void* args, void* stream) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(grid_x), static_cast<unsigned>(grid_y));
+  config.blockDim = dim3(static_cast<unsigned>(warps) * 32);
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.stream = static_cast<cudaStream_t>(stream);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = static_cast<unsigned>(cluster);
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  config.attrs = &attribute;
+  config.numAttrs = cluster > 1 ? 1 : 0;
   void* arguments[] = {args};
-  check(cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(grid_x), static_cast<unsigned>(grid_y)),
-                         dim3(static_cast<unsigned>(warps) * 32), arguments,
-                         static_cast<size_t>(shared_bytes), static_cast<cudaStream_t>(stream)),
-        "launching a CondensedGemm kernel");
+  check(cudaLaunchKernelExC(&config, kernel, arguments), "launching a CondensedGemm kernel");
 }
 
 const void* stream_kernel(ValueType activations, const StreamKey& key) {
@@ -183,10 +193,9 @@ class Packed {
             allow_shared_memory(stream_kernel(row.activations, stream_key(samples, staged)),
                                 limits);
     } else {
-      panel_ = pack_panel(view, panel_ring(limits), blob);
-      for (int groups : {1, 2})
-        for (bool vector_x : {false, true})
-          allow_shared_memory(panel_kernel(row.activations, {groups, vector_x}), limits);
+      panel_ = pack_panel(view, panel_cut(view.in_features, limits), blob);
+      for (bool vector_x : {false, true})
+        allow_shared_memory(panel_kernel(row.activations, vector_x), limits);
     }
     entry_ = cache().entry({device, &row, hash, view.in_features, view.out_features, view.active,
                             view.fan_in, static_cast<int>(view.value_type)});
@@ -206,12 +215,12 @@ class Packed {
       const StreamPlan plan = plan_stream(stream_, run.batch, row_.activations, limits_);
       StreamArgs args = complete(stream_.arguments(base), run, plan, row_.activations);
       launch(stream_kernel(row_.activations, stream_key(plan.samples, plan.staged)), plan.grid_x,
-             plan.grid_y, plan.warps, plan.shared_bytes, &args, stream);
+             plan.grid_y, plan.warps, plan.shared_bytes, 1, &args, stream);
     } else {
       const PanelPlan plan = plan_panel(panel_, run, row_.activations, limits_);
-      PanelArgs args = complete(panel_.arguments(base), run);
-      launch(panel_kernel(row_.activations, {plan.groups_per_warp, plan.vector_x}), plan.grid_x,
-             plan.grid_y, plan.warps, plan.shared_bytes, &args, stream);
+      PanelArgs args = complete(panel_.arguments(base), run, plan);
+      launch(panel_kernel(row_.activations, plan.vector_x), plan.grid_x, plan.grid_y, plan.warps,
+             plan.shared_bytes, panel_.cut.cluster, &args, stream);
     }
   }
 

@@ -1,14 +1,16 @@
-// Batches: a thread program that holds a tile of x in shared memory, sample beside sample, and uses
-// every weight for all samples of the tile.
+// Batches: a thread program that holds a part of x in shared memory, sample beside sample, and uses
+// every weight for all samples of its tile.
 //
-// A block has a tile of 32 samples (64 of a 16-bit type: a column is 128 bytes) and some groups of
-// four output rows. x passes through a ring of chunks of 128 columns; it is transposed on its way
-// in. A warp works on one group at a time: eight lanes a row, 16 bytes of samples a lane, so that
-// a quarter of the warp reads one column without bank conflicts. The packer has decided at which
-// step a weight is used (panel_layout.h), so all four rows go on together.
+// A tile is 32 samples (64 of a 16-bit type: a column is 128 bytes). The columns of x are cut into
+// parts that fit shared memory beside the sums; the blocks of a cluster share the parts, and at the
+// end each adds up the sums of all of them for some of the samples, in the order of the blocks. A
+// block has some bands of 32 output rows. In every part the packer has sorted a band's rows by how
+// many weights they have there and made groups of four of them: a warp walks through one group
+// after the other, eight lanes a row, 16 bytes of samples a lane, so that a quarter of the warp
+// reads one column without bank conflicts.
 //
-//   step t:  load chunk t + 1 of x to registers | units of step t: 4 rows x 4 entries each
-//            store the chunk to the ring        | barrier
+//   for each part:  load and transpose x | barrier | units of the groups: 4 rows x 8 entries each
+//   cluster barrier | sums of all blocks, bias, residual, clip
 #pragma once
 
 #include <cstdint>
@@ -18,20 +20,28 @@
 namespace fanin::cuda {
 
 struct PanelShape {
-  static constexpr int kRows = 4;       // of a group
-  static constexpr int kEntries = 4;    // of a row in a unit
-  static constexpr int kColumns = 128;  // of a chunk
+  static constexpr int kRows = 4;     // of a group
+  static constexpr int kEntries = 8;  // of a row in a unit
+  static constexpr int kBandGroups = 8;
+  static constexpr int kBandRows = kRows * kBandGroups;
   static constexpr int kColumnBytes = 128;
   // 16 bytes of gap spread columns over the banks where the tile is transposed.
   static constexpr int kStride = kColumnBytes + 16;
-  static constexpr int kMinWarps = 4;
+  static constexpr int kPieceColumns = 32;  // parts have a multiple of them
+  static constexpr int kMaxCluster = 8;
+};
+
+// What a unit has of a row: values, and where their columns lie in the part, in 16 bytes.
+struct PanelWeights {
+  float values[PanelShape::kEntries];
+  uint16_t offsets[PanelShape::kEntries];
 };
 
 struct PanelArgs {
-  const void* values;   // [units] of 4 rows x 4 float32
-  const void* offsets;  // [units] of 4 rows x 4 uint16: the column's place in the ring / 16 bytes
-  const int32_t* ends;  // [busy_groups, steps]: the unit behind the group's units of a step
-  const int32_t* outputs;  // [groups, 4]: output rows; -1 for none
+  const void* weights;     // [units, 4 rows]: PanelWeights
+  const int32_t* ends;     // [parts, bands, 8 groups]: the unit behind the group's units
+  const uint16_t* places;  // [parts, bands, 8 groups, 4 rows]: the row of the band
+  const int32_t* outputs;  // [bands, 32]: output rows; -1 for none
   const float* bias;       // [out_features]
   const void* x;           // [batch, in_features]
   const void* residual;    // [batch, out_features] or null
@@ -40,43 +50,54 @@ struct PanelArgs {
   int32_t in_features;
   int32_t out_features;
   int32_t units;
-  int32_t groups;
-  int32_t busy_groups;  // the first ones; the others have no units
-  int32_t steps;        // chunks of x
-  int32_t ring;         // chunks that the ring holds
+  int32_t bands;
+  int32_t parts;
+  int32_t columns;  // of a part
+  int32_t cluster;  // blocks that share the parts; at most as many as there are parts
+  int32_t bands_per_block;
   float clip_min;
   float clip_max;
 };
 
-// The ring, then one column of zeros, which padding reads.
-inline int64_t panel_shared_bytes(int64_t ring) {
-  return (ring * PanelShape::kColumns + 1) * PanelShape::kStride;
+// A column of sums: one more than the samples spreads rows over the banks.
+inline int64_t panel_sum_bytes(int64_t rows, int64_t tile) { return rows * (tile + 1) * 4; }
+
+// The part of x, one column of zeros, which padding reads, and the sums.
+inline int64_t panel_shared_bytes(int64_t columns, int64_t rows, int64_t tile) {
+  return (columns + 1) * PanelShape::kStride + panel_sum_bytes(rows, tile);
 }
 
-// kGroups: that a warp works on in turn, all of them between two barriers. kVectorX: x lies at a
-// multiple of four elements, and so do its rows. Blocks have a multiple of four warps.
-template <typename X, int kGroups, bool kVectorX>
+// kVectorX: x lies at a multiple of four elements, and so do its rows.
+template <typename X, bool kVectorX>
 class PanelKernel : PanelShape {
   static constexpr int kLaneSamples = 16 / static_cast<int>(sizeof(X));
   static constexpr int kWordSamples = 4 / static_cast<int>(sizeof(X));
-  // Pieces of a chunk, 32 columns x 4 words, and those that one warp of the smallest block takes.
-  static constexpr int kPieces = kColumns / 32 * (kColumnBytes / 16);
-  static constexpr int kMaxPieces =
-      kPieces / (kGroups == 1 && kVectorX ? kMinWarps : 2 * kMinWarps);
-  // Units that are on their way while one is worked on.
-  static constexpr int kAhead = kGroups == 1 ? 2 : 1;
+  static constexpr int kPieces = 4;  // of x, that a warp has on their way
 
-  struct Unit {
-    Raw<16> values;
-    Raw<8> offsets;
+  using Unit = Raw<sizeof(PanelWeights)>;
+
+  // Where a group's units end, and the row of its band that the lane has.
+  struct Group {
+    int end;
+    int place;
   };
 
-  struct Work {
+  // A warp on its way through its groups of a part.
+  struct Walk {
+    int group;  // counted from the part's first
+    int last;   // behind its last group
     int unit;
-    int end;             // of this step
-    int next_end;        // of the next
-    Unit ahead[kAhead];  // a unit's place is its number modulo kAhead
-    float sums[kLaneSamples];
+    Group now;
+    Group next;
+    Unit ahead;  // the unit, on its way
+  };
+
+  // What a block computes.
+  struct Share {
+    int rank;  // in the cluster
+    int band;
+    int bands;
+    int64_t sample;
   };
 
  public:
@@ -86,135 +107,167 @@ class PanelKernel : PanelShape {
 
   template <typename Context>
   static FANIN_INLINE void run(const Context& context, const PanelArgs& args) {
-    const int64_t first = context.block_x() * (context.threads() / 32) * kGroups;
+    Share share;
+    share.rank = static_cast<int>(context.block_x() % args.cluster);
+    share.band = static_cast<int>(context.block_x() / args.cluster) * args.bands_per_block;
+    share.bands = args.bands - share.band;
+    if (share.bands > args.bands_per_block) share.bands = args.bands_per_block;
+    const auto zeros = context.template shared<uint32_t>(
+        static_cast<int64_t>(args.columns) * kStride, kStride / 4);
+    if (context.thread() < kStride / 4) zeros.store(context.thread(), 0);
     for (int64_t tile = context.block_y(); tile * kTile < args.batch; tile += context.grid_y()) {
-      Work work[kGroups];
-      FANIN_UNROLL
-      for (int i = 0; i < kGroups; ++i) FANIN_UNROLL
-      for (int s = 0; s < kLaneSamples; ++s) work[i].sums[s] = 0;
-      if (first < args.busy_groups) add_all(context, args, first, tile * kTile, work);
-      finish(context, args, first, tile * kTile, work);
+      share.sample = tile * kTile;
+      for (int part = share.rank; part < args.parts; part += args.cluster) {
+        Walk walk = start(context, args, share, part);
+        if (part != share.rank) context.sync();  // everybody is done with the part before
+        stage(context, args, share, part);
+        context.sync();
+        walk_through(context, args, share, walk, part == share.rank);
+      }
+      context.cluster_sync();
+      finish(context, args, share);
+      if ((tile + context.grid_y()) * kTile < args.batch) context.cluster_sync();
     }
+    context.cluster_leave();
   }
 
  private:
   template <typename Context>
-  static FANIN_INLINE int group_of(const Context& context, int64_t first, int i) {
-    const int warps = context.threads() / 32;
-    return static_cast<int>(first) + i * warps + context.thread() / 32;
+  static FANIN_INLINE Group group_at(const Context& context, const PanelArgs& args, int64_t at) {
+    const int64_t groups = static_cast<int64_t>(args.parts) * args.bands * kBandGroups;
+    return {context.template global<int32_t>(args.ends, groups)[at],
+            context.template global<uint16_t>(
+                args.places, groups * kRows)[at * kRows + context.thread() % 32 / 8]};
   }
 
   template <typename Context>
-  static FANIN_INLINE void add_all(const Context& context, const PanelArgs& args, int64_t first,
-                                   int64_t sample, Work (&work)[kGroups]) {
-    const auto ends = context.template global<int32_t>(
-        args.ends, static_cast<int64_t>(args.busy_groups) * args.steps);
-    FANIN_UNROLL
-    for (int i = 0; i < kGroups; ++i) {
-      const int group = group_of(context, first, i);
-      work[i].unit = work[i].next_end = 0;
-      if (group < args.busy_groups) {
-        const int64_t at = static_cast<int64_t>(group) * args.steps;
-        work[i].unit = at == 0 ? 0 : ends[at - 1];
-        work[i].next_end = ends[at];
-        const int odd = kAhead == 2 ? work[i].unit % 2 : 0;
-        FANIN_UNROLL
-        for (int place = 0; place < kAhead; ++place)
-          work[i].ahead[place] = load_unit(context, args, work[i].unit + (place == odd ? 0 : 1));
-      }
-    }
-
-    context.sync();  // everybody is done with the tile before
-    const auto zeros = context.template shared<uint32_t>(
-        static_cast<int64_t>(args.ring) * kColumns * kStride, kStride / 4);
-    if (context.thread() < kStride / 4) zeros.store(context.thread(), 0);
-    Raw<16> pieces[kMaxPieces];
-    load_chunk(context, args, sample, 0, pieces);
-    store_chunk(context, args, 0, pieces);
-    context.sync();
-
-    for (int step = 0; step < args.steps; ++step) {
-      const bool more = step + 1 < args.steps;
-      if (more) load_chunk(context, args, sample, step + 1, pieces);
-      FANIN_UNROLL
-      for (int i = 0; i < kGroups; ++i) {
-        work[i].end = work[i].next_end;
-        const int group = group_of(context, first, i);
-        if (more && group < args.busy_groups)
-          work[i].next_end = ends[static_cast<int64_t>(group) * args.steps + step + 1];
-      }
-      FANIN_UNROLL
-      for (int i = 0; i < kGroups; ++i)
-        while (work[i].unit < work[i].end) {
-          // Each place has code of its own: moving a unit that is on its way would wait for it.
-          if (kAhead == 1 || work[i].unit % 2 == 0) {
-            add_unit<0>(context, args, work[i]);
-          } else {
-            add_unit<kAhead - 1>(context, args, work[i]);
-          }
-        }
-      if (more) store_chunk(context, args, (step + 1) % args.ring, pieces);
-      context.sync();
-    }
+  static FANIN_INLINE Walk start(const Context& context, const PanelArgs& args, const Share& share,
+                                 int part) {
+    const int warps = context.threads() / 32, warp = context.thread() / 32;
+    const int first = (part * args.bands + share.band) * kBandGroups;
+    const int groups = share.bands * kBandGroups;
+    Walk walk;
+    walk.group = first + groups * warp / warps;
+    walk.last = first + groups * (warp + 1) / warps;
+    walk.unit = 0;
+    if (walk.group == walk.last) return walk;
+    if (walk.group > 0) walk.unit = group_at(context, args, walk.group - 1).end;
+    walk.now = group_at(context, args, walk.group);
+    walk.next = walk.now;
+    if (walk.group + 1 < walk.last) walk.next = group_at(context, args, walk.group + 1);
+    walk.ahead = load_unit(context, args, walk.unit);
+    return walk;
   }
 
   template <typename Context>
   static FANIN_INLINE Unit load_unit(const Context& context, const PanelArgs& args, int unit) {
     // Behind the last one stands nothing that anybody uses.
     const int64_t there = unit < args.units ? unit : args.units - 1;
-    const int64_t at = there * kRows + context.thread() % 32 / 8;
-    const int64_t count = static_cast<int64_t>(args.units) * kRows;
-    return {context.template global<Raw<16>>(args.values, count)[at],
-            context.template global<Raw<8>>(args.offsets, count)[at]};
+    return context.template global<Unit>(
+        args.weights,
+        static_cast<int64_t>(args.units) * kRows)[there * kRows + context.thread() % 32 / 8];
   }
 
-  template <int kPlace, typename Context>
-  static FANIN_INLINE void add_unit(const Context& context, const PanelArgs& args, Work& work) {
-    const Unit& unit = work.ahead[kPlace];
-    const auto ring = context.template shared<Raw<16>>(
-        0, (static_cast<int64_t>(args.ring) * kColumns + 1) * (kStride / 16));
+  template <typename Context>
+  static FANIN_INLINE auto sums_of(const Context& context, const PanelArgs& args, int rank) {
+    return context.template cluster_shared<float>(
+        rank, static_cast<int64_t>(args.columns + 1) * kStride,
+        static_cast<int64_t>(args.bands_per_block) * kBandRows * (kTile + 1));
+  }
+
+  template <typename Context>
+  static FANIN_INLINE void walk_through(const Context& context, const PanelArgs& args,
+                                        const Share& share, Walk& walk, bool first_part) {
+    if (walk.group == walk.last) return;
+    float sums[kLaneSamples] = {};
+    for (;;) {
+      while (walk.unit == walk.now.end) {
+        put(context, args, share, walk, sums, first_part);
+        if (++walk.group == walk.last) return;
+        walk.now = walk.next;
+        if (walk.group + 1 < walk.last) walk.next = group_at(context, args, walk.group + 1);
+      }
+      // One unit is on its way while another is worked on: the device has too few scoreboards to
+      // tell more of them apart, and would wait for all.
+      const Unit unit = walk.ahead;
+      walk.ahead = load_unit(context, args, ++walk.unit);
+      add_unit(context, args, unit, sums);
+    }
+  }
+
+  template <typename Context>
+  static FANIN_INLINE void add_unit(const Context& context, const PanelArgs& args, const Unit& unit,
+                                    float (&sums)[kLaneSamples]) {
+    const auto columns = context.template shared<Raw<16>>(
+        0, static_cast<int64_t>(args.columns + 1) * (kStride / 16));
+    Raw<16> x[kEntries];
     FANIN_UNROLL
     for (int entry = 0; entry < kEntries; ++entry) {
-      const float weight = float_of(unit.values.words[entry]);
-      const int offset = static_cast<int>(part_of<2>(unit.offsets, entry));
-      const Raw<16> x = ring.load(offset + context.thread() % 8);
+      const uint32_t offset = unit.words[kEntries + entry / 2] >> (16 * (entry % 2)) & 0xffff;
+      x[entry] = columns.load(static_cast<int>(offset) + context.thread() % 8);
+    }
+    FANIN_UNROLL
+    for (int entry = 0; entry < kEntries; ++entry) {
+      const float weight = float_of(unit.words[entry]);
       FANIN_UNROLL
       for (int s = 0; s < kLaneSamples; ++s)
-        work.sums[s] = context.fma(weight, widen_bits<X>(part_of<sizeof(X)>(x, s)), work.sums[s]);
+        sums[s] = context.fma(weight, widen_bits<X>(part_of<sizeof(X)>(x[entry], s)), sums[s]);
     }
-    work.ahead[kPlace] = load_unit(context, args, work.unit + kAhead);
-    ++work.unit;
   }
 
-  // A piece is 32 columns of 4 words of the tile: a lane has 4 columns of one word. Blocks are of
-  // whole sets of four warps, so all pieces of a warp have the same columns. Columns and samples
-  // that x lacks are zeros.
+  // The sums of a group to their place; they begin again.
   template <typename Context>
-  static FANIN_INLINE int column_of(const Context& context) {
-    return context.thread() / 32 % 4 * 32 + context.thread() % 8 * 4;
-  }
-  template <typename Context>
-  static FANIN_INLINE int word_of(const Context& context) {
-    return context.thread() / 128 * 4 + context.thread() % 32 / 8;
-  }
-
-  template <typename Context>
-  static FANIN_INLINE void load_chunk(const Context& context, const PanelArgs& args, int64_t sample,
-                                      int chunk, Raw<16> (&pieces)[kMaxPieces]) {
-    const int warps = context.threads() / 32;
-    const int64_t column = static_cast<int64_t>(chunk) * kColumns + column_of(context);
-    const int64_t step = static_cast<int64_t>(warps) * kWordSamples;
-    int64_t row = sample + word_of(context) * kWordSamples;
+  static FANIN_INLINE void put(const Context& context, const PanelArgs& args, const Share& share,
+                               const Walk& walk, float (&sums)[kLaneSamples], bool first_part) {
+    const auto to = context.template shared<float>(
+        static_cast<int64_t>(args.columns + 1) * kStride,
+        static_cast<int64_t>(args.bands_per_block) * kBandRows * (kTile + 1));
+    const int band = walk.group / kBandGroups % args.bands - share.band;
+    const int at =
+        (band * kBandRows + walk.now.place) * (kTile + 1) + context.thread() % 8 * kLaneSamples;
     FANIN_UNROLL
-    for (int i = 0; i < kMaxPieces; ++i, row += step) {
-      if (i * warps + context.thread() / 32 >= kPieces) continue;
-      if constexpr (sizeof(X) == 4) {
-        pieces[i] = load_four(context, args, row, column);
-      } else {
-        const Raw<8> first = load_four(context, args, row, column);
-        const Raw<8> second = load_four(context, args, row + 1, column);
-        pieces[i] = {{first.words[0], first.words[1], second.words[0], second.words[1]}};
+    for (int s = 0; s < kLaneSamples; ++s) {
+      to.store(at + s, first_part ? sums[s] : to.load(at + s) + sums[s]);
+      sums[s] = 0;
+    }
+  }
+
+  // x in pieces of 32 columns x 4 words of the tile; a lane has 4 columns of one word. Columns and
+  // samples that x lacks are zeros.
+  template <typename Context>
+  static FANIN_INLINE void stage(const Context& context, const PanelArgs& args, const Share& share,
+                                 int part) {
+    constexpr int kWordGroups = kColumnBytes / 16;
+    const int warps = context.threads() / 32, lane = context.thread() % 32;
+    const int pieces = args.columns / kPieceColumns * kWordGroups;
+    for (int first = context.thread() / 32; first < pieces; first += kPieces * warps) {
+      Raw<16> loaded[kPieces];
+      FANIN_UNROLL
+      for (int i = 0; i < kPieces; ++i) {
+        const int piece = first + i * warps;
+        const int64_t column = static_cast<int64_t>(part) * args.columns +
+                               piece / kWordGroups * kPieceColumns + lane % 8 * 4;
+        const int word = piece % kWordGroups * 4 + lane / 8;
+        if (piece < pieces)
+          loaded[i] = load_piece(context, args, share.sample + word * kWordSamples, column);
       }
+      FANIN_UNROLL
+      for (int i = 0; i < kPieces; ++i) {
+        const int piece = first + i * warps;
+        if (piece < pieces) store_piece(context, args, piece, loaded[i]);
+      }
+    }
+  }
+
+  template <typename Context>
+  static FANIN_INLINE Raw<16> load_piece(const Context& context, const PanelArgs& args, int64_t row,
+                                         int64_t column) {
+    if constexpr (sizeof(X) == 4) {
+      return load_four(context, args, row, column);
+    } else {
+      const Raw<8> first = load_four(context, args, row, column);
+      const Raw<8> second = load_four(context, args, row + 1, column);
+      return {{first.words[0], first.words[1], second.words[0], second.words[1]}};
     }
   }
 
@@ -261,25 +314,23 @@ class PanelKernel : PanelShape {
   }
 
   template <typename Context>
-  static FANIN_INLINE void store_chunk(const Context& context, const PanelArgs& args, int slot,
-                                       const Raw<16> (&pieces)[kMaxPieces]) {
-    const int warps = context.threads() / 32, lane = context.thread() % 32;
-    const auto ring = context.template shared<uint32_t>(
-        0, static_cast<int64_t>(args.ring) * kColumns * (kStride / 4));
+  static FANIN_INLINE void store_piece(const Context& context, const PanelArgs& args, int piece,
+                                       const Raw<16>& loaded) {
+    constexpr int kWordGroups = kColumnBytes / 16;
+    const int lane = context.thread() % 32;
+    const auto columns =
+        context.template shared<uint32_t>(0, static_cast<int64_t>(args.columns) * (kStride / 4));
     // Lanes begin at different columns of their four, or those that are 16 words apart would meet
     // in one bank: 36 * 4 = 16 modulo 32.
     const int turn = lane % 8 / 2;
-    const int first = (slot * kColumns + column_of(context)) * (kStride / 4) + word_of(context);
+    const int column = piece / kWordGroups * kPieceColumns + lane % 8 * 4;
+    const int first = column * (kStride / 4) + piece % kWordGroups * 4 + lane / 8;
+    Raw<16> turned = by_column(loaded);
+    turned = turn & 1 ? rotated<1>(turned) : turned;
+    turned = turn & 2 ? rotated<2>(turned) : turned;
     FANIN_UNROLL
-    for (int i = 0; i < kMaxPieces; ++i) {
-      if (i * warps + context.thread() / 32 >= kPieces) continue;
-      Raw<16> turned = by_column(pieces[i]);
-      turned = turn & 1 ? rotated<1>(turned) : turned;
-      turned = turn & 2 ? rotated<2>(turned) : turned;
-      FANIN_UNROLL
-      for (int j = 0; j < 4; ++j)
-        ring.store(first + (j + turn) % 4 * (kStride / 4) + i * warps, turned.words[j]);
-    }
+    for (int j = 0; j < 4; ++j)
+      columns.store(first + (j + turn) % 4 * (kStride / 4), turned.words[j]);
   }
 
   template <int kBy>
@@ -288,31 +339,37 @@ class PanelKernel : PanelShape {
              raw.words[(kBy + 3) % 4]}};
   }
 
+  // A block of the cluster has every cluster-th sample; a warp, 32 rows of one sample at a time.
   template <typename Context>
-  static FANIN_INLINE void finish(const Context& context, const PanelArgs& args, int64_t first,
-                                  int64_t sample, const Work (&work)[kGroups]) {
+  static FANIN_INLINE void finish(const Context& context, const PanelArgs& args,
+                                  const Share& share) {
+    const int lane = context.thread() % 32;
     const int64_t count = args.batch * args.out_features;
-    const auto outputs =
-        context.template global<int32_t>(args.outputs, static_cast<int64_t>(args.groups) * kRows);
+    const auto outputs = context.template global<int32_t>(
+        args.outputs, static_cast<int64_t>(args.bands) * kBandRows);
     const auto bias = context.template global<float>(args.bias, args.out_features);
     const auto y = context.template output<X>(args.y, count);
-    FANIN_UNROLL
-    for (int i = 0; i < kGroups; ++i) {
-      const int group = group_of(context, first, i);
-      if (group >= args.groups) continue;
-      const int64_t output =
-          outputs[static_cast<int64_t>(group) * kRows + context.thread() % 32 / 8];
+    for (int item = context.thread() / 32;; item += context.threads() / 32) {
+      const int sample = share.rank + item / share.bands * args.cluster;
+      const int64_t row = share.sample + sample;
+      if (sample >= kTile || row >= args.batch) return;
+      const int band = item % share.bands;
+      const int64_t output = outputs[(share.band + band) * kBandRows + lane];
       if (output < 0) continue;
-      const float start = bias[output];
+      float sums[kMaxCluster];
       FANIN_UNROLL
-      for (int s = 0; s < kLaneSamples; ++s) {
-        const int64_t row = sample + context.thread() % 8 * kLaneSamples + s;
-        if (row >= args.batch) continue;
-        const int64_t at = row * args.out_features + output;
-        float value = work[i].sums[s] + start;
-        if (args.residual) value += widen(context.template global<X>(args.residual, count)[at]);
-        y.store(at, narrow<X>(clipped(value, args.clip_min, args.clip_max)));
-      }
+      for (int rank = 0; rank < kMaxCluster; ++rank)
+        if (rank < args.cluster)
+          sums[rank] =
+              sums_of(context, args, rank).load((band * kBandRows + lane) * (kTile + 1) + sample);
+      float value = 0;
+      FANIN_UNROLL
+      for (int rank = 0; rank < kMaxCluster; ++rank)
+        if (rank < args.cluster) value += sums[rank];
+      value += bias[output];
+      const int64_t at = row * args.out_features + output;
+      if (args.residual) value += widen(context.template global<X>(args.residual, count)[at]);
+      y.store(at, narrow<X>(clipped(value, args.clip_min, args.clip_max)));
     }
   }
 };

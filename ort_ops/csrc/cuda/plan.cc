@@ -28,6 +28,17 @@ bool rows_aligned(const void* x, int64_t row_bytes, int64_t alignment) {
 // Shared memory that the system keeps for itself in each block.
 constexpr int64_t kReserved = 1024;
 
+// The panel as measured on an H200. Columns of a part: beyond that, blocks get too few.
+constexpr int64_t kMostColumns = 1024;
+// Clocks of a multiprocessor for a unit, and for a column where x is staged; clocks that a warp
+// needs for a unit when it is alone, and a block for its start and its end.
+constexpr int kUnitClocks = 58;
+constexpr int kStagingClocks = 10;
+constexpr int kUnitLatency = 560;
+constexpr int kBlockLatency = 2500;
+// As many as the registers hold.
+constexpr int64_t kPanelThreads = 512;
+
 }  // namespace
 
 int64_t stageable_samples(int64_t in_features, ValueType activations, const DeviceLimits& limits) {
@@ -78,15 +89,19 @@ StreamPlan plan_stream(const StreamLayout& layout, int64_t batch, ValueType acti
   return plan;
 }
 
-int64_t panel_ring(const DeviceLimits& limits) {
-  const auto chunks = [](int64_t bytes) {
-    return (bytes - PanelShape::kStride) / (PanelShape::kColumns * PanelShape::kStride);
-  };
-  // Two blocks on a multiprocessor hide each other's barriers, unless the ring gets too short for
-  // the packer to even out rows.
-  const int64_t half = chunks(limits.shared_bytes_per_multiprocessor / 2 - kReserved);
-  const int64_t whole = chunks(limits.shared_bytes_per_block);
-  return std::max<int64_t>(2, half >= 4 ? std::min<int64_t>(half, 8) : std::min<int64_t>(whole, 8));
+PanelCut panel_cut(int64_t in_features, const DeviceLimits& limits) {
+  // About a third of the memory is for sums.
+  const int64_t most = std::min<int64_t>(kMostColumns, limits.shared_bytes_per_block * 65 / 100 /
+                                                           PanelShape::kStride) /
+                       PanelShape::kPieceColumns * PanelShape::kPieceColumns;
+  PanelCut cut;
+  const int64_t parts = ceil_div(in_features, most);
+  const int64_t rounds = ceil_div(parts, limits.cluster);
+  cut.cluster = ceil_div(parts, rounds);
+  cut.parts = rounds * cut.cluster;
+  cut.columns = ceil_div(ceil_div(in_features, cut.parts), PanelShape::kPieceColumns) *
+                PanelShape::kPieceColumns;
+  return cut;
 }
 
 PanelPlan plan_panel(const PanelLayout& layout, const RunArguments& run, ValueType activations,
@@ -97,29 +112,39 @@ PanelPlan plan_panel(const PanelLayout& layout, const RunArguments& run, ValueTy
   const int64_t tile = PanelShape::kColumnBytes / size;
   const int64_t tiles = ceil_div(run.batch, tile);
   plan.grid_y = std::min(kMaxGridY, tiles);
-  plan.shared_bytes = panel_shared_bytes(layout.ring);
-  // Clocks of shared memory that the busiest multiprocessor takes: an entry of a row reads one
-  // column, staging a column writes it and reads it from the L1; a step has a barrier.
-  constexpr int64_t kStagingClocks = 2, kStepClocks = 60;
-  const int64_t unit_clocks = PanelShape::kRows * PanelShape::kEntries + 3;
-  const int64_t group_clocks =
-      layout.busy_groups > 0 ? layout.units * unit_clocks / layout.busy_groups : 0;
-  const int64_t tile_clocks = layout.steps * (PanelShape::kColumns * kStagingClocks + kStepClocks);
-  int64_t least = std::numeric_limits<int64_t>::max();
-  for (int groups_per_warp : {1, 2})
-    for (int warps : {4, 8, 12, 16}) {
-      if ((groups_per_warp > 1 || !plan.vector_x) && warps < 8)
-        continue;  // PanelKernel::kMaxPieces
-      const int64_t groups = static_cast<int64_t>(warps) * groups_per_warp;
-      const int64_t blocks = ceil_div(std::max<int64_t>(1, layout.busy_groups), groups) * tiles;
-      const int64_t clocks = ceil_div(blocks, limits.multiprocessors) *
-                             (std::min(groups, layout.busy_groups) * group_clocks + tile_clocks);
+  const PanelCut& cut = layout.cut;
+  const int64_t rounds = cut.parts / cut.cluster;
+  // Clusters do not lie across groups of multiprocessors, so some of these stay without one.
+  const int64_t multiprocessors =
+      std::max<int64_t>(1, limits.multiprocessors * (cut.cluster > 1 ? 7 : 8) / 8);
+  const double band_units =
+      static_cast<double>(layout.units) / static_cast<double>(layout.bands * cut.parts);
+  double least = std::numeric_limits<double>::infinity();
+  for (int64_t bands = 1; bands <= layout.bands; ++bands) {
+    const int64_t shared = panel_shared_bytes(cut.columns, bands * PanelShape::kBandRows, tile);
+    if (shared > limits.shared_bytes_per_block) break;
+    const int64_t fits = limits.shared_bytes_per_multiprocessor / (shared + kReserved);
+    const int64_t blocks = ceil_div(layout.bands, bands) * cut.cluster * tiles;
+    const int64_t turns = ceil_div(blocks, multiprocessors);  // of a multiprocessor
+    for (int warps : {8, 16}) {
+      const int64_t waves =
+          ceil_div(turns, std::clamp<int64_t>(fits, 1, kPanelThreads / (32 * warps)));
+      const double staging = static_cast<double>(rounds * (cut.columns * kStagingClocks)) +
+                             static_cast<double>(kBlockLatency);
+      const double unit_count = static_cast<double>(bands * rounds) * band_units;
+      const double busy = static_cast<double>(turns) * unit_count * kUnitClocks;
+      const double share = static_cast<double>(ceil_div(bands * PanelShape::kBandGroups, warps)) /
+                           static_cast<double>(bands * PanelShape::kBandGroups);
+      const double waiting = static_cast<double>(waves) * unit_count * share * kUnitLatency;
+      const double clocks = std::max(busy, waiting) + static_cast<double>(turns) * staging;
       if (clocks >= least) continue;
       least = clocks;
       plan.warps = warps;
-      plan.groups_per_warp = groups_per_warp;
-      plan.grid_x = ceil_div(layout.groups, groups);
+      plan.bands_per_block = static_cast<int>(bands);
+      plan.shared_bytes = shared;
+      plan.grid_x = ceil_div(layout.bands, bands) * cut.cluster;
     }
+  }
   return plan;
 }
 
@@ -131,8 +156,9 @@ StreamArgs complete(StreamArgs args, const RunArguments& run, const StreamPlan& 
   return args;
 }
 
-PanelArgs complete(PanelArgs args, const RunArguments& run) {
+PanelArgs complete(PanelArgs args, const RunArguments& run, const PanelPlan& plan) {
   set_run(args, run);
+  args.bands_per_block = plan.bands_per_block;
   return args;
 }
 

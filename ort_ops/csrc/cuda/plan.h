@@ -13,6 +13,7 @@ struct DeviceLimits {
   int64_t shared_bytes_per_block = 232448;  // the most that a kernel can ask for
   int64_t shared_bytes_per_multiprocessor = 233472;
   int64_t threads_per_multiprocessor = 2048;
+  int64_t cluster = 8;  // blocks that can read each other's shared memory; 1: none can
 };
 
 // What the grid's second dimension can count.
@@ -47,21 +48,21 @@ StreamPlan plan_stream(const StreamLayout& layout, int64_t batch, ValueType acti
 
 struct PanelPlan {
   int warps = 4;
-  int groups_per_warp = 1;
+  int bands_per_block = 1;
   bool vector_x = false;
-  int64_t grid_x = 1;
+  int64_t grid_x = 1;  // a multiple of the cluster
   int64_t grid_y = 1;
   int64_t shared_bytes = 0;
 };
 
-// Chunks of the panel's ring on this device.
-int64_t panel_ring(const DeviceLimits& limits);
+// The same for all batches, so that the order of sums does not depend on the batch.
+PanelCut panel_cut(int64_t in_features, const DeviceLimits& limits);
 
 PanelPlan plan_panel(const PanelLayout& layout, const RunArguments& run, ValueType activations,
                      const DeviceLimits& limits);
 
 StreamArgs complete(StreamArgs args, const RunArguments& run, const StreamPlan& plan,
                     ValueType activations);
-PanelArgs complete(PanelArgs args, const RunArguments& run);
+PanelArgs complete(PanelArgs args, const RunArguments& run, const PanelPlan& plan);
 
 }  // namespace fanin::cuda

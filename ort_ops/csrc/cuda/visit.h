@@ -41,18 +41,9 @@ auto visit_stream(const StreamKey& key, const Visit& visit) {
   });
 }
 
-struct PanelKey {
-  int groups_per_warp = 1;
-  bool vector_x = false;
-};
-
 template <typename X, typename Visit>
-auto visit_panel(const PanelKey& key, const Visit& visit) {
-  if (key.groups_per_warp == 2)
-    return key.vector_x ? visit(Kernel<PanelKernel<X, 2, true>>{})
-                        : visit(Kernel<PanelKernel<X, 2, false>>{});
-  return key.vector_x ? visit(Kernel<PanelKernel<X, 1, true>>{})
-                      : visit(Kernel<PanelKernel<X, 1, false>>{});
+auto visit_panel(bool vector_x, const Visit& visit) {
+  return vector_x ? visit(Kernel<PanelKernel<X, true>>{}) : visit(Kernel<PanelKernel<X, false>>{});
 }
 
 }  // namespace fanin::cuda

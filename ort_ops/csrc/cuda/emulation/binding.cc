@@ -19,7 +19,7 @@ py::dict run(const std::string& layout, const py::array& values, const std::stri
              const py::array& indices, const py::array& rows, const py::array& bias,
              int64_t in_features, const py::array& x, const std::string& activations,
              const py::object& residual, py::array y, float clip_min, float clip_max,
-             int64_t multiprocessors, int64_t shared_bytes) {
+             int64_t multiprocessors, int64_t shared_bytes, int64_t cluster) {
   const CondensedView view =
       view_of(values, parse_type(value_type), indices, rows, bias, in_features);
   emulation::Request request;
@@ -28,6 +28,7 @@ py::dict run(const std::string& layout, const py::array& values, const std::stri
   request.limits.multiprocessors = multiprocessors;
   request.limits.shared_bytes_per_block = shared_bytes;
   request.limits.shared_bytes_per_multiprocessor = shared_bytes + 1024;
+  request.limits.cluster = cluster;
   const auto size = static_cast<py::ssize_t>(value_bytes(request.activations));
   const auto check = [&](const py::array& array, int64_t columns, const char* name) {
     if (array.ndim() != 2 || array.shape(0) != x.shape(0) || array.shape(1) != columns ||
@@ -55,6 +56,7 @@ py::dict run(const std::string& layout, const py::array& values, const std::stri
   result["packed_bytes"] = report.packed_bytes;
   result["padding"] = report.padding;
   result["variant"] = report.variant;
+  result["cluster"] = report.cluster;
   return result;
 }
 
@@ -67,5 +69,5 @@ PYBIND11_MODULE(_cuda_emulation, module) {
   module.def("run", &fanin::cuda::run, "layout"_a, "values"_a, "value_type"_a, "indices"_a,
              "rows"_a, "bias"_a, "in_features"_a, "x"_a, "activations"_a, "residual"_a, "y"_a,
              "clip_min"_a = -infinity, "clip_max"_a = infinity, "multiprocessors"_a = 132,
-             "shared_bytes"_a = 232448);
+             "shared_bytes"_a = 232448, "cluster"_a = 8);
 }

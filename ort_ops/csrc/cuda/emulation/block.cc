@@ -32,9 +32,10 @@ void Block::enter(unsigned low, unsigned high) {
   fiber.state = State::kDone;
 }
 
-void Block::run(const std::function<void()>& program) {
+void Block::start(const std::function<void()>& program) {
   program_ = &program;
-  barriers_ = 0;
+  barriers_ = cluster_barriers_ = 0;
+  ended_ = false;
   std::fill(cells_.begin(), cells_.end(), Cell{});
   const uintptr_t self = reinterpret_cast<uintptr_t>(this);
   for (Fiber& fiber : fibers_) {
@@ -47,6 +48,9 @@ void Block::run(const std::function<void()>& program) {
     makecontext(&fiber.context, reinterpret_cast<void (*)()>(&Block::enter), 2,
                 static_cast<unsigned>(self), static_cast<unsigned>(self >> 32));
   }
+}
+
+Block::Stop Block::advance() {
   for (;;) {
     bool alive = false;
     for (size_t i = 0; i < fibers_.size(); ++i) {
@@ -58,7 +62,11 @@ void Block::run(const std::function<void()>& program) {
       }
       alive |= fiber.state != State::kDone;
     }
-    if (!alive) return;
+    if (!alive) {
+      ended_ = true;
+      return Stop::kEnded;
+    }
+    if (all_at(State::kAtCluster)) return Stop::kAtCluster;
     bool released = false;
     for (int warp = 0; warp < threads() / kWarp; ++warp) released |= release_warp(warp);
     if (!released && !release_barrier())
@@ -73,6 +81,19 @@ void Block::wait(State state) {
 }
 
 void Block::sync() { wait(State::kAtBarrier); }
+
+void Block::cluster_sync() { wait(State::kAtCluster); }
+
+void Block::pass_cluster_barrier() {
+  ++barriers_;
+  ++cluster_barriers_;
+  for (Fiber& fiber : fibers_) fiber.state = State::kRuns;
+}
+
+bool Block::all_at(State state) const {
+  return std::all_of(fibers_.begin(), fibers_.end(),
+                     [state](const Fiber& fiber) { return fiber.state == state; });
+}
 
 float Block::warp_sum(float value) {
   Fiber& fiber = fibers_[static_cast<size_t>(current_)];
@@ -98,9 +119,7 @@ bool Block::release_warp(int warp) {
 }
 
 bool Block::release_barrier() {
-  if (!std::all_of(fibers_.begin(), fibers_.end(),
-                   [](const Fiber& fiber) { return fiber.state == State::kAtBarrier; }))
-    return false;
+  if (!all_at(State::kAtBarrier)) return false;
   ++barriers_;
   for (Fiber& fiber : fibers_) fiber.state = State::kRuns;
   return true;
@@ -140,10 +159,47 @@ unsigned char* Block::write(int64_t offset, int64_t bytes) {
            2 * i);
     if (cell.read == barriers_ && cell.reader != current_)
       fail("written without a barrier after another thread read it", 2 * i);
+    if (cell.read_outside == cluster_barriers_)
+      fail("written without a barrier of the cluster after another block read it", 2 * i);
     cell.written = barriers_;
+    cell.written_cluster = cluster_barriers_;
     cell.writer = current_;
   }
   return shared_.data() + offset;
+}
+
+const unsigned char* Block::read_from_outside(int64_t offset, int64_t bytes) {
+  check(offset, bytes);
+  if (ended_) fail("read by another block after its own has ended", offset);
+  for (int64_t i = offset / 2; i < (offset + bytes) / 2; ++i) {
+    Cell& cell = cells_[static_cast<size_t>(i)];
+    if (cell.written < 0) fail("read by another block before anybody has written it", 2 * i);
+    if (cell.written_cluster == cluster_barriers_)
+      fail("read by another block without a barrier of the cluster after it was written", 2 * i);
+    cell.read_outside = cluster_barriers_;
+  }
+  return shared_.data() + offset;
+}
+
+Cluster::Cluster(int blocks, int threads, int64_t shared_bytes) {
+  for (int rank = 0; rank < blocks; ++rank)
+    blocks_.push_back(std::make_unique<Block>(threads, shared_bytes));
+}
+
+void Cluster::run(const std::function<void(int)>& program) {
+  std::vector<std::function<void()>> programs;
+  for (size_t rank = 0; rank < blocks_.size(); ++rank)
+    programs.emplace_back([&program, rank] { program(static_cast<int>(rank)); });
+  for (size_t rank = 0; rank < blocks_.size(); ++rank) blocks_[rank]->start(programs[rank]);
+  for (;;) {
+    size_t waiting = 0;
+    for (const auto& block : blocks_)
+      waiting += block->advance() == Block::Stop::kAtCluster ? 1 : 0;
+    if (waiting == 0) return;
+    if (waiting != blocks_.size())
+      throw std::logic_error("blocks of a cluster have ended while others wait for them");
+    for (const auto& block : blocks_) block->pass_cluster_barrier();
+  }
 }
 
 }  // namespace fanin::cuda::emulation

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -18,22 +19,31 @@ class Block {
  public:
   Block(int threads, int64_t shared_bytes);
 
-  // Runs the program once for every thread. Throws std::logic_error for what is wrong with it, or
-  // what the program throws.
-  void run(const std::function<void()>& program);
+  // The program is to run once for every thread; it must live until it has.
+  void start(const std::function<void()>& program);
+
+  enum class Stop { kEnded, kAtCluster };
+  // Runs all threads to their end or to a barrier of the cluster. Throws std::logic_error for what
+  // is wrong with the program, or what it throws.
+  Stop advance();
+
+  // The barrier of the cluster is open.
+  void pass_cluster_barrier();
 
   // From within the program:
   int thread() const { return current_; }
   int threads() const { return static_cast<int>(fibers_.size()); }
   void sync();
+  void cluster_sync();
   float warp_sum(float value);
 
   // Notes the access and returns the address. `what` may not be empty bytes.
   const unsigned char* read(int64_t offset, int64_t bytes);
   unsigned char* write(int64_t offset, int64_t bytes);
+  const unsigned char* read_from_outside(int64_t offset, int64_t bytes);
 
  private:
-  enum class State { kRuns, kAtBarrier, kAtWarp, kDone };
+  enum class State { kRuns, kAtBarrier, kAtCluster, kAtWarp, kDone };
 
   struct Fiber {
     ucontext_t context;
@@ -48,7 +58,9 @@ class Block {
     int64_t written = -1;  // number of barriers passed before
     int64_t read = -1;
     int writer = -1;
-    int reader = -1;  // kMany: more than one
+    int reader = -1;               // kMany: more than one
+    int64_t written_cluster = -1;  // number of the cluster's barriers passed before
+    int64_t read_outside = -1;     // the same, of a read by another block
   };
 
   static constexpr int kMany = -2;
@@ -57,6 +69,7 @@ class Block {
   void wait(State state);
   bool release_warp(int warp);
   bool release_barrier();
+  bool all_at(State state) const;
   [[noreturn]] void fail(const std::string& what, int64_t offset) const;
   void check(int64_t offset, int64_t bytes) const;
 
@@ -67,6 +80,23 @@ class Block {
   const std::function<void()>* program_ = nullptr;
   int current_ = 0;
   int64_t barriers_ = 0;
+  int64_t cluster_barriers_ = 0;
+  bool ended_ = false;
+};
+
+// Blocks that read each other's shared memory between barriers of all of them.
+class Cluster {
+ public:
+  Cluster(int blocks, int threads, int64_t shared_bytes);
+
+  // Runs the program once for every thread of every block, with the block's rank. Throws as
+  // Block::advance.
+  void run(const std::function<void(int)>& program);
+
+  Block& block(int rank) { return *blocks_.at(static_cast<size_t>(rank)); }
+
+ private:
+  std::vector<std::unique_ptr<Block>> blocks_;
 };
 
 }  // namespace fanin::cuda::emulation

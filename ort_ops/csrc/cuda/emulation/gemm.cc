@@ -18,12 +18,15 @@ void run_grid(const Args& args, const Report& launch) {
     throw std::logic_error("a grid of " + std::to_string(launch.grid_x) + " x " +
                            std::to_string(launch.grid_y));
   std::vector<uint8_t> writes(static_cast<size_t>(args.batch * args.out_features));
-  Block block(launch.warps * 32, launch.shared_bytes);
+  if (launch.grid_x % launch.cluster != 0) throw std::logic_error("a cluster is cut off");
+  Cluster cluster(launch.cluster, launch.warps * 32, launch.shared_bytes);
   for (int64_t y = 0; y < launch.grid_y; ++y)
-    for (int64_t x = 0; x < launch.grid_x; ++x) {
-      const HostContext context(block, {x, y, launch.grid_x, launch.grid_y}, writes);
-      block.run([&] { Program::run(context, args); });
-    }
+    for (int64_t x = 0; x < launch.grid_x; x += launch.cluster)
+      cluster.run([&](int rank) {
+        const HostContext context(cluster, rank, {x + rank, y, launch.grid_x, launch.grid_y},
+                                  writes);
+        Program::run(context, args);
+      });
   if (std::count(writes.begin(), writes.end(), 1) != static_cast<int64_t>(writes.size()))
     throw std::logic_error("an output is not written");
 }
@@ -51,7 +54,7 @@ Report run_stream(const CondensedView& view, const Request& request, const RunAr
 
 Report run_panel(const CondensedView& view, const Request& request, const RunArguments& run) {
   Blob blob;
-  const PanelLayout layout = pack_panel(view, panel_ring(request.limits), blob);
+  const PanelLayout layout = pack_panel(view, panel_cut(view.in_features, request.limits), blob);
   const PanelPlan plan = plan_panel(layout, run, request.activations, request.limits);
   const Report report{plan.warps,
                       plan.grid_x,
@@ -59,10 +62,11 @@ Report run_panel(const CondensedView& view, const Request& request, const RunArg
                       plan.shared_bytes,
                       static_cast<int64_t>(blob.bytes.size()),
                       layout.padding,
-                      plan.groups_per_warp};
-  const PanelArgs args = complete(layout.arguments(blob.bytes.data()), run);
+                      plan.bands_per_block,
+                      static_cast<int>(layout.cut.cluster)};
+  const PanelArgs args = complete(layout.arguments(blob.bytes.data()), run, plan);
   visit_type(request.activations, [&](auto x) {
-    visit_panel<decltype(x)>({plan.groups_per_warp, plan.vector_x}, [&](auto kernel) {
+    visit_panel<decltype(x)>(plan.vector_x, [&](auto kernel) {
       run_grid<typename decltype(kernel)::Program>(args, report);
     });
   });

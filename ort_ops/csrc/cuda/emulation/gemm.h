@@ -11,7 +11,7 @@
 namespace fanin::cuda::emulation {
 
 struct Request {
-  std::string layout;  // "stream", "panel" or "expand", see dispatch.h
+  std::string layout;  // "stream" or "panel", see dispatch.h
   ValueType activations = ValueType::kFloat32;
   DeviceLimits limits;
 };
@@ -24,7 +24,8 @@ struct Report {
   int64_t shared_bytes = 0;
   int64_t packed_bytes = 0;
   double padding = 1.0;
-  int variant = 0;  // samples at a time (stream; 0: x read in place), groups per warp (panel)
+  int variant = 0;  // samples at a time (stream; 0: x read in place), bands of a block (panel)
+  int cluster = 1;
 };
 
 // Writes run.y. Throws std::logic_error for an access out of bounds, a race, a barrier in divergent

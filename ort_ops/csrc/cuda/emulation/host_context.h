@@ -26,8 +26,8 @@ struct Place {
 class HostContext {
  public:
   // `writes` counts the stores to each element of y.
-  HostContext(Block& block, const Place& place, std::vector<uint8_t>& writes)
-      : block_(block), place_(place), writes_(writes) {}
+  HostContext(Cluster& cluster, int rank, const Place& place, std::vector<uint8_t>& writes)
+      : cluster_(cluster), block_(cluster.block(rank)), place_(place), writes_(writes) {}
 
   template <typename T>
   class Global {
@@ -73,14 +73,18 @@ class HostContext {
   template <typename T>
   class Shared {
    public:
-    Shared(Block& block, int64_t offset, int64_t count)
-        : block_(block), offset_(offset), count_(count) {}
+    // `remote`: seen from another block of the cluster, which may read it.
+    Shared(Block& block, int64_t offset, int64_t count, bool remote = false)
+        : block_(block), offset_(offset), count_(count), remote_(remote) {}
     T load(int at) const {
+      const unsigned char* from = remote_ ? block_.read_from_outside(place(at), sizeof(T))
+                                          : block_.read(place(at), sizeof(T));
       T result;
-      std::memcpy(&result, block_.read(place(at), sizeof(T)), sizeof(T));
+      std::memcpy(&result, from, sizeof(T));
       return result;
     }
     void store(int at, T value) const {
+      if (remote_) throw std::logic_error("a store to another block's shared memory");
       std::memcpy(block_.write(place(at), sizeof(T)), &value, sizeof(T));
     }
 
@@ -94,6 +98,7 @@ class HostContext {
     Block& block_;
     int64_t offset_;
     int64_t count_;
+    bool remote_;
   };
 
   template <typename T>
@@ -109,6 +114,11 @@ class HostContext {
     return {block_, offset, count};
   }
 
+  template <typename T>
+  Shared<T> cluster_shared(int rank, int64_t offset, int64_t count) const {
+    return {cluster_.block(rank), offset, count, &cluster_.block(rank) != &block_};
+  }
+
   int thread() const { return block_.thread(); }
   int threads() const { return block_.threads(); }
   int64_t block_x() const { return place_.block_x; }
@@ -116,10 +126,13 @@ class HostContext {
   int64_t grid_x() const { return place_.grid_x; }
   int64_t grid_y() const { return place_.grid_y; }
   void sync() const { block_.sync(); }
+  void cluster_sync() const { block_.cluster_sync(); }
+  void cluster_leave() const { block_.cluster_sync(); }
   float warp_sum(float value) const { return block_.warp_sum(value); }
   float fma(float a, float b, float c) const { return std::fma(a, b, c); }
 
  private:
+  Cluster& cluster_;
   Block& block_;
   const Place place_;
   std::vector<uint8_t>& writes_;
