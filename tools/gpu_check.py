@@ -50,11 +50,13 @@ def machine(dry: bool) -> dict[str, Any]:
     values = smi.split("\n")[0].split(", ")
     names = query.split(",")
     gpu = dict(zip(names, values, strict=False)) if len(values) == len(names) else {"name": smi}
-    commit = command_output("git", "-C", str(ROOT), "rev-parse", "HEAD")
+    commit = os.environ.get("FANIN_COMMIT") or command_output(
+        "git", "-C", str(ROOT), "rev-parse", "HEAD"
+    )
     return {
         "gpu": {"name": "dry run"} if dry else gpu,
         "nvcc": command_output("nvcc", "--version").split("\n")[-1],
-        "commit": commit or os.environ.get("FANIN_COMMIT", "unknown"),
+        "commit": commit or "unknown",
         "dirty": bool(command_output("git", "-C", str(ROOT), "status", "--porcelain")),
         "python": sys.version.split()[0],
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),

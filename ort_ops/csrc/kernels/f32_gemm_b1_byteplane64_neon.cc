@@ -16,8 +16,8 @@ constexpr int kWindowBlocks = 4;
 
 // Zipping keeps the order of the rows.
 constexpr WindowGeometry geometry() {
-  WindowGeometry geometry{kRows, kColumns, kColumns, kWindowBlocks, kBlockBytes, 0xff, {},
-                          {},    {},       {}};
+  WindowGeometry geometry{kRows, kColumns, kColumns, kColumns, kWindowBlocks, kBlockBytes, 0xff,
+                          {},    {},       {},       {}};
   for (int r = 0; r < kRows; ++r) geometry.lane_byte[r] = static_cast<uint8_t>(r);
   return geometry;
 }

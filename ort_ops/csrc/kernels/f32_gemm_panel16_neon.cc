@@ -2,6 +2,7 @@
 // that one load brings the weights of four rows and nothing spreads them.
 #include <arm_neon.h>
 
+#include "kernels/panel_ahead.h"
 #include "kernels/panel_tables.h"
 
 namespace fanin {
@@ -28,7 +29,8 @@ inline __attribute__((always_inline)) void add_row(const char* panel, uint64_t o
 }
 
 template <int kVectors>
-void sum_part(const PanelPart& part, const float* segment, const float* bias, float* sums) {
+void sum_part(const PanelPart& part, const float* segment, const float* bias, float* sums,
+              PanelAhead& ahead) {
   constexpr int kWidth = 4 * kVectors;
   const char* panel = reinterpret_cast<const char*>(segment);
   const float* weights = part.weights;
@@ -37,6 +39,7 @@ void sum_part(const PanelPart& part, const float* segment, const float* bias, fl
   for (size_t run = 0; run < part.run_count; ++run) {
     const size_t steps = part.runs[run].steps;
     for (uint32_t group = 0; group < part.runs[run].groups; ++group) {
+      fetch_ahead(ahead);
       for (int half = 0; half < kPanelGroupRows; half += kRows, rows += kRows) {
         float32x4_t sum[kRows][kVectors];
 #pragma GCC unroll 4
@@ -69,9 +72,10 @@ void sum_part(const PanelPart& part, const float* segment, const float* bias, fl
   }
 }
 
-void sum(const PanelPart& part, const float* segment, const float* bias, int width, float* sums) {
-  if (width == 8) return sum_part<2>(part, segment, bias, sums);
-  sum_part<4>(part, segment, bias, sums);
+void sum(const PanelPart& part, const float* segment, const float* bias, int width, float* sums,
+         PanelAhead& ahead) {
+  if (width == 8) return sum_part<2>(part, segment, bias, sums, ahead);
+  sum_part<4>(part, segment, bias, sums, ahead);
 }
 
 // Four rows of four floats that lie `stride` apart, transposed.

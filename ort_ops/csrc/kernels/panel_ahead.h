@@ -1,0 +1,27 @@
+// Fetching what the next fill reads or the next drain writes. Like panel_core.h only for
+// translation units of one instruction set: internal linkage.
+#pragma once
+
+#include "kernels/panel_ops.h"
+
+namespace fanin {
+namespace {
+
+constexpr int kLineBytes = 64;
+
+// Brings a group's share of what is needed next into L2.
+inline __attribute__((always_inline)) void fetch_ahead(PanelAhead& ahead) {
+  for (int64_t i = 0; i < ahead.strips_per_group && ahead.strips > 0; ++i) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kPanelAheadRows; ++r) __builtin_prefetch(ahead.at + r * ahead.stride, 0, 2);
+    --ahead.strips;
+    ahead.at += kPanelAheadRows * ahead.stride;
+    if (++ahead.strip == ahead.strips_per_line) {
+      ahead.at += kLineBytes - ahead.strip * kPanelAheadRows * ahead.stride;
+      ahead.strip = 0;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fanin
