@@ -118,7 +118,7 @@ def export(
         model, masks, example_input = _resolve(model_or_run, masks, example_input)
         copied = eval_copy(model, masks)
         model, masks = copied.model, copied.masks
-        inputs = as_inputs(example_input, copied.widened)
+        notes, inputs = copied.notes, as_inputs(example_input, copied.widened)
         plans = plan_layers(model, masks, min_sparsity)
         large = sum(parameter.nbytes for parameter in model.parameters()) > LARGE
         # A large model is verified by layer: its outputs are not compared.
@@ -139,15 +139,20 @@ def export(
         baseline = None
         if dense_baseline:
             dense = replace(settings, masks={}, min_sparsity=1.0, fold=False)
-            baseline = _write(model, cases, dense, scratch / baseline_path.name)
+            baseline = _write([model], cases, dense, scratch / baseline_path.name)
         change = 0.0
         if values_dtype != "float32":
             plans = [round_plan(plan, values_dtype) for plan in plans]
             round_weights(model, plans, getattr(torch, values_dtype))
             exact, cases = cases, run_cases(model, inputs) if cases else []
             change = largest_change(exact, cases)
-        model = replace_layers(model, plans)
-        main = _write(model, cases, settings, scratch / path.name)
+        sparse = replace_layers(model, plans)
+        # Nothing here may hold on to the condensed arrays: the file's own copies replace them.
+        del model, copied
+        plans = [plan.without_weight() for plan in plans]
+        holder = [sparse]
+        del sparse
+        main = _write(holder, cases, settings, scratch / path.name)
         layers = final_layers(_with_nodes(plans, main), main.lowered)
         file_bytes = main.staged.nbytes
         if baseline is not None:
@@ -168,7 +173,7 @@ def export(
         file_bytes=file_bytes,
         dense_file_bytes=dense_bytes,
         dense_file_measured=baseline is not None,
-        notes=(*copied.notes, *_notes(layers, opset, None if baseline else baseline_path)),
+        notes=(*notes, *_notes(layers, opset, None if baseline else baseline_path)),
         output_rounding_error=change,
         folded=main.lowered.folded,
         unfolded=main.lowered.unfolded,
@@ -205,10 +210,11 @@ class _Written:
 
 
 def _write(
-    model: nn.Module, cases: Sequence[Case], settings: _Settings, staged_path: Path
+    models: list[nn.Module], cases: Sequence[Case], settings: _Settings, staged_path: Path
 ) -> _Written:
+    """Write and verify the one model of the list, which is taken out so that it can be freed."""
     opset = settings.opset
-    program = torch_to_ir(model, settings.inputs, settings.dynamic_shapes, opset)
+    program = torch_to_ir(models.pop(), settings.inputs, settings.dynamic_shapes, opset)
     # What is no Linear module: attention, transformers' Conv1D, functional calls.
     masks = settings.masks
     arrays = None if masks is None else {name: mask.numpy() for name, mask in masks.items()}
@@ -218,22 +224,25 @@ def _write(
     found = condense(program.model).layers
     program.optimize()
     graph_model = program.model
+    del program
     # Slices of packed weights have constant bounds only now.
     found += condense(graph_model).layers
     common.ClearMetadataAndDocStringPass()(graph_model)
     ClearValueMetadataPass()(graph_model)
     nodes = NameLayersPass()(graph_model).nodes
-    before = graph_model.clone()
+    # The clone keeps the arrays that the passes replace; only a comparison of outputs reads it.
+    before = graph_model.clone() if cases else None
     lowered = lower(graph_model, settings.chooser, fold=settings.fold)
     graph_model.ir_version = IR_VERSION
     graph_model.producer_name, graph_model.producer_version = "fanin", None
     staged = stage_model(graph_model, staged_path, settings.external_data_threshold)
+    names = [value.name for value in graph_model.graph.inputs]
+    del graph_model
     check_structure(staged.path)
     parity, not_checked = (), (NOT_VERIFIED,)
     if settings.verify and not cases:
         parity, not_checked = check_layers(staged.path)
     elif settings.verify:
-        names = [value.name for value in graph_model.graph.inputs]
         locate = partial(_locate, before, staged.path, names)
         reference = Reference("torch", cases, settings.noise, locate)
         parity, not_checked = check_parity(staged.path, reference)
@@ -282,7 +291,7 @@ def _with_nodes(plans: Sequence[LayerPlan], written: _Written) -> list[LayerRepo
     reports = []
     for plan in plans:
         report = plan.report
-        if plan.weight is not None:
+        if report.decision == "condensed":
             report = replace(report, nodes=written.nodes.get(plan.layer, ()))
             if not report.nodes:
                 report = replace(
