@@ -89,10 +89,11 @@ def export(
         fold: take ablated neurons out of the graph where only element-wise nodes follow.
         opset: version of the standard operators, 17 to 23.
         dense_baseline: also write the dense model, as ``NAME.dense.onnx`` beside ``NAME.onnx``.
-        values_dtype: "float32", "float16" or "bfloat16": what the values of condensed layers are
-            rounded to. Sums, biases, activations and dense layers stay float32; the outputs are
-            then compared with torch on the rounded weights, and the report says what the rounding
-            changed.
+        values_dtype: "float32", "float16" or "bfloat16": what the values of condensed nn.Linear
+            modules are rounded to; other condensed layers (packed attention projections, Conv1D,
+            functional calls) keep float32, and a note names them. Sums,
+            biases, activations and dense layers stay float32; the outputs are then compared with
+            torch on the rounded weights, and the report says what the rounding changed.
         dynamic_shapes: for each input the names of its dynamic dimensions by axis, such as
             ``{0: "batch", 1: "tokens"}``; without it the first one of each is "batch".
         verify: compare the file's outputs with torch. The structure is always checked.
@@ -173,7 +174,7 @@ def export(
         file_bytes=file_bytes,
         dense_file_bytes=dense_bytes,
         dense_file_measured=baseline is not None,
-        notes=(*notes, *_notes(layers, opset, None if baseline else baseline_path)),
+        notes=(*notes, *_notes(layers, opset, values_dtype, None if baseline else baseline_path)),
         output_rounding_error=change,
         folded=main.lowered.folded,
         unfolded=main.lowered.unfolded,
@@ -319,13 +320,26 @@ def _with_nodes(plans: Sequence[LayerPlan], written: _Written) -> list[LayerRepo
 
 
 def _notes(
-    layers: Sequence[LayerReport], opset: int, unwritten_baseline: Path | None
+    layers: Sequence[LayerReport],
+    opset: int,
+    values_dtype: str,
+    unwritten_baseline: Path | None,
 ) -> tuple[str, ...]:
     notes = []
     if unwritten_baseline is not None and unwritten_baseline.exists():
         notes.append(f"{unwritten_baseline} is from an earlier export, not from this one")
     if all(layer.bytes_condensed is None for layer in layers):
         notes.append("no layer was condensed; the file is the dense model")
+    exact = [
+        layer.name
+        for layer in layers
+        if layer.decision == "condensed" and layer.values_dtype != values_dtype
+    ]
+    if exact:
+        notes.append(
+            f"values stay float32, since only those of nn.Linear modules are rounded to "
+            f"{values_dtype}: {', '.join(exact)}"
+        )
     if opset > DEFAULT_OPSET:
         notes.append(f"opset {opset} does not load in onnxruntime 1.20 and older")
     return tuple(notes)
