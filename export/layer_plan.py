@@ -27,6 +27,10 @@ class LayerPlan:
         """Name of the layer in the graph; a model that is a single layer has no name of its own."""
         return self.module_name or "layer"
 
+    def without_weight(self) -> LayerPlan:
+        """Return the plan as the report needs it once the module is replaced."""
+        return replace(self, weight=None)
+
 
 def plan_layers(
     model: nn.Module, masks: Mapping[str, Tensor] | None, min_sparsity: float

@@ -65,14 +65,14 @@ def final_layers(layers: Iterable[LayerReport], lowered: Lowered) -> tuple[Layer
         if reason == "policy condensed":
             reason = layer.reason
         # A weight that is called twice is one part; slices of a packed one are several.
-        whole = first.weight.out_features >= layer.shape[0] or len(formed) == 1
+        whole = first.out_features >= layer.shape[0] or len(formed) == 1
         parts = [first] if whole else formed
         final.append(
             replace(
                 layer,
                 nodes=tuple(name for entry in formed for name in entry.nodes),
-                active=sum(entry.weight.active for entry in parts),
-                fan_in=max(entry.weight.fan_in for entry in parts),
+                active=sum(entry.active for entry in parts),
+                fan_in=max(entry.fan_in for entry in parts),
                 padding=sum(entry.padding for entry in parts),
                 bytes_condensed=sum(entry.nbytes for entry in parts),
                 decision=first.choice.form,

