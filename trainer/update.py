@@ -115,18 +115,19 @@ def updated_layer(weight: Tensor, mask: Tensor, new_mask: Tensor) -> LayerUpdate
     ``mask`` and ``new_mask``: bool, of the weight's number of elements, neurons first.
     """
     before, after = mask.view(weight.shape), new_mask.view(weight.shape)
-    grown = after & ~before
-    held, counts = before.flatten(1).any(1), row_counts(after.flatten(1))
+    kept = before & after
+    held, counts = row_counts(before.flatten(1)), row_counts(after.flatten(1))
+    kept_count = int(kept.count_nonzero())
     stats = UpdateStats(
         fan_in=int(counts.max()),
         active=int((counts > 0).sum()),
-        dropped=int((before & ~after).count_nonzero()),
-        grown=int(grown.count_nonzero()),
-        ablated=int((held & (counts == 0)).sum()),
-        revived=int((~held & (counts > 0)).sum()),
+        dropped=int(held.sum()) - kept_count,
+        grown=int(counts.sum()) - kept_count,
+        ablated=int(((held > 0) & (counts == 0)).sum()),
+        revived=int(((held == 0) & (counts > 0)).sum()),
     )
     return LayerUpdate(
-        mask=after, weight=weight.detach().masked_fill(~after | grown, 0), grown=grown, stats=stats
+        mask=after, weight=torch.where(kept, weight.detach(), 0), grown=after & ~before, stats=stats
     )
 
 
