@@ -12,9 +12,21 @@ from torch import Tensor
 _NUMPY_FLOATS = (torch.float32, torch.float64)
 
 
+def true_count(mask: Tensor) -> int:
+    """Count the true entries of a bool tensor.
+
+    By NumPy on the CPU, which takes a quarter of torch's time, and no second thread to wait for.
+    """
+    if mask.device.type == "cpu":
+        return int(np.count_nonzero(mask.numpy()))
+    return int(mask.count_nonzero())
+
+
 def row_counts(mask: Tensor) -> Tensor:
-    """Count the true entries of each row: bool [n, d] to int32 [n] (int64 takes twice as long)."""
-    return mask.sum(1, dtype=torch.int32)
+    """Count the true entries of each row: bool [n, d] to int64 [n]."""
+    if mask.device.type == "cpu":
+        return torch.from_numpy(np.count_nonzero(mask.numpy(), axis=1).astype(np.int64))
+    return mask.sum(1)
 
 
 def top_k(score: Tensor, k: int, among: Tensor | None = None) -> Tensor:
@@ -31,7 +43,7 @@ def top_k(score: Tensor, k: int, among: Tensor | None = None) -> Tensor:
     chosen = costs <= threshold
     if among is not None:
         chosen &= among.flatten()
-    excess = int(chosen.count_nonzero()) - k
+    excess = true_count(chosen) - k
     if excess > 0:
         ties = (chosen & (costs == threshold)).nonzero().squeeze(1)
         chosen[ties[-excess:]] = False
