@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from .selection import top_k
+from .selection import top_k, true_count
 from .update import LayerUpdate, check_layer, updated_layer
 
 
@@ -24,7 +24,7 @@ def unstructured_update(
     not fit the layer.
     """
     check_layer(weight, mask, drop_score, grow_score)
-    active = int(mask.count_nonzero())
+    active = true_count(mask)
     kept_count = active - drop_count
     if not 0 <= drop_count <= active or not kept_count <= budget <= mask.numel():
         raise ValueError(

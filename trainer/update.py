@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .selection import row_counts, top_k, top_k_per_row
+from .selection import row_counts, top_k, top_k_per_row, true_count
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def constant_fan_in_update(
     drop, grow = drop_score.detach().flatten(1), grow_score.detach().flatten(1)
     dense_fan_in = was_active.shape[1]
 
-    count = int(was_active.count_nonzero())
+    count = true_count(was_active)
     drop_count = int(rule.drop_fraction * count)
     keep_count = count - drop_count
 
@@ -100,7 +100,7 @@ def constant_fan_in_update(
         )
 
     candidates = was_active & survivors[:, None]
-    kept = top_k(drop, min(keep_count, int(candidates.count_nonzero())), candidates)
+    kept = top_k(drop, min(keep_count, true_count(candidates)), candidates)
     kept_counts = row_counts(kept)
     if int(kept_counts.max()) > fan_in:
         kept = top_k_per_row(drop, kept_counts.clamp(max=fan_in), kept)
@@ -115,18 +115,19 @@ def updated_layer(weight: Tensor, mask: Tensor, new_mask: Tensor) -> LayerUpdate
     ``mask`` and ``new_mask``: bool, of the weight's number of elements, neurons first.
     """
     before, after = mask.view(weight.shape), new_mask.view(weight.shape)
-    grown = after & ~before
-    held, counts = before.flatten(1).any(1), row_counts(after.flatten(1))
+    kept = before & after
+    held, counts = row_counts(before.flatten(1)), row_counts(after.flatten(1))
+    kept_count = true_count(kept)
     stats = UpdateStats(
         fan_in=int(counts.max()),
         active=int((counts > 0).sum()),
-        dropped=int((before & ~after).count_nonzero()),
-        grown=int(grown.count_nonzero()),
-        ablated=int((held & (counts == 0)).sum()),
-        revived=int((~held & (counts > 0)).sum()),
+        dropped=int(held.sum()) - kept_count,
+        grown=int(counts.sum()) - kept_count,
+        ablated=int(((held > 0) & (counts == 0)).sum()),
+        revived=int(((held == 0) & (counts > 0)).sum()),
     )
     return LayerUpdate(
-        mask=after, weight=weight.detach().masked_fill(~after | grown, 0), grown=grown, stats=stats
+        mask=after, weight=torch.where(kept, weight.detach(), 0), grown=after & ~before, stats=stats
     )
 
 
