@@ -41,6 +41,8 @@ def _readable(*errors: type[Exception]) -> Iterator[None]:
     """Turn the errors that a user can mend into one line on stderr and exit status 1."""
     try:
         yield
+    except BrokenPipeError:
+        raise  # The reader has seen enough, as `head` has: typer ends quietly.
     except errors as error:
         typer.secho(f"fanin: {error}", fg=typer.colors.RED, err=True)
         raise typer.Exit(1) from None
