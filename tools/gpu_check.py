@@ -161,7 +161,7 @@ def main() -> int:
     name = "gpu-" + ("".join(c if c.isalnum() else "-" for c in card)[:40].strip("-") or "unknown")
 
     def save() -> None:
-        text = json.dumps(report, indent=1)
+        text = json.dumps(report, separators=(",", ":"))
         (folder / f"{name}.json").write_text(text + "\n")
         (folder / f"{name}.md").write_text(gpu_check_report.markdown(report))
 
