@@ -47,7 +47,8 @@ def bench_layer(
     engines: Annotated[
         str,
         typer.Option(
-            help="Of dense, condensed, fallback, deepsparse, torch-csr, scipy-csr; dense first."
+            help="Of dense, condensed, structured, fallback, deepsparse, openvino, torch, "
+            "torch-compile, torch-gather, torch-csr, scipy-csr; dense first."
         ),
     ] = "dense,condensed",
     deepsparse_python: Annotated[
