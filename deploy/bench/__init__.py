@@ -3,6 +3,7 @@
 ``docs/benchmarks.md`` says how the numbers are made and what they do not contain.
 """
 
+from .comparing import ResultComparison, ResultFileError, compare_results
 from .kernels import BenchKernelsSpec, KernelsResult, bench_kernels
 from .layer import BenchLayerSpec, bench_layer
 from .model import BenchModelSpec, bench_model
@@ -16,7 +17,10 @@ __all__ = [
     "KernelsResult",
     "RequirementError",
     "Result",
+    "ResultComparison",
+    "ResultFileError",
     "bench_kernels",
     "bench_layer",
     "bench_model",
+    "compare_results",
 ]

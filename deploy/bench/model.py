@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import tempfile
 import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -13,14 +15,22 @@ import numpy as np
 from ..errors import SessionError
 from ..model_file import ModelFile, ModelFileError, read_model_file
 from ..session import open_session
+from .breakdown import amdahl_limit, profile
+from .engine import AbsentEngine, Engine
+from .layer import DEEPSPARSE_PYTHON
 from .machine import describe_machine, load_average
 from .measure import Progress, Timing, measure
 from .ort_engine import OrtEngine
+from .peers import deepsparse_model, openvino_model
 from .problem import Problem, Sample
 from .result import Case, Result, make_case, threads_text
 from .spec_checks import check_batches, check_seed
 
+ENGINES = ("dense", "condensed", "deepsparse", "openvino")
+
 _DOMAIN = "ai.fanin"
+
+_FAMILIES = {"DeepSparse": ("deepsparse",), "OpenVINO": ("openvino",)}
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,10 @@ class BenchModelSpec:
     ``seed``; their first dimension is the batch. ``tolerance`` bounds the difference between the
     two models' outputs, relative to the largest one: they sum the same products in another order.
     ``turn`` is in seconds (see Timing).
+
+    ``engines``: ``dense`` and ``condensed`` always; ``deepsparse`` (run by ``deepsparse_python``)
+    and ``openvino`` run the dense baseline's file, whose weights are as sparse. ``breakdown`` adds
+    the times of the single nodes, from runs of their own after the timed rounds.
     """
 
     model: Path
@@ -42,6 +56,9 @@ class BenchModelSpec:
     turn: float = Timing.turn
     seed: int = 0
     tolerance: float = 1e-4
+    engines: tuple[str, ...] = ENGINES[:2]
+    breakdown: bool = True
+    deepsparse_python: Path = DEEPSPARSE_PYTHON
 
     def __post_init__(self):
         object.__setattr__(self, "model", Path(self.model))
@@ -49,6 +66,11 @@ class BenchModelSpec:
             object.__setattr__(self, "dense", Path(self.dense))
         check_batches(self.batches)
         check_seed(self.seed)
+        if self.engines[:2] != ENGINES[:2] or len(set(self.engines)) < len(self.engines):
+            raise ValueError(f"engines are {self.engines}; dense and condensed come first")
+        unknown = set(self.engines) - set(ENGINES)
+        if unknown:
+            raise ValueError(f"unknown engines {sorted(unknown)}; there are {', '.join(ENGINES)}")
         if not 0 < self.tolerance < 1:
             raise ValueError(f"tolerance is {self.tolerance}; it must be between 0 and 1")
         self.timing()
@@ -93,8 +115,7 @@ def bench_model(spec: BenchModelSpec, *, progress: Progress | None = None) -> Re
         title=f"{spec.model.name}, {threads_text(spec.threads)}",
         created=created.isoformat(timespec="seconds"),
         seconds=time.perf_counter() - started,
-        # File names only: where somebody keeps the models is nobody else's business.
-        spec={**asdict(spec), "model": spec.model.name, "dense": spec.dense_path.name},
+        spec=_named(spec),
         timing=spec.timing(),
         machine=machine,
         load_average_after=load_average(),
@@ -110,14 +131,61 @@ def _measure_case(
     dense: Any,
     facts: dict[str, Any],
 ) -> Case:
-    engines = [
-        OrtEngine("dense", spec.dense_path.name, spec.dense_path, spec.threads, library=False),
-        OrtEngine("condensed", spec.model.name, spec.model, spec.threads, library=True),
-    ]
-    samples = (_sample(spec, batch, shapes, dense, seed) for seed in (1, 2))
+    samples = [_sample(spec, batch, shapes, dense, seed) for seed in (1, 2)]
     problem = Problem(*samples, tolerance=spec.tolerance)
-    measured, _ = measure(engines, problem, spec.timing())
-    return make_case(title, batch, None, facts, measured, None)
+    with tempfile.TemporaryDirectory(prefix="fanin-bench-") as folder:
+        engines = _engines(spec, problem, Path(folder))
+        measured, _ = measure(engines, problem, spec.timing())
+    case = make_case(title, batch, None, facts, measured, None, _FAMILIES)
+    return _with_breakdowns(spec, case, problem) if spec.breakdown else case
+
+
+def _engines(spec: BenchModelSpec, problem: Problem, folder: Path) -> list[Engine]:
+    dense, threads = spec.dense_path, spec.threads
+    engines: list[Engine] = [
+        OrtEngine("dense", dense.name, dense, threads, library=False),
+        OrtEngine("condensed", spec.model.name, spec.model, threads, library=True),
+    ]
+    inputs = [array.shape for array in problem.inputs.values()]
+    outputs = [array.shape for array in problem.timed.outputs]
+    for name in spec.engines[2:]:
+        if len(inputs) != 1 or len(outputs) != 1:
+            reason = f"the model has {len(inputs)} inputs and {len(outputs)} outputs; one is needed"
+            engines.append(AbsentEngine(name, reason))
+        elif name == "openvino":
+            engines.append(openvino_model(dense, inputs[0], outputs[0], threads, folder))
+        else:
+            python = spec.deepsparse_python
+            engines.append(deepsparse_model(dense, inputs[0], outputs[0], threads, folder, python))
+    return engines
+
+
+def _with_breakdowns(spec: BenchModelSpec, case: Case, problem: Problem) -> Case:
+    """Profile the engines whose times count."""
+    runs = {name: case.engine(name).run for name in ENGINES[:2]}
+    breakdowns = tuple(
+        profile(
+            name,
+            spec.model if name == "condensed" else spec.dense_path,
+            problem.inputs,
+            spec.threads,
+            run.median,
+            library=name == "condensed",
+        )
+        for name, run in runs.items()
+        if run is not None
+    )
+    limit = None
+    if all(runs.values()):
+        limit = amdahl_limit(runs["dense"].median, runs["condensed"].median, breakdowns[-1])
+    return dataclasses.replace(case, breakdowns=breakdowns, limit=limit)
+
+
+def _named(spec: BenchModelSpec) -> dict[str, Any]:
+    """Write the spec with file names only: where somebody keeps models is nobody's business."""
+    fields = {**asdict(spec), "model": spec.model.name, "dense": spec.dense_path.name}
+    del fields["deepsparse_python"]
+    return fields
 
 
 def _sample(

@@ -18,7 +18,7 @@ from fanin.deploy.bench.peers import (
     openvino_engine,
     torch_engine,
 )
-from fanin.deploy.bench.peers.deepsparse_forms import _save
+from fanin.deploy.bench.peers.deepsparse_forms import save
 from fanin.deploy.bench.peers.remote import Child, RemoteEngine, RemoteError
 from fanin.deploy.bench.problem import Problem, Sample
 
@@ -216,7 +216,7 @@ def test_all_deepsparse_forms_say_the_same(form, weight, tmp_path):
     import onnxruntime
 
     path = tmp_path / "model.onnx"
-    layer = _save(path, form, weight.to_dense(), weight.bias, 3)
+    layer = save(path, form, weight.to_dense(), weight.bias, 3)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     x = np.random.default_rng(1).standard_normal((3, 24), np.float32)
     given = (x.T if form == "spatial" else x).reshape(layer["shape"])

@@ -25,8 +25,8 @@ def openvino_engine(weight: CondensedWeight, batch: int, threads: int, folder: P
     child = Child(
         command=(sys.executable, str(WORKER)),
         kind="openvino",
-        layer=_save(weight, batch, folder / "openvino.onnx"),
-        null=_save(CondensedWeight.from_dense(one, one[0]), 1, folder / "openvino-null.onnx"),
+        layer=save(weight, batch, folder / "openvino.onnx"),
+        null=save(CondensedWeight.from_dense(one, one[0]), 1, folder / "openvino-null.onnx"),
         columns=False,
         remedy=REMEDY,
     )
@@ -34,7 +34,8 @@ def openvino_engine(weight: CondensedWeight, batch: int, threads: int, folder: P
     return RemoteEngine("openvino", form, child, threads, (batch, weight.out_features))
 
 
-def _save(weight: CondensedWeight, batch: int, path: Path) -> dict:
+def save(weight: CondensedWeight, batch: int, path: Path) -> dict:
+    """Write the layer's model; returns the worker's description of it."""
     import onnx
 
     onnx.save(dense_layer_model(weight, batch), path)

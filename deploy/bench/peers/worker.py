@@ -164,7 +164,7 @@ def _compiled(torch, function):
 
 
 class OpenVino:
-    """``model``: an ONNX file of static shape. ``precision``: of the inference, f32 or bf16."""
+    """``model``: an ONNX file of one input. ``precision``: of the inference, such as f32."""
 
     def __init__(self, layer, threads):
         import openvino
@@ -176,7 +176,9 @@ class OpenVino:
             "PERFORMANCE_HINT": "LATENCY",
         }
         core = openvino.Core()
-        compiled = core.compile_model(layer["model"], "CPU", settings)
+        model = core.read_model(layer["model"])
+        model.reshape(layer["shape"])
+        compiled = core.compile_model(model, "CPU", settings)
         in_force = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
         if in_force != layer["precision"]:
             raise RuntimeError(f"computes in {in_force}, not in {layer['precision']}")

@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from ..deploy.bench import KernelsResult, Result
     from ..deploy.bench.trained_layer import TrainedLayer
 
+DeepSparsePython = Annotated[
+    Path | None,
+    typer.Option(
+        help="Python that has DeepSparse; make deepsparse-env makes the default one.",
+        show_default=".cache/deepsparse-venv/bin/python",
+    ),
+]
+
 bench = typer.Typer(no_args_is_help=True, help="Measure against dense, interleaved in one run.")
 
 
@@ -51,13 +59,7 @@ def bench_layer(
             "torch-compile, torch-gather, torch-csr, scipy-csr; dense first."
         ),
     ] = "dense,condensed",
-    deepsparse_python: Annotated[
-        Path | None,
-        typer.Option(
-            help="Python that has DeepSparse; make deepsparse-env makes the default one.",
-            show_default=".cache/deepsparse-venv/bin/python",
-        ),
-    ] = None,
+    deepsparse_python: DeepSparsePython = None,
     threads: Annotated[int, typer.Option(help="Intra-op threads of every engine.")] = 1,
     rounds: Annotated[int, typer.Option(help="Interleaved rounds.")] = 21,
     seed: Annotated[int, typer.Option(help="Seed of masks, weights and inputs.")] = 0,
@@ -175,6 +177,14 @@ def bench_model(
         Path | None, typer.Option(help="Dense baseline; default MODEL.dense.onnx beside it.")
     ] = None,
     batch: Annotated[str, typer.Option(help="Batch sizes.")] = "1,64",
+    engines: Annotated[
+        str,
+        typer.Option(help="dense,condensed, and of deepsparse, openvino, on the dense file."),
+    ] = "dense,condensed",
+    breakdown: Annotated[
+        bool, typer.Option(help="Also profile the nodes, in runs after the timed ones.")
+    ] = True,
+    deepsparse_python: DeepSparsePython = None,
     threads: Annotated[int, typer.Option(help="Intra-op threads of every engine.")] = 1,
     rounds: Annotated[int, typer.Option(help="Interleaved rounds.")] = 21,
     seed: Annotated[int, typer.Option(help="Seed of the inputs.")] = 0,
@@ -193,9 +203,34 @@ def bench_model(
             threads=threads,
             rounds=rounds,
             seed=seed,
+            engines=tuple(engines.split(",")),
+            breakdown=breakdown,
+            **({} if deepsparse_python is None else {"deepsparse_python": deepsparse_python}),
         )
         require_writable(out)
         _save(measure(spec, progress=say), out)
+
+
+@bench.command("compare")
+def bench_compare(
+    old: Annotated[Path, typer.Argument(help="results.json, or the folder that holds it.")],
+    new: Annotated[Path, typer.Argument(help="The same of a later run.")],
+    fail_if_slower: Annotated[
+        bool, typer.Option("--fail-if-slower", help="Exit with status 1 when something is.")
+    ] = False,
+) -> None:
+    """Say what got faster or slower, against dense in the same rounds, beyond the noise of both."""
+    from rich.console import Console
+
+    from ..deploy.bench import ResultFileError, compare_results
+
+    with readable(ResultFileError, OSError):
+        compared = compare_results(old, new)
+    Console().print(compared.to_rich_table())
+    for line in compared.unmatched:
+        typer.secho(line, fg=typer.colors.YELLOW)
+    if fail_if_slower and any(one.verdict == "slower" for one in compared.changes):
+        raise typer.Exit(1)
 
 
 def _shapes(text: str) -> tuple[tuple[int, int], ...]:
