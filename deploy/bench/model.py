@@ -13,13 +13,19 @@ from typing import Any
 import numpy as np
 
 from ..errors import SessionError
-from ..model_file import ModelFile, ModelFileError, read_model_file
 from ..session import open_session
 from .breakdown import amdahl_limit, profile
 from .engine import AbsentEngine, Engine
 from .layer import DEEPSPARSE_PYTHON
 from .machine import describe_machine, load_average
 from .measure import Progress, Timing, measure
+from .model_pair import (
+    baseline_path,
+    file_bytes,
+    input_shapes,
+    model_content,
+    require_baseline,
+)
 from .ort_engine import OrtEngine
 from .peers import deepsparse_model, openvino_model
 from .problem import Problem, Sample
@@ -82,9 +88,7 @@ class BenchModelSpec:
     @property
     def dense_path(self) -> Path:
         """The baseline's file, given or by its usual name."""
-        if self.dense is not None:
-            return self.dense
-        return self.model.with_name(f"{self.model.stem}.dense{self.model.suffix}")
+        return baseline_path(self.model, self.dense)
 
 
 def bench_model(spec: BenchModelSpec, *, progress: Progress | None = None) -> Result:
@@ -92,16 +96,11 @@ def bench_model(spec: BenchModelSpec, *, progress: Progress | None = None) -> Re
 
     Raises SessionError when one of the files does not open or the two do not fit together.
     """
-    if spec.dense is None and spec.model.is_file() and not spec.dense_path.exists():
-        raise SessionError(
-            f"there is no dense baseline {spec.dense_path.name} beside it",
-            "Export again with fanin export --dense-baseline, or name the dense model's file.",
-            model=spec.model,
-        )
+    require_baseline(spec.model, spec.dense)
     created, started = datetime.now(UTC), time.perf_counter()
     condensed, dense = open_session(spec.model), open_session(spec.dense_path)
     facts = _facts(spec)
-    shapes = _input_shapes(spec, condensed, dense)
+    shapes = input_shapes(spec.model, spec.dense_path, spec.batches, condensed, dense)
     del condensed
     machine = describe_machine()
     cases: list[Case] = []
@@ -201,74 +200,17 @@ def _sample(
 
 
 def _facts(spec: BenchModelSpec) -> dict[str, Any]:
-    content = _content(spec.model)
-    nodes = sum(node.domain == _DOMAIN for node in content.nodes)
+    nodes = sum(node.domain == _DOMAIN for node in model_content(spec.model).nodes)
     if not nodes:
         raise SessionError(
             f"it holds no {_DOMAIN} node, so there is nothing to compare with the dense model",
             "Pass the file that fanin export wrote; it prints which layers it made sparse.",
             model=spec.model,
         )
-    condensed_bytes = _file_bytes(spec.model, content)
-    dense_bytes = _file_bytes(spec.dense_path, _content(spec.dense_path))
+    condensed_bytes, dense_bytes = file_bytes(spec.model), file_bytes(spec.dense_path)
     return {
         "condensed_nodes": nodes,
         "condensed_bytes": condensed_bytes,
         "dense_bytes": dense_bytes,
         "size_ratio": condensed_bytes / dense_bytes,
     }
-
-
-def _content(path: Path) -> ModelFile:
-    try:
-        return read_model_file(path)
-    except ModelFileError as error:
-        raise SessionError(str(error), "Pass an ONNX file.", model=path) from error
-
-
-def _file_bytes(path: Path, content: ModelFile) -> int:
-    """Bytes on disk, external data included."""
-    beside = {path.parent / tensor.location for tensor in content.external}
-    return sum(file.stat().st_size for file in (path, *beside))
-
-
-def _input_shapes(spec: BenchModelSpec, condensed: Any, dense: Any) -> dict[str, list[int | None]]:
-    """Shape of each input, with None for the batch; raises when the two models do not fit."""
-    ours, theirs = _signature(condensed), _signature(dense)
-    if ours != theirs:
-        raise SessionError(
-            f"its inputs and outputs are {ours}, those of {spec.dense_path.name} are {theirs}",
-            "Pass the dense baseline of the same model.",
-            model=spec.model,
-        )
-    shapes = {}
-    for meta in condensed.get_inputs():
-        if meta.type != "tensor(float)":
-            raise SessionError(
-                f"input '{meta.name}' is a {meta.type}; the benchmark makes float32 inputs only",
-                "Time this model in your own code, through open_session.",
-                model=spec.model,
-            )
-        batch, *rest = meta.shape or [None]
-        if any(not isinstance(size, int) for size in rest):
-            raise SessionError(
-                f"input '{meta.name}' has the shape {meta.shape}; only its first dimension, the "
-                "batch, may be free",
-                "Export the model with fixed sizes for the others.",
-                model=spec.model,
-            )
-        if isinstance(batch, int) and set(spec.batches) != {batch}:
-            raise SessionError(
-                f"input '{meta.name}' has a fixed batch of {batch}; batches are {spec.batches}",
-                f"Ask for batch {batch}, or export the model with a dynamic batch.",
-                model=spec.model,
-            )
-        shapes[meta.name] = [batch if isinstance(batch, int) else None, *rest]
-    return shapes
-
-
-def _signature(session: Any) -> str:
-    def text(metas: Any) -> str:
-        return ", ".join(f"{meta.name} {meta.type} {list(meta.shape)}" for meta in metas)
-
-    return f"({text(session.get_inputs())}) → ({text(session.get_outputs())})"

@@ -143,7 +143,7 @@ def markdown(result: Result) -> str:
     lines += ["", "## Engines", "", *(f"- {line}" for line in _engine_lines(result))]
     lines += ["", "## Cases", ""]
     for case in result.cases:
-        facts = ", ".join(f"{key} {_plain(value)}" for key, value in case.facts.items())
+        facts = ", ".join(f"{key} {plain(value)}" for key, value in case.facts.items())
         lines.append(f"- {case.title}: {facts}")
     return "\n".join(lines) + "\n"
 
@@ -306,14 +306,15 @@ def conditions(result: Result | KernelsResult) -> list[str]:
     flat += [("spec", result.spec), ("timing", result.to_dict()["timing"])]
     flat += [("load average after", result.load_average_after)]
     flat += [("measured", f"{result.created}, {result.seconds:.0f} s")]
-    return [f"{key}: {_plain(value)}" for key, value in flat]
+    return [f"{key}: {plain(value)}" for key, value in flat]
 
 
-def _plain(value: object) -> str:
+def plain(value: object) -> str:
+    """Write a value of a result file in a line of text."""
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items()) or "none"
+        return ", ".join(f"{key} {plain(inner)}" for key, inner in value.items()) or "none"
     if isinstance(value, list | tuple):
-        return " ".join(map(_plain, value)) or "none"
+        return " ".join(map(plain, value)) or "none"
     if isinstance(value, float):
         return f"{value:.4g}"
     return "not known" if value is None else str(value)

@@ -48,7 +48,7 @@ def deepsparse_model(
         reason = f"DeepSparse's Python is not there; {deepsparse_forms.REMEDY}"
         return AbsentEngine(name, reason)
     try:
-        model = _older(path, folder / "deepsparse.onnx")
+        model = older_model(path, folder / "deepsparse.onnx")
     except UnsuitableError as error:
         return AbsentEngine(name, str(error))
     null = np.ones((16, 16), np.float32)
@@ -67,8 +67,8 @@ class UnsuitableError(Exception):
     """A model that a runtime does not take."""
 
 
-def _older(path: Path, to: Path) -> Path:
-    """Write the model in versions that DeepSparse reads."""
+def older_model(path: Path, to: Path) -> Path:
+    """Write the model in versions that DeepSparse reads; raises UnsuitableError."""
     import onnx
 
     model = onnx.load(path)

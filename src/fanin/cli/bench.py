@@ -12,7 +12,7 @@ from .common import numbers, readable, require_writable, requires, say
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..deploy.bench import KernelsResult, Result
+    from ..deploy.bench import KernelsResult, MemoryResult, Result
     from ..deploy.bench.trained_layer import TrainedLayer
 
 DeepSparsePython = Annotated[
@@ -211,6 +211,43 @@ def bench_model(
         _save(measure(spec, progress=say), out)
 
 
+@bench.command("memory")
+def bench_memory(
+    model: Annotated[Path, typer.Argument(help="Exported ONNX file.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")],
+    dense: Annotated[
+        Path | None, typer.Option(help="Dense baseline; default MODEL.dense.onnx beside it.")
+    ] = None,
+    sessions: Annotated[int, typer.Option(help="Sessions in one process.")] = 4,
+    batch: Annotated[int, typer.Option(help="Samples of the run in each session.")] = 1,
+    threads: Annotated[int, typer.Option(help="Intra-op threads of every session.")] = 1,
+    engines: Annotated[
+        str, typer.Option(help="Of dense, condensed, deepsparse, openvino.")
+    ] = "dense,condensed",
+    deepsparse_python: DeepSparsePython = None,
+) -> None:
+    """Measure what a model takes: its file, its memory, and that of each further session."""
+    requires("bench", "onnx", "onnxruntime", "matplotlib")
+    from ..deploy import SessionError
+    from ..deploy.bench import BenchMemorySpec
+    from ..deploy.bench import bench_memory as measure
+    from ..deploy.bench.memory_report import memory_notes, memory_table
+
+    with readable(SessionError, OSError, ValueError):
+        spec = BenchMemorySpec(
+            model=model,
+            dense=dense,
+            sessions=sessions,
+            batch=batch,
+            threads=threads,
+            engines=tuple(engines.split(",")),
+            **({} if deepsparse_python is None else {"deepsparse_python": deepsparse_python}),
+        )
+        require_writable(out)
+        result = measure(spec, progress=say)
+        _print_and_save(result, [memory_table(result)], memory_notes(result), out)
+
+
 @bench.command("compare")
 def bench_compare(
     old: Annotated[Path, typer.Argument(help="results.json, or the folder that holds it.")],
@@ -269,7 +306,10 @@ def _save(result: Result, folder: Path) -> None:
 
 
 def _print_and_save(
-    result: Result | KernelsResult, tables: list[Table], notes: list[str], folder: Path
+    result: Result | KernelsResult | MemoryResult,
+    tables: list[Table],
+    notes: list[str],
+    folder: Path,
 ) -> None:
     from rich.console import Console
 
