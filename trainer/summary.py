@@ -1,8 +1,10 @@
 """Asked and achieved sparsity, layer by layer."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,28 @@ class LayerSummary:
     fan_in: int
     sparse: bool
     least_fan_in: int | None = None
+
+
+def dense_summary(name: str, shape: Sequence[int]) -> LayerSummary:
+    """Row of a layer without a mask."""
+    return LayerSummary(name, tuple(shape), 1.0, 1.0, shape[0], math.prod(shape[1:]), False)
+
+
+def mask_summary(name: str, mask: Tensor, asked_density: float) -> LayerSummary:
+    """Row of a layer with this mask, neurons in dimension 0."""
+    counts = mask.flatten(1).sum(1)
+    held = counts[counts > 0]
+    least, most = (int(held.min()), int(held.max())) if len(held) else (0, 0)
+    return LayerSummary(
+        name=name,
+        shape=tuple(mask.shape),
+        asked_density=asked_density,
+        density=int(counts.sum()) / mask.numel(),
+        active=len(held),
+        fan_in=most,
+        sparse=True,
+        least_fan_in=None if least == most else least,
+    )
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -134,6 +135,8 @@ def train(
     with _readable(ConfigError, DataError, RunFolderError, TrainingError, OSError):
         config = None if recipe is None else adjusted(recipe, changes, epochs_factor)
         result = run_training(config, out, resume=resume, data_dir=data_dir, progress=progress)
+    if os.environ.get("RANK", "0") != "0":  # of torchrun: one process speaks for all
+        return
     typer.echo(result.summary)
     typer.echo(f"test accuracy {result.test_accuracy:.2%} after {result.steps} steps; run: {out}")
 
@@ -152,7 +155,7 @@ def sweep(
     _requires("train", "torch", "torchvision", "safetensors")
     if ray:
         _requires("ray", "ray")
-    from .trainer import ConfigError, DataError, RunFolderError
+    from .trainer import ConfigError, DataError, RunFolderError, TrainingError
     from .trainer.analysis import analyse_sweep
     from .trainer.sweep import run_sweep
     from .trainer.sweep_config import sweep_names
@@ -166,7 +169,7 @@ def sweep(
     def say(run: object, number: int, total: int) -> None:
         _say(run.name, number / total)
 
-    with _readable(ConfigError, DataError, RunFolderError, OSError):
+    with _readable(ConfigError, DataError, RunFolderError, TrainingError, OSError):
         records = run_sweep(sweep_file, out, data_dir=data_dir, ray=ray, on_run=say)
     typer.echo(analyse_sweep(records)[0].to_markdown())
     failed = [record for record in records if record.error]
@@ -195,15 +198,18 @@ def analyze_run(
 def analyze_sweep(
     folder: Annotated[Path, typer.Argument(help="Folder of a sweep, finished or not.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for tables and figures.")],
+    against: Annotated[
+        str | None, typer.Option(help="Variant to compare the others with, seed by seed.")
+    ] = None,
 ) -> None:
-    """Accuracy against sparsity and against the salient share."""
+    """Accuracy against what was varied, methods side by side, layers."""
     _requires("train", "torch", "safetensors")
     _requires("bench", "matplotlib")
     from .trainer.analysis import analyse_sweep
     from .trainer.sweep import read_records
 
     with _readable(OSError, ValueError):
-        _save_analyses(analyse_sweep(read_records(folder)), out)
+        _save_analyses(analyse_sweep(read_records(folder), folder, against=against), out)
 
 
 @analyze.command("paper")
