@@ -46,7 +46,7 @@ class TrainingRun:
         self.config, self.folder, self.processes = config, folder, processes
         training = config.training
         self.train_split, self.test_split = data.train.to(device), data.test.to(device)
-        self.batches = _batches_of_epoch(config, len(data.train), processes.count)
+        self.batches = batches_of_epoch(config, len(data.train), processes.count)
         self.total_steps = self.batches * training.epochs
         torch.manual_seed(training.seed)
         try:
@@ -237,7 +237,8 @@ class TrainingRun:
         return parts | {name: part for name, part in optional.items() if part is not None}
 
 
-def _batches_of_epoch(config: TrainConfig, samples: int, processes: int) -> int:
+def batches_of_epoch(config: TrainConfig, samples: int, processes: int) -> int:
+    """Count the batches of ``samples``; ConfigError when a process would get nothing of one."""
     size = config.training.batch_size
     batches = (math.floor if config.training.drop_last else math.ceil)(samples / size)
     if batches == 0:
