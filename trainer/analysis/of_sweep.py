@@ -38,7 +38,7 @@ def analyse_sweep(
     varied = dict.fromkeys(key for row in table for key in row["values"])
     found = [_against(key, table) for key in varied]
     if not found:
-        found = [Analysis("accuracy", "Accuracy", [_row(row) for row in table], _NOTE)]
+        found = [Analysis("accuracy", "Accuracy", _rows(table), _NOTE)]
     if _SPARSITY in varied:
         found.append(_by_sparsity(table))
     if folder is not None:
@@ -157,7 +157,7 @@ def _against(key: str, table: Sequence[Mapping[str, object]]) -> Analysis:
         axes.set_ylabel("test accuracy")
         axes.legend(fontsize=8)
 
-    return Analysis(name, title, [_row(row) for row in shown], _NOTE, draw)
+    return Analysis(name, title, _rows(shown), _NOTE, draw)
 
 
 def _by_sparsity(table: Sequence[Mapping[str, object]]) -> Analysis:
@@ -183,7 +183,11 @@ def _cell(row: Mapping[str, object]) -> str | None:
     return f"{100 * row['accuracy']:.2f}{spread} ({row['runs']})"
 
 
-def _row(row: Mapping[str, object]) -> dict[str, object]:
-    values = {key.split(".")[-1]: value for key, value in row["values"].items()}
-    figures = {key: value for key, value in row.items() if key not in ("variant", "values")}
-    return {"variant": row["variant"], **values, **figures}
+def _rows(table: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
+    keys = dict.fromkeys(key for row in table for key in row["values"])
+    rows = []
+    for row in table:
+        values = {key.split(".")[-1]: row["values"].get(key) for key in keys}
+        figures = {key: value for key, value in row.items() if key not in ("variant", "values")}
+        rows.append({"variant": row["variant"], **values, **figures})
+    return rows

@@ -2,5 +2,7 @@
 
 from .csr_forms import csr_engines
 from .deepsparse_forms import deepsparse_engines
+from .openvino_forms import openvino_engine
+from .torch_forms import torch_engine
 
-__all__ = ["csr_engines", "deepsparse_engines"]
+__all__ = ["csr_engines", "deepsparse_engines", "openvino_engine", "torch_engine"]
