@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from .first_topology import fill_layer, first_layer
 from .initialization import Deviation
 from .layer_choice import ChoiceOptions, all_dense, choose_layers
-from .layers import unwrapped
+from .layers import other_weights, unwrapped
 from .methods import SRSTE, Dense, Moment, SparseMethod
 from .processes import Processes
 from .schedule import UpdateSchedule
@@ -49,7 +49,8 @@ class Sparsifier:
     an optimizer that are restored already; nothing is drawn then. The other parameters are
     those of ``UpdateSchedule``.
 
-    Raises ValueError for names that the model does not have, weights that cannot be sparse,
+    Raises TypeError for values of a wrong kind, ValueError for names that the model does not have,
+    weights that cannot be sparse, options that the model has no use for,
     schedules without an update, and (InfeasibleSparsityError) budgets that cannot be met.
     """
 
@@ -82,6 +83,13 @@ class Sparsifier:
     ) -> None:
         if optimizer in _attached:
             raise ValueError("this optimizer already has a Sparsifier; call its detach() first")
+        if not isinstance(method, SparseMethod | SRSTE | Dense):
+            raise TypeError(
+                f"method must be a method with its values, such as SRigL(sparsity=0.9), got "
+                f"{method!r}"
+            )
+        if not isinstance(seed, int) or seed < 0:
+            raise ValueError(f"seed must be a whole number from 0 on, got {seed!r}")
         _check_choice("weight_std", weight_std, ("sqrt(2/k)", "2/k"))
         _check_choice("first_mask", first_mask, ("random", "magnitude"))
         if first_mask == "magnitude" and initialize:
@@ -119,7 +127,7 @@ class Sparsifier:
                     deviation = weight_std if initialize else None
                     fill_layer(layer, method, optimizer, deviation=deviation, **shared)
                 self._layers[name] = layer
-        self._weights = choice.weights
+        self._weights, self._others = choice.weights, other_weights(model, choice.weights)
         if state is not None:
             self.load_state_dict(state)
         self._handles = self._hooks()
@@ -154,7 +162,7 @@ class Sparsifier:
                 rows.append(dense_summary(name, weight.shape))
             else:
                 rows.append(mask_summary(name, layer.mask, layer.density))
-        return Summary(tuple(rows))
+        return Summary(tuple(rows), self._others)
 
     def step(self) -> TopologyUpdate | None:
         """Change the topology when an update is due, else do nothing.

@@ -29,7 +29,7 @@ def check_state(
     if missing := [key for key in _KEYS if key not in state]:
         raise ValueError(f"sparsifier state is damaged: it lacks {', '.join(missing)}")
     saved = state["settings"]
-    for key in sorted(saved.keys() | settings.keys()):
+    for key in sorted(saved.keys() | settings.keys(), key=lambda key: (key != "method", key)):
         if saved.get(key) != settings.get(key):
             raise ValueError(
                 f"sparsifier state was made with {key}={saved.get(key)!r}, this one has "

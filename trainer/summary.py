@@ -1,8 +1,8 @@
 """Asked and achieved sparsity, layer by layer."""
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -51,9 +51,14 @@ def mask_summary(name: str, mask: Tensor, asked_density: float) -> LayerSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """All layers; iterate over it for the rows, print it for a table."""
+    """All layers; iterate over it for the rows, print it for a table.
+
+    ``others``: values in matrices that are not of linear or convolution layers, and stay dense, by
+    type of module.
+    """
 
     rows: tuple[LayerSummary, ...]
+    others: Mapping[str, int] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[LayerSummary]:
         return iter(self.rows)
@@ -90,4 +95,8 @@ class Summary:
             ).rstrip()
             for line in lines
         )
-        return f"{text}\ntotal density {self.density:.4f}"
+        text += f"\ntotal density {self.density:.4f}"
+        if self.others:
+            counts = ", ".join(f"{kind} {count:,}" for kind, count in self.others.items())
+            text += f"\nnot counted, dense: {counts}"
+        return text

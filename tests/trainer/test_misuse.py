@@ -19,9 +19,8 @@ def model_of():
 
 def attach(model, method=None, **options):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    defaults = {"total_steps": 40, "update_every": 4}
-    method = method or SRigL(0.7)
-    return optimizer, Sparsifier(model, optimizer, method=method, **defaults | options)
+    defaults = {"total_steps": 40, "update_every": 4, "method": method or SRigL(0.7)}
+    return optimizer, Sparsifier(model, optimizer, **defaults | options)
 
 
 def backward(model, step=0, dtype=torch.float32):
@@ -124,3 +123,75 @@ def test_a_damaged_state_is_refused_and_changes_nothing():
             sparsifier.load_state_dict(other)
     for name, layer in sparsifier.state_dict()["layers"].items():
         assert torch.equal(layer["mask"], before["layers"][name]["mask"])
+
+
+def test_what_stays_dense_because_of_its_kind_is_named_in_the_summary():
+    class Conv1D(nn.Module):  # as Hugging Face's GPT-2 has it: [in, out]
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(20, 32))
+
+    model = model_of()
+    model.append(nn.Embedding(50, 4)).append(Conv1D()).append(nn.LayerNorm(4))
+    _, sparsifier = attach(model)
+    assert sparsifier.summary().others == {"Embedding": 200, "Conv1D": 640}
+    assert str(sparsifier.summary()).endswith("not counted, dense: Embedding 200, Conv1D 640")
+    assert "not counted" not in str(attach(model_of())[1].summary())
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "reason"),
+    [
+        ({"method": "srigl"}, TypeError, r"such as SRigL\(sparsity=0.9\), got 'srigl'"),
+        ({"method": SRigL}, TypeError, r"such as SRigL\(sparsity=0.9\)"),
+        ({"seed": -1}, ValueError, "seed must be a whole number from 0 on, got -1"),
+        ({"seed": 1.5}, ValueError, "seed must be a whole number"),
+        ({"total_steps": 40.5}, TypeError, "total_steps must be a whole number, got 40.5"),
+        ({"update_every": "4"}, TypeError, "update_every must be a whole number"),
+        ({"in_proj": True}, ValueError, "in_proj=True, but the model has no"),
+        ({"densities": {"0": float("nan")}}, ValueError, r"'0\.weight' must be in \(0, 1\]"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused_by_name(options, error, reason):
+    with pytest.raises(error, match=reason):
+        attach(model_of(), **options)
+
+
+def test_sparsities_that_are_no_numbers_are_refused():
+    with pytest.raises(TypeError, match="sparsity must be a number"):
+        SRigL("0.9")
+
+
+def test_a_state_of_another_method_is_refused_by_the_methods_names():
+    _, sparsifier = attach(model_of())
+    _, other = attach(model_of(), RigL(0.7))
+    with pytest.raises(ValueError, match="made with method='srigl', this one has method='rigl'"):
+        other.load_state_dict(sparsifier.state_dict())
+
+
+def test_closures_and_compiled_optimizer_steps_keep_the_masks():
+    for kind in ("closure", "compiled"):
+        model = model_of()
+        optimizer = (torch.optim.LBFGS if kind == "closure" else torch.optim.Adam)(
+            model.parameters(), lr=0.05
+        )
+        sparsifier = Sparsifier(model, optimizer, method=SRigL(0.7), total_steps=40, update_every=4)
+        inputs, labels = torch.randn(8, 20), torch.arange(8) % 4
+
+        def loss(model=model, optimizer=optimizer, inputs=inputs, labels=labels):
+            optimizer.zero_grad()
+            value = cross_entropy(model(inputs), labels)
+            value.backward()
+            return value
+
+        step = torch.compile(optimizer.step, backend="eager")
+        for _ in range(9):
+            if kind == "closure":
+                optimizer.step(loss)
+            else:
+                loss()
+                step()
+            sparsifier.step()
+        assert sparsifier.step_count == 9
+        for name, mask in sparsifier.masks.items():
+            assert bool((model.get_parameter(name)[~mask] == 0).all())
