@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,6 +56,8 @@ def train(
     with readable(ConfigError, DataError, RunFolderError, TrainingError, OSError):
         config = None if recipe is None else adjusted(recipe, changes, epochs_factor)
         result = run_training(config, out, resume=resume, data_dir=data_dir, progress=progress)
+    if os.environ.get("RANK", "0") != "0":  # of torchrun: one process speaks for all
+        return
     typer.echo(result.summary)
     typer.echo(f"test accuracy {result.test_accuracy:.2%} after {result.steps} steps; run: {out}")
 
@@ -72,7 +75,7 @@ def sweep(
     requires("train", "torch", "torchvision", "safetensors")
     if ray:
         requires("ray", "ray")
-    from ..trainer import ConfigError, DataError, RunFolderError
+    from ..trainer import ConfigError, DataError, RunFolderError, TrainingError
     from ..trainer.analysis import analyse_sweep
     from ..trainer.sweep import run_sweep
     from ..trainer.sweep_config import sweep_names
@@ -86,7 +89,7 @@ def sweep(
     def say_run(run: object, number: int, total: int) -> None:
         say(run.name, number / total)
 
-    with readable(ConfigError, DataError, RunFolderError, OSError):
+    with readable(ConfigError, DataError, RunFolderError, TrainingError, OSError):
         records = run_sweep(sweep_file, out, data_dir=data_dir, ray=ray, on_run=say_run)
     typer.echo(analyse_sweep(records)[0].to_markdown())
     failed = [record for record in records if record.error]
@@ -115,15 +118,18 @@ def analyze_run(
 def analyze_sweep(
     folder: Annotated[Path, typer.Argument(help="Folder of a sweep, finished or not.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for tables and figures.")],
+    against: Annotated[
+        str | None, typer.Option(help="Variant to compare the others with, seed by seed.")
+    ] = None,
 ) -> None:
-    """Accuracy against sparsity and against the salient share."""
+    """Accuracy against what was varied, methods side by side, layers."""
     requires("train", "torch", "safetensors")
     requires("bench", "matplotlib")
     from ..trainer.analysis import analyse_sweep
     from ..trainer.sweep import read_records
 
     with readable(OSError, ValueError):
-        _save_analyses(analyse_sweep(read_records(folder)), out)
+        _save_analyses(analyse_sweep(read_records(folder), folder, against=against), out)
 
 
 @analyze.command("paper")
