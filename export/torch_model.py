@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
@@ -128,16 +128,34 @@ def _arrays(tensors: Sequence[Tensor]) -> tuple[np.ndarray, ...]:
     return tuple(tensor.contiguous().numpy() for tensor in tensors)
 
 
-def round_weights(model: nn.Module, plans: Sequence[LayerPlan], dtype: torch.dtype) -> None:
-    """Round the dense weights of the planned modules as torch rounds, for the parity check.
+def round_weights(
+    model: nn.Module, layers: Collection[str], parameters: Collection[str], dtype: torch.dtype
+) -> None:
+    """Round weights as torch rounds, for the parity check; sums stay float32.
 
-    The modules get new parameters: the old ones may be shared with the user's model.
+    The model gets new parameters: the old ones may be shared with the user's model.
+
+    Args:
+        model: after :func:`replace_layers`.
+        layers: names of condensed modules whose values are rounded.
+        parameters: qualified names of parameters that are rounded, under all their names.
+        dtype: float16 or bfloat16.
+
     """
-    for plan in plans:
-        if plan.weight is not None:
-            module = model.get_submodule(plan.module_name)
-            rounded = module.weight.detach().to(dtype).to(torch.float32)
-            module.weight = nn.Parameter(rounded, requires_grad=False)
+    for module in model.modules():
+        if isinstance(module, CondensedLinear) and module.name in layers:
+            module.values = module.values.to(dtype).to(torch.float32)
+    names = dict(model.named_parameters(remove_duplicate=False))
+    rounded = {
+        id(names[name]): nn.Parameter(
+            names[name].detach().to(dtype).to(torch.float32), requires_grad=False
+        )
+        for name in parameters
+    }
+    for name, parameter in names.items():
+        if id(parameter) in rounded:
+            owner, _, key = name.rpartition(".")
+            setattr(model.get_submodule(owner), key, rounded[id(parameter)])
 
 
 def replace_layers(model: nn.Module, plans: Sequence[LayerPlan]) -> nn.Module:
