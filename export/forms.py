@@ -92,6 +92,10 @@ class Chooser:
             return Choice(self.policy, f"policy {self.policy}", speedup)
         if self.portable:
             del seconds["condensed"]
+        if weight.active == weight.out_features:
+            del seconds["structured"]
+        if not seconds:
+            return Choice("dense", "no neuron is ablated, and only standard operators may be used")
         form = min(seconds, key=seconds.get)
         speedup = dense / seconds[form]
         where = f"at {rows} row{'s' * (rows != 1)}"
