@@ -23,6 +23,9 @@ POLICIES: tuple[str, ...] = get_args(Policy)
 MIN_GAIN = 1.05
 """How much faster than dense a form must be predicted to be; the prediction errs as much."""
 
+MIN_SAVED = 1e-6
+"""Seconds that it must save: under a microsecond what surrounds a node decides, not the node."""
+
 TOKENS = 32
 """What a symbolic dimension that is not the batch counts for, since no file says how long it is."""
 
@@ -89,11 +92,17 @@ class Chooser:
             return Choice(self.policy, f"policy {self.policy}", speedup)
         if self.portable:
             del seconds["condensed"]
+        if weight.active == weight.out_features:
+            del seconds["structured"]
+        if not seconds:
+            return Choice("dense", "no neuron is ablated, and only standard operators may be used")
         form = min(seconds, key=seconds.get)
         speedup = dense / seconds[form]
         where = f"at {rows} row{'s' * (rows != 1)}"
         if speedup < MIN_GAIN:
             return Choice("dense", f"{form} predicted {speedup:.2f}× as fast {where}", None)
+        if dense - seconds[form] < MIN_SAVED:
+            return Choice("dense", f"{form} predicted to save under a microsecond {where}", None)
         return Choice(form, f"{speedup:.2g}× predicted {where}", speedup)
 
     def groups(self, weight: CondensedWeight, rows: int) -> list[CondensedWeight]:

@@ -17,6 +17,7 @@ from .nodes import (
     adds_nothing,
     clip_of,
     condensed_nodes,
+    dimensions_of,
     make_condensed,
     read_weight,
     take_output,
@@ -75,7 +76,7 @@ class ChooseFormsPass(ir.passes.InPlacePass):
             weight = read_weight(node)
             if weight is None:
                 continue
-            rows = self.chooser.rows_of(_shape(node.inputs[0]))
+            rows = self.chooser.rows_of(dimensions_of(node.inputs[0]))
             choice = self.chooser.choose(weight, rows)
             name = node.name
             if choice.form == "condensed":
@@ -85,12 +86,6 @@ class ChooseFormsPass(ir.passes.InPlacePass):
                 formed[name] = _spread(node, weight, choice, names)
         changed = any(entry.choice.form != "condensed" for entry in formed.values())
         return FormsResult(model, modified=changed, formed=formed)
-
-
-def _shape(value: ir.Value) -> list[int | str | None] | None:
-    if value.shape is None:
-        return None
-    return [dim if isinstance(dim, int) else dim.value for dim in value.shape]
 
 
 def _split(

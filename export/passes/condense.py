@@ -12,9 +12,17 @@ import onnx_ir as ir
 from ..condensed import CondensedWeight
 from ..onnx_op import no_residual
 from ..report import LayerReport
-from .constants import ConstantWeight, resolve_constant
+from .constants import ConstantWeight, live_readers, resolve_constant
 from .linear_layer import LinearLayer, is_linear, read_linear
-from .nodes import Names, Parts, add_constant, add_parts, make_condensed, take_output
+from .nodes import (
+    Names,
+    Parts,
+    add_constant,
+    add_parts,
+    dimensions_of,
+    make_condensed,
+    take_output,
+)
 
 _ACTIVATIONS = ("float32", "float16")
 """Types of X that the op has CPU kernels for."""
@@ -31,11 +39,13 @@ class CondenseResult(ir.passes.PassResult):
     Attributes:
         layers: one report for each weight, in graph order.
         notes: what else a user should know.
+        verbatim: condensed weights that store entries of the constant of that name as they are.
 
     """
 
     layers: list[LayerReport] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    verbatim: frozenset[str] = frozenset()
 
 
 class CondensePass(ir.passes.InPlacePass):
@@ -80,7 +90,9 @@ class CondensePass(ir.passes.InPlacePass):
                 work.leave_convolution(node)
         layers = list(work.layers.values())
         changed = any(layer.decision == "condensed" for layer in layers)
-        return CondenseResult(model, modified=changed, layers=layers, notes=work.notes())
+        return CondenseResult(
+            model, modified=changed, layers=layers, notes=work.notes(), verbatim=work.verbatim()
+        )
 
 
 class _Work:
@@ -97,6 +109,7 @@ class _Work:
         self._parts: dict[tuple, tuple[CondensedWeight, Parts]] = {}
         self._residuals: dict[tuple, ir.Value] = {}
         self._roots: dict[int, ir.Value] = {}
+        self._computed: set[str | None] = set()
 
     def visit(self, node: ir.Node) -> None:
         found = resolve_constant(node.inputs[1], self.opset, self.masks)
@@ -122,13 +135,17 @@ class _Work:
         """Name the condensed weights of which the dense form stays in the file as well."""
         lines = []
         for root in self._roots.values():
-            readers = [use.node for use in root.uses()]
-            if readers and root.is_initializer():
+            reader = next(live_readers(root), None)
+            if reader is not None and root.is_initializer():
                 lines.append(
-                    f"{root.name} stays in the file as well: {readers[0].op_type} "
-                    f"{readers[0].name} reads it"
+                    f"{root.name} stays in the file as well: {reader.op_type} {reader.name} "
+                    "reads it"
                 )
         return lines
+
+    def verbatim(self) -> frozenset[str]:
+        names = {root.name for root in self._roots.values() if root.name is not None}
+        return frozenset(names - self._computed)
 
     def _obstacle(self, node: ir.Node, found: ConstantWeight) -> str | None:
         array = found.array
@@ -154,12 +171,14 @@ class _Work:
         prefix = found.root.name.removesuffix(".weight").removesuffix("_weight")
         key = _key(node.graph, found, layer)
         weight = self._parts[key][0] if key in self._parts else _condense(found, layer)
-        reason = self.leave_dense(weight, _shape(node.inputs[0]))
+        reason = self.leave_dense(weight, dimensions_of(node.inputs[0]))
         if reason is not None:
             self._leave(node, found, reason)
             return
         weight, parts = self._add_parts(node.graph, key, weight, layer, prefix)
         self._roots[id(found.root)] = found.root
+        if layer.alpha != 1 or {"Cast", "DequantizeLinear"} & set(found.through):
+            self._computed.add(found.root.name)
         x = self._turned(layer) if layer.trans_a else node.inputs[0]
         new = make_condensed(
             x,
@@ -280,12 +299,6 @@ def _condense(found: ConstantWeight, layer: LinearLayer) -> CondensedWeight:
         array, kept = array.T, kept.T
     scaled = array.astype(np.float32) * np.float32(layer.alpha)
     return CondensedWeight.from_dense(scaled, None, kept).astype(array.dtype.name)
-
-
-def _shape(value: ir.Value) -> list[int | str | None] | None:
-    if value.shape is None:
-        return None
-    return [dim if isinstance(dim, int) else dim.value for dim in value.shape]
 
 
 def _kept(found: ConstantWeight) -> np.ndarray:
