@@ -134,5 +134,5 @@ def test_windows_beyond_32_bits_are_refused():
         1, 1, (3, 1), strides=(far, 1), pads=(far, 0, far, 0), dilations=(2**30 + 1, 1)
     )
     layer = ConvLayer.random(geometry, 3)
-    with pytest.raises(Exception, match="pixels under its window.*count up to 2147483647"):
+    with pytest.raises(Exception, match=r"pixels under its window.*count up to 2147483647"):
         run(layer, np.zeros((1, 1, 5, 1), np.float32))
