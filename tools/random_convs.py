@@ -4,7 +4,7 @@
     python tools/random_convs.py --cases 20000          a new seed, which is printed
     python tools/random_convs.py --seed 7 --case 1234   one case again
 
-tests/ort_ops/_random_convs.py draws the cases and states the bound. Needs the dev dependencies.
+tests/ort_ops/_random_conv_nodes.py draws the cases and states the bound. Needs the dev dependencies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.ort_ops._random_convs import ConvTally, RandomConvError, check_conv
+from tests.ort_ops._random_conv_nodes import ConvTally, RandomConvError, check_conv
 
 
 def main() -> int:

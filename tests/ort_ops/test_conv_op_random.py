@@ -8,8 +8,8 @@ import re
 import numpy as np
 import pytest
 
-from . import _random_convs
-from ._random_convs import ConvTally, RandomConvError, check_conv, dense_sums, draw_conv
+from . import _random_conv_nodes
+from ._random_conv_nodes import ConvTally, RandomConvError, check_conv, dense_sums, draw_conv
 
 SEED = 1
 KINDS = {
@@ -41,7 +41,7 @@ def test_condensed_and_dense_convolutions_are_the_float64_sums():
     total = check(SEED, 400)
     assert total.cases == 400
     assert set(total.seen) >= KINDS | {
-        f"isa {isa}" for isa in _random_convs._native.supported_isas()
+        f"isa {isa}" for isa in _random_conv_nodes._native.supported_isas()
     }
 
 
@@ -88,9 +88,9 @@ def test_a_forgotten_weight_is_found(monkeypatch):
     entry = np.abs(values[1].astype(np.float32)).argmax()
     values[1, entry] = 0
     forgetful = dataclasses.replace(case.layer, values=values)
-    run = _random_convs._run_condensed
+    run = _random_conv_nodes._run_condensed
     monkeypatch.setattr(
-        _random_convs,
+        _random_conv_nodes,
         "_run_condensed",
         lambda its: run(dataclasses.replace(its, layer=forgetful)),
     )
@@ -102,13 +102,13 @@ def test_a_forgotten_weight_is_found(monkeypatch):
 @pytest.mark.parametrize("special", [np.nan, np.inf])
 def test_an_unwritten_or_infinite_output_is_found(special, monkeypatch):
     number, _ = plain_case()
-    run = _random_convs._run_condensed
+    run = _random_conv_nodes._run_condensed
 
     def tampered(case):
         y = run(case)
         y.reshape(-1)[-1] = special
         return y
 
-    monkeypatch.setattr(_random_convs, "_run_condensed", tampered)
+    monkeypatch.setattr(_random_conv_nodes, "_run_condensed", tampered)
     with pytest.raises(RandomConvError, match=r"1 of \d+ outputs are wrong"):
         check_conv(7, number)

@@ -12,7 +12,7 @@ from fanin.ort_ops import _cuda_emulation
 
 from ._conv_models import ConvLayer
 from ._cuda_layers import ROUNDING, TYPES, bits
-from ._random_convs import draw_conv
+from ._random_conv_nodes import draw_conv
 
 every_type = pytest.mark.parametrize("kind", TYPES)
 GEOMETRY = ConvGeometry(6, 10, (3, 3), strides=(1, 2), pads=(1, 0, 2, 1), group=2)
