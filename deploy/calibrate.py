@@ -19,6 +19,7 @@ from .bench.null_model import save_null_model
 from .bench.ort_engine import OrtEngine
 from .bench.problem import Problem, Sample
 from .bench.requirements import require
+from .calibrate_conv import ConvCalibrationSpec, calibrate_convolutions
 from .errors import SessionError
 
 _SHORTEST = 5e-8
@@ -35,6 +36,7 @@ class CalibrationSpec:
     timing: Timing = field(
         default_factory=lambda: Timing(rounds=5, turn=0.004, max_warmup=0.1, lead_in=0.0005)
     )
+    convolutions: ConvCalibrationSpec = field(default_factory=ConvCalibrationSpec)
     seed: int = 0
 
 
@@ -42,7 +44,7 @@ def calibrate(
     spec: CalibrationSpec = CalibrationSpec(),
     progress: Callable[[str, float], None] = lambda title, done: None,  # noqa: ARG005
 ) -> Calibration:
-    """Measure dense, condensed and structured layers; op time is a session's less a null one's.
+    """Measure layers and convolutions in each form; op time is a session's less a null one's.
 
     Raises:
         SessionError: an engine could not be measured, with its reason.
@@ -70,6 +72,7 @@ def calibrate(
         dense=tuple(dense),
         condensed=tuple(condensed),
         scatter=tuple(scatter),
+        convolutions=calibrate_convolutions(spec.convolutions, progress),
     )
 
 

@@ -12,6 +12,7 @@ import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from .condensed import CondensedWeight
+from .conv_geometry import ConvGeometry
 from .cost_model import CostModel
 from .onnx_op import DEFAULT_OPSET, IR_VERSION
 from .row_groups import MAX_GROUPS, split_rows
@@ -25,6 +26,10 @@ MIN_GAIN = 1.05
 
 TOKENS = 32
 """What a symbolic dimension that is not the batch counts for, since no file says how long it is."""
+
+
+IMAGE_SIZE = 56
+"""What a symbolic size of an image counts for, on each of its axes."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,24 @@ class Chooser:
             "condensed": self._seconds(self.groups(weight, rows), rows),
             "structured": self.costs.structured(rows, *size, weight.active),
         }
+        return self._decide(dense, seconds, f"at {rows} row{'s' * (rows != 1)}")
+
+    def choose_conv(
+        self, weight: CondensedWeight, geometry: ConvGeometry, shape: Sequence[int | str | None]
+    ) -> Choice:
+        """Choose for a convolution whose X has the shape ``[N, C, ...]``, None where unknown."""
+        first, *sizes = (shape[0], *shape[2:]) if shape else (None,) * (1 + geometry.axes)
+        batch = first if isinstance(first, int) else self.batch
+        sizes = [size if isinstance(size, int) else IMAGE_SIZE for size in sizes]
+        costs = self.costs.convolutions
+        seconds = {
+            "condensed": costs.condensed(geometry, batch, sizes, weight.values.size),
+            "structured": costs.structured(geometry, batch, sizes, weight.active),
+        }
+        where = f"at {'×'.join(map(str, sizes))}" + f", batch {batch}" * (batch != 1)
+        return self._decide(costs.dense(geometry, batch, sizes), seconds, where)
+
+    def _decide(self, dense: float, seconds: dict[str, float], where: str) -> Choice:
         if self.policy != "auto":
             speedup = dense / seconds[self.policy] if self.policy != "dense" else None
             return Choice(self.policy, f"policy {self.policy}", speedup)
@@ -91,7 +114,6 @@ class Chooser:
             del seconds["condensed"]
         form = min(seconds, key=seconds.get)
         speedup = dense / seconds[form]
-        where = f"at {rows} row{'s' * (rows != 1)}"
         if speedup < MIN_GAIN:
             return Choice("dense", f"{form} predicted {speedup:.2f}× as fast {where}", None)
         return Choice(form, f"{speedup:.2g}× predicted {where}", speedup)

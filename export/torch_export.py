@@ -65,7 +65,7 @@ def export(
     verify: bool = True,
     external_data_threshold: int = EXTERNAL_DATA_THRESHOLD,
 ) -> ExportReport:
-    """Write a model to ONNX with its sparse layers as ``ai.fanin::CondensedGemm``.
+    """Write a model to ONNX with its sparse layers as ``CondensedGemm`` and ``CondensedConv``.
 
     The model is copied; mode, weights and buffers of the one passed in stay as they are. The file
     is checked (onnx's full checker, strict shape inference, outputs against torch within 1e-5 of
@@ -287,7 +287,7 @@ def _with_nodes(plans: Sequence[LayerPlan], written: _Written) -> list[LayerRepo
     for layer in written.graph_layers:
         if layer.decision == "condensed":
             in_graph.setdefault(layer.name, []).append(layer)
-        elif layer.kind in ("MatMul", "Gemm"):
+        elif layer.kind in ("MatMul", "Gemm", "Conv"):
             left.setdefault(layer.name, layer.reason)
     reports = []
     for plan in plans:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ..condensed import CondensedWeight
 from ..forms import Choice, Chooser, dense_nodes, structured_nodes
+from .conv_forms import spread_conv
 from .nodes import (
     Names,
     add_constant,
@@ -17,7 +18,9 @@ from .nodes import (
     adds_nothing,
     clip_of,
     condensed_nodes,
+    is_condensed_conv,
     make_condensed,
+    read_geometry,
     read_weight,
     take_output,
 )
@@ -75,6 +78,9 @@ class ChooseFormsPass(ir.passes.InPlacePass):
             weight = read_weight(node)
             if weight is None:
                 continue
+            if is_condensed_conv(node):
+                formed[node.name] = self._form_conv(node, weight, names)
+                continue
             rows = self.chooser.rows_of(_shape(node.inputs[0]))
             choice = self.chooser.choose(weight, rows)
             name = node.name
@@ -85,6 +91,17 @@ class ChooseFormsPass(ir.passes.InPlacePass):
                 formed[name] = _spread(node, weight, choice, names)
         changed = any(entry.choice.form != "condensed" for entry in formed.values())
         return FormsResult(model, modified=changed, formed=formed)
+
+    def _form_conv(self, node: ir.Node, weight: CondensedWeight, names: Names) -> Formed:
+        """Leave a convolution or spread it; its kernel sorts rows by length, so no groups."""
+        shape = _shape(node.inputs[0])
+        choice = self.chooser.choose_conv(weight, read_geometry(node), shape)
+        stored, padding, nbytes, name = weight.values.size, weight.padding, weight.nbytes, node.name
+        if choice.form != "condensed":
+            stored, nbytes = spread_conv(node, weight, choice.form, names)
+            padding = 0
+            remove_with_constants(node)
+        return Formed(choice, *_sizes(weight), stored, padding, nbytes, (name,))
 
 
 def _shape(value: ir.Value) -> list[int | str | None] | None:
@@ -124,7 +141,7 @@ def _split(
             residual.type, residual.shape = output.type, output.shape
         before = new
         made.append(label)
-    _remove(node)
+    remove_with_constants(node)
     nbytes = sum(group.nbytes for group in groups)
     return Formed(choice, *_sizes(weight), stored, padding, nbytes, tuple(made))
 
@@ -133,7 +150,7 @@ def _sizes(weight: CondensedWeight) -> tuple[int, int, int]:
     return weight.out_features, weight.active, weight.fan_in
 
 
-def _remove(node: ir.Node) -> None:
+def remove_with_constants(node: ir.Node) -> None:
     """Remove a node and the constants that only it read: a large model has no room for both."""
     values, graph = set(filter(None, node.inputs)), node.graph
     graph.remove(node, safe=True)
@@ -189,6 +206,6 @@ def _spread(node: ir.Node, weight: CondensedWeight, choice: Choice, names: Names
         at = new
     take_output(output, at.outputs[0])
     name = node.name
-    _remove(node)
+    remove_with_constants(node)
     stored = int(np.prod(values[f"{prefix}.weight"].shape))
     return Formed(choice, *_sizes(weight), stored, 0, nbytes, (name,))
