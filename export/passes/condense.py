@@ -223,6 +223,8 @@ class _Work:
         if reason is not None:
             self._leave(node, found, reason)
             return
+        if bias is not None:
+            self._drop_bias(node)
         weight, parts = self._add_parts(node.graph, key, weight, bias, prefix)
         self._roots[id(found.root)] = found.root
         new = make_condensed_conv(
@@ -236,6 +238,16 @@ class _Work:
         take_output(node.outputs[0], new.outputs[0])
         node.graph.remove(node, safe=True)
         self._record(node, found, weight, new.name)
+
+    def _drop_bias(self, node: ir.Node) -> None:
+        """Take a bias that nothing else reads out of the graph, for the new one to have its name."""
+        old = node.inputs[2]
+        node.replace_input_with(2, None)
+        if old.is_initializer() and not (
+            old.uses() or old.is_graph_input() or old.is_graph_output()
+        ):
+            del old.graph.initializers[old.name]
+            self.names.release(old.name)
 
     def _add_parts(
         self,

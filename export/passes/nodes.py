@@ -53,6 +53,10 @@ class Names:
         self._taken = {value.name for value in all_values(model)}
         self._taken |= {node.name for node in model.graph.all_nodes()}
 
+    def release(self, name: str) -> None:
+        """Let a name be taken again whose value or node is gone."""
+        self._taken.discard(name)
+
     def free(self, wanted: str) -> str:
         """Reserve ``wanted``, with a number at its end if it is taken."""
         name, count = wanted, 0
