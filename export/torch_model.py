@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from .errors import ExportError
 from .layer_plan import LayerPlan
 from .modules import CondensedLinear
+from .rounding import Rounding
 from .verify import Case, largest_change
 
 CHECK_BATCH = 3
@@ -128,16 +129,40 @@ def _arrays(tensors: Sequence[Tensor]) -> tuple[np.ndarray, ...]:
     return tuple(tensor.contiguous().numpy() for tensor in tensors)
 
 
-def round_weights(model: nn.Module, plans: Sequence[LayerPlan], dtype: torch.dtype) -> None:
-    """Round the dense weights of the planned modules as torch rounds, for the parity check.
+def round_weights(model: nn.Module, rounding: Rounding, dtype: torch.dtype) -> None:
+    """Round weights as torch rounds, for the parity check; sums stay float32.
 
-    The modules get new parameters: the old ones may be shared with the user's model.
+    The model gets new parameters: the old ones may be shared with the user's model.
+
+    Args:
+        model: after :func:`replace_layers`.
+        rounding: the modules and parameters that are rounded, the latter under all their names.
+        dtype: float16 or bfloat16.
+
     """
-    for plan in plans:
-        if plan.weight is not None:
-            module = model.get_submodule(plan.module_name)
-            rounded = module.weight.detach().to(dtype).to(torch.float32)
-            module.weight = nn.Parameter(rounded, requires_grad=False)
+    for module in model.modules():
+        if isinstance(module, CondensedLinear) and module.name in rounding.layers:
+            module.values = module.values.to(dtype).to(torch.float32)
+    names = dict(model.named_parameters(remove_duplicate=False))
+    rounded = {
+        id(names[name]): nn.Parameter(
+            _rounded(names[name].detach(), rounding.scales.get(name), dtype), requires_grad=False
+        )
+        for name in rounding.parameters
+    }
+    for name, parameter in names.items():
+        if id(parameter) in rounded:
+            owner, _, key = name.rpartition(".")
+            setattr(model.get_submodule(owner), key, rounded[id(parameter)])
+
+
+def _rounded(weight: Tensor, scale: np.ndarray | None, dtype: torch.dtype) -> Tensor:
+    """Round a weight; where a norm scales its rows, so that they are rounded once scaled."""
+    if scale is None:
+        return weight.to(dtype).to(torch.float32)
+    factor = torch.from_numpy(scale).reshape(-1, *[1] * (weight.ndim - 1))
+    scaled = (weight.double() * factor).float().to(dtype).double()
+    return torch.where(factor == 0, weight.double(), scaled / factor).float()
 
 
 def replace_layers(model: nn.Module, plans: Sequence[LayerPlan]) -> nn.Module:

@@ -13,7 +13,7 @@ from onnxscript import values as script
 from torch import Tensor, nn
 
 from .errors import ExportError
-from .modules import OPERATOR
+from .modules import OPERATOR, without_fast_path
 from .onnx_op import no_residual
 from .onnx_schema import CONDENSED_GEMM, DOMAIN, DOMAIN_VERSION, condensed_gemm_schema
 from .passes.name_layers import LAYER
@@ -46,11 +46,8 @@ def torch_to_ir(
     dimensions = tuple(map(dict, dynamic_shapes or [{0: BATCH}] * len(inputs)))
     if len(dimensions) != len(inputs):
         raise ValueError(f"dynamic_shapes names {len(dimensions)} inputs, there are {len(inputs)}")
-    fast_path = torch.backends.mha.get_fastpath_enabled()
-    # The fast path of TransformerEncoderLayer reads `weight` of its linear layers.
-    torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with warnings.catch_warnings():
+        with without_fast_path(), warnings.catch_warnings():
             # Several inputs share the batch on purpose.
             warnings.filterwarnings("ignore", message=".*axis name: .* will not be used")
             program = torch.onnx.export(
@@ -65,8 +62,6 @@ def torch_to_ir(
             )
     except Exception as error:
         raise ExportError(_explain(error)) from error
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast_path)
     written = program.model.opset_imports.get("")
     if written != opset:
         raise ExportError(

@@ -18,6 +18,7 @@ from .nodes import (
     adds_nothing,
     clip_of,
     condensed_nodes,
+    dimensions_of,
     is_condensed_conv,
     make_condensed,
     read_geometry,
@@ -81,7 +82,7 @@ class ChooseFormsPass(ir.passes.InPlacePass):
             if is_condensed_conv(node):
                 formed[node.name] = self._form_conv(node, weight, names)
                 continue
-            rows = self.chooser.rows_of(_shape(node.inputs[0]))
+            rows = self.chooser.rows_of(dimensions_of(node.inputs[0]))
             choice = self.chooser.choose(weight, rows)
             name = node.name
             if choice.form == "condensed":
@@ -94,7 +95,7 @@ class ChooseFormsPass(ir.passes.InPlacePass):
 
     def _form_conv(self, node: ir.Node, weight: CondensedWeight, names: Names) -> Formed:
         """Leave a convolution or spread it; its kernel sorts rows by length, so no groups."""
-        shape = _shape(node.inputs[0])
+        shape = dimensions_of(node.inputs[0])
         choice = self.chooser.choose_conv(weight, read_geometry(node), shape)
         stored, padding, nbytes, name = weight.values.size, weight.padding, weight.nbytes, node.name
         if choice.form != "condensed":
@@ -102,12 +103,6 @@ class ChooseFormsPass(ir.passes.InPlacePass):
             padding = 0
             remove_with_constants(node)
         return Formed(choice, *_sizes(weight), stored, padding, nbytes, (name,))
-
-
-def _shape(value: ir.Value) -> list[int | str | None] | None:
-    if value.shape is None:
-        return None
-    return [dim if isinstance(dim, int) else dim.value for dim in value.shape]
 
 
 def _split(

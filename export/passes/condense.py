@@ -13,7 +13,7 @@ from ..condensed import CondensedWeight
 from ..conv_geometry import ConvGeometry
 from ..onnx_op import no_residual
 from ..report import LayerReport
-from .constants import ConstantWeight, folded_constant, resolve_constant
+from .constants import ConstantWeight, folded_constant, live_readers, resolve_constant
 from .conv_layer import is_conv, read_conv
 from .linear_layer import LinearLayer, is_linear, read_linear
 from .nodes import (
@@ -21,6 +21,7 @@ from .nodes import (
     Parts,
     add_constant,
     add_parts,
+    dimensions_of,
     make_condensed,
     make_condensed_conv,
     take_output,
@@ -45,11 +46,13 @@ class CondenseResult(ir.passes.PassResult):
     Attributes:
         layers: one report for each weight, in graph order.
         notes: what else a user should know.
+        verbatim: condensed weights that store entries of the constant of that name as they are.
 
     """
 
     layers: list[LayerReport] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    verbatim: frozenset[str] = frozenset()
 
 
 class CondensePass(ir.passes.InPlacePass):
@@ -96,7 +99,9 @@ class CondensePass(ir.passes.InPlacePass):
                 work.leave_transposed(node)
         layers = list(work.layers.values())
         changed = any(layer.decision == "condensed" for layer in layers)
-        return CondenseResult(model, modified=changed, layers=layers, notes=work.notes())
+        return CondenseResult(
+            model, modified=changed, layers=layers, notes=work.notes(), verbatim=work.verbatim()
+        )
 
 
 class _Work:
@@ -113,6 +118,7 @@ class _Work:
         self._parts: dict[tuple, tuple[CondensedWeight, Parts]] = {}
         self._residuals: dict[tuple, ir.Value] = {}
         self._roots: dict[int, ir.Value] = {}
+        self._computed: set[str | None] = set()
 
     def visit(self, node: ir.Node) -> None:
         found = resolve_constant(node.inputs[1], self.opset, self.masks)
@@ -152,13 +158,17 @@ class _Work:
         """Name the condensed weights of which the dense form stays in the file as well."""
         lines = []
         for root in self._roots.values():
-            readers = [use.node for use in root.uses()]
-            if readers and root.is_initializer():
+            reader = next(live_readers(root), None)
+            if reader is not None and root.is_initializer():
                 lines.append(
-                    f"{root.name} stays in the file as well: {readers[0].op_type} "
-                    f"{readers[0].name} reads it"
+                    f"{root.name} stays in the file as well: {reader.op_type} {reader.name} "
+                    "reads it"
                 )
         return lines
+
+    def verbatim(self) -> frozenset[str]:
+        names = {root.name for root in self._roots.values() if root.name is not None}
+        return frozenset(names - self._computed)
 
     def _obstacle(self, node: ir.Node, found: ConstantWeight) -> str | None:
         array = found.array
@@ -184,13 +194,15 @@ class _Work:
         prefix = found.root.name.removesuffix(".weight").removesuffix("_weight")
         key = _key(node.graph, found, layer.trans_b, layer.alpha)
         weight = self._parts[key][0] if key in self._parts else _condense(found, layer)
-        reason = self.leave_dense(weight, _shape(node.inputs[0]), None)
+        reason = self.leave_dense(weight, dimensions_of(node.inputs[0]), None)
         if reason is not None:
             self._leave(node, found, reason)
             return
         bias = layer.bias(weight.out_features)
         weight, parts = self._add_parts(node.graph, key, weight, bias, prefix)
         self._roots[id(found.root)] = found.root
+        if layer.alpha != 1 or {"Cast", "DequantizeLinear"} & set(found.through):
+            self._computed.add(found.root.name)
         x = self._turned(layer) if layer.trans_a else node.inputs[0]
         new = make_condensed(
             x,
@@ -219,7 +231,7 @@ class _Work:
         prefix = found.root.name.removesuffix(".weight").removesuffix("_weight")
         key = _key(node.graph, found)
         weight = self._parts[key][0] if key in self._parts else _condense_conv(found)
-        reason = self.leave_dense(weight, _shape(node.inputs[0]), geometry)
+        reason = self.leave_dense(weight, dimensions_of(node.inputs[0]), geometry)
         if reason is not None:
             self._leave(node, found, reason)
             return
@@ -240,7 +252,7 @@ class _Work:
         self._record(node, found, weight, new.name)
 
     def _drop_bias(self, node: ir.Node) -> None:
-        """Take a bias that nothing else reads out of the graph, for the new one to have its name."""
+        """Take a bias that nothing else reads out of the graph; the new one gets its name."""
         old = node.inputs[2]
         node.replace_input_with(2, None)
         if old.is_initializer() and not (
@@ -361,12 +373,6 @@ def _condense(found: ConstantWeight, layer: LinearLayer) -> CondensedWeight:
 def _condense_conv(found: ConstantWeight) -> CondensedWeight:
     wide = found.array.astype(np.float32)
     return CondensedWeight.from_dense(wide, None, _kept(found)).astype(found.array.dtype.name)
-
-
-def _shape(value: ir.Value) -> Shape:
-    if value.shape is None:
-        return None
-    return [dim if isinstance(dim, int) else dim.value for dim in value.shape]
 
 
 def _kept(found: ConstantWeight) -> np.ndarray:

@@ -6,6 +6,7 @@ Transpose, attention a Split of the packed projection. The result is as constant
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,6 +81,21 @@ def resolve_constant(
         if mask is not None and node.op_type not in ("Cast", "DequantizeLinear"):
             mask = run_node(node, output, [mask, *others], opset)
     return ConstantWeight(array, mask, root, through)
+
+
+def live_readers(value: ir.Value) -> Iterator[ir.Node]:
+    """Yield the nodes that need a value.
+
+    Operators that are folded into weights stand for those that read what they give.
+    """
+    for node, _ in value.uses():
+        if node.op_type not in _FOLDED or node.domain != "":
+            yield node
+            continue
+        for output in node.outputs:
+            if output.is_graph_output():
+                yield node
+            yield from live_readers(output)
 
 
 def folded_constant(value: ir.Value, opset: int) -> np.ndarray | None:

@@ -75,8 +75,8 @@ def _fold(node: ir.Node, weight: CondensedWeight, names: Names) -> str | None:
         return "a residual is added to it"
     if weight.active == 0:
         return "it has no other neuron"
-    if weight.values.dtype != np.float32:
-        return "its values are no float32"
+    if node.inputs[5].dtype != ir.DataType.FLOAT:
+        return "it computes in half precision"
     region = find_region(node.outputs[0])
     if region.obstacle is not None:
         return region.obstacle

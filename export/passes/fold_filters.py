@@ -79,8 +79,8 @@ def _fold(node: ir.Node, weight: CondensedWeight, names: Names) -> tuple[int, st
         return 0, "a residual is added to it"
     if weight.active == 0:
         return 0, "it has no other filter"
-    if weight.values.dtype != np.float32:
-        return 0, "its values are no float32"
+    if node.outputs[0].dtype != ir.DataType.FLOAT:
+        return 0, "it computes in another type than float32"
     if read_geometry(node).group != 1:
         return 0, "it has groups"
     region = find_channel_region(node.outputs[0])

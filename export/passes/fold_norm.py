@@ -28,10 +28,13 @@ class FoldNormResult(ir.passes.PassResult):
 
     Attributes:
         folded: one line for every node that is gone.
+        scales: what the rows of each convolution were multiplied by, float64 ``[channels]``, by its
+            name.
 
     """
 
     folded: list[str] = field(default_factory=list)
+    scales: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 class FoldNormPass(ir.passes.InPlacePass):
@@ -45,11 +48,14 @@ class FoldNormPass(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> FoldNormResult:
         """Go through the condensed convolutions; a chain of such nodes folds whole."""
         names, opset = Names(model), model.opset_imports.get("", 1)
-        folded = []
+        result = FoldNormResult(model, modified=False)
         for node in filter(is_condensed_conv, condensed_nodes(model)):
             while (affine := _affine_after(node, opset)) and _fold(node, affine, names):
-                folded.append(f"{affine.node.op_type} {affine.node.name} into {node.name}")
-        return FoldNormResult(model, modified=bool(folded), folded=folded)
+                result.modified = True
+                line = f"{affine.node.op_type} {affine.node.name} into {node.name}"
+                result.folded.append(line)
+                result.scales[node.name] = affine.scale * result.scales.get(node.name, 1.0)
+        return result
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,13 @@ def all_values(model: ir.Model) -> Iterator[ir.Value]:
             yield from node.outputs
 
 
+def dimensions_of(value: ir.Value) -> list[int | str | None] | None:
+    """List the sizes of a value, symbols by name; None where its rank is not known."""
+    if value.shape is None:
+        return None
+    return [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+
+
 class Names:
     """Names that no value or node of a model has yet; onnx lets no subgraph shadow one."""
 

@@ -177,3 +177,31 @@ def test_portable_model_has_standard_operators(tmp_path: Path, policy: str):
     assert {node.domain for node in proto.graph.node} == {""}
     assert all(layer.decision == policy for layer in report.layers if layer.name in masks)
     assert report.folded
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_values_are_rounded_with_the_norm_in_them(tmp_path: Path, dtype: str):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Conv2d(16, 8, 3),
+        nn.Flatten(),
+    )
+    settle_norms_(model)
+    masks = sparsify_convs_(model, 0.8, 0.3)
+    report = export(
+        model,
+        tmp_path / "m.onnx",
+        torch.randn(2, 3, 9, 9),
+        masks=masks,
+        policy="condensed",
+        values_dtype=dtype,
+    )
+    assert {layer.values_dtype for layer in report.layers} == {dtype}
+    stored = condensed_weights(tmp_path / "m.onnx")
+    assert {str(weight.values.dtype) for weight in stored.values()} == {dtype}
+    assert report.folded == ("4 ablated filters of 0",)
+    assert 1e-5 < report.output_rounding_error < 1e-1
+    assert report.parity_error < 1e-5

@@ -182,6 +182,14 @@ def test_weight_that_another_operator_reads_stays_beside_its_condensed_form(tmp_
     assert "w" in {t.name for t in onnx.load(tmp_path / "out.onnx").graph.initializer}
 
 
+def test_transpose_that_nobody_reads_any_more_does_not_keep_its_weight(tmp_path: Path):
+    nodes = [node("Transpose", ["w"], "t", perm=[1, 0]), node("MatMul", ["x", "t"])]
+    source = write_model(tmp_path / "in.onnx", nodes, {"w": W.T})
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
+    assert report.notes == ()
+    assert "w" not in {t.name for t in onnx.load(tmp_path / "out.onnx").graph.initializer}
+
+
 LEFT = {
     "is a graph input, which a caller can replace": (
         MATMUL,
