@@ -70,10 +70,10 @@ def infer_conv(ctx: onnx.shape_inference.InferenceContext) -> None:
         if dims is None:
             continue
         size = dims[2 + axis]
-        if geometry.keeps_size(axis):
-            dim.CopyFrom(x.tensor_type.shape.dim[2 + axis])
-        elif size is not None:
+        if size is not None:
             dim.dim_value = _fitting_size(ctx, geometry, axis, size)
+        elif geometry.keeps_size(axis):
+            dim.CopyFrom(x.tensor_type.shape.dim[2 + axis])
     ctx.set_output_type(0, y)
 
 
@@ -81,7 +81,7 @@ def _fitting_size(
     ctx: onnx.shape_inference.InferenceContext, geometry: ConvGeometry, axis: int, size: int
 ) -> int:
     output = geometry.output_size(axis, size)
-    if output < 0:
+    if output < 1:
         raise _refusal(
             ctx, f"X is {size} long on spatial axis {axis}, shorter than the kernel with its pads"
         )

@@ -145,7 +145,7 @@ def condensed_conv(
         (length - extent) // stride + 1
         for length, extent, stride in zip(padded.shape[2:], reach, strides, strict=True)
     ]
-    if min(sizes) < 0:
+    if min(sizes) < 1:
         raise ValueError(f"x has shape {x.shape}, too small for the kernel {tuple(kernel_shape)}")
 
     y = np.tile(bias[:, None], (len(x), 1, math.prod(sizes)))
@@ -157,7 +157,7 @@ def condensed_conv(
             for j in np.flatnonzero(true_entry[i]):
                 channel, *tap = np.unravel_index(indices[i, j], window)
                 seen = tuple(
-                    slice(t * d, t * d + s * (size - 1) + 1, s) if size else slice(0)
+                    slice(t * d, t * d + s * (size - 1) + 1, s)
                     for t, d, s, size in zip(tap, dilations, strides, sizes, strict=True)
                 )
                 y[:, row] += values[i, j] * padded[(slice(None), first_channel + channel, *seen)]

@@ -1,0 +1,33 @@
+#include "kernels/conv_dispatch.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "kernels/conv_taps.h"
+#include "kernels/dispatch_find.h"
+
+namespace fanin {
+
+const std::vector<ConvKernelRow>& conv_kernel_table() {
+  static const std::vector<ConvKernelRow> table = {
+      {"f32-conv-taps-scalar", Isa::kScalar, 1, 0.0, pack_conv_taps},
+  };
+  return table;
+}
+
+const ConvKernelRow& select_conv_kernel(Isa isa, const CondensedView& view,
+                                        const ConvGeometry& geometry) {
+  const double density = static_cast<double>(std::min(view.fan_in, view.in_features)) /
+                         static_cast<double>(view.in_features);
+  for (const ConvKernelRow& row : conv_kernel_table())
+    if (row.isa <= isa && row.min_group_outputs <= geometry.group_outputs() &&
+        row.min_density <= density)
+      return row;
+  throw std::logic_error("the table of convolution kernels has no row for this layer");
+}
+
+const ConvKernelRow& find_conv_kernel(const std::string& name) {
+  return find_row(conv_kernel_table(), name);
+}
+
+}  // namespace fanin
