@@ -39,17 +39,6 @@ int64_t product(std::initializer_list<int64_t> sizes) {
   return result;
 }
 
-std::string check_attributes(const ConvGeometry& geometry) {
-  std::string why = check_range("in_channels", geometry.in_channels, 1);
-  if (why.empty()) why = check_range("out_channels", geometry.out_channels, 1);
-  if (why.empty()) why = check_range("group", geometry.group, 1);
-  if (why.empty()) why = check_all("kernel_shape", geometry.kernel, 1);
-  if (why.empty()) why = check_all("strides", geometry.strides, 1);
-  if (why.empty()) why = check_all("pads", geometry.pads, 0);
-  if (why.empty()) why = check_all("dilations", geometry.dilations, 1);
-  return why;
-}
-
 }  // namespace
 
 bool ConvGeometry::operator==(const ConvGeometry& other) const {
@@ -60,8 +49,14 @@ bool ConvGeometry::operator==(const ConvGeometry& other) const {
          std::equal(dilations, std::end(dilations), other.dilations);
 }
 
-std::string validate(const CondensedView& view, const ConvGeometry& geometry) {
-  const std::string why = check_attributes(geometry);
+std::string validate(const ConvGeometry& geometry) {
+  std::string why = check_range("in_channels", geometry.in_channels, 1);
+  if (why.empty()) why = check_range("out_channels", geometry.out_channels, 1);
+  if (why.empty()) why = check_range("group", geometry.group, 1);
+  if (why.empty()) why = check_all("kernel_shape", geometry.kernel, 1);
+  if (why.empty()) why = check_all("strides", geometry.strides, 1);
+  if (why.empty()) why = check_all("pads", geometry.pads, 0);
+  if (why.empty()) why = check_all("dilations", geometry.dilations, 1);
   if (!why.empty()) return why;
   const std::string group = std::to_string(geometry.group);
   if (geometry.in_channels % geometry.group != 0)
@@ -71,11 +66,22 @@ std::string validate(const CondensedView& view, const ConvGeometry& geometry) {
     return "out_channels is " + std::to_string(geometry.out_channels) +
            ", not a multiple of group " + group;
   const int64_t window = product({geometry.group_inputs(), geometry.kernel[0], geometry.kernel[1]});
+  if (window < 0 || window > kMaxSize)
+    return "the window of " + std::to_string(geometry.group_inputs()) + " channels, " +
+           std::to_string(geometry.kernel[0]) + " x " + std::to_string(geometry.kernel[1]) +
+           ", has more than " + std::to_string(kMaxSize) + " places";
+  return {};
+}
+
+std::string validate(const CondensedView& view, const ConvGeometry& geometry) {
+  const std::string why = validate(geometry);
+  if (!why.empty()) return why;
+  const int64_t window = geometry.group_inputs() * geometry.taps();
   if (view.in_features != window)
     return "in_features is " + std::to_string(view.in_features) + ", the window of " +
            std::to_string(geometry.group_inputs()) + " channels, " +
            std::to_string(geometry.kernel[0]) + " x " + std::to_string(geometry.kernel[1]) +
-           ", has " + (window < 0 ? "more than can be addressed" : std::to_string(window));
+           ", has " + std::to_string(window);
   if (view.out_features != geometry.out_channels)
     return "out_features is " + std::to_string(view.out_features) + ", out_channels is " +
            std::to_string(geometry.out_channels);

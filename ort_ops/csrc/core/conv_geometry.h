@@ -55,7 +55,11 @@ inline ConvTap conv_tap(const ConvGeometry& geometry, int64_t index) {
           in_window % geometry.kernel[1] * geometry.dilations[1]};
 }
 
-// Why the attributes contradict each other or the weights, whose own faults (see validate of a
+// Why the attributes are out of range or contradict each other, as one sentence that names the
+// values; empty when they are sound.
+std::string validate(const ConvGeometry& geometry);
+
+// Likewise why they contradict the weights, whose own faults (see validate of a
 // view) are found too, as one sentence that names the values; empty when all is sound. in_features
 // of the view is [C / group, kh, kw] and out_features is out_channels.
 std::string validate(const CondensedView& view, const ConvGeometry& geometry);
