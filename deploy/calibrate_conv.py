@@ -57,6 +57,7 @@ class _Point:
     dense: float
     condensed: tuple[float, ...]
     place: float
+    reorder: float
 
 
 def calibrate_convolutions(
@@ -98,6 +99,7 @@ def calibrate_convolutions(
                 dense=tuple(tuple(p.dense for p in row) for row in points),
                 condensed=tuple(tuple(p.condensed for p in row) for row in points),
                 place=float(np.median([p.place for row in points for p in row])),
+                reorder=float(np.median([p.reorder for row in points for p in row])),
             )
         )
     return tuple(tables)
@@ -109,9 +111,9 @@ def _measure_point(spec: ConvCalibrationSpec, geometry: ConvGeometry, side: int)
     x = rng.standard_normal((2, 1, channels, side * stride, side * stride)).astype(np.float32)
     seconds = _Stopwatch(spec, x)
     pixel = ConvGeometry(channels, channels, (1, 1))
+    alone = seconds(_chain([geometry], side * stride, rng))
     if stride == 1:
-        one, three = _chain([geometry], side, rng), _chain([geometry] * 3, side, rng)
-        dense = (seconds(three) - seconds(one)) / 2
+        dense = (seconds(_chain([geometry] * 3, side, rng)) - alone) / 2
     else:
         # Strided ones do not chain; among others the runtime keeps its own layout of activations.
         around = _chain([pixel, geometry, pixel], side * stride, rng)
@@ -124,10 +126,13 @@ def _measure_point(spec: ConvCalibrationSpec, geometry: ConvGeometry, side: int)
         model = condensed_conv_model(weight, geometry, x.shape[1:2] + x.shape[3:])
         condensed.append(max(seconds(model, library=True) - null, _SHORTEST))
     placed = seconds(_place_model(channels, side * stride))
+    entries = channels * side * side
     return _Point(
         max(dense, _SHORTEST),
         tuple(condensed),
-        max(placed - null, _SHORTEST) / (channels * side * side * stride * stride),
+        place=max(placed - null, _SHORTEST) / (entries * stride * stride),
+        # One convolution alone has its input and its output reordered.
+        reorder=max(alone - null - dense, _SHORTEST) / (entries * (1 + stride * stride)),
     )
 
 

@@ -32,6 +32,8 @@ class ConvTable:
             runtime keeps activations in the layout that suits it.
         condensed: ``[pixels][weights][densities]``.
         place: seconds for each output entry that the structured form puts in its place.
+        reorder: seconds for each entry of an activation that the runtime copies from the layout of
+            dense convolutions or into it.
 
     """
 
@@ -42,6 +44,7 @@ class ConvTable:
     dense: tuple[tuple[float, ...], ...]
     condensed: tuple[tuple[tuple[float, ...], ...], ...]
     place: float
+    reorder: float
 
     @classmethod
     def parse(cls, fields: Mapping) -> ConvTable:
@@ -59,8 +62,9 @@ class ConvTable:
             array = np.asarray(getattr(table, name), np.float64)
             if array.shape != sizes[:wanted] or not (array > 0).all():
                 raise ValueError(f"{name} of {table.kind} is not a table of times")
-        if not table.place > 0:
-            raise ValueError(f"place of {table.kind} is not a time")
+        for name in ("place", "reorder"):
+            if not getattr(table, name) > 0:
+                raise ValueError(f"{name} of {table.kind} is not a time")
         return table
 
 
@@ -84,6 +88,11 @@ class ConvCostModel:
             for table in tables
             for form in ("dense", "condensed")
         }
+
+    @property
+    def reorder(self) -> float:
+        """Seconds to copy one entry of an activation into another layout."""
+        return float(np.median([table.reorder for table in self._tables.values()]))
 
     def dense(self, geometry: ConvGeometry, batch: int, sizes: Sequence[int]) -> float:
         """Predict a dense Conv on images of ``sizes``."""

@@ -91,28 +91,61 @@ class Chooser:
         }
         return self._decide(dense, seconds, f"at {rows} row{'s' * (rows != 1)}")
 
-    def choose_conv(
-        self, weight: CondensedWeight, geometry: ConvGeometry, shape: Sequence[int | str | None]
-    ) -> Choice:
-        """Choose for a convolution whose X has the shape ``[N, C, ...]``, None where unknown."""
-        first, *sizes = (shape[0], *shape[2:]) if shape else (None,) * (1 + geometry.axes)
-        batch = first if isinstance(first, int) else self.batch
-        sizes = [size if isinstance(size, int) else IMAGE_SIZE for size in sizes]
+    def conv_seconds(
+        self,
+        weight: CondensedWeight,
+        geometry: ConvGeometry,
+        shape: Sequence[int | str | None] | None,
+    ) -> dict[str, float]:
+        """Predict each form of a convolution whose X has the shape ``[N, C, ...]``."""
+        batch, sizes = self._images(geometry, shape)
         costs = self.costs.convolutions
         seconds = {
+            "dense": costs.dense(geometry, batch, sizes),
             "condensed": costs.condensed(geometry, batch, sizes, weight.values.size),
-            "structured": costs.structured(geometry, batch, sizes, weight.active),
         }
+        if weight.active < weight.out_features or self.policy == "structured":
+            seconds["structured"] = costs.structured(geometry, batch, sizes, weight.active)
+        return seconds
+
+    def choose_conv(
+        self,
+        weight: CondensedWeight,
+        geometry: ConvGeometry,
+        shape: Sequence[int | str | None] | None,
+        settled: str | None = None,
+    ) -> Choice:
+        """Choose for a convolution; ``settled`` is the form that suits its neighbours, if known."""
+        batch, sizes = self._images(geometry, shape)
+        seconds = self.conv_seconds(weight, geometry, shape)
         where = f"at {'×'.join(map(str, sizes))}" + f", batch {batch}" * (batch != 1)
-        return self._decide(costs.dense(geometry, batch, sizes), seconds, where)
+        dense = seconds.pop("dense")
+        alone = self._decide(dense, seconds, where)
+        if self.policy != "auto" or settled in (None, alone.form):
+            return alone
+        if settled == "dense":
+            text = f"{alone.form} {alone.reason}, less than reordering activations costs"
+            return Choice("dense", text)
+        speedup = dense / seconds[settled]
+        return Choice(settled, f"{speedup:.2g}× predicted {where}, nothing to reorder", speedup)
+
+    def _images(
+        self, geometry: ConvGeometry, shape: Sequence[int | str | None] | None
+    ) -> tuple[int, list[int]]:
+        """Return the batch and the sizes of the images, symbols as documented."""
+        first, *sizes = (shape[0], *shape[2:]) if shape else (None,) * (1 + geometry.axes)
+        batch = first if isinstance(first, int) else self.batch
+        return batch, [size if isinstance(size, int) else IMAGE_SIZE for size in sizes]
 
     def _decide(self, dense: float, seconds: dict[str, float], where: str) -> Choice:
+        """Take the fastest form, or the one that the policy names."""
         if self.policy != "auto":
             speedup = dense / seconds[self.policy] if self.policy != "dense" else None
             return Choice(self.policy, f"policy {self.policy}", speedup)
-        if self.portable:
-            del seconds["condensed"]
-        form = min(seconds, key=seconds.get)
+        usable = [form for form in seconds if not (self.portable and form == "condensed")]
+        if not usable:
+            return Choice("dense", "no neuron is ablated")
+        form = min(usable, key=seconds.get)
         speedup = dense / seconds[form]
         if speedup < MIN_GAIN:
             return Choice("dense", f"{form} predicted {speedup:.2f}× as fast {where}", None)

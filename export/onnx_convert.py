@@ -28,6 +28,9 @@ from .report import NOT_VERIFIED, ExportReport, LayerReport, ParityCheck, bytes_
 from .verify import Case, Reference, check_parity, check_structure
 from .verify_layers import LARGE, check_layers
 
+_HOPELESS = 1.3
+"""Times slower than dense from which a convolution is left as it is, whatever is around it."""
+
 
 def convert(
     onnx_in: str | os.PathLike[str],
@@ -140,6 +143,11 @@ def _condensed(
             choice = chooser.choose(weight, chooser.rows_of(shape))
         else:
             choice = chooser.choose_conv(weight, geometry, shape)
+            seconds = chooser.conv_seconds(weight, geometry, shape)
+            # Not far behind, it may still suit its neighbours, which are known later.
+            mixed = chooser.policy == "auto" and not chooser.portable
+            if mixed and seconds["condensed"] < _HOPELESS * seconds["dense"]:
+                return None
         whole = weight.active == weight.out_features
         return choice.reason if choice.form == "dense" and whole else None
 

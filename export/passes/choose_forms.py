@@ -9,8 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ..condensed import CondensedWeight
-from ..forms import Choice, Chooser, dense_nodes, structured_nodes
+from ..forms import IMAGE_SIZE, MIN_GAIN, Choice, Chooser, dense_nodes, structured_nodes
 from .conv_forms import spread_conv
+from .conv_layouts import find_borders, settle_forms
 from .nodes import (
     Names,
     add_constant,
@@ -74,13 +75,13 @@ class ChooseFormsPass(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> FormsResult:
         """Go through the condensed nodes whose weights are constant."""
         names = Names(model)
-        formed = {}
+        formed, settled = {}, self._settle(model)
         for node in condensed_nodes(model):
             weight = read_weight(node)
             if weight is None:
                 continue
             if is_condensed_conv(node):
-                formed[node.name] = self._form_conv(node, weight, names)
+                formed[node.name] = self._form_conv(node, weight, settled.get(id(node)), names)
                 continue
             rows = self.chooser.rows_of(dimensions_of(node.inputs[0]))
             choice = self.chooser.choose(weight, rows)
@@ -93,10 +94,30 @@ class ChooseFormsPass(ir.passes.InPlacePass):
         changed = any(entry.choice.form != "condensed" for entry in formed.values())
         return FormsResult(model, modified=changed, formed=formed)
 
-    def _form_conv(self, node: ir.Node, weight: CondensedWeight, names: Names) -> Formed:
+    def _settle(self, model: ir.Model) -> dict[int, str]:
+        """Find the forms of all convolutions that are the fastest together."""
+        if self.chooser.policy != "auto":
+            return {}
+        seconds = {}
+        for node in filter(is_condensed_conv, condensed_nodes(model)):
+            weight = read_weight(node)
+            if weight is None:
+                continue
+            shape = dimensions_of(node.inputs[0])
+            times = self.chooser.conv_seconds(weight, read_geometry(node), shape)
+            if self.chooser.portable:
+                del times["condensed"]
+            times["dense"] /= MIN_GAIN
+            seconds[id(node)] = times
+        reorder = self.chooser.batch * self.chooser.costs.convolutions.reorder
+        return settle_forms(seconds, find_borders(model, IMAGE_SIZE), reorder)
+
+    def _form_conv(
+        self, node: ir.Node, weight: CondensedWeight, settled: str | None, names: Names
+    ) -> Formed:
         """Leave a convolution or spread it; its kernel sorts rows by length, so no groups."""
         shape = dimensions_of(node.inputs[0])
-        choice = self.chooser.choose_conv(weight, read_geometry(node), shape)
+        choice = self.chooser.choose_conv(weight, read_geometry(node), shape, settled)
         stored, padding, nbytes, name = weight.values.size, weight.padding, weight.nbytes, node.name
         if choice.form != "condensed":
             stored, nbytes = spread_conv(node, weight, choice.form, names)

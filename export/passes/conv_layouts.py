@@ -39,14 +39,14 @@ class Border:
     """A convolution whose output others read.
 
     Attributes:
-        writer: its name.
-        readers: names of the convolutions that read its output, through other operators or not.
+        writer: id of its node.
+        readers: ids of the convolutions that read its output, through other operators or not.
         entries: entries of the output for one image.
 
     """
 
-    writer: str
-    readers: tuple[str, ...]
+    writer: int
+    readers: tuple[int, ...]
     entries: int
 
 
@@ -56,9 +56,9 @@ def find_borders(model: ir.Model, image_size: int) -> list[Border]:
     for node in model.graph:
         if not (is_conv(node) or is_condensed_conv(node)):
             continue
-        readers = tuple(dict.fromkeys(reader.name for reader in _readers(node)))
+        readers = tuple(map(id, _readers(node)))
         if readers:
-            borders.append(Border(node.name, readers, _entries(node.outputs[0], image_size)))
+            borders.append(Border(id(node), readers, _entries(node.outputs[0], image_size)))
     return borders
 
 
@@ -86,48 +86,48 @@ def _entries(value: ir.Value, image_size: int) -> int:
 
 
 def settle_forms(
-    seconds: Mapping[str, Mapping[str, float]], borders: Sequence[Border], reorder: float
-) -> dict[str, str]:
+    seconds: Mapping[int, Mapping[str, float]], borders: Sequence[Border], reorder: float
+) -> dict[int, str]:
     """Choose a form for each convolution so that all together take the least time.
 
     From the fastest form of each on its own, single changes are made as long as one helps; the
     result is compared with all of them dense.
 
     Args:
-        seconds: time by form, by name; "dense" is one of the forms.
+        seconds: time by form, by id of the node; "dense" is one of the forms.
         borders: where layouts may change; other convolutions in them count as dense.
-        reorder: seconds to copy the activations of one entry, times the batch.
+        reorder: seconds to copy one entry of the activations, for the whole batch.
 
     Returns:
-        Form by name.
+        Form by id of the node.
 
     """
-    near: dict[str, list[Border]] = {}
+    near: dict[int, list[Border]] = {}
     for border in borders:
-        for name in (border.writer, *border.readers):
-            near.setdefault(name, []).append(border)
-    forms = {name: min(times, key=times.get) for name, times in seconds.items()}
+        for key in (border.writer, *border.readers):
+            near.setdefault(key, []).append(border)
+    forms = {key: min(times, key=times.get) for key, times in seconds.items()}
 
     def copies(border: Border) -> float:
-        names = (border.writer, *border.readers)
-        blocked = {forms.get(name, "dense") == "dense" for name in names}
+        keys = (border.writer, *border.readers)
+        blocked = {forms.get(key, "dense") == "dense" for key in keys}
         return reorder * border.entries if len(blocked) > 1 else 0.0
 
-    def around(name: str) -> float:
-        return seconds[name][forms[name]] + sum(map(copies, near.get(name, ())))
+    def around(key: int) -> float:
+        return seconds[key][forms[key]] + sum(map(copies, near.get(key, ())))
 
     changed = True
     while changed:
         changed = False
-        for name, times in seconds.items():
+        for key, times in seconds.items():
             for form in times:
-                before, least = forms[name], around(name)
-                forms[name] = form
-                if around(name) < least:
+                before, least = forms[key], around(key)
+                forms[key] = form
+                if around(key) < least:
                     changed = True
                 else:
-                    forms[name] = before
-    mixed = sum(seconds[name][form] for name, form in forms.items()) + sum(map(copies, borders))
+                    forms[key] = before
+    mixed = sum(seconds[key][form] for key, form in forms.items()) + sum(map(copies, borders))
     if sum(times["dense"] for times in seconds.values()) <= mixed:
         return dict.fromkeys(seconds, "dense")
     return forms
