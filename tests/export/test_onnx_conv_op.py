@@ -274,8 +274,8 @@ def test_checker_and_strict_inference_pass_where_the_schema_is_unknown(tmp_path:
     command = [sys.executable, "-c", UNREGISTERED, str(tmp_path / "model.onnx")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    # The function's arithmetic on the kernel's shape is beyond inference, so the channels are unknown;
-    # exported files state every shape.
+    # The function's arithmetic on the kernel's shape is beyond inference, so that the channels are
+    # unknown; exported files state every shape.
     assert re.fullmatch(r"\['batch', 'unk__\d+', 10, 4\]", done.stdout.strip())
 
 
