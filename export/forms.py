@@ -229,14 +229,25 @@ def structured_nodes(
 
 
 def dense_nodes(
-    weight: CondensedWeight, x: str, output: str, prefix: str
+    weight: CondensedWeight, x: str, output: str, prefix: str, *, matrix: bool = False
 ) -> tuple[list[NodeProto], dict[str, np.ndarray]]:
-    """Build the dense form: MatMul, and Add where there is a bias."""
-    arrays = {f"{prefix}.weight": np.ascontiguousarray(weight.to_dense().T)}
+    """Build the dense form: MatMul, and Add where there is a bias.
+
+    With ``matrix``, which says that x is one, a layer with a bias is the Gemm that torch exports,
+    so that a layer which stays dense is exactly as fast as in a dense export.
+    """
     if not weight.bias.any():
+        arrays = {f"{prefix}.weight": np.ascontiguousarray(weight.to_dense().T)}
         node = helper.make_node("MatMul", [x, f"{prefix}.weight"], [output], name=prefix)
         return [node], arrays
-    arrays[f"{prefix}.bias"] = weight.bias
+    if matrix:
+        arrays = {f"{prefix}.weight": weight.to_dense(), f"{prefix}.bias": weight.bias}
+        node = helper.make_node("Gemm", [x, *arrays], [output], name=prefix, transB=1)
+        return [node], arrays
+    arrays = {
+        f"{prefix}.weight": np.ascontiguousarray(weight.to_dense().T),
+        f"{prefix}.bias": weight.bias,
+    }
     product = f"{prefix}.product"
     nodes = [
         helper.make_node("MatMul", [x, f"{prefix}.weight"], [product], name=prefix),

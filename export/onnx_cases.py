@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -48,7 +49,7 @@ def cases_for(
     cases, problem = [], "it has an input that cannot be made up"
     for feeds in given or ():
         _require_names(names, feeds)
-        cases.append(_run(run, names, {name: np.asarray(feeds[name]) for name in names}))
+        cases.append(_run(run, names, {port.name: _fed(port, feeds[port.name]) for port in ports}))
     limits = _index_limits(proto)
     rng = np.random.default_rng(0)
     made = 0
@@ -71,6 +72,11 @@ def cases_for(
             "switch the verification off"
         )
     return cases, names
+
+
+def _fed(port: onnx.ValueInfoProto, value: object) -> Any:
+    """Take an array as one; a sequence of arrays, or an absent optional one, as it is."""
+    return np.asarray(value) if port.type.WhichOneof("value") == "tensor_type" else value
 
 
 def _run(

@@ -92,8 +92,8 @@ def convert(
         elif verify:
             parity, missing = _verify(source, staged.path, inputs)
         file_bytes = staged.nbytes
+        layers = final_layers(found.layers, lowered)
         data_path = publish_model(staged, target, keep=data_files(source))
-    layers = final_layers(found.layers, lowered)
     return ExportReport(
         path=str(target),
         data_path=str(data_path) if data_path else None,

@@ -144,7 +144,7 @@ def _compare(
 
 def case_batch(case: Case) -> int:
     """Return the first dimension of a case; 1 where there is none."""
-    return next((x.shape[0] for x in case.inputs if x.ndim), 1)
+    return next((x.shape[0] for x in case.inputs if isinstance(x, np.ndarray) and x.ndim), 1)
 
 
 def largest_change(before: Sequence[Case], after: Sequence[Case]) -> float:

@@ -247,6 +247,21 @@ def test_sequence_of_outputs_is_compared(tmp_path: Path):
     np.testing.assert_allclose(actual, [x @ W, np.maximum(x @ W, 0)], atol=1e-5)
 
 
+def test_sequence_of_inputs_is_compared_when_it_is_given(tmp_path: Path):
+    nodes = [node("ConcatFromSequence", ["s"], "x", axis=0), *MATMUL]
+    source = write_model(tmp_path / "in.onnx", nodes, {"w": W})
+    model = onnx.load(source)
+    port = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, [2, 48])
+    model.graph.input[0].CopyFrom(port)
+    onnx.save(model, source)
+    with pytest.raises(ExportError, match=r"input s is no tensor of numbers.*inputs of your own"):
+        convert(source, tmp_path / "out.onnx", policy="condensed")
+    parts = [np.ones((2, 48), np.float32), np.zeros((2, 48), np.float32)]
+    report = convert(source, tmp_path / "out.onnx", policy="condensed", inputs=[{"s": parts}])
+    assert report.layers[0].decision == "condensed"
+    assert len(report.parity) == 2
+
+
 def test_size_that_only_a_weight_tells_is_found_for_the_comparison(tmp_path: Path, capfd):
     shape = {"x": (None, None, None), "y": (None, None, None)}
     source = write_model(tmp_path / "in.onnx", MATMUL, {"w": W}, **shape)
