@@ -47,6 +47,9 @@ class ConvKernelRow:
     @property
     def min_group_outputs(self) -> int: ...
     @property
+    def max_taps(self) -> int | None:
+        """Of the window in one channel; None for no limit."""
+    @property
     def min_density(self) -> float:
         """Of fan-in / in_features, the window of a group."""
 
