@@ -72,30 +72,6 @@ def plan_layers(
     return plans
 
 
-def round_plan(plan: LayerPlan, values_dtype: str) -> LayerPlan:
-    """Round the values of a layer that is to be condensed; the report says by how much.
-
-    Raises:
-        ExportError: a value is too large for the type.
-
-    """
-    if plan.weight is None:
-        return plan
-    try:
-        weight = plan.weight.astype(values_dtype)
-    except ValueError as error:
-        raise ExportError(f"{plan.report.name}: {error}; bfloat16 has float32's range") from error
-    exact = plan.weight.values.astype(np.float64)
-    norm = float(np.linalg.norm(exact)) or 1.0
-    report = replace(
-        plan.report,
-        bytes_condensed=weight.nbytes,
-        values_dtype=values_dtype,
-        rounding_error=float(np.linalg.norm(weight.values.astype(np.float64) - exact)) / norm,
-    )
-    return replace(plan, weight=weight, report=report)
-
-
 def _decide(
     module_name: str,
     name: str,

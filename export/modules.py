@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -61,6 +63,24 @@ def _(
 
 
 OPERATOR = torch.ops.fanin.condensed_gemm.default
+
+
+@contextmanager
+def plain_torch() -> Iterator[None]:
+    """Compute as the model is written, on the CPU, whatever context the caller is in."""
+    with torch.autocast("cpu", enabled=False), torch.device("cpu"):
+        yield
+
+
+@contextmanager
+def without_fast_path() -> Iterator[None]:
+    """Let attention call its layers: its fast path reads ``weight`` past their forward."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def _tensor(array: np.ndarray) -> Tensor:

@@ -18,6 +18,8 @@ _SIZES = ((2, 5), (1, 8), (3, 6), (1, 1), (1, 16), (1, 32), (1, 64), (1, 224))
 
 _WANTED = 3
 
+_MOST_GUESSES = 12
+
 _MOST_NOISE = 1e-5
 
 
@@ -50,7 +52,7 @@ def cases_for(
     limits = _index_limits(proto)
     rng = np.random.default_rng(0)
     made = 0
-    for first, other in _SIZES:
+    for first, other in (*_SIZES, *_sizes_of_weights(proto)):
         if made == _WANTED or (given and not ports):
             break
         try:
@@ -121,6 +123,17 @@ def _make(
             return np.ones(shape, dtype)
         return rng.integers(0, limit, shape).astype(dtype)
     return rng.standard_normal(shape).astype(dtype)
+
+
+def _sizes_of_weights(proto: onnx.ModelProto) -> list[tuple[int, int]]:
+    """List sizes for inputs whose last dimension is a symbol although a layer's weight fixes it."""
+    rows = {
+        tensor.dims[axis]
+        for tensor in proto.graph.initializer
+        if len(tensor.dims) == 2
+        for axis in (0, 1)
+    }
+    return [(first, size) for size in sorted(rows)[:_MOST_GUESSES] for first in (2, 1)]
 
 
 def _index_limits(proto: onnx.ModelProto) -> dict[str, int]:

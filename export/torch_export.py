@@ -17,7 +17,7 @@ from .atomic import staging_folder
 from .condensed import VALUE_TYPES
 from .errors import ExportError
 from .forms import Chooser, Policy
-from .layer_plan import LayerPlan, plan_layers, round_plan
+from .layer_plan import LayerPlan, plan_layers
 from .locate import first_difference
 from .lowering import Lowered, final_layers, lower
 from .model_file import (
@@ -27,13 +27,16 @@ from .model_file import (
     publish_model,
     stage_model,
 )
+from .modules import plain_torch, without_fast_path
 from .onnx_op import DEFAULT_OPSET, IR_VERSION, OPSETS
 from .passes.attach_functions import AttachFunctionsPass
 from .passes.clear_values import ClearValueMetadataPass
 from .passes.condense import CondensePass
+from .passes.fold_norm import FoldNormPass
 from .passes.name_layers import NameLayersPass
 from .ranges import require_range
 from .report import NOT_VERIFIED, ExportReport, LayerReport, ParityCheck, bytes_saved
+from .rounding import Rounding, multiplied_only, round_values
 from .torch_copy import eval_copy
 from .torch_model import (
     as_inputs,
@@ -65,7 +68,7 @@ def export(
     verify: bool = True,
     external_data_threshold: int = EXTERNAL_DATA_THRESHOLD,
 ) -> ExportReport:
-    """Write a model to ONNX with its sparse layers as ``ai.fanin::CondensedGemm``.
+    """Write a model to ONNX with its sparse layers as ``CondensedGemm`` and ``CondensedConv``.
 
     The model is copied; mode, weights and buffers of the one passed in stay as they are. The file
     is checked (onnx's full checker, strict shape inference, outputs against torch within 1e-5 of
@@ -89,11 +92,11 @@ def export(
         fold: take ablated neurons out of the graph where only element-wise nodes follow.
         opset: version of the standard operators, 17 to 23.
         dense_baseline: also write the dense model, as ``NAME.dense.onnx`` beside ``NAME.onnx``.
-        values_dtype: "float32", "float16" or "bfloat16": what the values of condensed nn.Linear
-            modules are rounded to; other condensed layers (packed attention projections, Conv1D,
-            functional calls) keep float32, and a note names them. Sums,
-            biases, activations and dense layers stay float32; the outputs are then compared with
-            torch on the rounded weights, and the report says what the rounding changed.
+        values_dtype: "float32", "float16" or "bfloat16": what the values of condensed layers are
+            rounded to. Sums, biases, activations and layers of other forms stay float32, and so do
+            weights that something else reads as well, which a note names. The outputs are then
+            compared with torch on the rounded weights, and the report says what the rounding
+            changed.
         dynamic_shapes: for each input the names of its dynamic dimensions by axis, such as
             ``{0: "batch", 1: "tokens"}``; without it the first one of each is "batch".
         verify: compare the file's outputs with torch. The structure is always checked.
@@ -115,7 +118,7 @@ def export(
     require_range("opset", opset, OPSETS.start, OPSETS.stop - 1)
     require_range("external_data_threshold", external_data_threshold, 0, MAX_INLINE_BYTES)
     chooser = Chooser.of(policy, batch, portable)
-    with staging_folder(path) as scratch:
+    with staging_folder(path) as scratch, plain_torch():
         model, masks, example_input = _resolve(model_or_run, masks, example_input)
         copied = eval_copy(model, masks)
         model, masks = copied.model, copied.masks
@@ -123,7 +126,7 @@ def export(
         plans = plan_layers(model, masks, min_sparsity)
         large = sum(parameter.nbytes for parameter in model.parameters()) > LARGE
         # A large model is verified by layer: its outputs are not compared.
-        cases = run_cases(model, inputs) if verify and not large else []
+        cases = _cases(model, inputs, copied.widened) if verify and not large else []
         settings = _Settings(
             inputs,
             dynamic_shapes,
@@ -135,18 +138,15 @@ def export(
             verify,
             external_data_threshold,
             float64_noise(model, cases),
+            values_dtype,
         )
         baseline_path = path.with_name(f"{path.stem}.dense{path.suffix}")
         baseline = None
         if dense_baseline:
-            dense = replace(settings, masks={}, min_sparsity=1.0, fold=False)
+            dense = replace(
+                settings, masks={}, min_sparsity=1.0, fold=False, values_dtype="float32"
+            )
             baseline = _write([model], cases, dense, scratch / baseline_path.name)
-        change = 0.0
-        if values_dtype != "float32":
-            plans = [round_plan(plan, values_dtype) for plan in plans]
-            round_weights(model, plans, getattr(torch, values_dtype))
-            exact, cases = cases, run_cases(model, inputs) if cases else []
-            change = largest_change(exact, cases)
         sparse = replace_layers(model, plans)
         # Nothing here may hold on to the condensed arrays: the file's own copies replace them.
         del model, copied
@@ -154,7 +154,9 @@ def export(
         holder = [sparse]
         del sparse
         main = _write(holder, cases, settings, scratch / path.name)
-        layers = final_layers(_with_nodes(plans, main), main.lowered)
+        layers = final_layers(
+            _with_rounding(_with_nodes(plans, main), main, values_dtype), main.lowered
+        )
         file_bytes = main.staged.nbytes
         if baseline is not None:
             dense_bytes = baseline.staged.nbytes
@@ -175,11 +177,23 @@ def export(
         dense_file_bytes=dense_bytes,
         dense_file_measured=baseline is not None,
         notes=(*notes, *_notes(layers, opset, values_dtype, None if baseline else baseline_path)),
-        output_rounding_error=change,
+        output_rounding_error=main.change,
         folded=main.lowered.folded,
         unfolded=main.lowered.unfolded,
         cost_model=chooser.costs.machine if policy == "auto" else "",
     )
+
+
+def _cases(model: nn.Module, inputs: tuple[Tensor, ...], widened: bool) -> list[Case]:
+    try:
+        return run_cases(model, inputs)
+    except ExportError as error:
+        if not widened:
+            raise
+        raise ExportError(
+            f"{error}. Half-precision parameters were widened to float32, so a forward that casts "
+            "its tensors to half no longer fits them; take the casts out"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -196,6 +210,7 @@ class _Settings:
     verify: bool
     external_data_threshold: int
     noise: float
+    values_dtype: str
 
 
 @dataclass(frozen=True)
@@ -208,32 +223,62 @@ class _Written:
     lowered: Lowered
     parity: tuple[ParityCheck, ...]
     not_checked: tuple[str, ...]
+    rounding: Rounding
+    change: float
 
 
 def _write(
     models: list[nn.Module], cases: Sequence[Case], settings: _Settings, staged_path: Path
 ) -> _Written:
     """Write and verify the one model of the list, which is taken out so that it can be freed."""
-    opset = settings.opset
-    program = torch_to_ir(models.pop(), settings.inputs, settings.dynamic_shapes, opset)
+    opset, rounds = settings.opset, settings.values_dtype != "float32"
+    model = models.pop()
+    program = torch_to_ir(model, settings.inputs, settings.dynamic_shapes, opset)
+    parameters = frozenset(dict(model.named_parameters(remove_duplicate=False)))
+    # Only a comparison with rounded weights needs the module again.
+    rounded_model = model if rounds and cases else None
+    del model
     # What is no Linear module: attention, transformers' Conv1D, functional calls.
     masks = settings.masks
     arrays = None if masks is None else {name: mask.numpy() for name, mask in masks.items()}
     condense = CondensePass(
         min_sparsity=settings.min_sparsity, masks=arrays, name_after_weights=True
     )
-    found = condense(program.model).layers
+    found = [condense(program.model)]
+    exclusive = parameters & multiplied_only(program.model)
     program.optimize()
     graph_model = program.model
     del program
     # Slices of packed weights have constant bounds only now.
-    found += condense(graph_model).layers
+    found.append(condense(graph_model))
     common.ClearMetadataAndDocStringPass()(graph_model)
     ClearValueMetadataPass()(graph_model)
     nodes = NameLayersPass()(graph_model).nodes
+    # Before values are rounded: they would be rounded again.
+    norms = FoldNormPass()(graph_model)
+    rounding, change = Rounding(), 0.0
+    if rounds:
+        rounding = round_values(
+            graph_model,
+            settings.values_dtype,
+            settings.chooser,
+            fold=settings.fold,
+            modules=nodes,
+            found=found,
+            parameters=exclusive,
+            norms=norms.scales,
+        )
+    if rounded_model is not None:
+        dtype = getattr(torch, settings.values_dtype)
+        round_weights(rounded_model, rounding, dtype)
+        with without_fast_path():
+            exact, cases = cases, run_cases(rounded_model, settings.inputs)
+        change = largest_change(exact, cases)
+        del rounded_model, exact
     # The clone keeps the arrays that the passes replace; only a comparison of outputs reads it.
     before = graph_model.clone() if cases else None
     lowered = lower(graph_model, settings.chooser, fold=settings.fold)
+    lowered = replace(lowered, fused=(*norms.folded, *lowered.fused))
     graph_model.ir_version = IR_VERSION
     graph_model.producer_name, graph_model.producer_version = "fanin", None
     staged = stage_model(graph_model, staged_path, settings.external_data_threshold)
@@ -247,7 +292,8 @@ def _write(
         locate = partial(_locate, before, staged.path, names)
         reference = Reference("torch", cases, settings.noise, locate)
         parity, not_checked = check_parity(staged.path, reference)
-    return _Written(staged, nodes, tuple(found), lowered, parity, not_checked)
+    layers = tuple(layer for result in found for layer in result.layers)
+    return _Written(staged, nodes, layers, lowered, parity, not_checked, rounding, change)
 
 
 def _locate(before: ir.Model, path: Path, names: Sequence[str], case: Case, library: bool) -> str:
@@ -287,7 +333,7 @@ def _with_nodes(plans: Sequence[LayerPlan], written: _Written) -> list[LayerRepo
     for layer in written.graph_layers:
         if layer.decision == "condensed":
             in_graph.setdefault(layer.name, []).append(layer)
-        elif layer.kind in ("MatMul", "Gemm"):
+        elif layer.kind in ("MatMul", "Gemm", "Conv"):
             left.setdefault(layer.name, layer.reason)
     reports = []
     for plan in plans:
@@ -316,7 +362,27 @@ def _with_nodes(plans: Sequence[LayerPlan], written: _Written) -> list[LayerRepo
             # The graph knows better than the module why a weight that it multiplies with stays.
             report = replace(report, reason=left[report.name])
         reports.append(report)
+    # Buffers, plain tensors, and slices that torch itself made constants of.
+    named = {report.name for report in reports}
+    reports += [layer for name, parts in in_graph.items() if name not in named for layer in parts]
     return reports
+
+
+def _with_rounding(
+    reports: Sequence[LayerReport], written: _Written, values_dtype: str
+) -> list[LayerReport]:
+    """Say which layers hold rounded values."""
+    errors = written.rounding.errors or {}
+    return [
+        replace(
+            report,
+            values_dtype=values_dtype,
+            rounding_error=max(errors[name] for name in report.nodes),
+        )
+        if report.nodes and all(name in errors for name in report.nodes)
+        else report
+        for report in reports
+    ]
 
 
 def _notes(
@@ -337,8 +403,8 @@ def _notes(
     ]
     if exact:
         notes.append(
-            f"values stay float32, since only those of nn.Linear modules are rounded to "
-            f"{values_dtype}: {', '.join(exact)}"
+            f"values are not rounded to {values_dtype} where something else reads the weight, or "
+            f"the graph computes it: {', '.join(exact)}"
         )
     if opset > DEFAULT_OPSET:
         notes.append(f"opset {opset} does not load in onnxruntime 1.20 and older")

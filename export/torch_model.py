@@ -13,10 +13,14 @@ from torch.utils import _pytree as pytree
 from .errors import ExportError
 from .layer_plan import LayerPlan
 from .modules import CondensedLinear
+from .rounding import Rounding
 from .verify import Case, largest_change
 
 CHECK_BATCH = 3
 """Batch of the random inputs of the parity check; it is made beside 1 and the example's own."""
+
+
+_MOST_NOISE = 1e-4
 
 
 def as_inputs(example: Tensor | Sequence[Tensor], widen: bool = False) -> tuple[Tensor, ...]:
@@ -68,7 +72,8 @@ def float64_noise(model: nn.Module, cases: Sequence[Case]) -> float:
     """Measure what rounding in float32 costs the model itself, as a share of its largest output.
 
     Returns:
-        0 for a model that does not run in float64, which then is held to the usual tolerance.
+        0 for a model that does not run in float64, which then is held to the usual tolerance. Never
+        more than :data:`_MOST_NOISE`: a model that is further from itself is not deterministic.
 
     """
     if not cases:
@@ -80,7 +85,7 @@ def float64_noise(model: nn.Module, cases: Sequence[Case]) -> float:
     except Exception:
         # Casts in a forward, operators without a float64 form: whatever it is, it is no fault.
         return 0.0
-    return largest_change(again, cases)
+    return min(largest_change(again, cases), _MOST_NOISE)
 
 
 def _as_float64(arrays: Sequence[np.ndarray]) -> tuple[Tensor, ...]:
@@ -99,7 +104,7 @@ def _random_like(example: Tensor, generator: torch.Generator) -> Tensor:
     low, high = (example.min(), example.max()) if example.numel() else (0.0, 0.0)
     if low == high:
         return torch.randn(shape, generator=generator, dtype=example.dtype)
-    return low + (high - low) * torch.rand(shape, generator=generator)
+    return low + (high - low) * torch.rand(shape, generator=generator, dtype=example.dtype)
 
 
 def _run(model: nn.Module, inputs: tuple[Tensor, ...]) -> Case:
@@ -112,10 +117,22 @@ def _run(model: nn.Module, inputs: tuple[Tensor, ...]) -> Case:
         raise ExportError(
             f"the model does not run on inputs of the shapes {shapes}: {error}"
         ) from error
-    outputs = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+    leaves = pytree.tree_leaves(result)
+    outputs = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    others = {type(leaf).__name__ for leaf in leaves if isinstance(leaf, (int, float, str))}
     if not outputs:
         raise ExportError(f"the model returns no tensor but {type(result).__name__}")
+    if others:
+        raise ExportError(
+            f"the model returns {' and '.join(sorted(others))} beside its tensors, which no file "
+            "can give; wrap it in a module that returns the tensors alone"
+        )
     for position, output in enumerate(outputs):
+        if output.dtype == torch.bfloat16:
+            raise ExportError(
+                f"output {position} of the model is bfloat16, which NumPy does not have; let its "
+                "forward return float32"
+            )
         if not torch.isfinite(output).all():
             raise ExportError(
                 f"output {position} of the model is not finite on the check's inputs, so nothing "
@@ -125,19 +142,43 @@ def _run(model: nn.Module, inputs: tuple[Tensor, ...]) -> Case:
 
 
 def _arrays(tensors: Sequence[Tensor]) -> tuple[np.ndarray, ...]:
-    return tuple(tensor.contiguous().numpy() for tensor in tensors)
+    return tuple(tensor.detach().contiguous().numpy() for tensor in tensors)
 
 
-def round_weights(model: nn.Module, plans: Sequence[LayerPlan], dtype: torch.dtype) -> None:
-    """Round the dense weights of the planned modules as torch rounds, for the parity check.
+def round_weights(model: nn.Module, rounding: Rounding, dtype: torch.dtype) -> None:
+    """Round weights as torch rounds, for the parity check; sums stay float32.
 
-    The modules get new parameters: the old ones may be shared with the user's model.
+    The model gets new parameters: the old ones may be shared with the user's model.
+
+    Args:
+        model: after :func:`replace_layers`.
+        rounding: the modules and parameters that are rounded, the latter under all their names.
+        dtype: float16 or bfloat16.
+
     """
-    for plan in plans:
-        if plan.weight is not None:
-            module = model.get_submodule(plan.module_name)
-            rounded = module.weight.detach().to(dtype).to(torch.float32)
-            module.weight = nn.Parameter(rounded, requires_grad=False)
+    for module in model.modules():
+        if isinstance(module, CondensedLinear) and module.name in rounding.layers:
+            module.values = module.values.to(dtype).to(torch.float32)
+    names = dict(model.named_parameters(remove_duplicate=False))
+    rounded = {
+        id(names[name]): nn.Parameter(
+            _rounded(names[name].detach(), rounding.scales.get(name), dtype), requires_grad=False
+        )
+        for name in rounding.parameters
+    }
+    for name, parameter in names.items():
+        if id(parameter) in rounded:
+            owner, _, key = name.rpartition(".")
+            setattr(model.get_submodule(owner), key, rounded[id(parameter)])
+
+
+def _rounded(weight: Tensor, scale: np.ndarray | None, dtype: torch.dtype) -> Tensor:
+    """Round a weight; where a norm scales its rows, so that they are rounded once scaled."""
+    if scale is None:
+        return weight.to(dtype).to(torch.float32)
+    factor = torch.from_numpy(scale).reshape(-1, *[1] * (weight.ndim - 1))
+    scaled = (weight.double() * factor).float().to(dtype).double()
+    return torch.where(factor == 0, weight.double(), scaled / factor).float()
 
 
 def replace_layers(model: nn.Module, plans: Sequence[LayerPlan]) -> nn.Module:

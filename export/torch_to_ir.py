@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +14,7 @@ from onnxscript import values as script
 from torch import Tensor, nn
 
 from .errors import ExportError
-from .modules import OPERATOR
+from .modules import OPERATOR, without_fast_path
 from .onnx_op import no_residual
 from .onnx_schema import CONDENSED_GEMM, DOMAIN, DOMAIN_VERSION, condensed_gemm_schema
 from .passes.name_layers import LAYER
@@ -46,11 +47,9 @@ def torch_to_ir(
     dimensions = tuple(map(dict, dynamic_shapes or [{0: BATCH}] * len(inputs)))
     if len(dimensions) != len(inputs):
         raise ValueError(f"dynamic_shapes names {len(dimensions)} inputs, there are {len(inputs)}")
-    fast_path = torch.backends.mha.get_fastpath_enabled()
-    # The fast path of TransformerEncoderLayer reads `weight` of its linear layers.
-    torch.backends.mha.set_fastpath_enabled(False)
+    dimensions = _as_signature(model, dimensions)
     try:
-        with warnings.catch_warnings():
+        with without_fast_path(), warnings.catch_warnings():
             # Several inputs share the batch on purpose.
             warnings.filterwarnings("ignore", message=".*axis name: .* will not be used")
             program = torch.onnx.export(
@@ -65,8 +64,6 @@ def torch_to_ir(
             )
     except Exception as error:
         raise ExportError(_explain(error)) from error
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast_path)
     written = program.model.opset_imports.get("")
     if written != opset:
         raise ExportError(
@@ -75,6 +72,14 @@ def torch_to_ir(
         )
     _name_outputs(program.model)
     return program
+
+
+def _as_signature(model: nn.Module, dimensions: tuple) -> tuple:
+    """Nest the dimensions of inputs that ``*args`` of the forward takes, as torch.export wants."""
+    kinds = [parameter.kind for parameter in inspect.signature(model.forward).parameters.values()]
+    star = inspect.Parameter.VAR_POSITIONAL
+    first = kinds.index(star) if star in kinds else len(dimensions)
+    return dimensions if first >= len(dimensions) else (*dimensions[:first], dimensions[first:])
 
 
 def _name_outputs(model: ir.Model) -> None:

@@ -6,6 +6,7 @@ Transpose, attention a Split of the packed projection. The result is as constant
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,10 +77,25 @@ def resolve_constant(
         others = [None if side is None else constant_of(side) for side in node.inputs[1:]]
         if any(o is None for o, side in zip(others, node.inputs[1:], strict=True) if side):
             return f"{node.op_type} before it has an input that is no constant"
-        array = _run(node, output, [array, *others], opset)
+        array = run_node(node, output, [array, *others], opset)
         if mask is not None and node.op_type not in ("Cast", "DequantizeLinear"):
-            mask = _run(node, output, [mask, *others], opset)
+            mask = run_node(node, output, [mask, *others], opset)
     return ConstantWeight(array, mask, root, through)
+
+
+def live_readers(value: ir.Value) -> Iterator[ir.Node]:
+    """Yield the nodes that need a value.
+
+    Operators that are folded into weights stand for those that read what they give.
+    """
+    for node, _ in value.uses():
+        if node.op_type not in _FOLDED or node.domain != "":
+            yield node
+            continue
+        for output in node.outputs:
+            if output.is_graph_output():
+                yield node
+            yield from live_readers(output)
 
 
 def folded_constant(value: ir.Value, opset: int) -> np.ndarray | None:
@@ -88,10 +104,10 @@ def folded_constant(value: ir.Value, opset: int) -> np.ndarray | None:
     return found.array if isinstance(found, ConstantWeight) else None
 
 
-def _run(
+def run_node(
     node: ir.Node, output: ir.Value, inputs: list[np.ndarray | None], opset: int
 ) -> np.ndarray:
-    """Compute one node with onnx's reference implementation."""
+    """Compute an output of one node with onnx's reference implementation."""
     proto = ir.serde.serialize_node(node)
     feeds, names = {}, []
     for position, array in enumerate(inputs):

@@ -41,7 +41,8 @@ class NameLayersPass(ir.passes.InPlacePass):
             layer = node.attributes.pop(LAYER).as_string()
             node.name = _free(layer, taken)
             named[layer] = (*named.get(layer, ()), node.name)
-        for residual in {node.inputs[5] for node in ours}:
+        # In the order of the graph: a set would number them in another order in every process.
+        for residual in dict.fromkeys(node.inputs[5] for node in ours):
             if residual.is_initializer() and all(use.idx == 5 for use in residual.uses()):
                 residual.name = _free(NO_RESIDUAL, set(model.graph.initializers))
         return NameResult(model, modified=bool(ours), nodes=named)

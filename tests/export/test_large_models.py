@@ -14,15 +14,34 @@ import pytest
 import torch
 from torch import nn
 
-from fanin.export import export
+from fanin.export import ExportReport, export
 
 from ._masks import sparsify_
+from ._torch_models import Outputs, state_dict_hash
 
 pytestmark = pytest.mark.slow
 
 
 def dimensions(value: onnx.ValueInfoProto) -> list[int | str]:
     return [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim]
+
+
+def exported(model: nn.Module, path: Path, inputs: torch.Tensor, **options) -> ExportReport:
+    """Export with the verification on, and print what a reader of the log wants to know."""
+    start = time.perf_counter()
+    report = export(model, path, inputs, **options)
+    print(
+        f"\n{path.stem}: {time.perf_counter() - start:.0f} s, {report.file_bytes / 1e6:.1f} MB, "
+        f"dense {report.dense_file_bytes / 1e6:.1f} MB"
+    )
+    for check in report.parity:
+        print(f"{check.engine}: {check.relative_error:.1e} (tolerance {check.tolerance:.1e})")
+    assert [check.engine.split()[-2] for check in report.parity] == ["without", "with"]
+    assert all(check.relative_error <= 1e-4 for check in report.parity)
+    return report
+
+
+TOKENS = ({0: "batch", 1: "tokens"},)
 
 
 def test_vit_b_16_with_sparse_and_ablated_mlps(tmp_path: Path):
@@ -35,23 +54,15 @@ def test_vit_b_16_with_sparse_and_ablated_mlps(tmp_path: Path):
         model, {"mlp.0.weight": (0.9, 0.3), "mlp.3.weight": (0.9, 0.0), "out_proj": (0.9, 0.0)}
     )
     assert len(masks) == 36
-    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    start = time.perf_counter()
-    report = export(model, tmp_path / "vit.onnx", torch.randn(2, 3, 224, 224), masks=masks)
-    print(
-        f"\nViT-B/16: {time.perf_counter() - start:.0f} s, {report.file_bytes / 1e6:.1f} MB, "
-        f"dense {report.dense_file_bytes / 1e6:.1f} MB"
-    )
-    for check in report.parity:
-        print(f"{check.engine}: {check.relative_error:.1e} (tolerance {check.tolerance:.1e})")
+    before = state_dict_hash(model)
+    report = exported(model, tmp_path / "vit.onnx", torch.randn(2, 3, 224, 224), masks=masks)
+    assert state_dict_hash(model) == before
     for layer in report.layers:
         print(layer.name, layer.shape, layer.active, layer.fan_in, layer.decision, layer.reason)
     print(*report.folded, sep="\n")
     condensed = [layer for layer in report.layers if layer.decision == "condensed"]
     assert {layer.name for layer in condensed} == set(masks)
     assert len(report.folded) == 12
-    assert all(check.relative_error <= 1e-4 for check in report.parity)
-    assert [check.engine.split()[-2] for check in report.parity] == ["without", "with"]
     graph = onnx.load(report.path, load_external_data=False).graph
     assert dimensions(graph.input[0]) == ["batch", 3, 224, 224]
     hidden = [layer for layer in condensed if layer.name.endswith("mlp.0.weight")]
@@ -61,19 +72,6 @@ def test_vit_b_16_with_sparse_and_ablated_mlps(tmp_path: Path):
         report.file_bytes
         < report.dense_file_bytes - sum(layer.bytes_dense for layer in condensed) + 1.1 * stored
     )
-    for name, tensor in model.state_dict().items():
-        torch.testing.assert_close(tensor, state[name], rtol=0, atol=0)
-
-
-class Outputs(nn.Module):
-    """A transformers model that takes ids and gives one tensor."""
-
-    def __init__(self, model: nn.Module, field: str) -> None:
-        super().__init__()
-        self.model, self.field = model, field
-
-    def forward(self, input_ids):
-        return getattr(self.model(input_ids=input_ids), self.field)
 
 
 def bert() -> tuple[nn.Module, str]:
@@ -104,20 +102,9 @@ def test_transformers_model_with_dynamic_batch_and_sequence(tmp_path: Path, make
     wrapped = Outputs(model.eval(), field)
     masks = {f"model.{name}": mask for name, mask in masks.items()}
     ids = torch.randint(0, 1000, (2, 9))
-    start = time.perf_counter()
-    report = export(
-        wrapped,
-        tmp_path / "m.onnx",
-        ids,
-        masks=masks,
-        dynamic_shapes=({0: "batch", 1: "tokens"},),
-        policy="condensed",
-    )
-    print(
-        f"\n{make.__name__}: {time.perf_counter() - start:.0f} s, {report.size_ratio:.3f} of dense"
-    )
-    for check in report.parity:
-        print(f"{check.engine}: {check.relative_error:.1e} (tolerance {check.tolerance:.1e})")
+    path = tmp_path / f"{make.__name__}.onnx"
+    options = {"dynamic_shapes": TOKENS, "policy": "condensed"}
+    report = exported(wrapped, path, ids, masks=masks, **options)
     condensed = [layer for layer in report.layers if layer.decision == "condensed"]
     assert {layer.name for layer in condensed} == set(masks) - {"model.pooler.dense.weight"}
     assert len(condensed) >= count
@@ -165,24 +152,11 @@ def test_minilm_with_sparse_attention_outputs_and_mlps(tmp_path: Path):
     masks = magnitude_masks_(wrapped, ".dense.weight", 0.9)
     assert len(masks) == 18
     ids = torch.randint(1000, 30000, (2, 9), generator=torch.Generator().manual_seed(0))
-    report = export(
-        wrapped,
-        tmp_path / "minilm.onnx",
-        ids,
-        masks=masks,
-        dynamic_shapes=({0: "batch", 1: "tokens"},),
-        policy="condensed",
-    )
-    print(
-        f"\nMiniLM: {report.file_bytes / 1e6:.1f} MB, dense {report.dense_file_bytes / 1e6:.1f} MB"
-    )
-    for check in report.parity:
-        print(f"{check.engine}: {check.relative_error:.1e} (tolerance {check.tolerance:.1e})")
+    options = {"dynamic_shapes": TOKENS, "policy": "condensed"}
+    report = exported(wrapped, tmp_path / "minilm.onnx", ids, masks=masks, **options)
     condensed = [layer for layer in report.layers if layer.decision == "condensed"]
     assert {layer.name for layer in condensed} == set(masks)
     assert sum(layer.padding for layer in condensed) == 0
-    assert len(report.parity) == 2
-    assert all(check.relative_error <= 1e-4 for check in report.parity)
     dense = sum(layer.bytes_dense for layer in condensed)
     stored = sum(layer.bytes_in_file for layer in condensed)
     assert stored < 0.17 * dense
@@ -194,7 +168,7 @@ def test_model_of_2_5_gb_stays_within_its_memory_and_time(tmp_path: Path):
     code = f"""
 import resource, time, torch
 from torch import nn
-from fanin.export import export
+from fanin.export import ExportReport, export
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
@@ -17,6 +16,8 @@ from fanin.export import ExportError, export
 from fanin.export.layer_plan import plan_layers
 from fanin.export.onnx_inspect import condensed_weights
 from fanin.export.torch_copy import eval_copy
+
+from ._torch_models import Masked, state_dict_hash
 
 
 def sparse_(linear: nn.Linear, density: float = 0.15) -> nn.Linear:
@@ -33,30 +34,12 @@ def mlp() -> nn.Sequential:
     return nn.Sequential(sparse_(nn.Linear(20, 24)), nn.Tanh(), nn.Linear(24, 5))
 
 
-def state_hash(model: nn.Module) -> str:
-    digest = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        plain = tensor.to_dense() if tensor.layout != torch.strided else tensor
-        digest.update(f"{name} {tensor.dtype} {tensor.layout}".encode())
-        digest.update(plain.detach().float().numpy().tobytes())
-    return digest.hexdigest()
-
-
 def pruned() -> nn.Module:
     model = mlp()
     prune.l1_unstructured(model[2], "weight", 0.8)
     prune.random_unstructured(model[2], "bias", 0.4)
     model(torch.randn(2, 20))
     return model
-
-
-class Masked(nn.Module):
-    def __init__(self, mask: torch.Tensor) -> None:
-        super().__init__()
-        self.register_buffer("mask", mask)
-
-    def forward(self, weight):
-        return weight * self.mask
 
 
 def parametrised() -> nn.Module:
@@ -106,7 +89,7 @@ SPARSE_LAYERS = {
 def test_copy_computes_what_the_model_does_and_the_model_stays(kind: str):
     make, expected = SPARSE_LAYERS[kind]
     model = make().train()
-    before = state_hash(model)
+    before = state_dict_hash(model)
     copied = eval_copy(model)
     found = [plan.report.name for plan in plan_layers(copied.model, None, 0.5) if plan.weight]
     assert found == expected
@@ -118,7 +101,7 @@ def test_copy_computes_what_the_model_does_and_the_model_stays(kind: str):
         reference = make().float()
     with torch.no_grad():
         torch.testing.assert_close(copied.model(x), reference(x))
-    assert state_hash(model) == before
+    assert state_dict_hash(model) == before
     assert model.train().training
 
 
@@ -152,6 +135,26 @@ def test_masks_keep_the_names_of_reparametrised_weights():
     model = parametrised()
     masks = {"2.parametrizations.weight.original": model[2].weight != 0}
     assert set(eval_copy(model, masks).masks) == {"2.weight"}
+
+
+def test_masks_may_be_arrays():
+    mask = mlp()[0].weight.detach().numpy() != 0
+    (copied,) = eval_copy(mlp(), {"0.weight": mask}).masks.values()
+    assert torch.equal(copied, torch.from_numpy(mask))
+
+
+def test_forward_that_casts_to_half_is_explained(tmp_path: Path):
+    class Casts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(20, 5).half()
+
+        def forward(self, x):
+            return self.linear(x.half()).float()
+
+    with pytest.raises(ExportError, match=r"were widened to float32.*take the casts out"):
+        export(Casts(), tmp_path / "m.onnx", torch.randn(2, 20))
+    assert not list(tmp_path.iterdir())
 
 
 def test_tensor_that_cannot_be_exported_is_named():

@@ -8,7 +8,8 @@ import torch
 from onnx import numpy_helper
 from torch import nn
 
-from fanin.export import CondensedWeight, ExportError, load_condensed, save_condensed
+from fanin.export import CondensedWeight, ExportError, export, load_condensed, save_condensed
+from fanin.export.onnx_inspect import condensed_weights
 from fanin.export.onnx_op import condensed_layer_model, no_residual
 from fanin.ort_ops.reference import condensed_gemm
 
@@ -168,26 +169,95 @@ def test_export_stores_rounded_values_and_reports_the_rounding(dtype, tmp_path):
     assert f"values rounded to {dtype}" in report.to_rich_table().caption
 
 
-def test_layers_that_are_condensed_in_the_graph_are_said_to_keep_float32(tmp_path):
-    class Functional(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = sparse_model()[::2]
+class Functional(nn.Module):
+    """A module and a parameter of the model itself, which may also be looked up."""
 
-        def forward(self, x):
-            return nn.functional.linear(self.first(x).relu(), self.table)
+    def __init__(self, *, looked_up=False):
+        super().__init__()
+        self.first, second = sparse_model()[::2]
+        self.table = nn.Parameter(second.weight.detach().clone())
+        self.looked_up = looked_up
 
+    def forward(self, x):
+        y = nn.functional.linear(self.first(x).relu(), self.table)
+        return y + self.table[:, 3] if self.looked_up else y
+
+
+@every_half_type
+def test_layers_that_are_condensed_in_the_graph_are_rounded_too(dtype, tmp_path):
     model = Functional()
-    model.table = nn.Parameter(model.second.weight.detach().clone())
-    del model.second
+    before = model.table.detach().clone()
+    report = export_condensed(model, tmp_path / "m.onnx", torch.randn(4, 40), values_dtype=dtype)
+    types = {layer.name: layer.values_dtype for layer in report.condensed_layers}
+    assert types == {"first.weight": dtype, "table": dtype}
+    assert all(0 < layer.rounding_error <= UNIT[dtype] for layer in report.condensed_layers)
+    weights = condensed_weights(tmp_path / "m.onnx")
+    for layer, tensor in zip(report.layers, (model.table, model.first.weight), strict=True):
+        (node,) = layer.nodes
+        assert weights[node].values.dtype.name == dtype
+        rounded = tensor.detach().to(getattr(torch, dtype)).float().numpy()
+        assert np.array_equal(weights[node].to_dense(), rounded)
+    assert report.parity_error < 1e-5
+    assert report.output_rounding_error > 1e-5
+    assert report.notes == ()
+    assert torch.equal(model.table, before)
+
+
+def test_packed_attention_is_rounded(tmp_path):
+    torch.manual_seed(0)
+    model = nn.TransformerEncoderLayer(32, 2, 48, batch_first=True)
+    for parameter in model.parameters():
+        if parameter.ndim == 2:
+            with torch.no_grad():
+                parameter.mul_(torch.rand_like(parameter) < 0.2)
     report = export_condensed(
-        model, tmp_path / "m.onnx", torch.randn(4, 40), values_dtype="float16"
+        model, tmp_path / "m.onnx", torch.randn(2, 5, 32), values_dtype="float16"
+    )
+    assert {layer.name for layer in report.condensed_layers} == {
+        "self_attn.in_proj_weight",
+        "self_attn.out_proj.weight",
+        "linear1.weight",
+        "linear2.weight",
+    }
+    assert {layer.values_dtype for layer in report.condensed_layers} == {"float16"}
+    stored = condensed_weights(tmp_path / "m.onnx").values()
+    assert {weight.values.dtype.name for weight in stored} == {"float16"}
+    assert report.parity_error < 1e-5
+
+
+def test_weight_that_something_else_reads_keeps_float32_and_is_named(tmp_path):
+    report = export_condensed(
+        Functional(looked_up=True), tmp_path / "m.onnx", torch.randn(4, 40), values_dtype="float16"
     )
     types = {layer.name: layer.values_dtype for layer in report.condensed_layers}
     assert types == {"first.weight": "float16", "table": "float32"}
     (note,) = report.notes
-    assert note.startswith("values stay float32")
-    assert note.endswith("rounded to float16: table")
+    assert note.startswith("values are not rounded to float16 where something else reads")
+    assert note.endswith(": table")
+    assert report.parity_error < 1e-5
+
+
+def test_layer_that_gets_another_form_is_not_rounded(tmp_path):
+    model = sparse_model()
+    x = torch.randn(4, 40)
+    report = export(model, tmp_path / "m.onnx", x, policy="dense", values_dtype="float16")
+    assert {layer.decision for layer in report.layers} == {"dense"}
+    assert {layer.values_dtype for layer in report.layers} == {"float32"}
+    assert report.output_rounding_error == 0
+    stored = map(numpy_helper.to_array, onnx.load(tmp_path / "m.onnx").graph.initializer)
+    assert any(np.array_equal(array, model[0].weight.detach().numpy().T) for array in stored)
+
+
+def test_ablated_neurons_of_rounded_layers_are_folded(tmp_path):
+    model = sparse_model()
+    with torch.no_grad():
+        model[0].weight[::3] = 0
+    report = export(
+        model, tmp_path / "m.onnx", torch.randn(4, 40), policy="condensed", values_dtype="bfloat16"
+    )
+    assert report.folded == ("10 ablated neurons of 0",)
+    assert {layer.values_dtype for layer in report.layers} == {"bfloat16"}
+    assert report.parity_error < 1e-5
 
 
 def test_float32_exports_report_no_rounding(tmp_path):
@@ -202,6 +272,6 @@ def test_export_refuses_other_types_and_weights_out_of_range(tmp_path):
         export_condensed(model, tmp_path / "m.onnx", torch.randn(4, 40), values_dtype="int8")
     with torch.no_grad():
         model[0].weight[model[0].weight != 0] = 1e6
-    with pytest.raises(ExportError, match=r"0.weight: values\[0, 0\] is 1000000.0, too large"):
+    with pytest.raises(ExportError, match=r"0: values\[0, 0\] is 1000000.0, too large"):
         export_condensed(model, tmp_path / "m.onnx", torch.randn(4, 40), values_dtype="float16")
     assert not (tmp_path / "m.onnx").exists()
