@@ -14,7 +14,7 @@ import numpy as np
 from .. import ort_ops
 from . import doctor_gpu as gpu
 from .cpus import available_cpus
-from .doctor_probe import Finding, FindingError, run_probe
+from .doctor_probe import Finding, FindingError, run_probes
 from .errors import SessionError
 from .runtime import installed_distributions, load_onnxruntime
 
@@ -44,7 +44,7 @@ def run_checks() -> list[Check]:
         ("execution providers", _providers),
         ("op library", _library),
         ("registration", _registration),
-        ("CondensedGemm in a session", _probe),
+        ("ops in a session", _probes),
         ("instruction sets", _isas),
         ("kernels", _kernels),
         ("CPUs and threads", _threads),
@@ -132,8 +132,8 @@ def _registration() -> str:
     return f"onnxruntime {runtime.__version__} accepts the library"
 
 
-def _probe() -> str:
-    return run_probe(["CPUExecutionProvider"])
+def _probes() -> str:
+    return run_probes(["CPUExecutionProvider"])
 
 
 def _isas() -> str:

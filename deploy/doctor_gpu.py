@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from .. import ort_ops
 from .cuda import CUDA
-from .doctor_probe import Finding, FindingError, run_probe
+from .doctor_probe import Finding, FindingError, run_probes
 from .errors import SessionError
 from .runtime import load_onnxruntime
 
@@ -39,7 +39,7 @@ def _provider() -> Finding:
     has = _has_provider()
     status = ort_ops.cuda_status()
     if has and status.usable:
-        return f"{CUDA}: CondensedGemm {run_probe([CUDA])}"
+        return f"{CUDA}: {run_probes([CUDA])}"
     if has:
         return f"{CUDA} is offered, but sessions run fanin's ops on the CPU: {status.reason}"
     detail = f"this onnxruntime has no {CUDA}"

@@ -1,4 +1,4 @@
-"""The doctor's verdicts, and its run of a tiny model."""
+"""The doctor's verdicts, and its run of tiny models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .probe_model import EXPECTED, INPUT, probe_model
+from .probe_model import PROBES, Probe
 from .session import open_session
 
 # What a check found: a line, or the line and what to do next.
@@ -23,18 +23,23 @@ class FindingError(Exception):
         self.remedy = remedy
 
 
-def run_probe(providers: Sequence[str]) -> str:
-    """Run a tiny model that has no fallback, so that only the kernel can answer."""
+def run_probes(providers: Sequence[str]) -> str:
+    """Run a tiny model of each op that has no fallback, so that only the kernel can answer."""
     with tempfile.TemporaryDirectory(prefix="fanin-doctor-") as folder:
-        path = Path(folder) / "probe.onnx"
-        path.write_bytes(probe_model())
-        (output,) = open_session(path, threads=1, providers=providers).run(None, {"x": INPUT})
-    error = float(np.abs(output - EXPECTED).max())
+        worst = max(_run_probe(probe, Path(folder), providers) for probe in PROBES)
+    return f"{' and '.join(probe.op for probe in PROBES)} run, largest error {worst:.0e}"
+
+
+def _run_probe(probe: Probe, folder: Path, providers: Sequence[str]) -> float:
+    path = folder / f"{probe.op}.onnx"
+    path.write_bytes(probe.model)
+    (output,) = open_session(path, threads=1, providers=providers).run(None, {"x": probe.x})
+    error = float(np.abs(output - probe.expected).max())
     if not error <= 1e-6:
         on_cpu = list(providers) == ["CPUExecutionProvider"]
         way_out = "Set FANIN_ISA=scalar" if on_cpu else "Use CPUExecutionProvider"
         raise FindingError(
-            f"it computes {output.tolist()} where {EXPECTED.tolist()} is right",
+            f"{probe.op} computes {output.tolist()} where {probe.expected.tolist()} is right",
             f"{way_out} to go on, and report this with the output of fanin doctor.",
         )
-    return f"runs, largest error {error:.0e}"
+    return error

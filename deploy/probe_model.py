@@ -1,20 +1,34 @@
-"""The doctor's model: a few hundred bytes of ONNX, since a serving environment has no onnx package.
+"""The doctor's models: a few hundred bytes of ONNX, as a serving environment has no onnx package.
 
-One CondensedGemm of 6 inputs and 4 neurons, the third of them ablated and one row padded, without
-the function that a runtime without the library falls back to: only the kernel can answer. The bytes
-are fanin.export's condensed_layer_model of probe_weight(), which a test compares.
+One node each, without the function that a runtime without the library falls back to: only the
+kernel can answer. The bytes are what fanin.export makes of the layers of probe_layers(), which a
+test compares.
 """
 
 from __future__ import annotations
 
 import base64
+from dataclasses import dataclass
 
 import numpy as np
 
-INPUT = np.arange(1, 7, dtype=np.float32).reshape(1, 6)
-EXPECTED = np.array([[-1.5, 4.5, 2.0, -4.5]], np.float32)
 
-_BASE64 = (
+@dataclass(frozen=True)
+class Probe:
+    """A model of one node with input ``x`` and output ``y``, and a case of it."""
+
+    op: str
+    encoded: str
+    x: np.ndarray
+    expected: np.ndarray
+
+    @property
+    def model(self) -> bytes:
+        """The serialized model; its batch is symbolic."""
+        return base64.b64decode(self.encoded)
+
+
+_GEMM = (
     "CAkSBWZhbmluOo8DCp4BCgF4CgZ2YWx1ZXMKB2luZGljZXMKBGJpYXMKBHJvd3MKCHJlc2lkdWFsEgF5GgVsYXllciIN"
     "Q29uZGVuc2VkR2VtbSoSCghjbGlwX21heBUAAIB/oAEBKhIKCGNsaXBfbWluFQAAgP+gAQEqEgoLaW5fZmVhdHVyZXMY"
     "BqABAioTCgxvdXRfZmVhdHVyZXMYBKABAjoIYWkuZmFuaW4SD2NvbmRlbnNlZF9sYXllcio0CAMIAxABQgZ2YWx1ZXNK"
@@ -23,17 +37,47 @@ _BASE64 = (
     "cmVzaWR1YWxKBAAAAABaGAoBeBITChEIARINCgcSBWJhdGNoCgIIBmIYCgF5EhMKEQgBEg0KBxIFYmF0Y2gKAggEQgQK"
     "ABAUQgwKCGFpLmZhbmluEAE="
 )
+_CONV = (
+    "CAkSBWZhbmluOuIDCvwBCgF4CgZ2YWx1ZXMKB2luZGljZXMKBGJpYXMKBHJvd3MKCHJlc2lkdWFsEgF5GgVsYXllciINQ2"
+    "9uZGVuc2VkQ29udioSCghjbGlwX21heBUAAIB/oAEBKhIKCGNsaXBfbWluFQAAgP+gAQEqEgoJZGlsYXRpb25zQAFAAaAB"
+    "ByoMCgVncm91cBgBoAECKhIKC2luX2NoYW5uZWxzGAKgAQIqFQoMa2VybmVsX3NoYXBlQAJAAqABByoTCgxvdXRfY2hhbm"
+    "5lbHMYA6ABAioRCgRwYWRzQABAAUABQACgAQcqEAoHc3RyaWRlc0ABQAKgAQc6CGFpLmZhbmluEg5jb25kZW5zZWRfY29u"
+    "diooCAIIAxABQgZ2YWx1ZXNKGAAAgD8AAADAAAAAPwAAgD4AAIA/AAAAACodCAIIAxAEQgdpbmRpY2VzSgwBAAYABwAAAA"
+    "UABQAqGAgDEAFCBGJpYXNKDAAAAD8AAIC/AAAAQCoUCAIQBkIEcm93c0oIAAAAAAIAAAAqFAgBEAFCCHJlc2lkdWFsSgQA"
+    "AAAAWiAKAXgSGwoZCAESFQoHEgViYXRjaAoCCAIKAggCCgIIA2IgCgF5EhsKGQgBEhUKBxIFYmF0Y2gKAggDCgIIAgoCCA"
+    "JCBAoAEBRCDAoIYWkuZmFuaW4QAQ=="
+)
+
+PROBES = (
+    # 6 inputs, 4 neurons, the third of them ablated, and one row padded.
+    Probe(
+        "CondensedGemm",
+        _GEMM,
+        np.arange(1, 7, dtype=np.float32).reshape(1, 6),
+        np.array([[-1.5, 4.5, 2.0, -4.5]], np.float32),
+    ),
+    # 2 channels of 2 x 3 pixels, 3 filters of 2 x 2, the second of them ablated and one padded, in
+    # steps of (1, 2) with pads on the right and below.
+    Probe(
+        "CondensedConv",
+        _CONV,
+        np.arange(1, 13, dtype=np.float32).reshape(1, 2, 2, 3),
+        np.array(
+            [[[[6.5, -12.5], [4.5, 6.5]], [[-1, -1], [-1, -1]], [[9, 11.5], [12, 15.25]]]],
+            np.float32,
+        ),
+    ),
+)
 
 
-def probe_model() -> bytes:
-    """Return the serialized model, with input ``x`` [batch, 6] and output ``y`` [batch, 4]."""
-    return base64.b64decode(_BASE64)
-
-
-def probe_weight() -> tuple[np.ndarray, np.ndarray]:
-    """Return the dense weight [4, 6] and bias [4] of the model; every product of them is exact."""
-    weight = np.zeros((4, 6), np.float32)
-    weight[0, [0, 2, 5]] = 1, -2, 0.5
-    weight[1, [1, 4]] = 0.25, 1
-    weight[3, :3] = -1, -1, -0.5
-    return weight, np.array([0.5, -1, 2, 0], np.float32)
+def probe_layers() -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+    """Return the dense weight and bias of each of PROBES; every product of them is exact."""
+    gemm = np.zeros((4, 6), np.float32)
+    gemm[0, [0, 2, 5]] = 1, -2, 0.5
+    gemm[1, [1, 4]] = 0.25, 1
+    gemm[3, :3] = -1, -1, -0.5
+    conv = np.zeros((3, 2, 2, 2), np.float32)
+    conv[0].flat[[1, 6, 7]] = 1, -2, 0.5
+    conv[2].flat[[0, 5]] = 0.25, 1
+    biases = np.array([0.5, -1, 2, 0], np.float32)
+    return (gemm, biases), (conv, biases[:3])

@@ -4,7 +4,8 @@
     python tools/random_convs.py --cases 20000          a new seed, which is printed
     python tools/random_convs.py --seed 7 --case 1234   one case again
 
-tests/ort_ops/_random_conv_nodes.py draws the cases and states the bound. Needs the dev dependencies.
+tests/ort_ops/_random_conv_nodes.py draws the cases and states the bound. Needs the dev
+dependencies.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def test_the_doctor_fails_where_gpu_and_provider_wait_for_the_kernels(machine, s
 def test_the_doctor_runs_the_op_where_all_is_there(machine, monkeypatch):
     machine(USABLE)
     asked = []
-    monkeypatch.setattr(doctor_gpu, "run_probe", lambda providers: asked.append(providers) or "ok")
+    monkeypatch.setattr(doctor_gpu, "run_probes", lambda providers: asked.append(providers) or "ok")
     found = findings()
     assert found["CUDA provider"].ok
     assert asked == [["CUDAExecutionProvider"]]

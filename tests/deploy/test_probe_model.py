@@ -1,27 +1,38 @@
-"""The doctor's embedded model is what fanin.export makes today."""
+"""The doctor's embedded models are what fanin.export makes today."""
 
 import numpy as np
 import onnx
+import pytest
 from onnx import numpy_helper
 
-from fanin.deploy.probe_model import EXPECTED, INPUT, probe_model, probe_weight
+from fanin.deploy.probe_model import PROBES, probe_layers
 from fanin.export.condensed import CondensedWeight
-from fanin.export.onnx_op import condensed_layer_model
+from fanin.export.conv_geometry import ConvGeometry
+from fanin.export.onnx_op import condensed_conv_model, condensed_layer_model
+from fanin.ort_ops.reference import condensed_conv
+
+GEOMETRY = ConvGeometry(2, 3, (2, 2), strides=(1, 2), pads=(0, 1, 1, 0))
+GEMM, CONV = (CondensedWeight.from_dense(*layer) for layer in probe_layers())
 
 
-def fresh_model():
-    model = condensed_layer_model(CondensedWeight.from_dense(*probe_weight()), batch=None)
+def fresh_model(op):
+    if op == "CondensedConv":
+        model = condensed_conv_model(CONV, GEOMETRY, (None, 2, 3))
+    else:
+        model = condensed_layer_model(GEMM, batch=None)
     del model.functions[:]
     return model
 
 
-def test_the_embedded_model_is_the_one_that_the_exporter_makes():
-    embedded, fresh = onnx.load_from_string(probe_model()), fresh_model()
+@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.op)
+def test_the_embedded_model_is_the_one_that_the_exporter_makes(probe):
+    embedded, fresh = onnx.load_from_string(probe.model), fresh_model(probe.op)
     assert embedded.ir_version == fresh.ir_version
     assert list(embedded.opset_import) == list(fresh.opset_import)
     assert list(embedded.graph.input) == list(fresh.graph.input)
     assert list(embedded.graph.output) == list(fresh.graph.output)
     (node,), (fresh_node,) = embedded.graph.node, fresh.graph.node
+    assert node.op_type == probe.op
     assert (node.domain, node.op_type, list(node.input)) == (
         fresh_node.domain,
         fresh_node.op_type,
@@ -36,13 +47,18 @@ def test_the_embedded_model_is_the_one_that_the_exporter_makes():
     assert not tensors
 
 
-def test_it_has_no_fallback_and_an_ablated_neuron():
-    model = onnx.load_from_string(probe_model())
+@pytest.mark.parametrize(("probe", "rows"), [(PROBES[0], [0, 1, 3]), (PROBES[1], [0, 2])])
+def test_it_has_no_fallback_and_an_ablated_output(probe, rows):
+    model = onnx.load_from_string(probe.model)
     assert not model.functions
-    rows = next(one for one in model.graph.initializer if one.name == "rows")
-    assert numpy_helper.to_array(rows).tolist() == [0, 1, 3]
+    stored = next(one for one in model.graph.initializer if one.name == "rows")
+    assert numpy_helper.to_array(stored).tolist() == rows
 
 
-def test_the_expected_output_is_right():
-    weight, bias = probe_weight()
-    np.testing.assert_array_equal(INPUT @ weight.T + bias, EXPECTED)
+def test_the_expected_outputs_are_right():
+    gemm, conv = PROBES
+    np.testing.assert_array_equal(gemm.x @ GEMM.to_dense().T + GEMM.bias, gemm.expected)
+    arrays = (CONV.values, CONV.indices, CONV.bias, CONV.rows)
+    np.testing.assert_array_equal(
+        condensed_conv(conv.x, *arrays, **GEOMETRY.attributes()), conv.expected
+    )

@@ -10,48 +10,19 @@ import pytest
 from fanin.export.conv_geometry import ConvGeometry
 from fanin.ort_ops import _cuda_emulation
 
-from ._conv_models import ConvLayer
-from ._cuda_layers import ROUNDING, TYPES, bits
+from ._conv_layer import ConvLayer
+from ._cuda_convs import arguments, expect, images
+from ._cuda_layers import TYPES
 from ._random_conv_nodes import draw_conv
 
 every_type = pytest.mark.parametrize("kind", TYPES)
 GEOMETRY = ConvGeometry(6, 10, (3, 3), strides=(1, 2), pads=(1, 0, 2, 1), group=2)
 
 
-def geometry_arguments(geometry: ConvGeometry) -> dict[str, object]:
-    """What the bindings take: a convolution with one axis has the height 1."""
-    line = geometry.axes == 1
-
-    def pair(sizes: tuple[int, ...], first: int) -> list[int]:
-        return [first, *sizes] if line else list(sizes)
-
-    pads = geometry.pads
-    return {
-        "in_features": geometry.in_features,
-        "in_channels": geometry.in_channels,
-        "group": geometry.group,
-        "kernel": pair(geometry.kernel_shape, 1),
-        "strides": pair(geometry.strides, 1),
-        "pads": [0, pads[0], 0, pads[1]] if line else list(pads),
-        "dilations": pair(geometry.dilations, 1),
-    }
-
-
-def images(array: np.ndarray) -> np.ndarray:
-    """Bits of ``[N, C, H, W]``; the height of ``[N, C, L]`` is 1."""
-    shape = array.shape if array.ndim == 4 else (*array.shape[:2], 1, array.shape[2])
-    return bits(array).reshape(shape)
-
-
 def run(layer, x, residual=None, clip_min=-np.inf, clip_max=np.inf, blocks=0):
     y = np.full(layer.y_shape(x), np.nan, x.dtype)
     report = _cuda_emulation.run_conv(
-        values=bits(layer.values),
-        value_type=layer.values.dtype.name,
-        indices=layer.indices,
-        rows=layer.rows,
-        bias=layer.bias,
-        **geometry_arguments(layer.geometry),
+        **arguments(layer),
         x=images(x),
         activations=x.dtype.name,
         residual=None if residual is None else images(residual),
@@ -64,11 +35,7 @@ def run(layer, x, residual=None, clip_min=-np.inf, clip_max=np.inf, blocks=0):
 
 
 def assert_close(y, layer, x, residual=None, clip_min=-np.inf, clip_max=np.inf):
-    want = layer.expected(x, residual, clip_min=clip_min, clip_max=clip_max)
-    allowed = (layer.values.shape[1] + 3) * 2.0**-24 * layer.magnitude(x, residual)
-    if x.dtype != np.float32:
-        relative, smallest = ROUNDING[x.dtype.name]
-        allowed = allowed + relative * (np.abs(want) + allowed) + smallest
+    want, allowed = expect(layer, x, residual, clip_min, clip_max)
     assert (np.abs(y.astype(np.float64) - want) <= allowed).all()
 
 

@@ -22,23 +22,6 @@ std::vector<int64_t> axis_attribute(const KernelInfo& info, const char* name, si
   return values;
 }
 
-void check_multiple(const char* name, int64_t channels, int64_t group) {
-  if (channels % group == 0) return;
-  refuse(std::string("attribute ") + name + " is " + std::to_string(channels) +
-         ", it must be a multiple of group, which is " + std::to_string(group));
-}
-
-int64_t window_of(const ConvGeometry& geometry) {
-  int64_t window = geometry.group_inputs();
-  for (const int64_t size : geometry.kernel) {
-    if (__builtin_mul_overflow(window, size, &window) || window > kMaxSize) {
-      refuse("in_channels / group times kernel_shape is more than " + std::to_string(kMaxSize) +
-             ", the largest window");
-    }
-  }
-  return window;
-}
-
 // Where a spatial axis of the geometry stands in X, whose rank is 3 or 4.
 std::string place_of(const Shape& x, const ConvAttributes& attributes, size_t axis) {
   return "X has shape " + to_string(x) + "; dimension " + std::to_string(axis + attributes.axes);
@@ -64,8 +47,6 @@ ConvAttributes read_conv_attributes(const KernelInfo& info) {
   geometry.in_channels = size_attribute(info, "in_channels");
   geometry.out_channels = size_attribute(info, "out_channels");
   geometry.group = size_attribute(info, "group");
-  check_multiple("in_channels", geometry.in_channels, geometry.group);
-  check_multiple("out_channels", geometry.out_channels, geometry.group);
 
   attributes.axes = info.ints_attribute("kernel_shape").size();
   const size_t axes = attributes.axes;
@@ -85,7 +66,8 @@ ConvAttributes read_conv_attributes(const KernelInfo& info) {
     geometry.pads[axis] = pads[i];
     geometry.pads[axis + 2] = pads[axes + i];
   }
-  attributes.window = window_of(geometry);
+  refuse_unless_empty(validate(geometry));
+  attributes.window = geometry.group_inputs() * geometry.taps();
   attributes.clip = read_clip(info);
   return attributes;
 }
