@@ -22,7 +22,7 @@ std::unique_ptr<ConvKernel> pack_panels(const CondensedView& view, const ConvGeo
 const std::vector<ConvKernelRow>& conv_kernel_table() {
   static const std::vector<ConvKernelRow> table = {
 #if defined(__x86_64__)
-      {"f32-conv-panel64-avx512f", Isa::kAvx512f, 4, 0.0, pack_panels<kConvPanel64Avx512f>},
+      {"f32-conv-panel32-avx512f", Isa::kAvx512f, 4, 0.0, pack_panels<kConvPanel32Avx512f>},
       {"f32-conv-panel16-avx2", Isa::kAvx2, 4, 0.0, pack_panels<kConvPanel16Avx2>},
 #elif defined(__aarch64__)
       {"f32-conv-panel16-neon", Isa::kNeon, 4, 0.0, pack_panels<kConvPanel16Neon>},

@@ -30,6 +30,16 @@ struct ConvSource {
   const ConvPiece* pieces;  // [taps][pieces_per_tap]
   int64_t pieces_per_tap;
   const uint8_t* counts;  // pieces of each vector of a column, the same for all taps
+  int64_t ahead;          // floats to what the next tile reads, or 0: it is in L2 already
+};
+
+// A tile is made of strips as wide as the registers hold, each with a panel and sums of its own, so
+// that rows of pixels leave in long runs.
+struct ConvStrips {
+  int width;             // of a strip
+  int count;             // that hold pixels
+  int64_t panel_stride;  // floats from one strip's segment to the next
+  int64_t sums_stride;   // likewise for sums
 };
 
 // Where the sums of a block go: a row of pixels for each output.
@@ -45,20 +55,22 @@ struct ConvOutput {
 };
 
 struct ConvOps {
-  int max_width;  // as in PanelOps
+  int width;  // of the widest strip; the others are its halves down to min_width
   int min_width;
-  int lanes;  // of the vectors that fill makes; tiles less wide have that many
+  int lanes;  // of the vectors that fill makes; strips less wide have that many
 
-  // Writes `count` columns of a segment and the column of zeros.
-  void (*fill)(const ConvSource& source, const ConvColumn* columns, size_t count, int width,
-               float* segment);
+  // Writes `count` columns of a segment and the column of zeros, for all strips.
+  void (*fill)(const ConvSource& source, const ConvColumn* columns, size_t count,
+               const ConvStrips& strips, float* segment);
 
-  PanelSum* sum;
+  // As PanelSum, for all strips.
+  void (*sum)(const PanelPart& part, const float* segment, const float* bias,
+              const ConvStrips& strips, float* sums);
 
   // The same for a block's last segment, after which the sums leave. Those of rows that fill up
   // groups go to `sums`.
-  void (*finish)(const PanelPart& part, const float* segment, const float* bias, int width,
-                 float* sums, const ConvOutput& output);
+  void (*finish)(const PanelPart& part, const float* segment, const float* bias,
+                 const ConvStrips& strips, float* sums, const ConvOutput& output);
 };
 
 }  // namespace fanin

@@ -104,11 +104,16 @@ void ConvPixels::build(const PanelTile& tile, int lanes, uint8_t* state) const {
         *pieces++ = piece(*run, i * geometry_.dilations[0], j * geometry_.dilations[1]);
 }
 
-ConvSource ConvPixels::source(const float* x, const uint8_t* state) const {
+ConvSource ConvPixels::source(const float* x, const uint8_t* state, int ahead) const {
   const int64_t runs = *reinterpret_cast<const int64_t*>(state);
   const uint8_t* pieces = state + kHeaderBytes + static_cast<size_t>(runs) * sizeof(Run);
-  return {x,    channel_size(),         stride(), reinterpret_cast<const ConvPiece*>(pieces),
-          runs, state + sizeof(int64_t)};
+  return {x,
+          channel_size(),
+          stride(),
+          reinterpret_cast<const ConvPiece*>(pieces),
+          runs,
+          state + sizeof(int64_t),
+          geometry_.taps() == 1 ? ahead * stride() : 0};
 }
 
 }  // namespace fanin

@@ -6,7 +6,7 @@
 namespace fanin {
 
 extern const ConvOps kConvPanel16Avx2;
-extern const ConvOps kConvPanel64Avx512f;
+extern const ConvOps kConvPanel32Avx512f;
 extern const ConvOps kConvPanel16Neon;
 
 }  // namespace fanin

@@ -73,30 +73,46 @@ struct Gathered : Loads {
   }
 };
 
-void fill(const ConvSource& source, const ConvColumn* columns, size_t count, int width,
-          float* segment) {
+void fill(const ConvSource& source, const ConvColumn* columns, size_t count,
+          const ConvStrips& strips, float* segment) {
   switch (source.stride) {
     case 1:
-      return fill_columns<Contiguous>(source, columns, count, width, segment);
+      return fill_columns<Contiguous>(source, columns, count, strips, segment);
     case 2:
-      return fill_columns<EverySecond>(source, columns, count, width, segment);
+      return fill_columns<EverySecond>(source, columns, count, strips, segment);
     default:
-      return fill_columns<Gathered>(source, columns, count, width, segment);
+      return fill_columns<Gathered>(source, columns, count, strips, segment);
   }
 }
 
-void sum(const PanelPart& part, const float* segment, const float* bias, int width, float* sums,
-         PanelAhead& ahead) {
-  if (width == 8) return sum_part<Avx2, 1, 8>(part, segment, bias, sums, ahead);
-  sum_part<Avx2, 2, 4>(part, segment, bias, sums, ahead);
+// 8 sums and the weights fill the 16 registers.
+template <int kVectors>
+void sum_strips(const PanelPart& part, const float* segment, const float* bias,
+                const ConvStrips& strips, float* sums) {
+  PanelAhead none;
+  for (int strip = 0; strip < strips.count; ++strip)
+    sum_part<Avx2, kVectors, 8 / kVectors>(part, segment + strip * strips.panel_stride, bias,
+                                           sums + strip * strips.sums_stride, none);
 }
 
-void finish(const PanelPart& part, const float* segment, const float* bias, int width, float* sums,
-            const ConvOutput& output) {
+template <int kVectors>
+void finish_strips(const PanelPart& part, const float* segment, const float* bias,
+                   const ConvStrips& strips, float* sums, const ConvOutput& output) {
   PanelAhead none;
-  if (width == 8)
-    return sum_part<Avx2, 1, 8>(part, segment, bias, sums, none, ToOutput<Avx2, 1>(part, output));
-  sum_part<Avx2, 2, 4>(part, segment, bias, sums, none, ToOutput<Avx2, 2>(part, output));
+  sum_part<Avx2, kVectors, 8 / kVectors>(part, segment, bias, sums, none,
+                                         ToOutput<Avx2, kVectors>(part, strips, output));
+}
+
+void sum(const PanelPart& part, const float* segment, const float* bias, const ConvStrips& strips,
+         float* sums) {
+  if (strips.width == 8) return sum_strips<1>(part, segment, bias, strips, sums);
+  sum_strips<2>(part, segment, bias, strips, sums);
+}
+
+void finish(const PanelPart& part, const float* segment, const float* bias,
+            const ConvStrips& strips, float* sums, const ConvOutput& output) {
+  if (strips.width == 8) return finish_strips<1>(part, segment, bias, strips, sums, output);
+  finish_strips<2>(part, segment, bias, strips, sums, output);
 }
 
 }  // namespace

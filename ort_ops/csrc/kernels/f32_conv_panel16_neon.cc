@@ -33,18 +33,33 @@ struct Pixels {
   }
 };
 
-void sum(const PanelPart& part, const float* segment, const float* bias, int width, float* sums,
-         PanelAhead& ahead) {
-  if (width == 8) return sum_part<2>(part, segment, bias, sums, ahead);
-  sum_part<4>(part, segment, bias, sums, ahead);
+template <int kVectors>
+void sum_strips(const PanelPart& part, const float* segment, const float* bias,
+                const ConvStrips& strips, float* sums) {
+  PanelAhead none;
+  for (int strip = 0; strip < strips.count; ++strip)
+    sum_part<kVectors>(part, segment + strip * strips.panel_stride, bias,
+                       sums + strip * strips.sums_stride, none);
 }
 
-void finish(const PanelPart& part, const float* segment, const float* bias, int width, float* sums,
-            const ConvOutput& output) {
+template <int kVectors>
+void finish_strips(const PanelPart& part, const float* segment, const float* bias,
+                   const ConvStrips& strips, float* sums, const ConvOutput& output) {
   PanelAhead none;
-  if (width == 8)
-    return sum_part<2>(part, segment, bias, sums, none, ToOutput<Neon, 2>(part, output));
-  sum_part<4>(part, segment, bias, sums, none, ToOutput<Neon, 4>(part, output));
+  sum_part<kVectors>(part, segment, bias, sums, none,
+                     ToOutput<Neon, kVectors>(part, strips, output));
+}
+
+void sum(const PanelPart& part, const float* segment, const float* bias, const ConvStrips& strips,
+         float* sums) {
+  if (strips.width == 8) return sum_strips<2>(part, segment, bias, strips, sums);
+  sum_strips<4>(part, segment, bias, strips, sums);
+}
+
+void finish(const PanelPart& part, const float* segment, const float* bias,
+            const ConvStrips& strips, float* sums, const ConvOutput& output) {
+  if (strips.width == 8) return finish_strips<2>(part, segment, bias, strips, sums, output);
+  finish_strips<4>(part, segment, bias, strips, sums, output);
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 
 #include "core/parallel.h"
 #include "kernels/conv_pixels.h"
-#include "kernels/conv_shape.h"
 #include "kernels/panel_engine.h"
 #include "kernels/panel_layout.h"
 
@@ -20,15 +19,36 @@ constexpr double kMicrosecondsPerColumnPixel = 0.0001;
 constexpr int64_t kFetchedInputBytes = 512 * 1024;
 constexpr int64_t kFetchedOutputBytes = 256 * 1024;
 
+// Strips of a tile. Two instead of one gain up to 6 % in images of 56 x 56, whose rows of pixels
+// then leave in longer runs, and up to 8 % in those of 7 x 7, where the weights are read once less;
+// more do not fit L1.
+constexpr int kStrips = 2;
+
+// Sums of a pass, see panel_gemm.cc: those of 512 outputs and two strips still fit.
+constexpr int64_t kSumsBytes = 192 * 1024;
+
+// As in panel_gemm.cc: 13 instead of 20 weights a row and segment cost 0 to 4 %.
+constexpr double kStepsPerSegment = 20;
+constexpr int64_t kMinSegmentColumns = 192;
+constexpr int64_t kMaxSegmentColumns = 1280;
+static_assert(kMaxSegmentColumns <= kPanelMaxColumns);
+
+int64_t segment_columns(const CondensedView& view) {
+  const double density =
+      std::max<double>(1, static_cast<double>(view.fan_in)) / static_cast<double>(view.in_features);
+  return std::clamp(static_cast<int64_t>(kStepsPerSegment / density), kMinSegmentColumns,
+                    kMaxSegmentColumns);
+}
+
 int64_t float_bytes(int64_t floats) { return floats * static_cast<int64_t>(sizeof(float)); }
 
 // One group of filters with the input channels that they share.
 class Group {
  public:
-  Group(const CondensedView& view, const ConvGeometry& geometry, const ConvShape& shape,
-        const ConvOps& ops, const Executor& executor)
-      : layout_(pack_panel(view, shape.segment_columns, PanelEnd::kRegisters, executor)),
-        engine_(layout_, shape.width, ops.sum) {
+  Group(const CondensedView& view, const ConvGeometry& geometry, int width,
+        const Executor& executor)
+      : layout_(pack_panel(view, segment_columns(view), PanelEnd::kRegisters, executor)),
+        engine_(layout_, width, kSumsBytes) {
     std::vector<bool> used(static_cast<size_t>(view.in_features));
     for (int64_t i = 0; i < view.active; ++i) {
       const int64_t entries = view.true_fan_in(i);
@@ -96,30 +116,27 @@ class ConvWork final : public PanelWork {
 
   void fill(const PanelTile& tile, const uint8_t* state, int64_t segment,
             float* to) const override {
-    ops_.fill(pixels_.source(x_, state), group_.columns(segment), group_.column_count(segment),
-              tile.width, to);
+    ops_.fill(pixels_.source(x_, state, fetch_x_ ? tile.width : 0), group_.columns(segment),
+              group_.column_count(segment), strips(tile), to);
   }
 
-  PanelAhead input_ahead(const PanelTile&, int64_t, int64_t) const override { return {}; }
+  void add(const PanelTile& tile, const PanelBlock&, const PanelAddend& addend, float* sums,
+           PanelAhead&) const override {
+    ops_.sum(addend.part, addend.segment, addend.bias, strips(tile), sums);
+  }
 
   void finish(const PanelTile& tile, const PanelBlock& block, const PanelAddend& addend,
               float* sums) const override {
     const int64_t image = tile.first / pixels_.pixels();
     const int64_t last_image = (tile.first + tile.samples - 1) / pixels_.pixels();
     if (image == last_image) {
-      ops_.finish(addend.part, addend.segment, addend.bias, tile.width, sums,
+      ops_.finish(addend.part, addend.segment, addend.bias, strips(tile), sums,
                   output(block, tile.first, tile.samples));
       return;
     }
-    PanelAhead none;
-    ops_.sum(addend.part, addend.segment, addend.bias, tile.width, sums, none);
-    for (int at = 0; at < tile.samples;) {
-      const int64_t first = tile.first + at;
-      const int count = static_cast<int>(
-          std::min<int64_t>(tile.samples - at, pixels_.pixels() - first % pixels_.pixels()));
-      drain(sums + at, block.outputs, tile.width, output(block, first, count));
-      at += count;
-    }
+    ops_.sum(addend.part, addend.segment, addend.bias, strips(tile), sums);
+    for (int at = 0; at < tile.samples; ++at)
+      drain_pixel(sums, at, strips(tile), output(block, tile.first + at, 1));
   }
 
  private:
@@ -136,13 +153,21 @@ class ConvWork final : public PanelWork {
             fetch_y_};
   }
 
-  // Sums of a tile that holds the end of one image and the beginning of another.
-  void drain(const float* sums, int64_t rows, int width, const ConvOutput& to) const {
-    for (int64_t r = 0; r < rows; ++r)
-      for (int64_t i = 0; i < to.samples; ++i) {
-        const int64_t at = r * to.stride + i;
-        to.y[at] = epilogue_.apply(sums[r * width + i] + (to.residual ? to.residual[at] : 0.0f));
-      }
+  ConvStrips strips(const PanelTile& tile) const {
+    const PanelLayout& layout = group_.layout();
+    const int width = std::min(tile.width, ops_.width);
+    return {width, (tile.samples + width - 1) / width, (layout.segment_columns + 1) * width,
+            (layout.blocks[0].outputs + 1) * width};
+  }
+
+  // One pixel's sums, of a tile that holds the end of one image and the beginning of another.
+  void drain_pixel(const float* sums, int at, const ConvStrips& strips,
+                   const ConvOutput& to) const {
+    const float* from = sums + at / strips.width * strips.sums_stride + at % strips.width;
+    for (int64_t r = 0; r < to.outputs; ++r) {
+      const float sum = from[r * strips.width];
+      to.y[r * to.stride] = epilogue_.apply(to.residual ? sum + to.residual[r * to.stride] : sum);
+    }
   }
 
   const Group& group_;
@@ -156,6 +181,29 @@ class ConvWork final : public PanelWork {
   bool fetch_x_;
   bool fetch_y_;
 };
+
+// Tiles of up to `most` pixels: whole strips, and one that is less wide for the rest.
+std::vector<PanelTile> make_conv_tiles(int64_t pixels, int most, const ConvOps& ops,
+                                       size_t threads) {
+  // Threads should find tiles enough to share them out evenly.
+  while (most > ops.width && pixels / most < static_cast<int64_t>(4 * threads) && threads > 1)
+    most = std::max(ops.width, most / 2 / ops.width * ops.width);
+  std::vector<PanelTile> tiles;
+  tiles.reserve(static_cast<size_t>(pixels / most + 2));
+  for (int64_t first = 0; first < pixels; first += tiles.back().samples) {
+    const int64_t left = pixels - first;
+    int width = most;
+    if (left < most) {
+      const int64_t rest = left % ops.width;
+      // More than half of a strip is not worth a tile of its own.
+      const int64_t strips = left / ops.width + (rest > ops.width / 2);
+      width = static_cast<int>(std::max<int64_t>(strips, 1)) * ops.width;
+      while (strips == 0 && width > ops.min_width && width / 2 >= rest) width /= 2;
+    }
+    tiles.push_back({first, static_cast<int>(std::min<int64_t>(width, left)), width});
+  }
+  return tiles;
+}
 
 // The layers of the groups, each with outputs from 0 on.
 std::vector<CondensedView> split_groups(const CondensedView& view, const ConvGeometry& geometry,
@@ -183,19 +231,20 @@ std::vector<CondensedView> split_groups(const CondensedView& view, const ConvGeo
 
 class PanelConv final : public ConvKernel {
  public:
-  PanelConv(const CondensedView& view, const ConvGeometry& geometry, const ConvInput& expected,
-            const ConvOps& ops, const Executor& executor)
-      : ops_(ops), geometry_(geometry), shape_(choose_shape(view, geometry, expected, ops)) {
+  PanelConv(const CondensedView& view, const ConvGeometry& geometry, const ConvOps& ops,
+            const Executor& executor)
+      : ops_(ops), geometry_(geometry), width_(kStrips * ops.width) {
     std::vector<int32_t> rows;
     for (const CondensedView& group : split_groups(view, geometry, rows))
-      groups_.push_back(std::make_unique<Group>(group, geometry, shape_, ops, executor));
+      groups_.push_back(std::make_unique<Group>(group, geometry, width_, executor));
   }
 
   void run(const float* x, const ConvInput& input, float* y, const Epilogue& epilogue,
            const Executor& executor) const override {
     const ConvPixels pixels(geometry_, input);
     const int64_t samples = input.batch * pixels.pixels();
-    const std::vector<PanelTile> tiles = make_panel_tiles(samples, shape_.width, ops_.min_width);
+    const std::vector<PanelTile> tiles =
+        make_conv_tiles(samples, width_, ops_, executor.concurrency());
     for (size_t g = 0; g < groups_.size(); ++g) {
       const Group& group = *groups_[g];
       const int64_t first_output = static_cast<int64_t>(g) * geometry_.group_outputs();
@@ -209,8 +258,8 @@ class PanelConv final : public ConvKernel {
            static_cast<double>(group.column_count()) * kMicrosecondsPerColumnPixel) *
           static_cast<double>(samples);
       group.engine().run(tiles, chunk_count(executor, work, group.engine().parts(tiles)),
-                         ConvWork(group, geometry_, ops_, shape_.width, pixels, x + in_at,
-                                  y + out_at, of_group, input.batch),
+                         ConvWork(group, geometry_, ops_, width_, pixels, x + in_at, y + out_at,
+                                  of_group, input.batch),
                          executor);
     }
   }
@@ -239,16 +288,16 @@ class PanelConv final : public ConvKernel {
  private:
   const ConvOps& ops_;
   ConvGeometry geometry_;
-  ConvShape shape_;
+  int width_;  // of the widest tile
   std::vector<std::unique_ptr<Group>> groups_;
 };
 
 }  // namespace
 
 std::unique_ptr<ConvKernel> pack_panel_conv(const CondensedView& view, const ConvGeometry& geometry,
-                                            const ConvInput& expected, const ConvOps& ops,
+                                            const ConvInput&, const ConvOps& ops,
                                             const Executor& executor) {
-  return std::make_unique<PanelConv>(view, geometry, expected, ops, executor);
+  return std::make_unique<PanelConv>(view, geometry, ops, executor);
 }
 
 }  // namespace fanin

@@ -11,23 +11,84 @@
 namespace fanin {
 namespace {
 
-// Sums of kRows rows of a group, times kVectors vectors of samples each, stay in registers. A
-// group of 8 rows goes in two halves where 8 * kVectors sums are more than there are registers.
+// Sums of kRows rows of a group, times kVectors vectors of samples each, stay in registers.
 // Vector: kLanes, load, store, broadcast (one float), broadcast4 (four floats to every 128-bit
 // lane), lane<i> (float i of each 128-bit lane to the whole lane), fma; for ends other than ToSums
-// also Mask, first (a mask of so many lanes), load_some, store_some, add, clip.
+// also Mask, first (a mask of so many lanes), load_some, store_some, add, clip. weights and offsets
+// are those of the first row behind the last step, of which `size` bytes of offsets lead back.
+template <typename Vector, int kVectors, int kRows, typename End>
+inline __attribute__((always_inline)) void sum_rows(const char* weights, const char* offsets,
+                                                    ptrdiff_t size, const uint16_t* rows,
+                                                    const float* segment, const float* bias,
+                                                    float* sums, const End& end, int strip) {
+  constexpr int kWidth = kVectors * Vector::kLanes;
+  constexpr size_t kScale = kWidth / 8;                            // see kPanelOffsetsPerColumn
+  constexpr ptrdiff_t kStep = kPanelGroupRows * sizeof(uint16_t);  // of offsets, half of weights
+  const char* panel = reinterpret_cast<const char*>(segment);
+  float* place[kRows];
+  typename Vector::Type sum[kRows][kVectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    place[r] = sums + size_t{rows[r]} * kWidth;
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v)
+      sum[r][v] =
+          bias ? Vector::broadcast(bias + rows[r]) : Vector::load(place[r] + v * Vector::kLanes);
+  }
+  for (ptrdiff_t at = -size; at != 0; at += kStep) {
+    typename Vector::Type four{};
+    uint32_t two = 0;
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      // One load serves the weights of four rows: broadcasts from memory would take the
+      // load ports that x needs.
+      if (r % 4 == 0)
+        four = Vector::broadcast4(
+            reinterpret_cast<const float*>(weights + 2 * at + r * sizeof(float)));
+      const typename Vector::Type w = Vector::lane(four, r % 4);
+      const char* offset = offsets + at + r * sizeof(uint16_t);
+      if (kVectors == 1) {
+        uint16_t one;
+        __builtin_memcpy(&one, offset, sizeof one);
+        typename Vector::Type x =
+            Vector::load(reinterpret_cast<const float*>(panel + one * kScale));
+        // Keeps the load apart: a multiply-add with base and index is split in two anyway,
+        // and its address would take a further instruction (Cascade Lake: -7 % of time).
+        asm("" : "+v"(x));
+        sum[r][0] = Vector::fma(w, x, sum[r][0]);
+        continue;
+      }
+      // Wide tiles are bound by loads, and take two offsets with one.
+      if (r % 2 == 0) {
+        __builtin_memcpy(&two, offset, sizeof two);
+        asm("" : "+r"(two));
+      } else {
+        two >>= 16;
+      }
+      const char* x = panel + static_cast<uint16_t>(two) * kScale;
+      // Keeps the address in one register, for all of the column's vectors.
+      asm("" : "+r"(x));
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v)
+        sum[r][v] = Vector::fma(
+            w, Vector::load(reinterpret_cast<const float*>(x) + v * Vector::kLanes), sum[r][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r)
+    end.template leave<Vector, kVectors>(sum[r], rows[r], place[r], strip);
+}
+
+// All rows of a part. A group of 8 rows goes in two halves where 8 * kVectors sums are more than
+// there are registers.
 template <typename Vector, int kVectors, int kRows, typename End = ToSums>
 void sum_part(const PanelPart& part, const float* segment, const float* bias, float* sums,
               PanelAhead& ahead, const End& end = {}) {
-  constexpr int kWidth = kVectors * Vector::kLanes;
-  constexpr size_t kScale = kWidth / 8;  // see kPanelOffsetsPerColumn
-  const char* panel = reinterpret_cast<const char*>(segment);
   const char* weights = reinterpret_cast<const char*>(part.weights);
   const char* offsets = reinterpret_cast<const char*>(part.offsets);
   const uint16_t* rows = part.rows;
   for (size_t run = 0; run < part.run_count; ++run) {
-    constexpr ptrdiff_t kStep = kPanelGroupRows * sizeof(uint16_t);  // of offsets, half of weights
-    const ptrdiff_t size = part.runs[run].steps * kStep;
+    const ptrdiff_t size = part.runs[run].steps * kPanelGroupRows * ptrdiff_t{sizeof(uint16_t)};
     for (uint32_t group = 0; group < part.runs[run].groups; ++group) {
       // Both arrays are walked by one index, which counts up to zero: the loop is bound by the
       // number of its instructions as much as by its multiply-adds.
@@ -35,61 +96,11 @@ void sum_part(const PanelPart& part, const float* segment, const float* bias, fl
       weights += 2 * size;
       fetch_ahead(ahead);
       end.fetch(rows);
-      for (int half = 0; half < kPanelGroupRows; half += kRows, rows += kRows) {
-        float* place[kRows];
-        typename Vector::Type sum[kRows][kVectors];
-#pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) {
-          place[r] = sums + size_t{rows[r]} * kWidth;
-#pragma GCC unroll 4
-          for (int v = 0; v < kVectors; ++v)
-            sum[r][v] = bias ? Vector::broadcast(bias + rows[r])
-                             : Vector::load(place[r] + v * Vector::kLanes);
-        }
-        for (ptrdiff_t at = -size; at != 0; at += kStep) {
-          typename Vector::Type four{};
-          uint32_t two = 0;
-#pragma GCC unroll 8
-          for (int r = 0; r < kRows; ++r) {
-            // One load serves the weights of four rows: broadcasts from memory would take the
-            // load ports that x needs.
-            if (r % 4 == 0)
-              four = Vector::broadcast4(
-                  reinterpret_cast<const float*>(weights + 2 * at + (half + r) * sizeof(float)));
-            const typename Vector::Type w = Vector::lane(four, r % 4);
-            const char* offset = offsets + at + (half + r) * sizeof(uint16_t);
-            if (kVectors == 1) {
-              uint16_t one;
-              __builtin_memcpy(&one, offset, sizeof one);
-              typename Vector::Type x =
-                  Vector::load(reinterpret_cast<const float*>(panel + one * kScale));
-              // Keeps the load apart: a multiply-add with base and index is split in two anyway,
-              // and its address would take a further instruction (Cascade Lake: -7 % of time).
-              asm("" : "+v"(x));
-              sum[r][0] = Vector::fma(w, x, sum[r][0]);
-              continue;
-            }
-            // Wide tiles are bound by loads, and take two offsets with one.
-            if (r % 2 == 0) {
-              __builtin_memcpy(&two, offset, sizeof two);
-              asm("" : "+r"(two));
-            } else {
-              two >>= 16;
-            }
-            const char* x = panel + static_cast<uint16_t>(two) * kScale;
-            // Keeps the address in one register, for all of the column's vectors.
-            asm("" : "+r"(x));
-#pragma GCC unroll 4
-            for (int v = 0; v < kVectors; ++v)
-              sum[r][v] = Vector::fma(
-                  w, Vector::load(reinterpret_cast<const float*>(x) + v * Vector::kLanes),
-                  sum[r][v]);
-          }
-        }
-#pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r)
-          end.template leave<Vector, kVectors>(sum[r], rows[r], place[r]);
-      }
+      for (int half = 0; half < kPanelGroupRows; half += kRows, rows += kRows)
+        for (int strip = 0; strip < end.strip_count(); ++strip)
+          sum_rows<Vector, kVectors, kRows>(
+              weights + half * sizeof(float), offsets + half * sizeof(uint16_t), size, rows,
+              segment + end.panel_at(strip), bias, sums + end.sums_at(strip), end, strip);
     }
   }
 }

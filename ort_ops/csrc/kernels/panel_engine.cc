@@ -8,9 +8,6 @@
 namespace fanin {
 namespace {
 
-// Sums of a pass over the segments: they should stay in L2 while the weights stream through it.
-constexpr int64_t kSumsBytes = 128 * 1024;
-
 // A panel of more than this is not worth keeping: making it again, segment by segment, for the next
 // pass costs no more than reading it from L3, and memory stays bounded however many inputs.
 constexpr int64_t kPanelBytes = 2 * 1024 * 1024;
@@ -49,11 +46,11 @@ struct PanelEngine::Scratch {
   float* sums;
 };
 
-PanelEngine::PanelEngine(const PanelLayout& layout, int max_width, PanelSum* sum)
-    : layout_(layout), sum_(sum) {
+PanelEngine::PanelEngine(const PanelLayout& layout, int max_width, int64_t sums_bytes)
+    : layout_(layout) {
   const int64_t block_bytes = float_bytes(sums_rows() * max_width);
   pass_blocks_ = static_cast<size_t>(std::clamp<int64_t>(
-      kSumsBytes / block_bytes, 1, static_cast<int64_t>(layout_.blocks.size())));
+      sums_bytes / block_bytes, 1, static_cast<int64_t>(layout_.blocks.size())));
 }
 
 void PanelEngine::run(const std::vector<PanelTile>& tiles, size_t chunks, const PanelWork& work,
@@ -180,7 +177,7 @@ void PanelEngine::sum_blocks(const PanelTile& tile, int64_t segment, size_t firs
     if (is_last)
       work.finish(tile, block, addend, sums);
     else
-      sum_(addend.part, x, addend.bias, tile.width, sums, ahead);
+      work.add(tile, block, addend, sums, ahead);
   }
 }
 

@@ -43,9 +43,15 @@ class PanelWork {
                     float* to) const = 0;
 
   // What fill() will read, to be fetched while `rows` rows are summed up.
-  virtual PanelAhead input_ahead(const PanelTile& tile, int64_t segment, int64_t rows) const = 0;
+  virtual PanelAhead input_ahead(const PanelTile&, int64_t /*segment*/, int64_t /*rows*/) const {
+    return {};
+  }
 
-  // Adds the last segment to a block's sums, [rows][width], and writes them to the output.
+  // Adds a segment to a block's sums, [outputs + 1][width].
+  virtual void add(const PanelTile& tile, const PanelBlock& block, const PanelAddend& addend,
+                   float* sums, PanelAhead& ahead) const = 0;
+
+  // The same with the last segment, after which the sums go to the output.
   virtual void finish(const PanelTile& tile, const PanelBlock& block, const PanelAddend& addend,
                       float* sums) const = 0;
 };
@@ -57,8 +63,9 @@ PanelAhead panel_ahead(const float* from, int64_t stride, int64_t rows, int64_t 
 
 class PanelEngine {
  public:
-  // `sum` as in PanelOps. Keeps a reference to the layout.
-  PanelEngine(const PanelLayout& layout, int max_width, PanelSum* sum);
+  // Keeps a reference to the layout. `sums_bytes`: of the sums of a pass over the segments, which
+  // should stay in L2 while the weights stream through it.
+  PanelEngine(const PanelLayout& layout, int max_width, int64_t sums_bytes);
 
   // Runs all tiles, of which the first is the widest, in up to `chunks` threads at a time.
   void run(const std::vector<PanelTile>& tiles, size_t chunks, const PanelWork& work,
@@ -92,7 +99,6 @@ class PanelEngine {
                   bool fills_next, float* sums, const PanelWork& work) const;
 
   const PanelLayout& layout_;
-  PanelSum* sum_;
   size_t pass_blocks_;  // blocks whose sums are made in one pass over the segments
 };
 

@@ -18,6 +18,9 @@ constexpr double kMicrosecondsPerWeightSample = 0.00004;
 constexpr int64_t kFetchedInputBytes = 1024 * 1024;
 constexpr int64_t kFetchedOutputBytes = 256 * 1024;
 
+// Sums of a pass over the segments: they should stay in L2 while the weights stream through it.
+constexpr int64_t kSumsBytes = 128 * 1024;
+
 // A part loads and stores the sums of its rows, so a row should have about 20 weights in a segment,
 // but a segment should also stay in L1 or near it: 192 columns times 32 samples are 24 KB.
 constexpr double kStepsPerSegment = 20;
@@ -62,6 +65,11 @@ class GemmWork final : public PanelWork {
                        std::min(layout_.segment_columns, in_features_ - first), rows);
   }
 
+  void add(const PanelTile& tile, const PanelBlock&, const PanelAddend& addend, float* sums,
+           PanelAhead& ahead) const override {
+    ops_.sum(addend.part, addend.segment, addend.bias, tile.width, sums, ahead);
+  }
+
   void finish(const PanelTile& tile, const PanelBlock& block, const PanelAddend& addend,
               float* sums) const override {
     const int64_t at = tile.first * out_features_ + block.first_output;
@@ -93,7 +101,7 @@ class PanelGemm final : public GemmKernel {
         in_features_(view.in_features),
         out_features_(view.out_features),
         layout_(pack_panel(view, segment_columns(view), PanelEnd::kSums, executor)),
-        engine_(layout_, ops.max_width, ops.sum) {}
+        engine_(layout_, ops.max_width, kSumsBytes) {}
 
   void run(const float* x, int64_t batch, float* y, const Epilogue& epilogue,
            const Executor& executor) const override {

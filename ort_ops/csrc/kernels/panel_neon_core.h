@@ -66,7 +66,6 @@ template <int kVectors, typename End = ToSums>
 void sum_part(const PanelPart& part, const float* segment, const float* bias, float* sums,
               PanelAhead& ahead, const End& end = {}) {
   constexpr int kWidth = 4 * kVectors;
-  const char* panel = reinterpret_cast<const char*>(segment);
   const float* weights = part.weights;
   const uint16_t* offsets = part.offsets;
   const uint16_t* rows = part.rows;
@@ -75,31 +74,35 @@ void sum_part(const PanelPart& part, const float* segment, const float* bias, fl
     for (uint32_t group = 0; group < part.runs[run].groups; ++group) {
       fetch_ahead(ahead);
       end.fetch(rows);
-      for (int half = 0; half < kPanelGroupRows; half += kRows, rows += kRows) {
-        float32x4_t sum[kRows][kVectors];
+      for (int half = 0; half < kPanelGroupRows; half += kRows, rows += kRows)
+        for (int strip = 0; strip < end.strip_count(); ++strip) {
+          const char* panel = reinterpret_cast<const char*>(segment + end.panel_at(strip));
+          float* strip_sums = sums + end.sums_at(strip);
+          float32x4_t sum[kRows][kVectors];
 #pragma GCC unroll 4
-        for (int r = 0; r < kRows; ++r)
+          for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
-          for (int v = 0; v < kVectors; ++v)
-            sum[r][v] =
-                bias ? vld1q_dup_f32(bias + rows[r]) : vld1q_f32(sums + rows[r] * kWidth + 4 * v);
-        const float* weight = weights + half;
-        const uint16_t* offset = offsets + half;
-        for (size_t step = 0; step < steps;
-             ++step, weight += kPanelGroupRows, offset += kPanelGroupRows) {
-          const float32x4_t four = vld1q_f32(weight);
-          // Four offsets with one load: wide tiles are bound by loads.
-          uint64_t four_offsets;
-          __builtin_memcpy(&four_offsets, offset, sizeof four_offsets);
-          add_row<0>(panel, four_offsets, four, sum);
-          add_row<1>(panel, four_offsets, four, sum);
-          add_row<2>(panel, four_offsets, four, sum);
-          add_row<3>(panel, four_offsets, four, sum);
+            for (int v = 0; v < kVectors; ++v)
+              sum[r][v] = bias ? vld1q_dup_f32(bias + rows[r])
+                               : vld1q_f32(strip_sums + rows[r] * kWidth + 4 * v);
+          const float* weight = weights + half;
+          const uint16_t* offset = offsets + half;
+          for (size_t step = 0; step < steps;
+               ++step, weight += kPanelGroupRows, offset += kPanelGroupRows) {
+            const float32x4_t four = vld1q_f32(weight);
+            // Four offsets with one load: wide tiles are bound by loads.
+            uint64_t four_offsets;
+            __builtin_memcpy(&four_offsets, offset, sizeof four_offsets);
+            add_row<0>(panel, four_offsets, four, sum);
+            add_row<1>(panel, four_offsets, four, sum);
+            add_row<2>(panel, four_offsets, four, sum);
+            add_row<3>(panel, four_offsets, four, sum);
+          }
+#pragma GCC unroll 4
+          for (int r = 0; r < kRows; ++r)
+            end.template leave<Neon, kVectors>(sum[r], rows[r], strip_sums + rows[r] * kWidth,
+                                               strip);
         }
-#pragma GCC unroll 4
-        for (int r = 0; r < kRows; ++r)
-          end.template leave<Neon, kVectors>(sum[r], rows[r], sums + rows[r] * kWidth);
-      }
       weights += steps * kPanelGroupRows;
       offsets += steps * kPanelGroupRows;
     }

@@ -78,62 +78,69 @@ struct Gathered : Loads<kVectorLanes> {
 };
 
 template <int kLanes>
-void fill_lanes(const ConvSource& source, const ConvColumn* columns, size_t count, int width,
-                float* segment) {
+void fill_lanes(const ConvSource& source, const ConvColumn* columns, size_t count,
+                const ConvStrips& strips, float* segment) {
   switch (source.stride) {
     case 1:
-      return fill_columns<Contiguous<kLanes>>(source, columns, count, width, segment);
+      return fill_columns<Contiguous<kLanes>>(source, columns, count, strips, segment);
     case 2:
-      return fill_columns<EverySecond<kLanes>>(source, columns, count, width, segment);
+      return fill_columns<EverySecond<kLanes>>(source, columns, count, strips, segment);
     default:
-      return fill_columns<Gathered<kLanes>>(source, columns, count, width, segment);
+      return fill_columns<Gathered<kLanes>>(source, columns, count, strips, segment);
   }
 }
 
-void fill(const ConvSource& source, const ConvColumn* columns, size_t count, int width,
-          float* segment) {
-  if (width == 8) return fill_lanes<8>(source, columns, count, width, segment);
-  fill_lanes<16>(source, columns, count, width, segment);
+void fill(const ConvSource& source, const ConvColumn* columns, size_t count,
+          const ConvStrips& strips, float* segment) {
+  if (strips.width == 8) return fill_lanes<8>(source, columns, count, strips, segment);
+  fill_lanes<16>(source, columns, count, strips, segment);
 }
 
-void sum(const PanelPart& part, const float* segment, const float* bias, int width, float* sums,
-         PanelAhead& ahead) {
-  switch (width) {
-    case 8:
-      return sum_part<Avx2, 1, 8>(part, segment, bias, sums, ahead);
-    case 16:
-      return sum_part<Avx512, 1, 8>(part, segment, bias, sums, ahead);
-    case 32:
-      return sum_part<Avx512, 2, 8>(part, segment, bias, sums, ahead);
-    default:
-      return sum_part<Avx512, 4, 4>(part, segment, bias, sums, ahead);
-  }
-}
-
-template <typename Vector, int kVectors, int kRows>
-void finish_part(const PanelPart& part, const float* segment, const float* bias, float* sums,
-                 const ConvOutput& output) {
+// Sums of 8 rows stay in registers for all widths. A strip of 64 pixels takes four rows at a time
+// and half as many columns a segment: as fast at best (Cascade Lake).
+template <typename Vector, int kVectors>
+void sum_strips(const PanelPart& part, const float* segment, const float* bias,
+                const ConvStrips& strips, float* sums) {
   PanelAhead none;
-  sum_part<Vector, kVectors, kRows>(part, segment, bias, sums, none,
-                                    ToOutput<Vector, kVectors>(part, output));
+  for (int strip = 0; strip < strips.count; ++strip)
+    sum_part<Vector, kVectors, 8>(part, segment + strip * strips.panel_stride, bias,
+                                  sums + strip * strips.sums_stride, none);
 }
 
-void finish(const PanelPart& part, const float* segment, const float* bias, int width, float* sums,
-            const ConvOutput& output) {
-  switch (width) {
+template <typename Vector, int kVectors>
+void finish_strips(const PanelPart& part, const float* segment, const float* bias,
+                   const ConvStrips& strips, float* sums, const ConvOutput& output) {
+  PanelAhead none;
+  sum_part<Vector, kVectors, 8>(part, segment, bias, sums, none,
+                                ToOutput<Vector, kVectors>(part, strips, output));
+}
+
+void sum(const PanelPart& part, const float* segment, const float* bias, const ConvStrips& strips,
+         float* sums) {
+  switch (strips.width) {
     case 8:
-      return finish_part<Avx2, 1, 8>(part, segment, bias, sums, output);
+      return sum_strips<Avx2, 1>(part, segment, bias, strips, sums);
     case 16:
-      return finish_part<Avx512, 1, 8>(part, segment, bias, sums, output);
-    case 32:
-      return finish_part<Avx512, 2, 8>(part, segment, bias, sums, output);
+      return sum_strips<Avx512, 1>(part, segment, bias, strips, sums);
     default:
-      return finish_part<Avx512, 4, 4>(part, segment, bias, sums, output);
+      return sum_strips<Avx512, 2>(part, segment, bias, strips, sums);
+  }
+}
+
+void finish(const PanelPart& part, const float* segment, const float* bias,
+            const ConvStrips& strips, float* sums, const ConvOutput& output) {
+  switch (strips.width) {
+    case 8:
+      return finish_strips<Avx2, 1>(part, segment, bias, strips, sums, output);
+    case 16:
+      return finish_strips<Avx512, 1>(part, segment, bias, strips, sums, output);
+    default:
+      return finish_strips<Avx512, 2>(part, segment, bias, strips, sums, output);
   }
 }
 
 }  // namespace
 
-constexpr ConvOps kConvPanel64Avx512f = {64, 8, 16, fill, sum, finish};
+constexpr ConvOps kConvPanel32Avx512f = {32, 8, 16, fill, sum, finish};
 
 }  // namespace fanin
