@@ -238,7 +238,8 @@ def test_a_packed_convolution_is_shared_by_content_and_geometry(kernel):
     layer = random_layer(np.random.default_rng(9), 8, 24, (3, 3), 20)
     first = layer.pack(kernel=kernel)
     assert [info.shared for info in first.info()] == [False]
-    assert [info.shared for info in layer.pack(kernel=kernel).info()] == [True]
+    for size in ({}, {"height": 7, "width": 7}, {"batch": 1}):
+        assert [info.shared for info in layer.pack(kernel=kernel, **size).info()] == [True]
     others = {
         "strides": replace(layer, strides=(2, 1)),
         "pads": replace(layer, pads=(0, 0, 0, 1)),

@@ -39,7 +39,7 @@ std::unique_ptr<PackedConv> pack_row(const ConvKernelRow& row, const CondensedVi
                                      const ConvGeometry& geometry, const ConvInput& expected,
                                      const Executor& executor) {
   const auto start = std::chrono::steady_clock::now();
-  const uint64_t hash = content_hash(view, geometry, expected);
+  const uint64_t hash = content_hash(view, geometry);
   Cached<ConvKernel> cached = packed_conv_kernel(row, view, geometry, expected, hash, executor);
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
   return std::make_unique<DispatchedConv>(row, std::move(cached), spent.count());

@@ -93,10 +93,8 @@ uint64_t content_hash(const CondensedView& view) {
   return hash_bytes(state, view.bias, static_cast<size_t>(view.out_features) * sizeof(float));
 }
 
-uint64_t content_hash(const CondensedView& view, const ConvGeometry& geometry,
-                      const ConvInput& expected) {
-  const uint64_t state = hash_bytes(content_hash(view), &geometry, sizeof(geometry));
-  return hash_bytes(state, &expected, sizeof(expected));
+uint64_t content_hash(const CondensedView& view, const ConvGeometry& geometry) {
+  return hash_bytes(content_hash(view), &geometry, sizeof(geometry));
 }
 
 CachedKernel packed_kernel(const KernelRow& row, const CondensedView& view, uint64_t hash,

@@ -15,9 +15,9 @@ namespace fanin {
 // Of the bytes of the four arrays. Says where to look, never that two layers are equal.
 uint64_t content_hash(const CondensedView& view);
 
-// The same for a convolution and what else its layout depends on.
-uint64_t content_hash(const CondensedView& view, const ConvGeometry& geometry,
-                      const ConvInput& expected);
+// The same for a convolution; no layout depends on the input's size, so sessions of other sizes
+// share.
+uint64_t content_hash(const CondensedView& view, const ConvGeometry& geometry);
 
 template <typename Kernel>
 struct Cached {
