@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,13 +29,14 @@ _SHORTEST = 5e-8
 
 @dataclass(frozen=True)
 class CalibrationSpec:
-    """The grid, and how long each point is measured. Layers are square."""
+    """The grid of square layers, and how often and how long each point is measured."""
 
     batches: tuple[int, ...] = (1, 8, 64, 256)
     sizes: tuple[int, ...] = (64, 256, 768, 1536)
     densities: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2, 0.5)
+    passes: int = 3
     timing: Timing = field(
-        default_factory=lambda: Timing(rounds=5, turn=0.004, max_warmup=0.1, lead_in=0.0005)
+        default_factory=lambda: Timing(rounds=15, turn=0.004, max_warmup=0.1, lead_in=0.0005)
     )
     convolutions: ConvCalibrationSpec = field(default_factory=ConvCalibrationSpec)
     seed: int = 0
@@ -50,40 +52,45 @@ def calibrate(
         SessionError: an engine could not be measured, with its reason.
 
     """
-    dense, condensed, scatter = [], [], []
-    total = len(spec.batches) * len(spec.sizes)
-    for batch in spec.batches:
-        rows = []
-        for size in spec.sizes:
-            progress(
-                f"{size} × {size}, batch {batch}",
-                (len(dense) * len(spec.sizes) + len(rows)) / total,
-            )
-            rows.append(_measure_size(spec, batch, size))
-        dense.append(tuple(row[0] for row in rows))
-        condensed.append(tuple(row[1] for row in rows))
-        scatter.append(tuple(row[2] for row in rows))
+    best: dict[tuple[int, int], _Point] = {}
+    total = spec.passes * len(spec.batches) * len(spec.sizes)
+    for number in range(total):
+        rest, column = divmod(number, len(spec.sizes))
+        batch, size = spec.batches[rest % len(spec.batches)], spec.sizes[column]
+        progress(f"{size} × {size}, batch {batch}", number / total)
+        point = _measure_size(spec, batch, size)
+        # A pass in which the machine was slow is as good as none.
+        best[batch, size] = min(best.get((batch, size), point), point, key=lambda p: p.dense)
+    table = [[best[batch, size] for size in spec.sizes] for batch in spec.batches]
     machine = describe_machine()
     return Calibration(
         machine=f"{machine['cpu']}, {machine['kernels']['isa_in_force']}",
         batches=spec.batches,
         weights=tuple(size * size for size in spec.sizes),
         densities=spec.densities,
-        dense=tuple(dense),
-        condensed=tuple(condensed),
-        scatter=tuple(scatter),
+        dense=tuple(tuple(point.dense for point in row) for row in table),
+        condensed=tuple(tuple(point.condensed for point in row) for row in table),
+        scatter=tuple(tuple(point.scatter for point in row) for row in table),
         convolutions=calibrate_convolutions(spec.convolutions, progress),
     )
 
 
-def _measure_size(
-    spec: CalibrationSpec, batch: int, size: int
-) -> tuple[float, tuple[float, ...], float]:
+@dataclass(frozen=True)
+class _Point:
+    """Seconds of one size and batch; condensed at each density."""
+
+    dense: float
+    condensed: tuple[float, ...]
+    scatter: float
+
+
+def _measure_size(spec: CalibrationSpec, batch: int, size: int) -> _Point:
     """Measure one size and batch: dense, condensed at each density, putting neurons in place.
 
-    The fastest round counts: whatever disturbs a machine only ever makes it slower.
+    All forms take turns in the same rounds, and each is taken by its ratio to dense: machines whose
+    clock changes between rounds would else favour whoever ran in a fast one. The fastest round of
+    dense sets the scale.
     """
-    onnx = require("onnx", "the calibration makes its models with it")
     rng = np.random.default_rng(spec.seed)
     # What a dense kernel multiplies with does not change its time, zeros included.
     layers = {density: _layer(rng, size, density) for density in spec.densities}
@@ -99,43 +106,72 @@ def _measure_size(
     )
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        models = {
-            "dense": (dense_layer_model(whole, batch), whole, False),
-            "structured": (structured_layer_model(halved, batch), halved, False),
-            "active": (dense_layer_model(active, batch), active, False),
-        }
-        for density, weight in layers.items():
-            models[f"condensed {density}"] = (condensed_layer_model(weight, batch), weight, True)
-        seconds = {}
-        x = rng.standard_normal((2, batch, size)).astype(np.float32)
-        for name, (model, weight, library) in models.items():
-            path = folder / "layer.onnx"
-            onnx.save(model, path)
-            null = folder / "null.onnx"
-            save_null_model(null, batch, size, weight.out_features)
-            exact = x.astype(np.float64) @ weight.to_dense().T.astype(np.float64) + weight.bias
-            problem = Problem(
-                *(Sample({"x": a}, [y]) for a, y in zip(x, exact, strict=True)), tolerance=1e-4
+        engines = [
+            _Layer("dense", dense_layer_model(whole, batch), whole, folder),
+            _Layer("structured", structured_layer_model(halved, batch), halved, folder),
+            _Layer("active", dense_layer_model(active, batch), active, folder),
+        ]
+        engines += [
+            _Layer(f"condensed {density}", condensed_layer_model(weight, batch), weight, folder)
+            for density, weight in layers.items()
+        ]
+        null = folder / "null.onnx"
+        save_null_model(null, batch, size, size)
+        samples = (
+            Sample({"x": rng.standard_normal((batch, size)).astype(np.float32)}, [np.zeros(1)])
+            for _ in range(2)
+        )
+        timed, base = measure(
+            engines,
+            Problem(*samples, tolerance=1e-4),
+            spec.timing,
+            null=OrtEngine("null", "null", null, 1, library=False),
+        )
+    for result in (*timed, base):
+        if result.excluded:
+            raise SessionError(
+                f"the calibration could not measure {result.name} at {size} × {size}, "
+                f"batch {batch}: {result.excluded}",
+                "fanin doctor checks what it needs.",
             )
-            (timed,), base = measure(
-                [OrtEngine(name, name, path, 1, library=library)],
-                problem,
-                spec.timing,
-                null=OrtEngine("null", "null", null, 1, library=False),
-            )
-            if timed.excluded or base.excluded:
-                raise SessionError(
-                    f"the calibration could not measure {name} at {size} × {size}, "
-                    f"batch {batch}: {timed.excluded or base.excluded}",
-                    "fanin doctor checks what it needs.",
-                )
-            difference = min(timed.rounds_seconds) - min(base.rounds_seconds)
-            seconds[name] = max(difference, _SHORTEST)
-    return (
-        seconds["dense"],
-        tuple(seconds[f"condensed {density}"] for density in spec.densities),
-        max(seconds["structured"] - seconds["active"], _SHORTEST),
+    rounds = {result.name: np.array(result.rounds_seconds) for result in timed}
+    nothing = np.array(base.rounds_seconds)
+    dense = np.maximum(rounds["dense"] - nothing, _SHORTEST)
+
+    def seconds(difference: np.ndarray) -> float:
+        return max(float(np.median(difference / dense) * dense.min()), _SHORTEST)
+
+    return _Point(
+        float(dense.min()),
+        tuple(seconds(rounds[f"condensed {density}"] - nothing) for density in spec.densities),
+        seconds(rounds["structured"] - rounds["active"]),
     )
+
+
+class _Layer(OrtEngine):
+    """A one-layer model whose output, to the benchmark, is its error against float64.
+
+    So layers of different weights can take turns on one problem, whose right output is 0.
+    """
+
+    def __init__(self, name: str, model: Any, weight: CondensedWeight, folder: Path) -> None:
+        path = folder / f"{name}.onnx"
+        require("onnx", "the calibration makes its models with it").save(model, path)
+        super().__init__(name, name, path, 1, library=name.startswith("condensed"))
+        self._weight = weight
+        self._x = np.zeros(0)
+
+    def prepare(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """See Engine."""
+        self._x = inputs["x"]
+        super().prepare(inputs)
+
+    def output(self) -> Sequence[np.ndarray]:
+        """Return the largest error, as a share of the largest output: float32 ``[1]``."""
+        (y,) = super().output()
+        dense = self._weight.to_dense().T.astype(np.float64)
+        exact = self._x.astype(np.float64) @ dense + self._weight.bias
+        return [np.array([np.abs(y - exact).max() / np.abs(exact).max()], np.float32)]
 
 
 def _layer(rng: np.random.Generator, size: int, density: float) -> CondensedWeight:

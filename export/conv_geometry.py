@@ -1,6 +1,6 @@
 """How a convolution walks over its input: the attributes of ``ai.fanin::CondensedConv``.
 
-NumPy-free and onnx-free, so that every part of the product can hold one.
+Needs neither onnx nor torch, so that every part of the product can hold one.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -71,6 +71,8 @@ def load_original(model: Model, *, optimise: bool = True) -> Run:
     except ImportError:
         return _load_reference(model)
     options = onnxruntime.SessionOptions()
+    # Its errors are raised; sizes that do not fit are tried, and are nothing to print.
+    options.log_severity_level = 4
     if not optimise:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return _session(model, options, "the original model")
@@ -112,7 +114,7 @@ def _load_reference(model: Model) -> Run:
 def _session(model: Model, options: onnxruntime.SessionOptions, what: str) -> Run:
     import onnxruntime
 
-    options.log_severity_level = 3
+    options.log_severity_level = max(options.log_severity_level, 3)
     try:
         session = onnxruntime.InferenceSession(
             model if isinstance(model, bytes) else str(model),
@@ -124,4 +126,13 @@ def _session(model: Model, options: onnxruntime.SessionOptions, what: str) -> Ru
             f"onnxruntime {onnxruntime.__version__} does not load {what}: {error}; "
             "a newer onnxruntime or a lower opset may"
         ) from error
-    return lambda feeds: session.run(None, feeds)
+    return lambda feeds: _tensors(session.run(None, feeds))
+
+
+def _tensors(outputs: Sequence[Any]) -> list[Any]:
+    """Put the tensors of a sequence in its place."""
+    return [
+        tensor
+        for output in outputs
+        for tensor in (output if isinstance(output, list) else [output])
+    ]

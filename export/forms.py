@@ -24,6 +24,9 @@ POLICIES: tuple[str, ...] = get_args(Policy)
 MIN_GAIN = 1.05
 """How much faster than dense a form must be predicted to be; the prediction errs as much."""
 
+MIN_SAVED = 1e-6
+"""Seconds that it must save: under a microsecond what surrounds a node decides, not the node."""
+
 TOKENS = 32
 """What a symbolic dimension that is not the batch counts for, since no file says how long it is."""
 
@@ -85,10 +88,9 @@ class Chooser:
         """Choose for a weight that meets ``rows`` rows of X at a time."""
         size = (weight.out_features, weight.in_features)
         dense = self.costs.dense(rows, *size)
-        seconds = {
-            "condensed": self._seconds(self.groups(weight, rows), rows),
-            "structured": self.costs.structured(rows, *size, weight.active),
-        }
+        seconds = {"condensed": self._seconds(self.groups(weight, rows), rows)}
+        if weight.active < weight.out_features or self.policy == "structured":
+            seconds["structured"] = self.costs.structured(rows, *size, weight.active)
         return self._decide(dense, seconds, f"at {rows} row{'s' * (rows != 1)}")
 
     def conv_seconds(
@@ -144,11 +146,13 @@ class Chooser:
             return Choice(self.policy, f"policy {self.policy}", speedup)
         usable = [form for form in seconds if not (self.portable and form == "condensed")]
         if not usable:
-            return Choice("dense", "no neuron is ablated")
+            return Choice("dense", "no neuron is ablated, and only standard operators may be used")
         form = min(usable, key=seconds.get)
         speedup = dense / seconds[form]
         if speedup < MIN_GAIN:
             return Choice("dense", f"{form} predicted {speedup:.2f}× as fast {where}", None)
+        if dense - seconds[form] < MIN_SAVED:
+            return Choice("dense", f"{form} predicted to save under a microsecond {where}", None)
         return Choice(form, f"{speedup:.2g}× predicted {where}", speedup)
 
     def groups(self, weight: CondensedWeight, rows: int) -> list[CondensedWeight]:
@@ -225,14 +229,25 @@ def structured_nodes(
 
 
 def dense_nodes(
-    weight: CondensedWeight, x: str, output: str, prefix: str
+    weight: CondensedWeight, x: str, output: str, prefix: str, *, matrix: bool = False
 ) -> tuple[list[NodeProto], dict[str, np.ndarray]]:
-    """Build the dense form: MatMul, and Add where there is a bias."""
-    arrays = {f"{prefix}.weight": np.ascontiguousarray(weight.to_dense().T)}
+    """Build the dense form: MatMul, and Add where there is a bias.
+
+    With ``matrix``, which says that x is one, a layer with a bias is the Gemm that torch exports,
+    so that a layer which stays dense is exactly as fast as in a dense export.
+    """
     if not weight.bias.any():
+        arrays = {f"{prefix}.weight": np.ascontiguousarray(weight.to_dense().T)}
         node = helper.make_node("MatMul", [x, f"{prefix}.weight"], [output], name=prefix)
         return [node], arrays
-    arrays[f"{prefix}.bias"] = weight.bias
+    if matrix:
+        arrays = {f"{prefix}.weight": weight.to_dense(), f"{prefix}.bias": weight.bias}
+        node = helper.make_node("Gemm", [x, *arrays], [output], name=prefix, transB=1)
+        return [node], arrays
+    arrays = {
+        f"{prefix}.weight": np.ascontiguousarray(weight.to_dense().T),
+        f"{prefix}.bias": weight.bias,
+    }
     product = f"{prefix}.product"
     nodes = [
         helper.make_node("MatMul", [x, f"{prefix}.weight"], [product], name=prefix),

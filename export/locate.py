@@ -40,6 +40,8 @@ def first_difference(
     expected = load_original(_with_outputs(right, names))(feeds)
     load = load_with_library if library else load_plain
     actual = load(_with_outputs(wrong, names))(feeds)
+    if not len(names) == len(expected) == len(actual):
+        return ""  # a value is a sequence, of which each tensor is an output
     for name, ours, theirs in zip(names, actual, expected, strict=True):
         if ours.shape != theirs.shape or theirs.dtype.kind != "f":
             continue

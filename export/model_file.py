@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,8 +62,15 @@ def stage_model(model: ir.Model, path: Path, external_data_threshold: int) -> St
     return StagedModel(path, data_path)
 
 
-def publish_model(staged: StagedModel, target: Path) -> Path | None:
+def publish_model(
+    staged: StagedModel, target: Path, keep: Collection[Path] = frozenset()
+) -> Path | None:
     """Move both files to their final names, data first, and drop data files of older exports.
+
+    Args:
+        staged: what was written.
+        target: name of the model.
+        keep: resolved paths of data files that another model needs.
 
     Returns:
         The path of the data file; None when the weights are inline.
@@ -75,6 +83,7 @@ def publish_model(staged: StagedModel, target: Path) -> Path | None:
     publish(staged.path, target)
     ours = re.compile(re.escape(target.name) + r"\.[0-9a-f]{12}\.data")
     for sibling in target.parent.iterdir():
-        if ours.fullmatch(sibling.name) and sibling != data_path:
+        old = ours.fullmatch(sibling.name) and sibling != data_path
+        if old and sibling.resolve() not in keep:
             sibling.unlink()
     return data_path

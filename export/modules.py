@@ -66,6 +66,13 @@ OPERATOR = torch.ops.fanin.condensed_gemm.default
 
 
 @contextmanager
+def plain_torch() -> Iterator[None]:
+    """Compute as the model is written, on the CPU, whatever context the caller is in."""
+    with torch.autocast("cpu", enabled=False), torch.device("cpu"):
+        yield
+
+
+@contextmanager
 def without_fast_path() -> Iterator[None]:
     """Let attention call its layers: its fast path reads ``weight`` past their forward."""
     before = torch.backends.mha.get_fastpath_enabled()

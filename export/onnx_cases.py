@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,6 +18,8 @@ _SIZES = ((2, 5), (1, 8), (3, 6), (1, 1), (1, 16), (1, 32), (1, 64), (1, 224))
 """Sizes tried for symbolic dimensions: for those that come first in an input, and for others."""
 
 _WANTED = 3
+
+_MOST_GUESSES = 12
 
 _MOST_NOISE = 1e-5
 
@@ -46,11 +49,11 @@ def cases_for(
     cases, problem = [], "it has an input that cannot be made up"
     for feeds in given or ():
         _require_names(names, feeds)
-        cases.append(_run(run, names, {name: np.asarray(feeds[name]) for name in names}))
+        cases.append(_run(run, names, {port.name: _fed(port, feeds[port.name]) for port in ports}))
     limits = _index_limits(proto)
     rng = np.random.default_rng(0)
     made = 0
-    for first, other in _SIZES:
+    for first, other in (*_SIZES, *_sizes_of_weights(proto)):
         if made == _WANTED or (given and not ports):
             break
         try:
@@ -69,6 +72,11 @@ def cases_for(
             "switch the verification off"
         )
     return cases, names
+
+
+def _fed(port: onnx.ValueInfoProto, value: object) -> Any:
+    """Take an array as one; a sequence of arrays, or an absent optional one, as it is."""
+    return np.asarray(value) if port.type.WhichOneof("value") == "tensor_type" else value
 
 
 def _run(
@@ -121,6 +129,17 @@ def _make(
             return np.ones(shape, dtype)
         return rng.integers(0, limit, shape).astype(dtype)
     return rng.standard_normal(shape).astype(dtype)
+
+
+def _sizes_of_weights(proto: onnx.ModelProto) -> list[tuple[int, int]]:
+    """List sizes for inputs whose last dimension is a symbol although a layer's weight fixes it."""
+    rows = {
+        tensor.dims[axis]
+        for tensor in proto.graph.initializer
+        if len(tensor.dims) == 2
+        for axis in (0, 1)
+    }
+    return [(first, size) for size in sorted(rows)[:_MOST_GUESSES] for first in (2, 1)]
 
 
 def _index_limits(proto: onnx.ModelProto) -> dict[str, int]:

@@ -21,7 +21,7 @@ from .lowering import final_layers, lower
 from .model_file import EXTERNAL_DATA_THRESHOLD, MAX_INLINE_BYTES, publish_model, stage_model
 from .onnx_cases import cases_for, own_noise
 from .onnx_schema import register_schemas
-from .onnx_source import load_source
+from .onnx_source import data_files, load_source
 from .passes.condense import CondensePass, CondenseResult, Shape
 from .ranges import require_range
 from .report import NOT_VERIFIED, ExportReport, LayerReport, ParityCheck, bytes_saved
@@ -82,15 +82,18 @@ def convert(
         model, notes, found = _condensed(source, chooser, min_sparsity)
         lowered = lower(model, chooser, fold=fold)
         staged = stage_model(model, scratch / target.name, external_data_threshold)
-        check_structure(staged.path, shape_after_every_node=False)
+        try:
+            check_structure(staged.path, shape_after_every_node=False)
+        except ExportError as error:
+            raise _blame(source, error) from error
         parity, missing = (), (NOT_VERIFIED,)
         if verify and staged.nbytes + bytes_saved(found.layers) > LARGE:
             parity, missing = check_layers(staged.path)
         elif verify:
             parity, missing = _verify(source, staged.path, inputs)
         file_bytes = staged.nbytes
-        data_path = publish_model(staged, target)
-    layers = final_layers(found.layers, lowered)
+        layers = final_layers(found.layers, lowered)
+        data_path = publish_model(staged, target, keep=data_files(source))
     return ExportReport(
         path=str(target),
         data_path=str(data_path) if data_path else None,
@@ -153,6 +156,15 @@ def _condensed(
 
     condense = CondensePass(min_sparsity=min_sparsity, leave_dense=leave_dense)
     return model, notes, condense(model)
+
+
+def _blame(source: Path, error: ExportError) -> ExportError:
+    """Say so where onnx refuses the source as it refuses the result."""
+    try:
+        check_structure(source, shape_after_every_node=False)
+    except ExportError as cause:
+        return ExportError(f"{cause}, and it refuses {source} already; nothing was written")
+    return error
 
 
 def _verify(

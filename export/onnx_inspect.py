@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from .condensed import CondensedWeight
 from .conv_geometry import ConvGeometry
 from .errors import ExportError
 from .onnx_function import clip_is_open
+from .onnx_graphs import graphs_of
 from .onnx_schema import CONDENSED_CONV, CONDENSED_GEMM, DOMAIN, INPUTS_GEMM, INTEGER_LISTS
 from .report import LayerReport, layer_table
 
@@ -112,23 +112,14 @@ def _load(path: Path) -> onnx.ModelProto:
     return model
 
 
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield a graph and those inside its nodes."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else ():
-                yield from _graphs(inner)
-
-
 def _initializers(graph: onnx.GraphProto) -> dict[str, TensorProto]:
-    return {tensor.name: tensor for part in _graphs(graph) for tensor in part.initializer}
+    return {tensor.name: tensor for part in graphs_of(graph) for tensor in part.initializer}
 
 
 def _condensed_nodes(graph: onnx.GraphProto) -> list[NodeProto]:
     return [
         node
-        for part in _graphs(graph)
+        for part in graphs_of(graph)
         for node in part.node
         if node.domain == DOMAIN and node.op_type in (CONDENSED_GEMM, CONDENSED_CONV)
     ]

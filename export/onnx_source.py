@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
@@ -11,6 +13,7 @@ from onnx_ir.passes import common
 
 from .errors import ExportError
 from .onnx_function import FUNCTION_OPSETS
+from .onnx_graphs import graphs_inside, graphs_of
 from .onnx_op import IR_VERSION
 
 _CONVERT_TO = 17
@@ -42,7 +45,10 @@ def load_source(path: Path) -> tuple[ir.Model, tuple[str, ...]]:
         raise ExportError(f"{path} is not an ONNX model or is damaged") from error
     if not proto.HasField("graph") or not proto.graph.output:
         raise ExportError(f"{path} is not an ONNX model or is damaged")
-    notes = []
+    _call_standard_domain_by_one_name(proto)
+    notes = [
+        f"{name} was a sparse tensor, read as a dense one" for name in _make_dense(proto.graph)
+    ]
     opset = _opset(path, proto)
     if opset < FUNCTION_OPSETS.start:
         proto = _newer(path, proto, opset)
@@ -60,9 +66,67 @@ def load_source(path: Path) -> tuple[ir.Model, tuple[str, ...]]:
     return model, tuple(notes)
 
 
+def _call_standard_domain_by_one_name(proto: onnx.ModelProto) -> None:
+    """Write "" for "ai.onnx", which is the same domain."""
+    for holder in (proto, *proto.functions):
+        imports = {entry.domain for entry in holder.opset_import}
+        for entry in list(holder.opset_import):
+            if entry.domain == "ai.onnx" and "" in imports:
+                holder.opset_import.remove(entry)
+            elif entry.domain == "ai.onnx":
+                entry.domain = ""
+    nodes = [node for graph in graphs_of(proto.graph) for node in graph.node]
+    for function in proto.functions:
+        nodes += [*function.node, *(n for g in graphs_inside(function.node) for n in g.node)]
+    for node in nodes:
+        if node.domain == "ai.onnx":
+            node.domain = ""
+
+
+def _make_dense(graph: onnx.GraphProto) -> Iterator[str]:
+    """Turn sparse initializers and sparse Constants into dense ones; yield their names.
+
+    onnx-ir does not know them, and a runtime makes them dense as well.
+    """
+    for part in graphs_of(graph):
+        for sparse in part.sparse_initializer:
+            part.initializer.append(_dense(sparse, sparse.values.name))
+            yield sparse.values.name
+        del part.sparse_initializer[:]
+        for node in part.node:
+            for attribute in node.attribute if node.op_type == "Constant" else ():
+                if attribute.HasField("sparse_tensor"):
+                    dense = _dense(attribute.sparse_tensor, node.output[0])
+                    attribute.CopyFrom(onnx.helper.make_attribute("value", dense))
+                    yield node.output[0]
+
+
+def _dense(sparse: onnx.SparseTensorProto, name: str) -> onnx.TensorProto:
+    values = onnx.numpy_helper.to_array(sparse.values)
+    places = onnx.numpy_helper.to_array(sparse.indices)
+    dense = np.zeros(list(sparse.dims), values.dtype)
+    if places.ndim == 1:
+        dense.reshape(-1)[places] = values
+    else:
+        dense[tuple(places.T)] = values
+    return onnx.numpy_helper.from_array(dense, name)
+
+
+def data_files(path: Path) -> frozenset[Path]:
+    """List the files that hold the weights of a model, where they exist."""
+    proto = onnx.load(path, load_external_data=False)
+    names = {
+        entry.value
+        for graph in graphs_of(proto.graph)
+        for tensor in graph.initializer
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    return frozenset((path.parent / name).resolve() for name in names)
+
+
 def _opset(path: Path, proto: onnx.ModelProto) -> int:
-    opsets = {entry.domain or "ai.onnx": entry.version for entry in proto.opset_import}
-    opset = opsets.get("ai.onnx")
+    opset = {entry.domain: entry.version for entry in proto.opset_import}.get("")
     if opset is None:
         raise ExportError(f"{path} imports no standard operators, so it holds no layer of theirs")
     if opset >= FUNCTION_OPSETS.stop:
@@ -92,9 +156,7 @@ def _newer(path: Path, proto: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     newer.metadata_props.extend(proto.metadata_props)
     newer.doc_string = proto.doc_string
     del newer.opset_import[:]
-    newer.opset_import.extend(
-        entry for entry in proto.opset_import if entry.domain not in ("", "ai.onnx")
-    )
+    newer.opset_import.extend(entry for entry in proto.opset_import if entry.domain)
     newer.opset_import.append(onnx.helper.make_opsetid("", _CONVERT_TO))
     return newer
 

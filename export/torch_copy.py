@@ -82,7 +82,8 @@ def eval_copy(model: nn.Module, masks: Mapping[str, Tensor] | None = None) -> Co
         notes.append(f"sparse tensors were read as dense ones: {', '.join(layouts)}")
     known = dict(copied.named_parameters(remove_duplicate=False))
     renamed = masks and {
-        name if name in known else _plain_name(name): mask for name, mask in masks.items()
+        name if name in known else _plain_name(name): torch.as_tensor(mask)
+        for name, mask in masks.items()
     }
     return Copied(copied, renamed, bool(widened), tuple(notes))
 

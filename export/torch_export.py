@@ -27,7 +27,7 @@ from .model_file import (
     publish_model,
     stage_model,
 )
-from .modules import without_fast_path
+from .modules import plain_torch, without_fast_path
 from .onnx_op import DEFAULT_OPSET, IR_VERSION, OPSETS
 from .passes.attach_functions import AttachFunctionsPass
 from .passes.clear_values import ClearValueMetadataPass
@@ -118,7 +118,7 @@ def export(
     require_range("opset", opset, OPSETS.start, OPSETS.stop - 1)
     require_range("external_data_threshold", external_data_threshold, 0, MAX_INLINE_BYTES)
     chooser = Chooser.of(policy, batch, portable)
-    with staging_folder(path) as scratch:
+    with staging_folder(path) as scratch, plain_torch():
         model, masks, example_input = _resolve(model_or_run, masks, example_input)
         copied = eval_copy(model, masks)
         model, masks = copied.model, copied.masks
@@ -126,7 +126,7 @@ def export(
         plans = plan_layers(model, masks, min_sparsity)
         large = sum(parameter.nbytes for parameter in model.parameters()) > LARGE
         # A large model is verified by layer: its outputs are not compared.
-        cases = run_cases(model, inputs) if verify and not large else []
+        cases = _cases(model, inputs, copied.widened) if verify and not large else []
         settings = _Settings(
             inputs,
             dynamic_shapes,
@@ -182,6 +182,18 @@ def export(
         unfolded=main.lowered.unfolded,
         cost_model=chooser.costs.machine if policy == "auto" else "",
     )
+
+
+def _cases(model: nn.Module, inputs: tuple[Tensor, ...], widened: bool) -> list[Case]:
+    try:
+        return run_cases(model, inputs)
+    except ExportError as error:
+        if not widened:
+            raise
+        raise ExportError(
+            f"{error}. Half-precision parameters were widened to float32, so a forward that casts "
+            "its tensors to half no longer fits them; take the casts out"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -350,6 +362,9 @@ def _with_nodes(plans: Sequence[LayerPlan], written: _Written) -> list[LayerRepo
             # The graph knows better than the module why a weight that it multiplies with stays.
             report = replace(report, reason=left[report.name])
         reports.append(report)
+    # Buffers, plain tensors, and slices that torch itself made constants of.
+    named = {report.name for report in reports}
+    reports += [layer for name, parts in in_graph.items() if name not in named for layer in parts]
     return reports
 
 

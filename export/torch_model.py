@@ -20,6 +20,9 @@ CHECK_BATCH = 3
 """Batch of the random inputs of the parity check; it is made beside 1 and the example's own."""
 
 
+_MOST_NOISE = 1e-4
+
+
 def as_inputs(example: Tensor | Sequence[Tensor], widen: bool = False) -> tuple[Tensor, ...]:
     """Take the example as a tuple of CPU tensors with a batch of at least two.
 
@@ -69,7 +72,8 @@ def float64_noise(model: nn.Module, cases: Sequence[Case]) -> float:
     """Measure what rounding in float32 costs the model itself, as a share of its largest output.
 
     Returns:
-        0 for a model that does not run in float64, which then is held to the usual tolerance.
+        0 for a model that does not run in float64, which then is held to the usual tolerance. Never
+        more than :data:`_MOST_NOISE`: a model that is further from itself is not deterministic.
 
     """
     if not cases:
@@ -81,7 +85,7 @@ def float64_noise(model: nn.Module, cases: Sequence[Case]) -> float:
     except Exception:
         # Casts in a forward, operators without a float64 form: whatever it is, it is no fault.
         return 0.0
-    return largest_change(again, cases)
+    return min(largest_change(again, cases), _MOST_NOISE)
 
 
 def _as_float64(arrays: Sequence[np.ndarray]) -> tuple[Tensor, ...]:
@@ -100,7 +104,7 @@ def _random_like(example: Tensor, generator: torch.Generator) -> Tensor:
     low, high = (example.min(), example.max()) if example.numel() else (0.0, 0.0)
     if low == high:
         return torch.randn(shape, generator=generator, dtype=example.dtype)
-    return low + (high - low) * torch.rand(shape, generator=generator)
+    return low + (high - low) * torch.rand(shape, generator=generator, dtype=example.dtype)
 
 
 def _run(model: nn.Module, inputs: tuple[Tensor, ...]) -> Case:
@@ -113,10 +117,22 @@ def _run(model: nn.Module, inputs: tuple[Tensor, ...]) -> Case:
         raise ExportError(
             f"the model does not run on inputs of the shapes {shapes}: {error}"
         ) from error
-    outputs = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+    leaves = pytree.tree_leaves(result)
+    outputs = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    others = {type(leaf).__name__ for leaf in leaves if isinstance(leaf, (int, float, str))}
     if not outputs:
         raise ExportError(f"the model returns no tensor but {type(result).__name__}")
+    if others:
+        raise ExportError(
+            f"the model returns {' and '.join(sorted(others))} beside its tensors, which no file "
+            "can give; wrap it in a module that returns the tensors alone"
+        )
     for position, output in enumerate(outputs):
+        if output.dtype == torch.bfloat16:
+            raise ExportError(
+                f"output {position} of the model is bfloat16, which NumPy does not have; let its "
+                "forward return float32"
+            )
         if not torch.isfinite(output).all():
             raise ExportError(
                 f"output {position} of the model is not finite on the check's inputs, so nothing "
@@ -126,7 +142,7 @@ def _run(model: nn.Module, inputs: tuple[Tensor, ...]) -> Case:
 
 
 def _arrays(tensors: Sequence[Tensor]) -> tuple[np.ndarray, ...]:
-    return tuple(tensor.contiguous().numpy() for tensor in tensors)
+    return tuple(tensor.detach().contiguous().numpy() for tensor in tensors)
 
 
 def round_weights(model: nn.Module, rounding: Rounding, dtype: torch.dtype) -> None:

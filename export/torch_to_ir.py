@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 
@@ -46,6 +47,7 @@ def torch_to_ir(
     dimensions = tuple(map(dict, dynamic_shapes or [{0: BATCH}] * len(inputs)))
     if len(dimensions) != len(inputs):
         raise ValueError(f"dynamic_shapes names {len(dimensions)} inputs, there are {len(inputs)}")
+    dimensions = _as_signature(model, dimensions)
     try:
         with without_fast_path(), warnings.catch_warnings():
             # Several inputs share the batch on purpose.
@@ -70,6 +72,14 @@ def torch_to_ir(
         )
     _name_outputs(program.model)
     return program
+
+
+def _as_signature(model: nn.Module, dimensions: tuple) -> tuple:
+    """Nest the dimensions of inputs that ``*args`` of the forward takes, as torch.export wants."""
+    kinds = [parameter.kind for parameter in inspect.signature(model.forward).parameters.values()]
+    star = inspect.Parameter.VAR_POSITIONAL
+    first = kinds.index(star) if star in kinds else len(dimensions)
+    return dimensions if first >= len(dimensions) else (*dimensions[:first], dimensions[first:])
 
 
 def _name_outputs(model: ir.Model) -> None:

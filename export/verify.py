@@ -68,7 +68,7 @@ def check_structure(path: Path, *, shape_after_every_node: bool = True) -> None:
         proto = onnx.load(path, load_external_data=False)
         onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        raise ExportError(f"onnx refuses the exported model: {error}") from error
+        raise ExportError(f"onnx refuses the exported model: {str(error).strip()}") from error
     graph = proto.graph
     known = {
         value.name
@@ -144,7 +144,7 @@ def _compare(
 
 def case_batch(case: Case) -> int:
     """Return the first dimension of a case; 1 where there is none."""
-    return next((x.shape[0] for x in case.inputs if x.ndim), 1)
+    return next((x.shape[0] for x in case.inputs if isinstance(x, np.ndarray) and x.ndim), 1)
 
 
 def largest_change(before: Sequence[Case], after: Sequence[Case]) -> float:

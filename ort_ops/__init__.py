@@ -11,9 +11,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import onnxruntime
 
-    from ._native import KernelRow
+    from ._native import ConvKernelRow, KernelRow
 
-__all__ = ["CudaStatus", "cuda_status", "get_library_path", "kernel_table", "register"]
+__all__ = [
+    "CudaStatus",
+    "conv_kernel_table",
+    "cuda_status",
+    "get_library_path",
+    "kernel_table",
+    "register",
+]
 
 _LIBRARY = "libfanin_ort_ops.so"
 
@@ -58,7 +65,9 @@ def register(session_options: onnxruntime.SessionOptions) -> None:
 
 
 def kernel_table() -> list[KernelRow]:
-    """Return the dispatch table: which kernel serves which instruction set, batch and fan-in.
+    """Return the dispatch table of CondensedGemm: which kernel serves what.
+
+    A row names an instruction set, the batches, and the fan-ins and densities.
 
     The first row that fits decides. The environment variable ``FANIN_ISA`` forces an instruction
     set; it is read when a session is made.
@@ -66,6 +75,13 @@ def kernel_table() -> list[KernelRow]:
     from . import _native
 
     return _native.kernel_table()
+
+
+def conv_kernel_table() -> list[ConvKernelRow]:
+    """Return the dispatch table of CondensedConv, likewise: by the outputs of a group."""
+    from . import _native
+
+    return _native.conv_kernel_table()
 
 
 from .cuda import CudaStatus, cuda_status  # noqa: E402  (it takes get_library_path from here)

@@ -34,6 +34,25 @@ class KernelRow:
     @property
     def max_density(self) -> float: ...
 
+class ConvKernelRow:
+    """One row of the dispatch table of convolutions."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def isa(self) -> str: ...
+    @property
+    def supported(self) -> bool:
+        """Whether this CPU can run it."""
+    @property
+    def min_group_outputs(self) -> int: ...
+    @property
+    def max_taps(self) -> int | None:
+        """Of the window in one channel; None for no limit."""
+    @property
+    def min_density(self) -> float:
+        """Of fan-in / in_features, the window of a group."""
+
 class PackedInfo:
     """What packing did for one range of batches."""
 
@@ -105,6 +124,82 @@ class PackedGemm:
         bias: npt.NDArray[np.float32],
     ) -> bool:
         """Whether it was packed from these arrays: what its layouts hold is compared with them."""
+
+class PackedConv:
+    """A condensed convolution, packed once.
+
+    Attributes are those of ONNX, 2-d: `pads` is top, left, bottom, right. `batch`, `height` and
+    `width` are what the model says of the input, -1 where it is dynamic; every size runs. The
+    other arguments are those of PackedGemm. Raises ValueError for arrays and attributes that are
+    unsound, with the place and the values.
+    """
+
+    def __init__(
+        self,
+        values: npt.NDArray[np.generic],
+        indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
+        rows: npt.NDArray[np.int32],
+        bias: npt.NDArray[np.float32],
+        *,
+        in_channels: int,
+        out_channels: int,
+        kernel_shape: tuple[int, int],
+        strides: tuple[int, int] = (1, 1),
+        pads: tuple[int, int, int, int] = (0, 0, 0, 0),
+        dilations: tuple[int, int] = (1, 1),
+        group: int = 1,
+        isa: str = "auto",
+        kernel: str | None = None,
+        batch: int = -1,
+        height: int = -1,
+        width: int = -1,
+        threads: int = 1,
+    ) -> None: ...
+    def run(
+        self,
+        x: npt.NDArray[np.float32],
+        residual: npt.NDArray[np.float32] | None = None,
+        clip_min: float = ...,
+        clip_max: float = ...,
+        threads: int = 1,
+        out: npt.NDArray[np.float32] | None = None,
+    ) -> npt.NDArray[np.float32]:
+        """y[batch, out_channels, ...] = clip(convolution + bias + residual), of x[batch, C, H, W].
+
+        Returns ``out`` when it is given, else a new array.
+        """
+    def info(self) -> list[PackedInfo]: ...
+    def holds(
+        self,
+        values: npt.NDArray[np.generic],
+        indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
+        rows: npt.NDArray[np.int32],
+        bias: npt.NDArray[np.float32],
+    ) -> bool:
+        """Whether it was packed from these arrays: what its layout holds is compared with them."""
+
+def run_plain_conv(
+    values: npt.NDArray[np.generic],
+    indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
+    rows: npt.NDArray[np.int32],
+    bias: npt.NDArray[np.float32],
+    x: npt.NDArray[np.float32],
+    residual: npt.NDArray[np.float32] | None = None,
+    clip_min: float = ...,
+    clip_max: float = ...,
+    *,
+    in_channels: int,
+    out_channels: int,
+    kernel_shape: tuple[int, int],
+    strides: tuple[int, int] = (1, 1),
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0),
+    dilations: tuple[int, int] = (1, 1),
+    group: int = 1,
+) -> npt.NDArray[np.float32]:
+    """Run the scalar oracle of convolutions: sums in float32 in the order of the entries."""
+
+def conv_kernel_table() -> list[ConvKernelRow]:
+    """Return every convolution kernel of this build, the preferred first."""
 
 def run_plain(
     values: npt.NDArray[np.generic],

@@ -258,6 +258,8 @@ ZOO: tuple[Entry, ...] = (
     Entry("mlp-tiny", "16-32-32-4, 50 %", 1, mlp_of(16, 32, 32, 4, sparsity=0.5)),
     Entry("mlp-half", "1024-2048-1024-100, 50 %", 1, mlp_of(1024, 2048, 1024, 100, sparsity=0.5)),
     Entry("mlp-batch", "512-1024-1024-10, 80 %", 64, mlp_of(512, 1024, 1024, 10, sparsity=0.8)),
+    Entry("mlp-half-batch", "768-1536-768-10, 50 %", 64, mlp_of(768, 1536, 768, 10, sparsity=0.5)),
+    Entry("mlp-half-small", "512-512-512-10, 60 %", 8, mlp_of(512, 512, 512, 10, sparsity=0.6)),
     Entry(
         "mlp-ablated",
         "768-3072-768-3072-10, 85 %, 40 % of the neurons ablated, GELU",

@@ -3,8 +3,10 @@
 
     python tools/random_cases.py --cases 100000          a new seed, which is printed
     python tools/random_cases.py --seed 7 --group 1234   one group again
+    python tools/random_cases.py --op conv               convolutions, through their kernels
 
-tests/ort_ops/_random_cases.py draws the cases and states the bound. Needs the dev dependencies.
+tests/ort_ops/_random_cases.py and _random_convs.py draw the cases and state the bound. Needs the
+dev dependencies.
 """
 
 from __future__ import annotations
@@ -19,12 +21,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.ort_ops._random_cases import CASES_PER_GROUP, RandomCaseError, Tally, check_group
+from tests.ort_ops import _random_cases, _random_convs
 
 
 def main() -> int:
     """Run the command line; exit status 1 when a case fails."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--op", choices=["gemm", "conv"], default="gemm")
     parser.add_argument("--cases", type=int, default=10_000, help="how many (default: 10000)")
     parser.add_argument("--seed", type=int, help="default: a new one, which is printed")
     parser.add_argument("--group", type=int, help="only this group of the seed, to replay it")
@@ -35,16 +38,22 @@ def main() -> int:
     seed = secrets.randbelow(1 << 31) if options.seed is None else options.seed
     if seed < 0:
         parser.error("--seed is at least 0")
-    groups = range(-(-options.cases // CASES_PER_GROUP))
+    if options.op == "gemm":
+        check, error_type = _random_cases.check_group, _random_cases.RandomCaseError
+        size, total = _random_cases.CASES_PER_GROUP, _random_cases.Tally()
+    else:
+        check, error_type = _random_convs.check_case, _random_convs.RandomConvError
+        size, total = 1, _random_convs.Tally()
+    groups = range(-(-options.cases // size))
     if options.group is not None:
         groups = range(options.group, options.group + 1)
-    print(f"seed {seed}, {len(groups)} groups of {CASES_PER_GROUP} cases", flush=True)
-    started, total = time.monotonic(), Tally()
+    print(f"seed {seed}, {len(groups)} groups of {size} cases", flush=True)
+    started = time.monotonic()
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
         try:
-            for tally in pool.imap(partial(check_group, seed), groups, chunksize=8):
+            for tally in pool.imap(partial(check, seed), groups, chunksize=8):
                 total.add(tally)
-        except RandomCaseError as error:
+        except error_type as error:
             print(f"after {total.cases} sound cases: {error}", file=sys.stderr)
             return 1
     print(

@@ -11,8 +11,19 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 
+class _Checked:
+    """Base of the optimizers: torch itself says at once whether it would take these values."""
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.lr):
+            raise ValueError(f"lr must be finite, got {self.lr}")
+        if len(getattr(self, "betas", (0, 0))) != 2:
+            raise ValueError(f"betas must be two numbers, got {list(self.betas)}")
+        self.build([nn.Parameter(torch.zeros(1))])
+
+
 @dataclass(frozen=True)
-class SGD:
+class SGD(_Checked):
     """torch.optim.SGD."""
 
     name: ClassVar[str] = "sgd"
@@ -27,7 +38,7 @@ class SGD:
 
 
 @dataclass(frozen=True)
-class Adam:
+class Adam(_Checked):
     """torch.optim.Adam."""
 
     name: ClassVar[str] = "adam"
@@ -41,7 +52,7 @@ class Adam:
 
 
 @dataclass(frozen=True)
-class AdamW:
+class AdamW(_Checked):
     """torch.optim.AdamW."""
 
     name: ClassVar[str] = "adamw"
@@ -55,7 +66,7 @@ class AdamW:
 
 
 @dataclass(frozen=True)
-class RMSprop:
+class RMSprop(_Checked):
     """torch.optim.RMSprop."""
 
     name: ClassVar[str] = "rmsprop"

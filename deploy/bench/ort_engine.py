@@ -52,7 +52,8 @@ class OrtEngine:
         before = os_threads()
         self._session = self._open(runtime)
         if before is not None:
-            self.threads = 1 + os_threads() - before  # the pool, and the thread that calls run
+            # The pool, and the thread that calls run; a thread of others may have ended meanwhile.
+            self.threads = 1 + max(0, os_threads() - before)
         self._binding = self._session.io_binding()
         sizes = self._bind_inputs(runtime, inputs)
         self._bind_outputs(runtime, sizes)

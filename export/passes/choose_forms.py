@@ -184,7 +184,9 @@ def _spread(node: ir.Node, weight: CondensedWeight, choice: Choice, names: Names
     if choice.form == "structured" and weight.active:
         nodes, arrays = structured_nodes(weight, "x", "y", prefix)
     else:
-        nodes, arrays = dense_nodes(weight, "x", "y", prefix)
+        shape = node.inputs[0].shape
+        matrix = shape is not None and len(shape) == 2
+        nodes, arrays = dense_nodes(weight, "x", "y", prefix, matrix=matrix)
     dtype = node.inputs[5].dtype.numpy()
     low, high = clip_of(node)
     values = {"x": node.inputs[0]}
@@ -199,7 +201,7 @@ def _spread(node: ir.Node, weight: CondensedWeight, choice: Choice, names: Names
             proto.op_type,
             [values[name] for name in proto.input],
             attributes={a.name: ir.serde.deserialize_attribute(a) for a in proto.attribute},
-            name=node.name if proto.op_type == "MatMul" else names.free(proto.name),
+            name=node.name if proto.op_type in ("MatMul", "Gemm") else names.free(proto.name),
         )
         at.append(new)
         values[proto.output[0]] = new.outputs[0]

@@ -190,6 +190,106 @@ def test_transpose_that_nobody_reads_any_more_does_not_keep_its_weight(tmp_path:
     assert "w" not in {t.name for t in onnx.load(tmp_path / "out.onnx").graph.initializer}
 
 
+def sparse_tensor(weight: np.ndarray, name: str) -> onnx.SparseTensorProto:
+    places = np.argwhere(weight)
+    return helper.make_sparse_tensor(
+        numpy_helper.from_array(weight[weight != 0], name),
+        numpy_helper.from_array(places.astype(np.int64), f"{name}_places"),
+        list(weight.shape),
+    )
+
+
+@pytest.mark.parametrize("kind", ["initializer", "linear indices", "constant"])
+def test_sparse_tensors_of_onnx_are_read(tmp_path: Path, kind: str):
+    tensor = sparse_tensor(W, "w")
+    if kind == "linear indices":
+        tensor.indices.CopyFrom(numpy_helper.from_array(np.flatnonzero(W).astype(np.int64)))
+    constant = [helper.make_node("Constant", [], ["w"], sparse_value=tensor)]
+    nodes = [*(constant if kind == "constant" else ()), *MATMUL]
+    source = write_model(tmp_path / "in.onnx", nodes, {})
+    if kind != "constant":
+        model = onnx.load(source)
+        model.graph.sparse_initializer.append(tensor)
+        onnx.save(model, source)
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
+    assert report.notes == ("w was a sparse tensor, read as a dense one",)
+    (weight,) = condensed_weights(tmp_path / "out.onnx").values()
+    np.testing.assert_array_equal(weight.to_dense(), W.T)
+    assert len(report.parity) == 2
+
+
+def test_standard_operators_may_be_imported_by_their_long_name(tmp_path: Path):
+    source = write_model(tmp_path / "in.onnx", MATMUL, {"w": W})
+    model = onnx.load(source)
+    model.opset_import[0].domain = "ai.onnx"
+    model.graph.node[0].domain = "ai.onnx"
+    onnx.save(model, source)
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
+    assert report.layers[0].decision == "condensed"
+    assert len(report.parity) == 2
+
+
+def test_sequence_of_outputs_is_compared(tmp_path: Path):
+    nodes = [
+        node("MatMul", ["x", "w"], "h"),
+        node("Relu", ["h"], "r"),
+        node("SequenceConstruct", ["h", "r"]),
+    ]
+    source = write_model(tmp_path / "in.onnx", nodes, {"w": W})
+    model = onnx.load(source)
+    sequence = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)
+    model.graph.output[0].CopyFrom(sequence)
+    onnx.save(model, source)
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
+    assert len(report.parity) == 2
+    x = np.random.default_rng(0).standard_normal((3, 48)).astype(np.float32)
+    (actual,) = run(tmp_path / "out.onnx", library=True, x=x)
+    np.testing.assert_allclose(actual, [x @ W, np.maximum(x @ W, 0)], atol=1e-5)
+
+
+def test_sequence_of_inputs_is_compared_when_it_is_given(tmp_path: Path):
+    nodes = [node("ConcatFromSequence", ["s"], "x", axis=0), *MATMUL]
+    source = write_model(tmp_path / "in.onnx", nodes, {"w": W})
+    model = onnx.load(source)
+    port = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, [2, 48])
+    model.graph.input[0].CopyFrom(port)
+    onnx.save(model, source)
+    with pytest.raises(ExportError, match=r"input s is no tensor of numbers.*inputs of your own"):
+        convert(source, tmp_path / "out.onnx", policy="condensed")
+    parts = [np.ones((2, 48), np.float32), np.zeros((2, 48), np.float32)]
+    report = convert(source, tmp_path / "out.onnx", policy="condensed", inputs=[{"s": parts}])
+    assert report.layers[0].decision == "condensed"
+    assert len(report.parity) == 2
+
+
+def test_size_that_only_a_weight_tells_is_found_for_the_comparison(tmp_path: Path, capfd):
+    shape = {"x": (None, None, None), "y": (None, None, None)}
+    source = write_model(tmp_path / "in.onnx", MATMUL, {"w": W}, **shape)
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
+    assert {check.batches for check in report.parity} == {(2, 1)}
+    assert capfd.readouterr().err == ""
+
+
+def test_source_that_onnx_itself_refuses_is_blamed(tmp_path: Path):
+    source = write_model(tmp_path / "in.onnx", MATMUL, {"w": W}, x=("batch", 47))
+    with pytest.raises(ExportError, match=r"(?s)onnx refuses .* and it refuses .*in.onnx already"):
+        convert(source, tmp_path / "out.onnx", min_sparsity=1.0)
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_data_file_that_the_source_reads_stays_although_its_name_is_of_an_older_export(
+    tmp_path: Path,
+):
+    source = write_model(tmp_path / "in.onnx", MATMUL, {"w": W})
+    first = convert(source, tmp_path / "m.onnx", policy="condensed", external_data_threshold=0)
+    copy = tmp_path / "copy.onnx"
+    copy.write_bytes(Path(first.path).read_bytes())
+    data = Path(first.data_path).read_bytes()
+    convert(copy, tmp_path / "m.onnx", policy="dense", external_data_threshold=0)
+    assert Path(first.data_path).read_bytes() == data
+    assert len(condensed_weights(copy)) == 1
+
+
 LEFT = {
     "is a graph input, which a caller can replace": (
         MATMUL,

@@ -122,6 +122,8 @@ def test_ort_format_keeps_the_op(path: Path, tmp_path: Path):
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
+    with pytest.raises(Exception, match="CondensedGemm"):
+        run(folder / "model.ort", library=False)
     np.testing.assert_allclose(
         run(folder / "model.ort", library=True), run(path, library=True), atol=1e-5
     )
@@ -184,6 +186,19 @@ def test_transformers_optimizer_at_level_0_keeps_the_op(path: Path):
     assert_kept(optimised.model, path)
 
 
+@pytest.mark.parametrize("level", [1, 2])
+def test_transformers_optimizer_at_higher_levels_makes_it_dense(path: Path, level: int):
+    from onnxruntime.transformers.optimizer import optimize_model
+
+    optimised = optimize_model(
+        str(path), model_type="bert", num_heads=0, hidden_size=0, opt_level=level
+    )
+    assert "CondensedGemm" not in op_types(optimised.model)
+    np.testing.assert_allclose(
+        run(optimised.model, library=False), run(path, library=True), atol=1e-5
+    )
+
+
 def test_version_converter_keeps_the_op(path: Path):
     model = onnx.version_converter.convert_version(onnx.load(path), 21)
     assert op_types(model).count("CondensedGemm") == 2
@@ -195,3 +210,33 @@ def test_names_are_readable_and_unique(path: Path):
     names = [t.name for t in graph.initializer]
     assert len(set(names)) == len(names)
     assert {"w1.values", "w1.indices", "w1.bias", "w1.rows"} <= set(names)
+
+
+TESTS_OF_ROWS = {
+    "onnxsim": [test_onnxsim_keeps_the_op_when_it_has_the_library],
+    "onnxscript optimizer": [
+        test_onnxscript_optimizer_without_inlining_keeps_the_op,
+        test_onnxscript_optimizer_that_inlines_makes_it_dense,
+    ],
+    "ONNX Runtime, optimised model saved": [test_model_that_onnxruntime_optimised_and_saved],
+    "`.ort` format": [test_ort_format_keeps_the_op],
+    "quantize_dynamic": [test_quantize_dynamic_quantises_the_rest],
+    "float16 converter of onnxruntime.transformers": [
+        test_float16_converter_told_to_block_the_op_keeps_its_values_float32
+    ],
+    "symbolic_shape_infer": [test_symbolic_shape_infer_knows_the_shapes],
+    "onnx.utils.extract_model": [test_extract_model_takes_a_part_with_its_function],
+    "onnxruntime.transformers optimizer": [
+        test_transformers_optimizer_at_level_0_keeps_the_op,
+        test_transformers_optimizer_at_higher_levels_makes_it_dense,
+    ],
+    "onnx version converter": [test_version_converter_keeps_the_op],
+    "netron": [test_names_are_readable_and_unique],
+}
+
+
+def test_every_row_of_the_documented_table_has_its_test():
+    text = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
+    table = text.partition("## Other tools")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")]
+    assert rows[1:] == list(TESTS_OF_ROWS)

@@ -137,6 +137,26 @@ def test_masks_keep_the_names_of_reparametrised_weights():
     assert set(eval_copy(model, masks).masks) == {"2.weight"}
 
 
+def test_masks_may_be_arrays():
+    mask = mlp()[0].weight.detach().numpy() != 0
+    (copied,) = eval_copy(mlp(), {"0.weight": mask}).masks.values()
+    assert torch.equal(copied, torch.from_numpy(mask))
+
+
+def test_forward_that_casts_to_half_is_explained(tmp_path: Path):
+    class Casts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(20, 5).half()
+
+        def forward(self, x):
+            return self.linear(x.half()).float()
+
+    with pytest.raises(ExportError, match=r"were widened to float32.*take the casts out"):
+        export(Casts(), tmp_path / "m.onnx", torch.randn(2, 20))
+    assert not list(tmp_path.iterdir())
+
+
 def test_tensor_that_cannot_be_exported_is_named():
     model = mlp()
     model[2].weight = nn.Parameter(model[2].weight.double())

@@ -224,6 +224,102 @@ def test_module_that_reads_a_condensed_weight_is_explained(tmp_path: Path):
     assert not list(tmp_path.iterdir())
 
 
+class Product(nn.Module):
+    """Multiplies by a weight that is no parameter."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        weight = sparsify(nn.Linear(12, 40)).weight.detach()
+        if kind == "buffer":
+            self.register_buffer("table", weight)
+        else:
+            self.table = weight
+
+    def forward(self, x):
+        return x @ self.table.T
+
+
+@pytest.mark.parametrize("kind", ["buffer", "plain tensor"])
+def test_weight_that_is_no_parameter_is_condensed_and_reported(tmp_path: Path, kind: str):
+    report = export_condensed(Product(kind), tmp_path / "m.onnx", torch.randn(2, 12))
+    (layer,) = report.layers
+    assert (layer.name, layer.decision, layer.shape) == ("table", "condensed", (40, 12))
+    assert node_types(report.path) == ["CondensedGemm"]
+    assert report.notes == ()
+
+
+class Stateful(nn.Module):
+    """Gives something else at every call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = sparsify(nn.Linear(12, 4))
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return self.linear(x) * self.calls
+
+
+def test_model_that_gives_something_else_at_every_call_is_refused(tmp_path: Path):
+    with pytest.raises(ExportError, match=r"differs from torch .* over the tolerance of 0\.0008"):
+        export_condensed(Stateful(), tmp_path / "m.onnx", torch.randn(2, 12))
+    assert not list(tmp_path.iterdir())
+
+
+class Returns(nn.Module):
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.linear, self.what = sparsify(nn.Linear(12, 4)), what
+
+    def forward(self, *inputs):
+        x = sum(inputs)
+        y = self.linear(x)
+        others = {"input and parameter": (x, self.linear.bias), "none": (None,), "number": (3,)}
+        return y.bfloat16() if self.what == "bfloat16" else (y, *others[self.what])
+
+
+def test_inputs_parameters_and_none_may_be_returned(tmp_path: Path):
+    inputs = (torch.randn(2, 12), torch.randn(2, 12))
+    for what, count in (("input and parameter", 3), ("none", 1)):
+        report = export_condensed(Returns(what), tmp_path / "m.onnx", inputs)
+        assert len(onnx.load(report.path).graph.output) == count
+
+
+@pytest.mark.parametrize(
+    ("what", "sentence"),
+    [
+        ("number", "returns int beside its tensors.*returns the tensors alone"),
+        ("bfloat16", "output 0 of the model is bfloat16.*return float32"),
+    ],
+)
+def test_output_that_no_file_can_give_is_refused(tmp_path: Path, what: str, sentence: str):
+    with pytest.raises(ExportError, match=sentence):
+        export_condensed(Returns(what), tmp_path / "m.onnx", torch.randn(2, 12))
+    assert not list(tmp_path.iterdir())
+
+
+def test_context_of_the_caller_changes_nothing(tmp_path: Path):
+    x = torch.randn(2, 12)
+    expected = Path(export_condensed(small(), tmp_path / "a.onnx", x).path).read_bytes()
+    contexts = [
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        torch.inference_mode(),
+        torch.device("meta"),
+    ]
+    model = small()
+    for context in contexts:
+        with context:
+            report = export_condensed(model, tmp_path / "b.onnx", x)
+        assert Path(report.path).read_bytes() == expected
+    torch.set_default_dtype(torch.float64)
+    try:
+        report = export_condensed(model, tmp_path / "b.onnx", x)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert Path(report.path).read_bytes() == expected
+
+
 class FixedBatch(nn.Module):
     def forward(self, x):
         return x.reshape(2, -1) * 2

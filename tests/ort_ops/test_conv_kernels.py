@@ -268,11 +268,13 @@ def test_the_table_chooses_by_instruction_set_and_filters_of_a_group():
     rng = np.random.default_rng(11)
     wide = random_layer(rng, 16, 32, (3, 3), 9)
     depthwise = random_layer(rng, 16, 16, (3, 3), 3, group=16)
+    many_taps = random_layer(rng, 1, 8, (1, 5000), 900)
     for isa in _native.supported_isas():
         (info,) = wide.pack(isa=isa).info()
         assert (info.kernel == "f32-conv-taps-scalar") == (isa == "scalar")
-        (info,) = depthwise.pack(isa=isa).info()
-        assert info.kernel == "f32-conv-taps-scalar"
+        for other in (depthwise, many_taps):
+            (info,) = other.pack(isa=isa).info()
+            assert info.kernel == "f32-conv-taps-scalar"
 
 
 @pytest.mark.parametrize(

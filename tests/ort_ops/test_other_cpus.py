@@ -123,6 +123,8 @@ def test_arm64_runs_every_neon_kernel(arm, cpu):
         "f32-bf16w-gemm-b1-byteplane64-neon",
         "f32-gemm-panel16-neon",
         "f32-gemm-rows-scalar",
+        "f32-conv-panel16-neon",
+        "f32-conv-taps-scalar",
     }
     assert report.choices["neon", "float32", 1] == "f32-gemm-b1-byteplane64-neon"
     assert report.choices["neon", "float16", 1] == "f32-f16w-gemm-b1-byteplane64-neon"
@@ -143,7 +145,8 @@ def test_arm64_library_exports_one_symbol_and_needs_the_c_and_cxx_runtimes_only(
 
 def test_every_kernel_of_this_cpu_is_right(x86):
     report = check(x86 / "kernel_check")
-    table = {row.name: row.supported for row in ort_ops.kernel_table()}
+    rows = [*ort_ops.kernel_table(), *ort_ops.conv_kernel_table()]
+    table = {row.name: row.supported for row in rows}
     assert report.right == {name for name, supported in table.items() if supported}
     assert report.absent == {name for name, supported in table.items() if not supported}
 

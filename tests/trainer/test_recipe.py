@@ -241,3 +241,24 @@ def test_command_line_values_are_toml():
     for wrong in ("method.sparsity", "method.sparsity=", "training.device=cpu"):
         with pytest.raises(ConfigError, match="is not KEY=VALUE"):
             adjusted("resnet50-imagenet-srigl90", [wrong])
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"lr": -1.0}, "Invalid learning rate: -1.0"),
+        ({"lr": float("nan")}, "lr must be finite, got nan"),
+        ({"momentum": 0.0}, "Nesterov momentum requires a momentum"),
+    ],
+)
+def test_values_that_the_optimizer_refuses_are_refused_when_a_recipe_is_read(
+    small_config, values, reason
+):
+    changes = {f"optimizer.{name}": value for name, value in values.items()}
+    with pytest.raises(ConfigError, match=rf"in \[optimizer\]: {reason}"):
+        override(small_config, changes)
+
+
+def test_an_adam_with_one_beta_is_refused():
+    with pytest.raises(ValueError, match=r"betas must be two numbers, got \[0\.9\]"):
+        AdamW(betas=(0.9,))

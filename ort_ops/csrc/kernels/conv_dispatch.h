@@ -14,6 +14,7 @@ struct ConvKernelRow {
   std::string name;  // dtype-op-layout-ISA
   Isa isa;           // that the CPU must have
   int64_t min_group_outputs;
+  int64_t max_taps;    // of the window in one channel
   double min_density;  // fan-in / in_features
   // Packs a sound view, the same way whatever the number of threads. Throws std::bad_alloc.
   std::unique_ptr<ConvKernel> (*pack)(const CondensedView& view, const ConvGeometry& geometry,

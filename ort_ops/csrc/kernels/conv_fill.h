@@ -35,7 +35,8 @@ void fill_vector(const ConvSource& source, const ConvPiece* pieces, int count,
   const Pieces<Loader, kPieces> ready(source, pieces, count);
   // Copies, since stores to the panel could change what a reference leads to.
   const float* x = source.x;
-  const int64_t channel_stride = source.channel_stride, ahead = source.ahead;
+  const int64_t channel_stride = source.channel_stride;
+  const int64_t ahead = column->tap == source.ahead_tap ? source.ahead : 0;
   const int64_t next = pieces[0].offset + ahead;
   for (; column != end; ++column) {
     const float* channel = x + column->channel * channel_stride;
@@ -52,7 +53,8 @@ void fill_pair(const ConvSource& source, const ConvPiece* pieces, const ConvColu
   const Pieces<Loader, kPieces> ready(source, pieces, kPieces);
   const Pieces<Loader, kNextPieces> next_ready(source, pieces + kPieces, kNextPieces);
   const float* x = source.x;
-  const int64_t channel_stride = source.channel_stride, ahead = source.ahead;
+  const int64_t channel_stride = source.channel_stride;
+  const int64_t ahead = column->tap == source.ahead_tap ? source.ahead : 0;
   const int64_t next = pieces[0].offset + ahead, after = pieces[kPieces].offset + ahead;
   for (; column != end; ++column) {
     const float* channel = x + column->channel * channel_stride;

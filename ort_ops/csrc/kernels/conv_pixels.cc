@@ -107,13 +107,17 @@ void ConvPixels::build(const PanelTile& tile, int lanes, uint8_t* state) const {
 ConvSource ConvPixels::source(const float* x, const uint8_t* state, int ahead) const {
   const int64_t runs = *reinterpret_cast<const int64_t*>(state);
   const uint8_t* pieces = state + kHeaderBytes + static_cast<size_t>(runs) * sizeof(Run);
-  return {x,
-          channel_size(),
-          stride(),
-          reinterpret_cast<const ConvPiece*>(pieces),
-          runs,
-          state + sizeof(int64_t),
-          geometry_.taps() == 1 ? ahead * stride() : 0};
+  ConvSource source;
+  source.x = x;
+  source.channel_stride = channel_size();
+  source.stride = stride();
+  source.pieces = reinterpret_cast<const ConvPiece*>(pieces);
+  source.pieces_per_tap = runs;
+  source.counts = state + sizeof(int64_t);
+  source.ahead = ahead * stride();
+  // The lower left one: the others read again what it has read for tiles further up.
+  source.ahead_tap = static_cast<uint32_t>(geometry_.taps() - geometry_.kernel[1]);
+  return source;
 }
 
 }  // namespace fanin

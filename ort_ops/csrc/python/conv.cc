@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -186,6 +187,12 @@ void bind_conv(py::module_& module) {
                              [](const ConvKernelRow& row) { return is_supported(row.isa); })
       .def_property_readonly("min_group_outputs",
                              [](const ConvKernelRow& row) { return row.min_group_outputs; })
+      .def_property_readonly("max_taps",
+                             [](const ConvKernelRow& row) -> std::optional<int64_t> {
+                               if (row.max_taps == std::numeric_limits<int64_t>::max())
+                                 return std::nullopt;
+                               return row.max_taps;
+                             })
       .def_property_readonly("min_density",
                              [](const ConvKernelRow& row) { return row.min_density; })
       .def("__repr__", [](const ConvKernelRow& row) { return "<ConvKernelRow " + row.name + ">"; });

@@ -1,5 +1,6 @@
 // Packing, sharing and running from many threads at once. Built with -fsanitize=thread it finds
 // races; the results, which must be the same bits for any threads, are checked in any build.
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <functional>
@@ -8,10 +9,12 @@
 #include <thread>
 #include <vector>
 
+#include "core/conv.h"
 #include "core/float16_run.h"
 #include "core/gemm.h"
 #include "core/packed_cache.h"
 #include "core/thread_executor.h"
+#include "kernels/conv_dispatch.h"
 #include "kernels/dispatch.h"
 #include "tests/shared_pool.h"
 #include "tests/test_layer.h"
@@ -146,6 +149,36 @@ void test_float16_runs(const TestLayer& layer) {
   from_many_threads([&](size_t) { check(run_on(pool) == want, "float16 results"); });
 }
 
+// A convolution that is packed and shared by many threads, which run it on one pool.
+void test_convolutions(const TestLayer& layer) {
+  ConvGeometry geometry;  // layer: 700 columns
+  geometry.in_channels = 175;
+  geometry.out_channels = layer.view.out_features;
+  geometry.kernel[0] = geometry.kernel[1] = 2;
+  const ConvInput input{2, 7, 9};
+  Numbers numbers(6);
+  const std::vector<float> x = numbers.reals(2 * 175 * 7 * 9);
+  const size_t outputs = static_cast<size_t>(2 * geometry.out_channels * 6 * 8);
+  const std::vector<float> residual = numbers.reals(outputs);
+  const SharedPool pool(3);
+  const auto run_on = [&](const PackedConv& conv, const Executor& executor) {
+    std::vector<float> y(outputs);
+    conv.run(x.data(), input, y.data(), {residual.data(), -2.0f, 2.5f}, executor);
+    return y;
+  };
+  const std::vector<Isa> isas = supported_isas();
+  for (const ConvKernelRow& row : conv_kernel_table()) {
+    if (std::find(isas.begin(), isas.end(), row.isa) == isas.end()) continue;
+    const auto first = PackedConv::pack_kernel(layer.view, geometry, input, row.name, pool);
+    const std::vector<float> want = run_on(*first, InlineExecutor());
+    from_many_threads([&](size_t) {
+      const auto conv = PackedConv::pack_kernel(layer.view, geometry, input, row.name, pool);
+      check(conv->info().front().shared, row.name + ": is shared");
+      check(same_bits(run_on(*conv, pool), want), row.name + ": results on a pool");
+    });
+  }
+}
+
 // Without this, the tests above could pass with everything on one thread.
 void test_pool_takes_part(const TestLayer& layer) {
   const SharedPool pool(3);
@@ -168,6 +201,7 @@ int run_tests() {
   test_sharing(layers);
   test_last_owner_frees(*layers[0]);
   for (const auto& layer : layers) test_float16_runs(*layer);
+  test_convolutions(*layers[0]);
   std::printf("concurrency test: %d failures\n", failures.load());
   return failures != 0;
 }

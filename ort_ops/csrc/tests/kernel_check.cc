@@ -12,6 +12,7 @@
 
 #include "core/thread_executor.h"
 #include "kernels/dispatch.h"
+#include "tests/conv_check.h"
 #include "tests/oracle.h"
 #include "tests/random_layer.h"
 
@@ -283,6 +284,7 @@ int main(int argc, char** argv) {
     check_choices();
     check_float16();
     check_rows();
+    failures += check_convolutions();
   } catch (const std::exception& error) {
     std::printf("WRONG %s\n", error.what());
     return 1;
