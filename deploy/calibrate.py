@@ -20,6 +20,7 @@ from .bench.null_model import save_null_model
 from .bench.ort_engine import OrtEngine
 from .bench.problem import Problem, Sample
 from .bench.requirements import require
+from .calibrate_conv import ConvCalibrationSpec, calibrate_convolutions
 from .errors import SessionError
 
 _SHORTEST = 5e-8
@@ -37,6 +38,7 @@ class CalibrationSpec:
     timing: Timing = field(
         default_factory=lambda: Timing(rounds=15, turn=0.004, max_warmup=0.1, lead_in=0.0005)
     )
+    convolutions: ConvCalibrationSpec = field(default_factory=ConvCalibrationSpec)
     seed: int = 0
 
 
@@ -44,7 +46,7 @@ def calibrate(
     spec: CalibrationSpec = CalibrationSpec(),
     progress: Callable[[str, float], None] = lambda title, done: None,  # noqa: ARG005
 ) -> Calibration:
-    """Measure dense, condensed and structured layers; op time is a session's less a null one's.
+    """Measure layers and convolutions in each form; op time is a session's less a null one's.
 
     Raises:
         SessionError: an engine could not be measured, with its reason.
@@ -69,6 +71,7 @@ def calibrate(
         dense=tuple(tuple(point.dense for point in row) for row in table),
         condensed=tuple(tuple(point.condensed for point in row) for row in table),
         scatter=tuple(tuple(point.scatter for point in row) for row in table),
+        convolutions=calibrate_convolutions(spec.convolutions, progress),
     )
 
 

@@ -13,7 +13,7 @@ from .errors import SessionError
 from .model_file import ModelFile, ModelFileError, Node, read_model_file
 
 DOMAIN = "ai.fanin"
-OPS = ("CondensedGemm",)
+OPS = ("CondensedConv", "CondensedGemm")
 
 _UPGRADE = "Upgrade fanin, or export the model again with this version."
 

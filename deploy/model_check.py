@@ -14,7 +14,20 @@ from .errors import SessionError
 from .model_file import ModelFileError, read_model_file
 
 VERSION = 1
-ATTRIBUTES = {"CondensedGemm": ("in_features", "out_features", "clip_min", "clip_max")}
+ATTRIBUTES = {
+    "CondensedGemm": ("in_features", "out_features", "clip_min", "clip_max"),
+    "CondensedConv": (
+        "kernel_shape",
+        "strides",
+        "pads",
+        "dilations",
+        "group",
+        "in_channels",
+        "out_channels",
+        "clip_min",
+        "clip_max",
+    ),
+}
 
 
 def check_model(model: Path) -> None:

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
 
+from .conv_cost import ConvCostModel, ConvTable
 from .errors import ExportError
+from .interpolation import interpolate
 
 FORMAT_VERSION = 1
 
 _SHIPPED = "calibration.json"
+_SHIPPED_CONVOLUTIONS = "calibration_conv.json"
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Calibration:
         condensed: ``[batches][weights][densities]``.
         scatter: ``[batches][weights]``: putting the outputs of half of the neurons of a square
             layer in their places.
+        convolutions: a table for each kind; without them those that come with fanin are taken.
 
     """
 
@@ -46,6 +49,7 @@ class Calibration:
     dense: tuple[tuple[float, ...], ...]
     condensed: tuple[tuple[tuple[float, ...], ...], ...]
     scatter: tuple[tuple[float, ...], ...]
+    convolutions: tuple[ConvTable, ...] = ()
 
     def save(self, path: Path) -> None:
         """Write the table as JSON."""
@@ -71,12 +75,19 @@ class Calibration:
         return cls._parse(resources.files(__package__).joinpath(_SHIPPED).read_text(), _SHIPPED)
 
     @classmethod
+    def shipped_convolutions(cls) -> tuple[ConvTable, ...]:
+        """Read the tables of convolutions that come with fanin."""
+        text = resources.files(__package__).joinpath(_SHIPPED_CONVOLUTIONS).read_text()
+        return tuple(map(ConvTable.parse, json.loads(text)))
+
+    @classmethod
     def _parse(cls, text: str, where: str) -> Calibration:
         try:
             fields = json.loads(text)
             if fields.pop("format_version") != FORMAT_VERSION:
                 raise ValueError("another version")
-            table = cls(**fields)
+            convolutions = tuple(map(ConvTable.parse, fields.pop("convolutions", ())))
+            table = cls(**fields, convolutions=convolutions)
             sizes = (len(table.batches), len(table.weights), len(table.densities))
             for name, wanted in (("dense", 2), ("condensed", 3), ("scatter", 2)):
                 array = np.asarray(getattr(table, name), np.float64)
@@ -104,6 +115,9 @@ class CostModel:
 
     def __init__(self, calibration: Calibration) -> None:
         self.machine = calibration.machine
+        self.convolutions = ConvCostModel(
+            calibration.convolutions or Calibration.shipped_convolutions()
+        )
         self._axes = [
             np.log(np.asarray(axis, np.float64))
             for axis in (calibration.batches, calibration.weights, calibration.densities)
@@ -138,13 +152,4 @@ class CostModel:
         return gemm + self._at(self._scatter, batch, out_features * out_features)
 
     def _at(self, table: np.ndarray, *point: float) -> float:
-        return float(np.exp(_interpolate(table, self._axes, np.log(point))))
-
-
-def _interpolate(table: np.ndarray, axes: Sequence[np.ndarray], point: Sequence[float]) -> float:
-    """Interpolate linearly along each axis; outside, go on with the slope of the last segment."""
-    for axis, x in zip(axes, point, strict=False):
-        right = int(np.clip(np.searchsorted(axis, x), 1, len(axis) - 1))
-        share = (x - axis[right - 1]) / (axis[right] - axis[right - 1])
-        table = table[right - 1] * (1 - share) + table[right] * share
-    return float(table)
+        return float(np.exp(interpolate(table, self._axes, np.log(point))))

@@ -12,6 +12,7 @@ import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from .condensed import CondensedWeight
+from .conv_geometry import ConvGeometry
 from .cost_model import CostModel
 from .onnx_op import DEFAULT_OPSET, IR_VERSION
 from .row_groups import MAX_GROUPS, split_rows
@@ -28,6 +29,10 @@ MIN_SAVED = 1e-6
 
 TOKENS = 32
 """What a symbolic dimension that is not the batch counts for, since no file says how long it is."""
+
+
+IMAGE_SIZE = 56
+"""What a symbolic size of an image counts for, on each of its axes."""
 
 
 @dataclass(frozen=True)
@@ -83,22 +88,67 @@ class Chooser:
         """Choose for a weight that meets ``rows`` rows of X at a time."""
         size = (weight.out_features, weight.in_features)
         dense = self.costs.dense(rows, *size)
+        seconds = {"condensed": self._seconds(self.groups(weight, rows), rows)}
+        if weight.active < weight.out_features or self.policy == "structured":
+            seconds["structured"] = self.costs.structured(rows, *size, weight.active)
+        return self._decide(dense, seconds, f"at {rows} row{'s' * (rows != 1)}")
+
+    def conv_seconds(
+        self,
+        weight: CondensedWeight,
+        geometry: ConvGeometry,
+        shape: Sequence[int | str | None] | None,
+    ) -> dict[str, float]:
+        """Predict each form of a convolution whose X has the shape ``[N, C, ...]``."""
+        batch, sizes = self._images(geometry, shape)
+        costs = self.costs.convolutions
         seconds = {
-            "condensed": self._seconds(self.groups(weight, rows), rows),
-            "structured": self.costs.structured(rows, *size, weight.active),
+            "dense": costs.dense(geometry, batch, sizes),
+            "condensed": costs.condensed(geometry, batch, sizes, weight.values.size),
         }
+        if weight.active < weight.out_features or self.policy == "structured":
+            seconds["structured"] = costs.structured(geometry, batch, sizes, weight.active)
+        return seconds
+
+    def choose_conv(
+        self,
+        weight: CondensedWeight,
+        geometry: ConvGeometry,
+        shape: Sequence[int | str | None] | None,
+        settled: str | None = None,
+    ) -> Choice:
+        """Choose for a convolution; ``settled`` is the form that suits its neighbours, if known."""
+        batch, sizes = self._images(geometry, shape)
+        seconds = self.conv_seconds(weight, geometry, shape)
+        where = f"at {'×'.join(map(str, sizes))}" + f", batch {batch}" * (batch != 1)
+        dense = seconds.pop("dense")
+        alone = self._decide(dense, seconds, where)
+        if self.policy != "auto" or settled in (None, alone.form):
+            return alone
+        if settled == "dense":
+            text = f"{alone.form} {alone.reason}, less than reordering activations costs"
+            return Choice("dense", text)
+        speedup = dense / seconds[settled]
+        return Choice(settled, f"{speedup:.2g}× predicted {where}, nothing to reorder", speedup)
+
+    def _images(
+        self, geometry: ConvGeometry, shape: Sequence[int | str | None] | None
+    ) -> tuple[int, list[int]]:
+        """Return the batch and the sizes of the images, symbols as documented."""
+        first, *sizes = (shape[0], *shape[2:]) if shape else (None,) * (1 + geometry.axes)
+        batch = first if isinstance(first, int) else self.batch
+        return batch, [size if isinstance(size, int) else IMAGE_SIZE for size in sizes]
+
+    def _decide(self, dense: float, seconds: dict[str, float], where: str) -> Choice:
+        """Take the fastest form, or the one that the policy names."""
         if self.policy != "auto":
             speedup = dense / seconds[self.policy] if self.policy != "dense" else None
             return Choice(self.policy, f"policy {self.policy}", speedup)
-        if self.portable:
-            del seconds["condensed"]
-        if weight.active == weight.out_features:
-            del seconds["structured"]
-        if not seconds:
+        usable = [form for form in seconds if not (self.portable and form == "condensed")]
+        if not usable:
             return Choice("dense", "no neuron is ablated, and only standard operators may be used")
-        form = min(seconds, key=seconds.get)
+        form = min(usable, key=seconds.get)
         speedup = dense / seconds[form]
-        where = f"at {rows} row{'s' * (rows != 1)}"
         if speedup < MIN_GAIN:
             return Choice("dense", f"{form} predicted {speedup:.2f}× as fast {where}", None)
         if dense - seconds[form] < MIN_SAVED:

@@ -13,7 +13,10 @@ from .onnx_schema import register_schemas
 from .passes.attach_functions import AttachFunctionsPass
 from .passes.choose_forms import ChooseFormsPass, Formed
 from .passes.fold_ablated import FoldAblatedPass
+from .passes.fold_filters import FoldFiltersPass
+from .passes.fold_norm import FoldNormPass
 from .passes.fuse_activation import FuseActivationPass
+from .passes.fuse_residual import FuseResidualPass
 from .report import LayerReport
 
 
@@ -25,7 +28,7 @@ class Lowered:
         folded: one line for each layer whose ablated neurons left the graph.
         unfolded: one line for each layer that keeps them, with the reason.
         formed: what each condensed node became, by its name before.
-        fused: one line for each activation that is gone.
+        fused: one line for each node that a condensed one took over.
 
     """
 
@@ -36,17 +39,19 @@ class Lowered:
 
 
 def lower(model: ir.Model, chooser: Chooser, *, fold: bool) -> Lowered:
-    """Fold ablated neurons, choose forms, fuse activations, attach functions, infer shapes."""
+    """Fold norms and ablated neurons, choose forms, fuse what follows, attach functions."""
     register_schemas()
-    folds = FoldAblatedPass()(model) if fold else None
+    fused = FoldNormPass()(model).folded
+    folds = [FoldFiltersPass()(model), FoldAblatedPass()(model)] if fold else []
     formed = ChooseFormsPass(chooser)(model).formed
-    fused = FuseActivationPass()(model).fused
+    fused += FuseResidualPass()(model).fused
+    fused += FuseActivationPass()(model).fused
     common.RemoveUnusedNodesPass()(model)
     AttachFunctionsPass()(model)
     common.ShapeInferencePass(strict_mode=False)(model)
     return Lowered(
-        tuple(folds.folded) if folds else (),
-        tuple(folds.kept) if folds else (),
+        tuple(line for result in folds for line in result.folded),
+        tuple(line for result in folds for line in result.kept),
         formed,
         tuple(fused),
     )

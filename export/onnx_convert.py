@@ -13,6 +13,7 @@ from onnx_ir.passes import common
 
 from .atomic import staging_folder
 from .condensed import CondensedWeight
+from .conv_geometry import ConvGeometry
 from .errors import ExportError
 from .forms import Chooser, Policy
 from .locate import first_difference
@@ -21,11 +22,14 @@ from .model_file import EXTERNAL_DATA_THRESHOLD, MAX_INLINE_BYTES, publish_model
 from .onnx_cases import cases_for, own_noise
 from .onnx_schema import register_schemas
 from .onnx_source import data_files, load_source
-from .passes.condense import CondensePass, CondenseResult
+from .passes.condense import CondensePass, CondenseResult, Shape
 from .ranges import require_range
 from .report import NOT_VERIFIED, ExportReport, LayerReport, ParityCheck, bytes_saved
 from .verify import Case, Reference, check_parity, check_structure
 from .verify_layers import LARGE, check_layers
+
+_HOPELESS = 1.3
+"""Times slower than dense from which a convolution is left as it is, whatever is around it."""
 
 
 def convert(
@@ -41,7 +45,9 @@ def convert(
     verify: bool = True,
     external_data_threshold: int = EXTERNAL_DATA_THRESHOLD,
 ) -> ExportReport:
-    """Write an ONNX model with its sparse MatMul and Gemm as ``ai.fanin::CondensedGemm``.
+    """Write an ONNX model with its sparse layers as ``ai.fanin`` ops.
+
+    MatMul and Gemm become CondensedGemm, Conv becomes CondensedConv.
 
     Args:
         onnx_in: the model; opset 11 to 23. It is only read.
@@ -133,10 +139,18 @@ def _condensed(
     common.ShapeInferencePass(strict_mode=False)(model)
 
     def leave_dense(
-        weight: CondensedWeight, shape: Sequence[int | str | None] | None
+        weight: CondensedWeight, shape: Shape, geometry: ConvGeometry | None
     ) -> str | None:
         """Leave a node as it is where it would come back dense, and nothing is ablated."""
-        choice = chooser.choose(weight, chooser.rows_of(shape))
+        if geometry is None:
+            choice = chooser.choose(weight, chooser.rows_of(shape))
+        else:
+            choice = chooser.choose_conv(weight, geometry, shape)
+            seconds = chooser.conv_seconds(weight, geometry, shape)
+            # Not far behind, it may still suit its neighbours, which are known later.
+            mixed = chooser.policy == "auto" and not chooser.portable
+            if mixed and seconds["condensed"] < _HOPELESS * seconds["dense"]:
+                return None
         whole = weight.active == weight.out_features
         return choice.reason if choice.form == "dense" and whole else None
 

@@ -1,18 +1,30 @@
 """The model-local functions that our files carry: our ops, said in standard operators.
 
 A runtime without the library takes them instead of a kernel. They are written so that ONNX Runtime
-folds the scatter of constant weights away when it loads the file and is left with one dense Gemm.
+folds the scatter of constant weights away when it loads the file and is left with one dense Gemm or
+Conv.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 
-from .onnx_schema import ATTRIBUTES_GEMM, CONDENSED_GEMM, DOMAIN, INPUTS_GEMM, OUTPUT
+from .onnx_schema import (
+    ATTRIBUTES_CONV,
+    ATTRIBUTES_GEMM,
+    CONDENSED_CONV,
+    CONDENSED_GEMM,
+    DOMAIN,
+    INPUTS_CONV,
+    INPUTS_GEMM,
+    INTEGER_LISTS,
+    OUTPUT,
+)
 
 OPSETS = range(17, 24)
 """Versions of the standard operators that a file can be written for."""
@@ -31,53 +43,94 @@ def condensed_gemm_function(opset: int) -> onnx.FunctionProto:
         ValueError: the opset is not one of :data:`FUNCTION_OPSETS`.
 
     """
-    if opset not in FUNCTION_OPSETS:
-        raise ValueError(
-            f"opset is {opset}, it must be {FUNCTION_OPSETS.start} to {FUNCTION_OPSETS.stop - 1}"
-        )
     nodes = [
+        _attribute("in_scalar", "in_features", AttributeProto.INT),
+        _attribute("out_scalar", "out_features", AttributeProto.INT),
+        _constant("one_dim", np.array([-1], np.int64)),
+        helper.make_node("Reshape", ["in_scalar", "one_dim"], ["in_dim"]),
+        helper.make_node("Reshape", ["out_scalar", "one_dim"], ["out_dim"]),
         *_scattered_weight(),
-        _attribute("low", "clip_min", AttributeProto.FLOAT),
-        _attribute("high", "clip_max", AttributeProto.FLOAT),
         helper.make_node("Transpose", ["weight"], ["weight_t"], perm=[1, 0]),
         helper.make_node("Cast", ["X"], ["x"], to=TensorProto.FLOAT),
         helper.make_node("MatMul", ["x", "weight_t"], ["product"]),
         helper.make_node("Add", ["product", "bias"], ["biased"]),
-        helper.make_node("Cast", ["residual"], ["to_add"], to=TensorProto.FLOAT),
-        helper.make_node("Add", ["biased", "to_add"], ["sum"]),
-        helper.make_node("Clip", ["sum", "low", "high"], ["clipped"]),
-        helper.make_node("CastLike", ["clipped", "X"], [OUTPUT]),
+        *_epilogue("biased"),
     ]
+    return _function(CONDENSED_GEMM, INPUTS_GEMM, ATTRIBUTES_GEMM, nodes, opset)
+
+
+def condensed_conv_function(opset: int) -> onnx.FunctionProto:
+    """Write ``CondensedConv`` as a function over operators of one opset version.
+
+    As :func:`condensed_gemm_function`: float32 inside, the model has to import the same version. It
+    serves one and two spatial axes.
+
+    Raises:
+        ValueError: the opset is not one of :data:`FUNCTION_OPSETS`.
+
+    """
+    convolution = helper.make_node("Conv", ["x", "kernel", "bias"], ["biased"])
+    for name in INTEGER_LISTS:
+        _refer(convolution, name, name, AttributeProto.INTS)
+    _refer(convolution, "group", "group", AttributeProto.INT)
+    nodes = [
+        _attribute("in_scalar", "in_channels", AttributeProto.INT),
+        _attribute("out_scalar", "out_channels", AttributeProto.INT),
+        _attribute("groups", "group", AttributeProto.INT),
+        _attribute("kernel_dims", "kernel_shape", AttributeProto.INTS),
+        _constant("one_dim", np.array([-1], np.int64)),
+        helper.make_node("Div", ["in_scalar", "groups"], ["group_channels"]),
+        helper.make_node("Reshape", ["group_channels", "one_dim"], ["channels_dim"]),
+        helper.make_node("Reshape", ["out_scalar", "one_dim"], ["out_dim"]),
+        helper.make_node("Concat", ["channels_dim", "kernel_dims"], ["window_dims"], axis=0),
+        helper.make_node("ReduceProd", ["window_dims"], ["in_dim"], keepdims=1),
+        *_scattered_weight(),
+        helper.make_node("Concat", ["out_dim", "window_dims"], ["kernel_full"], axis=0),
+        helper.make_node("Reshape", ["weight", "kernel_full"], ["kernel"]),
+        helper.make_node("Cast", ["X"], ["x"], to=TensorProto.FLOAT),
+        convolution,
+        *_epilogue("biased"),
+    ]
+    return _function(CONDENSED_CONV, INPUTS_CONV, ATTRIBUTES_CONV, nodes, opset)
+
+
+def _function(
+    name: str,
+    inputs: Mapping[str, str],
+    attributes: Mapping[str, float | None],
+    nodes: list[NodeProto],
+    opset: int,
+) -> onnx.FunctionProto:
+    if opset not in FUNCTION_OPSETS:
+        raise ValueError(
+            f"opset is {opset}, it must be {FUNCTION_OPSETS.start} to {FUNCTION_OPSETS.stop - 1}"
+        )
     return helper.make_function(
         DOMAIN,
-        CONDENSED_GEMM,
-        list(INPUTS_GEMM),
+        name,
+        list(inputs),
         [OUTPUT],
         nodes,
         [helper.make_opsetid("", opset)],
-        [name for name, default in ATTRIBUTES_GEMM.items() if default is None],
+        [attribute for attribute, default in attributes.items() if default is None],
         [
-            helper.make_attribute(name, default)
-            for name, default in ATTRIBUTES_GEMM.items()
+            helper.make_attribute(attribute, default)
+            for attribute, default in attributes.items()
             if default is not None
         ],
     )
 
 
 def _scattered_weight() -> list[NodeProto]:
-    """Build the nodes that give ``weight``, float32 ``[out_features, in_features]``.
+    """Build the nodes that give ``weight``, float32 ``[out_dim, in_dim]``.
 
-    Two scatters: entries into the stored rows, then the rows into the matrix. Adding in the first
-    one lets padding (+0 at the row's last column) leave the weight at that column alone.
+    Both dimensions are there as tensors ``[1]``. Two scatters: entries into the stored rows, then
+    the rows into the matrix. Adding in the first one lets padding (+0 at the row's last column)
+    leave the weight at that column alone.
     """
     return [
-        _attribute("in_scalar", "in_features", AttributeProto.INT),
-        _attribute("out_scalar", "out_features", AttributeProto.INT),
         _constant("zero", np.float32(0)),
-        _constant("one_dim", np.array([-1], np.int64)),
         _constant("column", np.array([-1, 1], np.int64)),
-        helper.make_node("Reshape", ["in_scalar", "one_dim"], ["in_dim"]),
-        helper.make_node("Reshape", ["out_scalar", "one_dim"], ["out_dim"]),
         helper.make_node("Shape", ["values"], ["active_dim"], start=0, end=1),
         helper.make_node("Concat", ["active_dim", "in_dim"], ["stored_shape"], axis=0),
         helper.make_node("Concat", ["out_dim", "in_dim"], ["weight_shape"], axis=0),
@@ -98,14 +151,32 @@ def _scattered_weight() -> list[NodeProto]:
     ]
 
 
+def _epilogue(value: str) -> list[NodeProto]:
+    """Build the nodes that add the residual, clip, and give Y the type of X."""
+    return [
+        _attribute("low", "clip_min", AttributeProto.FLOAT),
+        _attribute("high", "clip_max", AttributeProto.FLOAT),
+        helper.make_node("Cast", ["residual"], ["to_add"], to=TensorProto.FLOAT),
+        helper.make_node("Add", [value, "to_add"], ["sum"]),
+        helper.make_node("Clip", ["sum", "low", "high"], ["clipped"]),
+        helper.make_node("CastLike", ["clipped", "X"], [OUTPUT]),
+    ]
+
+
 def _attribute(output: str, attribute: str, kind: AttributeProto.AttributeType) -> NodeProto:
-    """Build a scalar constant that takes its value from an attribute of the calling node."""
+    """Build a constant that takes its value from an attribute of the calling node."""
+    names = {AttributeProto.INT: "value_int", AttributeProto.INTS: "value_ints"}
     node = helper.make_node("Constant", [], [output])
+    _refer(node, names.get(kind, "value_float"), attribute, kind)
+    return node
+
+
+def _refer(node: NodeProto, name: str, attribute: str, kind: AttributeProto.AttributeType) -> None:
+    """Let an attribute of a node be that of the calling node."""
     reference = node.attribute.add()
-    reference.name = "value_int" if kind == AttributeProto.INT else "value_float"
+    reference.name = name
     reference.type = kind
     reference.ref_attr_name = attribute
-    return node
 
 
 def _constant(output: str, array: np.ndarray) -> NodeProto:

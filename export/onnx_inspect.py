@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,10 +14,11 @@ from google.protobuf.message import DecodeError
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from .condensed import CondensedWeight
+from .conv_geometry import ConvGeometry
 from .errors import ExportError
 from .onnx_function import clip_is_open
 from .onnx_graphs import graphs_of
-from .onnx_schema import CONDENSED_GEMM, DOMAIN, INPUTS_GEMM
+from .onnx_schema import CONDENSED_CONV, CONDENSED_GEMM, DOMAIN, INPUTS_GEMM, INTEGER_LISTS
 from .report import LayerReport, layer_table
 
 if TYPE_CHECKING:
@@ -76,13 +78,15 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
         path=str(path),
         ir_version=model.ir_version,
         opset=opsets.get("", 0),
-        runs_without_library=not nodes or (DOMAIN, CONDENSED_GEMM) in carried,
+        runs_without_library={(DOMAIN, node.op_type) for node in nodes} <= carried,
         layers=tuple(_layer(path, node, initializers) for node in nodes),
     )
 
 
 def condensed_weights(path: str | os.PathLike[str]) -> dict[str, CondensedWeight]:
     """Read the weights of the condensed nodes of an ONNX file, by node name.
+
+    A convolution's is flattened to ``[out_channels, in_channels / group * kernel]``.
 
     Raises:
         FileNotFoundError, ExportError: as :func:`inspect` does.
@@ -117,7 +121,7 @@ def _condensed_nodes(graph: onnx.GraphProto) -> list[NodeProto]:
         node
         for part in graphs_of(graph)
         for node in part.node
-        if (node.domain, node.op_type) == (DOMAIN, CONDENSED_GEMM)
+        if node.domain == DOMAIN and node.op_type in (CONDENSED_GEMM, CONDENSED_CONV)
     ]
 
 
@@ -126,22 +130,33 @@ def _attributes(node: NodeProto) -> dict:
 
 
 def _weight(path: Path, node: NodeProto, initializers: dict[str, TensorProto]) -> CondensedWeight:
-    attributes = _attributes(node)
     inputs = dict(zip(INPUTS_GEMM, node.input, strict=False))
     try:
         arrays = {
             part: numpy_helper.to_array(initializers[inputs[part]])
             for part in ("values", "indices", "rows", "bias")
         }
-        sizes = {name: attributes[name] for name in ("in_features", "out_features")}
+        shape = _weight_shape(node)
     except KeyError as error:
         raise ExportError(
             f"{path}: node {node.name!r}: {error} is missing or not a constant of the model"
         ) from error
-    try:
-        return CondensedWeight(**arrays, **sizes)
     except ValueError as error:
         raise ExportError(f"{path}: node {node.name!r}: {error}") from error
+    try:
+        return CondensedWeight(**arrays, in_features=math.prod(shape[1:]), out_features=shape[0])
+    except ValueError as error:
+        raise ExportError(f"{path}: node {node.name!r}: {error}") from error
+
+
+def _weight_shape(node: NodeProto) -> tuple[int, ...]:
+    """Return the shape of the dense weight."""
+    attributes = _attributes(node)
+    if node.op_type == CONDENSED_GEMM:
+        return attributes["out_features"], attributes["in_features"]
+    numbers = {name: attributes[name] for name in ("in_channels", "out_channels", "group")}
+    lists = {name: tuple(attributes[name]) for name in INTEGER_LISTS}
+    return ConvGeometry(**numbers, **lists).weight_shape
 
 
 def _layer(path: Path, node: NodeProto, initializers: dict[str, TensorProto]) -> LayerReport:
@@ -150,7 +165,7 @@ def _layer(path: Path, node: NodeProto, initializers: dict[str, TensorProto]) ->
         name=node.name,
         kind=node.op_type,
         nodes=(node.name,),
-        shape=(weight.out_features, weight.in_features),
+        shape=_weight_shape(node),
         sparsity=1 - weight.density,
         active=weight.active,
         fan_in=weight.fan_in,
@@ -158,10 +173,16 @@ def _layer(path: Path, node: NodeProto, initializers: dict[str, TensorProto]) ->
         bytes_dense=4 * weight.out_features * (weight.in_features + 1),
         bytes_condensed=weight.nbytes,
         decision="condensed",
-        reason=_clip(_attributes(node)),
+        reason=_epilogue(node, initializers),
     )
 
 
-def _clip(attributes: dict) -> str:
-    low, high = attributes.get("clip_min", float("-inf")), attributes.get("clip_max", float("inf"))
-    return "" if clip_is_open(low, high) else f"clip [{low:g}, {high:g}]"
+def _epilogue(node: NodeProto, initializers: dict[str, TensorProto]) -> str:
+    """Say what the node does to its sums: adds a residual, clips."""
+    attributes, steps = _attributes(node), []
+    if len(node.input) > 5 and node.input[5] not in initializers:
+        steps.append(f"adds {node.input[5]}")
+    low, high = attributes.get("clip_min", -math.inf), attributes.get("clip_max", math.inf)
+    if not clip_is_open(low, high):
+        steps.append(f"clip [{low:g}, {high:g}]")
+    return ", ".join(steps)

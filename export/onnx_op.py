@@ -1,4 +1,4 @@
-"""ONNX models and nodes with ``ai.fanin::CondensedGemm``.
+"""ONNX models and nodes with ``ai.fanin::CondensedGemm`` and ``CondensedConv``.
 
 Every file that fanin writes is of :data:`IR_VERSION`, imports :data:`DOMAIN` and carries the
 function of each op it uses, so that it loads where the library is absent.
@@ -8,25 +8,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
 from onnx import NodeProto, helper, numpy_helper
 
 from .condensed import CondensedWeight
-from .onnx_function import OPSETS, clip_is_open, condensed_gemm_function
-from .onnx_schema import CONDENSED_GEMM, DOMAIN, DOMAIN_VERSION, register_schemas
+from .conv_geometry import ConvGeometry
+from .onnx_function import (
+    OPSETS,
+    clip_is_open,
+    condensed_conv_function,
+    condensed_gemm_function,
+)
+from .onnx_schema import (
+    CONDENSED_CONV,
+    CONDENSED_GEMM,
+    DOMAIN,
+    DOMAIN_VERSION,
+    register_schemas,
+)
 
 __all__ = [
+    "CONDENSED_CONV",
     "CONDENSED_GEMM",
     "DEFAULT_OPSET",
     "DOMAIN",
     "DOMAIN_VERSION",
     "IR_VERSION",
     "OPSETS",
+    "condensed_conv_function",
+    "condensed_conv_model",
     "condensed_gemm_function",
     "condensed_layer_model",
+    "dense_conv_model",
     "dense_layer_model",
+    "make_condensed_conv_node",
     "make_condensed_node",
     "no_residual",
     "register_schemas",
@@ -67,6 +85,28 @@ def make_condensed_node(
     )
 
 
+def make_condensed_conv_node(
+    inputs: Sequence[str],
+    output: str,
+    geometry: ConvGeometry,
+    *,
+    clip_min: float = -math.inf,
+    clip_max: float = math.inf,
+    name: str = "",
+) -> NodeProto:
+    """Build a node; ``inputs`` are names in the order of ``onnx_schema.INPUTS_CONV``."""
+    return helper.make_node(
+        CONDENSED_CONV,
+        list(inputs),
+        [output],
+        name=name,
+        domain=DOMAIN,
+        **geometry.attributes(),
+        clip_min=float(clip_min),
+        clip_max=float(clip_max),
+    )
+
+
 def condensed_layer_model(
     weight: CondensedWeight,
     batch: int | None,
@@ -88,18 +128,8 @@ def condensed_layer_model(
         ValueError: another ``x_dtype``.
 
     """
-    if x_dtype not in ("float32", "float16"):
-        raise ValueError(f"x_dtype is {x_dtype!r}, it must be float32 or float16")
-    arrays = {
-        "values": weight.values,
-        "indices": weight.indices,
-        "bias": weight.bias,
-        "rows": weight.rows,
-    }
-    if not with_residual:
-        arrays["residual"] = no_residual(x_dtype)
     node = make_condensed_node(
-        ["x", "values", "indices", "bias", "rows", "residual"],
+        ["x", *_CONSTANTS, "residual"],
         "y",
         in_features=weight.in_features,
         out_features=weight.out_features,
@@ -107,17 +137,8 @@ def condensed_layer_model(
         clip_max=clip_max,
         name="layer",
     )
-    graph = _layer_graph("condensed_layer", weight, batch, [node], arrays, with_residual, x_dtype)
-    return helper.make_model(
-        graph,
-        ir_version=IR_VERSION,
-        opset_imports=[
-            helper.make_opsetid("", opset),
-            helper.make_opsetid(DOMAIN, DOMAIN_VERSION),
-        ],
-        functions=[condensed_gemm_function(opset)],
-        producer_name="fanin",
-    )
+    ports = _gemm_ports(weight, batch, with_residual, x_dtype)
+    return _condensed_model("condensed_layer", node, ports, weight, opset)
 
 
 def dense_layer_model(
@@ -133,53 +154,203 @@ def dense_layer_model(
 
     Inputs and output are those of :func:`condensed_layer_model`.
     """
-    arrays = {"weight": weight.to_dense(), "bias": weight.bias}
-    steps = [("Gemm", ["weight", "bias"], {"transB": 1})]
-    if with_residual:
-        steps.append(("Add", ["residual"], {}))
-    if (clip_min, clip_max) == (0.0, math.inf):
-        steps.append(("Relu", [], {}))
-    elif not clip_is_open(clip_min, clip_max):
-        arrays["clip_min"] = np.array(clip_min, np.float32)
-        arrays["clip_max"] = np.array(clip_max, np.float32)
-        steps.append(("Clip", ["clip_min", "clip_max"], {}))
-    nodes, value = [], "x"
-    for op_type, constants, attributes in steps:
-        output = "y" if len(nodes) == len(steps) - 1 else f"after_{op_type}"
-        nodes.append(
-            helper.make_node(op_type, [value, *constants], [output], name=op_type, **attributes)
-        )
-        value = output
-    graph = _layer_graph("dense_layer", weight, batch, nodes, arrays, with_residual)
+    product = helper.make_node("Gemm", ["x", "weight", "bias"], ["product"], name="Gemm", transB=1)
+    ports = _gemm_ports(weight, batch, with_residual)
+    return _dense_model(
+        "dense_layer", product, weight.to_dense(), ports, weight, (clip_min, clip_max), opset
+    )
+
+
+def condensed_conv_model(
+    weight: CondensedWeight,
+    geometry: ConvGeometry,
+    size: Sequence[int | None],
+    *,
+    clip_min: float = -math.inf,
+    clip_max: float = math.inf,
+    with_residual: bool = False,
+    x_dtype: str = "float32",
+    opset: int = DEFAULT_OPSET,
+) -> onnx.ModelProto:
+    """Build a model of one condensed convolution, for tests and benchmarks.
+
+    Its input is ``x`` ``[N, in_channels, H, W]`` or ``[N, in_channels, L]``, with
+    ``with_residual`` also ``residual`` of the output's shape; its output is ``y``
+    ``[N, out_channels, ...]``; all of ``x_dtype``, "float32" or "float16". The weights keep the
+    type that ``weight`` has. The node is called ``layer``.
+
+    Args:
+        weight: ``[out_channels, in_channels / group * kernel_shape]``, flattened.
+        geometry: the convolution.
+        size: ``(N, H, W)`` or ``(N, L)``; None is the symbolic dimension "batch", "height",
+            "width" or "length".
+        clip_min: lower bound of the result.
+        clip_max: upper bound of the result.
+        with_residual: whether the model has the input ``residual``.
+        x_dtype: "float32" or "float16".
+        opset: version of the standard operators.
+
+    Raises:
+        ValueError: the weight or the size does not fit the geometry, or another ``x_dtype``.
+
+    """
+    node = make_condensed_conv_node(
+        ["x", *_CONSTANTS, "residual"],
+        "y",
+        geometry,
+        clip_min=clip_min,
+        clip_max=clip_max,
+        name="layer",
+    )
+    geometry.check(weight)
+    ports = _conv_ports(geometry, size, with_residual, x_dtype)
+    return _condensed_model("condensed_conv", node, ports, weight, opset)
+
+
+def dense_conv_model(
+    weight: CondensedWeight,
+    geometry: ConvGeometry,
+    size: Sequence[int | None],
+    *,
+    clip_min: float = -math.inf,
+    clip_max: float = math.inf,
+    with_residual: bool = False,
+    opset: int = DEFAULT_OPSET,
+) -> onnx.ModelProto:
+    """Build the same convolution as a dense graph holds it: Conv, Add, Relu or Clip.
+
+    Arguments, inputs and output are those of :func:`condensed_conv_model`.
+    """
+    geometry.check(weight)
+    convolution = helper.make_node(
+        "Conv",
+        ["x", "weight", "bias"],
+        ["product"],
+        name="Conv",
+        kernel_shape=geometry.kernel_shape,
+        strides=geometry.strides,
+        pads=geometry.pads,
+        dilations=geometry.dilations,
+        group=geometry.group,
+    )
+    dense = weight.to_dense().reshape(geometry.weight_shape)
+    ports = _conv_ports(geometry, size, with_residual)
+    return _dense_model(
+        "dense_conv", convolution, dense, ports, weight, (clip_min, clip_max), opset
+    )
+
+
+_CONSTANTS = ("values", "indices", "bias", "rows")
+
+_Dims = list[int | str]
+
+
+@dataclass(frozen=True)
+class _Ports:
+    """Inputs and output of a model of one layer."""
+
+    x: _Dims
+    y: _Dims
+    with_residual: bool
+    dtype: str
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("float32", "float16"):
+            raise ValueError(f"x_dtype is {self.dtype!r}, it must be float32 or float16")
+
+    def graph(
+        self, name: str, nodes: list[NodeProto], arrays: dict[str, np.ndarray]
+    ) -> onnx.GraphProto:
+        inputs = [self._port("x", self.x)]
+        if self.with_residual:
+            inputs.append(self._port("residual", self.y))
+        constants = [numpy_helper.from_array(array, key) for key, array in arrays.items()]
+        return helper.make_graph(nodes, name, inputs, [self._port("y", self.y)], constants)
+
+    def _port(self, name: str, dims: _Dims) -> onnx.ValueInfoProto:
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype))
+        return helper.make_tensor_value_info(name, kind, dims)
+
+
+def _gemm_ports(
+    weight: CondensedWeight, batch: int | None, with_residual: bool, dtype: str = "float32"
+) -> _Ports:
+    first = "batch" if batch is None else batch
+    return _Ports([first, weight.in_features], [first, weight.out_features], with_residual, dtype)
+
+
+def _conv_ports(
+    geometry: ConvGeometry,
+    size: Sequence[int | None],
+    with_residual: bool,
+    dtype: str = "float32",
+) -> _Ports:
+    if len(size) != geometry.axes + 1:
+        wanted = "(N, H, W)" if geometry.axes == 2 else "(N, L)"
+        raise ValueError(f"size is {tuple(size)}, it must be {wanted}")
+    batch: int | str = "batch" if size[0] is None else size[0]
+    x: _Dims = [batch, geometry.in_channels]
+    y: _Dims = [batch, geometry.out_channels]
+    names = ("height", "width") if geometry.axes == 2 else ("length",)
+    for axis, (name, given) in enumerate(zip(names, size[1:], strict=True)):
+        x.append(name if given is None else given)
+        if given is not None:
+            y.append(geometry.output_size(axis, given))
+        else:
+            y.append(name if geometry.keeps_size(axis) else f"{name}_out")
+    return _Ports(x, y, with_residual, dtype)
+
+
+def _condensed_model(
+    name: str, node: NodeProto, ports: _Ports, weight: CondensedWeight, opset: int
+) -> onnx.ModelProto:
+    arrays = {constant: getattr(weight, constant) for constant in _CONSTANTS}
+    if not ports.with_residual:
+        arrays["residual"] = no_residual(ports.dtype)
+    write = condensed_conv_function if node.op_type == CONDENSED_CONV else condensed_gemm_function
     return helper.make_model(
-        graph,
+        ports.graph(name, [node], arrays),
         ir_version=IR_VERSION,
-        opset_imports=[helper.make_opsetid("", opset)],
+        opset_imports=[
+            helper.make_opsetid("", opset),
+            helper.make_opsetid(DOMAIN, DOMAIN_VERSION),
+        ],
+        functions=[write(opset)],
         producer_name="fanin",
     )
 
 
-def _layer_graph(
+def _dense_model(
     name: str,
+    product: NodeProto,
+    dense: np.ndarray,
+    ports: _Ports,
     weight: CondensedWeight,
-    batch: int | None,
-    nodes: list[NodeProto],
-    arrays: dict[str, np.ndarray],
-    with_residual: bool,
-    x_dtype: str = "float32",
-) -> onnx.GraphProto:
-    def port(port_name: str, features: int) -> onnx.ValueInfoProto:
-        shape = ["batch" if batch is None else batch, features]
-        kind = helper.np_dtype_to_tensor_dtype(np.dtype(x_dtype))
-        return helper.make_tensor_value_info(port_name, kind, shape)
+    clip: tuple[float, float],
+    opset: int,
+) -> onnx.ModelProto:
+    arrays = {"weight": dense, "bias": weight.bias}
+    nodes = [product]
 
-    inputs = [port("x", weight.in_features)]
-    if with_residual:
-        inputs.append(port("residual", weight.out_features))
-    return helper.make_graph(
-        nodes,
-        name,
-        inputs,
-        [port("y", weight.out_features)],
-        [numpy_helper.from_array(array, key) for key, array in arrays.items()],
+    def append(op_type: str, *constants: str) -> None:
+        nodes.append(
+            helper.make_node(
+                op_type, [nodes[-1].output[0], *constants], [f"after_{op_type}"], name=op_type
+            )
+        )
+
+    if ports.with_residual:
+        append("Add", "residual")
+    if clip == (0.0, math.inf):
+        append("Relu")
+    elif not clip_is_open(*clip):
+        for bound, value in zip(("clip_min", "clip_max"), clip, strict=True):
+            arrays[bound] = np.array(value, np.float32)
+        append("Clip", "clip_min", "clip_max")
+    nodes[-1].output[0] = "y"
+    return helper.make_model(
+        ports.graph(name, nodes, arrays),
+        ir_version=IR_VERSION,
+        opset_imports=[helper.make_opsetid("", opset)],
+        producer_name="fanin",
     )

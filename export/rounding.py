@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
 import onnx_ir as ir
 
 from .forms import Chooser
 from .lowering import lower
 from .passes.condense import CondenseResult
 from .passes.constants import live_readers
+from .passes.conv_layer import is_conv
 from .passes.linear_layer import is_linear
 from .passes.nodes import condensed_nodes
 from .passes.round_values import RoundValuesPass
@@ -24,20 +26,23 @@ class Rounding:
         layers: names of condensed modules.
         parameters: names of parameters that were condensed in the graph.
         errors: change of the weight as a share of its norm, by name of each node.
+        scales: what norms multiplied the rows of convolutions by before they were rounded, float64
+            ``[channels]``, by name of the parameter.
 
     """
 
     layers: frozenset[str] = frozenset()
     parameters: frozenset[str] = frozenset()
     errors: Mapping[str, float] | None = None
+    scales: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def multiplied_only(model: ir.Model) -> frozenset[str]:
-    """Name the constants that nothing reads but MatMul and Gemm, before constants are folded."""
+    """Name the constants that only layers multiply with, before constants are folded."""
     return frozenset(
         name
         for name, value in model.graph.initializers.items()
-        if all(map(is_linear, live_readers(value)))
+        if all(is_linear(node) or is_conv(node) for node in live_readers(value))
     )
 
 
@@ -50,6 +55,7 @@ def round_values(
     modules: Mapping[str, tuple[str, ...]],
     found: Iterable[CondenseResult],
     parameters: Collection[str],
+    norms: Mapping[str, np.ndarray],
 ) -> Rounding:
     """Round the layers that will be condensed and whose rounding torch can repeat.
 
@@ -64,6 +70,7 @@ def round_values(
         modules: names of the nodes of each condensed module.
         found: what was condensed in the graph.
         parameters: names of the torch model's parameters that are only multiplied with.
+        norms: what norms multiplied the rows of convolutions by, by name of the node.
 
     Raises:
         ExportError: a value is too large for the type.
@@ -72,16 +79,20 @@ def round_values(
     stay = _condensed_at_last(model, chooser, fold=fold)
     layers = {layer for layer, nodes in modules.items() if nodes and stay.issuperset(nodes)}
     rounded = {name for layer in layers for name in modules[layer]}
-    names = set()
+    names, scales = set(), {}
     for result in found:
         for root in result.verbatim & set(parameters):
             nodes = {node for layer in result.layers if layer.name == root for node in layer.nodes}
             value = model.graph.initializers.get(root)
-            if stay.issuperset(nodes) and (value is None or not any(live_readers(value))):
+            # Nodes of one parameter with norms of their own store values of their own.
+            alike = len(nodes) == 1 or not nodes.intersection(norms)
+            if alike and stay.issuperset(nodes) and (value is None or not any(live_readers(value))):
                 names.add(root)
                 rounded |= nodes
+                for node in nodes.intersection(norms):
+                    scales[root] = norms[node]
     done = RoundValuesPass(values_dtype, rounded)(model)
-    return Rounding(frozenset(layers), frozenset(names), done.errors)
+    return Rounding(frozenset(layers), frozenset(names), done.errors, scales)
 
 
 def _condensed_at_last(model: ir.Model, chooser: Chooser, *, fold: bool) -> set[str]:

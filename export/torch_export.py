@@ -32,6 +32,7 @@ from .onnx_op import DEFAULT_OPSET, IR_VERSION, OPSETS
 from .passes.attach_functions import AttachFunctionsPass
 from .passes.clear_values import ClearValueMetadataPass
 from .passes.condense import CondensePass
+from .passes.fold_norm import FoldNormPass
 from .passes.name_layers import NameLayersPass
 from .ranges import require_range
 from .report import NOT_VERIFIED, ExportReport, LayerReport, ParityCheck, bytes_saved
@@ -67,7 +68,7 @@ def export(
     verify: bool = True,
     external_data_threshold: int = EXTERNAL_DATA_THRESHOLD,
 ) -> ExportReport:
-    """Write a model to ONNX with its sparse layers as ``ai.fanin::CondensedGemm``.
+    """Write a model to ONNX with its sparse layers as ``CondensedGemm`` and ``CondensedConv``.
 
     The model is copied; mode, weights and buffers of the one passed in stay as they are. The file
     is checked (onnx's full checker, strict shape inference, outputs against torch within 1e-5 of
@@ -253,6 +254,8 @@ def _write(
     common.ClearMetadataAndDocStringPass()(graph_model)
     ClearValueMetadataPass()(graph_model)
     nodes = NameLayersPass()(graph_model).nodes
+    # Before values are rounded: they would be rounded again.
+    norms = FoldNormPass()(graph_model)
     rounding, change = Rounding(), 0.0
     if rounds:
         rounding = round_values(
@@ -263,10 +266,11 @@ def _write(
             modules=nodes,
             found=found,
             parameters=exclusive,
+            norms=norms.scales,
         )
     if rounded_model is not None:
         dtype = getattr(torch, settings.values_dtype)
-        round_weights(rounded_model, rounding.layers, rounding.parameters, dtype)
+        round_weights(rounded_model, rounding, dtype)
         with without_fast_path():
             exact, cases = cases, run_cases(rounded_model, settings.inputs)
         change = largest_change(exact, cases)
@@ -274,6 +278,7 @@ def _write(
     # The clone keeps the arrays that the passes replace; only a comparison of outputs reads it.
     before = graph_model.clone() if cases else None
     lowered = lower(graph_model, settings.chooser, fold=settings.fold)
+    lowered = replace(lowered, fused=(*norms.folded, *lowered.fused))
     graph_model.ir_version = IR_VERSION
     graph_model.producer_name, graph_model.producer_version = "fanin", None
     staged = stage_model(graph_model, staged_path, settings.external_data_threshold)
@@ -328,7 +333,7 @@ def _with_nodes(plans: Sequence[LayerPlan], written: _Written) -> list[LayerRepo
     for layer in written.graph_layers:
         if layer.decision == "condensed":
             in_graph.setdefault(layer.name, []).append(layer)
-        elif layer.kind in ("MatMul", "Gemm"):
+        elif layer.kind in ("MatMul", "Gemm", "Conv"):
             left.setdefault(layer.name, layer.reason)
     reports = []
     for plan in plans:

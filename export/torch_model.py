@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from .errors import ExportError
 from .layer_plan import LayerPlan
 from .modules import CondensedLinear
+from .rounding import Rounding
 from .verify import Case, largest_change
 
 CHECK_BATCH = 3
@@ -144,34 +145,40 @@ def _arrays(tensors: Sequence[Tensor]) -> tuple[np.ndarray, ...]:
     return tuple(tensor.detach().contiguous().numpy() for tensor in tensors)
 
 
-def round_weights(
-    model: nn.Module, layers: Collection[str], parameters: Collection[str], dtype: torch.dtype
-) -> None:
+def round_weights(model: nn.Module, rounding: Rounding, dtype: torch.dtype) -> None:
     """Round weights as torch rounds, for the parity check; sums stay float32.
 
     The model gets new parameters: the old ones may be shared with the user's model.
 
     Args:
         model: after :func:`replace_layers`.
-        layers: names of condensed modules whose values are rounded.
-        parameters: qualified names of parameters that are rounded, under all their names.
+        rounding: the modules and parameters that are rounded, the latter under all their names.
         dtype: float16 or bfloat16.
 
     """
     for module in model.modules():
-        if isinstance(module, CondensedLinear) and module.name in layers:
+        if isinstance(module, CondensedLinear) and module.name in rounding.layers:
             module.values = module.values.to(dtype).to(torch.float32)
     names = dict(model.named_parameters(remove_duplicate=False))
     rounded = {
         id(names[name]): nn.Parameter(
-            names[name].detach().to(dtype).to(torch.float32), requires_grad=False
+            _rounded(names[name].detach(), rounding.scales.get(name), dtype), requires_grad=False
         )
-        for name in parameters
+        for name in rounding.parameters
     }
     for name, parameter in names.items():
         if id(parameter) in rounded:
             owner, _, key = name.rpartition(".")
             setattr(model.get_submodule(owner), key, rounded[id(parameter)])
+
+
+def _rounded(weight: Tensor, scale: np.ndarray | None, dtype: torch.dtype) -> Tensor:
+    """Round a weight; where a norm scales its rows, so that they are rounded once scaled."""
+    if scale is None:
+        return weight.to(dtype).to(torch.float32)
+    factor = torch.from_numpy(scale).reshape(-1, *[1] * (weight.ndim - 1))
+    scaled = (weight.double() * factor).float().to(dtype).double()
+    return torch.where(factor == 0, weight.double(), scaled / factor).float()
 
 
 def replace_layers(model: nn.Module, plans: Sequence[LayerPlan]) -> nn.Module:

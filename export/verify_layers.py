@@ -15,11 +15,19 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from ..ort_ops.reference import condensed_conv
 from .condensed import CondensedWeight
+from .conv_geometry import ConvGeometry
 from .engines import Engine, NotAtHandError, engines
 from .errors import ExportError
-from .onnx_op import condensed_layer_model
-from .passes.nodes import condensed_nodes, constant_of, read_weight
+from .onnx_op import condensed_conv_model, condensed_layer_model
+from .passes.nodes import (
+    condensed_nodes,
+    constant_of,
+    is_condensed_conv,
+    read_geometry,
+    read_weight,
+)
 from .report import ParityCheck
 from .verify import RELATIVE_TOLERANCE, max_error
 
@@ -51,16 +59,18 @@ def check_layers(path: Path) -> tuple[tuple[ParityCheck, ...], tuple[str, ...]]:
         weight = read_weight(node)
         if weight is None or constant_of(node.inputs[0]) is not None:
             continue
-        x = rng.standard_normal((_BATCH, weight.in_features)).astype(np.float32)
-        expected = _exact(weight, x)
+        geometry = read_geometry(node) if is_condensed_conv(node) else None
+        x = rng.standard_normal(_x_shape(weight, geometry)).astype(np.float32)
+        expected = _exact(weight, geometry, x)
         scale = float(np.abs(expected).max(initial=0.0)) or 1.0
         for engine in engines(uses_our_ops=True):
             try:
-                if engine.has_library:
-                    actual, wanted = _run(engine, weight, x), expected
+                if engine.has_library or geometry is not None:
+                    actual, wanted = _run(engine, weight, geometry, x), expected
                 else:
                     # The function makes its weight dense, several times over.
-                    actual = np.hstack([_run(engine, block, x) for block in _blocks(weight)])
+                    blocks = [_run(engine, block, None, x) for block in _blocks(weight)]
+                    actual = np.hstack(blocks)
                     wanted = expected[:, weight.rows]
             except NotAtHandError as error:
                 missing.add(f"{engine.name}: {error}")
@@ -80,11 +90,38 @@ def check_layers(path: Path) -> tuple[tuple[ParityCheck, ...], tuple[str, ...]]:
     return checks, tuple(sorted(missing))
 
 
-def _run(engine: Engine, weight: CondensedWeight, x: np.ndarray) -> np.ndarray:
-    return engine.load(condensed_layer_model(weight, None).SerializeToString())({"x": x})[0]
+def _x_shape(weight: CondensedWeight, geometry: ConvGeometry | None) -> tuple[int, ...]:
+    """Choose inputs; of a convolution the smallest images with three outputs along each axis."""
+    if geometry is None:
+        return (_BATCH, weight.in_features)
+    sizes = [
+        max(1, (kernel - 1) * dilation + 1 + 2 * stride - begin - end)
+        for kernel, dilation, stride, begin, end in zip(
+            geometry.kernel_shape,
+            geometry.dilations,
+            geometry.strides,
+            geometry.pads[: geometry.axes],
+            geometry.pads[geometry.axes :],
+            strict=True,
+        )
+    ]
+    return (_BATCH, geometry.in_channels, *sizes)
 
 
-def _exact(weight: CondensedWeight, x: np.ndarray) -> np.ndarray:
+def _run(
+    engine: Engine, weight: CondensedWeight, geometry: ConvGeometry | None, x: np.ndarray
+) -> np.ndarray:
+    if geometry is None:
+        model = condensed_layer_model(weight, None)
+    else:
+        model = condensed_conv_model(weight, geometry, (None, *x.shape[2:]))
+    return engine.load(model.SerializeToString())({"x": x})[0]
+
+
+def _exact(weight: CondensedWeight, geometry: ConvGeometry | None, x: np.ndarray) -> np.ndarray:
+    if geometry is not None:
+        parts = (weight.values, weight.indices, weight.bias, weight.rows)
+        return condensed_conv(x, *parts, **geometry.attributes())
     expected = np.tile(weight.bias.astype(np.float64), (len(x), 1))
     values = weight.values.astype(np.float64)
     for sample, y in zip(x.astype(np.float64), expected, strict=True):

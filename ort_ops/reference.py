@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -59,8 +62,7 @@ def condensed_gemm(
     _check_shapes(x, values, indices, bias, rows, in_features, out_features)
 
     flat = x.reshape(-1, in_features)
-    true_entry = np.ones(indices.shape, bool)
-    true_entry[:, 1:] = indices[:, 1:] != indices[:, :-1]
+    true_entry = _true_entries(indices)
 
     y = np.tile(bias, (len(flat), 1))
     active, fan_in = values.shape
@@ -71,8 +73,106 @@ def condensed_gemm(
         with np.errstate(invalid="ignore"):
             products = np.where(true_entry[block], values[block] * flat[:, indices[block]], 0.0)
             y[:, rows[block]] += products.sum(axis=-1)
-    y = y.reshape(*x.shape[:-1], out_features)
+    return _epilogue(y.reshape(*x.shape[:-1], out_features), residual, clip_min, clip_max)
 
+
+def condensed_conv(
+    x: ArrayLike,
+    values: ArrayLike,
+    indices: ArrayLike,
+    bias: ArrayLike,
+    rows: ArrayLike,
+    residual: ArrayLike | None = None,
+    *,
+    kernel_shape: Sequence[int],
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+    group: int,
+    in_channels: int,
+    out_channels: int,
+    clip_min: float = -np.inf,
+    clip_max: float = np.inf,
+) -> NDArray[np.float64]:
+    """Compute ``ai.fanin::CondensedConv`` version 1 in float64.
+
+    An index is a place in the window ``[in_channels / group, *kernel_shape]`` of the row's own
+    group: one channel and one tap. Output pixel ``p`` of row ``r = rows[i]`` is ``clip(bias[r] +
+    sum_j values[i, j] * x[n, channel_j, place_j] + residual)`` with ``place_j = p * strides +
+    tap_j * dilations - begin_pads``; what lies outside of ``x`` is 0. A NaN or Inf in ``x``
+    reaches exactly the outputs that hold a weight on it. Padding of a row (an index equal to its
+    predecessor) is skipped.
+
+    Args:
+        x: ``[N, in_channels, H, W]`` or ``[N, in_channels, L]``.
+        values: ``[active, fan_in]``.
+        indices: ``[active, fan_in]`` integers, increasing over the true entries of a row.
+        bias: ``[out_channels]``.
+        rows: ``[active]`` integers, strictly increasing.
+        residual: the shape of the result, or None.
+        kernel_shape: ``(kh, kw)`` or ``(kl,)``.
+        strides: one for each spatial axis.
+        pads: the beginnings of all spatial axes, then their ends.
+        dilations: one for each spatial axis.
+        group: the parts that the channels are cut into.
+        in_channels: channels of ``x``.
+        out_channels: channels of the result.
+        clip_min: lower bound of the result.
+        clip_max: upper bound of the result.
+
+    Returns:
+        ``[N, out_channels, ...]`` with the lengths that ONNX's Conv gives.
+
+    Raises:
+        ValueError: shapes that do not fit each other, or a kernel longer than the padded ``x``.
+
+    """
+    x = np.asarray(x, np.float64)
+    values = np.asarray(values, np.float64)
+    indices = np.asarray(indices).astype(np.int64)
+    bias = np.asarray(bias, np.float64)
+    rows = np.asarray(rows).astype(np.int64)
+    axes = len(kernel_shape)
+    if x.ndim != 2 + axes or x.shape[1] != in_channels:
+        raise ValueError(f"x has shape {x.shape}, it must be [N, {in_channels}] and {axes} more")
+    window = (in_channels // group, *kernel_shape)
+    _check_weights(values, indices, bias, rows, out_channels)
+
+    margins = list(zip(pads[:axes], pads[axes:], strict=True))
+    padded = np.pad(x, [(0, 0), (0, 0), *margins])
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel_shape, dilations, strict=True)]
+    sizes = [
+        (length - extent) // stride + 1
+        for length, extent, stride in zip(padded.shape[2:], reach, strides, strict=True)
+    ]
+    if min(sizes) < 1:
+        raise ValueError(f"x has shape {x.shape}, too small for the kernel {tuple(kernel_shape)}")
+
+    y = np.tile(bias[:, None], (len(x), 1, math.prod(sizes)))
+    y = y.reshape(len(x), out_channels, *sizes)
+    true_entry = _true_entries(indices)
+    with np.errstate(invalid="ignore"):
+        for i, row in enumerate(rows):
+            first_channel = row // (out_channels // group) * window[0]
+            for j in np.flatnonzero(true_entry[i]):
+                channel, *tap = np.unravel_index(indices[i, j], window)
+                seen = tuple(
+                    slice(t * d, t * d + s * (size - 1) + 1, s)
+                    for t, d, s, size in zip(tap, dilations, strides, sizes, strict=True)
+                )
+                y[:, row] += values[i, j] * padded[(slice(None), first_channel + channel, *seen)]
+    return _epilogue(y, residual, clip_min, clip_max)
+
+
+def _true_entries(indices: NDArray[np.int64]) -> NDArray[np.bool_]:
+    true_entry = np.ones(indices.shape, bool)
+    true_entry[:, 1:] = indices[:, 1:] != indices[:, :-1]
+    return true_entry
+
+
+def _epilogue(
+    y: NDArray[np.float64], residual: ArrayLike | None, clip_min: float, clip_max: float
+) -> NDArray[np.float64]:
     if residual is not None:
         residual = np.asarray(residual, np.float64)
         if residual.shape != y.shape:
@@ -93,6 +193,16 @@ def _check_shapes(
 ) -> None:
     if x.ndim == 0 or x.shape[-1] != in_features:
         raise ValueError(f"x has shape {x.shape}, it must be [..., {in_features}]")
+    _check_weights(values, indices, bias, rows, out_features)
+
+
+def _check_weights(
+    values: NDArray[np.float64],
+    indices: NDArray[np.int64],
+    bias: NDArray[np.float64],
+    rows: NDArray[np.int64],
+    out_features: int,
+) -> None:
     if values.ndim != 2 or indices.shape != values.shape:
         raise ValueError(
             f"values has shape {values.shape} and indices {indices.shape}; "

@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ROOT / "tools"
 # The most that a part may take, in seconds. What is left goes to the benchmarks, which stand last
 # and stop by themselves.
-LIMITS = {"build": 170, "correctness": 45, "memcheck": 35, "racecheck": 35, "ort": 50}
+LIMITS = {"build": 170, "correctness": 40, "memcheck": 35, "racecheck": 35, "ort": 50}
+LIMITS |= {"conv": 15, "conv memcheck": 15}
 RESERVE = 8
 
 
@@ -98,7 +99,7 @@ def build(work: Path, limit: float, dry: bool) -> dict[str, Any]:
 
 def run_part(name: str, command: list[str], work: Path, limit: float, site: Path) -> dict[str, Any]:
     """Run a part, and return what it has written to its JSON file."""
-    path = work / f"{name}.json"
+    path = work / f"{name.replace(' ', '-')}.json"
     inherited = os.environ.get("PYTHONPATH", "")
     path_list = ":".join(filter(None, [str(site), str(TOOLS), inherited]))
     environment = {**os.environ, "PYTHONPATH": path_list, "FANIN_CHECK_JSON": str(path)}
@@ -120,22 +121,26 @@ def run_part(name: str, command: list[str], work: Path, limit: float, site: Path
     return result
 
 
-def sanitizer(tool: str) -> list[str]:
+def sanitizer(tool: str, script: str) -> list[str]:
     """Return the command of small cases under a tool of compute-sanitizer."""
     return [
         *("compute-sanitizer", "--tool", tool, "--error-exitcode", "9", "--print-limit", "20"),
-        *(sys.executable, str(TOOLS / "gpu_check_kernels.py"), "--small"),
+        *(sys.executable, str(TOOLS / script), "--small"),
     ]
 
 
 def parts(dry: bool) -> dict[str, list[str]]:
     """Return the parts and their commands in order."""
     kernels = [sys.executable, str(TOOLS / "gpu_check_kernels.py")]
+    conv = [sys.executable, str(TOOLS / "gpu_check_conv.py")]
     bench = [sys.executable, str(TOOLS / "gpu_check_bench.py")]
     if dry:
-        return {"correctness": [*kernels, "--emulated"], "bench": [*bench, "--dry-run"]}
-    listed = {"correctness": kernels}
-    listed |= {tool: sanitizer(tool) for tool in ("memcheck", "racecheck")}
+        emulated = {"correctness": [*kernels, "--emulated"], "conv": [*conv, "--emulated"]}
+        return {**emulated, "bench": [*bench, "--dry-run"]}
+    listed = {"correctness": kernels, "conv": conv}
+    # The convolution has no shared memory to race for.
+    listed |= {tool: sanitizer(tool, "gpu_check_kernels.py") for tool in ("memcheck", "racecheck")}
+    listed["conv memcheck"] = sanitizer("memcheck", "gpu_check_conv.py")
     if (TOOLS / "gpu_check_ort.py").exists():
         listed["ort"] = [sys.executable, str(TOOLS / "gpu_check_ort.py")]
     return {**listed, "bench": bench}

@@ -97,6 +97,7 @@ def preload() -> list[str]:
 
 loaded_libraries = preload()
 import onnxruntime  # noqa: E402  (it looks for CUDA's libraries when it is imported)
+from gpu_check_ort_conv import CONVOLUTIONS, check_conv  # noqa: E402
 
 
 def random_weight(sparsity: float, dtype: str) -> CondensedWeight:
@@ -405,6 +406,10 @@ def main() -> int:
         ("provider", lambda: check_provider(machine, report)),
         ("epilogue", lambda: check_epilogue(machine, report)),
     ]
+    for name in CONVOLUTIONS:
+        for batch in (1, 8):
+            run = lambda n=name, b=batch: check_conv(machine, report, n, b)  # noqa: E731
+            steps.append((f"convolution {name} {batch}", run))
     if machine.cuda:
         steps.append(("refusal", lambda: check_refusal(machine, report)))
         for batch in (1, 64):

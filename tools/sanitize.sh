@@ -19,6 +19,7 @@ if [ -z "$cmake" ]; then
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check cmake
   cmake=$venv/bin/cmake
 fi
+if command -v ccache > /dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
 "$cmake" -S . -B build/sanitize-thread -DCMAKE_BUILD_TYPE=RelWithDebInfo -DFANIN_PYTHON=OFF \
   -DFANIN_TESTS=ON -DFANIN_SANITIZE=thread -DCMAKE_CXX_COMPILER="$compiler" > /dev/null
 "$cmake" --build build/sanitize-thread --parallel 2 --target fanin_concurrency_test

@@ -47,6 +47,7 @@ class Circumstances:
     threads: int
     torch_version: str
     device: str
+    processes: int = 1
 
 
 def save_checkpoint(
@@ -63,8 +64,6 @@ def save_checkpoint(
         "progress": asdict(progress),
         "circumstances": asdict(circumstances),
         "metrics_bytes": metrics_bytes,
-        "torch_rng": torch.get_rng_state(),
-        "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
     with atomic_path(path) as temporary:
         try:
@@ -74,7 +73,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path, parts: dict[str, Stateful]) -> tuple[Progress, Circumstances, int]:
-    """Restore ``parts`` and the random state; returns progress, circumstances, metrics length.
+    """Restore ``parts``; returns progress, circumstances, metrics length.
 
     Raises ValueError when the file is damaged or does not fit.
     """
@@ -85,9 +84,6 @@ def load_checkpoint(path: Path, parts: dict[str, Stateful]) -> tuple[Progress, C
     try:
         for name, part in parts.items():
             part.load_state_dict(state["parts"][name])
-        torch.set_rng_state(state["torch_rng"])
-        if torch.cuda.is_available() and len(state["cuda_rng"]) == torch.cuda.device_count():
-            torch.cuda.set_rng_state_all(state["cuda_rng"])
         return (
             Progress(**state["progress"]),
             Circumstances(**state["circumstances"]),

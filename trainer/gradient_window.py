@@ -51,7 +51,9 @@ class GradientWindow:
 
     def average(self) -> Tensor | None:
         """Mean dense gradient, or None when no step had a finite one."""
-        return None if self.total is None else self.total / self.count
+        if self.total is None or self.count == 1:
+            return self.total
+        return self.total / self.count
 
     def average_over(self, reduce: Callable[[Tensor], None], processes: int) -> None:
         """Replace sum and count by their means over all processes.

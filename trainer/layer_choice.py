@@ -7,7 +7,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .distributions import layer_densities
-from .layers import check_trainable, prunable_weights, resolve_names, shared_names
+from .layers import IN_PROJECTIONS, check_trainable, prunable_weights, resolve_names, shared_names
 from .structures import Structure
 
 
@@ -61,6 +61,8 @@ def choose_layers(
     for budgets) when names, options and structure do not fit the model or each other.
     """
     weights = prunable_weights(model, in_proj=options.in_proj)
+    if options.in_proj and not any(name.endswith(IN_PROJECTIONS) for name in weights):
+        raise ValueError("in_proj=True, but the model has no torch.nn.MultiheadAttention")
     known = shared_names(model, weights)
     dense = _dense_names(weights, known, options)
     names = list(weights)

@@ -14,7 +14,7 @@ from .names import near_matches
 # Weights of these types have the neurons in dimension 0. Transposed convolutions do not, and
 # embeddings have none, so both stay dense.
 SPARSE_TYPES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_IN_PROJECTIONS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+IN_PROJECTIONS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -42,7 +42,7 @@ def prunable_weights(model: nn.Module, *, in_proj: bool = False) -> dict[str, nn
         if isinstance(module, SPARSE_TYPES):
             leaves = ("weight",)
         elif in_proj and isinstance(module, nn.MultiheadAttention):
-            leaves = [n for n in _IN_PROJECTIONS if getattr(module, n, None) is not None]
+            leaves = [n for n in IN_PROJECTIONS if getattr(module, n, None) is not None]
         else:
             continue
         for leaf in leaves:
@@ -62,6 +62,22 @@ def prunable_weights(model: nn.Module, *, in_proj: bool = False) -> dict[str, nn
         raise ValueError(
             "the model has no Linear, Conv1d, Conv2d or Conv3d layer, so nothing can be sparse"
         )
+    return found
+
+
+def other_weights(model: nn.Module, weights: Mapping[str, nn.Parameter]) -> dict[str, int]:
+    """Count the values in matrices (two or more dimensions) that are not in ``weights``.
+
+    By type of the module that holds them: embeddings, recurrent layers, transposed convolutions,
+    and classes of other libraries, such as the Conv1D of Hugging Face's GPT-2.
+    """
+    seen, found = {id(weight) for weight in weights.values()}, {}
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            if id(parameter) not in seen and parameter.dim() > 1:
+                seen.add(id(parameter))
+                kind = type(module).__name__
+                found[kind] = found.get(kind, 0) + parameter.numel()
     return found
 
 

@@ -4,33 +4,51 @@ import json
 import os
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
+
+
+class Mirror(Protocol):
+    """Something else that takes the records, such as ``tensorboard.EventWriter``."""
+
+    def write(self, event: str, values: dict[str, object]) -> None:
+        """Take a record."""
+
+    def flush(self) -> None:
+        """Make sure that the records so far can be read."""
+
+    def close(self) -> None:
+        """No record will follow."""
 
 
 class MetricsWriter:
     """Appends records to a file, starting after its first ``start`` bytes.
 
     Whatever lies behind ``start`` was written after the checkpoint that training resumes from,
-    and is cut off. Raises ValueError when the file is shorter than that.
+    and is cut off. ``mirror`` gets each record, too. Raises ValueError when the file is shorter
+    than that.
     """
 
-    def __init__(self, path: Path, start: int = 0) -> None:
+    def __init__(self, path: Path, start: int = 0, mirror: Mirror | None = None) -> None:
         path.touch()
         if path.stat().st_size < start:
             raise ValueError(
                 f"{path} is shorter than when the checkpoint was written ({start} bytes)"
             )
         os.truncate(path, start)
-        self._file = path.open("ab")
+        self._file, self._mirror = path.open("ab"), mirror
 
     def write(self, event: str, **values: object) -> None:
         """Append one record; ``event`` says of what kind."""
         line = json.dumps({"event": event, **values}, allow_nan=False)
         self._file.write(line.encode() + b"\n")
         self._file.flush()
+        if self._mirror is not None:
+            self._mirror.write(event, values)
 
     def sync(self) -> int:
         """Force the records to disk and return the file's length in bytes."""
+        if self._mirror is not None:
+            self._mirror.flush()
         os.fsync(self._file.fileno())
         return self._file.tell()
 
@@ -44,6 +62,25 @@ class MetricsWriter:
         traceback: TracebackType | None,
     ) -> None:
         self._file.close()
+        if self._mirror is not None:
+            self._mirror.close()
+
+
+class NoMetrics:
+    """Takes records and keeps none: the processes that do not write the files."""
+
+    def write(self, event: str, **values: object) -> None:
+        """Do nothing."""
+
+    def sync(self) -> int:
+        """Return 0."""
+        return 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 def read_metrics(path: Path) -> list[dict[str, object]]:

@@ -42,7 +42,8 @@ class TrainingConfig:
     ``precision``: of the forward pass; "float16" scales the loss. ``compile``: torch.compile.
     ``ema_decay``: of an average of the weights, which is then evaluated and written; 0: none.
     ``checkpoint_every``: optimizer steps between checkpoints; 0: only at the end of each epoch.
-    ``log_every``: optimizer steps between records of the loss.
+    ``log_every``: optimizer steps between records of the loss. ``tensorboard``: also write them
+    as TensorBoard events.
     """
 
     epochs: int
@@ -58,6 +59,7 @@ class TrainingConfig:
     ema_decay: float = 0.0
     checkpoint_every: int = 0
     log_every: int = 20
+    tensorboard: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -243,7 +245,7 @@ def extend(config: TrainConfig, factor: float) -> TrainConfig:
     number.
     """
     epochs = config.training.epochs * factor
-    if factor <= 0 or epochs != int(epochs):
+    if not 0 < factor < float("inf") or epochs != int(epochs):
         raise ConfigError(
             f"{config.training.epochs} epochs times {factor:g} is no whole number of epochs"
         )

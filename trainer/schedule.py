@@ -21,6 +21,9 @@ class UpdateSchedule:
     gradient_window: int = 1
 
     def __post_init__(self) -> None:
+        for name in ("total_steps", "update_every", "gradient_window"):
+            if not isinstance(getattr(self, name), int):
+                raise TypeError(f"{name} must be a whole number, got {getattr(self, name)!r}")
         if self.total_steps < 1:
             raise ValueError(f"total_steps must be at least 1, got {self.total_steps}")
         if self.update_every < 1:

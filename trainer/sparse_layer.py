@@ -38,13 +38,23 @@ class SparseLayer:
         self.explored |= mask
 
     def mask_weight(self) -> None:
-        """Zero the weight off the mask."""
-        apply_bits_(self.weight, self.bits)
+        """Zero the weight off the mask. Raises RuntimeError when the model has been moved."""
+        self._zero(self.weight)
 
     def mask_gradient(self) -> None:
         """Zero the gradient off the mask, if there is one."""
         if self.weight.grad is not None:
-            apply_bits_(self.weight.grad, self.bits)
+            self._zero(self.weight.grad)
+
+    def _zero(self, tensor: Tensor) -> None:
+        bits = self.bits
+        if tensor.device != bits.device or tensor.dtype.itemsize != bits.dtype.itemsize:
+            raise RuntimeError(
+                f"{self.name!r} is now {tensor.dtype} on {tensor.device}, but its mask was made on "
+                f"{bits.device} for {8 * bits.dtype.itemsize} bits: move and convert the model "
+                "before its Sparsifier is made"
+            )
+        apply_bits_(tensor, bits)
 
     def state_dict(self) -> dict[str, object]:
         """Copy everything but the weight."""

@@ -1,10 +1,8 @@
 """Attaches a sparse training method to a model and its optimizer."""
 
-import math
-import warnings
 import weakref
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 
 import torch
@@ -12,33 +10,20 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from .distributions import weight_budget
-from .gradient_window import GradientMomentum, GradientWindow
-from .initialization import Deviation, initial_mask, sparse_init
-from .layer_choice import ChoiceOptions, LayerChoice, all_dense, choose_layers
-from .layers import unwrapped
-from .methods import SRSTE, Dense, LayerInputs, Moment, SparseMethod
-from .optimizer_state import reset_optimizer_state
+from .first_topology import fill_layer, first_layer
+from .initialization import Deviation
+from .layer_choice import ChoiceOptions, all_dense, choose_layers
+from .layers import other_weights, unwrapped
+from .methods import SRSTE, Dense, Moment, SparseMethod
 from .processes import Processes
 from .schedule import UpdateSchedule
-from .seeds import derived_generator
 from .sparse_layer import SparseLayer
-from .straight_through import hide_dense, mask_of_largest, show_dense
-from .summary import LayerSummary, Summary
-from .update import LayerUpdate, UpdateStats, updated_layer
+from .sparsifier_state import STATE_VERSION, check_state
+from .straight_through import hide_dense, show_dense
+from .summary import Summary, dense_summary, mask_summary
+from .topology import TopologyUpdate, TopologyUpdater, average_windows
 
-STATE_VERSION = 1
 _attached: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-
-
-@dataclass(frozen=True)
-class TopologyUpdate:
-    """What ``Sparsifier.step`` changed: statistics by parameter name, and layers left alone."""
-
-    step: int
-    drop_fraction: float
-    layers: dict[str, UpdateStats]
-    skipped: tuple[str, ...]
 
 
 class Sparsifier:
@@ -64,7 +49,8 @@ class Sparsifier:
     an optimizer that are restored already; nothing is drawn then. The other parameters are
     those of ``UpdateSchedule``.
 
-    Raises ValueError for names that the model does not have, weights that cannot be sparse,
+    Raises TypeError for values of a wrong kind, ValueError for names that the model does not have,
+    weights that cannot be sparse, options that the model has no use for,
     schedules without an update, and (InfeasibleSparsityError) budgets that cannot be met.
     """
 
@@ -97,6 +83,13 @@ class Sparsifier:
     ) -> None:
         if optimizer in _attached:
             raise ValueError("this optimizer already has a Sparsifier; call its detach() first")
+        if not isinstance(method, SparseMethod | SRSTE | Dense):
+            raise TypeError(
+                f"method must be a method with its values, such as SRigL(sparsity=0.9), got "
+                f"{method!r}"
+            )
+        if not isinstance(seed, int) or seed < 0:
+            raise ValueError(f"seed must be a whole number from 0 on, got {seed!r}")
         _check_choice("weight_std", weight_std, ("sqrt(2/k)", "2/k"))
         _check_choice("first_mask", first_mask, ("random", "magnitude"))
         if first_mask == "magnitude" and initialize:
@@ -127,12 +120,14 @@ class Sparsifier:
                     total_steps, update_every, end_fraction, alpha, gradient_window
                 )
                 self._settings |= asdict(self._schedule)
+            shared = {"seed": seed, "processes": self._processes}
             for name in choice.sparse:
-                layer = self._new_layer(name, choice, first_mask)
+                layer = first_layer(name, choice, method, first_mask=first_mask, **shared)
                 if state is None:
-                    self._fill_layer(layer, initialize, weight_std)
+                    deviation = weight_std if initialize else None
+                    fill_layer(layer, method, optimizer, deviation=deviation, **shared)
                 self._layers[name] = layer
-        self._weights, self._densities = choice.weights, choice.densities
+        self._weights, self._others = choice.weights, other_weights(model, choice.weights)
         if state is not None:
             self.load_state_dict(state)
         self._handles = self._hooks()
@@ -160,7 +155,14 @@ class Sparsifier:
 
     def summary(self) -> Summary:
         """Asked and achieved density, active neurons and fan-in of every layer."""
-        return Summary(tuple(self._summarize(name) for name in self._weights))
+        rows = []
+        for name, weight in self._weights.items():
+            layer = self._layers.get(name)
+            if layer is None:
+                rows.append(dense_summary(name, weight.shape))
+            else:
+                rows.append(mask_summary(name, layer.mask, layer.density))
+        return Summary(tuple(rows), self._others)
 
     def step(self) -> TopologyUpdate | None:
         """Change the topology when an update is due, else do nothing.
@@ -184,7 +186,8 @@ class Sparsifier:
             return
         for layer in self._layers.values():
             layer.window.discard_pending()
-        self._average_windows()
+        average_windows(self._layers.values(), self.method, self._processes)
+        self._synchronized = True
 
     def mask_(self, other: nn.Module) -> None:
         """Zero the masked weights of a copy of the model, such as an average of its weights.
@@ -235,41 +238,11 @@ class Sparsifier:
         Masks the model's weights. Raises ValueError, changing nothing, when the state is of
         another model, method or schedule.
         """
-        self._check_state(state)
+        moves = getattr(self.method, "redistributes", False)
+        check_state(state, self._settings, self._layers, budgets_move=moves)
         self._step, self._stepped = state["step"], state["update_pending"]
         for name, layer in self._layers.items():
             layer.load_state_dict(state["layers"][name])
-
-    def _new_layer(self, name: str, choice: LayerChoice, first_mask: str) -> SparseLayer:
-        weight, density = choice.weights[name], choice.densities[name]
-        structure, shape = self.method.layout(), tuple(weight.shape)
-        budget = weight_budget(shape, density)
-        if first_mask == "magnitude":
-            mask = mask_of_largest(weight, structure, budget)
-        else:
-            generator = derived_generator(self._seed, name, "mask")
-            mask = initial_mask(shape, budget, generator, structure).to(weight.device)
-        self._processes.from_first_(mask)
-        decay = self.method.gradient_momentum
-        window = GradientWindow() if decay is None else GradientMomentum(decay)
-        dense = torch.empty_like(weight.detach()) if self.method.dense_to_sparse else None
-        return SparseLayer(
-            name, weight, density, budget, name not in choice.unablated, mask, window, dense
-        )
-
-    @torch.no_grad()
-    def _fill_layer(self, layer: SparseLayer, initialize: bool, weight_std: Deviation) -> None:
-        weight, generator = layer.weight, derived_generator(self._seed, layer.name, "weight")
-        if initialize:
-            dense = self.method.dense_to_sparse
-            mask = torch.ones_like(layer.mask) if dense else layer.mask
-            weight.copy_(sparse_init(mask, generator, weight_std))
-        self._processes.from_first_(weight)
-        if self.method.dense_to_sparse:
-            hide_dense(layer, self.method.layout())
-            return
-        layer.mask_weight()
-        reset_optimizer_state(self._optimizer, weight, ~layer.mask)
 
     def _hooks(self) -> list[torch.utils.hooks.RemovableHandle]:
         handles = [
@@ -331,111 +304,15 @@ class Sparsifier:
         for layer in self._layers.values():
             layer.window.commit()
 
-    @torch.no_grad()
     def _update_topology(self) -> TopologyUpdate:
         fraction = self._schedule.drop_fraction(self._step)
         following = self._schedule.next_update(self._step)
         moment = Moment(fraction, self._schedule.drop_fraction(following) if following else 0.0)
-        self._average_windows()
-        inputs = {name: self._inputs(layer) for name, layer in self._layers.items()}
-        skipped = [
-            name
-            for name, layer in inputs.items()
-            if self.method.uses_gradient and layer.gradient is None
-        ]
-        inputs = {name: layer for name, layer in inputs.items() if name not in skipped}
-        stats = {}
-        plan = self.method.plan(inputs, moment) if inputs else {}
-        for name, change in plan.items():
-            result = self._agreed(self._layers[name], self.method.update(inputs[name], change))
-            if self.method.redistributes:
-                self._layers[name].budget = change.budget
-            self._apply(self._layers[name], result)
-            stats[name] = result.stats
-        for layer in self._layers.values():
-            layer.window.clear()
-        if skipped:
-            warnings.warn(
-                f"step {self._step}: no finite gradient in the window for {', '.join(skipped)}; "
-                "these layers keep their topology",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-        return TopologyUpdate(self._step, fraction, stats, tuple(skipped))
-
-    def _inputs(self, layer: SparseLayer) -> LayerInputs:
-        def random() -> Tensor:
-            generator = derived_generator(self._seed, layer.name, "growth", self._step)
-            return torch.rand(layer.mask.shape, generator=generator).to(layer.weight.device)
-
-        gradient = layer.window.average() if self.method.uses_gradient else None
-        return LayerInputs(
-            layer.weight, layer.mask, gradient, layer.budget, layer.may_ablate, random
-        )
-
-    def _average_windows(self) -> None:
         self._synchronized = True
-        if self._processes.count == 1 or not self.method.uses_gradient:
-            return
-        for layer in self._layers.values():
-            layer.window.reserve(layer.weight)
-            layer.window.average_over(self._processes.sum_, self._processes.count)
-
-    def _agreed(self, layer: SparseLayer, result: LayerUpdate) -> LayerUpdate:
-        """Take the first process's mask, should rounding have made another one here."""
-        if self._processes.count == 1:
-            return result
-        mask = result.mask.contiguous()
-        self._processes.from_first_(mask)
-        return updated_layer(layer.weight, layer.mask, mask)
-
-    def _apply(self, layer: SparseLayer, result: LayerUpdate) -> None:
-        layer.weight.copy_(result.weight)
-        layer.set_mask(result.mask)
-        reset_optimizer_state(self._optimizer, layer.weight, ~result.mask | result.grown)
-        layer.mask_gradient()
-
-    def _summarize(self, name: str) -> LayerSummary:
-        shape, layer = tuple(self._weights[name].shape), self._layers.get(name)
-        if layer is None:
-            return LayerSummary(name, shape, 1.0, 1.0, shape[0], math.prod(shape[1:]), False)
-        counts = layer.mask.flatten(1).sum(1)
-        density = int(counts.sum()) / layer.mask.numel()
-        held = counts[counts > 0]
-        least, most = (int(held.min()), int(held.max())) if len(held) else (0, 0)
-        return LayerSummary(
-            name, shape, layer.density, density, len(held), most, True,
-            None if least == most else least,
-        )  # fmt: skip
-
-    def _check_state(self, state: dict[str, object]) -> None:
-        if state.get("format_version") != STATE_VERSION:
-            raise ValueError(
-                f"sparsifier state has format {state.get('format_version')}, expected "
-                f"{STATE_VERSION}"
-            )
-        saved = state["settings"]
-        for key in sorted(saved.keys() | self._settings.keys()):
-            if saved.get(key) != self._settings.get(key):
-                raise ValueError(
-                    f"sparsifier state was made with {key}={saved.get(key)!r}, this one has "
-                    f"{key}={self._settings.get(key)!r}"
-                )
-        layers = state["layers"]
-        for name in sorted(layers.keys() | self._layers.keys()):
-            here = self._layers.get(name)
-            there = layers.get(name)
-            expected = None if here is None else self._signature(here.budget, here.mask)
-            found = None if there is None else self._signature(there["budget"], there["mask"])
-            if expected != found:
-                raise ValueError(
-                    f"sparsifier state does not fit the model at {name!r}: (budget, shape) is "
-                    f"{found} in the state and {expected} here (None: not sparse)"
-                )
-
-    def _signature(self, budget: int, mask: Tensor) -> tuple[int | None, tuple[int, ...]]:
-        moves = getattr(self.method, "redistributes", False)
-        return (None if moves else budget, tuple(mask.shape))
+        update = TopologyUpdater(
+            self.method, self._layers, self._optimizer, self._processes, self._seed
+        )
+        return update(self._step, moment)
 
 
 def _check_choice(option: str, value: object, allowed: tuple[str, ...]) -> None:

@@ -1,8 +1,10 @@
 """Asked and achieved sparsity, layer by layer."""
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -25,11 +27,38 @@ class LayerSummary:
     least_fan_in: int | None = None
 
 
+def dense_summary(name: str, shape: Sequence[int]) -> LayerSummary:
+    """Row of a layer without a mask."""
+    return LayerSummary(name, tuple(shape), 1.0, 1.0, shape[0], math.prod(shape[1:]), False)
+
+
+def mask_summary(name: str, mask: Tensor, asked_density: float) -> LayerSummary:
+    """Row of a layer with this mask, neurons in dimension 0."""
+    counts = mask.flatten(1).sum(1)
+    held = counts[counts > 0]
+    least, most = (int(held.min()), int(held.max())) if len(held) else (0, 0)
+    return LayerSummary(
+        name=name,
+        shape=tuple(mask.shape),
+        asked_density=asked_density,
+        density=int(counts.sum()) / mask.numel(),
+        active=len(held),
+        fan_in=most,
+        sparse=True,
+        least_fan_in=None if least == most else least,
+    )
+
+
 @dataclass(frozen=True)
 class Summary:
-    """All layers; iterate over it for the rows, print it for a table."""
+    """All layers; iterate over it for the rows, print it for a table.
+
+    ``others``: values in matrices that are not of linear or convolution layers, and stay dense, by
+    type of module.
+    """
 
     rows: tuple[LayerSummary, ...]
+    others: Mapping[str, int] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[LayerSummary]:
         return iter(self.rows)
@@ -66,4 +95,8 @@ class Summary:
             ).rstrip()
             for line in lines
         )
-        return f"{text}\ntotal density {self.density:.4f}"
+        text += f"\ntotal density {self.density:.4f}"
+        if self.others:
+            counts = ", ".join(f"{kind} {count:,}" for kind, count in self.others.items())
+            text += f"\nnot counted, dense: {counts}"
+        return text

@@ -10,11 +10,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .atomic import atomic_path
+from .config_table import ConfigError
 from .loop import TrainingError, TrainResult, train
+from .processes import started_by_torchrun
 from .run_folder import CONFIG, is_finished
 from .sweep_config import SweepRun, load_sweep
 
 RESULTS = "sweep.json"
+SEED = "training.seed"
 
 
 @dataclass(frozen=True)
@@ -49,13 +52,17 @@ def run_sweep(
 
     One after the other on this machine, or with ``ray`` as tasks of a Ray Tune experiment
     (``out`` must then be shared by its machines). A run that diverges is recorded and the sweep
-    goes on. Writes sweep.json and sweep.csv after every run.
+    goes on. Writes sweep.json and sweep.csv after every run, with ``ray`` after the last.
     Raises ConfigError before anything is trained; DataError, RunFolderError and OSError.
     """
+    if started_by_torchrun():
+        raise ConfigError("torchrun is for one training; start a sweep alone, or with Ray")
     runs, folder = load_sweep(path), Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     if ray:
-        records = _run_with_ray(runs, folder.absolute(), data_dir)
+        from .sweep_ray import run_with_ray
+
+        records = run_with_ray(runs, folder.absolute(), data_dir)
         write_records(folder, records)
         return records
     records = []
@@ -116,7 +123,7 @@ def grouped(records: Sequence[SweepRecord]) -> list[dict[str, object]]:
     """
     rows: dict[str, list[SweepRecord]] = {}
     for record in records:
-        values = {k: v for k, v in record.values.items() if k != "training.seed"}
+        values = {k: v for k, v in record.values.items() if k != SEED}
         rows.setdefault(json.dumps([record.variant, values]), []).append(record)
     table = []
     for key, members in rows.items():
@@ -156,27 +163,3 @@ def _figures(result: TrainResult) -> dict[str, float | None]:
         "active": sum(row.active for row in sparse) / neurons if neurons else None,
         "seconds": result.seconds,
     }
-
-
-def _run_with_ray(
-    runs: Sequence[SweepRun], folder: Path, data_dir: str | os.PathLike[str] | None
-) -> list[SweepRecord]:
-    try:
-        from ray import tune
-    except ImportError as error:
-        raise RuntimeError("a sweep by Ray needs ray; run: pip install 'fanin[ray]'") from error
-    absolute = None if data_dir is None else Path(data_dir).absolute()
-
-    def trainable(choice: dict[str, int]) -> None:
-        record = run_one(runs[choice["run"]], folder, absolute)
-        tune.report({"record": asdict(record)})
-
-    space = {"run": tune.grid_search(list(range(len(runs))))}
-    results = tune.Tuner(trainable, param_space=space).fit()
-    records: dict[str, SweepRecord] = {}
-    for result in results:
-        if result.error is not None:
-            raise RuntimeError(f"a task of the sweep failed: {result.error}") from result.error
-        record = SweepRecord(**result.metrics["record"])
-        records[record.name] = record
-    return [records[run.name] for run in runs]

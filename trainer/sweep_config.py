@@ -7,6 +7,7 @@ the recipe's (such as ``method``; an empty table means its defaults), and a ``gr
 
 import itertools
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -99,7 +100,8 @@ def _variant_runs(
             config = _configured(base, replaced, values)
         except ConfigError as error:
             raise ConfigError(f"variant {label!r}: {error}") from error
-        name = "-".join([label, *(f"{k.split('.')[-1]}{v}" for k, v in values.items())])
+        parts = (f"{key.split('.')[-1]}{value}" for key, value in values.items())
+        name = re.sub(r"[^\w.+-]+", "_", "-".join([label, *parts]))  # it names a folder
         runs.append(SweepRun(name, label, values, config))
     return runs
 

@@ -2,18 +2,22 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from .data import Augmentation, mix_batch
+from .processes import Processes
 from .recipe import TrainingConfig
-from .sparsifier import Sparsifier, TopologyUpdate
+from .sparsifier import Sparsifier
+from .topology import TopologyUpdate
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -24,7 +28,10 @@ class DivergedError(Exception):
 
 @dataclass(frozen=True)
 class StepResult:
-    """Mean loss, right answers (before mixing), samples, learning rate, change of topology."""
+    """Mean loss, right answers (before mixing), samples, learning rate, change of topology.
+
+    Of the whole batch, whichever process has which part of it.
+    """
 
     loss: float
     correct: int
@@ -37,7 +44,8 @@ class TrainingStep:
     """Everything that a step needs; ``__call__`` makes one.
 
     ``classes``: of the data, for mixed labels. ``model`` is trained; with ``compile`` a compiled
-    view of it runs. ``ema`` is the average of its weights, or None.
+    view of it runs. ``ema`` is the average of its weights, or None. ``processes`` share each
+    batch, by DistributedDataParallel.
     """
 
     def __init__(
@@ -48,9 +56,11 @@ class TrainingStep:
         config: TrainingConfig,
         augmentation: Augmentation,
         classes: int,
+        processes: Processes,
     ) -> None:
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self.config, self.augmentation, self.classes = config, augmentation, classes
+        self.processes = processes
         self.sparsifier: Sparsifier | None = None
         self.device = next(model.parameters()).device
         self.scaler = None
@@ -60,23 +70,30 @@ class TrainingStep:
         if config.ema_decay:
             average = get_ema_multi_avg_fn(config.ema_decay)
             self.ema = AveragedModel(model, multi_avg_fn=average, use_buffers=True)
-        self._run = torch.compile(model) if config.compile else model
+        self._parallel = None if processes.count == 1 else DistributedDataParallel(model)
+        self._run = model if self._parallel is None else self._parallel
+        if config.compile:
+            self._run = torch.compile(self._run)
 
     @property
     def evaluated(self) -> nn.Module:
         """The model that counts: the average where there is one."""
         return self.model if self.ema is None else self.ema.module
 
-    def __call__(self, parts: Sequence[tuple[Tensor, Tensor]], mix_seed: int) -> StepResult:
-        """Train on one batch, given in parts; raises DivergedError for a loss that is not finite.
+    def __call__(
+        self, parts: Sequence[tuple[Tensor, Tensor]], samples: int, mix_seed: int
+    ) -> StepResult:
+        """Train on one batch of ``samples``, of which this process gets its share, in parts.
 
-        ValueError comes from the sparsifier: weights or gradients are not finite.
+        Raises DivergedError for a loss that is not finite. ValueError comes from the sparsifier:
+        weights or gradients are not finite.
         """
-        samples = sum(len(labels) for _, labels in parts)
         loss, correct = 0.0, 0
         for number, (inputs, labels) in enumerate(parts):
-            part_loss, part_correct = self._backward(inputs, labels, samples, mix_seed + number)
-            loss, correct = loss + part_loss, correct + part_correct
+            with self._averaged_with_others(last=number == len(parts) - 1):
+                found = self._backward(inputs, labels, samples, mix_seed + number)
+            loss, correct = loss + found[0], correct + found[1]
+        loss, correct = self.processes.sums((loss, correct), self.device)
         learning_rate, steps = self.scheduler.get_last_lr()[0], self.sparsifier.step_count
         self._optimize()
         update = self.sparsifier.step()
@@ -87,7 +104,13 @@ class TrainingStep:
                 if update is not None:
                     self.sparsifier.mask_(self.ema)
         self.optimizer.zero_grad()
-        return StepResult(loss, correct, samples, learning_rate, update)
+        return StepResult(loss, int(correct), samples, learning_rate, update)
+
+    def _averaged_with_others(self, *, last: bool) -> AbstractContextManager:
+        """Average gradients over processes once a step, in the backward pass of the last part."""
+        if self._parallel is None or last:
+            return nullcontext()
+        return self._parallel.no_sync()
 
     def _backward(
         self, inputs: Tensor, labels: Tensor, samples: int, mix_seed: int
@@ -101,7 +124,8 @@ class TrainingStep:
         if not math.isfinite(value):
             raise DivergedError(f"the loss is {value}")
         share = len(labels) / samples
-        loss = loss if share == 1 else loss * share
+        weight = share * self.processes.count  # their gradients are averaged, not summed
+        loss = loss if weight == 1 else loss * weight
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
         return value * share, int((logits.argmax(1) == labels).sum())
 

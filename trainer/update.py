@@ -90,7 +90,8 @@ def constant_fan_in_update(
     drop_count = int(rule.drop_fraction * count)
     keep_count = count - drop_count
 
-    survivors = _surviving_neurons(was_active, drop, grow, drop_count, keep_count, rule)
+    largest = top_k(drop, keep_count, was_active)
+    survivors = _surviving_neurons(was_active, largest, drop, grow, drop_count, rule)
     active = int(survivors.sum())
     fan_in = min(rule.budget // active, dense_fan_in)
     if fan_in < 1:
@@ -99,8 +100,10 @@ def constant_fan_in_update(
             "lower the sparsity of this layer or allow ablation"
         )
 
-    candidates = was_active & survivors[:, None]
-    kept = top_k(drop, min(keep_count, true_count(candidates)), candidates)
+    kept = largest
+    if active < len(survivors):
+        candidates = was_active & survivors[:, None]
+        kept = top_k(drop, min(keep_count, true_count(candidates)), candidates)
     kept_counts = row_counts(kept)
     if int(kept_counts.max()) > fan_in:
         kept = top_k_per_row(drop, kept_counts.clamp(max=fan_in), kept)
@@ -143,24 +146,27 @@ def salience_threshold(neurons: int, rule: LayerRule) -> int:
 
 def _surviving_neurons(
     was_active: Tensor,
+    largest: Tensor,
     drop: Tensor,
     grow: Tensor,
     drop_count: int,
-    keep_count: int,
     rule: LayerRule,
 ) -> Tensor:
-    """Bool [n]: neurons with enough salient weights, never fewer than the budget needs."""
+    """Bool [n]: neurons with enough salient weights, never fewer than the budget needs.
+
+    ``largest``: the weights that would stay if no neuron were ablated.
+    """
     neurons, dense_fan_in = was_active.shape
     if rule.gamma_sal == 0:
         return was_active.new_ones(neurons)
     literal = rule.salience == "literal"
-    salient = top_k(drop, drop_count if literal else keep_count, was_active)
+    by_weight = top_k(drop, drop_count, was_active) if literal else largest
     if rule.salient_growth == "all":
-        salient |= top_k(grow, drop_count)
+        by_gradient = top_k(grow, drop_count)
     else:
-        inactive_count = was_active.numel() - keep_count - drop_count
-        salient |= top_k(grow, min(drop_count, inactive_count), ~was_active)
-    counts = row_counts(salient)
+        inactive_count = was_active.numel() - true_count(was_active)
+        by_gradient = top_k(grow, min(drop_count, inactive_count), ~was_active)
+    counts = row_counts(by_weight | by_gradient)
     if not rule.reversible:
         counts = counts.masked_fill(~was_active.any(1), -1)
 

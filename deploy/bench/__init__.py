@@ -3,8 +3,10 @@
 ``docs/benchmarks.md`` says how the numbers are made and what they do not contain.
 """
 
+from .comparing import ResultComparison, ResultFileError, compare_results
 from .kernels import BenchKernelsSpec, KernelsResult, bench_kernels
 from .layer import BenchLayerSpec, bench_layer
+from .memory import BenchMemorySpec, MemoryResult, bench_memory
 from .model import BenchModelSpec, bench_model
 from .requirements import RequirementError
 from .result import Result
@@ -12,11 +14,17 @@ from .result import Result
 __all__ = [
     "BenchKernelsSpec",
     "BenchLayerSpec",
+    "BenchMemorySpec",
     "BenchModelSpec",
     "KernelsResult",
+    "MemoryResult",
     "RequirementError",
     "Result",
+    "ResultComparison",
+    "ResultFileError",
     "bench_kernels",
     "bench_layer",
+    "bench_memory",
     "bench_model",
+    "compare_results",
 ]

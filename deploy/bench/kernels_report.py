@@ -8,8 +8,9 @@ from typing import IO
 from rich.table import Table
 
 from .kernels import KernelCase, KernelsResult
-from .report import busy_note, conditions, seconds_text, write_report
+from .report import busy_note, conditions, write_report
 from .statistics import Spread
+from .units import seconds_text
 
 HEADINGS = (
     "layer",

@@ -14,21 +14,33 @@ from typing import Any, Self
 import numpy as np
 
 from ...export.condensed import CondensedWeight
-from .engine import Engine
+from .engine import AbsentEngine, Engine
 from .machine import describe_machine, load_average
 from .masks import MASKS, made_up_layer
 from .measure import Progress, Timing, measure
 from .null_model import save_null_model
 from .ort_engine import OrtEngine
 from .packed import pack
-from .peers import csr_engines, deepsparse_engines
+from .peers import csr_engines, deepsparse_engines, openvino_engine, torch_engine
 from .problem import Problem, Sample
 from .requirements import require
 from .result import Case, Result, make_case, threads_text
 from .spec_checks import check_batches, check_dense_size, check_features, check_seed
 from .trained_layer import TrainedLayer
 
-ENGINES = ("dense", "condensed", "fallback", "deepsparse", "torch-csr", "scipy-csr")
+ENGINES = (
+    "dense",
+    "condensed",
+    "structured",
+    "fallback",
+    "deepsparse",
+    "openvino",
+    "torch",
+    "torch-compile",
+    "torch-gather",
+    "torch-csr",
+    "scipy-csr",
+)
 
 TRAINED = "trained"
 """The mask of a spec's trained layer."""
@@ -36,7 +48,12 @@ TRAINED = "trained"
 DEEPSPARSE_PYTHON = Path(".cache/deepsparse-venv/bin/python")
 """Where ``make deepsparse-env`` puts it, in the working directory."""
 
-_FAMILIES = {"DeepSparse": ("deepsparse",), "CSR": ("torch-csr", "scipy-csr")}
+_FAMILIES = {
+    "DeepSparse": ("deepsparse",),
+    "OpenVINO": ("openvino",),
+    "torch": ("torch", "torch-compile", "torch-gather"),
+    "CSR": ("torch-csr", "scipy-csr"),
+}
 
 # Of float32 sums against float64 ones, relative to the largest output.
 _TOLERANCE = 1e-5
@@ -55,9 +72,10 @@ class BenchLayerSpec:
     with ``of_trained``.
 
     ``engines``: ``dense`` is ONNX Runtime's Gemm on the scattered weight and the baseline,
-    ``condensed`` is fanin's op, ``fallback`` the same file without the op library; ``deepsparse``
-    (all graph forms, run by ``deepsparse_python``), ``torch-csr`` and ``scipy-csr`` are other
-    runtimes. ``turn`` is in seconds (see Timing).
+    ``condensed`` is fanin's op, ``fallback`` the same file without the op library, ``structured``
+    ONNX Runtime's MatMul of the active neurons with every output put in its place; ``deepsparse``
+    (all graph forms, run by ``deepsparse_python``), ``openvino``, ``torch`` and the others with its
+    name, and ``scipy-csr`` are other runtimes. ``turn`` is in seconds (see Timing).
     """
 
     in_features: int = 3072
@@ -205,8 +223,8 @@ def _measure_case(
     problem = Problem(*samples, tolerance=_TOLERANCE)
     measured, measured_null = measure(engines, problem, spec.timing(), null=null)
     families = {
-        family: [one.name for one in measured if one.name.startswith(prefixes)]
-        for family, prefixes in _FAMILIES.items()
+        family: [one.name for one in measured if _option(one.name) in options]
+        for family, options in _FAMILIES.items()
     }
     return make_case(title, batch, sparsity, facts, measured, measured_null, families)
 
@@ -216,28 +234,43 @@ def _engines(
 ) -> tuple[list[Engine], Engine]:
     import onnx
 
+    from ...export.forms import structured_layer_model
     from ...export.onnx_op import condensed_layer_model, dense_layer_model
 
-    paths = {name: folder / f"{name}.onnx" for name in ("dense", "condensed", "null")}
+    paths = {name: folder / f"{name}.onnx" for name in ("dense", "condensed", "structured", "null")}
     onnx.save(dense_layer_model(weight, batch), paths["dense"])
     onnx.save(condensed_layer_model(weight, batch), paths["condensed"])
+    onnx.save(structured_layer_model(weight, batch), paths["structured"])
     null_form = save_null_model(paths["null"], batch, spec.in_features, spec.out_features)
     runtime = {
         "dense": ("Gemm on the scattered weight", "dense", False),
         "condensed": ("ai.fanin::CondensedGemm", "condensed", True),
+        "structured": ("MatMul of the active neurons, Gather", "structured", False),
         "fallback": ("CondensedGemm's function, no library", "condensed", False),
     }
     engines: list[Engine] = []
     for name in spec.engines:
-        if name in runtime:
+        if name == "structured" and weight.active == weight.out_features:
+            engines.append(AbsentEngine(name, "no neuron is ablated: it is the dense layer"))
+        elif name in runtime:
             form, file, library = runtime[name]
             engines.append(OrtEngine(name, form, paths[file], spec.threads, library=library))
         elif name == "deepsparse":
             python = spec.deepsparse_python
             engines += deepsparse_engines(weight, batch, spec.threads, folder, python)
+        elif name == "openvino":
+            engines.append(openvino_engine(weight, batch, spec.threads, folder))
+        elif name in _FAMILIES["torch"]:
+            engines.append(torch_engine(name, weight, batch, spec.threads, folder))
         else:
             engines += csr_engines(name, weight, batch, spec.threads, folder)
     return engines, OrtEngine("null", null_form, paths["null"], spec.threads, library=False)
+
+
+def _option(engine: str) -> str | None:
+    """Which of ENGINES an engine's name belongs to: it may have its form behind it."""
+    fits = [name for name in ENGINES if engine == name or engine.startswith(f"{name}-")]
+    return max(fits, key=len, default=None)
 
 
 def packing(weight: CondensedWeight, batch: int) -> dict[str, Any]:

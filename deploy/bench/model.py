@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import tempfile
 import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -11,16 +13,30 @@ from typing import Any
 import numpy as np
 
 from ..errors import SessionError
-from ..model_file import ModelFile, ModelFileError, read_model_file
 from ..session import open_session
+from .breakdown import amdahl_limit, profile
+from .engine import AbsentEngine, Engine
+from .layer import DEEPSPARSE_PYTHON
 from .machine import describe_machine, load_average
 from .measure import Progress, Timing, measure
+from .model_pair import (
+    baseline_path,
+    file_bytes,
+    input_shapes,
+    model_content,
+    require_baseline,
+)
 from .ort_engine import OrtEngine
+from .peers import deepsparse_model, openvino_model
 from .problem import Problem, Sample
 from .result import Case, Result, make_case, threads_text
 from .spec_checks import check_batches, check_seed
 
+ENGINES = ("dense", "condensed", "deepsparse", "openvino")
+
 _DOMAIN = "ai.fanin"
+
+_FAMILIES = {"DeepSparse": ("deepsparse",), "OpenVINO": ("openvino",)}
 
 
 @dataclass(frozen=True)
@@ -32,6 +48,10 @@ class BenchModelSpec:
     ``seed``; their first dimension is the batch. ``tolerance`` bounds the difference between the
     two models' outputs, relative to the largest one: they sum the same products in another order.
     ``turn`` is in seconds (see Timing).
+
+    ``engines``: ``dense`` and ``condensed`` always; ``deepsparse`` (run by ``deepsparse_python``)
+    and ``openvino`` run the dense baseline's file, whose weights are as sparse. ``breakdown`` adds
+    the times of the single nodes, from runs of their own after the timed rounds.
     """
 
     model: Path
@@ -42,6 +62,9 @@ class BenchModelSpec:
     turn: float = Timing.turn
     seed: int = 0
     tolerance: float = 1e-4
+    engines: tuple[str, ...] = ENGINES[:2]
+    breakdown: bool = True
+    deepsparse_python: Path = DEEPSPARSE_PYTHON
 
     def __post_init__(self):
         object.__setattr__(self, "model", Path(self.model))
@@ -49,6 +72,11 @@ class BenchModelSpec:
             object.__setattr__(self, "dense", Path(self.dense))
         check_batches(self.batches)
         check_seed(self.seed)
+        if self.engines[:2] != ENGINES[:2] or len(set(self.engines)) < len(self.engines):
+            raise ValueError(f"engines are {self.engines}; dense and condensed come first")
+        unknown = set(self.engines) - set(ENGINES)
+        if unknown:
+            raise ValueError(f"unknown engines {sorted(unknown)}; there are {', '.join(ENGINES)}")
         if not 0 < self.tolerance < 1:
             raise ValueError(f"tolerance is {self.tolerance}; it must be between 0 and 1")
         self.timing()
@@ -60,9 +88,7 @@ class BenchModelSpec:
     @property
     def dense_path(self) -> Path:
         """The baseline's file, given or by its usual name."""
-        if self.dense is not None:
-            return self.dense
-        return self.model.with_name(f"{self.model.stem}.dense{self.model.suffix}")
+        return baseline_path(self.model, self.dense)
 
 
 def bench_model(spec: BenchModelSpec, *, progress: Progress | None = None) -> Result:
@@ -70,16 +96,11 @@ def bench_model(spec: BenchModelSpec, *, progress: Progress | None = None) -> Re
 
     Raises SessionError when one of the files does not open or the two do not fit together.
     """
-    if spec.dense is None and spec.model.is_file() and not spec.dense_path.exists():
-        raise SessionError(
-            f"there is no dense baseline {spec.dense_path.name} beside it",
-            "Export again with fanin export --dense-baseline, or name the dense model's file.",
-            model=spec.model,
-        )
+    require_baseline(spec.model, spec.dense)
     created, started = datetime.now(UTC), time.perf_counter()
     condensed, dense = open_session(spec.model), open_session(spec.dense_path)
     facts = _facts(spec)
-    shapes = _input_shapes(spec, condensed, dense)
+    shapes = input_shapes(spec.model, spec.dense_path, spec.batches, condensed, dense)
     del condensed
     machine = describe_machine()
     cases: list[Case] = []
@@ -93,8 +114,7 @@ def bench_model(spec: BenchModelSpec, *, progress: Progress | None = None) -> Re
         title=f"{spec.model.name}, {threads_text(spec.threads)}",
         created=created.isoformat(timespec="seconds"),
         seconds=time.perf_counter() - started,
-        # File names only: where somebody keeps the models is nobody else's business.
-        spec={**asdict(spec), "model": spec.model.name, "dense": spec.dense_path.name},
+        spec=_named(spec),
         timing=spec.timing(),
         machine=machine,
         load_average_after=load_average(),
@@ -110,14 +130,61 @@ def _measure_case(
     dense: Any,
     facts: dict[str, Any],
 ) -> Case:
-    engines = [
-        OrtEngine("dense", spec.dense_path.name, spec.dense_path, spec.threads, library=False),
-        OrtEngine("condensed", spec.model.name, spec.model, spec.threads, library=True),
-    ]
-    samples = (_sample(spec, batch, shapes, dense, seed) for seed in (1, 2))
+    samples = [_sample(spec, batch, shapes, dense, seed) for seed in (1, 2)]
     problem = Problem(*samples, tolerance=spec.tolerance)
-    measured, _ = measure(engines, problem, spec.timing())
-    return make_case(title, batch, None, facts, measured, None)
+    with tempfile.TemporaryDirectory(prefix="fanin-bench-") as folder:
+        engines = _engines(spec, problem, Path(folder))
+        measured, _ = measure(engines, problem, spec.timing())
+    case = make_case(title, batch, None, facts, measured, None, _FAMILIES)
+    return _with_breakdowns(spec, case, problem) if spec.breakdown else case
+
+
+def _engines(spec: BenchModelSpec, problem: Problem, folder: Path) -> list[Engine]:
+    dense, threads = spec.dense_path, spec.threads
+    engines: list[Engine] = [
+        OrtEngine("dense", dense.name, dense, threads, library=False),
+        OrtEngine("condensed", spec.model.name, spec.model, threads, library=True),
+    ]
+    inputs = [array.shape for array in problem.inputs.values()]
+    outputs = [array.shape for array in problem.timed.outputs]
+    for name in spec.engines[2:]:
+        if len(inputs) != 1 or len(outputs) != 1:
+            reason = f"the model has {len(inputs)} inputs and {len(outputs)} outputs; one is needed"
+            engines.append(AbsentEngine(name, reason))
+        elif name == "openvino":
+            engines.append(openvino_model(dense, inputs[0], outputs[0], threads, folder))
+        else:
+            python = spec.deepsparse_python
+            engines.append(deepsparse_model(dense, inputs[0], outputs[0], threads, folder, python))
+    return engines
+
+
+def _with_breakdowns(spec: BenchModelSpec, case: Case, problem: Problem) -> Case:
+    """Profile the engines whose times count."""
+    runs = {name: case.engine(name).run for name in ENGINES[:2]}
+    breakdowns = tuple(
+        profile(
+            name,
+            spec.model if name == "condensed" else spec.dense_path,
+            problem.inputs,
+            spec.threads,
+            run.median,
+            library=name == "condensed",
+        )
+        for name, run in runs.items()
+        if run is not None
+    )
+    limit = None
+    if all(runs.values()):
+        limit = amdahl_limit(runs["dense"].median, runs["condensed"].median, breakdowns[-1])
+    return dataclasses.replace(case, breakdowns=breakdowns, limit=limit)
+
+
+def _named(spec: BenchModelSpec) -> dict[str, Any]:
+    """Write the spec with file names only: where somebody keeps models is nobody's business."""
+    fields = {**asdict(spec), "model": spec.model.name, "dense": spec.dense_path.name}
+    del fields["deepsparse_python"]
+    return fields
 
 
 def _sample(
@@ -133,74 +200,17 @@ def _sample(
 
 
 def _facts(spec: BenchModelSpec) -> dict[str, Any]:
-    content = _content(spec.model)
-    nodes = sum(node.domain == _DOMAIN for node in content.nodes)
+    nodes = sum(node.domain == _DOMAIN for node in model_content(spec.model).nodes)
     if not nodes:
         raise SessionError(
             f"it holds no {_DOMAIN} node, so there is nothing to compare with the dense model",
             "Pass the file that fanin export wrote; it prints which layers it made sparse.",
             model=spec.model,
         )
-    condensed_bytes = _file_bytes(spec.model, content)
-    dense_bytes = _file_bytes(spec.dense_path, _content(spec.dense_path))
+    condensed_bytes, dense_bytes = file_bytes(spec.model), file_bytes(spec.dense_path)
     return {
         "condensed_nodes": nodes,
         "condensed_bytes": condensed_bytes,
         "dense_bytes": dense_bytes,
         "size_ratio": condensed_bytes / dense_bytes,
     }
-
-
-def _content(path: Path) -> ModelFile:
-    try:
-        return read_model_file(path)
-    except ModelFileError as error:
-        raise SessionError(str(error), "Pass an ONNX file.", model=path) from error
-
-
-def _file_bytes(path: Path, content: ModelFile) -> int:
-    """Bytes on disk, external data included."""
-    beside = {path.parent / tensor.location for tensor in content.external}
-    return sum(file.stat().st_size for file in (path, *beside))
-
-
-def _input_shapes(spec: BenchModelSpec, condensed: Any, dense: Any) -> dict[str, list[int | None]]:
-    """Shape of each input, with None for the batch; raises when the two models do not fit."""
-    ours, theirs = _signature(condensed), _signature(dense)
-    if ours != theirs:
-        raise SessionError(
-            f"its inputs and outputs are {ours}, those of {spec.dense_path.name} are {theirs}",
-            "Pass the dense baseline of the same model.",
-            model=spec.model,
-        )
-    shapes = {}
-    for meta in condensed.get_inputs():
-        if meta.type != "tensor(float)":
-            raise SessionError(
-                f"input '{meta.name}' is a {meta.type}; the benchmark makes float32 inputs only",
-                "Time this model in your own code, through open_session.",
-                model=spec.model,
-            )
-        batch, *rest = meta.shape or [None]
-        if any(not isinstance(size, int) for size in rest):
-            raise SessionError(
-                f"input '{meta.name}' has the shape {meta.shape}; only its first dimension, the "
-                "batch, may be free",
-                "Export the model with fixed sizes for the others.",
-                model=spec.model,
-            )
-        if isinstance(batch, int) and set(spec.batches) != {batch}:
-            raise SessionError(
-                f"input '{meta.name}' has a fixed batch of {batch}; batches are {spec.batches}",
-                f"Ask for batch {batch}, or export the model with a dynamic batch.",
-                model=spec.model,
-            )
-        shapes[meta.name] = [batch if isinstance(batch, int) else None, *rest]
-    return shapes
-
-
-def _signature(session: Any) -> str:
-    def text(metas: Any) -> str:
-        return ", ".join(f"{meta.name} {meta.type} {list(meta.shape)}" for meta in metas)
-
-    return f"({text(session.get_inputs())}) → ({text(session.get_outputs())})"

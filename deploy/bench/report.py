@@ -11,9 +11,11 @@ from typing import IO, TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from .breakdown_report import breakdown_lines
 from .requirements import require
 from .result import Case, Result, threads_text
 from .statistics import Comparison, Spread
+from .units import seconds_text, short, unit_of
 
 if TYPE_CHECKING:
     from .kernels import KernelsResult
@@ -120,6 +122,7 @@ def markdown(result: Result) -> str:
             "|" + "---|" * 2 + "---:|" * (len(RIVAL_HEADINGS) - 2),
             *("| " + " | ".join(row) + " |" for row in rivals),
         ]
+    lines += breakdown_lines(result)
     notes = result_notes(result)
     if notes:
         lines += ["", "Notes:", "", *(f"- {note}" for note in notes)]
@@ -140,7 +143,7 @@ def markdown(result: Result) -> str:
     lines += ["", "## Engines", "", *(f"- {line}" for line in _engine_lines(result))]
     lines += ["", "## Cases", ""]
     for case in result.cases:
-        facts = ", ".join(f"{key} {_plain(value)}" for key, value in case.facts.items())
+        facts = ", ".join(f"{key} {plain(value)}" for key, value in case.facts.items())
         lines.append(f"- {case.title}: {facts}")
     return "\n".join(lines) + "\n"
 
@@ -275,29 +278,9 @@ def _median(spread: Spread | None) -> str:
 def _median_and_range(spread: Spread | None) -> str:
     if spread is None:
         return ""
-    unit, factor = _unit(spread.median)
+    unit, factor = unit_of(spread.median)
     low, high = spread.min * factor, spread.max * factor
-    return f"{_short(spread.median * factor)} {unit} [{_short(low)}–{_short(high)}]"
-
-
-def seconds_text(seconds: float | None) -> str:
-    """Write a time with its unit; nothing for None."""
-    if seconds is None:
-        return ""
-    unit, factor = _unit(seconds)
-    return f"{_short(seconds * factor)} {unit}"
-
-
-def _short(number: float) -> str:
-    """Write with three digits that count, without an exponent."""
-    size = abs(float(f"{number:.3g}"))
-    return f"{number:.2f}" if size < 10 else f"{number:.1f}" if size < 100 else f"{number:.0f}"
-
-
-def _unit(seconds: float) -> tuple[str, float]:
-    if abs(seconds) < 1e-3:
-        return "µs", 1e6
-    return ("ms", 1e3) if abs(seconds) < 1 else ("s", 1.0)
+    return f"{short(spread.median * factor)} {unit} [{short(low)}–{short(high)}]"
 
 
 def _conditions(result: Result) -> str:
@@ -323,14 +306,15 @@ def conditions(result: Result | KernelsResult) -> list[str]:
     flat += [("spec", result.spec), ("timing", result.to_dict()["timing"])]
     flat += [("load average after", result.load_average_after)]
     flat += [("measured", f"{result.created}, {result.seconds:.0f} s")]
-    return [f"{key}: {_plain(value)}" for key, value in flat]
+    return [f"{key}: {plain(value)}" for key, value in flat]
 
 
-def _plain(value: object) -> str:
+def plain(value: object) -> str:
+    """Write a value of a result file in a line of text."""
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items()) or "none"
+        return ", ".join(f"{key} {plain(inner)}" for key, inner in value.items()) or "none"
     if isinstance(value, list | tuple):
-        return " ".join(map(_plain, value)) or "none"
+        return " ".join(map(plain, value)) or "none"
     if isinstance(value, float):
         return f"{value:.4g}"
     return "not known" if value is None else str(value)

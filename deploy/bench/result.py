@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from .breakdown import Breakdown
 from .measure import Measurement, Timing, Warmup
 from .statistics import Comparison, Series, Spread, compare
 
@@ -59,6 +60,8 @@ class Case:
 
     ``facts`` are the numbers of the case that belong to no engine (fan-in, bytes, kernel).
     ``comparisons`` are with the first engine, ``rivals`` with the best of each other family.
+    ``breakdowns`` say where the time of whole models goes; ``limit`` is the speed-up that the
+    condensed model would have if its condensed nodes took no time.
     """
 
     title: str
@@ -69,6 +72,8 @@ class Case:
     null: EngineResult | None
     comparisons: tuple[Comparison, ...]
     rivals: tuple[Rival, ...] = ()
+    breakdowns: tuple[Breakdown, ...] = ()
+    limit: float | None = None
 
     def engine(self, name: str) -> EngineResult:
         """Return the engine of that name; KeyError when it took no part."""

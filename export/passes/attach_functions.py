@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ..onnx_function import condensed_gemm_function
-from ..onnx_schema import DOMAIN, DOMAIN_VERSION
+from ..onnx_function import condensed_conv_function, condensed_gemm_function
+from ..onnx_schema import CONDENSED_CONV, CONDENSED_GEMM, DOMAIN, DOMAIN_VERSION
 from .nodes import condensed_nodes
+
+_FUNCTIONS = {CONDENSED_GEMM: condensed_gemm_function, CONDENSED_CONV: condensed_conv_function}
 
 
 class AttachFunctionsPass(ir.passes.InPlacePass):
@@ -17,11 +19,13 @@ class AttachFunctionsPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Attach; a model without our ops loses the import of our domain."""
-        if not condensed_nodes(model):
+        used = {node.op_type for node in condensed_nodes(model)}
+        if not used:
             changed = model.opset_imports.pop(DOMAIN, None) is not None
             return ir.passes.PassResult(model, modified=changed)
         model.opset_imports[DOMAIN] = DOMAIN_VERSION
-        proto = condensed_gemm_function(model.opset_imports[""])
-        function = ir.serde.deserialize_function(proto)
-        model.functions[function.identifier()] = function
+        for op_type in sorted(used):
+            proto = _FUNCTIONS[op_type](model.opset_imports[""])
+            function = ir.serde.deserialize_function(proto)
+            model.functions[function.identifier()] = function
         return ir.passes.PassResult(model, modified=True)

@@ -9,7 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ..condensed import CondensedWeight
-from ..forms import Choice, Chooser, dense_nodes, structured_nodes
+from ..forms import IMAGE_SIZE, MIN_GAIN, Choice, Chooser, dense_nodes, structured_nodes
+from .conv_forms import spread_conv
+from .conv_layouts import find_borders, settle_forms
 from .nodes import (
     Names,
     add_constant,
@@ -18,7 +20,9 @@ from .nodes import (
     clip_of,
     condensed_nodes,
     dimensions_of,
+    is_condensed_conv,
     make_condensed,
+    read_geometry,
     read_weight,
     take_output,
 )
@@ -71,10 +75,13 @@ class ChooseFormsPass(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> FormsResult:
         """Go through the condensed nodes whose weights are constant."""
         names = Names(model)
-        formed = {}
+        formed, settled = {}, self._settle(model)
         for node in condensed_nodes(model):
             weight = read_weight(node)
             if weight is None:
+                continue
+            if is_condensed_conv(node):
+                formed[node.name] = self._form_conv(node, weight, settled.get(id(node)), names)
                 continue
             rows = self.chooser.rows_of(dimensions_of(node.inputs[0]))
             choice = self.chooser.choose(weight, rows)
@@ -86,6 +93,37 @@ class ChooseFormsPass(ir.passes.InPlacePass):
                 formed[name] = _spread(node, weight, choice, names)
         changed = any(entry.choice.form != "condensed" for entry in formed.values())
         return FormsResult(model, modified=changed, formed=formed)
+
+    def _settle(self, model: ir.Model) -> dict[int, str]:
+        """Find the forms of all convolutions that are the fastest together."""
+        if self.chooser.policy != "auto":
+            return {}
+        seconds = {}
+        for node in filter(is_condensed_conv, condensed_nodes(model)):
+            weight = read_weight(node)
+            if weight is None:
+                continue
+            shape = dimensions_of(node.inputs[0])
+            times = self.chooser.conv_seconds(weight, read_geometry(node), shape)
+            if self.chooser.portable:
+                del times["condensed"]
+            times["dense"] /= MIN_GAIN
+            seconds[id(node)] = times
+        reorder = self.chooser.batch * self.chooser.costs.convolutions.reorder
+        return settle_forms(seconds, find_borders(model, IMAGE_SIZE), reorder)
+
+    def _form_conv(
+        self, node: ir.Node, weight: CondensedWeight, settled: str | None, names: Names
+    ) -> Formed:
+        """Leave a convolution or spread it; its kernel sorts rows by length, so no groups."""
+        shape = dimensions_of(node.inputs[0])
+        choice = self.chooser.choose_conv(weight, read_geometry(node), shape, settled)
+        stored, padding, nbytes, name = weight.values.size, weight.padding, weight.nbytes, node.name
+        if choice.form != "condensed":
+            stored, nbytes = spread_conv(node, weight, choice.form, names)
+            padding = 0
+            remove_with_constants(node)
+        return Formed(choice, *_sizes(weight), stored, padding, nbytes, (name,))
 
 
 def _split(
@@ -119,7 +157,7 @@ def _split(
             residual.type, residual.shape = output.type, output.shape
         before = new
         made.append(label)
-    _remove(node)
+    remove_with_constants(node)
     nbytes = sum(group.nbytes for group in groups)
     return Formed(choice, *_sizes(weight), stored, padding, nbytes, tuple(made))
 
@@ -128,7 +166,7 @@ def _sizes(weight: CondensedWeight) -> tuple[int, int, int]:
     return weight.out_features, weight.active, weight.fan_in
 
 
-def _remove(node: ir.Node) -> None:
+def remove_with_constants(node: ir.Node) -> None:
     """Remove a node and the constants that only it read: a large model has no room for both."""
     values, graph = set(filter(None, node.inputs)), node.graph
     graph.remove(node, safe=True)
@@ -186,6 +224,6 @@ def _spread(node: ir.Node, weight: CondensedWeight, choice: Choice, names: Names
         at = new
     take_output(output, at.outputs[0])
     name = node.name
-    _remove(node)
+    remove_with_constants(node)
     stored = int(np.prod(values[f"{prefix}.weight"].shape))
     return Formed(choice, *_sizes(weight), stored, 0, nbytes, (name,))

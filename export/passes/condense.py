@@ -1,4 +1,4 @@
-"""Sparse constants of MatMul and Gemm become condensed nodes."""
+"""Sparse constants of MatMul, Gemm and Conv become condensed nodes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ..condensed import CondensedWeight
+from ..conv_geometry import ConvGeometry
 from ..onnx_op import no_residual
 from ..report import LayerReport
-from .constants import ConstantWeight, live_readers, resolve_constant
+from .constants import ConstantWeight, folded_constant, live_readers, resolve_constant
+from .conv_layer import is_conv, read_conv
 from .linear_layer import LinearLayer, is_linear, read_linear
 from .nodes import (
     Names,
@@ -21,6 +23,7 @@ from .nodes import (
     add_parts,
     dimensions_of,
     make_condensed,
+    make_condensed_conv,
     take_output,
 )
 
@@ -28,8 +31,12 @@ _ACTIVATIONS = ("float32", "float16")
 """Types of X that the op has CPU kernels for."""
 
 
-LeaveDense = Callable[[CondensedWeight, Sequence[int | str | None] | None], str | None]
-"""From a weight and the shape of X to the reason for leaving a node as it is, or None."""
+Shape = Sequence[int | str | None] | None
+"""Sizes, names of symbolic ones, None where unknown; None when not even the rank is known."""
+
+LeaveDense = Callable[[CondensedWeight, Shape, ConvGeometry | None], str | None]
+"""From a weight, the shape of X and, of a convolution, its geometry to the reason for leaving a
+node as it is, or None."""
 
 
 @dataclass
@@ -49,7 +56,7 @@ class CondenseResult(ir.passes.PassResult):
 
 
 class CondensePass(ir.passes.InPlacePass):
-    """Replace MatMul and Gemm of a sparse constant weight, subgraphs included.
+    """Replace MatMul, Gemm and Conv of a sparse constant weight, subgraphs included.
 
     The weight may be transposed, scaled (Gemm's alpha and beta), shared by several nodes, or stand
     behind operators that :mod:`.constants` folds. An Add of a constant vector after a MatMul
@@ -61,7 +68,7 @@ class CondensePass(ir.passes.InPlacePass):
         *,
         min_sparsity: float,
         masks: Mapping[str, np.ndarray] | None = None,
-        leave_dense: LeaveDense = lambda weight, shape: None,  # noqa: ARG005
+        leave_dense: LeaveDense = lambda weight, shape, geometry: None,  # noqa: ARG005
         name_after_weights: bool = False,
     ) -> None:
         """Set what is condensed.
@@ -86,8 +93,10 @@ class CondensePass(ir.passes.InPlacePass):
         for node in list(model.graph.all_nodes()):
             if is_linear(node):
                 work.visit(node)
-            elif node.domain == "" and node.op_type in ("Conv", "ConvTranspose"):
-                work.leave_convolution(node)
+            elif is_conv(node):
+                work.visit_conv(node)
+            elif node.domain == "" and node.op_type == "ConvTranspose":
+                work.leave_transposed(node)
         layers = list(work.layers.values())
         changed = any(layer.decision == "condensed" for layer in layers)
         return CondenseResult(
@@ -126,10 +135,24 @@ class _Work:
             else:
                 self._leave(node, found, obstacle)
 
-    def leave_convolution(self, node: ir.Node) -> None:
+    def visit_conv(self, node: ir.Node) -> None:
+        found = resolve_constant(node.inputs[1], self.opset, self.masks)
+        if isinstance(found, str):
+            self._leave_unresolved(node, found)
+        elif found is not None and found.array.ndim >= 3 and found.array.size:
+            geometry = read_conv(node, found.array.shape)
+            obstacle = self._obstacle(node, found)
+            if obstacle is None and isinstance(geometry, str):
+                obstacle = geometry
+            if obstacle is None:
+                self._replace_conv(node, found, geometry)
+            else:
+                self._leave(node, found, obstacle)
+
+    def leave_transposed(self, node: ir.Node) -> None:
         found = resolve_constant(node.inputs[1], self.opset, self.masks)
         if isinstance(found, ConstantWeight) and found.array.size:
-            self._leave(node, found, f"{node.op_type} is not supported")
+            self._leave(node, found, "ConvTranspose is not supported")
 
     def notes(self) -> list[str]:
         """Name the condensed weights of which the dense form stays in the file as well."""
@@ -149,7 +172,7 @@ class _Work:
 
     def _obstacle(self, node: ir.Node, found: ConstantWeight) -> str | None:
         array = found.array
-        if array.ndim != 2:
+        if is_linear(node) and array.ndim != 2:
             return f"the weight has {array.ndim} dimensions"
         if array.dtype.name not in _ACTIVATIONS:
             return f"computes in {array.dtype.name}, which no kernel does"
@@ -169,13 +192,14 @@ class _Work:
         trans_b = node.op_type == "Gemm" and node.attributes.get_int("transB", 0)
         layer = read_linear(node, found.array.shape[0 if trans_b else 1], self.opset)
         prefix = found.root.name.removesuffix(".weight").removesuffix("_weight")
-        key = _key(node.graph, found, layer)
+        key = _key(node.graph, found, layer.trans_b, layer.alpha)
         weight = self._parts[key][0] if key in self._parts else _condense(found, layer)
-        reason = self.leave_dense(weight, dimensions_of(node.inputs[0]))
+        reason = self.leave_dense(weight, dimensions_of(node.inputs[0]), None)
         if reason is not None:
             self._leave(node, found, reason)
             return
-        weight, parts = self._add_parts(node.graph, key, weight, layer, prefix)
+        bias = layer.bias(weight.out_features)
+        weight, parts = self._add_parts(node.graph, key, weight, bias, prefix)
         self._roots[id(found.root)] = found.root
         if layer.alpha != 1 or {"Cast", "DequantizeLinear"} & set(found.through):
             self._computed.add(found.root.name)
@@ -196,11 +220,56 @@ class _Work:
             gone.graph.remove(gone, safe=True)
         self._record(node, found, weight, new.name)
 
+    def _replace_conv(self, node: ir.Node, found: ConstantWeight, geometry: ConvGeometry) -> None:
+        bias = None
+        if len(node.inputs) > 2 and node.inputs[2] is not None:
+            bias = folded_constant(node.inputs[2], self.opset)
+            if bias is None:
+                self._leave(node, found, "its bias is no constant")
+                return
+            bias = bias.astype(np.float32)
+        prefix = found.root.name.removesuffix(".weight").removesuffix("_weight")
+        key = _key(node.graph, found)
+        weight = self._parts[key][0] if key in self._parts else _condense_conv(found)
+        reason = self.leave_dense(weight, dimensions_of(node.inputs[0]), geometry)
+        if reason is not None:
+            self._leave(node, found, reason)
+            return
+        if bias is not None:
+            self._drop_bias(node)
+        weight, parts = self._add_parts(node.graph, key, weight, bias, prefix)
+        self._roots[id(found.root)] = found.root
+        new = make_condensed_conv(
+            node.inputs[0],
+            parts,
+            self._no_residual(node.graph, found.array.dtype),
+            geometry,
+            name=(not self.name_after_weights and node.name) or self.names.free(prefix),
+        )
+        node.append(new)
+        take_output(node.outputs[0], new.outputs[0])
+        node.graph.remove(node, safe=True)
+        self._record(node, found, weight, new.name)
+
+    def _drop_bias(self, node: ir.Node) -> None:
+        """Take a bias that nothing else reads out of the graph; the new one gets its name."""
+        old = node.inputs[2]
+        node.replace_input_with(2, None)
+        if old.is_initializer() and not (
+            old.uses() or old.is_graph_input() or old.is_graph_output()
+        ):
+            del old.graph.initializers[old.name]
+            self.names.release(old.name)
+
     def _add_parts(
-        self, graph: ir.Graph, key: tuple, weight: CondensedWeight, layer: LinearLayer, prefix: str
+        self,
+        graph: ir.Graph,
+        key: tuple,
+        weight: CondensedWeight,
+        bias: np.ndarray | None,
+        prefix: str,
     ) -> tuple[CondensedWeight, Parts]:
         """Store a weight once for all nodes of a graph that read it in the same way."""
-        bias = layer.bias(weight.out_features)
         biased = weight if bias is None else replace(weight, bias=bias)
         shared = self._parts[key][1] if key in self._parts else None
         parts = add_parts(graph, biased, prefix, self.names, shared)
@@ -287,10 +356,10 @@ class _Work:
         self.layers.setdefault(("dense", id(value), (), reason), report)
 
 
-def _key(graph: ir.Graph, found: ConstantWeight, layer: LinearLayer) -> tuple:
+def _key(graph: ir.Graph, found: ConstantWeight, trans_b: bool = True, alpha: float = 1.0) -> tuple:
     # The same operators may carry other attributes before two nodes; the content tells.
     content = hashlib.sha256(found.array.tobytes()).digest() if found.through else b""
-    return (id(graph), id(found.root), content, layer.trans_b, layer.alpha)
+    return (id(graph), id(found.root), content, found.array.shape, trans_b, alpha)
 
 
 def _condense(found: ConstantWeight, layer: LinearLayer) -> CondensedWeight:
@@ -299,6 +368,11 @@ def _condense(found: ConstantWeight, layer: LinearLayer) -> CondensedWeight:
         array, kept = array.T, kept.T
     scaled = array.astype(np.float32) * np.float32(layer.alpha)
     return CondensedWeight.from_dense(scaled, None, kept).astype(array.dtype.name)
+
+
+def _condense_conv(found: ConstantWeight) -> CondensedWeight:
+    wide = found.array.astype(np.float32)
+    return CondensedWeight.from_dense(wide, None, _kept(found)).astype(found.array.dtype.name)
 
 
 def _kept(found: ConstantWeight) -> np.ndarray:

@@ -77,9 +77,9 @@ def resolve_constant(
         others = [None if side is None else constant_of(side) for side in node.inputs[1:]]
         if any(o is None for o, side in zip(others, node.inputs[1:], strict=True) if side):
             return f"{node.op_type} before it has an input that is no constant"
-        array = _run(node, output, [array, *others], opset)
+        array = run_node(node, output, [array, *others], opset)
         if mask is not None and node.op_type not in ("Cast", "DequantizeLinear"):
-            mask = _run(node, output, [mask, *others], opset)
+            mask = run_node(node, output, [mask, *others], opset)
     return ConstantWeight(array, mask, root, through)
 
 
@@ -104,10 +104,10 @@ def folded_constant(value: ir.Value, opset: int) -> np.ndarray | None:
     return found.array if isinstance(found, ConstantWeight) else None
 
 
-def _run(
+def run_node(
     node: ir.Node, output: ir.Value, inputs: list[np.ndarray | None], opset: int
 ) -> np.ndarray:
-    """Compute one node with onnx's reference implementation."""
+    """Compute an output of one node with onnx's reference implementation."""
     proto = ir.serde.serialize_node(node)
     feeds, names = {}, []
     for position, array in enumerate(inputs):

@@ -10,9 +10,9 @@ import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from .nodes import constant_of, is_condensed
+from .nodes import constant_of, is_condensed_gemm
 
-_UNARY = frozenset(
+UNARY = frozenset(
     {
         "Abs",
         "Celu",
@@ -38,7 +38,10 @@ _UNARY = frozenset(
         "ThresholdedRelu",
     }
 )
-_BINARY = frozenset({"Add", "Div", "Max", "Min", "Mul", "Pow", "PRelu", "Sub"})
+"""Operators of one input and constant scalars."""
+
+BINARY = frozenset({"Add", "Div", "Max", "Min", "Mul", "Pow", "PRelu", "Sub"})
+"""Operators that combine a value with constants, or values of the region with each other."""
 
 
 @dataclass
@@ -122,7 +125,7 @@ def find_region(source: ir.Value) -> Region:
         if _is_elementwise(node, members, source):
             region.nodes.append(node)
             members.add(id(node.outputs[0]))
-        elif _is_sink(node, inside):
+        elif is_linear_sink(node, inside):
             region.sinks.append((node, inside[0]))
         else:
             region.obstacle = f"{node.op_type} {node.name} reads it"
@@ -150,14 +153,12 @@ def _is_elementwise(node: ir.Node, members: set[int], source: ir.Value) -> bool:
         return False
     rank, width = len(source.shape), int(source.shape[-1])
     others = [value for value in node.inputs if value is not None and id(value) not in members]
-    if node.op_type in _UNARY:
+    if node.op_type in UNARY:
         first = node.inputs[0]
         bounds = [constant_of(value) for value in others]
         return id(first) in members and all(b is not None and b.size == 1 for b in bounds)
     if node.op_type == "Dropout":
-        training = node.inputs[2] if len(node.inputs) > 2 else None
-        off = training is None or ((flag := constant_of(training)) is not None and not flag.any())
-        return off and id(node.inputs[0]) in members and not node.outputs[1:]
+        return dropout_is_off(node) and id(node.inputs[0]) in members and not node.outputs[1:]
     if node.op_type == "BatchNormalization":
         # Features are dimension 1, which is the last one of a matrix only.
         return (
@@ -166,10 +167,16 @@ def _is_elementwise(node: ir.Node, members: set[int], source: ir.Value) -> bool:
             and id(node.inputs[0]) in members
             and all(constant_of(value) is not None for value in others)
         )
-    if node.op_type in _BINARY:
+    if node.op_type in BINARY:
         arrays = [constant_of(value) for value in others]
         return all(array is not None and _is_vector(array, rank, width) for array in arrays)
     return False
+
+
+def dropout_is_off(node: ir.Node) -> bool:
+    """Tell a Dropout that hands its input on."""
+    training = node.inputs[2] if len(node.inputs) > 2 else None
+    return training is None or ((flag := constant_of(training)) is not None and not flag.any())
 
 
 def _is_vector(array: np.ndarray, rank: int, width: int) -> bool:
@@ -179,12 +186,12 @@ def _is_vector(array: np.ndarray, rank: int, width: int) -> bool:
     return array.size == 1 or (array.size == width and array.shape[-1] == width)
 
 
-def _is_sink(node: ir.Node, inside: list[ir.Value]) -> bool:
+def is_linear_sink(node: ir.Node, inside: list[ir.Value]) -> bool:
     """Tell a layer that multiplies the value by a constant weight."""
     if len(inside) != 1:
         return False
     (value,) = inside
-    if is_condensed(node):
+    if is_condensed_gemm(node):
         return value is node.inputs[0] and constant_of(node.inputs[1]) is not None
     if node.domain != "" or node.op_type not in ("MatMul", "Gemm"):
         return False

@@ -19,6 +19,7 @@ from .nodes import (
     condensed_nodes,
     constant_of,
     is_condensed,
+    is_condensed_gemm,
     read_weight,
     set_weight,
 )
@@ -55,7 +56,7 @@ class FoldAblatedPass(ir.passes.InPlacePass):
         """Go through the condensed nodes in graph order, so that folds add up along a chain."""
         names = Names(model)
         folded, kept = [], []
-        for node in condensed_nodes(model):
+        for node in filter(is_condensed_gemm, condensed_nodes(model)):
             weight = read_weight(node)
             if weight is None or weight.active == weight.out_features:
                 continue
@@ -88,9 +89,9 @@ def _fold(node: ir.Node, weight: CondensedWeight, names: Names) -> str | None:
         return "what follows is not finite on them"
     for sink, value in region.sinks:
         if is_condensed(sink):
-            _narrow_condensed(sink, weight.rows, gone, found[value.name], names)
+            narrow_condensed(sink, weight.rows, gone, found[value.name], names)
         else:
-            _narrow_dense(sink, weight.rows, gone, found[value.name], names)
+            narrow_dense(sink, weight.rows, gone, found[value.name], names)
     _narrow_region(region, weight.rows, names)
     compact = replace(
         weight,
@@ -121,9 +122,10 @@ def _narrow_region(region: Region, keep: np.ndarray, names: Names) -> None:
                 node.replace_input_with(position, narrow)
 
 
-def _narrow_condensed(
+def narrow_condensed(
     sink: ir.Node, keep: np.ndarray, gone: np.ndarray, constants: np.ndarray, names: Names
 ) -> None:
+    """Take columns that are constant out of a condensed node, into its bias."""
     weight = read_weight(sink)
     entry = weight.is_entry()
     stored, slot = np.nonzero(entry)
@@ -146,9 +148,10 @@ def _narrow_condensed(
     set_weight(sink, narrow, names)
 
 
-def _narrow_dense(
+def narrow_dense(
     sink: ir.Node, keep: np.ndarray, gone: np.ndarray, constants: np.ndarray, names: Names
 ) -> None:
+    """Take features that are constant out of a MatMul or Gemm, into its bias."""
     stored_in = sink.inputs[1]
     trans_b = sink.op_type == "Gemm" and bool(sink.attributes.get_int("transB", 0))
     array = constant_of(stored_in)

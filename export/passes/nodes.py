@@ -10,7 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ..condensed import CondensedWeight
-from ..onnx_schema import CONDENSED_GEMM, DOMAIN, INPUTS_GEMM
+from ..conv_geometry import ConvGeometry
+from ..onnx_schema import CONDENSED_CONV, CONDENSED_GEMM, DOMAIN, INPUTS_GEMM, INTEGER_LISTS
 
 PARTS = ("values", "indices", "bias", "rows")
 """Inputs 1 to 4 of a condensed node."""
@@ -18,7 +19,17 @@ PARTS = ("values", "indices", "bias", "rows")
 
 def is_condensed(node: ir.Node) -> bool:
     """Tell whether a node is an op of ours."""
+    return is_condensed_gemm(node) or is_condensed_conv(node)
+
+
+def is_condensed_gemm(node: ir.Node) -> bool:
+    """Tell whether a node is a CondensedGemm."""
     return (node.domain, node.op_type) == (DOMAIN, CONDENSED_GEMM)
+
+
+def is_condensed_conv(node: ir.Node) -> bool:
+    """Tell whether a node is a CondensedConv."""
+    return (node.domain, node.op_type) == (DOMAIN, CONDENSED_CONV)
 
 
 def condensed_nodes(model: ir.Model) -> list[ir.Node]:
@@ -48,6 +59,10 @@ class Names:
     def __init__(self, model: ir.Model) -> None:
         self._taken = {value.name for value in all_values(model)}
         self._taken |= {node.name for node in model.graph.all_nodes()}
+
+    def release(self, name: str) -> None:
+        """Let a name be taken again whose value or node is gone."""
+        self._taken.discard(name)
 
     def free(self, wanted: str) -> str:
         """Reserve ``wanted``, with a number at its end if it is taken."""
@@ -85,10 +100,22 @@ def read_weight(node: ir.Node) -> CondensedWeight | None:
     arrays = dict(zip(INPUTS_GEMM, map(constant_of, node.inputs), strict=False))
     if any(arrays[part] is None for part in PARTS):
         return None
+    if is_condensed_conv(node):
+        geometry = read_geometry(node)
+        sizes = (geometry.in_features, geometry.out_channels)
+    else:
+        sizes = tuple(node.attributes.get_int(name) for name in ("in_features", "out_features"))
     return CondensedWeight(
-        **{part: arrays[part] for part in PARTS},
-        in_features=node.attributes.get_int("in_features"),
-        out_features=node.attributes.get_int("out_features"),
+        **{part: arrays[part] for part in PARTS}, in_features=sizes[0], out_features=sizes[1]
+    )
+
+
+def read_geometry(node: ir.Node) -> ConvGeometry:
+    """Read the attributes of a CondensedConv."""
+    numbers = ("in_channels", "out_channels", "group")
+    return ConvGeometry(
+        **{name: node.attributes.get_int(name) for name in numbers},
+        **{name: tuple(node.attributes.get_ints(name)) for name in INTEGER_LISTS},
     )
 
 
@@ -133,9 +160,19 @@ def add_parts(
 
 
 def set_weight(node: ir.Node, weight: CondensedWeight, names: Names) -> None:
-    """Give a condensed node another weight; arrays that stay the same stay shared."""
-    node.attributes.add(ir.AttrInt64("in_features", weight.in_features))
-    node.attributes.add(ir.AttrInt64("out_features", weight.out_features))
+    """Give a condensed node another weight; arrays that stay the same stay shared.
+
+    A convolution of another number of columns is one of fewer or more channels.
+    """
+    if is_condensed_conv(node):
+        geometry = read_geometry(node)
+        taps = math.prod(geometry.kernel_shape)
+        channels = weight.in_features // taps * geometry.group
+        sizes = {"in_channels": channels, "out_channels": weight.out_features}
+    else:
+        sizes = {"in_features": weight.in_features, "out_features": weight.out_features}
+    for name, size in sizes.items():
+        node.attributes.add(ir.AttrInt64(name, size))
     for position, part in enumerate(PARTS, start=1):
         old, array = node.inputs[position], getattr(weight, part)
         if constant_of(old) is array:
@@ -170,6 +207,37 @@ def make_condensed(
         domain=DOMAIN,
         name=name,
     )
+
+
+def make_condensed_conv(
+    x: ir.Value,
+    parts: Parts,
+    residual: ir.Value,
+    geometry: ConvGeometry,
+    *,
+    name: str,
+    clip: tuple[float, float] = (-math.inf, math.inf),
+) -> ir.Node:
+    """Build a CondensedConv with one new output."""
+    return ir.node(
+        CONDENSED_CONV,
+        [x, parts.values, parts.indices, parts.bias, parts.rows, residual],
+        attributes={
+            **geometry.attributes(),
+            "clip_min": ir.AttrFloat32("clip_min", clip[0]),
+            "clip_max": ir.AttrFloat32("clip_max", clip[1]),
+        },
+        domain=DOMAIN,
+        name=name,
+    )
+
+
+def same_shape(one: ir.Value, other: ir.Value) -> bool:
+    """Tell whether two values are known to have the same shape, symbolic sizes included."""
+    if one.shape is None or other.shape is None or len(one.shape) != len(other.shape):
+        return False
+    sizes = [[d if isinstance(d, int) else d.value for d in v.shape] for v in (one, other)]
+    return sizes[0] == sizes[1] and None not in sizes[0]
 
 
 def take_output(old: ir.Value, new: ir.Value) -> None:

@@ -6,6 +6,8 @@ import pytest
 
 from fanin.deploy import SessionError
 from fanin.deploy.bench import BenchModelSpec, bench_model
+from fanin.deploy.bench.breakdown import _breakdown
+from fanin.deploy.bench.model import ENGINES
 
 QUICK = {"rounds": 3, "turn": 1e-3}
 
@@ -142,3 +144,76 @@ def test_inputs_do_not_depend_on_anything_but_the_seed(save_condensed, save_dens
     ]
     assert errors[0] == errors[1]
     assert np.isfinite(errors[0])
+
+
+def test_the_breakdown_has_every_node_and_the_limit_without_the_condensed_ones(
+    save_condensed, save_dense
+):
+    spec = BenchModelSpec(save_condensed(), dense=save_dense(), **QUICK)
+    (case,) = bench_model(spec).cases
+    dense, condensed = case.breakdowns
+    assert [node.op_type for node in condensed.nodes] == ["CondensedGemm"]
+    assert condensed.nodes[0].name == "fc1"
+    assert condensed.condensed_seconds == condensed.nodes_seconds
+    assert dense.condensed_seconds == 0
+    assert dense.runs >= 5
+    share = condensed.nodes_seconds / condensed.total_seconds
+    ratio = case.engine("dense").run.median / case.engine("condensed").run.median
+    assert case.limit == pytest.approx(ratio / (1 - share))
+
+
+def test_the_sum_of_a_node_in_a_loop_is_over_its_iterations():
+    events = [{"name": "model_run", "cat": "Session", "ts": at, "dur": 100} for at in (0, 1000)]
+    for start in (0, 1000):
+        for step in range(3):
+            events.append(
+                {
+                    "name": "body_kernel_time",
+                    "cat": "Node",
+                    "ts": start + step,
+                    "dur": 10 + step,
+                    "args": {"op_name": "Add"},
+                }
+            )
+    found = _breakdown("dense", events, [110e-6, 130e-6], 120e-6)
+    (node,) = found.nodes
+    assert node.seconds == pytest.approx(33e-6)
+    assert found.runtime_seconds == pytest.approx(67e-6)
+    assert found.call_seconds == pytest.approx(20e-6)
+    assert found.explained == pytest.approx(1.0)
+
+
+def test_without_a_breakdown_nothing_is_profiled(save_condensed, save_dense):
+    spec = BenchModelSpec(save_condensed(), dense=save_dense(), breakdown=False, **QUICK)
+    (case,) = bench_model(spec).cases
+    assert (case.breakdowns, case.limit) == ((), None)
+
+
+def test_openvino_runs_the_dense_file_beside(save_condensed, save_dense):
+    pytest.importorskip("openvino")
+    spec = BenchModelSpec(
+        save_condensed(), dense=save_dense(), engines=(*ENGINES[:2], "openvino"), **QUICK
+    )
+    (case,) = bench_model(spec).cases
+    assert case.engine("openvino").excluded is None
+    (rival,) = case.rivals
+    assert (rival.family, rival.comparison.engine) == ("OpenVINO", "condensed")
+
+
+def test_without_deepsparse_the_others_are_measured(save_condensed, save_dense, tmp_path):
+    spec = BenchModelSpec(
+        save_condensed(),
+        dense=save_dense(),
+        engines=(*ENGINES[:2], "deepsparse"),
+        deepsparse_python=tmp_path / "none",
+        **QUICK,
+    )
+    (case,) = bench_model(spec).cases
+    assert "make deepsparse-env" in case.engine("deepsparse").excluded
+    assert case.engine("condensed").excluded is None
+
+
+@pytest.mark.parametrize("engines", [("dense",), ("dense", "condensed", "tvm"), ("dense",) * 2])
+def test_engines_that_do_not_exist_are_refused(engines):
+    with pytest.raises(ValueError, match="engines"):
+        BenchModelSpec("model.onnx", engines=engines)

@@ -1,5 +1,6 @@
 """Engines in processes of their own: the protocol with a fake worker, CSR with the real one."""
 
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -8,10 +9,16 @@ import pytest
 
 from fanin.deploy.bench import BenchLayerSpec, bench_layer
 from fanin.deploy.bench.engine import SelfTimedEngine
+from fanin.deploy.bench.layer import _option
 from fanin.deploy.bench.masks import made_up_layer
 from fanin.deploy.bench.measure import Timing, measure
-from fanin.deploy.bench.peers import csr_engines, deepsparse_engines
-from fanin.deploy.bench.peers.deepsparse_forms import _save
+from fanin.deploy.bench.peers import (
+    csr_engines,
+    deepsparse_engines,
+    openvino_engine,
+    torch_engine,
+)
+from fanin.deploy.bench.peers.deepsparse_forms import save
 from fanin.deploy.bench.peers.remote import Child, RemoteEngine, RemoteError
 from fanin.deploy.bench.problem import Problem, Sample
 
@@ -99,15 +106,77 @@ def test_csr_engines_compute_the_layer(kind, batch, names, weight, tmp_path):
         pytest.importorskip("torch")
     engines = csr_engines(kind, weight, batch, 1, tmp_path)
     assert [engine.name for engine in engines] == [kind + name for name in names]
+    for measured in measure(engines, layer_problem(weight, batch), QUICK)[0]:
+        assert measured.excluded is None
+        assert measured.version.startswith(kind.removesuffix("-csr") + " ")
+        assert 0 < measured.call_seconds < 1e-2
+
+
+def layer_problem(weight, batch):
     samples = []
     for seed in (1, 2):
         x = np.random.default_rng(seed).standard_normal((batch, 24), np.float32)
         y = x.astype(np.float64) @ weight.to_dense().T + weight.bias
         samples.append(Sample({"x": x}, [y]))
-    for measured in measure(engines, Problem(*samples, tolerance=1e-6), QUICK)[0]:
-        assert measured.excluded is None
-        assert measured.version.startswith(kind.removesuffix("-csr") + " ")
-        assert 0 < measured.call_seconds < 1e-2
+    return Problem(*samples, tolerance=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "torch",
+        pytest.param("torch-compile", marks=pytest.mark.slow),
+        pytest.param("torch-gather", marks=pytest.mark.slow),
+    ],
+)
+def test_torch_engines_compute_the_layer_with_its_ablated_neurons(name, weight, tmp_path):
+    pytest.importorskip("torch")
+    engine = torch_engine(name, weight, 3, 1, tmp_path)
+    (measured,), _ = measure([engine], layer_problem(weight, 3), QUICK)
+    assert (measured.name, measured.excluded, measured.threads) == (name, None, 1)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_openvino_computes_the_layer_in_float32_with_the_threads(batch, weight, tmp_path):
+    pytest.importorskip("openvino")
+    engine = openvino_engine(weight, batch, 2, tmp_path)
+    timing = Timing(threads=2, rounds=2, turn=1e-3, lead_in=0, max_warmup=0.05)
+    (measured,), _ = measure([engine], layer_problem(weight, batch), timing)
+    assert (measured.excluded, measured.threads) == (None, 2)
+    assert measured.version.startswith("openvino 20")
+
+
+def test_an_openvino_that_would_compute_in_another_precision_is_left_out(weight, tmp_path):
+    pytest.importorskip("openvino")
+    engine = openvino_engine(weight, 1, 1, tmp_path)
+    layer = {**engine._child.layer, "precision": "f16"}  # which no x86 CPU's plugin keeps to
+    child = dataclasses.replace(engine._child, layer=layer)
+    engine = RemoteEngine("openvino", "", child, 1, (1, 10))
+    (measured,), _ = measure([engine], layer_problem(weight, 1), QUICK)
+    assert "computes in" in measured.excluded or "f16" in measured.excluded
+
+
+def test_the_structured_form_is_measured_where_neurons_are_ablated_and_else_said_to_be_dense():
+    spec = BenchLayerSpec(24, 10, (0.8,), ablated=0.3, rounds=2, turn=1e-3)
+    spec = dataclasses.replace(spec, engines=("dense", "structured"))
+    (ablated,) = bench_layer(spec).cases
+    assert ablated.engine("structured").excluded is None
+    (full,) = bench_layer(dataclasses.replace(spec, ablated=0.0)).cases
+    assert "it is the dense layer" in full.engine("structured").excluded
+
+
+@pytest.mark.parametrize(
+    ("engine", "option"),
+    [
+        ("torch", "torch"),
+        ("torch-csr-t", "torch-csr"),
+        ("torch-compile", "torch-compile"),
+        ("deepsparse-spatial", "deepsparse"),
+        ("other", None),
+    ],
+)
+def test_an_engine_belongs_to_the_option_with_the_longest_name(engine, option):
+    assert _option(engine) == option
 
 
 def test_torch_gets_the_threads_and_scipy_is_left_out_of_more_than_one(weight, tmp_path):
@@ -147,7 +216,7 @@ def test_all_deepsparse_forms_say_the_same(form, weight, tmp_path):
     import onnxruntime
 
     path = tmp_path / "model.onnx"
-    layer = _save(path, form, weight.to_dense(), weight.bias, 3)
+    layer = save(path, form, weight.to_dense(), weight.bias, 3)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     x = np.random.default_rng(1).standard_normal((3, 24), np.float32)
     given = (x.T if form == "spatial" else x).reshape(layer["shape"])

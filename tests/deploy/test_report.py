@@ -110,6 +110,8 @@ def test_the_json_holds_everything_and_its_schema_version(result, tmp_path):
         "null",
         "comparisons",
         "rivals",
+        "breakdowns",
+        "limit",
     }
     assert set(first["engines"][0]) == {
         "name",

@@ -322,11 +322,6 @@ LEFT = {
         quantised(W),
         {},
     ),
-    "Conv is not supported": (
-        [node("Conv", ["x", "w"])],
-        {"w": sparse((8, 4, 3, 3))},
-        {"x": ("batch", 4, 6, 6), "y": ("batch", 8, 4, 4)},
-    ),
 }
 
 

@@ -97,19 +97,19 @@ def test_mixed_model_reports_every_weight_and_keeps_eval_mode(mixed):
     model, report = mixed
     assert not model.training
     layers = {layer.name: layer for layer in report.layers}
-    assert layers["conv.weight"].reason == "Conv2d is not supported"
+    assert layers["conv.weight"].nodes == ("conv",)
     assert layers["conv.weight"].sparsity == 0.5
     assert layers["inner.weight"].nodes == ("inner", "inner_1")
     assert layers["gone.weight"].active == 0
     assert layers["gone.weight"].nodes == ("gone",)
-    # The first call's clamp and the second call's ReLU.
-    assert report.fused == ("Max into inner", "Relu into inner_1")
+    # After the convolution's the first call's clamp and the second call's ReLU.
+    assert report.fused == ("Relu into conv", "Max into inner", "Relu into inner_1")
 
 
 def test_mixed_model_stores_what_its_layers_hold(mixed):
     model, report = mixed
     layers = {layer.name: layer for layer in inspect(report.path).layers}
-    assert set(layers) == {"inner", "inner_1", "no_bias", "gone", "head"}
+    assert set(layers) == {"conv", "inner", "inner_1", "no_bias", "gone", "head"}
     assert (layers["gone"].active, layers["gone"].fan_in) == (0, 0)
     # Merging equal tensors must not have touched one that another node reads.
     tensors = {

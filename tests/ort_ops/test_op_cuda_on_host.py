@@ -1,4 +1,4 @@
-"""The CUDA op without a GPU: its own code on host memory, run by stock ONNX Runtime.
+"""The CUDA ops without a GPU: their own code on host memory, run by stock ONNX Runtime.
 
 The kernels are replaced by the scalar reference, the device by the host (csrc/tests); everything
 else is what a CUDA session runs.
@@ -16,8 +16,12 @@ import pytest
 from onnx import TensorProto, helper
 
 from fanin import ort_ops
+from fanin.export.conv_geometry import ConvGeometry
 
+from . import test_conv_op_malformed as conv_malformed
+from ._conv_models import ConvLayer, assert_conv_close, conv_spec
 from ._models import NODE, Layer, assert_close, open_session, run, spec_of
+from .test_conv_op_values import GEOMETRIES
 from .test_malformed import MODELS
 from .test_malformed_inputs import (
     RUNS,
@@ -31,7 +35,7 @@ SOUND = spec_of(LAYER)
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The library of the CUDA op on host memory."""
+    """The library of the CUDA ops on host memory."""
     compiler = next(filter(shutil.which, ("c++", "g++", "clang++")), None)
     if shutil.which("cmake") is None or compiler is None:
         pytest.skip("no cmake or no C++ compiler")
@@ -166,3 +170,66 @@ def test_the_log_says_where_the_packed_weights_lie(capfd):
     log = capfd.readouterr().err
     assert f"'{NODE}': host-double: 96 bytes, packed in" in log
     assert "on CUDA device 0, outside the session's arena" in log
+
+
+CONV = ConvLayer.random(active=6, padded=True)
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_convolutions_are_what_the_definition_says(name):
+    geometry = GEOMETRIES[name]
+    layer = ConvLayer.random(geometry, max(1, geometry.in_features // 4), padded=True)
+    x = layer.x(2, *(13, 12)[: geometry.axes])
+    for size in (None, (2, *x.shape[2:])):
+        assert_conv_close(run(open_session(conv_spec(layer, size).build()), X=x), layer, x)
+
+
+def test_residual_and_clip_of_a_convolution_are_applied():
+    x = CONV.x(3, 7, 9)
+    residual = np.random.default_rng(3).standard_normal(CONV.y_shape(x)).astype(np.float32)
+    spec = conv_spec(CONV, fed={"residual": None}, clip_min=0.0, clip_max=1.5)
+    y = run(open_session(spec.build()), X=x, residual=residual)
+    assert_conv_close(y, CONV, x, residual, clip_min=0.0, clip_max=1.5)
+
+
+def test_a_convolution_of_float16_and_of_an_empty_batch():
+    session = open_session(conv_spec(CONV, dtype=np.float16).build())
+    x = CONV.x(2, 7, 9, dtype=np.float16)
+    assert_conv_close(run(session, X=x), CONV, x)
+    assert run(session, X=x[:0]).shape == CONV.y_shape(x[:0])
+
+
+REFUSED_CONVOLUTIONS = [name for name in conv_malformed.MODELS if name != "x-bfloat16"]
+
+
+@pytest.mark.parametrize("name", REFUSED_CONVOLUTIONS)
+def test_a_malformed_convolution_is_refused_with_the_sentence_of_the_cpu_op(name):
+    spec, reason = conv_malformed.MODELS[name]
+    with pytest.raises(Exception, match=f"{NODE}|CondensedConv") as refusal:
+        open_session(spec.build())
+    assert re.search(reason, str(refusal.value), re.DOTALL), str(refusal.value)
+
+
+@pytest.mark.parametrize("names", [("values",), ("bias", "rows"), tuple(CONV.weights)])
+def test_weights_of_a_convolution_that_are_not_constant_are_refused_by_name(names):
+    spec = conv_spec(CONV, fed=dict.fromkeys(names))
+    told = ", ".join(name for name in CONV.weights if name in names)
+    with pytest.raises(Exception, match=rf"{NODE}.*not constant: {told};.*CPUExecutionProvider"):
+        open_session(spec.build())
+
+
+def test_a_residual_of_a_convolution_that_stands_for_none_has_to_be_constant():
+    with pytest.raises(Exception, match=rf"{NODE}.*residual has shape \[1\].*not constant"):
+        open_session(conv_spec(CONV, fed={"residual": (1,)}).build())
+    session = open_session(conv_spec(CONV, fed={"residual": None}).build())
+    x = CONV.x(2, 7, 9)
+    with pytest.raises(Exception, match=rf"{NODE}.*residual has shape \[1\].*not constant"):
+        session.run(None, {"X": x, "residual": np.zeros(1, np.float32)})
+    residual = np.ones(CONV.y_shape(x), np.float32)
+    assert_conv_close(run(session, X=x, residual=residual), CONV, x, residual)
+
+
+def test_no_room_for_a_convolution_names_node_device_and_bytes():
+    layer = ConvLayer.random(ConvGeometry(101, 3, (2, 2)), 4)  # 404 places: the double's own mark
+    with pytest.raises(Exception, match=rf"{NODE}.*out of memory on device 0: 96 bytes"):
+        open_session(conv_spec(layer).build())

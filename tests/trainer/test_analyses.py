@@ -6,7 +6,7 @@ import torch
 from fanin.trainer import RigL, load_run, train
 from fanin.trainer.analysis import Analysis, analyse_paper, analyse_run, analyse_sweep
 from fanin.trainer.analysis.of_run import active_neurons, fan_ins
-from fanin.trainer.recipe import override
+from fanin.trainer.recipe import config_to_toml, override
 from fanin.trainer.sweep import SweepRecord
 
 
@@ -91,7 +91,7 @@ def test_sweeps_are_drawn_against_what_they_vary(tmp_path):
                 accuracy = sparsity - gamma / 10 + seed / 100
                 records.append(SweepRecord("", "srigl", values, test_accuracy=accuracy))
     found = by_name(analyse_sweep(records))
-    assert list(found) == ["accuracy-sparsity", "accuracy-gamma"]
+    assert list(found) == ["accuracy-sparsity", "accuracy-gamma", "methods"]
     rows = found["accuracy-gamma"].rows
     assert len(rows) == 5
     assert rows[1]["accuracy"] == pytest.approx(0.8 - 0.03 + 0.005)
@@ -109,3 +109,80 @@ def test_markdown_tables_show_missing_values_as_dashes():
     assert text.splitlines()[2:] == [
         "| x | y | z |", "| --- | --- | --- |", "| 1.235 | – | – |", "| 1, 2.5 | – | w |",
     ]  # fmt: skip
+
+
+def sweep_of(*cells):
+    """Records of (variant, values, seed, accuracy)."""
+    return [
+        SweepRecord(f"{i}", variant, values | {"training.seed": seed}, test_accuracy=accuracy)
+        for i, (variant, values, seed, accuracy) in enumerate(cells)
+    ]
+
+
+def test_methods_by_sparsity_say_how_many_seeds_they_had():
+    nine = {"method.sparsity": 0.9}
+    found = by_name(
+        analyse_sweep(
+            sweep_of(
+                ("dense", {}, 0, 0.92),
+                ("rigl", nine, 0, 0.90),
+                ("rigl", nine, 1, 0.91),
+                ("rigl", {"method.sparsity": 0.99}, 0, 0.8),
+                ("static", nine, 0, 0.7),
+            )
+        )
+    )
+    assert found["methods"].rows == [
+        {"method": "dense", "0": "92.00 (1)", "0.9": None, "0.99": None},
+        {"method": "rigl", "0": None, "0.9": "90.50 ± 0.71 (2)", "0.99": "80.00 (1)"},
+        {"method": "static", "0": None, "0.9": "70.00 (1)", "0.99": None},
+    ]
+
+
+def test_differences_are_between_runs_of_one_seed():
+    nine = {"method.sparsity": 0.9}
+    records = sweep_of(
+        ("dense", {}, 0, 0.92), ("dense", {}, 1, 0.93), ("rigl", nine, 0, 0.90),
+        ("rigl", nine, 1, 0.92), ("set", nine, 0, 0.89), ("set", nine, 2, 0.95),
+    )  # fmt: skip
+    (rigl, its) = by_name(analyse_sweep(records, against="dense"))["differences"].rows
+    assert (rigl["variant"], rigl["sparsity"], rigl["pairs"]) == ("rigl", 0.9, 2)
+    assert rigl["points"] == pytest.approx(-1.5)
+    assert rigl["standard error"] == pytest.approx(0.5)
+    assert (its["variant"], its["pairs"], its["standard error"]) == ("set", 1, None)
+    (row,) = by_name(analyse_sweep(records, against="rigl"))["differences"].rows
+    assert (row["variant"], row["pairs"]) == ("set", 1)
+    with pytest.raises(ValueError, match=r"no variant 'rgl'\. Did you mean 'rigl'"):
+        analyse_sweep(records, against="rgl")
+
+
+def test_what_is_varied_by_name_is_drawn_and_variants_that_fix_it_are_left_out(tmp_path):
+    records = sweep_of(
+        ("a", {"sparsifier.distribution": "erk"}, 0, 0.9),
+        ("a", {"sparsifier.distribution": "uniform"}, 0, 0.8),
+        ("b", {"sparsifier.update_every": 10}, 0, 0.7),
+        ("b", {"sparsifier.update_every": 1000}, 0, 0.6),
+    )
+    found = by_name(analyse_sweep(records))
+    assert list(found) == ["accuracy-distribution", "accuracy-update-every"]
+    assert [row["variant"] for row in found["accuracy-update-every"].rows] == ["b", "b"]
+    for analysis in found.values():
+        assert analysis.save(tmp_path)[2].read_bytes().startswith(b"\x89PNG")
+
+
+def test_layers_of_a_sweep_are_means_over_the_runs_that_are_there(small_config, tmp_path):
+    from fanin.trainer.sweep import run_sweep
+
+    (tmp_path / "small.toml").write_text(config_to_toml(small_config))
+    (tmp_path / "sweep.toml").write_text(
+        'recipe = "small.toml"\n[set]\n"training.epochs" = 1\n[grid]\n"training.seed" = [0, 1]\n'
+    )
+    records = run_sweep(tmp_path / "sweep.toml", tmp_path / "out")
+    rows = by_name(analyse_sweep(records, tmp_path / "out"))["layers"].rows
+    runs = [load_run(tmp_path / "out" / record.name) for record in records]
+    assert [row["layer"] for row in rows] == list(runs[0].masks)
+    for row in rows:
+        counts = [run.masks[row["layer"]].sum(1) for run in runs]
+        assert row["runs"] == 2
+        assert row["active"] == sum(int((c > 0).sum()) for c in counts) / 2
+        assert row["fan-in"] == sum(int(c.max()) for c in counts) / 2

@@ -124,19 +124,19 @@ update_every = 2
 def test_training_from_folders_with_every_option_resumes_bit_for_bit(
     images_folder, tmp_path, crop, monkeypatch
 ):
-    from fanin.trainer import loop
+    from fanin.trainer.training_run import TrainingRun
 
     config = parse_config(FOLDER.replace('"random-resized"', crop), "folder")
     whole = train(config, tmp_path / "whole", data_dir=images_folder, progress=False)
     assert whole.steps == 6
-    step = loop._Run._step
+    step = TrainingRun._step
 
     def interrupted(run, *arguments):
         if run.progress.step == 3:
             raise KeyboardInterrupt
         step(run, *arguments)
 
-    monkeypatch.setattr(loop._Run, "_step", interrupted)
+    monkeypatch.setattr(TrainingRun, "_step", interrupted)
     with pytest.raises(KeyboardInterrupt):
         train(config, tmp_path / "part", data_dir=images_folder, progress=False)
     monkeypatch.undo()

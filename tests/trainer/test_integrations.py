@@ -1,6 +1,8 @@
 """Models that are not ours, and training loops that are not ours."""
 
 import copy
+import runpy
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from fanin.trainer import RigL, Sparsifier, SRigL
 from fanin.trainer.integrations.options import check_options
 
 STEPS = 12
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def inputs_of(shape, step):
@@ -198,3 +201,25 @@ def test_a_sparsifier_made_from_a_state_continues_without_touching_weights_and_o
     train(other, its_optimizer, again, range(10, 20))
     for mine, its in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(mine, its)
+
+
+def test_the_timm_example_runs(capsys):
+    pytest.importorskip("timm")
+    runpy.run_path(str(EXAMPLES / "timm_vit.py"))
+    assert "blocks.3.mlp.fc2.weight" in capsys.readouterr().out
+
+
+def test_the_text_of_the_minilm_example_is_split_by_document():
+    pytest.importorskip("transformers")
+    example = runpy.run_path(str(EXAMPLES / "minilm_distill.py"))
+    found = example["sentences_of"](
+        "Return the *mean* of a sequence of numbers, as a float. See `x`.\n\n"
+        "x = [1, 2, 3]; y = {4: 5}; z = f(x, y)[0] + 1\n\nIt raises an error when there is nothing."
+    )
+    assert found == [
+        "Return the mean of a sequence of numbers, as a float.",
+        "It raises an error when there is nothing.",
+    ]
+    sets = example["corpus"]()
+    assert all(len(sets[name]) > 100 for name in ("train", "held-out"))
+    assert not set(sets["train"]) & set(sets["held-out"])

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from fanin.trainer import RunFolderError, loop, train
 from fanin.trainer.recipe import config_to_toml, override
+from fanin.trainer.training_run import TrainingRun
 
 CHILD = """
 import sys
@@ -107,14 +108,14 @@ def test_resuming_from_any_step_gives_the_same_files(
         config = tmp_path / "adamw.toml"
     whole = train(config, tmp_path / "whole", progress=False)
 
-    take_step = loop._Run._step
+    take_step = TrainingRun._step
 
     def interrupted_step(run, *arguments):
         if run.progress.step == stop:
             raise Interrupted
         take_step(run, *arguments)
 
-    monkeypatch.setattr(loop._Run, "_step", interrupted_step)
+    monkeypatch.setattr(TrainingRun, "_step", interrupted_step)
     if stop < whole.steps:
         with pytest.raises(Interrupted):
             train(config, tmp_path / "part", progress=False)

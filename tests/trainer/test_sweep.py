@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -70,9 +71,9 @@ def test_wrong_sweeps_are_refused_before_training(sweep, tmp_path, old, new, rea
 
 
 def test_sweeps_resume_and_record_every_run(sweep, tmp_path, monkeypatch):
-    from fanin.trainer import loop
+    from fanin.trainer.training_run import TrainingRun
 
-    out, step, steps = tmp_path / "out", loop._Run._step, []
+    out, step, steps = tmp_path / "out", TrainingRun._step, []
 
     def counted(run, *arguments):
         steps.append(run.folder.name)
@@ -80,7 +81,7 @@ def test_sweeps_resume_and_record_every_run(sweep, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         step(run, *arguments)
 
-    monkeypatch.setattr(loop._Run, "_step", counted)
+    monkeypatch.setattr(TrainingRun, "_step", counted)
     with pytest.raises(KeyboardInterrupt):
         run_sweep(sweep, out)
     assert len(read_records(out)) == 2
@@ -145,3 +146,30 @@ def test_unfinished_and_foreign_folders_are_no_sweeps(tmp_path):
     (tmp_path / "sweep.json").write_text(json.dumps({"schema_version": 2, "runs": []}))
     with pytest.raises(ValueError, match="schema_version 2"):
         read_records(tmp_path)
+
+
+def test_runs_have_names_that_folders_can_have(sweep):
+    grid = '"training.seed" = [0]\n"sparsifier.weight_std" = ["sqrt(2/k)", "2/k"]'
+    sweep.write_text(SWEEP.replace('"training.seed" = [0, 1]', grid).split("[[variants]]")[0])
+    names = [run.name for run in load_sweep(sweep)]
+    assert names == ["run-seed0-weight_stdsqrt_2_k_", "run-seed0-weight_std2_k"]
+
+
+def test_a_sweep_is_not_for_torchrun(sweep, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    with pytest.raises(ConfigError, match="torchrun is for one training"):
+        run_sweep(sweep, tmp_path / "out")
+
+
+def test_a_sweep_by_ray_gives_the_records_of_one_without(sweep, tmp_path):
+    pytest.importorskip("ray")
+    import ray
+
+    sweep.write_text(SWEEP.replace("[0.8, 0.9]", "[0.8]").replace("[0, 1]", "[0]"))
+    by_ray = run_sweep(sweep, tmp_path / "ray", ray=True)
+    assert not ray.is_initialized()
+    alone = run_sweep(sweep, tmp_path / "alone")
+    assert [replace(r, seconds=None) for r in by_ray] == [replace(r, seconds=None) for r in alone]
+    assert read_records(tmp_path / "ray") == by_ray
+    again = run_sweep(sweep, tmp_path / "ray", ray=True)  # finished runs are only read
+    assert again == by_ray

@@ -12,12 +12,12 @@ from fanin.trainer import (
     RunFolderError,
     SRigL,
     TrainingError,
+    evaluation,
     load_run,
-    loop,
     train,
 )
 from fanin.trainer.data import load_dataset
-from fanin.trainer.loop import evaluate
+from fanin.trainer.evaluation import evaluate
 from fanin.trainer.recipe import SparsifierConfig, config_to_toml, override, parse_config
 
 
@@ -160,7 +160,7 @@ def test_gradient_free_weights_of_the_recipe_are_named_before_training(small_con
 def test_evaluation_averages_over_samples_and_keeps_the_mode(monkeypatch):
     split = load_dataset("digits").test
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.9), nn.Linear(64, 10)).train()
-    monkeypatch.setattr(loop, "_EVALUATION_BATCH", 7)
+    monkeypatch.setattr(evaluation, "_BATCH", 7)
     loss, accuracy = evaluate(model, split)
     assert model.training
     logits = model.eval()(split.inputs)

@@ -1,63 +1,193 @@
-"""Analyses of a sweep: accuracy against sparsity and against γ."""
+"""Analyses of a sweep: accuracy against what was varied, methods side by side, layers."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..sweep import SweepRecord, grouped
+from ..metrics import read_metrics
+from ..names import near_matches
+from ..run_folder import METRICS
+from ..sweep import SEED, SweepRecord, grouped
 from .result import Analysis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_AXES = {
-    "method.sparsity": ("accuracy-sparsity", "Accuracy against sparsity", "sparsity"),
+_SPARSITY = "method.sparsity"
+_LABELS = {
+    _SPARSITY: ("accuracy-sparsity", "Accuracy against sparsity", "sparsity"),
     "method.gamma_sal": ("accuracy-gamma", "Accuracy against γ", "salient share γ"),
 }
+_NOTE = "Means over `runs` seeds, ± the sample deviation between them (–: one seed only)."
 
 
-def analyse_sweep(records: Sequence[SweepRecord]) -> list[Analysis]:
-    """Mean and spread over seeds, one curve per variant; one figure per axis that was varied."""
+def analyse_sweep(
+    records: Sequence[SweepRecord], folder: Path | None = None, *, against: str | None = None
+) -> list[Analysis]:
+    """Mean and spread over seeds, of the runs that are there, whose number each row says.
+
+    One table and figure for each value that was varied, with one curve per variant; methods by
+    sparsity in one table; with the sweep's ``folder``, the layers of the runs; with ``against``,
+    differences of all variants from this one, seed by seed.
+    Raises ValueError for a variant that is not there.
+    """
     table = grouped(records)
-    found = [_against(key, table) for key in _AXES if any(key in row["values"] for row in table)]
-    return found or [Analysis("accuracy", "Accuracy", [_row(row) for row in table])]
+    varied = dict.fromkeys(key for row in table for key in row["values"])
+    found = [_against(key, table) for key in varied]
+    if not found:
+        found = [Analysis("accuracy", "Accuracy", _rows(table), _NOTE)]
+    if _SPARSITY in varied:
+        found.append(_by_sparsity(table))
+    if folder is not None:
+        found.append(layers(records, folder))
+    if against is not None:
+        found.append(differences(records, against))
+    return found
+
+
+def differences(records: Sequence[SweepRecord], reference: str) -> Analysis:
+    """Accuracy of each variant minus that of ``reference``, for runs of one seed and values.
+
+    A reference that varies less than the others (dense, at no sparsity) is compared with all.
+    """
+    names = dict.fromkeys(record.variant for record in records)
+    if reference not in names:
+        raise ValueError(f"no variant {reference!r}." + near_matches(reference, names))
+    done = [record for record in records if record.error is None]
+    base = [(r.values, r.test_accuracy) for r in done if r.variant == reference]
+    groups: dict[tuple, list[float]] = {}
+    for record in done:
+        if record.variant == reference:
+            continue
+        fits = [a for values, a in base if values.items() <= record.values.items()]
+        if len(fits) == 1:
+            values = tuple((k, v) for k, v in record.values.items() if k != SEED)
+            groups.setdefault((record.variant, values), []).append(record.test_accuracy - fits[0])
+    rows = [
+        {
+            "variant": variant,
+            **{key.split(".")[-1]: value for key, value in values},
+            "pairs": len(found),
+            "points": 100 * statistics.fmean(found),
+            "standard error": 100 * statistics.stdev(found) / len(found) ** 0.5
+            if len(found) > 1
+            else None,
+        }
+        for (variant, values), found in groups.items()
+    ]
+    note = (
+        f"Percentage points of test accuracy above those of {reference} with the same seed; mean "
+        "over the pairs of runs that are there, and its standard error."
+    )
+    return Analysis("differences", f"Difference from {reference}", rows, note)
+
+
+def layers(records: Sequence[SweepRecord], folder: Path) -> Analysis:
+    """Active neurons and fan-in of each layer at the end, means over seeds, from run folders."""
+    groups: dict[tuple, list[Mapping[str, object]]] = {}
+    for record in records:
+        if record.error is not None:
+            continue
+        metrics = read_metrics(folder / record.name / METRICS)
+        last = [line for line in metrics if line["event"] == "epoch"][-1]
+        values = tuple((k, v) for k, v in record.values.items() if k != SEED)
+        for layer in last["layers"]:
+            if layer["sparse"]:
+                groups.setdefault((record.variant, values, layer["name"]), []).append(layer)
+    rows = [
+        {
+            "variant": variant,
+            **{key.split(".")[-1]: value for key, value in values},
+            "layer": name,
+            "runs": len(found),
+            "neurons": found[0]["shape"][0],
+            "active": statistics.fmean(layer["active"] for layer in found),
+            "fan-in": statistics.fmean(layer["fan_in"] for layer in found),
+            "density": statistics.fmean(layer["density"] for layer in found),
+            "asked density": found[0]["asked_density"],
+        }
+        for (variant, values, name), found in groups.items()
+    ]
+    note = "At the end of training; fan-in: the largest of a neuron. Means over seeds."
+    return Analysis("layers", "Layers", rows, note)
 
 
 def _against(key: str, table: Sequence[Mapping[str, object]]) -> Analysis:
-    name, title, label = _AXES[key]
+    leaf = key.split(".")[-1]
+    default = (f"accuracy-{leaf.replace('_', '-')}", f"Accuracy against {leaf}", leaf)
+    name, title, label = _LABELS.get(key, default)
+    # What varies nothing, dense training, is the same wherever the others stand.
+    shown = [row for row in table if key in row["values"] or not row["values"]]
     curves: dict[str, list[Mapping[str, object]]] = {}
-    for row in table:
+    for row in shown:
         others = {k: v for k, v in row["values"].items() if k != key}
         extra = "".join(f" {k.split('.')[-1]}={v}" for k, v in others.items())
         curves.setdefault(f"{row['variant']}{extra}", []).append(row)
+    values = list(dict.fromkeys(row["values"][key] for row in shown if key in row["values"]))
+    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+
+    def place(row: Mapping[str, object]) -> float:
+        value = row["values"][key]
+        return value if numbers else values.index(value)
 
     def draw(axes: Axes) -> None:
         for curve, rows in curves.items():
             rows = [row for row in rows if row["accuracy"] is not None]
-            varied = sorted(
-                (row for row in rows if key in row["values"]), key=lambda row: row["values"][key]
-            )
+            varied = sorted((row for row in rows if key in row["values"]), key=place)
             if varied:
                 axes.errorbar(
-                    [row["values"][key] for row in varied],
+                    [place(row) for row in varied],
                     [row["accuracy"] for row in varied],
                     yerr=[row["deviation"] or 0.0 for row in varied],
                     label=curve,
                     capsize=3,
                     marker="o",
+                    linestyle="-" if numbers else "none",
                 )
-            elif rows:  # dense: the same at every sparsity
+            elif rows:
                 axes.axhline(rows[0]["accuracy"], linestyle="--", color="grey", label=curve)
+        if numbers and min(values) > 0 and max(values) >= 50 * min(values):
+            axes.set_xscale("log")
+        if not numbers:
+            axes.set_xticks(range(len(values)), [str(value) for value in values])
         axes.set_xlabel(label)
         axes.set_ylabel("test accuracy")
         axes.legend(fontsize=8)
 
-    note = "Means over seeds, ± the sample deviation."
-    return Analysis(name, title, [_row(row) for row in table], note, draw)
+    return Analysis(name, title, _rows(shown), _NOTE, draw)
 
 
-def _row(row: Mapping[str, object]) -> dict[str, object]:
-    values = {key.split(".")[-1]: value for key, value in row["values"].items()}
-    figures = {key: value for key, value in row.items() if key not in ("variant", "values")}
-    return {"variant": row["variant"], **values, **figures}
+def _by_sparsity(table: Sequence[Mapping[str, object]]) -> Analysis:
+    sparsities = sorted({row["values"].get(_SPARSITY, 0.0) for row in table})
+    rows: dict[str, dict[str, object]] = {}
+    for row in table:
+        others = {k: v for k, v in row["values"].items() if k != _SPARSITY}
+        extra = "".join(f" {k.split('.')[-1]}={v}" for k, v in others.items())
+        label = f"{row['variant']}{extra}"
+        cells = rows.setdefault(label, {"method": label} | {f"{s:.4g}": None for s in sparsities})
+        cells[f"{row['values'].get(_SPARSITY, 0.0):.4g}"] = _cell(row)
+    note = (
+        "Test accuracy in % by sparsity: mean ± sample deviation over seeds (number of seeds). "
+        "Column 0: dense."
+    )
+    return Analysis("methods", "Methods by sparsity", list(rows.values()), note)
+
+
+def _cell(row: Mapping[str, object]) -> str | None:
+    if row["accuracy"] is None:
+        return None
+    spread = "" if row["deviation"] is None else f" ± {100 * row['deviation']:.2f}"
+    return f"{100 * row['accuracy']:.2f}{spread} ({row['runs']})"
+
+
+def _rows(table: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
+    keys = dict.fromkeys(key for row in table for key in row["values"])
+    rows = []
+    for row in table:
+        values = {key.split(".")[-1]: row["values"].get(key) for key in keys}
+        figures = {key: value for key, value in row.items() if key not in ("variant", "values")}
+        rows.append({"variant": row["variant"], **values, **figures})
+    return rows

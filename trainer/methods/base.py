@@ -44,7 +44,9 @@ class Moment:
 
 
 def check_sparsity(sparsity: float) -> None:
-    """Raise ValueError unless 0 < sparsity < 1."""
+    """Raise ValueError unless 0 < sparsity < 1, TypeError when it is no number."""
+    if not isinstance(sparsity, int | float):
+        raise TypeError(f"sparsity must be a number in (0, 1), got {sparsity!r}")
     if not 0 < sparsity < 1:
         raise ValueError(
             f"sparsity must be in (0, 1), got {sparsity}; for dense training use Dense()"

@@ -50,8 +50,8 @@ def deepsparse_engines(
             # No symlink is followed: an environment's interpreter finds its packages by its path.
             command=(str(python.absolute()), str(WORKER)),
             kind=FAMILY,
-            layer=_save(paths[0], form, dense, bias, batch),
-            null=_save(paths[1], form, null, null[0], 1),
+            layer=save(paths[0], form, dense, bias, batch),
+            null=save(paths[1], form, null, null[0], 1),
             columns=form == "spatial",
             remedy=REMEDY,
         )
@@ -61,7 +61,7 @@ def deepsparse_engines(
     return engines
 
 
-def _save(path: Path, form: str, weight: np.ndarray, bias: np.ndarray, batch: int) -> dict:
+def save(path: Path, form: str, weight: np.ndarray, bias: np.ndarray, batch: int) -> dict:
     """Write x -> y in that form; returns the worker's description of it."""
     import onnx
     from onnx import helper

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import tempfile
@@ -38,9 +39,12 @@ class Child:
 
 
 class RemoteEngine:
-    """A layer x [batch, in] -> y [batch, out], float32, computed and timed by a child process."""
+    """One float32 input to one output, computed and timed by a child process.
 
-    def __init__(self, name: str, form: str, child: Child, threads: int, output: tuple[int, int]):
+    ``output`` is the output's shape. A child with ``columns`` computes a layer, [batch, features].
+    """
+
+    def __init__(self, name: str, form: str, child: Child, threads: int, output: tuple[int, ...]):
         self.name = name
         self.form = form
         self.version = ""
@@ -94,9 +98,9 @@ class RemoteEngine:
         file = Path(self._folder.name) / "y"
         reply = self._ask(do="output", file=str(file))
         y = np.fromfile(file, reply["dtype"]).reshape(reply["shape"])
-        batch, features = self._output
-        if y.size == batch * features:
-            y = y.reshape(features, batch).T if self._child.columns else y.reshape(batch, features)
+        if y.size == math.prod(self._output):
+            columns = self._child.columns
+            y = y.reshape(self._output[::-1]).T if columns else y.reshape(self._output)
         return [y]
 
     def close(self) -> None:

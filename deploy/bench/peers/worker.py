@@ -72,10 +72,7 @@ class TorchCsr:
     """As ScipyCsr; torch hands float32 CSR products to MKL where it is built with it."""
 
     def __init__(self, layer, threads):
-        import torch
-
-        torch.set_num_threads(threads)
-        torch.set_grad_enabled(False)
+        torch = _torch(threads)
         arrays = np.load(layer["arrays"])
         # int32 indices: MKL takes no others here, and torch would convert int64 in each call.
         self._weight = torch.sparse_csr_tensor(
@@ -98,7 +95,116 @@ class TorchCsr:
         return y if self._columns else y.t().contiguous()
 
 
-KINDS = {"deepsparse": DeepSparse, "scipy-csr": ScipyCsr, "torch-csr": TorchCsr}
+class TorchDense:
+    """``arrays``: weight and bias. With ``compile``, by torch.compile for this very shape."""
+
+    def __init__(self, layer, threads):
+        torch = _torch(threads)
+        arrays = np.load(layer["arrays"])
+        weight, bias = (torch.from_numpy(arrays[name]) for name in ("weight", "bias"))
+
+        def linear(x):
+            return torch.nn.functional.linear(x, weight, bias)
+
+        self._run = _compiled(torch, linear) if layer["compile"] else linear
+        self._torch = torch
+        self.version = f"torch {torch.__version__}"
+        self.threads = torch.get_num_threads()
+
+    def run(self, x):
+        """One call of the linear layer."""
+        return self._run(self._torch.from_numpy(x))
+
+
+class TorchGather:
+    """``arrays``: values, indices, rows, bias, of the paper's condensed form; compiled."""
+
+    def __init__(self, layer, threads):
+        torch = _torch(threads)
+        arrays = np.load(layer["arrays"])
+        values, bias = (torch.from_numpy(arrays[name]) for name in ("values", "bias"))
+        indices, rows = (
+            torch.from_numpy(arrays[name].astype(np.int64)) for name in ("indices", "rows")
+        )
+        all_rows = len(rows) == len(bias)
+
+        def condensed(x):
+            sums = (x[:, indices] * values).sum(-1)
+            if all_rows:
+                return sums + bias
+            y = bias.expand(len(x), -1).clone()
+            y[:, rows] += sums
+            return y
+
+        self._run = _compiled(torch, condensed)
+        self._torch = torch
+        self.version = f"torch {torch.__version__}"
+        self.threads = torch.get_num_threads()
+
+    def run(self, x):
+        """One call of the condensed layer."""
+        return self._run(self._torch.from_numpy(x))
+
+
+def _torch(threads):
+    import torch
+
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)
+    return torch
+
+
+def _compiled(torch, function):
+    """Compile with all that inductor has: tuned templates, weights as constants it may repack."""
+    import torch._inductor.config as inductor
+
+    inductor.freezing = True
+    inductor.compile_threads = 1  # here: its pool of processes would outlive the compilation
+    return torch.compile(function, mode="max-autotune-no-cudagraphs", dynamic=False)
+
+
+class OpenVino:
+    """``model``: an ONNX file of one input. ``precision``: of the inference, such as f32."""
+
+    def __init__(self, layer, threads):
+        import openvino
+
+        settings = {
+            "INFERENCE_PRECISION_HINT": layer["precision"],
+            "INFERENCE_NUM_THREADS": threads,
+            "NUM_STREAMS": 1,
+            "PERFORMANCE_HINT": "LATENCY",
+        }
+        core = openvino.Core()
+        model = core.read_model(layer["model"])
+        model.reshape(layer["shape"])
+        compiled = core.compile_model(model, "CPU", settings)
+        in_force = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+        if in_force != layer["precision"]:
+            raise RuntimeError(f"computes in {in_force}, not in {layer['precision']}")
+        self._tensor = openvino.Tensor
+        self._bound = None
+        self._request = compiled.create_infer_request()
+        self.version = f"openvino {openvino.__version__.split('-')[0]}"
+        self.threads = compiled.get_property("INFERENCE_NUM_THREADS")
+
+    def run(self, x):
+        """Infer on the array itself, which is bound once; the output tensor is OpenVINO's own."""
+        if self._bound is not x:
+            self._request.set_input_tensor(self._tensor(x, shared_memory=True))
+            self._bound = x
+        self._request.infer()
+        return self._request.get_output_tensor().data
+
+
+KINDS = {
+    "deepsparse": DeepSparse,
+    "openvino": OpenVino,
+    "scipy-csr": ScipyCsr,
+    "torch": TorchDense,
+    "torch-csr": TorchCsr,
+    "torch-gather": TorchGather,
+}
 
 
 class Worker:

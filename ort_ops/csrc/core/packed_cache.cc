@@ -37,14 +37,14 @@ uint64_t hash_bytes(uint64_t state, const void* data, size_t bytes) {
 
 // A layer that is packed or being packed. Lives as long as somebody packs or holds it.
 struct Entry {
-  std::mutex mutex;  // whoever packs, or compares, has it
-  std::unique_ptr<const GemmKernel> kernel;
+  std::mutex mutex;                    // whoever packs, or compares, has it
+  std::shared_ptr<const void> kernel;  // of the type that its row packs
 };
 
 class Cache {
  public:
-  // row, hash, in_features, out_features, active, fan_in
-  using Key = std::tuple<const KernelRow*, uint64_t, int64_t, int64_t, int64_t, int64_t>;
+  // row of a kernel table, hash, in_features, out_features, active, fan_in
+  using Key = std::tuple<const void*, uint64_t, int64_t, int64_t, int64_t, int64_t>;
 
   std::shared_ptr<Entry> entry(const Key& key) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -67,6 +67,20 @@ Cache& cache() {
   return instance;
 }
 
+// What pack() gives for the view, or what is alive of it; `holds` asks a kernel whether it is that.
+template <typename Kernel, typename Pack, typename Holds>
+Cached<Kernel> find_or_pack(const void* row, uint64_t hash, const CondensedView& view,
+                            const Pack& pack, const Holds& holds) {
+  const std::shared_ptr<Entry> entry =
+      cache().entry({row, hash, view.in_features, view.out_features, view.active, view.fan_in});
+  const std::lock_guard<std::mutex> lock(entry->mutex);
+  const bool shared = entry->kernel != nullptr;
+  // Of layers whose hashes collide, the first is the one that is shared.
+  if (shared && !holds(*static_cast<const Kernel*>(entry->kernel.get()))) return {pack(), false};
+  if (!shared) entry->kernel = std::shared_ptr<const Kernel>(pack());
+  return {{entry, static_cast<const Kernel*>(entry->kernel.get())}, shared};
+}
+
 }  // namespace
 
 uint64_t content_hash(const CondensedView& view) {
@@ -79,16 +93,25 @@ uint64_t content_hash(const CondensedView& view) {
   return hash_bytes(state, view.bias, static_cast<size_t>(view.out_features) * sizeof(float));
 }
 
+uint64_t content_hash(const CondensedView& view, const ConvGeometry& geometry,
+                      const ConvInput& expected) {
+  const uint64_t state = hash_bytes(content_hash(view), &geometry, sizeof(geometry));
+  return hash_bytes(state, &expected, sizeof(expected));
+}
+
 CachedKernel packed_kernel(const KernelRow& row, const CondensedView& view, uint64_t hash,
                            const Executor& executor) {
-  const std::shared_ptr<Entry> entry =
-      cache().entry({&row, hash, view.in_features, view.out_features, view.active, view.fan_in});
-  const std::lock_guard<std::mutex> lock(entry->mutex);
-  const bool shared = entry->kernel != nullptr;
-  // Of layers whose hashes collide, the first is the one that is shared.
-  if (shared && !entry->kernel->holds(view)) return {row.pack(view, executor), false};
-  if (!shared) entry->kernel = row.pack(view, executor);
-  return {{entry, entry->kernel.get()}, shared};
+  return find_or_pack<GemmKernel>(
+      &row, hash, view, [&] { return row.pack(view, executor); },
+      [&](const GemmKernel& kernel) { return kernel.holds(view); });
+}
+
+Cached<ConvKernel> packed_conv_kernel(const ConvKernelRow& row, const CondensedView& view,
+                                      const ConvGeometry& geometry, const ConvInput& expected,
+                                      uint64_t hash, const Executor& executor) {
+  return find_or_pack<ConvKernel>(
+      &row, hash, view, [&] { return row.pack(view, geometry, expected, executor); },
+      [&](const ConvKernel& kernel) { return kernel.holds(view, geometry); });
 }
 
 }  // namespace fanin

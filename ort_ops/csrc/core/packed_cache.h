@@ -5,7 +5,9 @@
 #include <memory>
 
 #include "core/condensed.h"
+#include "core/conv_geometry.h"
 #include "core/executor.h"
+#include "kernels/conv_dispatch.h"
 #include "kernels/dispatch.h"
 
 namespace fanin {
@@ -13,10 +15,16 @@ namespace fanin {
 // Of the bytes of the four arrays. Says where to look, never that two layers are equal.
 uint64_t content_hash(const CondensedView& view);
 
-struct CachedKernel {
-  std::shared_ptr<const GemmKernel> kernel;
+// The same for a convolution and what else its layout depends on.
+uint64_t content_hash(const CondensedView& view, const ConvGeometry& geometry,
+                      const ConvInput& expected);
+
+template <typename Kernel>
+struct Cached {
+  std::shared_ptr<const Kernel> kernel;
   bool shared;  // somebody else had it packed
 };
+using CachedKernel = Cached<GemmKernel>;
 
 // The sound view packed by `row` of the kernel table; `hash` is its content_hash. A copy that is
 // alive is shared if it holds the view's weights bit for bit, which it is asked for itself
@@ -25,5 +33,10 @@ struct CachedKernel {
 // Throws std::bad_alloc.
 CachedKernel packed_kernel(const KernelRow& row, const CondensedView& view, uint64_t hash,
                            const Executor& executor);
+
+// Likewise for a convolution.
+Cached<ConvKernel> packed_conv_kernel(const ConvKernelRow& row, const CondensedView& view,
+                                      const ConvGeometry& geometry, const ConvInput& expected,
+                                      uint64_t hash, const Executor& executor);
 
 }  // namespace fanin

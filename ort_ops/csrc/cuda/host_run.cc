@@ -33,6 +33,22 @@ class Copy {
   void* data_ = nullptr;
 };
 
+// run(x, y, epilogue) on copies of the arrays in the device's memory.
+template <typename Run>
+void run_copied(const HostArrays& arrays, const Run& run) {
+  const Copy x(arrays.x, arrays.x_bytes, arrays.shift);
+  const Copy y(arrays.y, arrays.y_bytes, arrays.shift);
+  const Copy residual(arrays.residual, arrays.residual ? arrays.y_bytes : 16, arrays.shift);
+  Epilogue epilogue;
+  epilogue.residual = arrays.residual ? residual.data() : nullptr;
+  epilogue.clip_min = arrays.clip_min;
+  epilogue.clip_max = arrays.clip_max;
+  run(x.data(), y.data(), epilogue);
+  check(cudaDeviceSynchronize());
+  check(
+      cudaMemcpy(arrays.y, y.data(), static_cast<size_t>(arrays.y_bytes), cudaMemcpyDeviceToHost));
+}
+
 }  // namespace
 
 int device_count() {
@@ -43,17 +59,15 @@ int device_count() {
 }
 
 void run_on_host_arrays(const PackedGemm& gemm, const HostArrays& arrays) {
-  const Copy x(arrays.x, arrays.x_bytes, arrays.shift);
-  const Copy y(arrays.y, arrays.y_bytes, arrays.shift);
-  const Copy residual(arrays.residual, arrays.residual ? arrays.y_bytes : 16, arrays.shift);
-  Epilogue epilogue;
-  epilogue.residual = arrays.residual ? residual.data() : nullptr;
-  epilogue.clip_min = arrays.clip_min;
-  epilogue.clip_max = arrays.clip_max;
-  gemm.run(x.data(), arrays.batch, y.data(), epilogue, nullptr);
-  check(cudaDeviceSynchronize());
-  check(
-      cudaMemcpy(arrays.y, y.data(), static_cast<size_t>(arrays.y_bytes), cudaMemcpyDeviceToHost));
+  run_copied(arrays, [&](const void* x, void* y, const Epilogue& epilogue) {
+    gemm.run(x, arrays.batch, y, epilogue, nullptr);
+  });
+}
+
+void run_on_host_arrays(const PackedConv& conv, const ConvInput& input, const HostArrays& arrays) {
+  run_copied(arrays, [&](const void* x, void* y, const Epilogue& epilogue) {
+    conv.run(x, input, y, epilogue, nullptr);
+  });
 }
 
 }  // namespace fanin::cuda

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cuda/conv.h"
 #include "cuda/gemm.h"
 
 namespace fanin::cuda {
@@ -25,5 +26,8 @@ int device_count();
 
 // On the current device. Throws std::runtime_error, also for errors of the kernel itself.
 void run_on_host_arrays(const PackedGemm& gemm, const HostArrays& arrays);
+
+// The same for images of that size; the batch of `arrays` is not looked at.
+void run_on_host_arrays(const PackedConv& conv, const ConvInput& input, const HostArrays& arrays);
 
 }  // namespace fanin::cuda

@@ -6,10 +6,11 @@
 
 namespace fanin::cuda {
 
-// __global__ functions that take a StreamArgs, a PanelArgs.
+// __global__ functions that take a StreamArgs, a PanelArgs, a ConvArgs.
 const void* stream_kernel_f32(const StreamKey& key);
 const void* stream_kernel_f16(const StreamKey& key);
 const void* stream_kernel_bf16(const StreamKey& key);
 const void* panel_kernel(ValueType activations, bool vector_x);
+const void* conv_kernel(ValueType activations);
 
 }  // namespace fanin::cuda

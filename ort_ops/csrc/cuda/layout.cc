@@ -11,13 +11,6 @@
 namespace fanin::cuda {
 namespace {
 
-int32_t checked(int64_t value, const char* what) {
-  if (value > std::numeric_limits<int32_t>::max())
-    throw std::length_error("the layer has " + std::to_string(value) + " " + what +
-                            ", the CUDA layouts count up to 2147483647");
-  return static_cast<int32_t>(value);
-}
-
 double ratio(int64_t lanes, int64_t weights) {
   return weights > 0 ? static_cast<double>(lanes) / static_cast<double>(weights) : 1.0;
 }
@@ -27,6 +20,13 @@ void copy_bias(const CondensedView& view, unsigned char* to) {
 }
 
 }  // namespace
+
+int32_t counted(int64_t value, const char* what) {
+  if (value > std::numeric_limits<int32_t>::max())
+    throw std::length_error("the layer has " + std::to_string(value) + " " + what +
+                            ", the CUDA layouts count up to 2147483647");
+  return static_cast<int32_t>(value);
+}
 
 int64_t Blob::add(int64_t size) {
   const size_t start = (bytes.size() + 255) / 256 * 256;
@@ -48,7 +48,7 @@ StreamLayout pack_stream(const CondensedView& view, Blob& blob) {
   int64_t longest = 0, weights = 0;
   for (int64_t row = 0; row < view.active; ++row) {
     const int64_t count = view.true_fan_in(row);
-    counts[static_cast<size_t>(row)] = checked(count, "weights in a row");
+    counts[static_cast<size_t>(row)] = counted(count, "weights in a row");
     longest = std::max(longest, count);
     weights += count;
   }
@@ -159,7 +159,7 @@ PanelLayout pack_panel(const CondensedView& view, const PanelCut& cut, Blob& blo
   std::vector<uint16_t> places;
   std::vector<int32_t> ends;
   packed.reserve(static_cast<size_t>(static_cast<double>(weights) * 1.2 / kEntries));
-  checked(cut.parts * layout.bands * kBandRows, "rows of a part");
+  counted(cut.parts * layout.bands * kBandRows, "rows of a part");
   for (int64_t part = 0; part < cut.parts; ++part)
     for (int64_t band = 0; band < layout.bands; ++band) {
       SourceRow band_rows[kBandRows];
@@ -181,7 +181,7 @@ PanelLayout pack_panel(const CondensedView& view, const PanelCut& cut, Blob& blo
                   (there ? view.index(pieces[i].row, at) - part * cut.columns : cut.columns));
             }
           }
-        ends.push_back(checked(layout.units, "units of 32 weights"));
+        ends.push_back(counted(layout.units, "units of 32 weights"));
         for (int i = first; i < first + kRows; ++i)
           places.push_back(static_cast<uint16_t>(pieces[i].place));
       }

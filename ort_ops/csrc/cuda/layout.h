@@ -24,6 +24,9 @@ struct Blob {
   }
 };
 
+// A number that a layout holds in 32 bits. Throws std::length_error; `what` is counted: "weights".
+int32_t counted(int64_t value, const char* what);
+
 // Chunks of 16 bytes of values in the order of the stored rows, and their columns. See
 // stream_kernel.h.
 struct StreamLayout {

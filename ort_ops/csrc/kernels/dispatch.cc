@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "kernels/dispatch_find.h"
 #include "kernels/gemm_rows.h"
 #include "kernels/panel_gemm.h"
 #include "kernels/panel_tables.h"
@@ -169,20 +170,11 @@ int64_t last_batch(const KernelRow& row, Isa isa, int64_t first, const Condensed
 }
 
 const KernelRow& find_kernel(const std::string& name, const CondensedView& view) {
-  const std::vector<Isa> supported = supported_isas();
-  std::string known;
-  for (const KernelRow& row : kernel_table()) {
-    if (name == row.name) {
-      if (!takes(row, view))
-        throw std::invalid_argument("kernel '" + name + "' takes " + value_type_name(row.weights) +
-                                    " values, the layer has " + value_type_name(view.value_type));
-      if (std::find(supported.begin(), supported.end(), row.isa) != supported.end()) return row;
-      throw std::invalid_argument("kernel '" + name + "' needs " + isa_name(row.isa) +
-                                  ", which this CPU lacks");
-    }
-    known += (known.empty() ? "" : ", ") + row.name;
-  }
-  throw std::invalid_argument("kernel '" + name + "' is unknown; the table has " + known);
+  const KernelRow& row = find_row(kernel_table(), name);
+  if (!takes(row, view))
+    throw std::invalid_argument("kernel '" + name + "' takes " + value_type_name(row.weights) +
+                                " values, the layer has " + value_type_name(view.value_type));
+  return row;
 }
 
 }  // namespace fanin

@@ -1,6 +1,7 @@
 #include "kernels/panel_avx2_vector.h"
 #include "kernels/panel_core.h"
 #include "kernels/panel_tables.h"
+#include "kernels/panel_transpose8.h"
 
 namespace fanin {
 namespace {

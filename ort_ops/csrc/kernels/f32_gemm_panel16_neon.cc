@@ -1,76 +1,8 @@
-// Four samples in a register; a multiply-add takes its weight from a lane of another register, so
-// that one load brings the weights of four rows and nothing spreads them.
-#include <arm_neon.h>
-
-#include "kernels/panel_ahead.h"
+#include "kernels/panel_neon_core.h"
 #include "kernels/panel_tables.h"
 
 namespace fanin {
 namespace {
-
-// Sums of four rows; kVectors vectors of samples each. Half a group at a time: of the 32 registers,
-// 16 hold sums with a tile of 16 samples, and twice as many would leave none for x.
-constexpr int kRows = 4;
-
-// sum[kRow] += weights[kRow] * x, where x lies at that one of the four offsets.
-template <int kRow, int kVectors>
-inline __attribute__((always_inline)) void add_row(const char* panel, uint64_t offsets,
-                                                   float32x4_t weights,
-                                                   float32x4_t (&sum)[kRows][kVectors]) {
-  constexpr size_t kScale = kVectors / 2;  // tile width / 8, see kPanelOffsetsPerColumn
-  const uint16_t offset = static_cast<uint16_t>(offsets >> 16 * kRow);
-  const float* x = reinterpret_cast<const float*>(panel + offset * kScale);
-  // Keeps the address in one register, so that a load brings a pair of vectors, and two rows apart:
-  // with the loads of all four first, GCC spills.
-  asm("" : "+r"(x) : "w"(sum[(kRow + 2) % kRows][kVectors - 1]));
-#pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v)
-    sum[kRow][v] = vfmaq_laneq_f32(sum[kRow][v], vld1q_f32(x + 4 * v), weights, kRow);
-}
-
-template <int kVectors>
-void sum_part(const PanelPart& part, const float* segment, const float* bias, float* sums,
-              PanelAhead& ahead) {
-  constexpr int kWidth = 4 * kVectors;
-  const char* panel = reinterpret_cast<const char*>(segment);
-  const float* weights = part.weights;
-  const uint16_t* offsets = part.offsets;
-  const uint16_t* rows = part.rows;
-  for (size_t run = 0; run < part.run_count; ++run) {
-    const size_t steps = part.runs[run].steps;
-    for (uint32_t group = 0; group < part.runs[run].groups; ++group) {
-      fetch_ahead(ahead);
-      for (int half = 0; half < kPanelGroupRows; half += kRows, rows += kRows) {
-        float32x4_t sum[kRows][kVectors];
-#pragma GCC unroll 4
-        for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 4
-          for (int v = 0; v < kVectors; ++v)
-            sum[r][v] =
-                bias ? vld1q_dup_f32(bias + rows[r]) : vld1q_f32(sums + rows[r] * kWidth + 4 * v);
-        const float* weight = weights + half;
-        const uint16_t* offset = offsets + half;
-        for (size_t step = 0; step < steps;
-             ++step, weight += kPanelGroupRows, offset += kPanelGroupRows) {
-          const float32x4_t four = vld1q_f32(weight);
-          // Four offsets with one load: wide tiles are bound by loads.
-          uint64_t four_offsets;
-          __builtin_memcpy(&four_offsets, offset, sizeof four_offsets);
-          add_row<0>(panel, four_offsets, four, sum);
-          add_row<1>(panel, four_offsets, four, sum);
-          add_row<2>(panel, four_offsets, four, sum);
-          add_row<3>(panel, four_offsets, four, sum);
-        }
-#pragma GCC unroll 4
-        for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 4
-          for (int v = 0; v < kVectors; ++v) vst1q_f32(sums + rows[r] * kWidth + 4 * v, sum[r][v]);
-      }
-      weights += steps * kPanelGroupRows;
-      offsets += steps * kPanelGroupRows;
-    }
-  }
-}
 
 void sum(const PanelPart& part, const float* segment, const float* bias, int width, float* sums,
          PanelAhead& ahead) {
@@ -126,12 +58,6 @@ void fill(const float* x, int64_t in_features, int samples, int64_t columns, int
   }
 }
 
-// Comparisons and not max and min: NaN stays NaN and -0 stays -0, as in Epilogue::apply.
-float32x4_t clip(float32x4_t value, float32x4_t low, float32x4_t high) {
-  value = vbslq_f32(vcltq_f32(value, low), low, value);
-  return vbslq_f32(vcgtq_f32(value, high), high, value);
-}
-
 // Up to 4 samples times up to 4 rows of sums.
 void drain_block(const float* sums, int64_t rows, int width, int samples, const PanelOutput& output,
                  float* y, const float* residual) {
@@ -142,7 +68,7 @@ void drain_block(const float* sums, int64_t rows, int width, int samples, const 
     for (int i = 0; i < 4 && i < samples; ++i) {
       float32x4_t value = sample[i];
       if (residual) value = vaddq_f32(value, vld1q_f32(residual + i * output.out_features));
-      vst1q_f32(y + i * output.out_features, clip(value, low, high));
+      vst1q_f32(y + i * output.out_features, Neon::clip(value, low, high));
     }
     return;
   }
@@ -150,7 +76,7 @@ void drain_block(const float* sums, int64_t rows, int width, int samples, const 
     for (int64_t r = 0; r < rows; ++r) {
       float32x4_t value = vld1q_dup_f32(sums + r * width + i);
       if (residual) value = vaddq_f32(value, vld1q_dup_f32(residual + i * output.out_features + r));
-      vst1q_lane_f32(y + i * output.out_features + r, clip(value, low, high), 0);
+      vst1q_lane_f32(y + i * output.out_features + r, Neon::clip(value, low, high), 0);
     }
 }
 

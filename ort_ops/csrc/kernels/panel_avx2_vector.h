@@ -29,6 +29,18 @@ struct Avx2 {
     }
   }
   static Type fma(Type a, Type b, Type c) { return _mm256_fmadd_ps(a, b, c); }
+
+  using Mask = __m256i;
+  static Mask first(int count) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  }
+  static Type load_some(const float* from, Mask mask) { return _mm256_maskload_ps(from, mask); }
+  static void store_some(float* to, Type value, Mask mask) { _mm256_maskstore_ps(to, mask, value); }
+  static Type add(Type a, Type b) { return _mm256_add_ps(a, b); }
+  // The second operand is what max and min return for NaN, so NaN stays NaN.
+  static Type clip(Type value, Type low, Type high) {
+    return _mm256_min_ps(high, _mm256_max_ps(low, value));
+  }
 };
 
 }  // namespace

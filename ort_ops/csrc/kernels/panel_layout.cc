@@ -30,7 +30,8 @@ std::vector<PanelBlock> make_blocks(int64_t out_features) {
 // Packs one piece.
 class Packer {
  public:
-  Packer(const CondensedView& view, const PanelLayout& layout) : view_(view), layout_(layout) {}
+  Packer(const CondensedView& view, const PanelLayout& layout, PanelEnd end)
+      : view_(view), layout_(layout), end_(end) {}
 
   // Packs the parts of a block and writes its biases.
   void pack_block(const PanelBlock& block, float* bias) {
@@ -89,8 +90,9 @@ class Packer {
     PanelRun* run = nullptr;
     for (size_t first = 0; first < rows.size(); first += kPanelGroupRows) {
       const size_t steps = count(order[first]);
-      // Rows without weights appear once, in the first segment, for their bias.
-      if (steps == 0 && segment > 0) break;
+      // Rows without weights appear in the first segment, for their bias, and where they leave.
+      const bool leaves = end_ == PanelEnd::kRegisters && segment + 1 == layout_.segments;
+      if (steps == 0 && segment > 0 && !leaves) break;
       if (run == nullptr || run->steps != steps) {
         run = runs_.extend(1);
         run->steps = static_cast<uint32_t>(steps);
@@ -118,6 +120,7 @@ class Packer {
 
   const CondensedView& view_;
   const PanelLayout& layout_;
+  PanelEnd end_;
   int64_t true_weights_ = 0;
   GrowingBuffer<float> weights_;
   GrowingBuffer<uint16_t> offsets_;
@@ -146,7 +149,7 @@ bool holds_part(const PanelPart& part, int64_t first_column, const CondensedView
 
 }  // namespace
 
-PanelLayout pack_panel(const CondensedView& view, int64_t segment_columns,
+PanelLayout pack_panel(const CondensedView& view, int64_t segment_columns, PanelEnd end,
                        const Executor& executor) {
   PanelLayout layout;
   layout.segments = (view.in_features + segment_columns - 1) / segment_columns;
@@ -159,10 +162,10 @@ PanelLayout pack_panel(const CondensedView& view, int64_t segment_columns,
   layout.pieces.resize(count);
   std::vector<int64_t> true_weights(count);
   auto pack_piece = [&](size_t p) {
-    const size_t first = chunk_begin(blocks, count, p), end = chunk_begin(blocks, count, p + 1);
-    Packer packer(view, layout);
+    const size_t first = chunk_begin(blocks, count, p), last = chunk_begin(blocks, count, p + 1);
+    Packer packer(view, layout, end);
     packer.reserve(static_cast<size_t>(view.active * view.fan_in) / count);
-    for (size_t b = first; b < end; ++b)
+    for (size_t b = first; b < last; ++b)
       packer.pack_block(layout.blocks[b], layout.bias.data() + layout.blocks[b].bias);
     layout.pieces[p] = packer.take(layout.parts.data() + first * segments);
     true_weights[p] = packer.true_weights();
@@ -171,6 +174,18 @@ PanelLayout pack_panel(const CondensedView& view, int64_t segment_columns,
   layout.true_weights = std::accumulate(true_weights.begin(), true_weights.end(), int64_t{0});
   for (const PanelPiece& piece : layout.pieces) layout.padded_weights += piece.weights.size();
   return layout;
+}
+
+LayoutInfo panel_info(const PanelLayout& layout) {
+  size_t bytes = layout.parts.size() * sizeof(PanelPart) +
+                 layout.blocks.size() * sizeof(PanelBlock) + layout.bias.size() * sizeof(float);
+  for (const PanelPiece& piece : layout.pieces)
+    bytes +=
+        piece.weights.bytes() + piece.offsets.bytes() + piece.rows.bytes() + piece.runs.bytes();
+  const double padding = layout.true_weights == 0 ? 1.0
+                                                  : static_cast<double>(layout.padded_weights) /
+                                                        static_cast<double>(layout.true_weights);
+  return {static_cast<int64_t>(bytes), padding, 0.0};
 }
 
 bool holds_panel(const PanelLayout& layout, const CondensedView& view) {

@@ -7,6 +7,7 @@
 #include "core/aligned_buffer.h"
 #include "core/condensed.h"
 #include "core/executor.h"
+#include "kernels/gemm_kernel.h"
 #include "kernels/panel_ops.h"
 
 namespace fanin {
@@ -39,10 +40,16 @@ struct PanelLayout {
   int64_t first_column(int64_t segment) const { return segment * segment_columns; }
 };
 
+// How outputs leave: from the sums of a whole block, or each row from the registers of its last
+// part, in which every row must then appear.
+enum class PanelEnd { kSums, kRegisters };
+
 // Every output has a row, an ablated one without weights, so that outputs leave side by side.
 // Throws std::bad_alloc.
-PanelLayout pack_panel(const CondensedView& view, int64_t segment_columns,
+PanelLayout pack_panel(const CondensedView& view, int64_t segment_columns, PanelEnd end,
                        const Executor& executor);
+
+LayoutInfo panel_info(const PanelLayout& layout);
 
 // Whether the layout holds exactly the stored rows and the bias of `view`, which is sound.
 bool holds_panel(const PanelLayout& layout, const CondensedView& view);

@@ -58,6 +58,11 @@ struct PanelAhead {
   int64_t strip = 0;  // of this line
 };
 
+// sums[row][width] += the part's products. With `bias`, which is the case in a block's first
+// segment, the sums start from bias[row] and not from what is there. Fetches from `ahead`.
+using PanelSum = void(const PanelPart& part, const float* segment, const float* bias, int width,
+                      float* sums, PanelAhead& ahead);
+
 struct PanelOps {
   int max_width;  // samples of the widest tile; the others are its halves down to min_width
   int min_width;
@@ -67,10 +72,7 @@ struct PanelOps {
   void (*fill)(const float* x, int64_t in_features, int samples, int64_t columns, int width,
                float* segment);
 
-  // sums[row][width] += the part's products. With `bias`, which is the case in a block's first
-  // segment, the sums start from bias[row] and not from what is there. Fetches from `ahead`.
-  void (*sum)(const PanelPart& part, const float* segment, const float* bias, int width,
-              float* sums, PanelAhead& ahead);
+  PanelSum* sum;
 
   // Transposes sums[rows][width] to the output, with the residual and the clip.
   void (*drain)(const float* sums, int64_t rows, int width, int samples, const PanelOutput& output);

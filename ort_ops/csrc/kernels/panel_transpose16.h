@@ -4,7 +4,7 @@
 
 #include <immintrin.h>
 
-#include "kernels/panel_core.h"
+#include "kernels/panel_transpose8.h"
 
 namespace fanin {
 namespace {

@@ -56,7 +56,7 @@ enum Characteristic : int { kRequired = 0 };
 enum MemoryType : int { kCpuInput = -2, kDefaultMemory = 0 };
 enum DeviceType : int { kCpuDevice = 0 };
 enum LogLevel : int { kInfo = 1, kWarning = 2 };
-enum AttributeType : int { kIntAttribute = 1 };
+enum AttributeType : int { kIntAttribute = 1, kIntsAttribute = 2 };
 
 // ROW(slot, API version that added it, result, name, parameters). Functions with a status as
 // result return null for success. Tensors read with GetTensorMutableData are never written.

@@ -119,6 +119,7 @@ static_assert(int{kCpuDevice} == OrtMemoryInfoDeviceType_CPU);
 static_assert(int{kInfo} == ORT_LOGGING_LEVEL_INFO);
 static_assert(int{kWarning} == ORT_LOGGING_LEVEL_WARNING);
 static_assert(int{kIntAttribute} == ORT_OP_ATTR_INT);
+static_assert(int{kIntsAttribute} == ORT_OP_ATTR_INTS);
 
 }  // namespace
 }  // namespace fanin::ort

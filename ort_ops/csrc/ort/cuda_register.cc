@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "ort/condensed_conv_cuda.h"
 #include "ort/condensed_gemm_cuda.h"
 #include "ort/cuda_library.h"
 
@@ -10,8 +11,12 @@ namespace fanin::ort {
 namespace {
 
 std::vector<const OrtCustomOp*> make_ops(const Runtime& runtime) {
-  return {new CudaGemmOp(runtime, kFloat), new CudaGemmOp(runtime, kFloat16),
-          new CudaGemmOp(runtime, kBfloat16)};
+  std::vector<const OrtCustomOp*> ops;
+  for (const ElementType type : {kFloat, kFloat16, kBfloat16}) {
+    ops.push_back(new CudaGemmOp(runtime, type));
+    ops.push_back(new CudaConvOp(runtime, type));
+  }
+  return ops;
 }
 
 }  // namespace

@@ -18,15 +18,15 @@ std::string read_string(const Api& api, Call&& call) {
 
 }  // namespace
 
-std::string KernelInfo::node(const char* op) const {
+std::string KernelInfo::node() const {
   const Api& api = runtime_.api;
   const std::string name = read_string(
       api, [&](char* out, size_t* size) { return api.KernelInfo_GetNodeName(info_, out, size); });
-  if (!name.empty()) return std::string(op) + " node '" + name + "'";
+  if (!name.empty()) return std::string(op_) + " node '" + name + "'";
   const std::string output = read_string(api, [&](char* out, size_t* size) {
     return api.KernelInfo_GetOutputName(info_, size_t{0}, out, size);
   });
-  return std::string(op) + " node without name, output '" + output + "'";
+  return std::string(op_) + " node without name, output '" + output + "'";
 }
 
 InputInfo KernelInfo::input(size_t index) const {
@@ -83,6 +83,21 @@ int64_t KernelInfo::int_attribute(const char* name) const {
                                     (has_other_type(name) ? " must be an INT" : " is missing"));
 }
 
+std::vector<int64_t> KernelInfo::ints_attribute(const char* name) const {
+  const Api& api = runtime_.api;
+  const std::string attribute = std::string("attribute ") + name;
+  size_t size = 0;
+  if (!succeeded(api, api.KernelInfoGetAttributeArray_int64(info_, name, nullptr, &size)) &&
+      !has_other_type(name)) {
+    throw Error(kInvalidArgument, attribute + " is missing");
+  }
+  // To the runtime, an attribute of another type may be an empty list.
+  if (size == 0) throw Error(kInvalidArgument, attribute + " must be a list of INT, at least one");
+  std::vector<int64_t> values(size);
+  check(api, api.KernelInfoGetAttributeArray_int64(info_, name, values.data(), &size));
+  return values;
+}
+
 float KernelInfo::float_attribute(const char* name, float otherwise) const {
   float value = 0;
   if (succeeded(runtime_.api, runtime_.api.KernelInfoGetAttribute_float(info_, name, &value)))
@@ -96,8 +111,8 @@ void KernelInfo::log(LogLevel level, const std::string& message) const {
   const Api& api = runtime_.api;
   const OrtLogger* logger = nullptr;
   check(api, api.KernelInfo_GetLogger(info_, &logger));
-  check(api, api.Logger_LogMessage(logger, static_cast<int>(level), message.c_str(), "fanin", 0,
-                                   "CondensedGemm"));
+  check(api,
+        api.Logger_LogMessage(logger, static_cast<int>(level), message.c_str(), "fanin", 0, op_));
 }
 
 }  // namespace fanin::ort

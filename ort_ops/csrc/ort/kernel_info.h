@@ -21,12 +21,14 @@ struct InputInfo {
 
 class KernelInfo {
  public:
-  KernelInfo(const Runtime& runtime, const OrtKernelInfo* info) : runtime_(runtime), info_(info) {}
+  // `op` is its name.
+  KernelInfo(const Runtime& runtime, const OrtKernelInfo* info, const char* op)
+      : runtime_(runtime), info_(info), op_(op) {}
 
   const OrtKernelInfo* get() const { return info_; }
 
   // "CondensedGemm node 'name'"; a node without name is told by its output.
-  std::string node(const char* op) const;
+  std::string node() const;
 
   InputInfo input(size_t index) const;
 
@@ -35,6 +37,9 @@ class KernelInfo {
 
   // Throws Error if the attribute is absent or of another type.
   int64_t int_attribute(const char* name) const;
+
+  // Throws Error if the attribute is absent, empty or no list of INT.
+  std::vector<int64_t> ints_attribute(const char* name) const;
 
   // The default where the attribute is absent. Throws Error if it is of another type.
   float float_attribute(const char* name, float otherwise) const;
@@ -48,6 +53,7 @@ class KernelInfo {
 
   const Runtime& runtime_;
   const OrtKernelInfo* info_;
+  const char* op_;
 };
 
 }  // namespace fanin::ort

@@ -1,6 +1,7 @@
 // The library's one exported symbol, which ONNX Runtime looks up when it loads the library.
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -8,7 +9,9 @@
 #include <vector>
 
 #include "ort/abi.h"
+#include "ort/condensed_conv.h"
 #include "ort/condensed_gemm.h"
+#include "ort/cpu_op.h"
 #include "ort/cuda_loader.h"
 #include "ort/runtime.h"
 #include "ort/status.h"
@@ -53,21 +56,26 @@ CudaOps cuda_ops(const Runtime& runtime) {
 struct Domain {
   Domain(const OrtApiBase& base, std::optional<int> session_threads)
       : runtime(Runtime::of(base)),
-        threads(session_threads),
         cuda(cuda_ops(runtime)),
-        condensed_gemm(runtime, kFloat, threads, cuda.notice),
-        condensed_gemm_float16(runtime, kFloat16, threads, cuda.notice) {
+        settings{session_threads, cuda.notice},
+        gemm(runtime, kFloat, settings),
+        gemm_float16(runtime, kFloat16, settings),
+        conv(runtime, kFloat, settings),
+        conv_float16(runtime, kFloat16, settings) {
     check(runtime.api, runtime.api.CreateCustomOpDomain(kDomain, &handle));
-    check(runtime.api, runtime.api.CustomOpDomain_Add(handle, &condensed_gemm));
-    check(runtime.api, runtime.api.CustomOpDomain_Add(handle, &condensed_gemm_float16));
+    const std::initializer_list<const OrtCustomOp*> ops = {&gemm, &gemm_float16, &conv,
+                                                           &conv_float16};
+    for (const OrtCustomOp* op : ops)
+      check(runtime.api, runtime.api.CustomOpDomain_Add(handle, op));
     for (const OrtCustomOp* op : cuda.ops)
       check(runtime.api, runtime.api.CustomOpDomain_Add(handle, op));
   }
 
   const Runtime runtime;
-  const std::optional<int> threads;
   const CudaOps cuda;
-  const CondensedGemmOp condensed_gemm, condensed_gemm_float16;
+  const CpuSettings settings;
+  const CondensedGemmOp gemm, gemm_float16;
+  const CondensedConvOp conv, conv_float16;
   OrtCustomOpDomain* handle = nullptr;
 };
 
@@ -84,7 +92,8 @@ OrtCustomOpDomain* domain_for(const OrtApiBase& base, std::optional<int> threads
   static auto& entries = *new std::vector<Entry>();
   const std::lock_guard<std::mutex> lock(mutex);
   for (const Entry& entry : entries)
-    if (entry.base == &base && entry.domain->threads == threads) return entry.domain->handle;
+    if (entry.base == &base && entry.domain->settings.threads == threads)
+      return entry.domain->handle;
   entries.push_back({&base, std::make_unique<const Domain>(base, threads)});
   return entries.back().domain->handle;
 }

@@ -3,8 +3,6 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <algorithm>
-#include <initializer_list>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -20,123 +18,20 @@
 #include "core/thread_executor.h"
 #include "kernels/dispatch.h"
 #include "ort/cuda_loader.h"
+#include "python/arrays.h"
+#include "python/conv.h"
 #include "python/limits.h"
-
-namespace py = pybind11;
 
 namespace fanin {
 namespace {
 
-std::string shape_text(const py::array& array) {
-  std::string text = "[";
-  for (py::ssize_t i = 0; i < array.ndim(); ++i)
-    text += (i ? ", " : "") + std::to_string(array.shape(i));
-  return text + "]";
-}
-
-// `object` as a C-contiguous array of exactly T, with that many dimensions. Nothing is converted,
-// since a silent float64 to float32 would hide what the caller measures; only a layout is copied.
-template <typename T>
-py::array_t<T, py::array::c_style> array_of(const py::object& object, const char* name,
-                                            py::ssize_t dimensions) {
-  if (!py::isinstance<py::array>(object))
-    throw std::invalid_argument(std::string(name) + " must be a NumPy array");
-  const py::array array = py::reinterpret_borrow<py::array>(object);
-  if (!py::isinstance<py::array_t<T>>(array))
-    throw std::invalid_argument(std::string(name) + " is " +
-                                py::str(array.dtype()).cast<std::string>() + ", it must be " +
-                                py::str(py::dtype::of<T>()).template cast<std::string>());
-  if (array.ndim() != dimensions)
-    throw std::invalid_argument(std::string(name) + " has the shape " + shape_text(array) +
-                                ", it must have " + std::to_string(dimensions) +
-                                (dimensions == 1 ? " dimension" : " dimensions"));
-  auto result = py::array_t<T, py::array::c_style>::ensure(array);
-  if (!result) throw py::error_already_set();
-  return result;
-}
-
-std::string dtype_name(const py::array& array) {
-  return py::str(array.dtype()).cast<std::string>();
-}
-
-struct FloatArray {
-  ValueType type;
-  py::array array;  // C-contiguous; of 16-bit types the bits
-};
-
-// A float array of one of the types, by the name of its dtype: bfloat16 is the one that ml_dtypes
-// adds to NumPy.
-FloatArray float_array(const py::object& object, const char* name, py::ssize_t dimensions,
-                       std::initializer_list<ValueType> types) {
-  if (!py::isinstance<py::array>(object))
-    throw std::invalid_argument(std::string(name) + " must be a NumPy array");
-  // The usual case first: the name of a dtype takes microseconds, which the kernel bench would see.
-  const bool float32_allowed =
-      std::find(types.begin(), types.end(), ValueType::kFloat32) != types.end();
-  if (float32_allowed && py::isinstance<py::array_t<float>>(object))
-    return {ValueType::kFloat32, array_of<float>(object, name, dimensions)};
-  const std::string dtype = dtype_name(py::reinterpret_borrow<py::array>(object));
-  std::string allowed;
-  for (ValueType type : types) {
-    allowed += (allowed.empty() ? "" : " or ") + std::string(value_type_name(type));
-    if (dtype != value_type_name(type)) continue;
-    const py::object bits =
-        py::module_::import("numpy").attr("ascontiguousarray")(object).attr("view")("uint16");
-    return {type, array_of<uint16_t>(bits, name, dimensions)};
-  }
-  throw std::invalid_argument(std::string(name) + " is " + dtype + ", it must be " + allowed);
-}
-
-void check_length(const char* name, py::ssize_t length, const char* expected_name,
-                  int64_t expected) {
-  if (length != expected)
-    throw std::invalid_argument(std::string(name) + " has " + std::to_string(length) +
-                                " elements, " + expected_name + " is " + std::to_string(expected));
-}
-
-// The arrays of a layer, kept alive, and the checked view of them.
-struct Layer {
-  py::array values;
-  py::array indices;
-  py::array_t<int32_t, py::array::c_style> rows;
-  py::array_t<float, py::array::c_style> bias;
-  CondensedView view;
-
+// A sound layer.
+struct Layer : LayerArrays {
   Layer(const py::object& values_object, const py::object& indices_object,
         const py::object& rows_object, const py::object& bias_object, int64_t in_features,
         int64_t out_features)
-      : rows(array_of<int32_t>(rows_object, "rows", 1)),
-        bias(array_of<float>(bias_object, "bias", 1)) {
-    const FloatArray weights =
-        float_array(values_object, "values", 2,
-                    {ValueType::kFloat32, ValueType::kFloat16, ValueType::kBfloat16});
-    values = weights.array;
-    view.value_type = weights.type;
-    if (py::isinstance<py::array_t<uint16_t>>(indices_object)) {
-      view.index_type = IndexType::kUint16;
-      indices = array_of<uint16_t>(indices_object, "indices", 2);
-    } else {
-      if (py::isinstance<py::array>(indices_object) &&
-          !py::isinstance<py::array_t<int32_t>>(indices_object))
-        throw std::invalid_argument("indices is " +
-                                    dtype_name(py::reinterpret_borrow<py::array>(indices_object)) +
-                                    ", it must be uint16 or int32");
-      view.index_type = IndexType::kInt32;
-      indices = array_of<int32_t>(indices_object, "indices", 2);
-    }
-    if (indices.shape(0) != values.shape(0) || indices.shape(1) != values.shape(1))
-      throw std::invalid_argument("indices has the shape " + shape_text(indices) + ", values has " +
-                                  shape_text(values));
-    check_length("rows", rows.size(), "the number of stored rows", values.shape(0));
-    check_length("bias", bias.size(), "out_features", out_features);
-    view.in_features = in_features;
-    view.out_features = out_features;
-    view.active = values.shape(0);
-    view.fan_in = values.shape(1);
-    view.values = values.data();
-    view.indices = indices.data();
-    view.rows = rows.data();
-    view.bias = bias.data();
+      : LayerArrays(values_object, indices_object, rows_object, bias_object, in_features,
+                    out_features) {
     const std::string why = validate(view);
     if (!why.empty()) throw std::invalid_argument(why);
   }
@@ -214,12 +109,6 @@ BatchRange batch_range(int64_t min_batch, std::optional<int64_t> max_batch) {
     throw std::invalid_argument("batches of " + std::to_string(range.min) + " to " +
                                 std::to_string(range.max) + " are not a range");
   return range;
-}
-
-ThreadExecutor threads_of(int64_t threads) {
-  if (threads < 1 || threads > 1024)
-    throw std::invalid_argument("threads is " + std::to_string(threads) + ", it must be 1 to 1024");
-  return ThreadExecutor(static_cast<size_t>(threads));
 }
 
 class PyGemm {
@@ -344,6 +233,7 @@ PYBIND11_MODULE(_native, module) {
       .def("info", &PyGemm::info)
       .def("holds", &PyGemm::holds, "values"_a, "indices"_a, "rows"_a, "bias"_a);
 
+  bind_conv(module);
   module.def("run_plain", &run_plain_arrays, "values"_a, "indices"_a, "rows"_a, "bias"_a,
              "in_features"_a, "out_features"_a, "x"_a, "residual"_a = py::none(),
              "clip_min"_a = -infinity, "clip_max"_a = infinity);

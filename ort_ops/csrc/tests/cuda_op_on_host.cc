@@ -1,13 +1,17 @@
-// The CUDA op without CUDA: a library whose CondensedGemm is the code of condensed_gemm_cuda.cc,
-// offered to the CPU provider, with host memory in the device's place and the scalar reference in
-// the kernels' place. Stock ONNX Runtime then runs everything of the op but its kernels.
+// The CUDA ops without CUDA: a library whose ops are the code of condensed_gemm_cuda.cc and
+// condensed_conv_cuda.cc, offered to the CPU provider, with host memory in the device's place and
+// the scalar references in the kernels' place. Stock ONNX Runtime then runs everything of the ops
+// but their kernels.
 #include <cmath>
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include "core/conv.h"
 #include "core/gemm.h"
+#include "cuda/conv.h"
 #include "cuda/gemm.h"
+#include "ort/condensed_conv_cuda.h"
 #include "ort/condensed_gemm_cuda.h"
 #include "ort/cuda_device.h"
 #include "ort/status.h"
@@ -32,11 +36,11 @@ std::vector<T> copied(const void* from, int64_t count) {
   return {static_cast<const T*>(from), static_cast<const T*>(from) + count};
 }
 
-class HostGemm final : public cuda::PackedGemm {
+// A copy of a layer's arrays, in host memory for the device's.
+class HostLayer {
  public:
-  HostGemm(const CondensedView& view, BatchRange batches, ValueType activations)
-      : batches_(batches),
-        activations_(activations),
+  HostLayer(const CondensedView& view, ValueType activations)
+      : activations_(activations),
         view_(view),
         values_(copied<char>(view.values, view.active * view.fan_in * bytes_of(view.value_type))),
         indices_(copied<char>(view.indices, view.active * view.fan_in *
@@ -49,14 +53,17 @@ class HostGemm final : public cuda::PackedGemm {
     view_.bias = bias_.data();
   }
 
-  void run(const void* x, int64_t batch, void* y, const cuda::Epilogue& epilogue,
-           void*) const override {
-    const std::vector<float> wide = widened(x, activations_, batch * view_.in_features);
-    const int64_t outputs = batch * view_.out_features;
+  const CondensedView& view() const { return view_; }
+
+  // run(x, y, epilogue) in float32 on arrays of these sizes.
+  template <typename Run>
+  void run(const void* x, int64_t inputs, void* y, int64_t outputs, const cuda::Epilogue& epilogue,
+           const Run& run) const {
+    const std::vector<float> wide = widened(x, activations_, inputs);
     std::vector<float> add, sums(static_cast<size_t>(outputs));
     if (epilogue.residual) add = widened(epilogue.residual, activations_, outputs);
-    run_plain(view_, wide.data(), batch, sums.data(),
-              {epilogue.residual ? add.data() : nullptr, epilogue.clip_min, epilogue.clip_max});
+    run(wide.data(), sums.data(),
+        Epilogue{epilogue.residual ? add.data() : nullptr, epilogue.clip_min, epilogue.clip_max});
     if (activations_ == ValueType::kFloat32)
       std::memcpy(y, sums.data(), sums.size() * sizeof(float));
     else if (activations_ == ValueType::kFloat16)
@@ -65,18 +72,16 @@ class HostGemm final : public cuda::PackedGemm {
       for (int64_t i = 0; i < outputs; ++i) static_cast<uint16_t*>(y)[i] = narrow_bfloat16(sums[i]);
   }
 
-  std::vector<PackedInfo> info() const override {
+  PackedInfo info() const {
     PackedInfo info;
     info.kernel = "host-double";
-    info.batches = batches_;
     info.bytes = static_cast<int64_t>(values_.size() + indices_.size());
-    return {info};
+    return info;
   }
 
  private:
   static int64_t bytes_of(ValueType type) { return static_cast<int64_t>(value_bytes(type)); }
 
-  const BatchRange batches_;
   const ValueType activations_;
   CondensedView view_;
   const std::vector<char> values_, indices_;
@@ -84,17 +89,76 @@ class HostGemm final : public cuda::PackedGemm {
   const std::vector<float> bias_;
 };
 
+class HostGemm final : public cuda::PackedGemm {
+ public:
+  HostGemm(const CondensedView& view, BatchRange batches, ValueType activations)
+      : batches_(batches), layer_(view, activations) {}
+
+  void run(const void* x, int64_t batch, void* y, const cuda::Epilogue& epilogue,
+           void*) const override {
+    const CondensedView& view = layer_.view();
+    layer_.run(x, batch * view.in_features, y, batch * view.out_features, epilogue,
+               [&](const float* wide, float* sums, const Epilogue& end) {
+                 run_plain(view, wide, batch, sums, end);
+               });
+  }
+
+  std::vector<PackedInfo> info() const override {
+    PackedInfo info = layer_.info();
+    info.batches = batches_;
+    return {info};
+  }
+
+ private:
+  const BatchRange batches_;
+  const HostLayer layer_;
+};
+
+class HostConv final : public cuda::PackedConv {
+ public:
+  HostConv(const CondensedView& view, const ConvGeometry& geometry, ValueType activations)
+      : geometry_(geometry), layer_(view, activations) {}
+
+  void run(const void* x, const ConvInput& input, void* y, const cuda::Epilogue& epilogue,
+           void*) const override {
+    const int64_t pixels =
+        geometry_.output_size(0, input.height) * geometry_.output_size(1, input.width);
+    layer_.run(x, input.batch * geometry_.in_channels * input.height * input.width, y,
+               input.batch * geometry_.out_channels * pixels, epilogue,
+               [&](const float* wide, float* sums, const Epilogue& end) {
+                 run_plain_conv(layer_.view(), geometry_, wide, input, sums, end);
+               });
+  }
+
+  std::vector<PackedInfo> info() const override { return {layer_.info()}; }
+
+ private:
+  const ConvGeometry geometry_;
+  const HostLayer layer_;
+};
+
+// A layer of this size stands for one that the device has no room for.
+void refuse_mark(const CondensedView& view) {
+  class NoRoom : public std::bad_alloc {
+    const char* what() const noexcept override { return "96 bytes for the weights"; }
+  };
+  if (view.in_features == 404) throw NoRoom();
+}
+
 }  // namespace
 
 std::unique_ptr<cuda::PackedGemm> cuda::PackedGemm::pack(const CondensedView& view,
                                                          BatchRange batches, ValueType activations,
                                                          int) {
-  // A layer of this size stands for one that the device has no room for.
-  class NoRoom : public std::bad_alloc {
-    const char* what() const noexcept override { return "96 bytes for the weights"; }
-  };
-  if (view.in_features == 404) throw NoRoom();
+  refuse_mark(view);
   return std::make_unique<HostGemm>(view, batches, activations);
+}
+
+std::unique_ptr<cuda::PackedConv> cuda::PackedConv::pack(const CondensedView& view,
+                                                         const ConvGeometry& geometry,
+                                                         ValueType activations, int) {
+  refuse_mark(view);
+  return std::make_unique<HostConv>(view, geometry, activations);
 }
 
 namespace ort {
@@ -114,9 +178,11 @@ extern "C" __attribute__((visibility("default"))) fanin::ort::OrtStatus* Registe
     OrtCustomOpDomain* domain = nullptr;
     check(runtime.api, runtime.api.CreateCustomOpDomain("ai.fanin", &domain));
     for (const ElementType type : {kFloat, kFloat16, kBfloat16}) {
-      auto* op = new CudaGemmOp(runtime, type);
-      op->GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };
-      check(runtime.api, runtime.api.CustomOpDomain_Add(domain, op));
+      OrtCustomOp* ops[] = {new CudaGemmOp(runtime, type), new CudaConvOp(runtime, type)};
+      for (OrtCustomOp* op : ops) {
+        op->GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };
+        check(runtime.api, runtime.api.CustomOpDomain_Add(domain, op));
+      }
     }
     check(runtime.api, runtime.api.AddCustomOpDomain(options, domain));
   });

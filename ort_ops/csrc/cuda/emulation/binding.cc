@@ -1,13 +1,17 @@
 // fanin.ort_ops._cuda_emulation: the CUDA thread programs on NumPy arrays, on the host.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
+#include <array>
 #include <limits>
 #include <stdexcept>
 #include <string>
 
 #include "core/condensed.h"
+#include "cuda/emulation/conv.h"
 #include "cuda/emulation/gemm.h"
+#include "cuda/python/conv_arrays.h"
 #include "cuda/python/layer.h"
 
 namespace py = pybind11;
@@ -60,6 +64,34 @@ py::dict run(const std::string& layout, const py::array& values, const std::stri
   return result;
 }
 
+py::dict run_conv(const py::array& values, const std::string& value_type, const py::array& indices,
+                  const py::array& rows, const py::array& bias, int64_t in_features,
+                  int64_t in_channels, int64_t group, const Pair& kernel, const Pair& strides,
+                  const std::array<int64_t, 4>& pads, const Pair& dilations, const py::array& x,
+                  const std::string& activations, const py::object& residual, py::array y,
+                  float clip_min, float clip_max, int64_t blocks) {
+  const CondensedView view =
+      view_of(values, parse_type(value_type), indices, rows, bias, in_features);
+  const ConvGeometry geometry =
+      geometry_of(view, in_channels, group, kernel, strides, pads, dilations);
+  const ValueType type = parse_type(activations);
+  const ConvInput input =
+      input_of(geometry, x, residual, y, static_cast<int64_t>(value_bytes(type)));
+  RunArguments arguments;
+  if (!residual.is_none()) arguments.residual = residual.cast<py::array>().data();
+  arguments.x = x.data();
+  arguments.y = y.mutable_data();
+  arguments.clip_min = clip_min;
+  arguments.clip_max = clip_max;
+  const emulation::ConvReport report =
+      emulation::run_conv(view, geometry, input, type, blocks, arguments);
+  py::dict result;
+  result["warps"] = report.warps;
+  result["grid"] = report.grid_x;
+  result["packed_bytes"] = report.packed_bytes;
+  return result;
+}
+
 }  // namespace
 }  // namespace fanin::cuda
 
@@ -70,4 +102,8 @@ PYBIND11_MODULE(_cuda_emulation, module) {
              "rows"_a, "bias"_a, "in_features"_a, "x"_a, "activations"_a, "residual"_a, "y"_a,
              "clip_min"_a = -infinity, "clip_max"_a = infinity, "multiprocessors"_a = 132,
              "shared_bytes"_a = 232448, "cluster"_a = 8);
+  module.def("run_conv", &fanin::cuda::run_conv, py::kw_only(), "values"_a, "value_type"_a,
+             "indices"_a, "rows"_a, "bias"_a, "in_features"_a, "in_channels"_a, "group"_a,
+             "kernel"_a, "strides"_a, "pads"_a, "dilations"_a, "x"_a, "activations"_a, "residual"_a,
+             "y"_a, "clip_min"_a = -infinity, "clip_max"_a = infinity, "blocks"_a = 0);
 }

@@ -3,16 +3,19 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <array>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "cuda/conv.h"
 #include "cuda/dispatch.h"
 #include "cuda/gemm.h"
 #include "cuda/host_run.h"
 #include "cuda/pack.h"
+#include "cuda/python/conv_arrays.h"
 #include "cuda/python/layer.h"
 
 namespace py = pybind11;
@@ -23,6 +26,22 @@ namespace {
 std::optional<int64_t> limit(int64_t value) {
   if (value == std::numeric_limits<int64_t>::max()) return std::nullopt;
   return value;
+}
+
+std::vector<py::dict> dicts_of(const std::vector<PackedInfo>& layouts) {
+  std::vector<py::dict> dicts;
+  for (const PackedInfo& info : layouts) {
+    py::dict row;
+    row["kernel"] = info.kernel;
+    row["min_batch"] = info.batches.min;
+    row["max_batch"] = limit(info.batches.max);
+    row["bytes"] = info.bytes;
+    row["padding"] = info.padding;
+    row["shared"] = info.shared;
+    row["seconds"] = info.seconds;
+    dicts.push_back(row);
+  }
+  return dicts;
 }
 
 class PyGemm {
@@ -76,21 +95,7 @@ class PyGemm {
     run_on_host_arrays(*packed_, arrays);
   }
 
-  std::vector<py::dict> info() const {
-    std::vector<py::dict> infos;
-    for (const PackedInfo& info : packed_->info()) {
-      py::dict row;
-      row["kernel"] = info.kernel;
-      row["min_batch"] = info.batches.min;
-      row["max_batch"] = limit(info.batches.max);
-      row["bytes"] = info.bytes;
-      row["padding"] = info.padding;
-      row["shared"] = info.shared;
-      row["seconds"] = info.seconds;
-      infos.push_back(row);
-    }
-    return infos;
-  }
+  std::vector<py::dict> info() const { return dicts_of(packed_->info()); }
 
  private:
   const void* data_of(const py::array& array, int64_t rows, int64_t columns) const {
@@ -104,6 +109,45 @@ class PyGemm {
   int64_t out_features_;
   int64_t element_bytes_;
   std::unique_ptr<PackedGemm> packed_;
+};
+
+class PyConv {
+ public:
+  PyConv(const py::array& values, const std::string& value_type, const py::array& indices,
+         const py::array& rows, const py::array& bias, int64_t in_features, int64_t in_channels,
+         int64_t group, const Pair& kernel, const Pair& strides, const std::array<int64_t, 4>& pads,
+         const Pair& dilations, const std::string& activations, int device)
+      : element_bytes_(static_cast<int64_t>(value_bytes(parse_type(activations)))) {
+    const CondensedView view =
+        view_of(values, parse_type(value_type), indices, rows, bias, in_features);
+    geometry_ = geometry_of(view, in_channels, group, kernel, strides, pads, dilations);
+    const ValueType type = parse_type(activations);
+    const py::gil_scoped_release release;
+    packed_ = PackedConv::pack(view, geometry_, type, device);
+  }
+
+  void run_arrays(const py::array& x, py::array y, const py::object& residual, float clip_min,
+                  float clip_max, int64_t shift) const {
+    const ConvInput input = input_of(geometry_, x, residual, y, element_bytes_);
+    HostArrays arrays;
+    arrays.x = x.data();
+    arrays.x_bytes = x.nbytes();
+    arrays.y_bytes = y.nbytes();
+    if (!residual.is_none()) arrays.residual = residual.cast<py::array>().data();
+    arrays.y = y.mutable_data();
+    arrays.shift = shift;
+    arrays.clip_min = clip_min;
+    arrays.clip_max = clip_max;
+    const py::gil_scoped_release release;
+    run_on_host_arrays(*packed_, input, arrays);
+  }
+
+  std::vector<py::dict> info() const { return dicts_of(packed_->info()); }
+
+ private:
+  const int64_t element_bytes_;
+  ConvGeometry geometry_;
+  std::unique_ptr<PackedConv> packed_;
 };
 
 std::vector<py::dict> table() {
@@ -147,6 +191,18 @@ PYBIND11_MODULE(_cuda, module) {
       .def("run_arrays", &PyGemm::run_arrays, "x"_a, "y"_a, "residual"_a = py::none(),
            "clip_min"_a = -infinity, "clip_max"_a = infinity, "shift"_a = 0)
       .def("info", &PyGemm::info);
+  using fanin::cuda::PyConv;
+  py::class_<PyConv>(module, "PackedConv")
+      .def(py::init<const py::array&, const std::string&, const py::array&, const py::array&,
+                    const py::array&, int64_t, int64_t, int64_t, const fanin::cuda::Pair&,
+                    const fanin::cuda::Pair&, const std::array<int64_t, 4>&,
+                    const fanin::cuda::Pair&, const std::string&, int>(),
+           py::kw_only(), "values"_a, "value_type"_a, "indices"_a, "rows"_a, "bias"_a,
+           "in_features"_a, "in_channels"_a, "group"_a, "kernel"_a, "strides"_a, "pads"_a,
+           "dilations"_a, "activations"_a, "device"_a = 0)
+      .def("run_arrays", &PyConv::run_arrays, "x"_a, "y"_a, "residual"_a = py::none(),
+           "clip_min"_a = -infinity, "clip_max"_a = infinity, "shift"_a = 0)
+      .def("info", &PyConv::info);
   module.def("device_count", &fanin::cuda::device_count);
   module.def("kernel_table", &fanin::cuda::table);
 }

@@ -1,0 +1,159 @@
+"""Where a model's time goes: its nodes, as ONNX Runtime's own profiler times them."""
+
+from __future__ import annotations
+
+import gc
+import json
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from ..runtime import load_onnxruntime
+from ..session import open_session
+
+_DOMAIN_OPS = ("CondensedGemm", "CondensedConv")
+_WARM_UP = 3
+_MIN_RUNS, _MAX_RUNS, _SECONDS = 5, 100, 2.0
+
+
+@dataclass(frozen=True)
+class NodeTime:
+    """One node: median over the profiled runs, in seconds."""
+
+    name: str
+    op_type: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """The nodes of one engine's model, longest first; all times are medians over ``runs``.
+
+    ``runtime_seconds`` is what ONNX Runtime adds around its nodes (``model_run`` less their sum in
+    the same run), ``call_seconds`` what Python adds around that: both measured, not inferred.
+    ``explained`` is the sum of all over the run time that the benchmark measured without profiler.
+    """
+
+    engine: str
+    runs: int
+    nodes: tuple[NodeTime, ...]
+    nodes_seconds: float
+    runtime_seconds: float
+    call_seconds: float
+    explained: float
+
+    def by_op_type(self) -> list[tuple[str, int, float]]:
+        """Sum the nodes of each operator: name, number of nodes, seconds; longest first."""
+        sums: dict[str, list[float]] = {}
+        for node in self.nodes:
+            sums.setdefault(node.op_type, []).append(node.seconds)
+        rows = [(op_type, len(times), sum(times)) for op_type, times in sums.items()]
+        return sorted(rows, key=lambda row: -row[2])
+
+    @property
+    def total_seconds(self) -> float:
+        """A whole profiled run."""
+        return self.nodes_seconds + self.runtime_seconds + self.call_seconds
+
+    @property
+    def condensed_seconds(self) -> float:
+        """Time of fanin's ops."""
+        return sum(node.seconds for node in self.nodes if node.op_type in _DOMAIN_OPS)
+
+
+def amdahl_limit(dense_seconds: float, condensed_seconds: float, condensed: Breakdown) -> float:
+    """Speed-up of the whole model if its condensed nodes took no time at all.
+
+    Their share is that of the profiled runs, which are longer than others by the profiler's work.
+    """
+    rest = 1 - condensed.condensed_seconds / condensed.total_seconds
+    return dense_seconds / (condensed_seconds * rest) if rest > 0 else float("inf")
+
+
+def profile(
+    engine: str,
+    path: Path,
+    inputs: Mapping[str, np.ndarray],
+    threads: int,
+    run_seconds: float,
+    *,
+    library: bool,
+) -> Breakdown:
+    """Profile a model file on ``inputs``; ``run_seconds`` is its run time without the profiler.
+
+    Raises SessionError, or what the runtime raises, when it does not open.
+    """
+    runtime = load_onnxruntime()
+    with tempfile.TemporaryDirectory(prefix="fanin-profile-") as folder:
+        options = runtime.SessionOptions()
+        options.enable_profiling = True
+        options.profile_file_prefix = str(Path(folder) / "run")
+        if library:
+            session = open_session(path, threads=threads, options=options)
+        else:
+            options.intra_op_num_threads = threads
+            session = runtime.InferenceSession(
+                str(path), sess_options=options, providers=["CPUExecutionProvider"]
+            )
+        walls = _run(session, dict(inputs), run_seconds)
+        events = json.loads(Path(session.end_profiling()).read_text())
+        del session
+        gc.collect()  # its threads end now, not during the next engine's measurement
+    return _breakdown(engine, events, walls, run_seconds)
+
+
+def _run(session: Any, inputs: dict[str, np.ndarray], run_seconds: float) -> list[float]:
+    count = int(np.clip(_SECONDS / max(run_seconds, 1e-9), _MIN_RUNS, _MAX_RUNS))
+    walls = []
+    for _ in range(_WARM_UP + count):
+        start = time.perf_counter()
+        session.run(None, inputs)
+        walls.append(time.perf_counter() - start)
+    return walls[_WARM_UP:]
+
+
+def _breakdown(
+    engine: str, events: Sequence[Mapping[str, Any]], walls: Sequence[float], run_seconds: float
+) -> Breakdown:
+    """Sort the profiler's events into runs. Its times are whole microseconds."""
+    runs = [event for event in events if event.get("name") == "model_run"][-len(walls) :]
+    first = min(event["ts"] for event in runs)
+    times: dict[tuple[str, str], list[float]] = {}
+    for event in events:
+        if event.get("cat") != "Node" or not event["name"].endswith("_kernel_time"):
+            continue
+        if event["ts"] >= first:
+            key = (event["name"].removesuffix("_kernel_time"), event["args"]["op_name"])
+            times.setdefault(key, []).append(event["dur"] / 1e6)
+    # A node inside a loop runs several times a run; its time is the sum of them.
+    nodes = [
+        NodeTime(name, op_type, median(_sums(durations, len(runs))))
+        for (name, op_type), durations in times.items()
+    ]
+    total = sum(node.seconds for node in nodes)
+    inside = median(event["dur"] / 1e6 for event in runs)
+    call = max(0.0, median(walls) - inside)
+    around = max(0.0, inside - total)
+    return Breakdown(
+        engine=engine,
+        runs=len(runs),
+        nodes=tuple(sorted(nodes, key=lambda node: -node.seconds)),
+        nodes_seconds=total,
+        runtime_seconds=around,
+        call_seconds=call,
+        explained=(total + around + call) / run_seconds,
+    )
+
+
+def _sums(durations: Sequence[float], runs: int) -> list[float]:
+    """Group the durations of one node by run, evenly; a node that skips runs counts whole."""
+    each, rest = divmod(len(durations), runs)
+    if rest or not each:
+        return [sum(durations) / runs]
+    return [sum(durations[at : at + each]) for at in range(0, len(durations), each)]

@@ -1,0 +1,137 @@
+"""How long a convolution takes in each form, predicted from measurements of a machine.
+
+A table for each kind of kernel: dense and condensed times over output pixels, entries of the weight
+and share of them that is stored, interpolated linearly in logarithms as in :mod:`.cost_model`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .conv_geometry import ConvGeometry
+from .interpolation import interpolate
+
+KINDS = ("1x1", "1x1 strided", "kxk", "kxk strided")
+"""Kernels of one tap and of several, each with steps of one and of more."""
+
+
+@dataclass(frozen=True)
+class ConvTable:
+    """Seconds of one image through convolutions of one kind, with one thread.
+
+    Attributes:
+        kind: one of :data:`KINDS`.
+        pixels: output pixels, increasing.
+        weights: entries of the dense weight, increasing.
+        densities: shares of entries that are stored, increasing.
+        dense: ``[pixels][weights]``; what a dense convolution costs among others like it, where the
+            runtime keeps activations in the layout that suits it.
+        condensed: ``[pixels][weights][densities]``.
+        place: seconds for each output entry that the structured form puts in its place.
+        reorder: seconds for each entry of an activation that the runtime copies from the layout of
+            dense convolutions or into it.
+
+    """
+
+    kind: str
+    pixels: tuple[int, ...]
+    weights: tuple[int, ...]
+    densities: tuple[float, ...]
+    dense: tuple[tuple[float, ...], ...]
+    condensed: tuple[tuple[tuple[float, ...], ...], ...]
+    place: float
+    reorder: float
+
+    @classmethod
+    def parse(cls, fields: Mapping) -> ConvTable:
+        """Build a table from the fields of a JSON object.
+
+        Raises:
+            KeyError, TypeError, ValueError: they are not those of a table.
+
+        """
+        table = cls(**fields)
+        if table.kind not in KINDS:
+            raise ValueError(f"{table.kind!r} is no kind of convolution")
+        sizes = (len(table.pixels), len(table.weights), len(table.densities))
+        for name, wanted in (("dense", 2), ("condensed", 3)):
+            array = np.asarray(getattr(table, name), np.float64)
+            if array.shape != sizes[:wanted] or not (array > 0).all():
+                raise ValueError(f"{name} of {table.kind} is not a table of times")
+        for name in ("place", "reorder"):
+            if not getattr(table, name) > 0:
+                raise ValueError(f"{name} of {table.kind} is not a time")
+        return table
+
+
+class ConvCostModel:
+    """Predicted seconds of a convolution, one thread."""
+
+    def __init__(self, tables: Sequence[ConvTable]) -> None:
+        self._tables = {table.kind: table for table in tables}
+        missing = [kind for kind in KINDS if kind not in self._tables]
+        if missing:
+            raise ValueError(f"no times of {', '.join(missing)} convolutions")
+        self._axes = {
+            table.kind: [
+                np.log(np.asarray(axis, np.float64))
+                for axis in (table.pixels, table.weights, table.densities)
+            ]
+            for table in tables
+        }
+        self._times = {
+            (table.kind, form): np.log(np.asarray(getattr(table, form), np.float64))
+            for table in tables
+            for form in ("dense", "condensed")
+        }
+
+    @property
+    def reorder(self) -> float:
+        """Seconds to copy one entry of an activation into another layout."""
+        return float(np.median([table.reorder for table in self._tables.values()]))
+
+    def dense(self, geometry: ConvGeometry, batch: int, sizes: Sequence[int]) -> float:
+        """Predict a dense Conv on images of ``sizes``."""
+        return self._dense(geometry, batch, sizes, math.prod(geometry.weight_shape))
+
+    def condensed(
+        self, geometry: ConvGeometry, batch: int, sizes: Sequence[int], stored: int
+    ) -> float:
+        """Predict a condensed node of ``stored`` entries, padding included."""
+        weights = math.prod(geometry.weight_shape)
+        density = max(stored, 1) / weights
+        return batch * self._at(geometry, "condensed", _pixels(geometry, sizes), weights, density)
+
+    def structured(
+        self, geometry: ConvGeometry, batch: int, sizes: Sequence[int], active: int
+    ) -> float:
+        """Predict a dense Conv of the active filters, and putting them in their places."""
+        weights = max(active, 1) * geometry.in_features
+        seconds = self._dense(geometry, batch, sizes, weights)
+        if active == geometry.out_channels:
+            return seconds
+        outputs = batch * geometry.out_channels * _pixels(geometry, sizes)
+        return seconds + self._tables[kind_of(geometry)].place * outputs
+
+    def _dense(
+        self, geometry: ConvGeometry, batch: int, sizes: Sequence[int], weights: int
+    ) -> float:
+        return batch * self._at(geometry, "dense", _pixels(geometry, sizes), weights)
+
+    def _at(self, geometry: ConvGeometry, form: str, *point: float) -> float:
+        kind = kind_of(geometry)
+        return float(np.exp(interpolate(self._times[kind, form], self._axes[kind], np.log(point))))
+
+
+def kind_of(geometry: ConvGeometry) -> str:
+    """Name the table of a convolution."""
+    taps = "1x1" if math.prod(geometry.kernel_shape) == 1 else "kxk"
+    return f"{taps} strided" if max(geometry.strides) > 1 else taps
+
+
+def _pixels(geometry: ConvGeometry, sizes: Sequence[int]) -> int:
+    return max(1, math.prod(max(1, size) for size in geometry.output_sizes(sizes)))

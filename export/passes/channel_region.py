@@ -1,0 +1,337 @@
+"""Where a channel that is constant over the image stays constant, up to what mixes channels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from .constants import run_node
+from .conv_layer import is_conv
+from .elementwise import BINARY, UNARY, dropout_is_off, is_linear_sink
+from .nodes import constant_of, is_condensed_conv, read_geometry
+
+_SPATIAL_REDUCTIONS = frozenset({"ReduceMean", "ReduceMax", "ReduceMin"})
+_GLOBAL_POOLS = frozenset({"GlobalAveragePool", "GlobalMaxPool"})
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a value holds channels.
+
+    Attributes:
+        rank: its dimensions; channels are dimension 1.
+        block: entries of dimension 1 for each channel, over 1 once an image was flattened.
+
+    """
+
+    rank: int
+    block: int = 1
+
+
+@dataclass(frozen=True)
+class Step:
+    """A node of the region.
+
+    Attributes:
+        node: it.
+        kind: "elementwise"; "pool", which leaves a constant as it is; "flatten".
+        only_zero: whether it leaves a channel constant only where that is 0: padding counts.
+
+    """
+
+    node: ir.Node
+    kind: str
+    only_zero: bool = False
+
+
+@dataclass(frozen=True)
+class Sink:
+    """A layer that multiplies a value of the region by a constant weight.
+
+    Attributes:
+        node: a Conv, MatMul, Gemm or condensed node.
+        value: what it reads.
+        taps: columns of its weight for each entry of the value's dimension 1.
+        only_zero: whether a channel can leave only where it is 0: the layer pads with zeros.
+
+    """
+
+    node: ir.Node
+    value: ir.Value
+    taps: int
+    only_zero: bool
+
+
+@dataclass
+class ChannelRegion:
+    """Everything that is computed channel by channel from the output of a convolution.
+
+    Attributes:
+        source: the output, ``[N, C, ...]``.
+        steps: nodes in graph order.
+        sinks: the layers that read the results.
+        layouts: by id of the value.
+        obstacle: why channels cannot be dropped; None when they can.
+
+    """
+
+    source: ir.Value
+    steps: list[Step] = field(default_factory=list)
+    sinks: list[Sink] = field(default_factory=list)
+    layouts: dict[int, Layout] = field(default_factory=dict)
+    obstacle: str | None = None
+
+    @property
+    def channels(self) -> int:
+        """Channels of the source."""
+        return int(self.source.shape[1])
+
+    @property
+    def values(self) -> list[ir.Value]:
+        """The source and what the steps compute."""
+        return [self.source, *(step.node.outputs[0] for step in self.steps)]
+
+    def entries(self, value: ir.Value, channels: np.ndarray) -> np.ndarray:
+        """Say where channels lie along dimension 1 of a value."""
+        block = self.layouts[id(value)].block
+        return (channels[:, None] * block + np.arange(block)).reshape(-1)
+
+    def constants_at(self, constants: np.ndarray, channels: np.ndarray) -> dict[int, np.ndarray]:
+        """Compute in float64 what every value of the region is in channels that are constant.
+
+        Args:
+            constants: ``[n]``, the source in these channels.
+            channels: ``[n]``, their numbers.
+
+        Returns:
+            ``[n, block]`` by id of the value.
+
+        """
+        found = {id(self.source): constants.astype(np.float64)[:, None]}
+        for step in self.steps:
+            output = step.node.outputs[0]
+            layout = self.layouts[id(output)]
+            if step.kind != "elementwise":
+                before = found[id(step.node.inputs[0])]
+                repeats = layout.block // before.shape[1]
+                found[id(output)] = np.repeat(before, repeats, axis=1)
+                continue
+            shape = (1, -1, *[1] * (layout.rank - 2))
+            inputs = []
+            for value in step.node.inputs:
+                if value is None:
+                    inputs.append(None)
+                elif id(value) in found:
+                    inputs.append(found[id(value)].reshape(shape))
+                else:
+                    inputs.append(self._constant_part(step.node, value, channels))
+            with np.errstate(all="ignore"):
+                result = run_node(step.node, output, inputs, _EVALUATED)
+            found[id(output)] = np.asarray(result, np.float64).reshape(len(channels), layout.block)
+        return found
+
+    def _constant_part(self, node: ir.Node, value: ir.Value, channels: np.ndarray) -> np.ndarray:
+        array = constant_of(value)
+        if array.dtype.kind == "f":
+            array = array.astype(np.float64)
+        return self.take_entries(node, array, channels)
+
+    def take_entries(self, node: ir.Node, array: np.ndarray, channels: np.ndarray) -> np.ndarray:
+        """Take the part of a step's constant that belongs to channels; all of one for all."""
+        output = node.outputs[0]
+        width = self.channels * self.layouts[id(output)].block
+        axis = channel_axis(array, self.layouts[id(output)].rank, width, node)
+        return array if axis is None else array.take(self.entries(output, channels), axis)
+
+
+_EVALUATED = 23
+
+
+def channel_axis(array: np.ndarray, rank: int, width: int, node: ir.Node) -> int | None:
+    """Return the axis of a constant that runs over channels; None where it is one for all."""
+    if array.size == 1:
+        return None
+    if node.op_type == "BatchNormalization":
+        return 0
+    return 1 - (rank - array.ndim) if array.size == width else None
+
+
+def find_channel_region(source: ir.Value) -> ChannelRegion:
+    """Follow the output of a convolution; stop at the first thing that mixes channels."""
+    region = ChannelRegion(source)
+    if source.shape is None or not isinstance(source.shape[1], int):
+        region.obstacle = "its shape is not known"
+        return region
+    region.layouts[id(source)] = Layout(len(source.shape))
+    graph = source.producer().graph
+    for node in graph:
+        inside = [v for v in node.inputs if v is not None and id(v) in region.layouts]
+        if not inside:
+            continue
+        step = _step(region, node, inside)
+        if step is not None:
+            output = node.outputs[0]
+            region.steps.append(step)
+            region.layouts[id(output)] = _layout_after(region, step)
+            continue
+        sink = _sink(region, node, inside)
+        if sink is None:
+            region.obstacle = f"{node.op_type} {node.name} reads it"
+            return region
+        region.sinks.append(sink)
+    for value in region.values:
+        if value.is_graph_output():
+            region.obstacle = f"{value.name} is an output of the model"
+        elif any(use.node.graph is not graph for use in value.uses()):
+            region.obstacle = f"a branch or loop reads {value.name}"
+    if region.obstacle is None and not region.sinks:
+        region.obstacle = "no layer reads it"
+    return region
+
+
+def _step(region: ChannelRegion, node: ir.Node, inside: list[ir.Value]) -> Step | None:
+    if node.domain != "" or any(output.uses() for output in node.outputs[1:]):
+        return None
+    layouts = {region.layouts[id(value)] for value in inside}
+    if len(layouts) != 1:
+        return None
+    (layout,) = layouts
+    if _is_elementwise(region, node, layout):
+        return Step(node, "elementwise")
+    if node.inputs[0] is not inside[0] or len(inside) != 1 or layout.rank < 3:
+        return None
+    if node.op_type in _GLOBAL_POOLS or _reduces_image(node, layout):
+        return Step(node, "pool")
+    if node.op_type == "MaxPool":
+        return Step(node, "pool") if _windows_meet_image(node) else None
+    if node.op_type == "AveragePool":
+        return _average_pool(node)
+    return Step(node, "flatten") if _flattens(node) else None
+
+
+def _is_elementwise(region: ChannelRegion, node: ir.Node, layout: Layout) -> bool:
+    first = node.inputs[0]
+    inside = first is not None and id(first) in region.layouts
+    others = [v for v in node.inputs if v is not None and id(v) not in region.layouts]
+    arrays = [constant_of(value) for value in others]
+    known = all(array is not None for array in arrays)
+    if node.op_type in UNARY:
+        return inside and known and all(array.size == 1 for array in arrays)
+    if node.op_type == "Dropout":
+        return inside and dropout_is_off(node)
+    width = region.channels * layout.block
+    if node.op_type == "BatchNormalization":
+        trained = node.attributes.get_int("training_mode", 0)
+        return inside and known and not trained and all(a.shape == (width,) for a in arrays)
+    if node.op_type in BINARY:
+        return known and all(_is_per_channel(array, layout.rank, width) for array in arrays)
+    return False
+
+
+def _is_per_channel(array: np.ndarray, rank: int, width: int) -> bool:
+    """Tell what broadcasts along dimension 1 alone, and changes no shape, from others."""
+    if array.ndim > rank:
+        return False
+    aligned = (1,) * (rank - array.ndim) + array.shape
+    return array.size == 1 or (array.size == width and aligned[1] == width)
+
+
+def _layout_after(region: ChannelRegion, step: Step) -> Layout:
+    before = region.layouts[
+        next(id(v) for v in step.node.inputs if v is not None and id(v) in region.layouts)
+    ]
+    shape = step.node.outputs[0].shape
+    if step.kind == "elementwise" or shape is None:
+        return before
+    return replace(before, rank=len(shape), block=int(shape[1]) // region.channels)
+
+
+def _reduces_image(node: ir.Node, layout: Layout) -> bool:
+    if node.op_type not in _SPATIAL_REDUCTIONS or node.outputs[0].shape is None:
+        return False
+    axes = node.attributes.get_ints("axes", None)
+    if axes is None:
+        array = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
+        axes = None if array is None else array.tolist()
+    if axes is None:
+        return False
+    return sorted(axis % layout.rank for axis in axes) == list(range(2, layout.rank))
+
+
+def _pool_pads(node: ir.Node) -> tuple[int, ...] | None:
+    """Read the explicit pads of a pool; None where it resolves them itself."""
+    if node.attributes.get_string("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        return None
+    return tuple(node.attributes.get_ints("pads", ()))
+
+
+def _windows_meet_image(node: ir.Node) -> bool:
+    """Tell whether every window of a pool holds a pixel, so that padding alone is never seen."""
+    pads = _pool_pads(node)
+    if pads is None:
+        return False
+    if not any(pads):
+        return True
+    kernel = node.attributes.get_ints("kernel_shape")
+    dilated = any(d != 1 for d in node.attributes.get_ints("dilations", ()))
+    fits = all(pad < size for pad, size in zip(pads, (*kernel, *kernel), strict=True))
+    return fits and not dilated and not node.attributes.get_int("ceil_mode", 0)
+
+
+def _average_pool(node: ir.Node) -> Step | None:
+    if not _windows_meet_image(node):
+        return None
+    counted = node.attributes.get_int("count_include_pad", 0)
+    beyond = any(_pool_pads(node)) or node.attributes.get_int("ceil_mode", 0)
+    return Step(node, "pool", only_zero=bool(counted and beyond))
+
+
+def _flattens(node: ir.Node) -> bool:
+    """Tell a node that puts the pixels of each channel behind each other in dimension 1."""
+    x, y = node.inputs[0], node.outputs[0]
+    if x.shape is None or y.shape is None or len(y.shape) != 2:
+        return False
+    sizes = x.shape[1:]
+    if not all(isinstance(size, int) for size in sizes) or y.shape[1] != math.prod(sizes):
+        return False
+    if node.op_type == "Flatten":
+        return node.attributes.get_int("axis", 1) in (1, 1 - len(x.shape))
+    if node.op_type == "Squeeze":
+        return True
+    if node.op_type != "Reshape" or constant_of(node.inputs[1]) is None:
+        return False
+    # Rows have to stay rows: [N, C, H, W] to [N, C*H*W].
+    first, _ = constant_of(node.inputs[1]).tolist()
+    return first == 0 or x.shape[0] == y.shape[0] or first == -1
+
+
+def _sink(region: ChannelRegion, node: ir.Node, inside: list[ir.Value]) -> Sink | None:
+    if len(inside) != 1 or node.inputs[0] is not inside[0]:
+        return None
+    (value,) = inside
+    layout = region.layouts[id(value)]
+    if is_condensed_conv(node):
+        geometry = read_geometry(node)
+        if geometry.group != 1 or any(constant_of(v) is None for v in node.inputs[1:5]):
+            return None
+        return Sink(node, value, math.prod(geometry.kernel_shape), any(geometry.pads))
+    if is_conv(node):
+        return _conv_sink(node, value)
+    if layout.rank == 2 and is_linear_sink(node, inside):
+        return Sink(node, value, 1, False)
+    return None
+
+
+def _conv_sink(node: ir.Node, value: ir.Value) -> Sink | None:
+    weight = constant_of(node.inputs[1])
+    biased = len(node.inputs) > 2 and node.inputs[2] is not None
+    if weight is None or weight.dtype != np.float32 or node.attributes.get_int("group", 1) != 1:
+        return None
+    if biased and constant_of(node.inputs[2]) is None:
+        return None
+    taps = math.prod(weight.shape[2:])
+    pads = _pool_pads(node)
+    return Sink(node, value, taps, taps > 1 if pads is None else any(pads))

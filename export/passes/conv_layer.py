@@ -1,0 +1,73 @@
+"""Conv read as a geometry with everything filled in that ONNX lets be absent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from ..conv_geometry import ConvGeometry
+
+
+def is_conv(node: ir.Node) -> bool:
+    """Tell a Conv of the standard operators."""
+    return node.domain == "" and node.op_type == "Conv"
+
+
+def read_conv(node: ir.Node, weight_shape: Sequence[int]) -> ConvGeometry | str:
+    """Read a Conv whose weight is ``[out, in / group, *kernel]``.
+
+    ``auto_pad`` becomes explicit pads. SAME depends on the size of X where the stride is over 1,
+    and can be resolved only where that size is known.
+
+    Returns:
+        The geometry, or the reason why ``CondensedConv`` cannot hold it.
+
+    """
+    kernel = tuple(weight_shape[2:])
+    if len(kernel) not in (1, 2):
+        return f"convolutions over {len(kernel)} axes have no kernel"
+    group = node.attributes.get_int("group", 1)
+    strides = _ints(node, "strides") or (1,) * len(kernel)
+    dilations = _ints(node, "dilations") or (1,) * len(kernel)
+    pads = _pads(node, kernel, strides, dilations)
+    if isinstance(pads, str):
+        return pads
+    channels = weight_shape[1] * group
+    if weight_shape[1] == 1 and group > 1:
+        return "depthwise: each filter reads one channel, which the dense kernel does faster"
+    try:
+        return ConvGeometry(channels, weight_shape[0], kernel, strides, pads, dilations, group)
+    except ValueError as error:
+        return str(error)
+
+
+def _pads(
+    node: ir.Node, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> tuple[int, ...] | str:
+    auto = node.attributes.get_string("auto_pad", "NOTSET")
+    if auto == "NOTSET":
+        return _ints(node, "pads") or (0,) * (2 * len(kernel))
+    if auto == "VALID":
+        return (0,) * (2 * len(kernel))
+    begins, ends = [], []
+    for axis, (size, stride, dilation) in enumerate(zip(kernel, strides, dilations, strict=True)):
+        reach = (size - 1) * dilation
+        if stride > 1:
+            length = _length(node.inputs[0], axis)
+            if length is None:
+                return f"auto_pad is {auto} with a stride of {stride} and X has no fixed size"
+            reach = max(0, (-(-length // stride) - 1) * stride + reach + 1 - length)
+        less, more = reach // 2, reach - reach // 2
+        begins.append(more if auto == "SAME_LOWER" else less)
+        ends.append(less if auto == "SAME_LOWER" else more)
+    return (*begins, *ends)
+
+
+def _length(x: ir.Value, axis: int) -> int | None:
+    size = None if x.shape is None or len(x.shape) <= 2 + axis else x.shape[2 + axis]
+    return size if isinstance(size, int) else None
+
+
+def _ints(node: ir.Node, name: str) -> tuple[int, ...]:
+    return tuple(node.attributes.get_ints(name, ()))

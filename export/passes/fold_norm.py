@@ -1,0 +1,133 @@
+"""What scales and shifts channels after a condensed convolution goes into its weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from .constants import folded_constant
+from .nodes import (
+    Names,
+    adds_nothing,
+    clip_of,
+    condensed_nodes,
+    is_condensed_conv,
+    read_weight,
+    set_weight,
+    take_output,
+)
+
+_OPEN = (-np.inf, np.inf)
+
+
+@dataclass
+class FoldNormResult(ir.passes.PassResult):
+    """A pass result that also lists what was folded.
+
+    Attributes:
+        folded: one line for every node that is gone.
+        scales: what the rows of each convolution were multiplied by, float64 ``[channels]``, by its
+            name.
+
+    """
+
+    folded: list[str] = field(default_factory=list)
+    scales: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+class FoldNormPass(ir.passes.InPlacePass):
+    """Fold BatchNormalization, Mul and Add of constants into the condensed convolution before them.
+
+    They have to be the only readers of its output, and their constants one number for each channel.
+    The products are computed in float64 and rounded once to the type of the values. An ablated
+    filter stays ablated: only its bias changes. Nothing is folded where a product is not finite.
+    """
+
+    def call(self, model: ir.Model) -> FoldNormResult:
+        """Go through the condensed convolutions; a chain of such nodes folds whole."""
+        names, opset = Names(model), model.opset_imports.get("", 1)
+        result = FoldNormResult(model, modified=False)
+        for node in filter(is_condensed_conv, condensed_nodes(model)):
+            while (affine := _affine_after(node, opset)) and _fold(node, affine, names):
+                result.modified = True
+                line = f"{affine.node.op_type} {affine.node.name} into {node.name}"
+                result.folded.append(line)
+                result.scales[node.name] = affine.scale * result.scales.get(node.name, 1.0)
+        return result
+
+
+@dataclass(frozen=True)
+class _Affine:
+    """``output = input * scale + shift``, float64 ``[channels]`` each."""
+
+    node: ir.Node
+    scale: np.ndarray
+    shift: np.ndarray
+
+
+def _affine_after(node: ir.Node, opset: int) -> _Affine | None:
+    """Read what alone reads a convolution; None when it is no such node."""
+    output = node.outputs[0]
+    uses = output.uses()
+    if len(uses) != 1 or output.is_graph_output() or output.shape is None:
+        return None
+    if clip_of(node) != _OPEN or not adds_nothing(node):
+        return None
+    reader, position = next(iter(uses))
+    if reader.domain != "" or reader.graph is not node.graph:
+        return None
+    channels = node.attributes.get_int("out_channels")
+    if reader.op_type == "BatchNormalization" and position == 0:
+        return _batch_norm(reader, channels, opset)
+    if reader.op_type not in ("Mul", "Add"):
+        return None
+    constant = _per_channel(reader.inputs[1 - position], channels, len(output.shape), opset)
+    if constant is None:
+        return None
+    if reader.op_type == "Mul":
+        return _Affine(reader, constant, np.zeros(channels))
+    return _Affine(reader, np.ones(channels), constant)
+
+
+def _batch_norm(node: ir.Node, channels: int, opset: int) -> _Affine | None:
+    if node.attributes.get_int("training_mode", 0) or any(v.uses() for v in node.outputs[1:]):
+        return None
+    arrays = [folded_constant(value, opset) for value in node.inputs[1:5]]
+    if any(array is None or array.shape != (channels,) for array in arrays):
+        return None
+    scale, shift, mean, variance = (array.astype(np.float64) for array in arrays)
+    with np.errstate(all="ignore"):
+        scale = scale / np.sqrt(variance + node.attributes.get_float("epsilon", 1e-5))
+        return _Affine(node, scale, shift - mean * scale)
+
+
+def _per_channel(value: ir.Value | None, channels: int, rank: int, opset: int) -> np.ndarray | None:
+    """Read a constant that broadcasts along the channels alone, as float64 ``[channels]``."""
+    array = None if value is None else folded_constant(value, opset)
+    if array is None or array.ndim > rank:
+        return None
+    aligned = (1,) * (rank - array.ndim) + array.shape
+    if array.size != 1 and (aligned[1] != channels or array.size != channels):
+        return None
+    return np.broadcast_to(array.astype(np.float64).reshape(-1), (channels,))
+
+
+def _fold(node: ir.Node, affine: _Affine, names: Names) -> bool:
+    weight = read_weight(node)
+    if weight is None:
+        return False
+    values = weight.values.astype(np.float64) * affine.scale[weight.rows][:, None]
+    # -0 is no padding.
+    values = np.where(weight.is_entry(), values, 0.0)
+    bias = weight.bias.astype(np.float64) * affine.scale + affine.shift
+    with np.errstate(over="ignore"):
+        values = values.astype(np.float32).astype(weight.values.dtype)
+        bias = bias.astype(np.float32)
+    if not (np.isfinite(values.astype(np.float32)).all() and np.isfinite(bias).all()):
+        return False
+    set_weight(node, replace(weight, values=values, bias=bias), names)
+    take_output(affine.node.outputs[0], node.outputs[0])
+    affine.node.graph.remove(affine.node, safe=True)
+    return True

@@ -1,0 +1,93 @@
+"""The Add of a residual connection becomes the residual input of a condensed convolution."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from .nodes import (
+    adds_nothing,
+    clip_of,
+    constant_of,
+    is_condensed_conv,
+    same_shape,
+    take_output,
+)
+
+
+@dataclass
+class FuseResidualResult(ir.passes.PassResult):
+    """A pass result that also lists what was fused.
+
+    Attributes:
+        fused: one line for every Add that is gone.
+
+    """
+
+    fused: list[str] = field(default_factory=list)
+
+
+class FuseResidualPass(ir.passes.InPlacePass):
+    """Fuse Adds of two values of the same shape into the convolution that gives one of them.
+
+    ONNX Runtime fuses such an Add, and the activation after it, into its dense Conv. The
+    convolution's output must have no other reader, so that what is added cannot depend on it; the
+    node moves to the Add's place. Where two convolutions meet, the later one takes the other's
+    output. It runs before activations are fused: what clips before the Add keeps them apart.
+    """
+
+    def call(self, model: ir.Model) -> FuseResidualResult:
+        """Go through the Adds in graph order."""
+        nodes = list(model.graph.all_nodes())
+        place = {id(node): number for number, node in enumerate(nodes)}
+        fused = []
+        for node in nodes:
+            if node.domain != "" or node.op_type != "Add":
+                continue
+            found = [position for position in (0, 1) if _takes_over(node, position)]
+            if not found:
+                continue
+            position = max(found, key=lambda p: place[id(node.inputs[p].producer())])
+            name = node.inputs[position].producer().name
+            new = _fuse(node, position)
+            place[id(new)] = place[id(node)]
+            fused.append(f"Add into {name}")
+        return FuseResidualResult(model, modified=bool(fused), fused=fused)
+
+
+def _takes_over(add: ir.Node, position: int) -> bool:
+    """Tell whether the producer of one side of an Add can add the other."""
+    value, other = add.inputs[position], add.inputs[1 - position]
+    producer = value.producer()
+    return (
+        producer is not None
+        and is_condensed_conv(producer)
+        and producer.graph is add.graph
+        and len(value.uses()) == 1
+        and not value.is_graph_output()
+        and adds_nothing(producer)
+        and clip_of(producer) == (-math.inf, math.inf)
+        and value.dtype == other.dtype
+        and same_shape(value, other)
+        # Something of one entry would be taken for "none".
+        and constant_of(other) is None
+    )
+
+
+def _fuse(add: ir.Node, position: int) -> ir.Node:
+    """Put the convolution where the Add stands; what is added is computed by then."""
+    old = add.inputs[position].producer()
+    new = ir.node(
+        old.op_type,
+        [*old.inputs[:5], add.inputs[1 - position]],
+        attributes=dict(old.attributes),
+        domain=old.domain,
+        name=old.name,
+    )
+    add.append(new)
+    take_output(add.outputs[0], new.outputs[0])
+    for gone in (add, old):
+        gone.graph.remove(gone, safe=True)
+    return new

@@ -1,0 +1,58 @@
+// A condensed convolution, packed once and run many times: what the ops and the binding call.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/condensed.h"
+#include "core/conv_geometry.h"
+#include "core/cpu_features.h"
+#include "core/executor.h"
+#include "core/gemm.h"
+
+namespace fanin {
+
+// Pixels outside the image are zeros, which meet the weights as any pixel does: as in a dense Conv,
+// a NaN or Inf among the weights makes NaN of them. Stored padding (condensed.h) meets no pixel.
+class PackedConv {
+ public:
+  virtual ~PackedConv() = default;
+
+  // Packs a sound view and geometry (see validate), or shares what is packed of the same content
+  // already. `expected` is the model's static input size, -1 where it is dynamic: it chooses kernel
+  // and blocks, and the result is right for every size. Keeps no pointer into the view. Throws
+  // std::bad_alloc.
+  static std::unique_ptr<PackedConv> pack(const CondensedView& view, const ConvGeometry& geometry,
+                                          const ConvInput& expected, Isa isa,
+                                          const Executor& executor);
+
+  // The same with one named kernel of the dispatch table: for tests and benches. Throws
+  // std::invalid_argument for a name that the table or the CPU lacks.
+  static std::unique_ptr<PackedConv> pack_kernel(const CondensedView& view,
+                                                 const ConvGeometry& geometry,
+                                                 const ConvInput& expected,
+                                                 const std::string& kernel,
+                                                 const Executor& executor);
+
+  // y[n, o] = epilogue(bias[o] + convolution + residual[n, o]), pixel by pixel. x is [batch,
+  // in_channels, height, width] and y [batch, out_channels, output_size(0, height), output_size(1,
+  // width)], both dense and without alignment; y does not overlap x, and the residual has y's
+  // shape. The input is sound for the geometry (see validate). The result does not depend on the
+  // executor's number of threads, bit for bit.
+  virtual void run(const float* x, const ConvInput& input, float* y, const Epilogue& epilogue,
+                   const Executor& executor) const = 0;
+
+  virtual std::vector<PackedInfo> info() const = 0;
+
+  // Whether this is what packing `view` with `geometry` would give, see GemmKernel::holds.
+  virtual bool holds(const CondensedView& view, const ConvGeometry& geometry) const = 0;
+};
+
+// The scalar reference: sums in float32 in the order of the stored entries. Needs no packing: it is
+// the path for weights that are not constant, and the oracle of the kernel tests.
+void run_plain_conv(const CondensedView& view, const ConvGeometry& geometry, const float* x,
+                    const ConvInput& input, float* y, const Epilogue& epilogue);
+
+}  // namespace fanin

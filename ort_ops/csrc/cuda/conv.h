@@ -1,0 +1,35 @@
+// The condensed convolution on a GPU: packed once on the device, run on the caller's stream.
+// Includes no CUDA header.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/condensed.h"
+#include "core/conv_geometry.h"
+#include "cuda/gemm.h"
+
+namespace fanin::cuda {
+
+class PackedConv {
+ public:
+  virtual ~PackedConv() = default;
+
+  // Packs a sound view and geometry of host memory and copies them to `device`, or shares what is
+  // there of the same content already. Synchronous. `activations` is the type of X, residual and Y.
+  // Throws as PackedGemm::pack, and std::length_error for a layer beyond 32-bit counters.
+  static std::unique_ptr<PackedConv> pack(const CondensedView& view, const ConvGeometry& geometry,
+                                          ValueType activations, int device);
+
+  // Y = clip(convolution + bias + residual) on `stream` (a cudaStream_t): only launches a kernel.
+  // x is [batch, in_channels, height, width], y and the residual [batch, out_channels, out_height,
+  // out_width], device memory, dense, aligned to their elements. The input is sound for the
+  // geometry. The current device must be the one packed for.
+  virtual void run(const void* x, const ConvInput& input, void* y, const Epilogue& epilogue,
+                   void* stream) const = 0;
+
+  virtual std::vector<PackedInfo> info() const = 0;
+};
+
+}  // namespace fanin::cuda

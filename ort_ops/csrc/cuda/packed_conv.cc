@@ -1,0 +1,78 @@
+#include <chrono>
+#include <string>
+
+#include "core/packed_cache.h"
+#include "cuda/conv.h"
+#include "cuda/conv_layout.h"
+#include "cuda/device_memory.h"
+#include "cuda/kernels.h"
+
+namespace fanin::cuda {
+namespace {
+
+const char* kernel_name(ValueType activations) {
+  switch (activations) {
+    case ValueType::kFloat16:
+      return "f16-conv-plain-cuda";
+    case ValueType::kBfloat16:
+      return "bf16-conv-plain-cuda";
+    default:
+      return "f32-conv-plain-cuda";
+  }
+}
+
+class PlainConv final : public PackedConv {
+ public:
+  PlainConv(const CondensedView& view, const ConvGeometry& geometry, ValueType activations,
+            int device)
+      : activations_(activations) {
+    const auto start = std::chrono::steady_clock::now();
+    Blob blob;
+    layout_ = pack_conv(view, geometry, blob);
+    // One layout for all activations.
+    static const char kernel = 0;
+    placed_ = place(blob, &kernel, content_hash(view, geometry, {-1, -1, -1}), view, device);
+    seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+
+  void run(const void* x, const ConvInput& input, void* y, const Epilogue& epilogue,
+           void* stream) const override {
+    if (input.batch < 1) return;
+    RunArguments run;
+    run.x = x;
+    run.residual = epilogue.residual;
+    run.y = y;
+    run.clip_min = epilogue.clip_min;
+    run.clip_max = epilogue.clip_max;
+    ConvArgs args = layout_.arguments(placed_.memory().data(), run, input);
+    const ConvPlan plan = plan_conv(args);
+    launch(conv_kernel(activations_), plan.grid_x, 1, plan.warps, 0, 1, &args, stream,
+           "CondensedConv");
+  }
+
+  std::vector<PackedInfo> info() const override {
+    PackedInfo info;
+    info.kernel = kernel_name(activations_);
+    info.bytes = static_cast<int64_t>(placed_.memory().size());
+    info.shared = placed_.shared;
+    info.seconds = seconds_;
+    return {info};
+  }
+
+ private:
+  const ValueType activations_;
+  ConvLayout layout_;
+  PlacedLayer placed_;
+  double seconds_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<PackedConv> PackedConv::pack(const CondensedView& view,
+                                             const ConvGeometry& geometry, ValueType activations,
+                                             int device) {
+  const CurrentDevice current(device);
+  return std::make_unique<PlainConv>(view, geometry, activations, device);
+}
+
+}  // namespace fanin::cuda

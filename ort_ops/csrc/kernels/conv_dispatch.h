@@ -1,0 +1,33 @@
+// The table that decides which kernel runs a convolution, beside the one of dispatch.h.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/cpu_features.h"
+#include "kernels/conv_kernel.h"
+
+namespace fanin {
+
+struct ConvKernelRow {
+  std::string name;  // dtype-op-layout-ISA
+  Isa isa;           // that the CPU must have
+  int64_t min_group_outputs;
+  double min_density;  // fan-in / in_features
+  // Packs a sound view, the same way whatever the number of threads. Throws std::bad_alloc.
+  std::unique_ptr<ConvKernel> (*pack)(const CondensedView& view, const ConvGeometry& geometry,
+                                      const ConvInput& expected, const Executor& executor);
+};
+
+// Every kernel of this build, the preferred first.
+const std::vector<ConvKernelRow>& conv_kernel_table();
+
+// The first row that fits, among those that `isa` includes.
+const ConvKernelRow& select_conv_kernel(Isa isa, const CondensedView& view,
+                                        const ConvGeometry& geometry);
+
+// The row of that name. Throws std::invalid_argument for a name that the table or the CPU lacks.
+const ConvKernelRow& find_conv_kernel(const std::string& name);
+
+}  // namespace fanin

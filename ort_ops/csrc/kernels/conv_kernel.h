@@ -1,0 +1,27 @@
+// What every kernel family of convolutions makes.
+#pragma once
+
+#include "core/condensed.h"
+#include "core/conv_geometry.h"
+#include "core/executor.h"
+#include "core/gemm.h"
+#include "kernels/gemm_kernel.h"
+
+namespace fanin {
+
+// One convolution in one layout. Read-only after packing: threads may share it.
+class ConvKernel {
+ public:
+  virtual ~ConvKernel() = default;
+
+  // See PackedConv::run. Right for every size of the input.
+  virtual void run(const float* x, const ConvInput& input, float* y, const Epilogue& epilogue,
+                   const Executor& executor) const = 0;
+
+  virtual LayoutInfo info() const = 0;
+
+  // See GemmKernel::holds.
+  virtual bool holds(const CondensedView& view, const ConvGeometry& geometry) const = 0;
+};
+
+}  // namespace fanin

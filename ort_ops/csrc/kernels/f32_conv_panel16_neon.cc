@@ -1,0 +1,69 @@
+#include "kernels/conv_fill.h"
+#include "kernels/conv_tables.h"
+#include "kernels/panel_neon_core.h"
+
+namespace fanin {
+namespace {
+
+// Eight pixels in two registers. Without masked loads, whole vectors are loaded and what is left of
+// rows and images goes pixel by pixel.
+struct Pixels {
+  static constexpr int kLanes = 8;
+  struct Type {
+    float32x4_t low, high;
+  };
+  using Piece = ConvPiece;
+  const int64_t stride;
+  explicit Pixels(int64_t pixels) : stride(pixels) {}
+  static Piece prepare(const ConvPiece& piece) { return piece; }
+  Type load(const float* channel, const Piece& piece) const {
+    const float* from = channel + piece.offset;
+    if (piece.lanes == 0xff && stride == 1) return {vld1q_f32(from), vld1q_f32(from + 4)};
+    return add({vdupq_n_f32(0.0f), vdupq_n_f32(0.0f)}, channel, piece);
+  }
+  Type add(Type value, const float* channel, const Piece& piece) const {
+    float lanes[kLanes];
+    store(lanes, value);
+    gather_piece(channel, piece, stride, lanes);
+    return {vld1q_f32(lanes), vld1q_f32(lanes + 4)};
+  }
+  static void store(float* to, Type value) {
+    vst1q_f32(to, value.low);
+    vst1q_f32(to + 4, value.high);
+  }
+};
+
+template <int kVectors>
+void sum_strips(const PanelPart& part, const float* segment, const float* bias,
+                const ConvStrips& strips, float* sums) {
+  PanelAhead none;
+  for (int strip = 0; strip < strips.count; ++strip)
+    sum_part<kVectors>(part, segment + strip * strips.panel_stride, bias,
+                       sums + strip * strips.sums_stride, none);
+}
+
+template <int kVectors>
+void finish_strips(const PanelPart& part, const float* segment, const float* bias,
+                   const ConvStrips& strips, float* sums, const ConvOutput& output) {
+  PanelAhead none;
+  sum_part<kVectors>(part, segment, bias, sums, none,
+                     ToOutput<Neon, kVectors>(part, strips, output));
+}
+
+void sum(const PanelPart& part, const float* segment, const float* bias, const ConvStrips& strips,
+         float* sums) {
+  if (strips.width == 8) return sum_strips<2>(part, segment, bias, strips, sums);
+  sum_strips<4>(part, segment, bias, strips, sums);
+}
+
+void finish(const PanelPart& part, const float* segment, const float* bias,
+            const ConvStrips& strips, float* sums, const ConvOutput& output) {
+  if (strips.width == 8) return finish_strips<2>(part, segment, bias, strips, sums, output);
+  finish_strips<4>(part, segment, bias, strips, sums, output);
+}
+
+}  // namespace
+
+constexpr ConvOps kConvPanel16Neon = {16, 8, Pixels::kLanes, fill_columns<Pixels>, sum, finish};
+
+}  // namespace fanin

@@ -1,0 +1,303 @@
+#include "kernels/panel_conv.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "core/parallel.h"
+#include "kernels/conv_pixels.h"
+#include "kernels/panel_engine.h"
+#include "kernels/panel_layout.h"
+
+namespace fanin {
+namespace {
+
+// Per weight and pixel, and per column and pixel of the panel (Cascade Lake).
+constexpr double kMicrosecondsPerWeightPixel = 0.00004;
+constexpr double kMicrosecondsPerColumnPixel = 0.0001;
+
+// Inputs and outputs of more than this are no longer, or not yet, in L2, see panel_gemm.cc.
+constexpr int64_t kFetchedInputBytes = 512 * 1024;
+constexpr int64_t kFetchedOutputBytes = 256 * 1024;
+
+// Strips of a tile. Two instead of one gain up to 6 % in images of 56 x 56, whose rows of pixels
+// then leave in longer runs, and up to 8 % in those of 7 x 7, where the weights are read once less;
+// more do not fit L1.
+constexpr int kStrips = 2;
+
+// Sums of a pass, see panel_gemm.cc: those of 512 outputs and two strips still fit.
+constexpr int64_t kSumsBytes = 192 * 1024;
+
+// As in panel_gemm.cc: 13 instead of 20 weights a row and segment cost 0 to 4 %.
+constexpr double kStepsPerSegment = 20;
+constexpr int64_t kMinSegmentColumns = 192;
+constexpr int64_t kMaxSegmentColumns = 1280;
+static_assert(kMaxSegmentColumns <= kPanelMaxColumns);
+
+int64_t segment_columns(const CondensedView& view) {
+  const double density =
+      std::max<double>(1, static_cast<double>(view.fan_in)) / static_cast<double>(view.in_features);
+  return std::clamp(static_cast<int64_t>(kStepsPerSegment / density), kMinSegmentColumns,
+                    kMaxSegmentColumns);
+}
+
+int64_t float_bytes(int64_t floats) { return floats * static_cast<int64_t>(sizeof(float)); }
+
+// One group of filters with the input channels that they share.
+class Group {
+ public:
+  Group(const CondensedView& view, const ConvGeometry& geometry, int width,
+        const Executor& executor)
+      : layout_(pack_panel(view, segment_columns(view), PanelEnd::kRegisters, executor)),
+        engine_(layout_, width, kSumsBytes) {
+    std::vector<bool> used(static_cast<size_t>(view.in_features));
+    for (int64_t i = 0; i < view.active; ++i) {
+      const int64_t entries = view.true_fan_in(i);
+      for (int64_t j = 0; j < entries; ++j) used[static_cast<size_t>(view.index(i, j))] = true;
+    }
+    for (int64_t c = 0; c < view.in_features; ++c) {
+      if (c % layout_.segment_columns == 0) first_columns_.push_back(columns_.size());
+      if (!used[static_cast<size_t>(c)]) continue;
+      columns_.push_back({static_cast<uint32_t>(c % layout_.segment_columns + 1),
+                          static_cast<uint32_t>(c % geometry.taps()), c / geometry.taps()});
+    }
+    first_columns_.push_back(columns_.size());
+    // Tap by tap, see conv_fill.h.
+    for (size_t s = 0; s + 1 < first_columns_.size(); ++s)
+      std::stable_sort(columns_.data() + first_columns_[s], columns_.data() + first_columns_[s + 1],
+                       [](const ConvColumn& a, const ConvColumn& b) { return a.tap < b.tap; });
+  }
+
+  const PanelLayout& layout() const { return layout_; }
+  const PanelEngine& engine() const { return engine_; }
+
+  // The columns of a segment that weights meet: only these are filled.
+  const ConvColumn* columns(int64_t segment) const {
+    return columns_.data() + first_columns_[static_cast<size_t>(segment)];
+  }
+  size_t column_count(int64_t segment) const {
+    return first_columns_[static_cast<size_t>(segment) + 1] -
+           first_columns_[static_cast<size_t>(segment)];
+  }
+  size_t column_count() const { return columns_.size(); }
+  size_t bytes() const {
+    return columns_.size() * sizeof(ConvColumn) + first_columns_.size() * sizeof(size_t);
+  }
+
+ private:
+  PanelLayout layout_;
+  PanelEngine engine_;
+  std::vector<ConvColumn> columns_;
+  std::vector<size_t> first_columns_;  // [segments + 1]
+};
+
+// A group's run. Samples are output pixels of all images.
+class ConvWork final : public PanelWork {
+ public:
+  ConvWork(const Group& group, const ConvGeometry& geometry, const ConvOps& ops, int width,
+           const ConvPixels& pixels, const float* x, float* y, const Epilogue& epilogue,
+           int64_t batch)
+      : group_(group),
+        ops_(ops),
+        width_(width),
+        pixels_(pixels),
+        out_channels_(geometry.out_channels),
+        x_(x),
+        y_(y),
+        epilogue_(epilogue),
+        fetch_x_(float_bytes(geometry.in_channels * pixels.channel_size()) > kFetchedInputBytes),
+        fetch_y_(float_bytes(batch * geometry.out_channels * pixels.pixels()) >
+                 kFetchedOutputBytes) {}
+
+  size_t state_bytes() const override { return pixels_.state_bytes(width_, ops_.lanes); }
+
+  void begin(const PanelTile& tile, uint8_t* state) const override {
+    pixels_.build(tile, std::min(tile.width, ops_.lanes), state);
+  }
+
+  void fill(const PanelTile& tile, const uint8_t* state, int64_t segment,
+            float* to) const override {
+    ops_.fill(pixels_.source(x_, state, fetch_x_ ? tile.width : 0), group_.columns(segment),
+              group_.column_count(segment), strips(tile), to);
+  }
+
+  void add(const PanelTile& tile, const PanelBlock&, const PanelAddend& addend, float* sums,
+           PanelAhead&) const override {
+    ops_.sum(addend.part, addend.segment, addend.bias, strips(tile), sums);
+  }
+
+  void finish(const PanelTile& tile, const PanelBlock& block, const PanelAddend& addend,
+              float* sums) const override {
+    const int64_t image = tile.first / pixels_.pixels();
+    const int64_t last_image = (tile.first + tile.samples - 1) / pixels_.pixels();
+    if (image == last_image) {
+      ops_.finish(addend.part, addend.segment, addend.bias, strips(tile), sums,
+                  output(block, tile.first, tile.samples));
+      return;
+    }
+    ops_.sum(addend.part, addend.segment, addend.bias, strips(tile), sums);
+    for (int at = 0; at < tile.samples; ++at)
+      drain_pixel(sums, at, strips(tile), output(block, tile.first + at, 1));
+  }
+
+ private:
+  ConvOutput output(const PanelBlock& block, int64_t first, int count) const {
+    const int64_t image = first / pixels_.pixels(), pixel = first % pixels_.pixels();
+    const int64_t at = (image * out_channels_ + block.first_output) * pixels_.pixels() + pixel;
+    return {y_ + at,
+            epilogue_.residual ? epilogue_.residual + at : nullptr,
+            pixels_.pixels(),
+            static_cast<uint32_t>(block.outputs),
+            count,
+            epilogue_.clip_min,
+            epilogue_.clip_max,
+            fetch_y_};
+  }
+
+  ConvStrips strips(const PanelTile& tile) const {
+    const PanelLayout& layout = group_.layout();
+    const int width = std::min(tile.width, ops_.width);
+    return {width, (tile.samples + width - 1) / width, (layout.segment_columns + 1) * width,
+            (layout.blocks[0].outputs + 1) * width};
+  }
+
+  // One pixel's sums, of a tile that holds the end of one image and the beginning of another.
+  void drain_pixel(const float* sums, int at, const ConvStrips& strips,
+                   const ConvOutput& to) const {
+    const float* from = sums + at / strips.width * strips.sums_stride + at % strips.width;
+    for (int64_t r = 0; r < to.outputs; ++r) {
+      const float sum = from[r * strips.width];
+      to.y[r * to.stride] = epilogue_.apply(to.residual ? sum + to.residual[r * to.stride] : sum);
+    }
+  }
+
+  const Group& group_;
+  const ConvOps& ops_;
+  int width_;
+  const ConvPixels& pixels_;
+  int64_t out_channels_;
+  const float* x_;
+  float* y_;
+  const Epilogue& epilogue_;
+  bool fetch_x_;
+  bool fetch_y_;
+};
+
+// Tiles of up to `most` pixels: whole strips, and one that is less wide for the rest.
+std::vector<PanelTile> make_conv_tiles(int64_t pixels, int most, const ConvOps& ops,
+                                       size_t threads) {
+  // Threads should find tiles enough to share them out evenly.
+  while (most > ops.width && pixels / most < static_cast<int64_t>(4 * threads) && threads > 1)
+    most = std::max(ops.width, most / 2 / ops.width * ops.width);
+  std::vector<PanelTile> tiles;
+  tiles.reserve(static_cast<size_t>(pixels / most + 2));
+  for (int64_t first = 0; first < pixels; first += tiles.back().samples) {
+    const int64_t left = pixels - first;
+    int width = most;
+    if (left < most) {
+      const int64_t rest = left % ops.width;
+      // More than half of a strip is not worth a tile of its own.
+      const int64_t strips = left / ops.width + (rest > ops.width / 2);
+      width = static_cast<int>(std::max<int64_t>(strips, 1)) * ops.width;
+      while (strips == 0 && width > ops.min_width && width / 2 >= rest) width /= 2;
+    }
+    tiles.push_back({first, static_cast<int>(std::min<int64_t>(width, left)), width});
+  }
+  return tiles;
+}
+
+// The layers of the groups, each with outputs from 0 on.
+std::vector<CondensedView> split_groups(const CondensedView& view, const ConvGeometry& geometry,
+                                        std::vector<int32_t>& rows) {
+  std::vector<CondensedView> groups(static_cast<size_t>(geometry.group), view);
+  rows.assign(view.rows, view.rows + view.active);
+  const int64_t outputs = geometry.group_outputs();
+  for (int64_t g = 0, row = 0; g < geometry.group; ++g) {
+    CondensedView& group = groups[static_cast<size_t>(g)];
+    const int64_t first = row;
+    for (; row < view.active && rows[row] < (g + 1) * outputs; ++row)
+      rows[row] -= static_cast<int32_t>(g * outputs);
+    group.out_features = outputs;
+    group.active = row - first;
+    group.rows = rows.data() + first;
+    group.bias = view.bias + g * outputs;
+    const int64_t entries = first * view.fan_in;
+    const int64_t index_bytes = view.index_type == IndexType::kUint16 ? 2 : 4;
+    group.values = static_cast<const uint8_t*>(view.values) +
+                   entries * static_cast<int64_t>(value_bytes(view.value_type));
+    group.indices = static_cast<const uint8_t*>(view.indices) + entries * index_bytes;
+  }
+  return groups;
+}
+
+class PanelConv final : public ConvKernel {
+ public:
+  PanelConv(const CondensedView& view, const ConvGeometry& geometry, const ConvOps& ops,
+            const Executor& executor)
+      : ops_(ops), geometry_(geometry), width_(kStrips * ops.width) {
+    std::vector<int32_t> rows;
+    for (const CondensedView& group : split_groups(view, geometry, rows))
+      groups_.push_back(std::make_unique<Group>(group, geometry, width_, executor));
+  }
+
+  void run(const float* x, const ConvInput& input, float* y, const Epilogue& epilogue,
+           const Executor& executor) const override {
+    const ConvPixels pixels(geometry_, input);
+    const int64_t samples = input.batch * pixels.pixels();
+    const std::vector<PanelTile> tiles =
+        make_conv_tiles(samples, width_, ops_, executor.concurrency());
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      const Group& group = *groups_[g];
+      const int64_t first_output = static_cast<int64_t>(g) * geometry_.group_outputs();
+      const int64_t out_at = first_output * pixels.pixels();
+      const int64_t in_at =
+          static_cast<int64_t>(g) * geometry_.group_inputs() * pixels.channel_size();
+      Epilogue of_group = epilogue;
+      if (epilogue.residual) of_group.residual += out_at;
+      const double work =
+          (static_cast<double>(group.layout().padded_weights) * kMicrosecondsPerWeightPixel +
+           static_cast<double>(group.column_count()) * kMicrosecondsPerColumnPixel) *
+          static_cast<double>(samples);
+      group.engine().run(tiles, chunk_count(executor, work, group.engine().parts(tiles)),
+                         ConvWork(group, geometry_, ops_, width_, pixels, x + in_at, y + out_at,
+                                  of_group, input.batch),
+                         executor);
+    }
+  }
+
+  LayoutInfo info() const override {
+    LayoutInfo sum{0, 0.0, 0.0};
+    double weights = 0, padded = 0;
+    for (const auto& group : groups_) {
+      sum.bytes += panel_info(group->layout()).bytes + static_cast<int64_t>(group->bytes());
+      weights += static_cast<double>(group->layout().true_weights);
+      padded += static_cast<double>(group->layout().padded_weights);
+    }
+    sum.padding = weights > 0 ? padded / weights : 1.0;
+    return sum;
+  }
+
+  bool holds(const CondensedView& view, const ConvGeometry& geometry) const override {
+    if (!(geometry == geometry_)) return false;
+    std::vector<int32_t> rows;
+    const std::vector<CondensedView> views = split_groups(view, geometry, rows);
+    for (size_t g = 0; g < groups_.size(); ++g)
+      if (!holds_panel(groups_[g]->layout(), views[g])) return false;
+    return true;
+  }
+
+ private:
+  const ConvOps& ops_;
+  ConvGeometry geometry_;
+  int width_;  // of the widest tile
+  std::vector<std::unique_ptr<Group>> groups_;
+};
+
+}  // namespace
+
+std::unique_ptr<ConvKernel> pack_panel_conv(const CondensedView& view, const ConvGeometry& geometry,
+                                            const ConvInput&, const ConvOps& ops,
+                                            const Executor& executor) {
+  return std::make_unique<PanelConv>(view, geometry, ops, executor);
+}
+
+}  // namespace fanin

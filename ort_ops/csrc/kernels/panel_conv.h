@@ -1,0 +1,13 @@
+// Convolutions in panels: a vector holds pixels.
+#pragma once
+
+#include "kernels/conv_kernel.h"
+#include "kernels/conv_ops.h"
+
+namespace fanin {
+
+std::unique_ptr<ConvKernel> pack_panel_conv(const CondensedView& view, const ConvGeometry& geometry,
+                                            const ConvInput& expected, const ConvOps& ops,
+                                            const Executor& executor);
+
+}  // namespace fanin

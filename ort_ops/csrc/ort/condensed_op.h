@@ -1,0 +1,88 @@
+// What all ops of ai.fanin have in common, on CPU and CUDA: the schema that the runtime merges
+// their registrations into, shape inference, the callbacks, and the ends of a run.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/gemm.h"
+#include "ort/abi.h"
+#include "ort/kernel_info.h"
+#include "ort/runtime.h"
+#include "ort/status.h"
+#include "ort/tensor.h"
+
+namespace fanin::ort {
+
+// One registration for each op, execution provider and type of X, residual and Y. Whoever derives
+// from it adds shape inference, provider, memory types and the kernel. It must outlive every
+// session; the runtime keeps the pointer.
+struct CondensedOp : OrtCustomOp {
+  CondensedOp(const Runtime& runtime, ElementType type, const char* name);
+
+  const Runtime& runtime;
+  const ElementType type;
+  const char* const name;  // "CondensedGemm"
+};
+
+// Sets the callbacks of a kernel class that is made as Kernel(op, info, node) and has node(),
+// runtime() and compute(context) const. None lets an exception out.
+template <typename Op, typename Kernel>
+void set_kernel(OrtCustomOp& op) {
+  op.CreateKernelV2 = [](const OrtCustomOp* raw_op, const OrtApi*, const OrtKernelInfo* raw,
+                         void** kernel) noexcept -> OrtStatus* {
+    const auto& self = *static_cast<const Op*>(raw_op);
+    std::string node = self.name;
+    return guarded(self.runtime.api, node, [&] {
+      const KernelInfo info(self.runtime, raw, self.name);
+      node = info.node();
+      *kernel = new Kernel(self, info, node);
+    });
+  };
+  op.KernelComputeV2 = [](void* kernel, OrtKernelContext* context) noexcept -> OrtStatus* {
+    const auto& self = *static_cast<const Kernel*>(kernel);
+    return guarded(self.runtime().api, self.node(), [&] { self.compute(context); });
+  };
+  op.KernelDestroy = [](void* kernel) noexcept { delete static_cast<Kernel*>(kernel); };
+}
+
+// A shape during inference.
+struct InferredShape {
+  int type = kUndefined;
+  std::vector<int64_t> dims;       // -1 where unknown; none for an unknown rank
+  std::vector<std::string> names;  // of the symbolic ones, else ""
+};
+
+// A node during shape inference. An error in it is told at its creation, which knows its name; here
+// what cannot be told is left open.
+class ShapeInference {
+ public:
+  ShapeInference(const Api& api, OrtShapeInferContext* context) : api_(api), context_(context) {}
+
+  InferredShape x() const;
+  // None where the attribute is absent or of another type; at most 8 numbers.
+  std::optional<int64_t> int_attribute(const char* name) const;
+  std::optional<std::vector<int64_t>> ints_attribute(const char* name) const;
+  void set_y(InferredShape y) const;
+
+ private:
+  const Api& api_;
+  OrtShapeInferContext* context_;
+};
+
+// "f32-gemm-...: 1440128 bytes, packed in 8.1 ms"
+std::string packing_report(const PackedInfo& layout);
+
+// The warning about weights that are not constant; `names` as in "values, bias".
+void warn_of_variable_weights(const KernelInfo& info, const std::string& node,
+                              const std::string& names);
+
+// Null for an input that is absent.
+const OrtValue* context_input(const Runtime& runtime, const OrtKernelContext* context,
+                              size_t index);
+
+// The memory of Y.
+void* context_output(const Runtime& runtime, OrtKernelContext* context, const Shape& shape);
+
+}  // namespace fanin::ort

@@ -1,0 +1,73 @@
+#include "ort/cuda_op.h"
+
+#include "ort/cuda_device.h"
+
+namespace fanin::ort {
+
+void set_cuda(OrtCustomOp& op) {
+  op.GetExecutionProviderType = [](const OrtCustomOp*) { return "CUDAExecutionProvider"; };
+  op.GetInputMemoryType = [](const OrtCustomOp*, size_t index) {
+    return index == kX || index == kResidual ? kDefaultMemory : kCpuInput;
+  };
+}
+
+float constant_scalar(const Tensor& tensor) {
+  const ValueType type = value_type_of(tensor.type(), kResidual);
+  uint32_t bits = 0;
+  copy_to_host(&bits, tensor.data<void>(), value_bytes(type));
+  return load_value(&bits, type, 0);
+}
+
+int device_of(const Runtime& runtime, const OrtKernelInfo* info) {
+  const Api& api = runtime.api;
+  OrtAllocator* raw = nullptr;
+  check(api, api.KernelInfoGetAllocator(info, kDefaultMemory, &raw));
+  const Owned<OrtAllocator> allocator(raw,
+                                      [&api](OrtAllocator* owned) { api.ReleaseAllocator(owned); });
+  const OrtMemoryInfo* memory = nullptr;
+  check(api, api.AllocatorGetInfo(allocator.get(), &memory));
+  int device = 0;
+  check(api, api.MemoryInfoGetId(memory, &device));
+  return device;
+}
+
+void refuse_variable_weights(const std::string& names) {
+  if (names.empty()) return;
+  refuse("not constant: " + names +
+         "; the CUDA op packs its weights at session creation: make them initializers that are not "
+         "graph inputs, or run this model on CPUExecutionProvider");
+}
+
+const OrtValue* host_constant(const Runtime& runtime, const KernelInfo& info, Input index) {
+  const OrtValue* value = info.constant(index);
+  const OrtMemoryInfo* memory = nullptr;
+  check(runtime.api, runtime.api.GetTensorMemoryInfo(value, &memory));
+  DeviceType place = kCpuDevice;
+  runtime.api.MemoryInfoGetDeviceType(memory, &place);
+  if (place == kCpuDevice) return value;
+  throw Error(kFail, std::string(input_name(index)) +
+                         " lies in device memory, though the op asks for it on the host; report "
+                         "this with the version of onnxruntime");
+}
+
+bool adds_residual_on_device(const Shape& residual, const Shape& y, bool is_constant) {
+  if (adds_residual(residual, y)) return true;
+  if (!is_constant) {
+    refuse(
+        "residual has shape [1], which stands for none, and is not constant; the CUDA op takes "
+        "none "
+        "only from an initializer holding 0 that is not a graph input (the output's shape is " +
+        to_string(y) + ")");
+  }
+  return false;
+}
+
+void log_packed(const KernelInfo& info, const std::string& node,
+                const std::vector<PackedInfo>& layouts, int device) {
+  for (const PackedInfo& layout : layouts) {
+    info.log(kInfo, node + ": " + packing_report(layout) + ", on CUDA device " +
+                        std::to_string(device) + ", outside the session's arena");
+  }
+}
+
+}  // namespace fanin::ort

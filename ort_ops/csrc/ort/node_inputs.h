@@ -1,0 +1,97 @@
+// What the ops of ai.fanin have in common: six inputs, the clip, and what is asked of them at
+// creation and at every run. Everything here throws Error with a sentence for the user.
+#pragma once
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "core/condensed.h"
+#include "ort/kernel_info.h"
+#include "ort/tensor.h"
+
+namespace fanin::ort {
+
+enum Input : size_t { kX, kValues, kIndices, kBias, kRows, kResidual, kInputCount };
+
+const char* input_name(Input input);
+
+[[noreturn]] void refuse(const std::string& sentence);
+
+// Refuses what a validate() found; nothing if that is empty.
+void refuse_unless_empty(const std::string& why);
+
+struct Clip {
+  float min = -std::numeric_limits<float>::infinity();
+  float max = std::numeric_limits<float>::infinity();
+};
+
+// The attributes clip_min and clip_max.
+Clip read_clip(const KernelInfo& info);
+
+// A required INT from 1 to 2^31 - 1.
+int64_t size_attribute(const KernelInfo& info, const char* name);
+
+// Refuses a number outside of `least` to 2^31 - 1; `name` is the attribute's, or "pads[3]".
+void check_size(const std::string& name, int64_t value, int64_t least);
+
+// The dense weight that the stored one stands for.
+struct WeightSizes {
+  int64_t in_features;
+  int64_t out_features;
+  const char* outputs;  // the attribute's name: "out_features"
+};
+
+struct DeclaredInputs {
+  std::vector<InputInfo> inputs;
+  std::string variable_weights;  // "values, bias"; empty if all weights are constant
+
+  // A rank of 0 may be an unknown one.
+  Shape shape(Input input) const { return inputs[input].shape(); }
+};
+
+// Checks the types that the graph declares and the shapes of the weights, as far as they are known;
+// creation (for constants) or the run will tell the rest.
+DeclaredInputs check_declared_weights(const KernelInfo& info, const WeightSizes& sizes);
+
+// How to read the first element of a constant tensor of float32, float16 or bfloat16.
+using ReadScalar = float (*)(const Tensor&);
+
+// From memory of the host.
+float host_scalar(const Tensor& residual);
+
+// A residual, constant or declared, that is never going to fit an output of these dimensions (-1:
+// unknown) is refused.
+void check_declared_residual(const Runtime& runtime, const KernelInfo& info, const Shape& declared,
+                             const std::vector<int64_t>& y_dims, ReadScalar read);
+
+// The type of values, residual or X.
+ValueType value_type_of(ElementType type, Input input);
+
+// Whether a residual of this shape is added. One of Y's shape is, also where that shape is [1];
+// else shape [1] stands for none. Refuses any other shape.
+bool adds_residual(const Shape& residual, const Shape& y);
+
+// What to add to Y, of the type of X, from host memory; null for none. Refuses a residual that is
+// neither.
+const void* residual_data(const Tensor& residual, const Shape& y);
+
+// The four weight tensors of a node.
+class WeightTensors {
+ public:
+  // `value_of(Input)` gives an OrtValue.
+  template <typename ValueOf>
+  WeightTensors(const Runtime& runtime, ValueOf&& value_of)
+      : values_(runtime, value_of(kValues)),
+        indices_(runtime, value_of(kIndices)),
+        bias_(runtime, value_of(kBias)),
+        rows_(runtime, value_of(kRows)) {}
+
+  // A view of them, whose shapes are checked and whose contents are not (see validate).
+  CondensedView view(const WeightSizes& sizes) const;
+
+ private:
+  Tensor values_, indices_, bias_, rows_;
+};
+
+}  // namespace fanin::ort

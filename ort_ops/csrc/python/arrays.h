@@ -1,0 +1,69 @@
+// NumPy arrays as the kernels take them: what every class of the binding checks.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+
+#include "core/condensed.h"
+#include "core/thread_executor.h"
+
+namespace fanin {
+
+namespace py = pybind11;
+
+std::string shape_text(const py::array& array);
+std::string dtype_name(const py::array& array);
+
+// `object` as a C-contiguous array of exactly T, with that many dimensions. Nothing is converted,
+// since a silent float64 to float32 would hide what the caller measures; only a layout is copied.
+template <typename T>
+py::array_t<T, py::array::c_style> array_of(const py::object& object, const char* name,
+                                            py::ssize_t dimensions) {
+  if (!py::isinstance<py::array>(object))
+    throw std::invalid_argument(std::string(name) + " must be a NumPy array");
+  const py::array array = py::reinterpret_borrow<py::array>(object);
+  if (!py::isinstance<py::array_t<T>>(array))
+    throw std::invalid_argument(std::string(name) + " is " +
+                                py::str(array.dtype()).cast<std::string>() + ", it must be " +
+                                py::str(py::dtype::of<T>()).template cast<std::string>());
+  if (array.ndim() != dimensions)
+    throw std::invalid_argument(std::string(name) + " has the shape " + shape_text(array) +
+                                ", it must have " + std::to_string(dimensions) +
+                                (dimensions == 1 ? " dimension" : " dimensions"));
+  auto result = py::array_t<T, py::array::c_style>::ensure(array);
+  if (!result) throw py::error_already_set();
+  return result;
+}
+
+struct FloatArray {
+  ValueType type;
+  py::array array;  // C-contiguous; of 16-bit types the bits
+};
+
+// A float array of one of the types, by the name of its dtype: bfloat16 is the one that ml_dtypes
+// adds to NumPy.
+FloatArray float_array(const py::object& object, const char* name, py::ssize_t dimensions,
+                       std::initializer_list<ValueType> types);
+
+// The arrays of a layer, kept alive, and the view of them. Their shapes fit each other; what they
+// hold is not checked.
+struct LayerArrays {
+  py::array values;
+  py::array indices;
+  py::array_t<int32_t, py::array::c_style> rows;
+  py::array_t<float, py::array::c_style> bias;
+  CondensedView view;
+
+  LayerArrays(const py::object& values_object, const py::object& indices_object,
+              const py::object& rows_object, const py::object& bias_object, int64_t in_features,
+              int64_t out_features);
+};
+
+ThreadExecutor threads_of(int64_t threads);
+
+}  // namespace fanin

@@ -1,0 +1,217 @@
+#include "python/conv.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "core/conv.h"
+#include "core/cpu_features.h"
+#include "kernels/conv_dispatch.h"
+#include "python/arrays.h"
+
+namespace fanin {
+namespace {
+
+using Pair = std::array<int64_t, 2>;
+using Pads = std::array<int64_t, 4>;
+
+// A layer and its attributes, sound.
+struct ConvLayer {
+  ConvGeometry geometry;
+  std::unique_ptr<LayerArrays> arrays;
+
+  ConvLayer(const py::object& values, const py::object& indices, const py::object& rows,
+            const py::object& bias, int64_t in_channels, int64_t out_channels,
+            const Pair& kernel_shape, const Pair& strides, const Pads& pads, const Pair& dilations,
+            int64_t group) {
+    geometry.in_channels = in_channels;
+    geometry.out_channels = out_channels;
+    geometry.group = group;
+    std::copy(kernel_shape.begin(), kernel_shape.end(), geometry.kernel);
+    std::copy(strides.begin(), strides.end(), geometry.strides);
+    std::copy(pads.begin(), pads.end(), geometry.pads);
+    std::copy(dilations.begin(), dilations.end(), geometry.dilations);
+    std::string why = validate(geometry);
+    if (why.empty()) {
+      arrays = std::make_unique<LayerArrays>(
+          values, indices, rows, bias, geometry.group_inputs() * geometry.taps(), out_channels);
+      why = validate(arrays->view, geometry);
+    }
+    if (!why.empty()) throw std::invalid_argument(why);
+  }
+
+  const CondensedView& view() const { return arrays->view; }
+};
+
+using Floats = py::array_t<float, py::array::c_style>;
+
+// The arrays of one run.
+struct ConvRun {
+  Floats x;
+  Floats residual;  // of no dimension: none
+  py::array y;
+  ConvInput input;
+  Epilogue epilogue;
+
+  // The result goes into `out`, or into a new array when that is None.
+  ConvRun(const ConvGeometry& geometry, const py::object& x_object,
+          const py::object& residual_object, float clip_min, float clip_max, const py::object& out)
+      : x(array_of<float>(x_object, "x", 4)) {
+    if (x.shape(1) != geometry.in_channels)
+      throw std::invalid_argument("x has the shape " + shape_text(x) + ", in_channels is " +
+                                  std::to_string(geometry.in_channels));
+    input = {x.shape(0), x.shape(2), x.shape(3)};
+    const std::string why = validate(geometry, input);
+    if (!why.empty()) throw std::invalid_argument(why);
+    const std::vector<py::ssize_t> shape = {input.batch, geometry.out_channels,
+                                            geometry.output_size(0, input.height),
+                                            geometry.output_size(1, input.width)};
+    const auto check_shape = [&shape](const py::array& array, const char* name) {
+      if (!std::equal(shape.begin(), shape.end(), array.shape()))
+        throw std::invalid_argument(std::string(name) + " has the shape " + shape_text(array) +
+                                    ", the result has " + shape_text(Floats(shape)));
+    };
+    epilogue.clip_min = clip_min;
+    epilogue.clip_max = clip_max;
+    if (!residual_object.is_none()) {
+      residual = array_of<float>(residual_object, "residual", 4);
+      check_shape(residual, "residual");
+      epilogue.residual = residual.data();
+    }
+    if (out.is_none()) {
+      y = Floats(shape);
+      return;
+    }
+    const Floats same = array_of<float>(out, "out", 4);  // a copy of one with gaps
+    y = py::reinterpret_borrow<py::array>(out);
+    check_shape(y, "out");
+    if (same.data() != y.data() || !y.writeable())
+      throw std::invalid_argument("out must be a writeable, C-contiguous array");
+  }
+
+  float* to() { return static_cast<float*>(y.mutable_data()); }
+};
+
+class PyConv {
+ public:
+  PyConv(const py::object& values, const py::object& indices, const py::object& rows,
+         const py::object& bias, int64_t in_channels, int64_t out_channels,
+         const Pair& kernel_shape, const Pair& strides, const Pads& pads, const Pair& dilations,
+         int64_t group, const std::string& isa, std::optional<std::string> kernel, int64_t batch,
+         int64_t height, int64_t width, int64_t threads) {
+    const ConvLayer layer(values, indices, rows, bias, in_channels, out_channels, kernel_shape,
+                          strides, pads, dilations, group);
+    if (kernel && isa != "auto")
+      throw std::invalid_argument("give either isa or kernel, since a kernel's name fixes its ISA");
+    const Isa chosen = parse_isa(isa);
+    const ThreadExecutor executor = threads_of(threads);
+    const ConvInput expected{batch, height, width};
+    geometry_ = layer.geometry;
+    const py::gil_scoped_release release;
+    packed_ = kernel ? PackedConv::pack_kernel(layer.view(), geometry_, expected, *kernel, executor)
+                     : PackedConv::pack(layer.view(), geometry_, expected, chosen, executor);
+  }
+
+  py::array run(const py::object& x, const py::object& residual, float clip_min, float clip_max,
+                int64_t threads, const py::object& out) const {
+    const ThreadExecutor executor = threads_of(threads);
+    ConvRun run(geometry_, x, residual, clip_min, clip_max, out);
+    const float* from = run.x.data();
+    float* to = run.to();
+    {
+      const py::gil_scoped_release release;
+      packed_->run(from, run.input, to, run.epilogue, executor);
+    }
+    return run.y;
+  }
+
+  std::vector<PackedInfo> info() const { return packed_->info(); }
+
+  bool holds(const py::object& values, const py::object& indices, const py::object& rows,
+             const py::object& bias) const {
+    const LayerArrays arrays(values, indices, rows, bias,
+                             geometry_.group_inputs() * geometry_.taps(), geometry_.out_channels);
+    const std::string why = validate(arrays.view, geometry_);
+    if (!why.empty()) throw std::invalid_argument(why);
+    return packed_->holds(arrays.view, geometry_);
+  }
+
+ private:
+  ConvGeometry geometry_;
+  std::unique_ptr<PackedConv> packed_;
+};
+
+py::array run_plain_conv_arrays(const py::object& values, const py::object& indices,
+                                const py::object& rows, const py::object& bias, const py::object& x,
+                                const py::object& residual, float clip_min, float clip_max,
+                                int64_t in_channels, int64_t out_channels, const Pair& kernel_shape,
+                                const Pair& strides, const Pads& pads, const Pair& dilations,
+                                int64_t group) {
+  const ConvLayer layer(values, indices, rows, bias, in_channels, out_channels, kernel_shape,
+                        strides, pads, dilations, group);
+  ConvRun run(layer.geometry, x, residual, clip_min, clip_max, py::none());
+  const float* from = run.x.data();
+  float* to = run.to();
+  {
+    const py::gil_scoped_release release;
+    run_plain_conv(layer.view(), layer.geometry, from, run.input, to, run.epilogue);
+  }
+  return run.y;
+}
+
+bool is_supported(Isa isa) {
+  const std::vector<Isa> supported = supported_isas();
+  return std::find(supported.begin(), supported.end(), isa) != supported.end();
+}
+
+}  // namespace
+
+void bind_conv(py::module_& module) {
+  using namespace pybind11::literals;
+  const float infinity = std::numeric_limits<float>::infinity();
+  const Pair ones = {1, 1};
+  const Pads zeros = {0, 0, 0, 0};
+
+  py::class_<ConvKernelRow>(module, "ConvKernelRow")
+      .def_property_readonly("name", [](const ConvKernelRow& row) { return row.name; })
+      .def_property_readonly("isa", [](const ConvKernelRow& row) { return isa_name(row.isa); })
+      .def_property_readonly("supported",
+                             [](const ConvKernelRow& row) { return is_supported(row.isa); })
+      .def_property_readonly("min_group_outputs",
+                             [](const ConvKernelRow& row) { return row.min_group_outputs; })
+      .def_property_readonly("min_density",
+                             [](const ConvKernelRow& row) { return row.min_density; })
+      .def("__repr__", [](const ConvKernelRow& row) { return "<ConvKernelRow " + row.name + ">"; });
+
+  py::class_<PyConv>(module, "PackedConv")
+      .def(py::init<const py::object&, const py::object&, const py::object&, const py::object&,
+                    int64_t, int64_t, const Pair&, const Pair&, const Pads&, const Pair&, int64_t,
+                    const std::string&, std::optional<std::string>, int64_t, int64_t, int64_t,
+                    int64_t>(),
+           "values"_a, "indices"_a, "rows"_a, "bias"_a, py::kw_only(), "in_channels"_a,
+           "out_channels"_a, "kernel_shape"_a, "strides"_a = ones, "pads"_a = zeros,
+           "dilations"_a = ones, "group"_a = 1, "isa"_a = "auto", "kernel"_a = py::none(),
+           "batch"_a = -1, "height"_a = -1, "width"_a = -1, "threads"_a = 1)
+      .def("run", &PyConv::run, "x"_a, "residual"_a = py::none(), "clip_min"_a = -infinity,
+           "clip_max"_a = infinity, "threads"_a = 1, "out"_a = py::none())
+      .def("info", &PyConv::info)
+      .def("holds", &PyConv::holds, "values"_a, "indices"_a, "rows"_a, "bias"_a);
+
+  module.def("run_plain_conv", &run_plain_conv_arrays, "values"_a, "indices"_a, "rows"_a, "bias"_a,
+             "x"_a, "residual"_a = py::none(), "clip_min"_a = -infinity, "clip_max"_a = infinity,
+             py::kw_only(), "in_channels"_a, "out_channels"_a, "kernel_shape"_a, "strides"_a = ones,
+             "pads"_a = zeros, "dilations"_a = ones, "group"_a = 1);
+  module.def("conv_kernel_table", [] {
+    std::vector<ConvKernelRow> rows = conv_kernel_table();
+    return rows;
+  });
+}
+
+}  // namespace fanin

@@ -1,0 +1,38 @@
+"""Command line of fanin: thin commands, each importing only the package that it uses."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from .bench import bench
+from .deploying import doctor
+from .exporting import calibrate, export, inspect
+from .training import analyze, sweep, train
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Train with constant fan-in sparsity, export to ONNX, run it faster than dense.",
+)
+for command in (train, sweep, export, inspect, calibrate, doctor):
+    app.command()(command)
+app.add_typer(analyze, name="analyze")
+app.add_typer(bench, name="bench")
+
+
+def main() -> None:
+    """Entry point of the ``fanin`` command."""
+    app()
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"fanin {__version__}")
+        raise typer.Exit

@@ -1,0 +1,150 @@
+"""fanin export, inspect and calibrate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .common import readable, require_writable, requires, say
+
+if TYPE_CHECKING:
+    from ..export import ExportReport
+
+
+def export(
+    source: Annotated[Path, typer.Argument(help="Finished run folder, or an ONNX file.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="ONNX file to write.")],
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="Form of the sparse layers: auto (the fastest predicted), condensed, structured "
+            "or dense."
+        ),
+    ] = "auto",
+    batch: Annotated[int, typer.Option(help="Batch size that auto decides for.")] = 1,
+    opset: Annotated[
+        int | None,
+        typer.Option(
+            help="Version of the standard operators, 17 to 23; an ONNX file keeps its own.",
+            show_default="20",
+        ),
+    ] = None,
+    min_sparsity: Annotated[
+        float, typer.Option(help="Layers with a smaller share of zeros stay dense.")
+    ] = 0.5,
+    portable: Annotated[
+        bool, typer.Option("--portable", help="Standard operators only, for any runtime.")
+    ] = False,
+    fold: Annotated[bool, typer.Option(help="Take ablated neurons out of the graph.")] = True,
+    verify: Annotated[
+        bool, typer.Option(help="Compare the outputs with the source's before writing.")
+    ] = True,
+    dense_baseline: Annotated[
+        bool,
+        typer.Option("--dense-baseline", help="Also write OUT.dense.onnx, to measure against."),
+    ] = False,
+    values: Annotated[
+        str | None,
+        typer.Option(
+            help="Type of the condensed weights: float32, float16 or bfloat16; an ONNX file keeps "
+            "its own.",
+            show_default="float32",
+        ),
+    ] = None,
+) -> None:
+    """Write a run or an ONNX file to ONNX with its sparse layers as CondensedGemm, verified."""
+    common = {
+        "policy": policy,
+        "batch": batch,
+        "min_sparsity": min_sparsity,
+        "portable": portable,
+        "fold": fold,
+        "verify": verify,
+    }
+    if source.suffix == ".onnx" and not source.is_dir():
+        report = _convert(source, out, common, opset, values, dense_baseline)
+    else:
+        report = _export(source, out, common, opset, values, dense_baseline)
+    from rich.console import Console
+
+    Console().print(report.to_rich_table())
+
+
+def _convert(
+    source: Path,
+    out: Path,
+    common: dict[str, Any],
+    opset: int | None,
+    values: str | None,
+    dense_baseline: bool,
+) -> ExportReport:
+    given = {"--opset": opset, "--values": values, "--dense-baseline": dense_baseline or None}
+    for name, value in given.items():
+        if value is not None:
+            raise typer.BadParameter("belongs to run folders; leave it out", param_hint=name)
+    requires("export", "onnx", "onnx_ir")
+    from ..export import ExportError, convert
+
+    with readable(ExportError, OSError, ValueError):
+        return convert(source, out, **common)
+
+
+def _export(
+    source: Path,
+    out: Path,
+    common: dict[str, Any],
+    opset: int | None,
+    values: str | None,
+    dense_baseline: bool,
+) -> ExportReport:
+    requires("train", "torch", "onnx", "onnxscript", "safetensors")
+    from ..export import ExportError
+    from ..export import export as write
+    from ..trainer import RunFolderError
+
+    chosen = {"opset": opset, "values_dtype": values}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    with readable(ExportError, RunFolderError, OSError, ValueError):
+        return write(source, out, dense_baseline=dense_baseline, **common, **chosen)
+
+
+def inspect(
+    file: Annotated[Path, typer.Argument(help="ONNX file.")],
+) -> None:
+    """List the condensed layers of an ONNX file, or what an export would make of its layers."""
+    requires("export", "onnx", "onnx_ir")
+    from rich.console import Console
+
+    from ..export import ExportError, plan_conversion
+    from ..export import inspect as look
+    from ..export.report import layer_table
+
+    with readable(ExportError, OSError, ValueError):
+        inspection = look(file)
+        Console().print(inspection.to_rich_table())
+        if not inspection.layers:
+            title = f"fanin export {file} would write"
+            Console().print(layer_table(plan_conversion(file), title=title))
+
+
+def calibrate(
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="File to write.", show_default="where fanin export looks for it"
+        ),
+    ] = None,
+) -> None:
+    """Measure dense and condensed layers on this machine, for fanin export --policy auto."""
+    requires("bench", "onnx", "onnxruntime")
+    from ..deploy import SessionError
+    from ..deploy.calibrate import calibrate as measure
+    from ..export.cost_model import user_calibration_path
+
+    path = out or user_calibration_path()
+    with readable(SessionError, OSError):
+        require_writable(path.parent)
+        measure(progress=say).save(path)
+    typer.echo(f"Wrote {path}")

@@ -1,0 +1,57 @@
+"""What the CUDA bindings take of a convolution, and the error that its float32 sums may have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ._conv_layer import ConvLayer
+from ._cuda_layers import ROUNDING, bits
+
+
+def arguments(layer: ConvLayer) -> dict[str, Any]:
+    """What the bindings take; a convolution with one axis has the height 1."""
+    geometry = layer.geometry
+    line = geometry.axes == 1
+
+    def pair(sizes: tuple[int, ...], first: int) -> list[int]:
+        return [first, *sizes] if line else list(sizes)
+
+    pads = geometry.pads
+    return {
+        "values": bits(layer.values),
+        "value_type": layer.values.dtype.name,
+        "indices": layer.indices,
+        "rows": layer.rows,
+        "bias": layer.bias,
+        "in_features": geometry.in_features,
+        "in_channels": geometry.in_channels,
+        "group": geometry.group,
+        "kernel": pair(geometry.kernel_shape, 1),
+        "strides": pair(geometry.strides, 1),
+        "pads": [0, pads[0], 0, pads[1]] if line else list(pads),
+        "dilations": pair(geometry.dilations, 1),
+    }
+
+
+def images(array: np.ndarray) -> np.ndarray:
+    """Bits of ``[N, C, H, W]``; the height of ``[N, C, L]`` is 1."""
+    shape = array.shape if array.ndim == 4 else (*array.shape[:2], 1, array.shape[2])
+    return bits(array).reshape(shape)
+
+
+def expect(
+    layer: ConvLayer,
+    x: np.ndarray,
+    residual: np.ndarray | None = None,
+    clip_min: float = -np.inf,
+    clip_max: float = np.inf,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The result in float64, and how far a float32 sum rounded to x's type may be from it."""
+    want = layer.expected(x, residual, clip_min=clip_min, clip_max=clip_max)
+    allowed = (layer.values.shape[1] + 3) * 2.0**-24 * layer.magnitude(x, residual)
+    if x.dtype != np.float32:
+        relative, smallest = ROUNDING[x.dtype.name]
+        allowed = allowed + relative * (np.abs(want) + allowed) + smallest
+    return want, allowed

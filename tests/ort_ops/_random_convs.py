@@ -1,0 +1,297 @@
+"""Random convolutions through the kernels of CondensedConv, each compared with float64.
+
+(seed, number) decides a case, so a failure is replayed from its message. The bound is that of
+``_random_cases.py``: each result lies between the float32 numbers next to ``clip(want - e)`` and
+``clip(want + e)`` with ``e = (fan_in + 3) * (2^-24 * m + 2^-149)``, where m is the sum of the
+magnitudes of the products, the bias and the residual. NaN and infinities are those of the
+reference, exactly.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+import ml_dtypes
+import numpy as np
+
+from fanin.ort_ops import _native
+
+_SPECIALS = (np.nan, np.inf, -np.inf)
+_VALUE_TYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
+
+
+@dataclass(frozen=True)
+class ConvLayer:
+    """A condensed convolution: arrays as in the format, attributes as in ONNX."""
+
+    values: np.ndarray
+    indices: np.ndarray
+    rows: np.ndarray
+    bias: np.ndarray
+    in_channels: int
+    kernel_shape: tuple[int, int]
+    strides: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilations: tuple[int, int] = (1, 1)
+    group: int = 1
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        return self.values, self.indices, self.rows, self.bias
+
+    @property
+    def attributes(self) -> dict[str, object]:
+        return {
+            "in_channels": self.in_channels,
+            "out_channels": len(self.bias),
+            "kernel_shape": self.kernel_shape,
+            "strides": self.strides,
+            "pads": self.pads,
+            "dilations": self.dilations,
+            "group": self.group,
+        }
+
+    def pack(self, **options: object) -> _native.PackedConv:
+        return _native.PackedConv(*self.arrays, **self.attributes, **options)
+
+    def output_size(self, height: int, width: int) -> tuple[int, int]:
+        """Rows and columns of the output; below 1 where the window does not fit."""
+        padded = (height + self.pads[0] + self.pads[2], width + self.pads[1] + self.pads[3])
+        windows = [d * (k - 1) + 1 for d, k in zip(self.dilations, self.kernel_shape, strict=True)]
+        return tuple(
+            (p - w) // s + 1 for p, w, s in zip(padded, windows, self.strides, strict=True)
+        )
+
+    def sums(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Sums and sums of magnitudes in float64, both of the output's shape."""
+        top, left, bottom, right = self.pads
+        padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
+        height, width = self.output_size(*x.shape[2:])
+        total = np.empty((len(x), len(self.bias), height, width))
+        total[...] = self.bias[:, None, None]
+        magnitude = np.abs(total)
+        kh, kw = self.kernel_shape
+        for i, o in enumerate(self.rows):
+            first = int(o) // (len(self.bias) // self.group) * (self.in_channels // self.group)
+            for j, at in enumerate(self.indices[i].astype(np.int64)):
+                if j and at == self.indices[i, j - 1]:
+                    break  # padding of the format
+                channel, row, column = np.unravel_index(at, (self.in_channels, kh, kw))
+                row, column = row * self.dilations[0], column * self.dilations[1]
+                pixels = padded[
+                    :,
+                    first + channel,
+                    row : row + (height - 1) * self.strides[0] + 1 : self.strides[0],
+                    column : column + (width - 1) * self.strides[1] + 1 : self.strides[1],
+                ]
+                with np.errstate(invalid="ignore"):
+                    product = np.float64(self.values[i, j]) * pixels
+                    total[:, o] += product
+                    magnitude[:, o] += np.abs(product)
+        return total, magnitude
+
+
+def random_layer(
+    rng: np.random.Generator,
+    in_channels: int,
+    out_channels: int,
+    kernel_shape: tuple[int, int],
+    fan_in: int,
+    *,
+    group: int = 1,
+    active: int | None = None,
+    **attributes: object,
+) -> ConvLayer:
+    """A layer of standard normal weights at uniformly random places."""
+    active = out_channels if active is None else active
+    window = in_channels // group * kernel_shape[0] * kernel_shape[1]
+    order = np.argsort(rng.random((active, window)), axis=1)[:, :fan_in]
+    return ConvLayer(
+        rng.standard_normal((active, fan_in)).astype(np.float32),
+        np.sort(order, axis=1).astype(np.int32),
+        np.sort(rng.permutation(out_channels)[:active]).astype(np.int32),
+        rng.standard_normal(out_channels).astype(np.float32),
+        in_channels,
+        kernel_shape,
+        group=group,
+        **attributes,
+    )
+
+
+def kernels() -> list[str]:
+    """Every convolution kernel that this CPU runs."""
+    return [row.name for row in _native.conv_kernel_table() if row.supported]
+
+
+class RandomConvError(AssertionError):
+    """A case whose result is outside the bound."""
+
+
+@dataclass
+class Tally:
+    """What was checked. ``worst`` is the largest error as a share of its bound."""
+
+    cases: int = 0
+    worst: float = 0.0
+    routes: Counter[str] = field(default_factory=Counter)
+    with_special: int = 0
+
+    def add(self, other: Tally) -> None:
+        self.cases += other.cases
+        self.worst = max(self.worst, other.worst)
+        self.routes += other.routes
+        self.with_special += other.with_special
+
+
+def check_case(seed: int, number: int) -> Tally:
+    """Run one case; raises RandomConvError with what replays it."""
+    rng = np.random.default_rng([seed, number])
+    layer, x = _draw(rng)
+    route = rng.choice(["kernel", "kernel", "kernel", "isa", "plain"])
+    name = {"kernel": kernels(), "isa": _native.supported_isas(), "plain": [""]}[route]
+    name = str(rng.choice(name))
+    threads = int(rng.choice([1, 2, 3], p=[0.7, 0.15, 0.15]))
+    clip = ((-np.inf, np.inf), (0.0, np.inf), (0.0, 6.0), (-0.5, 0.25))[rng.integers(4)]
+    total, magnitude = layer.sums(x)
+    residual = None
+    if rng.random() < 0.4:
+        residual = rng.standard_normal(total.shape).astype(np.float32)
+    try:
+        y = _run(rng, layer, x, residual, clip, f"{route} {name}".strip(), threads)
+        worst = compare(layer, total, magnitude, y, residual, clip)
+    except Exception as error:
+        raise RandomConvError(
+            f"{error}\n  in {layer.attributes}, active {len(layer.rows)}, fan-in "
+            f"{layer.values.shape[1]} of {layer.values.dtype}, x {x.shape}, {route} {name}, "
+            f"{threads} threads, residual {residual is not None}, clip {clip}\n"
+            f"  replay: python tools/random_cases.py --op conv --seed {seed} --group {number}"
+        ) from error
+    special = int(not np.isfinite(x).all())
+    return Tally(1, worst, Counter([f"{route} {name}".strip()]), special)
+
+
+def compare(
+    layer: ConvLayer,
+    total: np.ndarray,
+    magnitude: np.ndarray,
+    y: np.ndarray,
+    residual: np.ndarray | None = None,
+    clip: tuple[float, float] = (-np.inf, np.inf),
+) -> float:
+    """Return the largest error as a share of its bound; raises for one beyond it."""
+    if y.dtype != np.float32 or y.shape != total.shape:
+        raise RandomConvError(f"the result is {y.dtype} of {y.shape}, not of {total.shape}")
+    if residual is not None:
+        total, magnitude = total + residual, magnitude + np.abs(residual)
+    finite = np.isfinite(total)
+    terms = layer.values.shape[1] + 3
+    with np.errstate(over="ignore", invalid="ignore"):
+        bound = np.where(finite, terms * (2.0**-24 * magnitude + 2.0**-149), 0.0)
+        low = np.clip(total - bound, *clip).astype(np.float32)
+        high = np.clip(total + bound, *clip).astype(np.float32)
+        right = np.where(np.isnan(total), np.isnan(y), (low <= y) & (y <= high))
+        if not right.all():
+            place = tuple(np.argwhere(~right)[0])
+            raise RandomConvError(
+                f"{np.count_nonzero(~right)} of {right.size} outputs are wrong, first y{place} = "
+                f"{y[place]!r}, which should be in [{low[place]!r}, {high[place]!r}]"
+            )
+        error = np.abs(y - np.clip(total, *clip))[finite] / bound[finite]
+    return float(error.max(initial=0.0))
+
+
+def guarded(shape: tuple[int, ...], offset: int) -> tuple[np.ndarray, np.ndarray]:
+    """An array ``offset`` floats behind a cache line, and the NaN-filled one that it is part of."""
+    count = int(np.prod(shape))
+    whole = np.full(count + 160, np.nan, np.float32)
+    first = (-whole.ctypes.data % 64) // 4 + 64 + offset
+    return whole[first : first + count].reshape(shape), whole
+
+
+def _run(
+    rng: np.random.Generator,
+    layer: ConvLayer,
+    x: np.ndarray,
+    residual: np.ndarray | None,
+    clip: tuple[float, float],
+    route: str,
+    threads: int,
+) -> np.ndarray:
+    placed, _ = guarded(x.shape, int(rng.integers(16)))
+    placed[...] = x
+    if route == "plain":
+        return _native.run_plain_conv(*layer.arrays, placed, residual, *clip, **layer.attributes)
+    option, name = route.split()
+    # Half of the layers know the size of their input.
+    sizes = {"batch": len(x), "height": x.shape[2], "width": x.shape[3]}
+    sizes = sizes if rng.random() < 0.5 else {}
+    conv = layer.pack(**{option: name}, **sizes, threads=threads)
+    out, whole = guarded((len(x), len(layer.bias), *layer.output_size(*x.shape[2:])), 5)
+    conv.run(placed, residual, *clip, threads=threads, out=out)
+    inside = np.count_nonzero(np.isnan(out))
+    if np.count_nonzero(np.isnan(whole)) != whole.size - out.size + inside:
+        raise RandomConvError("wrote outside the output")
+    if threads > 1:
+        alone = conv.run(x, residual, *clip)
+        same = (alone.view(np.uint32) == out.view(np.uint32)) | (np.isnan(alone) & np.isnan(out))
+        if not same.all():
+            raise RandomConvError(f"differs between 1 and {threads} threads")
+    return out
+
+
+def _draw(rng: np.random.Generator) -> tuple[ConvLayer, np.ndarray]:
+    while True:
+        group = int(rng.choice([1, 1, 1, 2, 3, 7]))
+        one_dimensional = rng.random() < 0.1
+        kernel = tuple(int(k) for k in rng.choice([1, 1, 2, 3, 3, 5, 7], size=2))
+        if rng.random() < 0.3:
+            kernel = (1, 1)
+        strides = tuple(int(s) for s in rng.choice([1, 1, 1, 2, 2, 3, 5], size=2))
+        dilations = tuple(int(d) for d in rng.choice([1, 1, 1, 2, 3], size=2))
+        pads = tuple(int(p) for p in rng.integers(0, 4, size=4)) if rng.random() < 0.7 else (0,) * 4
+        height, width = (int(s) for s in np.exp(rng.uniform(0, np.log(40), size=2)))
+        if one_dimensional:
+            kernel, height, pads = (1, kernel[1]), 1, (0, pads[1], 0, pads[3])
+        inputs = group * int(np.exp(rng.uniform(0, np.log(100))))
+        outputs = group * int(np.exp(rng.uniform(0, np.log(60))))
+        window = inputs // group * kernel[0] * kernel[1]
+        fan_in = max(1, min(window, int(window * rng.choice([0.03, 0.1, 0.2, 1.0]))))
+        batch = int(rng.choice([1, 1, 2, 5]))
+        active = int(rng.choice([outputs, rng.integers(outputs + 1)]))
+        attributes = {"strides": strides, "pads": pads, "dilations": dilations}
+        layer = random_layer(
+            rng, inputs, outputs, kernel, fan_in, group=group, active=active, **attributes
+        )
+        pixels = batch * np.prod(layer.output_size(height, width))
+        # The reference goes weight by weight.
+        if (
+            min(layer.output_size(height, width)) >= 1
+            and active * fan_in <= 4000
+            and (pixels * outputs <= 200_000)
+        ):
+            break
+    return _vary(rng, layer), _draw_input(rng, (batch, inputs, height, width))
+
+
+def _vary(rng: np.random.Generator, layer: ConvLayer) -> ConvLayer:
+    """Other types, stored zeros, and rows of different lengths."""
+    values, indices = layer.values.copy(), layer.indices.copy()
+    values[rng.random(values.shape) < 0.02] = 0.0
+    if rng.random() < 0.3:
+        true = rng.integers(1, values.shape[1] + 1, size=len(values))
+        padding = np.arange(values.shape[1]) >= true[:, None]
+        last = np.take_along_axis(indices, true[:, None] - 1, axis=1)
+        indices = np.where(padding, last, indices)
+        values[padding] = 0.0
+    kind = _VALUE_TYPES[rng.choice(3, p=[0.6, 0.2, 0.2])]
+    index_type = np.uint16 if rng.random() < 0.5 else np.int32
+    return replace(layer, values=values.astype(kind), indices=indices.astype(index_type))
+
+
+def _draw_input(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    x = rng.standard_normal(shape).astype(np.float32)
+    if rng.random() < 0.3:
+        flat = x.reshape(-1)
+        flat[rng.integers(flat.size, size=int(rng.integers(1, 4)))] = rng.choice(_SPECIALS)
+    return x

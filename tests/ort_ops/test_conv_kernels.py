@@ -1,0 +1,313 @@
+"""Every kernel of the table of convolutions against a float64 reference."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fanin.ort_ops import _native
+
+from ._random_convs import (
+    ConvLayer,
+    RandomConvError,
+    check_case,
+    compare,
+    guarded,
+    kernels,
+    random_layer,
+)
+
+every_kernel = pytest.mark.parametrize("kernel", kernels())
+
+
+def check(layer, x, kernel, residual=None, clip=(-np.inf, np.inf), **options):
+    conv = layer.pack(kernel=kernel, **options)
+    y = conv.run(x, residual, *clip)
+    compare(layer, *layer.sums(x), y, residual, clip)
+    return conv, y
+
+
+def normal(rng, *shape):
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def test_random_convolutions_stay_within_the_float64_bound():
+    routes = set()
+    for number in range(400):
+        routes |= set(check_case(2026, number).routes)
+    assert {f"kernel {name}" for name in kernels()} <= routes
+    assert "plain" in routes
+
+
+def test_a_wrong_result_is_found():
+    rng = np.random.default_rng(0)
+    layer = random_layer(rng, 3, 4, (3, 3), 5)
+    x = normal(rng, 1, 3, 6, 6)
+    _, y = check(layer, x, kernels()[0])
+    y[0, 3, 3, 3] += 1e-4
+    with pytest.raises(RandomConvError, match=r"1 of 64 outputs are wrong"):
+        compare(layer, *layer.sums(x), y)
+
+
+@every_kernel
+@settings(max_examples=40, deadline=None)
+@given(
+    kernel_shape=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    strides=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    dilations=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    pads=st.tuples(*[st.integers(0, 5)] * 4),
+    size=st.tuples(st.integers(1, 19), st.integers(1, 70)),
+    batch=st.integers(1, 3),
+    group=st.integers(1, 3),
+    channels=st.tuples(st.integers(1, 9), st.integers(1, 20)),
+    density=st.floats(0, 1),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_any_attributes(
+    kernel, kernel_shape, strides, dilations, pads, size, batch, group, channels, density, seed
+):
+    rng = np.random.default_rng(seed)
+    window = channels[0] * kernel_shape[0] * kernel_shape[1]
+    fan_in = max(1, min(window, round(density * window), 2000 // (group * channels[1])))
+    layer = random_layer(
+        rng,
+        group * channels[0],
+        group * channels[1],
+        kernel_shape,
+        fan_in,
+        group=group,
+        strides=strides,
+        dilations=dilations,
+        pads=pads,
+    )
+    x = normal(rng, batch, group * channels[0], *size)
+    if min(layer.output_size(*size)) < 1:
+        with pytest.raises(ValueError, match="larger than X"):
+            layer.pack(kernel=kernel).run(x)
+        return
+    residual = normal(rng, batch, group * channels[1], *layer.output_size(*size))
+    check(layer, x, kernel, residual, (-1.0, 2.0), batch=batch, height=size[0], width=size[1])
+
+
+@every_kernel
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_every_width_up_to_70(kernel, stride):
+    """All tails of tiles and vectors, and rows that end inside them."""
+    rng = np.random.default_rng(stride)
+    layer = random_layer(rng, 4, 9, (3, 3), 7, strides=(stride, stride), pads=(1, 1, 1, 1))
+    conv = layer.pack(kernel=kernel)
+    for width in range(1, 71):
+        x = normal(rng, 2, 4, 1 + width % 4, width)
+        compare(layer, *layer.sums(x), conv.run(x))
+
+
+@every_kernel
+def test_all_fan_ins_up_to_40(kernel):
+    rng = np.random.default_rng(1)
+    for fan_in in range(1, 41):
+        channels = -(-fan_in // 9)
+        layer = random_layer(rng, channels, 11, (3, 3), fan_in, pads=(1, 1, 1, 1))
+        check(layer, normal(rng, 1, channels, 5, 7), kernel)
+
+
+@every_kernel
+@pytest.mark.parametrize(
+    ("channels", "outputs", "kernel_shape", "size"),
+    [
+        (256, 70, (1, 1), (14, 14)),
+        (40, 400, (3, 3), (7, 7)),
+        (1500, 12, (1, 1), (5, 9)),
+        (3, 1, (16, 16), (33, 40)),
+        (1, 8, (1, 200), (1, 900)),
+    ],
+)
+def test_layers_of_many_segments_blocks_and_taps(kernel, channels, outputs, kernel_shape, size):
+    rng = np.random.default_rng(2)
+    window = channels * kernel_shape[0] * kernel_shape[1]
+    layer = random_layer(rng, channels, outputs, kernel_shape, max(1, window // 20))
+    x = normal(rng, 1, channels, *size)
+    residual = normal(rng, 1, outputs, *layer.output_size(*size))
+    check(layer, x, kernel, residual, (0.0, 6.0), height=size[0], width=size[1])
+
+
+@every_kernel
+@pytest.mark.parametrize("special", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_inf_and_nan_reach_exactly_the_outputs_that_read_them(kernel, special, stride):
+    rng = np.random.default_rng(3)
+    layer = random_layer(rng, 6, 20, (3, 3), 9, strides=(stride, stride), pads=(1, 2, 0, 1))
+    conv = layer.pack(kernel=kernel)
+    for _ in range(20):
+        x = normal(rng, 2, 6, 9, 21)
+        x[rng.integers(2), rng.integers(6), rng.integers(9), rng.integers(21)] = special
+        compare(layer, *layer.sums(x), conv.run(x))
+
+
+@every_kernel
+def test_a_weight_that_is_not_finite_meets_the_zeros_outside_the_image(kernel):
+    """As in a dense Conv: 0 * Inf is NaN there, too."""
+    layer = ConvLayer(
+        np.array([[np.inf]] * 8, np.float32),
+        np.zeros((8, 1), np.int32),
+        np.arange(8, dtype=np.int32),
+        np.zeros(8, np.float32),
+        1,
+        (2, 2),
+        pads=(1, 1, 0, 0),
+    )
+    x = np.ones((1, 1, 3, 3), np.float32)
+    want = np.full((3, 3), np.inf)
+    want[0], want[:, 0] = np.nan, np.nan
+    for y in (
+        layer.pack(kernel=kernel).run(x),
+        _native.run_plain_conv(*layer.arrays, x, **layer.attributes),
+    ):
+        assert np.array_equal(y, np.broadcast_to(want, (1, 8, 3, 3)), equal_nan=True)
+
+
+@every_kernel
+def test_padding_of_the_format_meets_no_pixel(kernel):
+    layer = ConvLayer(
+        np.array([[2, 0, 0]] * 8, np.float32),
+        np.array([[1, 1, 1]] * 8, np.int32),
+        np.arange(8, dtype=np.int32),
+        np.zeros(8, np.float32),
+        2,
+        (1, 1),
+    )
+    x = np.full((1, 2, 4, 5), np.inf, np.float32)
+    assert np.array_equal(layer.pack(kernel=kernel).run(x), np.full((1, 8, 4, 5), np.inf))
+
+
+@every_kernel
+def test_nan_passes_the_clip_and_ablated_outputs_are_bias_and_residual(kernel):
+    rng = np.random.default_rng(4)
+    layer = random_layer(rng, 5, 40, (3, 3), 4, active=17)
+    ablated = np.setdiff1d(np.arange(40), layer.rows)
+    x = np.full((1, 5, 6, 7), np.nan, np.float32)
+    residual = normal(rng, 1, 40, 4, 5)
+    y = layer.pack(kernel=kernel).run(x, residual, 0.0, 6.0)
+    assert np.isnan(y[:, layer.rows]).all()
+    want = np.clip(layer.bias[:, None, None] + residual, 0, 6)[:, ablated]
+    assert np.array_equal(y[:, ablated], want)
+
+
+@every_kernel
+def test_layer_without_any_stored_row(kernel):
+    rng = np.random.default_rng(5)
+    layer = random_layer(rng, 4, 9, (3, 3), 4, active=0)
+    y = layer.pack(kernel=kernel).run(normal(rng, 2, 4, 5, 5))
+    assert np.array_equal(y, np.broadcast_to(layer.bias[:, None, None], (2, 9, 3, 3)))
+
+
+@every_kernel
+def test_nothing_is_written_for_an_empty_batch(kernel):
+    layer = random_layer(np.random.default_rng(6), 4, 9, (1, 1), 2)
+    assert layer.pack(kernel=kernel).run(np.zeros((0, 4, 3, 3), np.float32)).shape == (0, 9, 3, 3)
+
+
+@every_kernel
+@pytest.mark.parametrize("size", [(3, 3), (14, 14), (40, 33)])
+def test_result_does_not_depend_on_threads_or_alignment(kernel, size):
+    rng = np.random.default_rng(7)
+    layer = random_layer(rng, 60, 200, (3, 3), 54, pads=(1, 1, 1, 1))
+    conv = layer.pack(kernel=kernel, height=size[0], width=size[1])
+    x, residual = normal(rng, 2, 60, *size), normal(rng, 2, 200, *size)
+    want = conv.run(x, residual, -2.0, 2.0)
+    for threads in (1, 2, 3, 7):
+        placed, _ = guarded(x.shape, threads)
+        placed[...] = x
+        assert np.array_equal(conv.run(placed, residual, -2.0, 2.0, threads=threads), want)
+
+
+@every_kernel
+def test_the_expected_size_does_not_limit_the_input(kernel):
+    rng = np.random.default_rng(8)
+    layer = random_layer(rng, 30, 40, (3, 3), 27, pads=(1, 1, 1, 1))
+    for expected in ({}, {"height": 7, "width": 7}, {"batch": 1, "height": 56, "width": 56}):
+        conv = layer.pack(kernel=kernel, **expected)
+        for size in ((7, 7), (1, 1), (20, 31)):
+            x = normal(rng, 2, 30, *size)
+            compare(layer, *layer.sums(x), conv.run(x))
+
+
+@every_kernel
+def test_a_packed_convolution_is_shared_by_content_and_geometry(kernel):
+    layer = random_layer(np.random.default_rng(9), 8, 24, (3, 3), 20)
+    first = layer.pack(kernel=kernel)
+    assert [info.shared for info in first.info()] == [False]
+    assert [info.shared for info in layer.pack(kernel=kernel).info()] == [True]
+    others = {
+        "strides": replace(layer, strides=(2, 1)),
+        "pads": replace(layer, pads=(0, 0, 0, 1)),
+        "dilations": replace(layer, dilations=(1, 2)),
+        "kernel_shape": replace(layer, kernel_shape=(9, 1)),
+    }
+    for name, other in others.items():
+        packed = other.pack(kernel=kernel)
+        assert [info.shared for info in packed.info()] == [False], name
+
+
+@every_kernel
+def test_a_packed_convolution_tells_its_weights_from_any_others(kernel):
+    layer = random_layer(np.random.default_rng(10), 12, 32, (3, 3), 20, group=2, active=31)
+    packed = layer.pack(kernel=kernel)
+    assert packed.holds(*layer.arrays)
+    for at in range(0, layer.values.size, 7):
+        values = layer.values.copy()
+        values.reshape(-1).view(np.uint32)[at] ^= 1
+        assert not packed.holds(values, *layer.arrays[1:])
+    bias = layer.bias.copy()
+    bias[-1] += 1
+    assert not packed.holds(*layer.arrays[:3], bias)
+
+
+def test_the_table_chooses_by_instruction_set_and_filters_of_a_group():
+    rng = np.random.default_rng(11)
+    wide = random_layer(rng, 16, 32, (3, 3), 9)
+    depthwise = random_layer(rng, 16, 16, (3, 3), 3, group=16)
+    for isa in _native.supported_isas():
+        (info,) = wide.pack(isa=isa).info()
+        assert (info.kernel == "f32-conv-taps-scalar") == (isa == "scalar")
+        (info,) = depthwise.pack(isa=isa).info()
+        assert info.kernel == "f32-conv-taps-scalar"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"group": 3}, "in_channels is 8, not a multiple of group 3"),
+        ({"group": 0}, "group is 0, it must be 1 to"),
+        ({"strides": (0, 1)}, r"strides\[0\] is 0, it must be 1 to"),
+        ({"dilations": (1, -1)}, r"dilations\[1\] is -1"),
+        ({"pads": (0, -1, 0, 0)}, r"pads\[1\] is -1, it must be 0 to"),
+        ({"kernel_shape": (2**31 - 1, 2**31 - 1)}, "has more than"),
+    ],
+)
+def test_attributes_that_are_wrong_are_refused_by_name(change, message):
+    layer = random_layer(np.random.default_rng(12), 8, 9, (3, 3), 9)
+    with pytest.raises(ValueError, match=message):
+        _native.PackedConv(*layer.arrays, **(layer.attributes | change))
+
+
+def test_indices_beyond_the_window_are_refused_with_their_place():
+    layer = random_layer(np.random.default_rng(12), 8, 9, (3, 3), 9)
+    layer.indices[2, 8] = 72
+    with pytest.raises(ValueError, match=r"indices\[2, 8\] is 72, in_features is 72"):
+        layer.pack()
+
+
+def test_arrays_of_a_run_that_do_not_fit_are_refused():
+    layer = random_layer(np.random.default_rng(13), 3, 9, (3, 3), 9)
+    conv = layer.pack()
+    x = np.zeros((1, 3, 5, 5), np.float32)
+    with pytest.raises(ValueError, match="x is float64, it must be float32"):
+        conv.run(x.astype(np.float64))
+    with pytest.raises(ValueError, match="larger than X of 5 x 2"):
+        conv.run(x[..., :2])
+    with pytest.raises(ValueError, match=r"residual has the shape \[1, 9, 5, 5\]"):
+        conv.run(x, np.zeros((1, 9, 5, 5), np.float32))
+    with pytest.raises(ValueError, match="out has the shape"):
+        conv.run(x, out=np.zeros((1, 9, 3, 4), np.float32))

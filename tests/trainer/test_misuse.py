@@ -1,0 +1,197 @@
+"""What users do that the documentation does not ask for."""
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from fanin.trainer import SET, ConfigError, RigL, Sparsifier, SRigL
+from fanin.trainer.recipe import extend
+
+
+def model_of():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 4))
+
+
+def attach(model, method=None, **options):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    defaults = {"total_steps": 40, "update_every": 4, "method": method or SRigL(0.7)}
+    return optimizer, Sparsifier(model, optimizer, **defaults | options)
+
+
+def backward(model, step=0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(step)
+    cross_entropy(
+        model(torch.randn(8, 20, generator=generator).to(dtype)), torch.arange(8) % 4
+    ).backward()
+
+
+def train(model, optimizer, sparsifier, steps):
+    for step in steps:
+        backward(model, step)
+        optimizer.step()
+        sparsifier.step()
+        optimizer.zero_grad()
+
+
+def test_a_model_converted_after_its_sparsifier_was_made_is_refused_by_name():
+    model = model_of()
+    attach(model)
+    with pytest.raises(RuntimeError, match=r"'2\.weight' is now torch\.float64 .*before its Spars"):
+        backward(model.double(), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("factor", [float("nan"), float("inf"), 0.0, -2.0, 0.5])
+def test_factors_that_give_no_whole_number_of_epochs_are_refused(small_config, factor):
+    with pytest.raises(ConfigError, match="no whole number of epochs"):
+        extend(small_config, factor)
+
+
+def test_models_in_training_can_be_copied_and_saved_whole():
+    model = model_of()
+    optimizer, sparsifier = attach(model)
+    train(model, optimizer, sparsifier, range(6))
+    twin, file = copy.deepcopy(model), io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    for other in (twin, loaded):
+        backward(other)  # the copy is no longer masked, nor does it disturb the original
+        assert bool((other[0].weight.grad[~sparsifier.masks["0.weight"]] != 0).any())
+    train(model, optimizer, sparsifier, range(6, 12))
+    assert bool((model[0].weight[~sparsifier.masks["0.weight"]] == 0).all())
+
+
+def test_weights_frozen_in_the_middle_keep_their_topology_and_say_so():
+    model = model_of()
+    optimizer, sparsifier = attach(model)
+    train(model, optimizer, sparsifier, range(5))
+    model[0].weight.requires_grad_(False)
+    before = sparsifier.masks["0.weight"].clone()
+    expected = r"no finite gradient in the window for 0\.weight"
+    with pytest.warns(RuntimeWarning, match=expected) as warned:
+        train(model, optimizer, sparsifier, range(5, 10))
+    assert warned[0].filename == __file__
+    assert torch.equal(sparsifier.masks["0.weight"], before)
+
+
+def test_weights_that_became_nan_end_training_with_an_error_that_says_so():
+    model = model_of()
+    optimizer, sparsifier = attach(model, SET(0.7))
+    train(model, optimizer, sparsifier, range(3))
+    with torch.no_grad():
+        model[0].weight[sparsifier.masks["0.weight"]] = torch.nan
+    with pytest.raises(ValueError, match=r"step 4: '0\.weight' cannot be updated: .*not finite"):
+        train(model, optimizer, sparsifier, range(3, 5))
+
+
+def test_zeroing_gradients_before_the_update_changes_nothing():
+    masks = []
+    for early in (False, True):
+        model = model_of()
+        optimizer, sparsifier = attach(model, RigL(0.7))
+        for step in range(10):
+            backward(model, step)
+            optimizer.step()
+            if early:
+                optimizer.zero_grad()
+            sparsifier.step()
+            optimizer.zero_grad()
+        masks.append(sparsifier.masks)
+    assert all(torch.equal(masks[0][name], masks[1][name]) for name in masks[0])
+
+
+def test_a_damaged_state_is_refused_and_changes_nothing():
+    model = model_of()
+    optimizer, sparsifier = attach(model)
+    train(model, optimizer, sparsifier, range(6))
+    state, before = sparsifier.state_dict(), sparsifier.state_dict()
+    damaged = {
+        "a key less": {k: v for k, v in state.items() if k != "layers"},
+        "no masks": state | {"layers": {name: {} for name in state["layers"]}},
+        "floats for masks": state
+        | {"layers": {n: v | {"mask": v["mask"].float()} for n, v in state["layers"].items()}},
+        "nothing": {},
+        "a list": [],
+    }
+    for other in damaged.values():
+        with pytest.raises(ValueError, match="sparsifier state"):
+            sparsifier.load_state_dict(other)
+    for name, layer in sparsifier.state_dict()["layers"].items():
+        assert torch.equal(layer["mask"], before["layers"][name]["mask"])
+
+
+def test_what_stays_dense_because_of_its_kind_is_named_in_the_summary():
+    class Conv1D(nn.Module):  # as Hugging Face's GPT-2 has it: [in, out]
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(20, 32))
+
+    model = model_of()
+    model.append(nn.Embedding(50, 4)).append(Conv1D()).append(nn.LayerNorm(4))
+    _, sparsifier = attach(model)
+    assert sparsifier.summary().others == {"Embedding": 200, "Conv1D": 640}
+    assert str(sparsifier.summary()).endswith("not counted, dense: Embedding 200, Conv1D 640")
+    assert "not counted" not in str(attach(model_of())[1].summary())
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "reason"),
+    [
+        ({"method": "srigl"}, TypeError, r"such as SRigL\(sparsity=0.9\), got 'srigl'"),
+        ({"method": SRigL}, TypeError, r"such as SRigL\(sparsity=0.9\)"),
+        ({"seed": -1}, ValueError, "seed must be a whole number from 0 on, got -1"),
+        ({"seed": 1.5}, ValueError, "seed must be a whole number"),
+        ({"total_steps": 40.5}, TypeError, "total_steps must be a whole number, got 40.5"),
+        ({"update_every": "4"}, TypeError, "update_every must be a whole number"),
+        ({"in_proj": True}, ValueError, "in_proj=True, but the model has no"),
+        ({"densities": {"0": float("nan")}}, ValueError, r"'0\.weight' must be in \(0, 1\]"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused_by_name(options, error, reason):
+    with pytest.raises(error, match=reason):
+        attach(model_of(), **options)
+
+
+def test_sparsities_that_are_no_numbers_are_refused():
+    with pytest.raises(TypeError, match="sparsity must be a number"):
+        SRigL("0.9")
+
+
+def test_a_state_of_another_method_is_refused_by_the_methods_names():
+    _, sparsifier = attach(model_of())
+    _, other = attach(model_of(), RigL(0.7))
+    with pytest.raises(ValueError, match="made with method='srigl', this one has method='rigl'"):
+        other.load_state_dict(sparsifier.state_dict())
+
+
+def test_closures_and_compiled_optimizer_steps_keep_the_masks():
+    for kind in ("closure", "compiled"):
+        model = model_of()
+        optimizer = (torch.optim.LBFGS if kind == "closure" else torch.optim.Adam)(
+            model.parameters(), lr=0.05
+        )
+        sparsifier = Sparsifier(model, optimizer, method=SRigL(0.7), total_steps=40, update_every=4)
+        inputs, labels = torch.randn(8, 20), torch.arange(8) % 4
+
+        def loss(model=model, optimizer=optimizer, inputs=inputs, labels=labels):
+            optimizer.zero_grad()
+            value = cross_entropy(model(inputs), labels)
+            value.backward()
+            return value
+
+        step = torch.compile(optimizer.step, backend="eager")
+        for _ in range(9):
+            if kind == "closure":
+                optimizer.step(loss)
+            else:
+                loss()
+                step()
+            sparsifier.step()
+        assert sparsifier.step_count == 9
+        for name, mask in sparsifier.masks.items():
+            assert bool((model.get_parameter(name)[~mask] == 0).all())

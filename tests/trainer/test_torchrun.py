@@ -1,0 +1,148 @@
+"""fanin train in several processes: torchrun with gloo on the CPU."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
+from torch.multiprocessing.spawn import spawn
+
+from fanin.trainer import ConfigError, load_run, train
+from fanin.trainer.processes import Processes
+from fanin.trainer.recipe import config_to_toml, override
+from fanin.trainer.training_run import batches_of_epoch
+
+PROCESSES = 2
+
+
+def start(*arguments):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(PROCESSES), "-m", "fanin", "train", "--no-progress"]
+    return subprocess.Popen(
+        [*command, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+
+
+def kill_all(process):
+    """Kill torchrun and its workers, each of which has a session of its own."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(children) == PROCESSES
+    for pid in [process.pid, *map(int, children)]:
+        os.kill(pid, signal.SIGKILL)
+    process.communicate()
+
+
+def finish(process):
+    out, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors[-3000:]
+    return out
+
+
+def records(folder):
+    parsed = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for record in parsed:
+        record.pop("seconds", None)
+    return parsed
+
+
+@pytest.fixture(scope="module")
+def recipe(small_config, tmp_path_factory):
+    """Norms, dropout, accumulation and an average, whose states differ between processes."""
+    config = override(
+        small_config,
+        {
+            "training.accumulate": 2,
+            "training.ema_decay": 0.9,
+            "training.log_every": 1,
+            "training.checkpoint_every": 5,
+            "training.epochs": 1,
+        },
+    )
+    text = config_to_toml(config).replace('"mlp"', '"wide-resnet"')
+    text = text.replace("hidden = [\n    96,\n    48,\n]", "depth = 10\nwiden = 1\ndropout = 0.2")
+    text = text.replace("sparsity = 0.8", "sparsity = 0.5")
+    path = tmp_path_factory.mktemp("recipe") / "recipe.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(recipe, tmp_path_factory):
+    out = tmp_path_factory.mktemp("torchrun") / "whole"
+    return out, finish(start(recipe, "--out", out))
+
+
+def test_one_process_speaks_for_all(whole):
+    assert whole[1].count("test accuracy") == 1
+    assert sorted(path.name for path in whole[0].iterdir()) == [
+        "config.toml", "metrics.jsonl", "training_state.pt", "weights.safetensors",
+    ]  # fmt: skip
+
+
+def test_processes_share_batches_and_their_figures_are_of_all_samples(whole, recipe, tmp_path):
+    train(recipe, tmp_path / "alone", progress=False)
+    together, alone = records(whole[0]), records(tmp_path / "alone")
+    assert [(r["event"], r["step"]) for r in together] == [(r["event"], r["step"]) for r in alone]
+    # Without norms of half a batch and dropout, the first loss is that of one process.
+    assert together[0]["loss"] == pytest.approx(alone[0]["loss"], rel=0.3)
+    for record in together:
+        if record["event"] == "step":
+            seen = record["accuracy"] * (64 if record["step"] % 23 else 29)
+            assert seen == pytest.approx(round(seen), abs=1e-9)
+    run = load_run(whole[0])
+    for name, mask in run.masks.items():
+        assert bool((run.model.get_parameter(name)[~mask] == 0).all())
+
+
+def test_killed_and_resumed_processes_end_bit_equal(whole, recipe, tmp_path):
+    killed = tmp_path / "killed"
+    process, deadline = start(recipe, "--out", killed), time.monotonic() + 200
+    metrics = killed / "metrics.jsonl"
+    while not metrics.is_file() or metrics.read_bytes().count(b'"step", ') < 8:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    kill_all(process)
+    assert not (killed / "weights.safetensors").exists()
+    finish(start("--resume", "--out", killed))
+    assert records(killed) == records(whole[0])
+    one, other = (load_file(path / "weights.safetensors") for path in (whole[0], killed))
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        assert torch.equal(tensor, other[name]), name
+
+
+def test_batches_smaller_than_the_number_of_processes_are_refused(small_config):
+    assert batches_of_epoch(small_config, 1437, 29) == 23
+    with pytest.raises(ConfigError, match=r"29 samples cannot be shared by 30 .*drop_last = true"):
+        batches_of_epoch(small_config, 1437, 30)
+    dropping = override(small_config, {"training.drop_last": True})
+    assert batches_of_epoch(dropping, 1437, 64) == 22
+    with pytest.raises(ConfigError, match="64 samples cannot be shared by 65 processes"):
+        batches_of_epoch(dropping, 1437, 65)
+
+
+def _differ(rank, file):
+    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
+    processes, tensor = Processes.of(None), torch.arange(6.0).view(2, 3)
+    assert processes.hold_equal([tensor, tensor > 2])
+    assert not processes.hold_equal([tensor + rank * 1e-7])
+    assert not processes.hold_equal([tensor, tensor > 2 + rank])
+    assert processes.first_says({"rank": rank}) == {"rank": 0}
+    assert processes.sums((1.0 + rank, 5), torch.device("cpu")) == [3.0, 10.0]
+    dist.destroy_process_group()
+
+
+def test_processes_find_out_that_they_differ(tmp_path):
+    spawn(_differ, (tmp_path / "store",), nprocs=2)

@@ -1,0 +1,58 @@
+"""Whether a saved state of a sparsifier fits the one that is to continue from it."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from .sparse_layer import SparseLayer
+
+STATE_VERSION = 1
+_KEYS = ("settings", "step", "update_pending", "layers")
+_LAYER_KEYS = ("budget", "mask", "explored", "window")
+
+
+def check_state(
+    state: object,
+    settings: Mapping[str, object],
+    layers: Mapping[str, SparseLayer],
+    *,
+    budgets_move: bool,
+) -> None:
+    """Raise ValueError when ``state`` is damaged, or of another format, method or model.
+
+    ``budgets_move``: whether the method moves weights between layers, so that budgets may differ.
+    """
+    version = state.get("format_version") if isinstance(state, Mapping) else None
+    if version != STATE_VERSION:
+        raise ValueError(f"sparsifier state has format {version}, expected {STATE_VERSION}")
+    if missing := [key for key in _KEYS if key not in state]:
+        raise ValueError(f"sparsifier state is damaged: it lacks {', '.join(missing)}")
+    saved = state["settings"]
+    for key in sorted(saved.keys() | settings.keys(), key=lambda key: (key != "method", key)):
+        if saved.get(key) != settings.get(key):
+            raise ValueError(
+                f"sparsifier state was made with {key}={saved.get(key)!r}, this one has "
+                f"{key}={settings.get(key)!r}"
+            )
+    for name in sorted(state["layers"].keys() | layers.keys()):
+        here, there = layers.get(name), state["layers"].get(name)
+        if there is not None:
+            _check_layer(name, there)
+        expected = None if here is None else (here.budget, tuple(here.mask.shape))
+        found = None if there is None else (there["budget"], tuple(there["mask"].shape))
+        if budgets_move and expected and found:
+            found = (expected[0], found[1])
+        if expected != found:
+            raise ValueError(
+                f"sparsifier state does not fit the model at {name!r}: (budget, shape) is "
+                f"{found} in the state and {expected} here (None: not sparse)"
+            )
+
+
+def _check_layer(name: str, saved: Mapping[str, object]) -> None:
+    if missing := [key for key in _LAYER_KEYS if key not in saved]:
+        raise ValueError(f"sparsifier state is damaged: {name!r} lacks {', '.join(missing)}")
+    for key in ("mask", "explored"):
+        if not isinstance(saved[key], Tensor) or saved[key].dtype != torch.bool:
+            raise ValueError(f"sparsifier state is damaged: {key} of {name!r} is no bool tensor")

@@ -1,0 +1,61 @@
+"""TensorBoard events of a run, beside its metrics.jsonl."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from .config_table import ConfigError
+
+FOLDER = "tensorboard"
+
+
+class EventWriter:
+    """Writes the numbers of each record of metrics.jsonl as scalars named EVENT/NAME.
+
+    ``first_step``: events from this step on, which an interrupted run has left, are hidden by
+    TensorBoard. Raises ConfigError without the tensorboard package.
+    """
+
+    def __init__(self, run_folder: Path, first_step: int) -> None:
+        require_tensorboard()
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(run_folder / FOLDER), purge_step=first_step)
+
+    def write(self, event: str, values: Mapping[str, object]) -> None:
+        """Add the numbers of a record at its step; those of layers as EVENT/NAME/LAYER."""
+        step = values["step"]
+        for name, value in values.items():
+            if name == "layers":
+                self._write_layers(event, value, step)
+            elif _is_number(value) and name not in ("step", "epoch"):
+                self._writer.add_scalar(f"{event}/{name}", value, step)
+
+    def flush(self) -> None:
+        """Write what is buffered to the file."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Flush, and end the file."""
+        self._writer.close()
+
+    def _write_layers(self, event: str, layers: object, step: object) -> None:
+        named = layers.items() if isinstance(layers, Mapping) else [(r["name"], r) for r in layers]
+        for layer, figures in named:
+            for name, value in figures.items():
+                if _is_number(value):
+                    self._writer.add_scalar(f"{event}/{name}/{layer}", value, step)
+
+
+def require_tensorboard() -> None:
+    """Raise ConfigError unless the tensorboard package can be imported."""
+    try:
+        import torch.utils.tensorboard  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            "training.tensorboard needs the tensorboard package; run: "
+            "pip install 'fanin[tensorboard]', or leave that key out"
+        ) from error
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,256 @@
+"""A training run in progress: model, optimizer, sparsifier, data and position, step by step."""
+
+import math
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .checkpoint import Circumstances, Progress, load_checkpoint, save_checkpoint
+from .config_table import ConfigError
+from .data import Dataset, describe, epoch_order
+from .evaluation import evaluate
+from .metrics import MetricsWriter, NoMetrics
+from .processes import Processes
+from .progress import TrainingDisplay
+from .recipe import TrainConfig, sparsifier_options
+from .run_folder import STATE, RunFolderError, build_model
+from .seeds import derived_generator
+from .sparsifier import Sparsifier
+from .training_step import DivergedError, TrainingStep
+
+
+class TrainingError(Exception):
+    """Training cannot go on; the message says why and what to change."""
+
+
+class TrainingRun:
+    """Everything of a run that changes while it trains.
+
+    With several ``processes``, each takes its share of every batch; all hold the same model.
+    Raises ConfigError for a model, sparsity or batch size that does not work out.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        folder: Path,
+        data: Dataset,
+        device: torch.device,
+        processes: Processes,
+    ) -> None:
+        self.config, self.folder, self.processes = config, folder, processes
+        training = config.training
+        self.train_split, self.test_split = data.train.to(device), data.test.to(device)
+        self.batches = batches_of_epoch(config, len(data.train), processes.count)
+        self.total_steps = self.batches * training.epochs
+        torch.manual_seed(training.seed)
+        try:
+            self.model = build_model(config).to(device)
+        except ValueError as error:
+            raise ConfigError(f"in [model]: {error}") from error
+        self.optimizer = config.optimizer.build(self.model.parameters())
+        self.scheduler = config.lr_schedule.build(self.optimizer, self.total_steps, self.batches)
+        classes = describe(config.data)[1]
+        self.step = TrainingStep(
+            self.model,
+            self.optimizer,
+            self.scheduler,
+            training,
+            config.augmentation,
+            classes,
+            processes,
+        )
+        try:
+            self.sparsifier = Sparsifier(
+                self.model,
+                self.optimizer,
+                method=config.method,
+                total_steps=self.total_steps,
+                seed=training.seed,
+                grad_scaler=self.step.scaler,
+                **sparsifier_options(config),
+            )
+        except ValueError as error:
+            raise ConfigError(f"in [sparsifier]: {error}") from error
+        self.step.sparsifier = self.sparsifier
+        self.progress = Progress()
+        self.circumstances = Circumstances(
+            data=data.fingerprint(),
+            threads=torch.get_num_threads(),
+            torch_version=str(torch.__version__),
+            device=device.type,
+            processes=processes.count,
+        )
+        if processes.first_says(self.circumstances.data) != self.circumstances.data:
+            raise RunFolderError(
+                f"process {processes.rank} has other data than the first one; give all processes "
+                "the same data folder"
+            )
+
+    def restore(self) -> int:
+        """Load the checkpoint; returns the length that metrics.jsonl had then."""
+        try:
+            self.progress, before, metrics_bytes = load_checkpoint(
+                self.folder / STATE, self._parts()
+            )
+        except ValueError as error:
+            raise RunFolderError(f"run {self.folder} cannot be resumed: {error}") from error
+        if before.data != self.circumstances.data:
+            raise RunFolderError(
+                f"run {self.folder} was started on other data; resume it with the same data folder"
+            )
+        if before != self.circumstances and self.processes.is_first:
+            warnings.warn(
+                f"resuming under other circumstances ({before} before, {self.circumstances} now): "
+                "the result may differ from an undisturbed run in the last bits",
+                stacklevel=3,
+            )
+        return metrics_bytes
+
+    def train(self, metrics: MetricsWriter | NoMetrics, display: TrainingDisplay) -> None:
+        """Train from the current position to the end."""
+        every = self.config.training.checkpoint_every
+        display.show(self.progress.step)
+        while self.progress.epoch < self.config.training.epochs:
+            started = time.perf_counter()
+            for parts, samples in self._epoch():
+                self._step(parts, samples, metrics)
+                display.show(self.progress.step, self.progress.loss_sum / self.progress.seen)
+                if every and self.progress.step % every == 0:
+                    now = time.perf_counter()
+                    self.progress.seconds += now - started
+                    started = now
+                    self._checkpoint(metrics)
+            self.progress.seconds += time.perf_counter() - started
+            self._finish_epoch(metrics)
+            self._checkpoint(metrics)
+
+    def _epoch(self) -> Iterator[tuple[list[tuple[Tensor, Tensor]], int]]:
+        """Batches of the current epoch that are still to come, and how many samples each has.
+
+        Of each batch, this process's share, in parts to accumulate.
+        """
+        training, epoch, here = self.config.training, self.progress.epoch, self.processes
+        order = epoch_order(len(self.train_split), training.seed, epoch)
+        batches = order.split(training.batch_size)[self.progress.batch : self.batches]
+        shares = [batch.tensor_split(here.count)[here.rank] for batch in batches]
+        parts = [share.split(math.ceil(len(share) / training.accumulate)) for share in shares]
+        seeds = [
+            (
+                training.seed,
+                epoch,
+                self.progress.batch + number,
+                here.rank * training.accumulate + part,
+            )
+            for number, pieces in enumerate(parts)
+            for part in range(len(pieces))
+        ]
+        flat = [piece for pieces in parts for piece in pieces]
+        loaded = self.train_split.batches(flat, seeds)
+        for pieces, batch in zip(parts, batches, strict=True):
+            yield [next(loaded) for _ in pieces], len(batch)
+
+    def _step(
+        self,
+        parts: list[tuple[Tensor, Tensor]],
+        samples: int,
+        metrics: MetricsWriter | NoMetrics,
+    ) -> None:
+        at, seed, rank = self.progress, self.config.training.seed, self.processes.rank
+        # Dropout draws from the global generators; seeded for each step, they need no saving.
+        torch.manual_seed(_drawn(seed, "step", at.step, rank))
+        mixing = _drawn(seed, "mixing", at.step) + rank * self.config.training.accumulate
+        try:
+            result = self.step(parts, samples, mixing)
+        except (DivergedError, ValueError) as error:
+            raise self._diverged(str(error)) from error
+        at.batch, at.step = at.batch + 1, at.step + 1
+        at.loss_sum += result.loss * result.samples
+        at.correct, at.seen = at.correct + result.correct, at.seen + result.samples
+        if at.step % self.config.training.log_every == 0:
+            metrics.write(
+                "step",
+                step=at.step,
+                epoch=at.epoch + 1,
+                loss=result.loss,
+                accuracy=result.correct / result.samples,
+                lr=result.learning_rate,
+            )
+        if result.update is not None:
+            metrics.write("update", **asdict(result.update), itop_rate=self.sparsifier.itop_rate)
+
+    def _diverged(self, reason: str) -> TrainingError:
+        return TrainingError(
+            f"training diverged near step {self.progress.step + 1}: {reason}. Lower optimizer.lr "
+            f"({self.config.optimizer.lr}); {self.folder} keeps its last checkpoint"
+        )
+
+    def _finish_epoch(self, metrics: MetricsWriter | NoMetrics) -> None:
+        at, summary = self.progress, self.sparsifier.summary()
+        test_loss, test_accuracy = evaluate(self.step.evaluated, self.test_split, self.processes)
+        if not math.isfinite(test_loss):
+            raise self._diverged(f"the test loss is {test_loss}")
+        metrics.write(
+            "epoch",
+            epoch=at.epoch + 1,
+            step=at.step,
+            train_loss=at.loss_sum / at.seen,
+            train_accuracy=at.correct / at.seen,
+            test_loss=test_loss,
+            test_accuracy=test_accuracy,
+            density=summary.density,
+            itop_rate=self.sparsifier.itop_rate,
+            seconds=round(at.seconds, 3),
+            layers=[asdict(row) for row in summary],
+        )
+        self.progress = Progress(epoch=at.epoch + 1, step=at.step, seconds=at.seconds)
+
+    def _checkpoint(self, metrics: MetricsWriter | NoMetrics) -> None:
+        self.sparsifier.synchronize()
+        if not self.processes.hold_equal([*self.model.parameters(), *self._masks()]):
+            raise TrainingError(
+                f"at step {self.progress.step} the processes hold different weights or masks, "
+                "which must never be; is one of them on another machine or version of torch?"
+            )
+        length = metrics.sync()
+        if self.processes.is_first:
+            save_checkpoint(
+                self.folder / STATE, self._parts(), self.progress, self.circumstances, length
+            )
+
+    def _masks(self) -> list[Tensor]:
+        return list(self.sparsifier.masks.values())
+
+    def _parts(self) -> dict[str, object]:
+        parts = {
+            "model": self.model,
+            "optimizer": self.optimizer,
+            "scheduler": self.scheduler,
+            "sparsifier": self.sparsifier,
+        }
+        optional = {"scaler": self.step.scaler, "ema": self.step.ema}
+        return parts | {name: part for name, part in optional.items() if part is not None}
+
+
+def batches_of_epoch(config: TrainConfig, samples: int, processes: int) -> int:
+    """Count the batches of ``samples``; ConfigError when a process would get nothing of one."""
+    size = config.training.batch_size
+    batches = (math.floor if config.training.drop_last else math.ceil)(samples / size)
+    if batches == 0:
+        raise ConfigError("drop_last leaves no batch: batch_size is larger than the data")
+    smallest = min(size, samples - (batches - 1) * size)
+    if smallest < processes:
+        raise ConfigError(
+            f"a batch of {smallest} samples cannot be shared by {processes} processes; change "
+            "training.batch_size, or set training.drop_last = true if it is the last of an epoch"
+        )
+    return batches
+
+
+def _drawn(*parts: int | str) -> int:
+    return int(torch.randint(2**31, (), generator=derived_generator(*parts)))
