@@ -31,7 +31,7 @@ def test_snippets_run_in_order(tmp_path, monkeypatch, capsys):
                 ran.append(command[1])
     assert ran == ["train", "export", "inspect", "bench", "bench", "doctor"]
     printed = capsys.readouterr().out
-    assert "['condensed', 'condensed', 'dense']" in printed
+    assert "['dense', 'condensed', 'dense']" in printed
     assert "(1, 10)" in printed
     assert namespace["report"].parity_error < 1e-5
     assert (tmp_path / "results" / "results.json").is_file()

@@ -31,7 +31,7 @@ class PlainConv final : public PackedConv {
     layout_ = pack_conv(view, geometry, blob);
     // One layout for all activations.
     static const char kernel = 0;
-    placed_ = place(blob, &kernel, content_hash(view, geometry, {-1, -1, -1}), view, device);
+    placed_ = place(blob, &kernel, content_hash(view, geometry), view, device);
     seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
 
