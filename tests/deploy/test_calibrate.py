@@ -14,6 +14,7 @@ from fanin.deploy import SessionError
 from fanin.deploy import calibrate as module
 from fanin.deploy.bench.measure import Timing
 from fanin.deploy.calibrate import CalibrationSpec, calibrate
+from fanin.deploy.calibrate_conv import ConvCalibrationSpec
 from fanin.export.cost_model import Calibration, CostModel
 
 SMALL = CalibrationSpec(
@@ -22,6 +23,12 @@ SMALL = CalibrationSpec(
     densities=(0.1, 0.5),
     passes=2,
     timing=Timing(rounds=2, turn=1e-4, max_warmup=1e-3, lead_in=0.0),
+    convolutions=ConvCalibrationSpec(
+        sides=(4,),
+        channels=((4,), (4,)),
+        densities=(0.5,),
+        timing=Timing(rounds=1, turn=1e-4, min_repeats=1, max_warmup=1e-3, lead_in=1e-4),
+    ),
 )
 
 
@@ -34,7 +41,8 @@ def test_every_point_of_the_grid_has_a_time():
         assert array.shape == shape
         assert (array > 0).all()
     assert seen[0] == ("16 × 16, batch 1", 0.0)
-    assert seen[-1] == ("40 × 40, batch 4", 7 / 8)
+    assert seen[7] == ("40 × 40, batch 4", 7 / 8)
+    assert len(seen) == 8 + len(table.convolutions)
 
 
 def test_layer_that_computes_something_else_stops_the_calibration(monkeypatch):
