@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from ....export.condensed import CondensedWeight
-from ....export.onnx_op import dense_layer_model
 from ..engine import Engine
 from .remote import WORKER, Child, RemoteEngine
 
@@ -37,6 +36,8 @@ def openvino_engine(weight: CondensedWeight, batch: int, threads: int, folder: P
 def save(weight: CondensedWeight, batch: int, path: Path) -> dict:
     """Write the layer's model; returns the worker's description of it."""
     import onnx
+
+    from ....export.onnx_op import dense_layer_model
 
     onnx.save(dense_layer_model(weight, batch), path)
     return {"model": str(path), "shape": [batch, weight.in_features], "precision": "f32"}
