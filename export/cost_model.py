@@ -115,6 +115,11 @@ class CostModel:
 
     def __init__(self, calibration: Calibration) -> None:
         self.machine = calibration.machine
+        if not calibration.convolutions and calibration != Calibration.shipped():
+            self.machine += (
+                "; convolutions for the machine that came with fanin, since the calibration has "
+                "none: run fanin calibrate"
+            )
         self.convolutions = ConvCostModel(
             calibration.convolutions or Calibration.shipped_convolutions()
         )

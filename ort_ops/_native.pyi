@@ -128,10 +128,9 @@ class PackedGemm:
 class PackedConv:
     """A condensed convolution, packed once.
 
-    Attributes are those of ONNX, 2-d: `pads` is top, left, bottom, right. `batch`, `height` and
-    `width` are what the model says of the input, -1 where it is dynamic; every size runs. The
-    other arguments are those of PackedGemm. Raises ValueError for arrays and attributes that are
-    unsound, with the place and the values.
+    Attributes are those of ONNX, 2-d: `pads` is top, left, bottom, right. Images of every size run.
+    The other arguments are those of PackedGemm. Raises ValueError for arrays and attributes that
+    are unsound, with the place and the values.
     """
 
     def __init__(
@@ -150,9 +149,6 @@ class PackedConv:
         group: int = 1,
         isa: str = "auto",
         kernel: str | None = None,
-        batch: int = -1,
-        height: int = -1,
-        width: int = -1,
         threads: int = 1,
     ) -> None: ...
     def run(

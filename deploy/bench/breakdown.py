@@ -67,13 +67,16 @@ class Breakdown:
         return sum(node.seconds for node in self.nodes if node.op_type in _DOMAIN_OPS)
 
 
-def amdahl_limit(dense_seconds: float, condensed_seconds: float, condensed: Breakdown) -> float:
+def amdahl_limit(
+    dense_seconds: float, condensed_seconds: float, condensed: Breakdown
+) -> float | None:
     """Speed-up of the whole model if its condensed nodes took no time at all.
 
     Their share is that of the profiled runs, which are longer than others by the profiler's work.
+    None where nothing else was long enough to be measured.
     """
     rest = 1 - condensed.condensed_seconds / condensed.total_seconds
-    return dense_seconds / (condensed_seconds * rest) if rest > 0 else float("inf")
+    return dense_seconds / (condensed_seconds * rest) if rest > 0 else None
 
 
 def profile(

@@ -162,18 +162,22 @@ def _engines(spec: BenchModelSpec, problem: Problem, folder: Path) -> list[Engin
 def _with_breakdowns(spec: BenchModelSpec, case: Case, problem: Problem) -> Case:
     """Profile the engines whose times count."""
     runs = {name: case.engine(name).run for name in ENGINES[:2]}
-    breakdowns = tuple(
-        profile(
-            name,
-            spec.model if name == "condensed" else spec.dense_path,
-            problem.inputs,
-            spec.threads,
-            run.median,
-            library=name == "condensed",
+    try:
+        breakdowns = tuple(
+            profile(
+                name,
+                spec.model if name == "condensed" else spec.dense_path,
+                problem.inputs,
+                spec.threads,
+                run.median,
+                library=name == "condensed",
+            )
+            for name, run in runs.items()
+            if run is not None
         )
-        for name, run in runs.items()
-        if run is not None
-    )
+    except Exception as error:  # whatever fails here, the times that were taken are not lost
+        reason = f"{type(error).__name__}: {error}"
+        return dataclasses.replace(case, facts={**case.facts, "breakdown_failed": reason})
     limit = None
     if all(runs.values()):
         limit = amdahl_limit(runs["dense"].median, runs["condensed"].median, breakdowns[-1])

@@ -6,7 +6,7 @@ import pytest
 
 from fanin.deploy import SessionError
 from fanin.deploy.bench import BenchModelSpec, bench_model
-from fanin.deploy.bench.breakdown import _breakdown
+from fanin.deploy.bench.breakdown import Breakdown, NodeTime, _breakdown, amdahl_limit
 from fanin.deploy.bench.model import ENGINES
 
 QUICK = {"rounds": 3, "turn": 1e-3}
@@ -187,6 +187,21 @@ def test_without_a_breakdown_nothing_is_profiled(save_condensed, save_dense):
     spec = BenchModelSpec(save_condensed(), dense=save_dense(), breakdown=False, **QUICK)
     (case,) = bench_model(spec).cases
     assert (case.breakdowns, case.limit) == ((), None)
+
+
+def test_times_are_kept_when_the_profiler_fails(save_condensed, save_dense, monkeypatch):
+    def broken(*_, **__):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("fanin.deploy.bench.model.profile", broken)
+    (case,) = bench_model(BenchModelSpec(save_condensed(), dense=save_dense(), **QUICK)).cases
+    assert case.engine("condensed").run is not None
+    assert (case.breakdowns, case.facts["breakdown_failed"]) == ((), "OSError: no space left")
+
+
+def test_a_limit_that_nothing_was_measured_of_is_left_out():
+    node = NodeTime("fc", "CondensedGemm", 1e-3)
+    assert amdahl_limit(2e-3, 1e-3, Breakdown("condensed", 5, (node,), 1e-3, 0.0, 0.0, 1.0)) is None
 
 
 def test_openvino_runs_the_dense_file_beside(save_condensed, save_dense):

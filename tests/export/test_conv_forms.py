@@ -206,10 +206,18 @@ def test_tables_of_the_user_are_kept_with_the_calibration(tmp_path: Path):
     np.testing.assert_array_equal(loaded.convolutions[0].dense, table.convolutions[0].dense)
 
 
-def test_calibration_without_convolutions_takes_the_shipped_ones(tmp_path: Path):
+def test_calibration_without_convolutions_takes_the_shipped_ones_and_the_report_says_so(
+    tmp_path: Path,
+):
     path = tmp_path / "calibration.json"
-    replace(Calibration.shipped(), convolutions=()).save(path)
-    assert CostModel(Calibration.load(path)).convolutions.reorder > 0
+    replace(Calibration.shipped(), convolutions=(), machine="mine").save(path)
+    costs = CostModel(Calibration.load(path))
+    assert costs.convolutions.reorder > 0
+    assert costs.machine.startswith("mine; convolutions for the machine that came with fanin")
+    shipped = Calibration.shipped()
+    assert CostModel(shipped).machine == shipped.machine
+    own = replace(shipped, convolutions=power_laws(), machine="mine")
+    assert CostModel(own).machine == "mine"
 
 
 @pytest.mark.parametrize(

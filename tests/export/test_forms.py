@@ -232,7 +232,7 @@ def test_calibration_of_the_user_is_taken(tmp_path: Path, monkeypatch):
     TABLE.save(path)
     assert json.loads(path.read_text())["format_version"] == 1
     monkeypatch.setenv("FANIN_CALIBRATION", str(path))
-    assert CostModel.of_this_machine().machine == "test"
+    assert CostModel.of_this_machine().machine.startswith("test;")  # it has no convolutions
     np.testing.assert_array_equal(Calibration.load(path).condensed, TABLE.condensed)
 
 

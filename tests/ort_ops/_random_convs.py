@@ -223,10 +223,7 @@ def _run(
     if route == "plain":
         return _native.run_plain_conv(*layer.arrays, placed, residual, *clip, **layer.attributes)
     option, name = route.split()
-    # Half of the layers know the size of their input.
-    sizes = {"batch": len(x), "height": x.shape[2], "width": x.shape[3]}
-    sizes = sizes if rng.random() < 0.5 else {}
-    conv = layer.pack(**{option: name}, **sizes, threads=threads)
+    conv = layer.pack(**{option: name}, threads=threads)
     out, whole = guarded((len(x), len(layer.bias), *layer.output_size(*x.shape[2:])), 5)
     conv.run(placed, residual, *clip, threads=threads, out=out)
     inside = np.count_nonzero(np.isnan(out))

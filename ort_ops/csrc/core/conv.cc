@@ -36,11 +36,10 @@ class DispatchedConv final : public PackedConv {
 };
 
 std::unique_ptr<PackedConv> pack_row(const ConvKernelRow& row, const CondensedView& view,
-                                     const ConvGeometry& geometry, const ConvInput& expected,
-                                     const Executor& executor) {
+                                     const ConvGeometry& geometry, const Executor& executor) {
   const auto start = std::chrono::steady_clock::now();
   const uint64_t hash = content_hash(view, geometry);
-  Cached<ConvKernel> cached = packed_conv_kernel(row, view, geometry, expected, hash, executor);
+  Cached<ConvKernel> cached = packed_conv_kernel(row, view, geometry, hash, executor);
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
   return std::make_unique<DispatchedConv>(row, std::move(cached), spent.count());
 }
@@ -48,18 +47,16 @@ std::unique_ptr<PackedConv> pack_row(const ConvKernelRow& row, const CondensedVi
 }  // namespace
 
 std::unique_ptr<PackedConv> PackedConv::pack(const CondensedView& view,
-                                             const ConvGeometry& geometry,
-                                             const ConvInput& expected, Isa isa,
+                                             const ConvGeometry& geometry, Isa isa,
                                              const Executor& executor) {
-  return pack_row(select_conv_kernel(isa, view, geometry), view, geometry, expected, executor);
+  return pack_row(select_conv_kernel(isa, view, geometry), view, geometry, executor);
 }
 
 std::unique_ptr<PackedConv> PackedConv::pack_kernel(const CondensedView& view,
                                                     const ConvGeometry& geometry,
-                                                    const ConvInput& expected,
                                                     const std::string& kernel,
                                                     const Executor& executor) {
-  return pack_row(find_conv_kernel(kernel), view, geometry, expected, executor);
+  return pack_row(find_conv_kernel(kernel), view, geometry, executor);
 }
 
 }  // namespace fanin

@@ -20,19 +20,15 @@ class PackedConv {
  public:
   virtual ~PackedConv() = default;
 
-  // Packs a sound view and geometry (see validate), or shares what is packed of the same content
-  // already. `expected` is the model's static input size, -1 where it is dynamic: it chooses kernel
-  // and blocks, and the result is right for every size. Keeps no pointer into the view. Throws
-  // std::bad_alloc.
+  // Packs a sound view and geometry (see validate) for images of every size, or shares what is
+  // packed of the same content already. Keeps no pointer into the view. Throws std::bad_alloc.
   static std::unique_ptr<PackedConv> pack(const CondensedView& view, const ConvGeometry& geometry,
-                                          const ConvInput& expected, Isa isa,
-                                          const Executor& executor);
+                                          Isa isa, const Executor& executor);
 
   // The same with one named kernel of the dispatch table: for tests and benches. Throws
   // std::invalid_argument for a name that the table or the CPU lacks.
   static std::unique_ptr<PackedConv> pack_kernel(const CondensedView& view,
                                                  const ConvGeometry& geometry,
-                                                 const ConvInput& expected,
                                                  const std::string& kernel,
                                                  const Executor& executor);
 

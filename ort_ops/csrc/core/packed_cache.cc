@@ -105,10 +105,10 @@ CachedKernel packed_kernel(const KernelRow& row, const CondensedView& view, uint
 }
 
 Cached<ConvKernel> packed_conv_kernel(const ConvKernelRow& row, const CondensedView& view,
-                                      const ConvGeometry& geometry, const ConvInput& expected,
-                                      uint64_t hash, const Executor& executor) {
+                                      const ConvGeometry& geometry, uint64_t hash,
+                                      const Executor& executor) {
   return find_or_pack<ConvKernel>(
-      &row, hash, view, [&] { return row.pack(view, geometry, expected, executor); },
+      &row, hash, view, [&] { return row.pack(view, geometry, executor); },
       [&](const ConvKernel& kernel) { return kernel.holds(view, geometry); });
 }
 

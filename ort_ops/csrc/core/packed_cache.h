@@ -36,7 +36,7 @@ CachedKernel packed_kernel(const KernelRow& row, const CondensedView& view, uint
 
 // Likewise for a convolution.
 Cached<ConvKernel> packed_conv_kernel(const ConvKernelRow& row, const CondensedView& view,
-                                      const ConvGeometry& geometry, const ConvInput& expected,
-                                      uint64_t hash, const Executor& executor);
+                                      const ConvGeometry& geometry, uint64_t hash,
+                                      const Executor& executor);
 
 }  // namespace fanin

@@ -25,8 +25,8 @@ constexpr double kMinDensity = 3e-5;
 
 template <const ConvOps& kOps>
 std::unique_ptr<ConvKernel> pack_panels(const CondensedView& view, const ConvGeometry& geometry,
-                                        const ConvInput& expected, const Executor& executor) {
-  return pack_panel_conv(view, geometry, expected, kOps, executor);
+                                        const Executor& executor) {
+  return pack_panel_conv(view, geometry, kOps, executor);
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ struct ConvKernelRow {
   double min_density;  // fan-in / in_features
   // Packs a sound view, the same way whatever the number of threads. Throws std::bad_alloc.
   std::unique_ptr<ConvKernel> (*pack)(const CondensedView& view, const ConvGeometry& geometry,
-                                      const ConvInput& expected, const Executor& executor);
+                                      const Executor& executor);
 };
 
 // Every kernel of this build, the preferred first.

@@ -137,7 +137,7 @@ class ConvTaps final : public ConvKernel {
 }  // namespace
 
 std::unique_ptr<ConvKernel> pack_conv_taps(const CondensedView& view, const ConvGeometry& geometry,
-                                           const ConvInput&, const Executor&) {
+                                           const Executor&) {
   return std::make_unique<ConvTaps>(view, geometry);
 }
 

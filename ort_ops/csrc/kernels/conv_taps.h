@@ -6,6 +6,6 @@
 namespace fanin {
 
 std::unique_ptr<ConvKernel> pack_conv_taps(const CondensedView& view, const ConvGeometry& geometry,
-                                           const ConvInput& expected, const Executor& executor);
+                                           const Executor& executor);
 
 }  // namespace fanin

@@ -295,8 +295,7 @@ class PanelConv final : public ConvKernel {
 }  // namespace
 
 std::unique_ptr<ConvKernel> pack_panel_conv(const CondensedView& view, const ConvGeometry& geometry,
-                                            const ConvInput&, const ConvOps& ops,
-                                            const Executor& executor) {
+                                            const ConvOps& ops, const Executor& executor) {
   return std::make_unique<PanelConv>(view, geometry, ops, executor);
 }
 

@@ -7,7 +7,6 @@
 namespace fanin {
 
 std::unique_ptr<ConvKernel> pack_panel_conv(const CondensedView& view, const ConvGeometry& geometry,
-                                            const ConvInput& expected, const ConvOps& ops,
-                                            const Executor& executor);
+                                            const ConvOps& ops, const Executor& executor);
 
 }  // namespace fanin

@@ -45,8 +45,8 @@ CondensedConv::CondensedConv(const CondensedConvOp& op, const KernelInfo& info, 
   }
   const WeightTensors weights(runtime_, [&](Input index) { return info.constant(index); });
   const CondensedView view = sound_view(weights, attributes_);
-  packed_ = PackedConv::pack(view, attributes_.geometry, declared.input, select_isa(),
-                             ThreadExecutor(concurrency_));
+  packed_ =
+      PackedConv::pack(view, attributes_.geometry, select_isa(), ThreadExecutor(concurrency_));
   for (const PackedInfo& layout : packed_->info())
     info.log(kInfo, node_ + ": " + packing_report(layout));
 }

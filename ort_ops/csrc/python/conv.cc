@@ -105,19 +105,18 @@ class PyConv {
   PyConv(const py::object& values, const py::object& indices, const py::object& rows,
          const py::object& bias, int64_t in_channels, int64_t out_channels,
          const Pair& kernel_shape, const Pair& strides, const Pads& pads, const Pair& dilations,
-         int64_t group, const std::string& isa, std::optional<std::string> kernel, int64_t batch,
-         int64_t height, int64_t width, int64_t threads) {
+         int64_t group, const std::string& isa, std::optional<std::string> kernel,
+         int64_t threads) {
     const ConvLayer layer(values, indices, rows, bias, in_channels, out_channels, kernel_shape,
                           strides, pads, dilations, group);
     if (kernel && isa != "auto")
       throw std::invalid_argument("give either isa or kernel, since a kernel's name fixes its ISA");
     const Isa chosen = parse_isa(isa);
     const ThreadExecutor executor = threads_of(threads);
-    const ConvInput expected{batch, height, width};
     geometry_ = layer.geometry;
     const py::gil_scoped_release release;
-    packed_ = kernel ? PackedConv::pack_kernel(layer.view(), geometry_, expected, *kernel, executor)
-                     : PackedConv::pack(layer.view(), geometry_, expected, chosen, executor);
+    packed_ = kernel ? PackedConv::pack_kernel(layer.view(), geometry_, *kernel, executor)
+                     : PackedConv::pack(layer.view(), geometry_, chosen, executor);
   }
 
   py::array run(const py::object& x, const py::object& residual, float clip_min, float clip_max,
@@ -200,12 +199,11 @@ void bind_conv(py::module_& module) {
   py::class_<PyConv>(module, "PackedConv")
       .def(py::init<const py::object&, const py::object&, const py::object&, const py::object&,
                     int64_t, int64_t, const Pair&, const Pair&, const Pads&, const Pair&, int64_t,
-                    const std::string&, std::optional<std::string>, int64_t, int64_t, int64_t,
-                    int64_t>(),
+                    const std::string&, std::optional<std::string>, int64_t>(),
            "values"_a, "indices"_a, "rows"_a, "bias"_a, py::kw_only(), "in_channels"_a,
            "out_channels"_a, "kernel_shape"_a, "strides"_a = ones, "pads"_a = zeros,
            "dilations"_a = ones, "group"_a = 1, "isa"_a = "auto", "kernel"_a = py::none(),
-           "batch"_a = -1, "height"_a = -1, "width"_a = -1, "threads"_a = 1)
+           "threads"_a = 1)
       .def("run", &PyConv::run, "x"_a, "residual"_a = py::none(), "clip_min"_a = -infinity,
            "clip_max"_a = infinity, "threads"_a = 1, "out"_a = py::none())
       .def("info", &PyConv::info)
