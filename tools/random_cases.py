@@ -4,9 +4,10 @@
     python tools/random_cases.py --cases 100000          a new seed, which is printed
     python tools/random_cases.py --seed 7 --group 1234   one group again
     python tools/random_cases.py --op conv               convolutions, through their kernels
+    python tools/random_cases.py --op conv-node          convolutions, in ONNX Runtime
 
-tests/ort_ops/_random_cases.py and _random_convs.py draw the cases and state the bound. Needs the
-dev dependencies.
+tests/ort_ops/_random_cases.py, _random_convs.py and _random_conv_nodes.py draw the cases and state
+the bound. Needs the dev dependencies.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.ort_ops import _random_cases, _random_convs
+from tests.ort_ops import _random_cases, _random_conv_nodes, _random_convs
 
 
 def main() -> int:
     """Run the command line; exit status 1 when a case fails."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--op", choices=["gemm", "conv"], default="gemm")
+    parser.add_argument("--op", choices=["gemm", "conv", "conv-node"], default="gemm")
     parser.add_argument("--cases", type=int, default=10_000, help="how many (default: 10000)")
     parser.add_argument("--seed", type=int, help="default: a new one, which is printed")
     parser.add_argument("--group", type=int, help="only this group of the seed, to replay it")
@@ -42,8 +43,9 @@ def main() -> int:
         check, error_type = _random_cases.check_group, _random_cases.RandomCaseError
         size, total = _random_cases.CASES_PER_GROUP, _random_cases.Tally()
     else:
-        check, error_type = _random_convs.check_case, _random_convs.RandomConvError
-        size, total = 1, _random_convs.Tally()
+        nodes = options.op == "conv-node"
+        check = _random_conv_nodes.check_conv if nodes else _random_convs.check_case
+        error_type, size, total = _random_convs.RandomConvError, 1, _random_convs.Tally()
     groups = range(-(-options.cases // size))
     if options.group is not None:
         groups = range(options.group, options.group + 1)

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from fanin.ort_ops import register
 
 
 def sparse(shape: Sequence[int], sparsity: float = 0.9, seed: int = 0) -> np.ndarray:
@@ -47,3 +50,22 @@ def write_model(
     )
     onnx.save(model, path, save_as_external_data=external, size_threshold=256)
     return path
+
+
+def run(path: Path, *, library: bool | None = None, **inputs: np.ndarray) -> list[np.ndarray]:
+    """Run with or without the library; None runs the graph as it is written."""
+    options = onnxruntime.SessionOptions()
+    if library is None:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if library:
+        register(options)
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return session.run(None, inputs)
+
+
+def node(op: str, inputs: list[str], output: str = "y", **attributes) -> onnx.NodeProto:
+    return helper.make_node(op, inputs, [output], name=f"{op}_{output}", **attributes)
+
+
+def node_types(path: Path) -> list[str]:
+    return [n.op_type for n in onnx.load(path, load_external_data=False).graph.node]

@@ -2,45 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from fanin.export import ExportError, convert
 from fanin.export.onnx_inspect import condensed_weights
-from fanin.ort_ops import register
 
-from .onnx_models import sparse, write_model
+from .onnx_models import node, node_types, run, sparse, write_model
 
 W = sparse((48, 32))
 B = np.linspace(-1, 1, 32, dtype=np.float32)
-
-
-def run(path: Path, *, library: bool | None = None, **inputs: np.ndarray) -> list[np.ndarray]:
-    """Run with or without the library; None runs the graph as it is written."""
-    options = onnxruntime.SessionOptions()
-    if library is None:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    if library:
-        register(options)
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    return session.run(None, inputs)
-
-
-def node(op: str, inputs: list[str], output: str = "y", **attributes) -> onnx.NodeProto:
-    return helper.make_node(op, inputs, [output], name=f"{op}_{output}", **attributes)
-
-
-def node_types(path: Path) -> list[str]:
-    return [n.op_type for n in onnx.load(path, load_external_data=False).graph.node]
 
 
 def quantised(weight: np.ndarray) -> dict[str, np.ndarray]:
@@ -413,159 +389,3 @@ def test_weight_in_a_loop_body_is_condensed(tmp_path: Path):
     report = convert(source, tmp_path / "out.onnx", policy="condensed")
     assert report.layers[0].nodes == ("step",)
     assert {check.relative_error <= 1e-5 for check in report.parity} == {True}
-
-
-def test_functions_metadata_and_names_of_the_source_stay(tmp_path: Path):
-    twice = helper.make_function(
-        "custom",
-        "Twice",
-        ["a"],
-        ["b"],
-        [helper.make_node("Add", ["a", "a"], ["b"])],
-        [helper.make_opsetid("", 17)],
-    )
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["hidden"], name="first", doc_string="/home/me.py"),
-        helper.make_node("Twice", ["hidden"], ["y"], name="second", domain="custom"),
-    ]
-    source = write_model(
-        tmp_path / "in.onnx", nodes, {"w": W}, functions=[twice], producer_name="somebody"
-    )
-    model = onnx.load(source)
-    model.opset_import.append(helper.make_opsetid("custom", 1))
-    helper.set_model_props(model, {"author": "a user"})
-    onnx.save(model, source)
-    convert(source, tmp_path / "out.onnx", policy="condensed")
-    out = onnx.load(tmp_path / "out.onnx")
-    assert {(f.domain, f.name) for f in out.functions} == {
-        ("custom", "Twice"),
-        ("ai.fanin", "CondensedGemm"),
-    }
-    assert [(p.key, p.value) for p in out.metadata_props] == [("author", "a user")]
-    assert out.producer_name == "somebody"
-    assert [n.name for n in out.graph.node] == ["first", "second"]
-    assert out.graph.node[0].output == ["hidden"]
-    assert (out.graph.input[0].name, out.graph.output[0].name) == ("x", "y")
-    assert b"/home/me.py" not in (tmp_path / "out.onnx").read_bytes()
-
-
-@pytest.mark.parametrize("ir_version", range(4, 12))
-def test_ir_version_stays_or_rises_to_nine(tmp_path: Path, ir_version: int):
-    opset = 11 if ir_version < 8 else 17
-    source = write_model(tmp_path / "in.onnx", MATMUL, {"w": W}, opset=opset, ir_version=ir_version)
-    convert(source, tmp_path / "out.onnx", policy="condensed")
-    out = onnx.load(tmp_path / "out.onnx")
-    assert out.ir_version == max(9, ir_version)
-    assert {e.domain: e.version for e in out.opset_import} == {"": 17, "ai.fanin": 1}
-
-
-@pytest.mark.parametrize("opset", [16, 23])
-def test_opsets_from_16_on_stay(tmp_path: Path, opset: int):
-    source = write_model(tmp_path / "in.onnx", MATMUL, {"w": W}, opset=opset, ir_version=10)
-    assert convert(source, tmp_path / "out.onnx", policy="condensed").opset == opset
-
-
-def test_external_data_is_read_and_written_without_touching_the_source(tmp_path: Path):
-    (tmp_path / "in").mkdir()
-    big = sparse((512, 512), 0.9)
-    source = write_model(
-        tmp_path / "in/in.onnx",
-        MATMUL,
-        {"w": big},
-        x=("batch", 512),
-        y=("batch", 512),
-        external=True,
-    )
-    before = {p.name: hashlib.sha256(p.read_bytes()).digest() for p in source.parent.iterdir()}
-    assert len(before) == 2
-    report = convert(
-        source, tmp_path / "out.onnx", policy="condensed", external_data_threshold=1000
-    )
-    assert {p.name: hashlib.sha256(p.read_bytes()).digest() for p in source.parent.iterdir()} == (
-        before
-    )
-    assert Path(report.data_path).parent == tmp_path
-    assert report.size_ratio < 0.25
-
-
-def test_same_model_converts_to_the_same_bytes(tmp_path: Path):
-    nodes, arrays, _ = CASES["matmul with bias"]
-    source = write_model(tmp_path / "in.onnx", nodes, arrays)
-    convert(source, tmp_path / "first.onnx", policy="condensed")
-    convert(source, tmp_path / "second.onnx", policy="condensed")
-    assert (tmp_path / "first.onnx").read_bytes() == (tmp_path / "second.onnx").read_bytes()
-
-
-def test_what_cannot_be_converted_is_refused_and_nothing_is_written(tmp_path: Path):
-    out = tmp_path / "out" / "out.onnx"
-    out.parent.mkdir()
-    text = tmp_path / "text.onnx"
-    text.write_text("no model")
-    newer = write_model(tmp_path / "newer.onnx", MATMUL, {"w": W}, opset=24, ir_version=11)
-    old = write_model(
-        tmp_path / "old.onnx",
-        [node("MatMul", ["x", "w"], "h"), node("BatchNormalization", ["h", *"bbbb"], spatial=0)],
-        {"w": W, "b": B},
-        opset=7,
-        ir_version=4,
-    )
-    lost = write_model(tmp_path / "lost.onnx", MATMUL, {"w": W}, external=True)
-    for sibling in tmp_path.iterdir():
-        if sibling.is_file() and sibling.suffix not in (".onnx",):
-            sibling.unlink()
-    for source, error, sentence in [
-        (text, ExportError, "is not an ONNX model or is damaged"),
-        (tmp_path / "none.onnx", FileNotFoundError, "does not exist"),
-        (newer, ExportError, "is of opset 24; up to 23 can be converted"),
-        (old, ExportError, "is of opset 7, and onnx's version converter fails on it"),
-        (lost, ExportError, "data file .* is missing or too short for w; copy it beside"),
-    ]:
-        with pytest.raises(error, match=sentence):
-            convert(source, out)
-    with pytest.raises(ValueError, match="is the model itself"):
-        convert(newer, newer)
-    assert not list(out.parent.iterdir())
-
-
-def test_failed_parity_names_the_node_and_leaves_no_file(tmp_path: Path, monkeypatch):
-    from fanin.export.passes import fuse_activation
-
-    def wrong(producer, low, high):  # noqa: ARG001
-        producer.attributes.add(fuse_activation.ir.AttrFloat32("clip_min", low + 0.25))
-
-    monkeypatch.setattr(fuse_activation, "_clip", wrong)
-    nodes = [
-        node("MatMul", ["x", "v"], "a"),
-        node("MatMul", ["a", "w"], "b"),
-        node("Relu", ["b"], "c"),
-        node("MatMul", ["c", "v2"]),
-    ]
-    arrays = {"v": sparse((48, 48)), "w": W, "v2": sparse((32, 32))}
-    source = write_model(tmp_path / "in.onnx", nodes, arrays)
-    with pytest.raises(ExportError, match=r"differs from the original .* begins at node MatMul_b"):
-        convert(source, tmp_path / "out.onnx", policy="condensed")
-    assert [p.name for p in tmp_path.iterdir()] == ["in.onnx"]
-
-
-def test_inputs_of_the_user_are_compared(tmp_path: Path):
-    source = write_model(tmp_path / "in.onnx", MATMUL, {"w": W})
-    x = np.ones((7, 48), np.float32)
-    report = convert(source, tmp_path / "out.onnx", policy="condensed", inputs=[{"x": x}])
-    assert report.parity[0].batches[0] == 7
-    with pytest.raises(ExportError, match="the given inputs are z; the model takes x"):
-        convert(source, tmp_path / "out.onnx", policy="condensed", inputs=[{"z": x}])
-
-
-def test_conversion_does_not_import_torch(tmp_path: Path):
-    source = write_model(tmp_path / "in.onnx", MATMUL, {"w": W})
-    code = f"""
-import sys
-sys.modules["torch"] = None
-from fanin.export import convert
-report = convert({str(source)!r}, {str(tmp_path / "out.onnx")!r}, policy="condensed")
-print(report.layers[0].decision)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert done.stdout == "condensed\n"

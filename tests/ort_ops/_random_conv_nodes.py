@@ -16,7 +16,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
@@ -27,6 +27,7 @@ from fanin.ort_ops import _native
 
 from ._conv_models import ConvLayer, conv_spec, dense_conv_model
 from ._models import open_session, run
+from ._random_convs import RandomConvError, Tally
 
 _VALUE_TYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
 _SPECIALS = (np.nan, np.inf, -np.inf)
@@ -47,26 +48,7 @@ class ConvCase:
     variable_weights: bool
 
 
-@dataclass
-class ConvTally:
-    """What was checked. ``worst`` is the largest error as a share of its bound."""
-
-    cases: int = 0
-    worst: float = 0.0
-    seen: Counter[str] = field(default_factory=Counter)
-
-    def add(self, other: ConvTally) -> None:
-        """Add what another tally counted."""
-        self.cases += other.cases
-        self.worst = max(self.worst, other.worst)
-        self.seen += other.seen
-
-
-class RandomConvError(AssertionError):
-    """A case whose result is outside the bound."""
-
-
-def check_conv(seed: int, number: int) -> ConvTally:
+def check_conv(seed: int, number: int) -> Tally:
     """Run one case; raises RandomConvError with what replays it."""
     case = draw_conv(seed, number)
     try:
@@ -74,9 +56,10 @@ def check_conv(seed: int, number: int) -> ConvTally:
     except Exception as error:
         raise RandomConvError(
             f"{error}\n  in {_describe(case)}\n"
-            f"  replay: python tools/random_convs.py --seed {seed} --case {number}"
+            f"  replay: python tools/random_cases.py --op conv-node --seed {seed} --group {number}"
         ) from error
-    return ConvTally(1, worst, Counter(_kinds(case)))
+    special = int(not np.isfinite(case.x).all())
+    return Tally(1, worst, Counter(_kinds(case)), special)
 
 
 def draw_conv(seed: int, number: int) -> ConvCase:

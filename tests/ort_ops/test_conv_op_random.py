@@ -1,4 +1,4 @@
-"""Random convolutions; tools/random_convs.py runs more of them."""
+"""Random convolutions; tools/random_cases.py --op conv-node runs more of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from . import _random_conv_nodes
-from ._random_conv_nodes import ConvTally, RandomConvError, check_conv, dense_sums, draw_conv
+from ._random_conv_nodes import check_conv, dense_sums, draw_conv
+from ._random_convs import RandomConvError, Tally
 
 SEED = 1
 KINDS = {
@@ -31,7 +32,7 @@ KINDS = {
 
 
 def check(seed, cases):
-    total = ConvTally()
+    total = Tally()
     for number in range(cases):
         total.add(check_conv(seed, number))
     return total
@@ -40,7 +41,7 @@ def check(seed, cases):
 def test_condensed_and_dense_convolutions_are_the_float64_sums():
     total = check(SEED, 400)
     assert total.cases == 400
-    assert set(total.seen) >= KINDS | {
+    assert set(total.routes) >= KINDS | {
         f"isa {isa}" for isa in _random_conv_nodes._native.supported_isas()
     }
 
@@ -94,7 +95,7 @@ def test_a_forgotten_weight_is_found(monkeypatch):
         "_run_condensed",
         lambda its: run(dataclasses.replace(its, layer=forgetful)),
     )
-    with pytest.raises(RandomConvError, match=rf"--seed 7 --case {number}") as e:
+    with pytest.raises(RandomConvError, match=rf"--seed 7 --group {number}") as e:
         check_conv(7, number)
     assert re.search(r"CondensedConv: \d+ of \d+ outputs are wrong", str(e.value))
 
