@@ -169,10 +169,10 @@ void test_convolutions(const TestLayer& layer) {
   const std::vector<Isa> isas = supported_isas();
   for (const ConvKernelRow& row : conv_kernel_table()) {
     if (std::find(isas.begin(), isas.end(), row.isa) == isas.end()) continue;
-    const auto first = PackedConv::pack_kernel(layer.view, geometry, input, row.name, pool);
+    const auto first = PackedConv::pack_kernel(layer.view, geometry, row.name, pool);
     const std::vector<float> want = run_on(*first, InlineExecutor());
     from_many_threads([&](size_t) {
-      const auto conv = PackedConv::pack_kernel(layer.view, geometry, input, row.name, pool);
+      const auto conv = PackedConv::pack_kernel(layer.view, geometry, row.name, pool);
       check(conv->info().front().shared, row.name + ": is shared");
       check(same_bits(run_on(*conv, pool), want), row.name + ": results on a pool");
     });

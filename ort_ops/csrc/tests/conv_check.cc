@@ -115,7 +115,7 @@ void check_case(const ConvKernelRow& row, const Case& one, std::mt19937& random)
   expect_that(wrong.empty(), where + ": " + wrong);
   if (!wrong.empty()) return;
   const InlineExecutor alone;
-  const auto conv = PackedConv::pack_kernel(view, g, {-1, -1, -1}, row.name, alone);
+  const auto conv = PackedConv::pack_kernel(view, g, row.name, alone);
   expect_that(conv->holds(view, g), where + ": does not hold what was packed");
   const size_t inputs =
       static_cast<size_t>(one.input.batch * g.in_channels * one.input.height * one.input.width);
