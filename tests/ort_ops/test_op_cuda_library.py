@@ -4,6 +4,7 @@ Nothing here needs a GPU: a few lines of C stand for the driver or for another b
 the loader looks at them in a process of its own.
 """
 
+import os
 import re
 import shutil
 import subprocess
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from fanin import ort_ops
+
+from ._compile import SANITIZER, compiler_environment
 
 FOLDER = ort_ops.get_library_path().parent
 LIBRARY = FOLDER / "libfanin_ort_ops_cuda.so"
@@ -54,7 +57,7 @@ def compiled(source: str, path: Path, **defines: int) -> Path:
         pytest.skip("no C compiler")
     options = [f"-D{name}={value}" for name, value in defines.items()]
     command = ["cc", "-shared", "-fPIC", "-x", "c", *options, "-o", str(path), "-"]
-    subprocess.run(command, input=source, text=True, check=True)
+    subprocess.run(command, input=source, text=True, check=True, env=compiler_environment())
     return path
 
 
@@ -66,6 +69,7 @@ def driver(folder: Path, *, init: int = 0, version: int = 13000, count: int = 1)
 def status(*libraries: Path, driver_in: Path | None = None) -> str:
     """What cuda_status() says in a process with that driver, of that folder of libraries."""
     environment = {"LD_LIBRARY_PATH": str(driver_in or "/nowhere"), "PATH": "/usr/bin:/bin"}
+    environment |= {name: os.environ[name] for name in SANITIZER if name in os.environ}
     command = [sys.executable, "-c", STATUS, *map(str, libraries)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr

@@ -19,6 +19,7 @@ from fanin import ort_ops
 from fanin.export.conv_geometry import ConvGeometry
 
 from . import test_conv_op_malformed as conv_malformed
+from ._compile import compiler_environment
 from ._conv_models import ConvLayer, assert_conv_close, conv_spec
 from ._models import NODE, Layer, assert_close, open_session, run, spec_of
 from .test_conv_op_values import GEOMETRIES
@@ -46,7 +47,7 @@ def built(tmp_path_factory):
         ["cmake", "-S", str(ROOT), "-B", str(folder), *options],
         ["cmake", "--build", str(folder), "--target", target, "--parallel", "2"],
     ):
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True, env=compiler_environment())
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return folder / "ort_ops" / "csrc" / f"lib{target}.so"
 
