@@ -180,7 +180,7 @@ def _bench_layer(spec: BenchLayerSpec, progress: Progress | None) -> Result:
                 progress(title, len(cases) / len(settings))
             weight = spec.weight(mask, sparsity)
             facts = {"mask": mask}
-            cases.append(_measure_case(spec, weight, facts, sparsity, batch, title, Path(folder)))
+            cases.append(measure_layer(spec, weight, facts, sparsity, batch, title, Path(folder)))
     return Result(
         kind="layer",
         title=f"Layer {spec.in_features} → {spec.out_features}, {threads_text(spec.threads)}",
@@ -194,7 +194,7 @@ def _bench_layer(spec: BenchLayerSpec, progress: Progress | None) -> Result:
     )
 
 
-def _measure_case(
+def measure_layer(
     spec: BenchLayerSpec,
     weight: CondensedWeight,
     facts: dict[str, Any],
@@ -203,6 +203,7 @@ def _measure_case(
     title: str,
     folder: Path,
 ) -> Case:
+    """Measure one weight at one batch as ``spec`` says; models are written into ``folder``."""
     engines, null = layer_engines(
         spec.engines, weight, batch, spec.threads, folder, spec.deepsparse_python
     )
@@ -216,7 +217,11 @@ def _measure_case(
         **packing(weight, batch),
     }
     problem = layer_problem(weight, batch, spec.seed)
+    started = time.perf_counter()
     measured, measured_null = measure(engines, problem, spec.timing(), null=null)
+    loading = sum(one.load_seconds or 0 for one in measured)
+    facts["preparation_seconds"] = round(loading, 1)
+    facts["timing_seconds"] = round(time.perf_counter() - started - loading, 1)
     families = {
         family: [one.name for one in measured if engine_option(one.name) in options]
         for family, options in FAMILIES.items()

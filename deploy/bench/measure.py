@@ -13,8 +13,9 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 
 from ..cpus import MAX_THREADS
@@ -23,6 +24,8 @@ from .peers.standalone import CONDITIONS, Conditions, wait_until_quiet
 from .problem import Problem, Sample, first_number
 
 Clock = Callable[[], int]
+
+_CONDITION_SHARE = 0.2
 
 Progress = Callable[[str, float], None]
 """Is told what is measured next, and the share done."""
@@ -37,9 +40,9 @@ class Timing:
     ``min_repeats``. The figure of the turn is the median of its runs. An engine whose run takes
     longer than ``slow`` has one run a turn and no lead-in.
 
-    Rounds end after ``rounds``, or after ``budget`` seconds of warm-up and rounds if that comes
-    first; ``min_rounds`` there are in any case. ``conditions`` (see CONDITIONS) add as many rounds
-    each, in which every engine runs once, under the condition.
+    ``conditions`` (see CONDITIONS) add as many rounds each, in which every engine runs once, under
+    the condition. Rounds end after ``rounds``, or when ``budget`` seconds of warm-up and rounds are
+    spent, of which each condition has a fifth; ``min_rounds`` there are in any case.
 
     *Warm-up* runs an engine in windows of half a turn, and ends when the medians of the last
     ``steady_windows`` windows lie within ``steady_tolerance`` of each other, or after
@@ -154,20 +157,27 @@ def measure(
         for runner in turns:
             settle()
             runner.guard(runner.warm_up)
-        count = 0
-        for number in range(timing.rounds):
-            spent = (clock() - begin) / 1e9
-            if timing.budget is not None and spent > timing.budget and number >= timing.min_rounds:
-                break
-            # Reversed every other round, so that nobody always follows the same neighbour.
-            for runner in turns if number % 2 == 0 else reversed(turns):
-                settle()
-                runner.guard(lambda runner=runner, number=number: runner.turn(number))
-            count = number + 1
-        for condition in timing.conditions:
-            for number in range(count):
+
+        def rounds(condition: str) -> Iterator[tuple[int, _Runner]]:
+            later = (
+                timing.conditions[timing.conditions.index(condition) + 1 :]
+                if condition
+                else (timing.conditions)
+            )
+            end = (timing.budget or math.inf) * (1 - _CONDITION_SHARE * len(later))
+            for number in range(timing.rounds):
+                if number >= timing.min_rounds and (clock() - begin) / 1e9 > end:
+                    return
+                # Reversed every other round, so that nobody always follows the same neighbour.
                 for runner in turns if number % 2 == 0 else reversed(turns):
-                    runner.guard(lambda r=runner, c=condition: r.run_under(c))
+                    yield number, runner
+
+        for number, runner in rounds(""):
+            settle()
+            runner.guard(partial(runner.turn, number))
+        for condition in timing.conditions:
+            for _, runner in rounds(condition):
+                runner.guard(partial(runner.run_under, condition))
         for runner in turns:
             runner.guard(runner.check_after)
     finally:

@@ -28,10 +28,10 @@ _EXPLANATION = (
     "interval of the median) [min–max]. *run* is the whole session.run through an IOBinding; *op*, "
     "where given, is that less a null session with the same inputs and outputs. Other runtimes run "
     "in processes of their own, timed there: *run* is a whole call, *op* is that less the call of "
-    "a layer too small to matter. Percentiles are of all timed runs of all rounds. Before a run with "
-    "*caches flushed* the process reads and writes twice the largest cache; *after a pause* is "
-    "after 5 to 50 ms without work. *error* is the largest difference from the reference, relative "
-    "to the largest output."
+    "a layer too small to matter. Percentiles are of all timed runs of all rounds. Before a run "
+    "with *caches flushed* the process reads and writes twice the largest cache; *after a pause* "
+    "is after 5 to 50 ms without work. *error* is the largest difference from the reference, "
+    "relative to the largest output."
 )
 
 
@@ -53,9 +53,9 @@ def write_report(
     folder.mkdir(parents=True, exist_ok=True)
     json_text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     return [
-        _replace(folder / "results.json", lambda file: file.write(json_text.encode())),
-        _replace(folder / "results.md", lambda file: file.write(text.encode())),
-        _replace(folder / "results.png", picture),
+        replace_file(folder / "results.json", lambda file: file.write(json_text.encode())),
+        replace_file(folder / "results.md", lambda file: file.write(text.encode())),
+        replace_file(folder / "results.png", picture),
     ]
 
 
@@ -336,7 +336,7 @@ def plain(value: object) -> str:
     return "not known" if value is None else str(value)
 
 
-def _replace(path: Path, write: Callable[[IO[bytes]], object]) -> Path:
+def replace_file(path: Path, write: Callable[[IO[bytes]], object]) -> Path:
     """Write the file under another name and rename it: a reader never sees half of it.
 
     A symbolic link stays one: what it points to is replaced.

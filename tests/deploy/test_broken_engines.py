@@ -1,4 +1,6 @@
-"""Engines that are broken on purpose, each in another way: the benchmark leaves them out and says why."""
+"""Engines that are broken on purpose, each in another way: they are left out with the reason."""
+
+from itertools import pairwise
 
 import numpy as np
 import onnx
@@ -117,19 +119,19 @@ def test_the_others_go_on_and_nothing_is_compared_with_a_broken_engine(path, wei
 
 
 def test_every_timed_run_has_another_input_than_the_one_before(path, weight):
-    class Records(Sound):
-        seen = []
+    seen = []
 
+    class Records(Sound):
         def run(self):
-            self.seen.append(bound["x"].copy())
+            seen.append(bound["x"].copy())
             super().run()
 
     problem = layer_problem(weight, 2, 0)
     bound = problem.inputs
     timing = Timing(rounds=2, turn=1e-6, min_repeats=4, lead_in=0, max_warmup=0.05)
     measure([Records(path)], problem, timing)
-    turns = Records.seen[-1 - 2 * 4 : -1]  # behind them comes the run on fresh input
+    turns = seen[-1 - 2 * 4 : -1]  # behind them comes the run on fresh input
     for start in (0, 4):
         turn = turns[start : start + 4]
-        assert all((a != b).sum() == 1 for a, b in zip(turn, turn[1:], strict=False))
+        assert all((a != b).sum() == 1 for a, b in pairwise(turn))
     assert (turns[3] != turns[7]).sum() == 1  # the checked input changes from round to round

@@ -162,5 +162,9 @@ class RemoteError(RuntimeError):
 
 def _environment(threads: int) -> dict[str, str]:
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    # Where later runs find compiled layers again, even when the system has emptied /tmp.
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = {"TORCHINDUCTOR_CACHE_DIR": str(home / "fanin" / "torchinductor")}
     # DeepSparse reports its use over the network when imported, unless told not to.
-    return {**os.environ, **dict.fromkeys(names, str(threads)), "NM_DISABLE_ANALYTICS": "1"}
+    fixed = {**dict.fromkeys(names, str(threads)), "NM_DISABLE_ANALYTICS": "1"}
+    return {**cache, **os.environ, **fixed}

@@ -9,6 +9,8 @@ from .kernels import bench_kernels
 from .layer import bench_layer
 from .memory import bench_memory
 from .model import bench_model
+from .page import bench_page
+from .paper import bench_paper
 
 bench = typer.Typer(no_args_is_help=True, help="Measure against dense, interleaved in one run.")
 for name, command in {
@@ -16,6 +18,8 @@ for name, command in {
     "model": bench_model,
     "kernels": bench_kernels,
     "memory": bench_memory,
+    "paper": bench_paper,
     "compare": bench_compare,
+    "page": bench_page,
 }.items():
     bench.command(name)(command)

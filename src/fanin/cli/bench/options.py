@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ...deploy.bench import KernelsResult, MemoryResult, Result
+    from ...deploy.bench import KernelsResult, MemoryResult, PaperResult, Result
     from ...deploy.bench.trained_layer import TrainedLayer
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")]
@@ -106,7 +106,7 @@ def save_result(result: Result, folder: Path) -> None:
 
 
 def show_and_save(
-    result: Result | KernelsResult | MemoryResult,
+    result: Result | KernelsResult | MemoryResult | PaperResult,
     tables: list[Table],
     notes: list[str],
     folder: Path,
