@@ -23,14 +23,15 @@ from .layer_problem import layer_problem
 from .machine import describe_machine, load_average
 from .masks import MASKS, made_up_layer
 from .measure import Progress, Timing, measure
+from .peers.standalone import cache_sizes
 from .problem import Problem
 from .result import SCHEMA_VERSION
 from .spec_checks import check_batches, check_features, check_seed
 from .statistics import Spread
 from .trained_layer import TrainedLayer
 
-# One size in each level of a usual memory hierarchy, for the figure's roofs.
-_ROOF_BYTES = (128 << 10, 4 << 20, 64 << 20)
+# Where the system does not tell the sizes of its caches.
+_USUAL_CACHES = {1: 32 << 10, 2: 1 << 20, 3: 16 << 20}
 
 
 @dataclass(frozen=True)
@@ -204,9 +205,15 @@ def bench_kernels(spec: BenchKernelsSpec, *, progress: Progress | None = None) -
         machine=machine,
         load_average_after=load_average(),
         call_seconds=calls[0],
-        roofs=tuple((size, read_bytes_per_cycle(size)) for size in _ROOF_BYTES),
+        roofs=tuple((size, read_bytes_per_cycle(size)) for size in roof_sizes()),
         cases=tuple(cases),
     )
+
+
+def roof_sizes() -> tuple[int, ...]:
+    """Return a size that fills half of each level of the caches, and one that fits into none."""
+    caches = tuple((cache_sizes() or _USUAL_CACHES).values())
+    return (*(size // 2 for size in caches), 2 * max(caches))
 
 
 def admitted_kernels(weight: CondensedWeight, batch: int) -> list[str]:

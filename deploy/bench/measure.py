@@ -267,6 +267,7 @@ class _Runner:
 
     def check_after(self) -> None:
         """Check the output of the last timed run, then of a run on inputs never seen before."""
+        self.problem.load(self.last)  # others have run on other inputs since
         stale = self._error(self.last)
         self.problem.load(self.problem.fresh)
         try:

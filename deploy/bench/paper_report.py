@@ -127,8 +127,8 @@ def _markdown(result: PaperResult, cases: list[Case]) -> str:
         "",
         "Medians over the rounds of whole runs; each column has the fastest engine or graph form "
         "of its kind in that case. *over fanin* is that time over fanin's; the results of each "
-        "thread count have all engines, ratios of single rounds, and their spread. Bars of the figure are "
-        "these medians, error bars the quartiles over the rounds.",
+        "thread count have all engines, ratios of single rounds, and their spread. Bars of the "
+        "figure are these medians, error bars the quartiles over the rounds.",
         "",
         "## Best forms",
         "",

@@ -36,14 +36,22 @@ def wait_until_quiet(limit=0.5, step=0.005):
             return
 
 
-def largest_cache():
-    """Bytes of the largest cache of the first CPU; 0 where the system does not tell."""
-    found = [0]
-    for path in glob.glob("/sys/devices/system/cpu/cpu0/cache/index*/size"):
-        with open(path) as file:
-            text = file.read().strip()
-        found.append(int(text[:-1]) << {"K": 10, "M": 20}.get(text[-1:], 0))
-    return max(found)
+def cache_sizes():
+    """Bytes of each level of the first CPU's caches for data; empty where the system is silent."""
+    found = {}
+    for folder in glob.glob("/sys/devices/system/cpu/cpu0/cache/index*"):
+        level, kind, size = (_read(folder, name) for name in ("level", "type", "size"))
+        if kind in ("Data", "Unified") and size[:-1].isdigit():
+            found[int(level)] = int(size[:-1]) << {"K": 10, "M": 20}.get(size[-1], 0)
+    return dict(sorted(found.items()))
+
+
+def _read(folder, name):
+    try:
+        with open(f"{folder}/{name}") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
 
 
 class Conditions:
@@ -66,7 +74,7 @@ class Conditions:
         import numpy as np
 
         if not self._parts:
-            size = max(_LEAST_FLUSH, 2 * largest_cache())
+            size = max(_LEAST_FLUSH, 2 * max(cache_sizes().values(), default=0))
             self._parts = np.array_split(np.zeros(size // 8, np.int64), self._threads)
             self._pool = ThreadPoolExecutor(self._threads) if self._threads > 1 else None
         if self._pool is None:

@@ -11,6 +11,7 @@ from .memory import bench_memory
 from .model import bench_model
 from .page import bench_page
 from .paper import bench_paper
+from .scaling import bench_scaling
 
 bench = typer.Typer(no_args_is_help=True, help="Measure against dense, interleaved in one run.")
 for name, command in {
@@ -19,6 +20,7 @@ for name, command in {
     "kernels": bench_kernels,
     "memory": bench_memory,
     "paper": bench_paper,
+    "scaling": bench_scaling,
     "compare": bench_compare,
     "page": bench_page,
 }.items():

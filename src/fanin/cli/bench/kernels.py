@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..common import numbers, readable, require_writable, requires, say
-from .options import Layer, Out, Seed, given, masks, show_and_save
+from .options import Layer, Out, Seed, given, masks, names, show_and_save
 from .options import shapes as parse_shapes
 
 
@@ -30,13 +30,6 @@ def bench_kernels(
     values: Annotated[
         str, typer.Option(help="Types of the weights: float32, float16, bfloat16.")
     ] = "float32",
-    scaling: Annotated[
-        bool,
-        typer.Option(
-            "--scaling",
-            help="Instead: 1,000 to 1,000,000 outputs, 32 of 1,024 inputs each, batch 1.",
-        ),
-    ] = False,
     dispatched: Annotated[
         bool, typer.Option("--dispatched", help="Only the kernel that the dispatch table takes.")
     ] = False,
@@ -55,21 +48,16 @@ def bench_kernels(
         batches=None if batch is None else numbers(batch, int, "--batch"),
         dispatched=dispatched or None,
     )
-    if scaling and (chosen or layer or mask != "random" or values != "float32"):
-        raise typer.BadParameter("--scaling has its own layers; leave the other choices out")
     with readable(RequirementError, OSError, ValueError):
-        if scaling:
-            spec = BenchKernelsSpec.scaling(rounds=rounds, seed=seed)
-        else:
-            made_up, trained = masks(mask, layer)
-            spec = BenchKernelsSpec(
-                masks=made_up,
-                values=tuple(values.split(",")),
-                trained=trained,
-                rounds=rounds,
-                seed=seed,
-                **chosen,
-            )
+        made_up, trained = masks(mask, layer)
+        spec = BenchKernelsSpec(
+            masks=made_up,
+            values=names(values),
+            trained=trained,
+            rounds=rounds,
+            seed=seed,
+            **chosen,
+        )
         require_writable(out)
         result = measure(spec, progress=say)
         show_and_save(result, [kernels_table(result)], kernels_notes(result), out)
