@@ -116,8 +116,8 @@ def _markdown(result: CrossoverResult) -> str:
         "",
         "The sparsity above which CondensedGemm takes less time than the dense Gemm (op times: "
         "each less a null session, same round), interpolated between those measured; *under all* "
-        "and *none*: it does at all of them, at none of them. The prediction is of the exporter's cost "
-        "model, for one thread. Speed-ups: median (95 % bootstrap interval) [min–max].",
+        "and *none*: it does at all of them, at none of them. The prediction is of the exporter's "
+        "cost model, for one thread. Speed-ups: median (95 % bootstrap interval) [min–max].",
         "",
         "## Points",
         "",

@@ -25,6 +25,7 @@ from .model_pair import (
     input_shapes,
     model_content,
     require_baseline,
+    structured_path,
 )
 from .ort_engine import OrtEngine
 from .peers import deepsparse_model, openvino_model
@@ -33,7 +34,7 @@ from .problem import Problem, Sample, vary_inputs
 from .result import Case, Result, make_case, threads_text
 from .spec_checks import check_batches, check_seed
 
-ENGINES = ("dense", "condensed", "deepsparse", "openvino")
+ENGINES = ("dense", "condensed", "structured", "deepsparse", "openvino")
 
 _DOMAIN = "ai.fanin"
 
@@ -51,8 +52,9 @@ class BenchModelSpec:
     ``turn``, ``budget`` (of a batch) and ``warmup`` (at most) are in seconds; they and
     ``conditions`` are Timing's. ``pin``: see pinned.
 
-    ``engines``: ``dense`` and ``condensed`` always; ``deepsparse`` (run by ``deepsparse_python``)
-    and ``openvino`` run the dense baseline's file, whose weights are as sparse. ``breakdown`` adds
+    ``engines``: ``dense`` and ``condensed`` always; ``structured`` runs NAME.structured.onnx beside
+    ``model``, exported under that policy; ``deepsparse`` (run by ``deepsparse_python``) and
+    ``openvino`` run the dense baseline's file, whose weights are as sparse. ``breakdown`` adds
     the times of the single nodes, from runs of their own after the timed rounds.
     """
 
@@ -102,6 +104,11 @@ class BenchModelSpec:
     def dense_path(self) -> Path:
         """The baseline's file, given or by its usual name."""
         return baseline_path(self.model, self.dense)
+
+    @property
+    def structured_path(self) -> Path:
+        """The file of the structured form, by its usual name."""
+        return structured_path(self.model)
 
 
 def bench_model(spec: BenchModelSpec, *, progress: Progress | None = None) -> Result:
@@ -165,7 +172,9 @@ def _engines(spec: BenchModelSpec, problem: Problem, folder: Path) -> list[Engin
     inputs = [array.shape for array in problem.inputs.values()]
     outputs = [array.shape for array in problem.timed.outputs]
     for name in spec.engines[2:]:
-        if len(inputs) != 1 or len(outputs) != 1:
+        if name == "structured":
+            engines.append(_structured(spec))
+        elif len(inputs) != 1 or len(outputs) != 1:
             reason = f"the model has {len(inputs)} inputs and {len(outputs)} outputs; one is needed"
             engines.append(AbsentEngine(name, reason))
         elif name == "openvino":
@@ -174,6 +183,17 @@ def _engines(spec: BenchModelSpec, problem: Problem, folder: Path) -> list[Engin
             python = spec.deepsparse_python
             engines.append(deepsparse_model(dense, inputs[0], outputs[0], threads, folder, python))
     return engines
+
+
+def _structured(spec: BenchModelSpec) -> Engine:
+    path = spec.structured_path
+    if path.is_file():
+        return OrtEngine("structured", path.name, path, spec.threads, library=False)
+    return AbsentEngine(
+        "structured",
+        f"there is no {path.name} beside the model, which fanin export --policy structured "
+        "writes; without ablated neurons it is the dense one",
+    )
 
 
 def _with_breakdowns(spec: BenchModelSpec, case: Case, problem: Problem) -> Case:

@@ -12,6 +12,8 @@ from .model import bench_model
 from .page import bench_page
 from .paper import bench_paper
 from .scaling import bench_scaling
+from .serving import bench_serving
+from .zoo import bench_zoo
 
 bench = typer.Typer(no_args_is_help=True, help="Measure against dense, interleaved in one run.")
 for name, command in {
@@ -21,6 +23,8 @@ for name, command in {
     "memory": bench_memory,
     "paper": bench_paper,
     "scaling": bench_scaling,
+    "zoo": bench_zoo,
+    "serving": bench_serving,
     "compare": bench_compare,
     "page": bench_page,
 }.items():

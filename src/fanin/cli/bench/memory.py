@@ -23,7 +23,7 @@ def bench_memory(
     ] = 1,
     threads: Annotated[int, typer.Option(help="Intra-op threads of every session.")] = 1,
     engines: Annotated[
-        str, typer.Option(help="Of dense, condensed, deepsparse, openvino.")
+        str, typer.Option(help="Of dense, condensed, structured, deepsparse, openvino.")
     ] = "dense,condensed",
     deepsparse_python: DeepSparsePython = None,
 ) -> None:

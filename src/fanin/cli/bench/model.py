@@ -33,7 +33,10 @@ def bench_model(
     batch: Batches = "1,64",
     engines: Annotated[
         str,
-        typer.Option(help="dense,condensed, and of deepsparse, openvino, on the dense file."),
+        typer.Option(
+            help="dense,condensed, and of structured (MODEL.structured.onnx beside it), "
+            "deepsparse, openvino, on the dense file."
+        ),
     ] = "dense,condensed",
     breakdown: Annotated[
         bool, typer.Option(help="Also profile the nodes, in runs after the timed ones.")
