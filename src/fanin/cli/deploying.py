@@ -1,8 +1,13 @@
-"""fanin doctor."""
+"""fanin doctor, fanin serve."""
 
 from __future__ import annotations
 
+import os
+from typing import Annotated
+
 import typer
+
+from .common import readable, requires
 
 
 def doctor() -> None:
@@ -15,3 +20,84 @@ def doctor() -> None:
     Console().print(checks_table(checks))
     if not all(check.ok for check in checks):
         raise typer.Exit(1)
+
+
+def serve(
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[NAME=]PATH...",
+            help="An .onnx file, or a folder of versions (1/model.onnx, 2/model.onnx).",
+        ),
+    ],
+    host: Annotated[str, typer.Option(help="Address; 0.0.0.0 is every network.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 takes a free one and logs it.")] = 8000,
+    workers: Annotated[int, typer.Option(help="Processes, each with its own sessions.")] = 1,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of a session [default: CPUs / workers].")
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(help="Runs of a model at a time [default: CPUs / workers / threads]."),
+    ] = None,
+    queue: Annotated[int, typer.Option(help="Requests of a model that may wait; then 503.")] = 64,
+    timeout: Annotated[float, typer.Option(help="Seconds in queue and session; then 504.")] = 30.0,
+    max_body: Annotated[int, typer.Option(help="Bytes of a request; more is 413.")] = 64 << 20,
+    max_dimension: Annotated[
+        int, typer.Option(help="Largest size where the model leaves it open (batch).")
+    ] = 4096,
+    max_batch: Annotated[
+        int, typer.Option(help="Rows that dynamic batching joins to a run; 1 is off.")
+    ] = 1,
+    batch_delay: Annotated[
+        float, typer.Option(help="Seconds that a request may wait for others of its batch.")
+    ] = 0.002,
+    versions: Annotated[int, typer.Option(help="Newest versions of a folder to serve.")] = 1,
+    poll: Annotated[
+        float, typer.Option(help="Seconds between looks for changed files; 0 never looks.")
+    ] = 2.0,
+    drain_delay: Annotated[
+        float, typer.Option(help="Seconds after SIGTERM in which requests are still taken.")
+    ] = 1.0,
+    drain_timeout: Annotated[
+        float, typer.Option(help="Seconds for requests under way to end after that.")
+    ] = 30.0,
+    access_log: Annotated[
+        bool, typer.Option("--access-log", help="Log every request, not the failed alone.")
+    ] = False,
+    log_format: Annotated[str, typer.Option(help="json or text.")] = "json",
+) -> None:
+    """Serve models over HTTP: Open Inference Protocol V2, /metrics, /docs (docs/serving.md).
+
+    A token that every request must carry is taken from the environment: FANIN_SERVE_TOKEN.
+    """
+    requires("serve", "fastapi", "uvicorn", "prometheus_client")
+    from ..deploy import SessionError
+    from ..deploy.serve import ModelSource, ServeSettings, SettingsError
+
+    with readable(SettingsError, SessionError):
+        settings = ServeSettings(
+            tuple(map(ModelSource.parse, models)),
+            host=host,
+            port=port,
+            workers=workers,
+            threads=threads,
+            concurrency=concurrency,
+            queue=queue,
+            timeout=timeout,
+            max_body=max_body,
+            max_dimension=max_dimension,
+            max_batch=max_batch,
+            batch_delay=batch_delay,
+            versions=versions,
+            poll=poll,
+            drain_delay=drain_delay,
+            drain_timeout=drain_timeout,
+            token=os.environ.get("FANIN_SERVE_TOKEN") or None,
+            access_log=access_log,
+            log_format=log_format,
+        )
+        from ..deploy.serve.server import serve as run
+
+        status = run(settings)
+    raise typer.Exit(status)
