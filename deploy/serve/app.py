@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -25,6 +25,8 @@ from .scheduler import Job
 from .settings import ServeSettings
 from .state import ServerState
 
+# Handlers of these take the names from the request's path parameters: declared as arguments, the
+# framework would validate them on every request, which costs more than reading the request.
 _MODEL = "/v2/models/{model}"
 _VERSION = "/v2/models/{model}/versions/{version}"
 # Bodies of the repository routes say nothing that this server reads.
@@ -79,13 +81,18 @@ def _add_health(app: FastAPI, state: ServerState) -> None:
         """Tell whether every model serves and the server is not about to stop."""
         return Response(status_code=200 if state.repository.ready() and not state.draining else 503)
 
-    async def model_ready(model: str, version: str | None = None) -> Response:
+    async def model_ready(request: Request) -> Response:
         """Tell whether the model, or the version, serves."""
-        state.repository.find(model, version)
+        state.repository.find(**request.path_params)
         return Response()
 
     for path in (_MODEL, _VERSION):
-        app.get(f"{path}/ready", tags=["health"], responses=openapi.ERRORS)(model_ready)
+        app.get(
+            f"{path}/ready",
+            tags=["health"],
+            responses=openapi.ERRORS,
+            openapi_extra=openapi.names_in(path),
+        )(model_ready)
 
 
 def _add_models(app: FastAPI, state: ServerState) -> None:
@@ -95,23 +102,29 @@ def _add_models(app: FastAPI, state: ServerState) -> None:
         extensions = ["binary_tensor_data", "model_repository"]
         return {"name": "fanin", "version": __version__, "extensions": extensions}
 
-    async def metadata(model: str, version: str | None = None) -> dict[str, Any]:
+    async def metadata(request: Request) -> Response:
         """Describe inputs, outputs and the versions that serve."""
-        return state.repository.find(model, version).metadata(state.repository.versions(model))
+        model = state.repository.find(**request.path_params)
+        return JSONResponse(model.metadata(state.repository.versions(model.name)))
 
-    async def infer(request: Request, model: str, version: str | None = None) -> Response:
+    async def infer(request: Request) -> Response:
         """Run the model on the inputs; answers with its outputs."""
         with state.metrics.in_flight.track_inprogress():
-            return await _infer(state, request, model, version)
+            return await _infer(state, request, **request.path_params)
 
     for path in (_MODEL, _VERSION):
-        app.get(path, tags=["metadata"], responses=openapi.ERRORS)(metadata)
+        app.get(
+            path,
+            tags=["metadata"],
+            responses=openapi.ERRORS,
+            openapi_extra=openapi.names_in(path),
+        )(metadata)
         app.post(
             f"{path}/infer",
             tags=["inference"],
             response_class=Response,
             responses=openapi.INFER_RESPONSES,
-            openapi_extra=openapi.INFER,
+            openapi_extra=openapi.infer_in(path),
         )(infer)
 
 
@@ -155,23 +168,23 @@ def _add_pages(app: FastAPI, state: ServerState) -> None:
 
 
 async def _infer(
-    state: ServerState, request: Request, name: str, version: str | None
+    state: ServerState, request: Request, model: str, version: str | None = None
 ) -> Response:
     start = time.perf_counter()
-    status, split, model = 500, None, None
+    status, split, found = 500, None, None
     log = request.scope.setdefault("fanin", {})
     try:
-        model = state.repository.find(name, version)
+        found = state.repository.find(model, version)
         settings = state.settings
         body = await read_body(request, settings.max_body, settings.timeout)
         header_length = request.headers.get(HEADER_LENGTH)
-        asked = decode(body, header_length, model.signature, settings.max_dimension)
+        asked = decode(body, header_length, found.signature, settings.max_dimension)
         log["id"] = asked.id
-        model, job = await _run(state, model, version, asked)
+        found, job = await _run(state, found, version, asked)
         split = (job.queue_seconds, job.compute_seconds)
         log["queue_ms"], log["compute_ms"] = (round(seconds * 1e3, 3) for seconds in split)
         content, head = encode(
-            name, model.version.name, asked, job.future.result(), model.signature
+            model, found.version.name, asked, job.future.result(), found.signature
         )
         status = 200
         if head is None:
@@ -182,10 +195,10 @@ async def _infer(
         status = error.status
         raise
     finally:
-        if model is not None:
-            log["model"], log["version"] = name, model.version.name
+        if found is not None:
+            log["model"], log["version"] = model, found.version.name
             seconds = time.perf_counter() - start
-            state.metrics.answered(name, model.version.name, status, seconds, split)
+            state.metrics.answered(model, found.version.name, status, seconds, split)
 
 
 async def _run(
@@ -195,6 +208,9 @@ async def _run(
     outputs = [name for name, _ in asked.outputs]
     while True:
         try:
+            job = model.scheduler.run_if_brief(asked.inputs, outputs)
+            if job is not None:
+                return model, job
             job = model.scheduler.submit(asked.inputs, outputs)
         except SchedulerClosedError:
             signature = model.signature
@@ -233,5 +249,3 @@ async def _no_route(_request: Request, error: Exception) -> Response:
     text = {404: "there is no such path; /docs lists them", 405: "this path takes another method"}
     message = text.get(error.status_code, str(error.detail))
     return JSONResponse({"error": message}, error.status_code, headers=error.headers)
-
-

@@ -28,9 +28,7 @@ _OPEN = ("/v2/health/live", "/v2/health/ready")
 class Guard:
     """Wraps the app. While ``draining()``, every answer asks the client to close its connection."""
 
-    def __init__(
-        self, app: App, token: str | None, draining: Callable[[], bool], access_log: bool
-    ):
+    def __init__(self, app: App, token: str | None, draining: Callable[[], bool], access_log: bool):
         self._app = app
         self._token = None if token is None else f"Bearer {token}".encode()
         self._draining = draining

@@ -64,7 +64,8 @@ class LoadedModel:
             # Types and fixed sizes are checked before: what is left is a combination of sizes or
             # values (an index, a reshape) that a node of the model refuses.
             if type(error).__name__ in ("InvalidArgument", "RuntimeException", "Fail"):
-                raise RequestError(f"the model refuses these inputs: {_first_line(error)}") from error
+                message = f"the model refuses these inputs: {_first_line(error)}"
+                raise RequestError(message) from error
             raise
 
     def _warm_up(self, version: Version) -> None:

@@ -23,7 +23,7 @@ def configure_logging(log_format: str) -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if log_format == "json" else _Text())
-    handler.handleError = lambda record: None  # type: ignore[method-assign]
+    handler.handleError = lambda _record: None  # type: ignore[method-assign]
     for name in ("fanin.serve", "uvicorn"):
         logger = logging.getLogger(name)
         logger.handlers = [handler]

@@ -1,7 +1,7 @@
 """Prometheus metrics of the server. Needs prometheus_client.
 
-Label values are names of configured models and versions on disk, never text from a request: a client
-cannot make the number of time series grow.
+Label values are names of configured models and versions on disk, never text from a request: a
+client cannot make the number of time series grow.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class Metrics:
 
     def __init__(self):
         self.registry = CollectorRegistry()
-        self.requests = self._counter("requests", "Infer requests answered, by HTTP status", "status")
+        self.requests = self._counter(
+            "requests", "Infer requests answered, by HTTP status", "status"
+        )
         self.loads = Counter(
             "fanin_model_loads",
             "Attempts to load a model, by result (loaded or failed)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from typing import Any
 
 _NAME = {"type": "string", "minLength": 1}
@@ -75,22 +76,34 @@ def _content(schema: dict[str, Any]) -> dict[str, Any]:
     return {"application/json": {"schema": schema}, "application/octet-stream": {"schema": _BINARY}}
 
 
-INFER = {
-    "requestBody": {
-        "required": True,
-        "description": "JSON; or, with the header Inference-Header-Content-Length, JSON of that "
-        "length and the tensors' bytes behind it.",
-        "content": _content(REQUEST),
-    },
-    "parameters": [
-        {
-            "name": "Inference-Header-Content-Length",
-            "in": "header",
-            "required": False,
-            "schema": {"type": "integer", "minimum": 0},
-        }
-    ],
-}
+def names_in(path: str) -> dict[str, Any]:
+    """Describe the parameters of a path."""
+    names = re.findall(r"{(\w+)}", path)
+    return {
+        "parameters": [
+            {"name": name, "in": "path", "required": True, "schema": _NAME} for name in names
+        ]
+    }
+
+
+def infer_in(path: str) -> dict[str, Any]:
+    """Describe an infer request at this path."""
+    length = {
+        "name": "Inference-Header-Content-Length",
+        "in": "header",
+        "required": False,
+        "schema": {"type": "integer", "minimum": 0},
+    }
+    return {
+        "requestBody": {
+            "required": True,
+            "description": "JSON; or, with the header Inference-Header-Content-Length, JSON of "
+            "that length and the tensors' bytes behind it.",
+            "content": _content(REQUEST),
+        },
+        "parameters": [*names_in(path)["parameters"], length],
+    }
+
 
 INFER_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {"description": "The outputs", "content": _content(RESPONSE)},

@@ -1,8 +1,8 @@
 """The models of a server: which versions serve, and how others take their place.
 
 Only models that the server was started with are ever opened; a request can name them, not files.
-A version that cannot be opened never replaces one that serves: the reason is kept for the index, the
-log and the metrics.
+A version that cannot be opened never replaces one that serves: the reason is kept for the index,
+the log and the metrics.
 """
 
 from __future__ import annotations

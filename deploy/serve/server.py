@@ -31,13 +31,12 @@ def serve(settings: ServeSettings) -> int:
     """
     configure_logging(settings.log_format)
     listener = bind(settings)
-    host, port = listener.getsockname()[:2]
     if settings.host not in LOOPBACK and settings.token is None:
         event(
             _log,
             "everyone who reaches this address can use the server",
             logging.WARNING,
-            host=host,
+            host=settings.host,
             remedy="set FANIN_SERVE_TOKEN, or listen on 127.0.0.1",
         )
     if settings.workers > 1:
@@ -108,7 +107,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._state = state
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Begin to drain; at the second signal, or on SIGINT, stop accepting at once."""
         wait = self._state.settings.drain_delay
         if sig == signal.SIGTERM and wait and not self._state.draining:

@@ -1,7 +1,7 @@
 """Several worker processes behind one listening socket.
 
-Workers are started, not forked: threads of ONNX Runtime do not survive a fork. They get the settings
-on their standard input, so that a token stands in no command line and no environment.
+Workers are started, not forked: threads of ONNX Runtime do not survive a fork. They get the
+settings on their standard input, so that a token stands in no command line and no environment.
 """
 
 from __future__ import annotations

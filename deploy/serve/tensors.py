@@ -1,8 +1,8 @@
 """Tensors of requests and responses, as JSON values and as bytes.
 
 Open Inference Protocol V2, "Tensor Data" and the binary tensor data extension: row-major, little
-endian, no padding; BOOL takes a byte an element; an element of BYTES is its length (4 bytes) and its
-content.
+endian, no padding; BOOL takes a byte an element; an element of BYTES is its length (4 bytes)
+and its content.
 """
 
 from __future__ import annotations
@@ -110,9 +110,7 @@ def _flatten(name: str, shape: tuple[int, ...], data: list) -> list:
             break
         flat = [element for item in flat for element in item]
     if not fits:
-        raise RequestError(
-            f"input '{name}': the lists of data do not have the shape {list(shape)}"
-        )
+        raise RequestError(f"input '{name}': the lists of data do not have the shape {list(shape)}")
     return flat
 
 
