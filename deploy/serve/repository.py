@@ -40,19 +40,19 @@ class Repository:
             if not entry.serving:
                 raise entry.why_nothing_serves()
 
-    def find(self, name: str, version: str | None = None) -> LoadedModel:
+    def find(self, model: str, version: str | None = None) -> LoadedModel:
         """Return the version asked for, or the newest; RequestError (404) if it does not serve."""
-        serving = self._entry(name).serving
+        serving = self._entry(model).serving
         if not serving:
             raise RequestError(
-                f"model '{name}' is not loaded; POST /v2/repository/models/{name}/load loads it",
+                f"model '{model}' is not loaded; POST /v2/repository/models/{model}/load loads it",
                 404,
             )
         if version is None:
             return next(iter(serving.values()))
         if version not in serving:
             raise RequestError(
-                f"model '{name}' serves version {', '.join(serving)}, not '{version[:40]}'", 404
+                f"model '{model}' serves version {', '.join(serving)}, not '{version[:40]}'", 404
             )
         return serving[version]
 
