@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -241,11 +241,17 @@ def _only_ready(body: bytes) -> bool:
 
 async def _refused(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    return JSONResponse({"error": str(error)}, error.status)
+    return _error(str(error), error.status)
 
 
 async def _no_route(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     text = {404: "there is no such path; /docs lists them", 405: "this path takes another method"}
     message = text.get(error.status_code, str(error.detail))
-    return JSONResponse({"error": message}, error.status_code, headers=error.headers)
+    return _error(message, error.status_code, error.headers)
+
+
+def _error(message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
+    # ASCII: the sentence may quote half of a surrogate pair, which UTF-8 cannot carry.
+    text = json.dumps({"error": message})
+    return Response(text, status, headers, media_type="application/json")

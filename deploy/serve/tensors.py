@@ -33,6 +33,8 @@ def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> np
     if not kinds <= allowed:
         odd = sorted(kind.__name__ for kind in kinds - allowed)
         raise RequestError(f"input '{name}': {datatype} takes {words}, not {', '.join(odd)}")
+    if datatype == "BYTES" and any("\ud800" <= char <= "\udfff" for char in "".join(flat)):
+        raise RequestError(f"input '{name}': a string holds half of a surrogate pair")
     dtype = NUMPY[datatype]
     if dtype.kind in "iu" and flat:
         limits = np.iinfo(dtype)

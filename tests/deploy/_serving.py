@@ -1,6 +1,7 @@
 """Helpers of the server's tests: models, requests, an app without a socket, a server process."""
 
 import asyncio
+import itertools
 import json
 import os
 import re
@@ -29,7 +30,7 @@ def slow_model(rounds, size=512):
     names = ["x", *(f"h{number}" for number in range(rounds - 1)), "y"]
     nodes = [
         helper.make_node("MatMul", [name, "w"], [following])
-        for name, following in zip(names, names[1:], strict=False)
+        for name, following in itertools.pairwise(names)
     ]
     return _model(nodes, [weight], [size, size])
 

@@ -9,8 +9,18 @@ import zlib
 import numpy as np
 import pytest
 
-from ._serving import HEADER, ask, binary_body, gain_model, get, json_body, post, requires_serving
-from ._serving import save, slow_model
+from ._serving import (
+    HEADER,
+    ask,
+    binary_body,
+    gain_model,
+    get,
+    json_body,
+    post,
+    requires_serving,
+    save,
+    slow_model,
+)
 
 requires_serving()
 
@@ -78,7 +88,9 @@ def test_json_and_binary_requests_answer_as_the_session_does(serving, save_conde
     assert answer.array("Y").tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+@pytest.mark.parametrize(
+    ("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)]
+)
 def test_compressed_requests(serving, encoding, pack):
     app = serving(max_body=2000)
     headers = {"content-encoding": encoding}
@@ -148,7 +160,7 @@ def test_errors_are_json_sentences(serving, method, path, status, message):
     assert message in answer.error
 
 
-def test_sizes_that_only_the_model_can_refuse_are_the_clients_error(serving, tmp_path):
+def test_sizes_that_only_the_model_can_refuse_are_the_clients_error(serving):
     from onnx import TensorProto, helper
 
     shape = ["rows", 4]

@@ -208,7 +208,7 @@ def test_workers_share_the_port_and_the_metrics_and_one_that_is_killed_is_replac
                 os.kill(pid, 0)
 
 
-def test_a_log_that_cannot_be_written_stops_nothing(start, model, tmp_path):
+def test_a_log_that_cannot_be_written_stops_nothing(model):
     """A full disk under the log: /dev/full refuses every write."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -260,7 +260,9 @@ def test_slow_and_broken_connections_hold_up_nobody(start, model):
     with start(model, "--threads", 1) as server:
         stuck = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(50)]
         for connection in stuck:
-            connection.sendall(b"POST /v2/models/model/infer HTTP/1.1\r\nContent-Length: 99\r\n\r\n{")
+            connection.sendall(
+                b"POST /v2/models/model/infer HTTP/1.1\r\nContent-Length: 99\r\n\r\n{"
+            )
         assert ask(server, "POST", "/v2/models/model/infer", json_body(X))[0] == 200
         for connection in stuck:
             connection.close()

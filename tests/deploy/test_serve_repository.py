@@ -7,12 +7,13 @@ import time
 import numpy as np
 import onnx
 import pytest
-from ._serving import gain_model, save
 
 from fanin.deploy import SessionError
 from fanin.deploy.serve import ModelSource, ServeSettings, SettingsError
 from fanin.deploy.serve.errors import RequestError
 from fanin.deploy.serve.repository import Repository
+
+from ._serving import gain_model, save
 
 
 def repository(*sources, observer=lambda *_: None, **settings):
@@ -128,7 +129,7 @@ def test_changed_external_data_are_reloaded(versions):
 
 
 @pytest.mark.parametrize("how", ["garbage", "empty", "cut off", "unreadable type", "gone"])
-def test_a_bad_replacement_leaves_the_old_version_serving_and_shows_why(versions, how, tmp_path):
+def test_a_bad_replacement_leaves_the_old_version_serving_and_shows_why(versions, how):
     seen = []
     found = repository(versions, observer=lambda *told: seen.append(told))
     path = versions / "1" / "model.onnx"
@@ -142,9 +143,7 @@ def test_a_bad_replacement_leaves_the_old_version_serving_and_shows_why(versions
         model = gain_model(3)
         for tensor in (*model.graph.input, *model.graph.output, *model.graph.initializer):
             if hasattr(tensor, "data_type"):
-                tensor.CopyFrom(
-                    onnx.numpy_helper.from_array(np.ones(4, np.float32), tensor.name)
-                )
+                tensor.CopyFrom(onnx.numpy_helper.from_array(np.ones(4, np.float32), tensor.name))
                 tensor.data_type = onnx.TensorProto.BFLOAT16
                 tensor.raw_data = tensor.raw_data[:8]
             else:
