@@ -21,7 +21,7 @@ from .errors import QueueFullError, RequestError, SchedulerClosedError, TimeoutP
 
 # A run that is expected to be shorter than this is made on the caller's thread. Waking a thread and
 # being woken by it costs 0.1 to 0.25 ms, and for so long an event loop may well be busy.
-_BRIEF = 3e-4
+_BRIEF = 5e-4
 _SMOOTHING = 0.1  # weight of the latest run in what is expected
 
 Inputs = dict[str, np.ndarray]

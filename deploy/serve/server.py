@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -72,6 +73,9 @@ def run_worker(settings: ServeSettings, listener: socket.socket) -> int:
         event(_log, "cannot start", logging.ERROR, reason=str(error).strip())
         state.close()
         return 1
+    # Modules and models live as long as the process: collecting garbage need not walk them.
+    gc.collect()
+    gc.freeze()
     config = uvicorn.Config(
         app,
         log_config=None,
