@@ -16,6 +16,7 @@ from ..errors import SessionError
 from .errors import RequestError
 from .loaded_model import LoadedModel
 from .logs import event
+from .memory import release_unused
 from .settings import ModelSource, ServeSettings
 from .sources import Stamp, Version, VersionFinder
 
@@ -137,6 +138,9 @@ class _Entry:
             for model in gone:
                 model.close()
                 event(_log, "unloaded", model=self.name, version=model.version.name)
+            if gone:
+                del model, gone, before
+                release_unused()
 
     def why_nothing_serves(self) -> SessionError:
         """Say why after a refresh that left nothing serving."""
