@@ -58,7 +58,7 @@ def from_several_threads(session, inputs: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def sessions_that_share(path: Path, count: int) -> list[onnxruntime.InferenceSession]:
-    """Several sessions of a file, each with its own threads, hold one packed copy of the weights."""
+    """Several sessions of a file, with pools of their own, hold one packed copy of weights."""
     return [open_session(path, threads=1) for _ in range(count)]
 
 
@@ -87,9 +87,8 @@ def main() -> None:
             again = other.run(None, {other.get_inputs()[0].name: x})[0]
             assert np.array_equal(again, y)
     assert np.array_equal(asyncio.run(from_asyncio(session, inputs[0])), together[0])
-    print(
-        f"{len(inputs)} runs agree, in {1 + len(others)} sessions, {threading.active_count()} thread left"
-    )
+    count, threads = 1 + len(others), threading.active_count()
+    print(f"{len(inputs)} runs agree, in {count} sessions, {threads} thread left")
 
 
 if __name__ == "__main__":
