@@ -1,20 +1,34 @@
-"""Giving memory back to the system after a model was freed."""
+"""Giving memory back to the system after a model was freed. Does nothing where glibc is not."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
 import sys
+from collections.abc import Callable
+
+_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's malloc.h
+_LARGE = 1 << 20
+
+
+def map_large_blocks() -> None:
+    """Let every block of a mebibyte or more be a mapping of its own, for this process.
+
+    By default glibc raises that limit, up to 32 MiB, whenever such a block is freed: weights then
+    lie in the heap among what stays, and a server that reloads models never returns their memory.
+    """
+    mallopt = _libc("mallopt")
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, _LARGE)
 
 
 def release_unused() -> None:
-    """Return free pages of the C heap; does nothing where the C library cannot.
-
-    A freed session leaves its pages in the arenas of the threads that made it. Without this, a
-    server that reloads a model every minute keeps what the worst of its sessions took.
-    """
+    """Return the free pages of all heaps: a freed session leaves some in each thread's."""
     gc.collect()
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl has not
-        if trim is not None:
-            trim(0)
+    trim = _libc("malloc_trim")
+    if trim is not None:
+        trim(0)
+
+
+def _libc(name: str) -> Callable[..., int] | None:
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None

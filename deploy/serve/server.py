@@ -16,6 +16,7 @@ import uvicorn
 from ..errors import SessionError
 from .app import create_app
 from .logs import configure_logging, event
+from .memory import map_large_blocks
 from .settings import ServeSettings, SettingsError
 from .state import ServerState
 
@@ -65,6 +66,7 @@ def bind(settings: ServeSettings) -> socket.socket:
 
 def run_worker(settings: ServeSettings, listener: socket.socket) -> int:
     """Serve on an open socket in this process; returns the exit status."""
+    map_large_blocks()
     app = create_app(settings)
     state: ServerState = app.state.fanin
     try:

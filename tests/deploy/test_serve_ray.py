@@ -1,4 +1,4 @@
-"""The Ray Serve application on a local cluster: scaling, rolling update, a replica that is killed."""
+"""The Ray Serve application on a local cluster: scaling, rolling update, a killed replica."""
 
 import http.client
 import json
@@ -28,7 +28,7 @@ X = np.ones((1, 4), np.float32)
 
 
 @pytest.fixture(scope="module")
-def port(tmp_path_factory):
+def port():
     """A cluster of this machine alone, with Serve on a free port of the loopback interface."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -1,8 +1,9 @@
-"""fanin doctor, fanin serve."""
+"""fanin doctor, fanin serve, fanin triton-repo."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path, PurePosixPath
 from typing import Annotated
 
 import typer
@@ -101,3 +102,35 @@ def serve(
 
         status = run(settings)
     raise typer.Exit(status)
+
+
+def triton_repo(
+    model: Annotated[str, typer.Argument(metavar="[NAME=]MODEL.onnx")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Repository, made or added to.")],
+    mount: Annotated[
+        str, typer.Option(help="Where the repository stands on the machine that serves.")
+    ] = "/models",
+    model_version: Annotated[int, typer.Option(help="Version to write.")] = 1,
+    threads: Annotated[int, typer.Option(help="Threads of each session.")] = 1,
+    instances: Annotated[int, typer.Option(help="Sessions of the model.")] = 1,
+    max_batch: Annotated[
+        int, typer.Option(help="Rows that Triton may join to a batch; 0 is off.")
+    ] = 0,
+) -> None:
+    """Write a model and fanin's op library into a model repository of NVIDIA Triton."""
+    from ..deploy import SessionError
+    from ..deploy.serve import ModelSource, SettingsError
+    from ..deploy.serve.triton import TritonSettings, write_triton_model
+
+    with readable(SettingsError, SessionError, OSError):
+        settings = TritonSettings(
+            ModelSource.parse(model),
+            out,
+            mount=PurePosixPath(mount),
+            version=model_version,
+            threads=threads,
+            instances=instances,
+            max_batch=max_batch,
+        )
+        folder = write_triton_model(settings)
+    typer.echo(f"{folder}: tritonserver --model-repository={mount}, with {out} mounted there")
