@@ -1,7 +1,7 @@
 """Write a model into a model repository of NVIDIA Triton Inference Server.
 
-Triton's ONNX Runtime backend registers the libraries of ``model_operations`` by the names that stand
-there, so the path is absolute, and that of the machine or container that serves.
+Triton's ONNX Runtime backend registers the libraries of ``model_operations`` by the names that
+stand there, so the path is absolute, and that of the machine or container that serves.
 Triton has to carry onnxruntime 1.17 or newer, as any runtime of fanin's ops.
 """
 
