@@ -11,13 +11,19 @@ import typer
 from .common import readable, requires
 
 
-def doctor() -> None:
+def doctor(
+    model: Annotated[
+        Path | None, typer.Argument(help="A model to look at, too: does it open, on which kernels.")
+    ] = None,
+) -> None:
     """Check everything that running an exported model needs; exit status 1 when a check fails."""
     from rich.console import Console
 
-    from ..deploy.doctor import checks_table, run_checks
+    from ..deploy.doctor import check_model_file, checks_table, run_checks
 
     checks = run_checks()
+    if model is not None:
+        checks += check_model_file(model)
     Console().print(checks_table(checks))
     if not all(check.ok for check in checks):
         raise typer.Exit(1)
