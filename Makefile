@@ -66,7 +66,7 @@ bench-layer: env
 
 bench-kernels: env
 	$(BIN)/fanin bench kernels --out out/bench-kernels
-	$(BIN)/fanin bench kernels --scaling --out out/bench-scaling
+	$(BIN)/fanin bench scaling --of outputs --out out/bench-scaling
 
 # DeepSparse wants an older Python, NumPy and onnx than fanin: its own environment. Its licence, the
 # Neural Magic DeepSparse Community License, allows no production use; comparing is what it is for.
