@@ -11,6 +11,7 @@ from pathlib import Path
 
 from .diagnosis import DOMAIN
 from .errors import SessionError
+from .external_data import check_external_data
 from .model_file import ModelFileError, read_model_file
 
 VERSION = 1
@@ -33,6 +34,8 @@ ATTRIBUTES = {
 def check_model(model: Path) -> None:
     """Raise SessionError for attributes that no op reads, and for a later version of the ops.
 
+    And for weights that lie outside of the model's folder.
+
     What cannot be read as an ONNX file is left to the runtime to refuse.
     """
     if model.suffix == ".ort":  # a flatbuffer, which only the runtime reads
@@ -41,6 +44,7 @@ def check_model(model: Path) -> None:
         content = read_model_file(model)
     except (ModelFileError, OSError):
         return
+    check_external_data(model, content)
     version = content.opset_imports.get(DOMAIN, VERSION)
     if version != VERSION:
         raise SessionError(
