@@ -253,3 +253,11 @@ def test_deepsparse_computes_the_layer_in_all_forms():
         (rival,) = case.rivals
         assert (rival.family, len(rival.forms)) == ("DeepSparse", forms)
         assert "Community License" in case.engine(rival.comparison.baseline).version
+
+
+def test_a_child_that_hangs_is_ended_and_the_reason_says_so(problem, monkeypatch):
+    monkeypatch.setattr("fanin.deploy.bench.peers.remote._LIMIT", 0.2)
+    child = Child((sys.executable, "-c", "import time; time.sleep(60)"), "x", {}, {}, False, "")
+    engine = RemoteEngine("remote", "", child, 1, (2, 3))
+    (measured,), _ = measure([engine], problem, QUICK)
+    assert measured.excluded == "RemoteError: it took longer than 0.2 s to prepare"

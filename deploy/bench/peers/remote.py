@@ -17,8 +17,8 @@ import numpy as np
 
 WORKER = Path(__file__).with_name("worker.py")
 
-# Longer than any layer takes to compile; a process that hangs must not hang the benchmark.
-_LIMIT = 300.0
+# Longer than any model takes to compile; a process that hangs must not hang the benchmark.
+_LIMIT = 900.0
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,13 @@ class RemoteEngine:
 
     def _ask(self, **request: Any) -> dict[str, Any]:
         process = self._process
-        timer = threading.Timer(_LIMIT, process.kill)
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(_LIMIT, end)
         timer.start()
         try:
             process.stdin.write(json.dumps(request) + "\n")
@@ -140,6 +146,8 @@ class RemoteEngine:
             line = ""
         finally:
             timer.cancel()
+        if not line and late.is_set():
+            raise RemoteError(f"it took longer than {_LIMIT:g} s to {request['do']}")
         if not line:
             raise RemoteError(self._obituary(process))
         reply = json.loads(line)
