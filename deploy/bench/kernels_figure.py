@@ -49,7 +49,7 @@ def _draw_scaling(axis: Axes, cases: list[KernelCase], result: KernelsResult) ->
     limits = [max(case.read.median, case.macs / case.peak_macs_per_second) for case in cases]
     axis.plot(outputs, [limit * 1e6 for limit in limits], "--", color="#777", label="limit")
     hertz = median(case.hertz for case in cases)
-    shades = ("#9ecae1", "#6baed6", "#3182bd", "#08519c")
+    shades = ("#6baed6", "#3182bd", "#08519c")
     for (size, rate), shade in zip(result.roofs, shades, strict=False):
         times = [case.footprint_bytes / (rate * hertz) * 1e6 for case in cases]
         label = f"reading as from {_size(size)}, {rate * hertz / 1e9:.1f} GB/s"
@@ -71,7 +71,7 @@ def _draw_roofline(axis: Axes, cases: list[KernelCase], result: KernelsResult) -
     intensity = [case.macs / case.footprint_bytes for case in cases]
     low, high = min(intensity) / 1.5, max(intensity) * 1.5
     peak = median(case.peak_macs_per_second / case.hertz for case in cases)
-    for (size, rate), style in zip(result.roofs, ("-.", "-", "--", ":"), strict=False):
+    for (size, rate), style in zip(result.roofs, ("-", "--", ":"), strict=False):
         label = f"reading {_size(size)}, {rate:.1f} B/cycle"
         ends = [low, high] if high * rate < peak else [low, max(low, peak / rate), high]
         roof = [min(peak, end * rate) for end in ends]

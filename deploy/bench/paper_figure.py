@@ -72,6 +72,7 @@ def _draw_panel(axis: Axes, cases: Sequence[Case]) -> None:
         axis.bar(xs, medians, width, yerr=errors, color=colour, label=kind, capsize=1)
     axis.set_yscale("log")
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
     axis.set_xticks(range(len(cases)), [_label(case) for case in cases], fontsize=8)
     axis.grid(axis="y", which="major", color="#ddd", linewidth=0.6)
     axis.set_axisbelow(True)
