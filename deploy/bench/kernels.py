@@ -215,7 +215,8 @@ def roof_sizes() -> tuple[int, ...]:
 
     Not of the first level: reading that much takes less time than the call does.
     """
-    caches = [size for level, size in (cache_sizes() or _USUAL_CACHES).items() if level > 1]
+    known = {level: size for level, size in cache_sizes().items() if level > 1}
+    caches = list((known or _USUAL_CACHES).values())
     return (*(size // 2 for size in caches), 2 * max(caches))
 
 
