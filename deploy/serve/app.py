@@ -63,8 +63,8 @@ def create_app(settings: ServeSettings) -> FastAPI:
     )
     app.add_exception_handler(RequestError, _refused)
     app.add_exception_handler(HTTPException, _no_route)
+    _add_models(app, state)  # first: a request is matched with one route after the other
     _add_health(app, state)
-    _add_models(app, state)
     _add_repository(app, state)
     _add_pages(app, state)
     return app
@@ -96,12 +96,6 @@ def _add_health(app: FastAPI, state: ServerState) -> None:
 
 
 def _add_models(app: FastAPI, state: ServerState) -> None:
-    @app.get("/v2", tags=["metadata"])
-    async def server() -> dict[str, Any]:
-        """Name the server, its version and its extensions."""
-        extensions = ["binary_tensor_data", "model_repository"]
-        return {"name": "fanin", "version": __version__, "extensions": extensions}
-
     async def metadata(request: Request) -> Response:
         """Describe inputs, outputs and the versions that serve."""
         model = state.repository.find(**request.path_params)
@@ -113,12 +107,6 @@ def _add_models(app: FastAPI, state: ServerState) -> None:
             return await _infer(state, request, **request.path_params)
 
     for path in (_MODEL, _VERSION):
-        app.get(
-            path,
-            tags=["metadata"],
-            responses=openapi.ERRORS,
-            openapi_extra=openapi.names_in(path),
-        )(metadata)
         app.post(
             f"{path}/infer",
             tags=["inference"],
@@ -126,6 +114,18 @@ def _add_models(app: FastAPI, state: ServerState) -> None:
             responses=openapi.INFER_RESPONSES,
             openapi_extra=openapi.infer_in(path),
         )(infer)
+        app.get(
+            path,
+            tags=["metadata"],
+            responses=openapi.ERRORS,
+            openapi_extra=openapi.names_in(path),
+        )(metadata)
+
+    @app.get("/v2", tags=["metadata"])
+    async def server() -> dict[str, Any]:
+        """Name the server, its version and its extensions."""
+        extensions = ["binary_tensor_data", "model_repository"]
+        return {"name": "fanin", "version": __version__, "extensions": extensions}
 
 
 def _add_repository(app: FastAPI, state: ServerState) -> None:
