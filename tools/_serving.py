@@ -19,8 +19,13 @@ import numpy as np
 HEADER = "Inference-Header-Content-Length"
 
 
-def make_mlp(folder: Path, sparsity: float = 0.9, seed: int = 0) -> tuple[Path, Path]:
-    """Write a 784-3072-3072-10 perceptron with constant fan-in; condensed and dense file."""
+def make_mlp(
+    folder: Path, sparsity: float = 0.9, seed: int = 0, external: bool = True
+) -> tuple[Path, Path]:
+    """Write a 784-3072-3072-10 perceptron with constant fan-in; condensed and dense file.
+
+    With ``external``, the condensed weights lie in a data file beside, which sessions map.
+    """
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -56,7 +61,7 @@ def make_mlp(folder: Path, sparsity: float = 0.9, seed: int = 0) -> tuple[Path, 
     opsets = [helper.make_opsetid("", 20)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), dense)
     condensed = folder / "mlp.onnx"
-    convert(dense, condensed)
+    convert(dense, condensed, external_data_threshold=0 if external else 1 << 40)
     return condensed, dense
 
 

@@ -27,6 +27,8 @@ from _serving import Client, Message, Server, make_mlp, wrk
 
 from fanin.deploy import open_session
 from fanin.deploy.bench.machine import describe_machine
+from fanin.deploy.external_data import external_files
+from fanin.deploy.model_file import read_model_file
 
 OVERHEAD_BOUND = 1.0  # ms
 MEMORY_BOUND = 0.02
@@ -159,7 +161,7 @@ def soak(options: argparse.Namespace, model: Path, _dense: Path | None) -> tuple
 
 def memory(options: argparse.Namespace, model: Path, _dense: Path | None) -> tuple[dict, bool]:
     """Count what eight sessions of a model take in one process, and over two workers."""
-    rows = []
+    rows: list[dict] = []
     message = Message.of("m0", example(model)).raw
     for workers, sessions in ((1, 1), (1, 8), (2, 1), (2, 4)):
         names = [f"m{number}={model}" for number in range(sessions)]
@@ -174,9 +176,7 @@ def memory(options: argparse.Namespace, model: Path, _dense: Path | None) -> tup
             found = {"workers": workers, "sessions_per_worker": sessions, **server.memory()}
         rows.append(found)
         print(json.dumps(found), flush=True)
-    size = model.stat().st_size + sum(
-        file.stat().st_size for file in model.parent.glob(f"{model.name}.data")
-    )
+    size = sum(file.stat().st_size for file in (model, *_data(model)))
     return {"model_bytes": size, "threads": options.threads, "rows": rows}, True
 
 
@@ -189,12 +189,16 @@ def _timed(call, runs: int) -> list[float]:
     return times
 
 
+def _data(model: Path) -> list[Path]:
+    return external_files(model, read_model_file(model))
+
+
 def _add_version(versions: Path, number: int, model: Path) -> None:
     """Copy beside, then rename: no half of a version can be seen."""
     beside = versions / ".incoming"
     beside.mkdir(parents=True)
     shutil.copyfile(model, beside / "model.onnx")
-    for data in model.parent.glob(f"{model.name}.data"):
+    for data in _data(model):
         shutil.copyfile(data, beside / data.name)
     beside.rename(versions / str(number))
 
