@@ -86,12 +86,13 @@ def _add_health(app: FastAPI, state: ServerState) -> None:
         state.repository.find(**request.path_params)
         return Response()
 
+    names = state.settings.names
     for path in (_MODEL, _VERSION):
         app.get(
             f"{path}/ready",
             tags=["health"],
             responses=openapi.ERRORS,
-            openapi_extra=openapi.names_in(path),
+            openapi_extra=openapi.names_in(path, names),
         )(model_ready)
 
 
@@ -106,19 +107,20 @@ def _add_models(app: FastAPI, state: ServerState) -> None:
         with state.metrics.in_flight.track_inprogress():
             return await _infer(state, request, **request.path_params)
 
+    names = state.settings.names
     for path in (_MODEL, _VERSION):
         app.post(
             f"{path}/infer",
             tags=["inference"],
             response_class=Response,
             responses=openapi.INFER_RESPONSES,
-            openapi_extra=openapi.infer_in(path),
+            openapi_extra=openapi.infer_in(path, names),
         )(infer)
         app.get(
             path,
             tags=["metadata"],
             responses=openapi.ERRORS,
-            openapi_extra=openapi.names_in(path),
+            openapi_extra=openapi.names_in(path, names),
         )(metadata)
 
     @app.get("/v2", tags=["metadata"])
