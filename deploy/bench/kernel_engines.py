@@ -20,6 +20,7 @@ class KernelEngine:
     """One kernel, forced by its name; None is the one that the dispatch table takes."""
 
     threads = 1
+    precision = "float32"
     call_seconds = None
     version = "fanin"
 
@@ -54,6 +55,7 @@ class ReadEngine:
     name = form = "read"
     version = ""
     threads = 1
+    precision = "float32"
     call_seconds = None
 
     def __init__(self, size: int):

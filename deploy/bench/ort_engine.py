@@ -33,9 +33,19 @@ class OrtEngine:
 
     call_seconds = None  # of a session, see null_model
 
-    def __init__(self, name: str, form: str, path: Path, threads: int, *, library: bool):
+    def __init__(
+        self,
+        name: str,
+        form: str,
+        path: Path,
+        threads: int,
+        *,
+        library: bool,
+        precision: str = "float32",
+    ):
         self.name = name
         self.form = form
+        self.precision = precision
         self.version = ""
         self.threads = threads
         self._path = path

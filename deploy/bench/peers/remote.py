@@ -44,9 +44,19 @@ class RemoteEngine:
     ``output`` is the output's shape. A child with ``columns`` computes a layer, [batch, features].
     """
 
-    def __init__(self, name: str, form: str, child: Child, threads: int, output: tuple[int, ...]):
+    def __init__(
+        self,
+        name: str,
+        form: str,
+        child: Child,
+        threads: int,
+        output: tuple[int, ...],
+        *,
+        precision: str = "float32",
+    ):
         self.name = name
         self.form = form
+        self.precision = precision
         self.version = ""
         self.threads = threads
         self.call_seconds: float | None = None
@@ -86,12 +96,15 @@ class RemoteEngine:
         """See Engine."""
         self.time_runs(0, 1)
 
-    def time_runs(self, lead_in: float, count: int) -> Sequence[int]:
+    def time_runs(
+        self, lead_in: float, count: int, numbers: Sequence[float] = (), condition: str = ""
+    ) -> Sequence[int]:
         """See SelfTimedEngine."""
         content = self._input.T if self._child.columns else self._input
         if not np.array_equal(self._shared, content):
             self._shared[...] = content
-        return self._ask(do="run", lead_in=lead_in, count=count)["nanoseconds"]
+        request = {"lead_in": lead_in, "count": count, "numbers": numbers, "condition": condition}
+        return self._ask(do="run", **request)["nanoseconds"]
 
     def output(self) -> Sequence[np.ndarray]:
         """See Engine. An output of an unexpected size is returned as it came."""
@@ -149,5 +162,9 @@ class RemoteError(RuntimeError):
 
 def _environment(threads: int) -> dict[str, str]:
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    # Where later runs find compiled layers again, even when the system has emptied /tmp.
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = {"TORCHINDUCTOR_CACHE_DIR": str(home / "fanin" / "torchinductor")}
     # DeepSparse reports its use over the network when imported, unless told not to.
-    return {**os.environ, **dict.fromkeys(names, str(threads)), "NM_DISABLE_ANALYTICS": "1"}
+    fixed = {**dict.fromkeys(names, str(threads)), "NM_DISABLE_ANALYTICS": "1"}
+    return {**cache, **os.environ, **fixed}

@@ -34,9 +34,9 @@ class PackedConv {
 
   // y[n, o] = epilogue(bias[o] + convolution + residual[n, o]), pixel by pixel. x is [batch,
   // in_channels, height, width] and y [batch, out_channels, output_size(0, height), output_size(1,
-  // width)], both dense and without alignment; y does not overlap x, and the residual has y's
-  // shape. The input is sound for the geometry (see validate). The result does not depend on the
-  // executor's number of threads, bit for bit.
+  // width)], both dense and without alignment; y does not overlap x, and the residual, of y's
+  // shape, may be y itself. The input is sound for the geometry (see validate). The result does not
+  // depend on the executor's number of threads, bit for bit.
   virtual void run(const float* x, const ConvInput& input, float* y, const Epilogue& epilogue,
                    const Executor& executor) const = 0;
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/parallel.h"
+#include "core/scratch.h"
 #include "kernels/source_row.h"
 
 namespace fanin {
@@ -52,7 +53,12 @@ class ConvTaps final : public ConvKernel {
     const double work = static_cast<double>(values_.size() + bias_.size()) *
                         static_cast<double>(input.batch * height * width);
     const size_t chunks = chunk_count(executor, work * kMicrosecondsPerTapPixel, planes);
+    // Sums of a row on their own: y may hold the residual.
+    ScratchPlan plan;
+    plan.add(static_cast<size_t>(width) * sizeof(float));
+    uint8_t* scratch = thread_scratch(plan.total() * chunks);
     auto body = [&](size_t chunk) {
+      float* sums = reinterpret_cast<float*>(scratch + chunk * plan.total());
       const size_t end = chunk_begin(planes, chunks, chunk + 1);
       for (size_t plane = chunk_begin(planes, chunks, chunk); plane < end; ++plane) {
         const int64_t n = static_cast<int64_t>(plane) / geometry_.out_channels;
@@ -62,8 +68,9 @@ class ConvTaps final : public ConvKernel {
         const float* image = x + channel * input.height * input.width;
         for (int64_t i = 0; i < height; ++i) {
           const int64_t at = (static_cast<int64_t>(plane) * height + i) * width;
-          run_row(image, input, o, i, width, y + at);
-          finish(y + at, epilogue.residual ? epilogue.residual + at : nullptr, width, epilogue);
+          run_row(image, input, o, i, width, sums);
+          finish(sums, epilogue.residual ? epilogue.residual + at : nullptr, width, epilogue,
+                 y + at);
         }
       }
     };
@@ -121,10 +128,11 @@ class ConvTaps final : public ConvKernel {
     }
   }
 
-  static void finish(float* to, const float* residual, int64_t count, const Epilogue& epilogue) {
+  static void finish(float* sums, const float* residual, int64_t count, const Epilogue& epilogue,
+                     float* to) {
     if (residual)
-      for (int64_t j = 0; j < count; ++j) to[j] += residual[j];
-    for (int64_t j = 0; j < count; ++j) to[j] = epilogue.apply(to[j]);
+      for (int64_t j = 0; j < count; ++j) sums[j] += residual[j];
+    for (int64_t j = 0; j < count; ++j) to[j] = epilogue.apply(sums[j]);
   }
 
   ConvGeometry geometry_;
