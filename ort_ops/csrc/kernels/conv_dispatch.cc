@@ -4,6 +4,8 @@
 #include <limits>
 #include <stdexcept>
 
+#include "kernels/conv_lanes.h"
+#include "kernels/conv_planes.h"
 #include "kernels/conv_tables.h"
 #include "kernels/conv_taps.h"
 #include "kernels/dispatch_find.h"
@@ -23,6 +25,24 @@ constexpr int64_t kMaxTaps = 4096;
 // Below it, segments of the panel are nearly empty, as those of CondensedGemm.
 constexpr double kMinDensity = 3e-5;
 
+constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
+
+// Few channels are padded in no time, and all filters of the group read them from L1. (Other limits
+// were not tried: networks have 1, 3 or 4 channels, or 16 and more.)
+constexpr int64_t kMaxPlaneInputs = 4;
+
+template <const ConvLaneOps& kOps>
+std::unique_ptr<ConvKernel> pack_lanes(const CondensedView& view, const ConvGeometry& geometry,
+                                       const Executor&) {
+  return pack_conv_lanes(view, geometry, kOps);
+}
+
+template <const ConvPlaneOps& kOps>
+std::unique_ptr<ConvKernel> pack_planes(const CondensedView& view, const ConvGeometry& geometry,
+                                        const Executor&) {
+  return pack_conv_planes(view, geometry, kOps);
+}
+
 template <const ConvOps& kOps>
 std::unique_ptr<ConvKernel> pack_panels(const CondensedView& view, const ConvGeometry& geometry,
                                         const Executor& executor) {
@@ -34,15 +54,27 @@ std::unique_ptr<ConvKernel> pack_panels(const CondensedView& view, const ConvGeo
 const std::vector<ConvKernelRow>& conv_kernel_table() {
   static const std::vector<ConvKernelRow> table = {
 #if defined(__x86_64__)
-      {"f32-conv-panel32-avx512f", Isa::kAvx512f, kMinGroupOutputs, kMaxTaps, kMinDensity,
+      {"f32-conv-lanes16-avx512f", Isa::kAvx512f, fits_lanes, 1, 1, kMaxTaps, 0.0,
+       pack_lanes<kConvLanes16Avx512f>},
+      {"f32-conv-planes-avx512f", Isa::kAvx512f, nullptr, kMaxPlaneInputs, 1, kMaxTaps, 0.0,
+       pack_planes<kConvPlanesAvx512f>},
+      {"f32-conv-panel32-avx512f", Isa::kAvx512f, nullptr, kAny, kMinGroupOutputs, kMaxTaps, kMinDensity,
        pack_panels<kConvPanel32Avx512f>},
-      {"f32-conv-panel16-avx2", Isa::kAvx2, kMinGroupOutputs, kMaxTaps, kMinDensity,
+      {"f32-conv-lanes8-avx2", Isa::kAvx2, fits_lanes, 1, 1, kMaxTaps, 0.0,
+       pack_lanes<kConvLanes8Avx2>},
+      {"f32-conv-planes-avx2", Isa::kAvx2, nullptr, kMaxPlaneInputs, 1, kMaxTaps, 0.0,
+       pack_planes<kConvPlanesAvx2>},
+      {"f32-conv-panel16-avx2", Isa::kAvx2, nullptr, kAny, kMinGroupOutputs, kMaxTaps, kMinDensity,
        pack_panels<kConvPanel16Avx2>},
 #elif defined(__aarch64__)
-      {"f32-conv-panel16-neon", Isa::kNeon, kMinGroupOutputs, kMaxTaps, kMinDensity,
+      {"f32-conv-lanes4-neon", Isa::kNeon, fits_lanes, 1, 1, kMaxTaps, 0.0,
+       pack_lanes<kConvLanes4Neon>},
+      {"f32-conv-planes-neon", Isa::kNeon, nullptr, kMaxPlaneInputs, 1, kMaxTaps, 0.0,
+       pack_planes<kConvPlanesNeon>},
+      {"f32-conv-panel16-neon", Isa::kNeon, nullptr, kAny, kMinGroupOutputs, kMaxTaps, kMinDensity,
        pack_panels<kConvPanel16Neon>},
 #endif
-      {"f32-conv-taps-scalar", Isa::kScalar, 1, std::numeric_limits<int64_t>::max(), 0.0,
+      {"f32-conv-taps-scalar", Isa::kScalar, nullptr, kAny, 1, kAny, 0.0,
        pack_conv_taps},
   };
   return table;
@@ -53,8 +85,10 @@ const ConvKernelRow& select_conv_kernel(Isa isa, const CondensedView& view,
   const double density = static_cast<double>(std::min(view.fan_in, view.in_features)) /
                          static_cast<double>(view.in_features);
   for (const ConvKernelRow& row : conv_kernel_table())
-    if (row.isa <= isa && row.min_group_outputs <= geometry.group_outputs() &&
-        geometry.taps() <= row.max_taps && row.min_density <= density)
+    if (row.isa <= isa && geometry.group_inputs() <= row.max_group_inputs &&
+        row.min_group_outputs <= geometry.group_outputs() &&
+        geometry.taps() <= row.max_taps && row.min_density <= density &&
+        (!row.fits || row.fits(view, geometry)))
       return row;
   throw std::logic_error("the table of convolution kernels has no row for this layer");
 }
