@@ -15,7 +15,7 @@
 
 namespace fanin {
 
-struct ConvEpilogue : Epilogue {  // the residual has y's shape
+struct ConvEpilogue : Epilogue {  // the residual has y's shape, and may be y itself
   Gate gate;                      // after the clip
 
   float apply(float value) const {
@@ -44,9 +44,9 @@ class PackedConv {
 
   // y[n, o] = epilogue(bias[o] + convolution + residual[n, o]), pixel by pixel. x is [batch,
   // in_channels, height, width] and y [batch, out_channels, output_size(0, height), output_size(1,
-  // width)], both dense and without alignment; y does not overlap x, and the residual has y's
-  // shape. The input is sound for the geometry (see validate). The result does not depend on the
-  // executor's number of threads, bit for bit.
+  // width)], both dense and without alignment; y does not overlap x, and the residual, of y's
+  // shape, may be y itself. The input is sound for the geometry (see validate). The result does not
+  // depend on the executor's number of threads, bit for bit.
   virtual void run(const float* x, const ConvInput& input, float* y, const ConvEpilogue& epilogue,
                    const Executor& executor) const = 0;
 

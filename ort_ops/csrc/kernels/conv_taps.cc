@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/parallel.h"
+#include "core/scratch.h"
 
 namespace fanin {
 namespace {
@@ -53,10 +54,10 @@ void run_row(const ConvRows& rows, const ConvGeometry& geometry, const float* im
   }
 }
 
-void finish(float* to, const float* residual, int64_t count, const ConvEpilogue& epilogue) {
-  if (residual)
-    for (int64_t j = 0; j < count; ++j) to[j] += residual[j];
-  for (int64_t j = 0; j < count; ++j) to[j] = epilogue.apply(to[j]);
+void finish(const float* sums, const float* residual, int64_t count, const ConvEpilogue& epilogue,
+            float* y) {
+  for (int64_t j = 0; j < count; ++j)
+    y[j] = epilogue.apply(residual ? sums[j] + residual[j] : sums[j]);
 }
 
 class ConvTaps final : public ConvKernel {
@@ -96,7 +97,12 @@ void run_conv_taps(const ConvRows& rows, const ConvGeometry& geometry, const flo
   const double work = static_cast<double>(rows.values.size() + rows.bias.size()) *
                       static_cast<double>(input.batch * height * width);
   const size_t chunks = chunk_count(executor, work * kMicrosecondsPerTapPixel, planes);
+  // Sums of a row on their own: y may hold the residual.
+  ScratchPlan plan;
+  plan.add(static_cast<size_t>(width) * sizeof(float));
+  uint8_t* scratch = thread_scratch(plan.total() * chunks);
   auto body = [&](size_t chunk) {
+    float* sums = reinterpret_cast<float*>(scratch + chunk * plan.total());
     const size_t end = chunk_begin(planes, chunks, chunk + 1);
     for (size_t plane = chunk_begin(planes, chunks, chunk); plane < end; ++plane) {
       const int64_t n = static_cast<int64_t>(plane) / geometry.out_channels;
@@ -106,8 +112,9 @@ void run_conv_taps(const ConvRows& rows, const ConvGeometry& geometry, const flo
       const float* image = x + channel * input.height * input.width;
       for (int64_t i = 0; i < height; ++i) {
         const int64_t at = (static_cast<int64_t>(plane) * height + i) * width;
-        run_row(rows, geometry, image, input, o, i, width, y + at);
-        finish(y + at, epilogue.residual ? epilogue.residual + at : nullptr, width, epilogue);
+        run_row(rows, geometry, image, input, o, i, width, sums);
+        finish(sums, epilogue.residual ? epilogue.residual + at : nullptr, width, epilogue,
+               y + at);
       }
     }
   };

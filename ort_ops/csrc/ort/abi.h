@@ -29,6 +29,7 @@ struct OrtMemoryInfo;
 // Asked for by number, never "the newest": a runtime refuses a version above its own.
 inline constexpr uint32_t kApiVersion = 17;  // onnxruntime 1.17: ParallelFor, shape inference
 inline constexpr uint32_t kAllocatorApiVersion = 18;  // onnxruntime 1.18: a kernel's allocator
+inline constexpr uint32_t kInplaceApiVersion = 18;    // onnxruntime 1.18: an input's memory for Y
 inline constexpr uint32_t kConfigApiVersion = 24;  // onnxruntime 1.24: session config of a kernel
 
 // Not all values: a status of the runtime may hold others.

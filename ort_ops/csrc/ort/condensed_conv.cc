@@ -99,6 +99,19 @@ CondensedConvOp::CondensedConvOp(const Runtime& owner, ElementType activations,
                                  const CpuSettings& told)
     : ConvOp(owner, activations), settings(told) {
   set_kernel<CondensedConvOp, CondensedConv>(*this);
+  if (!owner.has_api_18) return;
+  // Y takes the residual's memory where nothing else reads that: it is in cache by then, while
+  // lines of another buffer would have to be brought in before they can be written.
+  version = kInplaceApiVersion;
+  GetMayInplace = [](int** inputs, int** outputs) -> size_t {
+    *inputs = new int{kResidual};
+    *outputs = new int{0};
+    return 1;
+  };
+  ReleaseMayInplace = [](int* inputs, int* outputs) {
+    delete inputs;
+    delete outputs;
+  };
 }
 
 }  // namespace fanin::ort

@@ -10,7 +10,7 @@ namespace fanin::ort {
 
 struct Runtime {
   Api api;
-  // A kernel's allocator, which tells its device.
+  // A kernel's allocator, which tells its device; outputs in the memory of inputs.
   bool has_api_18;
   // Slots above kApiVersion exist: a kernel can read its session's configuration and a tensor's
   // shape without allocating.

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Export a torchvision network with made-up constant fan-in masks, and its dense baseline.
+
+    python tools/sparse_network.py resnet50 uniform 0.9 -o build/networks/resnet50-uniform90.onnx
+    fanin bench model build/networks/resnet50-uniform90.onnx --batch 1 --out results
+
+Masks are random: every filter of a layer keeps as many weights, at places all equally likely. Under
+``uniform`` the first and the last layer are dense and the others are as sparse as asked; under
+``erk`` densities are those of the trainer. Weights and norms are random too: times do not depend on
+them, but norms with unequal channels show that they were folded right.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torchvision import models
+
+from fanin.export import export
+from fanin.trainer.distributions import DISTRIBUTIONS, layer_densities
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("network", help="of torchvision, such as resnet50")
+    parser.add_argument("distribution", choices=sorted(DISTRIBUTIONS))
+    parser.add_argument("sparsity", type=float)
+    parser.add_argument("-o", "--out", type=Path, required=True, help="the ONNX file")
+    parser.add_argument("--policy", default="auto")
+    parser.add_argument("--size", type=int, default=224, help="of the images")
+    parser.add_argument("--opset", type=int, default=18, help="DeepSparse takes no later one")
+    options = parser.parse_args()
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    model = getattr(models, options.network)().eval()
+    vary_norms_(model)
+    masks = random_masks(model, options.distribution, options.sparsity)
+    example = torch.randn(2, 3, options.size, options.size)
+    report = export(
+        model,
+        options.out,
+        example,
+        masks=masks,
+        policy=options.policy,
+        opset=options.opset,
+        dense_baseline=True,
+    )
+    print(report)
+
+
+def vary_norms_(model: nn.Module) -> None:
+    """Give norms the unequal channels that training gives them."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_(0, 0.1)
+            module.running_var.uniform_(0.5, 1.5)
+            nn.init.uniform_(module.weight, 0.5, 1.0)
+            nn.init.normal_(module.bias, 0, 0.1)
+
+
+def random_masks(model: nn.Module, distribution: str, sparsity: float) -> dict[str, Tensor]:
+    """Mask the weights, in place too: constant fan-in at random places.
+
+    Returns:
+        The masks of the layers that are sparse, by qualified parameter name.
+
+    """
+    weights = {
+        f"{name}.weight": module.weight
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Conv2d | nn.Linear)
+    }
+    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
+    ends = (next(iter(shapes)), list(shapes)[-1]) if distribution == "uniform" else ()
+    densities = layer_densities(shapes, sparsity, distribution, dense=ends, dense_in_budget=False)
+    masks = {}
+    for name, weight in weights.items():
+        if densities[name] >= 1:
+            continue
+        inputs = weight[0].numel()
+        fan_in = max(1, round(densities[name] * inputs))
+        order = torch.rand(weight.shape[0], inputs).argsort(dim=1)
+        masks[name] = (order < fan_in).reshape(weight.shape)
+        with torch.no_grad():
+            # As large as the sums of a dense layer are, so that activations neither fade nor grow.
+            weight.mul_(masks[name]).mul_((inputs / fan_in) ** 0.5)
+    return masks
+
+
+if __name__ == "__main__":
+    main()
