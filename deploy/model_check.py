@@ -26,6 +26,8 @@ ATTRIBUTES = {
         "out_channels",
         "clip_min",
         "clip_max",
+        "gate_scale",
+        "gate_shift",
     ),
 }
 

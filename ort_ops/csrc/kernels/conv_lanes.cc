@@ -170,6 +170,8 @@ class ConvLanes final : public ConvKernel {
       row.gated = false;
     }
     int64_t filled = first * geometry_.strides[0];
+    int64_t slot = filled % sizes.slots;  // of the window's first row
+    const int64_t slot_step = geometry_.strides[0] % sizes.slots;
     for (int64_t i = first; i < last;) {
       const int64_t batch = std::min(sizes.drain_rows, last - i);
       for (int64_t r = 0; r < batch; ++r) {
@@ -180,7 +182,9 @@ class ConvLanes final : public ConvKernel {
           fill(run, from, channels, filled, to, ring, scratch);
           filled = to;
         }
-        find_taps(sizes, top, ring, pixels);
+        find_taps(sizes, top, slot, ring, pixels);
+        slot += slot_step;
+        if (slot >= sizes.slots) slot -= sizes.slots;
         row.sums = sums + r * sizes.width * lanes;
         ops_.sum(row);
       }
@@ -197,6 +201,7 @@ class ConvLanes final : public ConvKernel {
     auto* stage = reinterpret_cast<float*>(scratch + run.plan.stage);
     const int64_t begin = std::max<int64_t>(first - geometry_.pads[0], 0);
     const int64_t end = std::min(last - geometry_.pads[0], run.input.height);
+    int64_t slot = (begin + geometry_.pads[0]) % sizes.slots;
     for (int64_t row = begin; row < end;) {
       const int64_t rows = std::min(sizes.fill_rows, end - row);
       ops_.panel.fill(from + row * width, run.input.height * width, static_cast<int>(channels),
@@ -204,22 +209,24 @@ class ConvLanes final : public ConvKernel {
       for (int64_t r = 0; r < rows; ++r, ++row) {
         const float* staged = stage + (1 + r * width) * lanes;  // behind a column of zeros
         std::copy(staged, staged + width * lanes,
-                  ring + ((row + geometry_.pads[0]) % sizes.slots * sizes.columns +
-                          geometry_.pads[1]) *
-                             lanes);
+                  ring + (slot * sizes.columns + geometry_.pads[1]) * lanes);
+        if (++slot == sizes.slots) slot = 0;
       }
     }
   }
 
-  // The pixels that the taps of an output row's first pixel need.
-  void find_taps(const LaneSizes& sizes, int64_t top, const float* ring,
+  // The pixels that the taps of an output row's first pixel need. Without divisions: one for each
+  // row took a third of the time of images of 7 x 7.
+  void find_taps(const LaneSizes& sizes, int64_t top, int64_t first_slot, const float* ring,
                  const float** pixels) const {
     const int64_t lanes = ops_.lanes;
     for (int64_t k = 0; k < geometry_.kernel[0]; ++k) {
-      const int64_t padded = top + k * geometry_.dilations[0];
-      const int64_t row = padded - geometry_.pads[0];
+      const int64_t below = k * geometry_.dilations[0];
+      const int64_t row = top + below - geometry_.pads[0];
       const bool inside = row >= 0 && row < sizes.image_rows;
-      const int64_t slot = inside ? padded % sizes.slots : sizes.slots;
+      int64_t slot = first_slot + below;  // the window is at most as long as the ring
+      if (slot >= sizes.slots) slot -= sizes.slots;
+      if (!inside) slot = sizes.slots;
       for (int64_t l = 0; l < geometry_.kernel[1]; ++l)
         *pixels++ = ring + (slot * sizes.columns + l * geometry_.dilations[1]) * lanes;
     }
