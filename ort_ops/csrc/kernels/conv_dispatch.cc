@@ -31,10 +31,10 @@ constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 // were not tried: networks have 1, 3 or 4 channels, or 16 and more.)
 constexpr int64_t kMaxPlaneInputs = 4;
 
-template <const ConvLaneOps& kOps>
+template <const ConvLaneOps& kOps, const ConvPlaneOps& kPlanes>
 std::unique_ptr<ConvKernel> pack_lanes(const CondensedView& view, const ConvGeometry& geometry,
                                        const Executor&) {
-  return pack_conv_lanes(view, geometry, kOps);
+  return pack_conv_lanes(view, geometry, kOps, kPlanes);
 }
 
 template <const ConvPlaneOps& kOps>
@@ -55,20 +55,20 @@ const std::vector<ConvKernelRow>& conv_kernel_table() {
   static const std::vector<ConvKernelRow> table = {
 #if defined(__x86_64__)
       {"f32-conv-lanes16-avx512f", Isa::kAvx512f, fits_lanes, 1, 1, kMaxTaps, 0.0,
-       pack_lanes<kConvLanes16Avx512f>},
+       pack_lanes<kConvLanes16Avx512f, kConvPlanesAvx512f>},
       {"f32-conv-planes-avx512f", Isa::kAvx512f, nullptr, kMaxPlaneInputs, 1, kMaxTaps, 0.0,
        pack_planes<kConvPlanesAvx512f>},
       {"f32-conv-panel32-avx512f", Isa::kAvx512f, nullptr, kAny, kMinGroupOutputs, kMaxTaps, kMinDensity,
        pack_panels<kConvPanel32Avx512f>},
       {"f32-conv-lanes8-avx2", Isa::kAvx2, fits_lanes, 1, 1, kMaxTaps, 0.0,
-       pack_lanes<kConvLanes8Avx2>},
+       pack_lanes<kConvLanes8Avx2, kConvPlanesAvx2>},
       {"f32-conv-planes-avx2", Isa::kAvx2, nullptr, kMaxPlaneInputs, 1, kMaxTaps, 0.0,
        pack_planes<kConvPlanesAvx2>},
       {"f32-conv-panel16-avx2", Isa::kAvx2, nullptr, kAny, kMinGroupOutputs, kMaxTaps, kMinDensity,
        pack_panels<kConvPanel16Avx2>},
 #elif defined(__aarch64__)
       {"f32-conv-lanes4-neon", Isa::kNeon, fits_lanes, 1, 1, kMaxTaps, 0.0,
-       pack_lanes<kConvLanes4Neon>},
+       pack_lanes<kConvLanes4Neon, kConvPlanesNeon>},
       {"f32-conv-planes-neon", Isa::kNeon, nullptr, kMaxPlaneInputs, 1, kMaxTaps, 0.0,
        pack_planes<kConvPlanesNeon>},
       {"f32-conv-panel16-neon", Isa::kNeon, nullptr, kAny, kMinGroupOutputs, kMaxTaps, kMinDensity,
