@@ -156,11 +156,17 @@ def _epilogue(value: str, gated: bool = False) -> list[NodeProto]:
     """Build the nodes that add the residual, clip, gate, and give Y the type of X."""
     gate = []
     if gated:
-        # An open gate is HardSigmoid(0 * v + 1) = 1.
-        share = helper.make_node("HardSigmoid", ["clipped"], ["share"])
-        _refer(share, "alpha", "gate_scale", AttributeProto.FLOAT)
-        _refer(share, "beta", "gate_shift", AttributeProto.FLOAT)
-        gate = [share, helper.make_node("Mul", ["clipped", "share"], ["gated"])]
+        # Not as HardSigmoid: onnx's reference evaluator loses an alpha of 0, the open gate's.
+        gate = [
+            _attribute("scale", "gate_scale", AttributeProto.FLOAT),
+            _attribute("shift", "gate_shift", AttributeProto.FLOAT),
+            _constant("none", np.float32(0)),
+            _constant("all", np.float32(1)),
+            helper.make_node("Mul", ["clipped", "scale"], ["scaled"]),
+            helper.make_node("Add", ["scaled", "shift"], ["shifted"]),
+            helper.make_node("Clip", ["shifted", "none", "all"], ["share"]),
+            helper.make_node("Mul", ["clipped", "share"], ["gated"]),
+        ]
     return [
         _attribute("low", "clip_min", AttributeProto.FLOAT),
         _attribute("high", "clip_max", AttributeProto.FLOAT),

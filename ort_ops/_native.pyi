@@ -48,9 +48,6 @@ class ConvKernelRow:
     def whole_depthwise(self) -> bool:
         """Whether it takes depthwise convolutions only, with a weight at each place."""
     @property
-    def max_group_inputs(self) -> int | None:
-        """Channels that a filter reads; None for no limit."""
-    @property
     def min_group_outputs(self) -> int: ...
     @property
     def max_taps(self) -> int | None:

@@ -7,7 +7,6 @@
 #include "core/aligned_buffer.h"
 #include "core/parallel.h"
 #include "core/scratch.h"
-#include "kernels/conv_planes.h"
 #include "kernels/conv_taps.h"
 
 namespace fanin {
@@ -24,12 +23,6 @@ constexpr int64_t kRingPixels = 256;
 
 // Beyond it, a window of rows takes more memory than padding in advance is worth.
 constexpr double kMaxRingPixels = 1 << 20;
-
-// Rows of 16 channels are more streams than a CPU follows: where images come from L3, planes, which
-// go channel by channel, take 256 instead of 308 us for 16 x 112 x 112, 278 instead of 464 for 72 x
-// 56 x 56, and 187 instead of 142 for 5 x 5 taps over 120 x 28 x 28 (Cascade Lake).
-constexpr int64_t kPlanePixels = 2048;
-constexpr int64_t kPlaneTaps = 9;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -64,11 +57,8 @@ bool ring_fits(const ConvGeometry& geometry, const ConvInput& input) {
 
 class ConvLanes final : public ConvKernel {
  public:
-  ConvLanes(const CondensedView& view, const ConvGeometry& geometry, const ConvLaneOps& ops,
-            const ConvPlaneOps& planes)
+  ConvLanes(const CondensedView& view, const ConvGeometry& geometry, const ConvLaneOps& ops)
       : ops_(ops), geometry_(geometry), rows_(view) {
-    if (geometry.taps() <= kPlaneTaps && geometry.strides[0] == 1 && geometry.strides[1] == 1)
-      planes_ = pack_conv_planes(view, geometry, planes);
     const int64_t taps = geometry.taps(), lanes = ops.lanes;
     const int64_t blocks = divide_up(geometry.out_channels, lanes);
     packed_ = AlignedBuffer<float>(static_cast<size_t>(blocks * (taps + 1) * lanes));
@@ -82,8 +72,6 @@ class ConvLanes final : public ConvKernel {
 
   void run(const float* x, const ConvInput& input, float* y, const ConvEpilogue& epilogue,
            const Executor& executor) const override {
-    if (planes_ && input.height * input.width >= kPlanePixels)
-      return planes_->run(x, input, y, epilogue, executor);
     if (!ring_fits(geometry_, input))
       return run_conv_taps(rows_, geometry_, x, input, y, epilogue, executor);
     const LaneSizes sizes(geometry_, input);
@@ -120,8 +108,7 @@ class ConvLanes final : public ConvKernel {
   LayoutInfo info() const override {
     const double padding = static_cast<double>(packed_.size()) /
                            static_cast<double>(rows_.values.size() + rows_.bias.size());
-    const int64_t bytes = rows_.bytes() + static_cast<int64_t>(packed_.size() * sizeof(float));
-    return {bytes + (planes_ ? planes_->info().bytes : 0), padding, 0.0};
+    return {rows_.bytes() + static_cast<int64_t>(packed_.size() * sizeof(float)), padding, 0.0};
   }
 
   bool holds(const CondensedView& view, const ConvGeometry& geometry) const override {
@@ -268,7 +255,6 @@ class ConvLanes final : public ConvKernel {
   ConvGeometry geometry_;
   ConvRows rows_;
   AlignedBuffer<float> packed_;  // [blocks][bias, then taps][lanes]
-  std::unique_ptr<ConvKernel> planes_;
 };
 
 }  // namespace
@@ -282,10 +268,10 @@ bool fits_lanes(const CondensedView& view, const ConvGeometry& geometry) {
 }
 
 std::unique_ptr<ConvKernel> pack_conv_lanes(const CondensedView& view, const ConvGeometry& geometry,
-                                            const ConvLaneOps& ops, const ConvPlaneOps& planes) {
+                                            const ConvLaneOps& ops) {
   if (!fits_lanes(view, geometry))
     throw std::invalid_argument("the kernel is for depthwise convolutions with whole filters only");
-  return std::make_unique<ConvLanes>(view, geometry, ops, planes);
+  return std::make_unique<ConvLanes>(view, geometry, ops);
 }
 
 }  // namespace fanin

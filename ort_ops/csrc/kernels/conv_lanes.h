@@ -4,7 +4,6 @@
 
 #include "kernels/conv_kernel.h"
 #include "kernels/conv_lane_ops.h"
-#include "kernels/conv_plane_ops.h"
 
 namespace fanin {
 
@@ -12,9 +11,8 @@ namespace fanin {
 // weight for each place of the window (a missing one would meet pixels all the same).
 bool fits_lanes(const CondensedView& view, const ConvGeometry& geometry);
 
-// Large images go by planes, see conv_planes.h. Throws std::invalid_argument for a layer that does
-// not fit.
+// Throws std::invalid_argument for a layer that does not fit.
 std::unique_ptr<ConvKernel> pack_conv_lanes(const CondensedView& view, const ConvGeometry& geometry,
-                                            const ConvLaneOps& ops, const ConvPlaneOps& planes);
+                                            const ConvLaneOps& ops);
 
 }  // namespace fanin

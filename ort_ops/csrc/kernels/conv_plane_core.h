@@ -122,9 +122,44 @@ inline __attribute__((always_inline)) void add_unaligned(const float* planes, in
     sum[v] = Vector::fma(weight, Vector::load_any(x + v * Vector::kLanes), sum[v]);
 }
 
+// Pixels from wherever they are, and only so many.
+template <typename Vector, int kVectors>
+inline __attribute__((always_inline)) void sum_unaligned(const float* x, const PlaneTaps& taps,
+                                                         float bias, int64_t left,
+                                                         PlaneEnd<Vector>& end) {
+  typename Vector::Type sum[kVectors];
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) sum[v] = Vector::broadcast(&bias);
+  const typename Vector::Mask mask = lanes_of<Vector>(left);
+  const size_t count = taps.count;
+  for (size_t t = 0; t < count; ++t) {
+    const typename Vector::Type weight = Vector::broadcast(taps.weights + t);
+    const int64_t offset = taps.offsets[taps.places[t]];
+    if (kVectors == 1)
+      sum[0] = Vector::fma(weight, Vector::load_some(x + offset, mask), sum[0]);
+    else
+      add_unaligned<Vector>(x, offset, weight, sum);
+  }
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) end.leave(sum[v]);
+}
+
+template <typename Vector>
+void sum_pixels_in_place(const float* x, const PlaneTaps& taps, float bias,
+                         const PlaneOutput& output) {
+  constexpr int64_t kLanes = Vector::kLanes;
+  PlaneEnd<Vector> end(output);
+  int64_t at = 0;
+  for (; at + 8 * kLanes <= output.width; at += 8 * kLanes)
+    sum_unaligned<Vector, 8>(x + at, taps, bias, kLanes, end);
+  for (; at < output.width; at += kLanes)
+    sum_unaligned<Vector, 1>(x + at, taps, bias, output.width - at, end);
+}
+
 template <typename Vector>
 constexpr ConvPlaneOps plane_ops() {
-  return {Vector::kLanes, copy_plane<Vector>, split_plane<Vector>, sum_plane<Vector>};
+  return {Vector::kLanes, copy_plane<Vector>, split_plane<Vector>, sum_plane<Vector>,
+          sum_pixels_in_place<Vector>};
 }
 
 }  // namespace

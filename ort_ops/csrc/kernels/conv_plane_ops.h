@@ -49,6 +49,10 @@ struct ConvPlaneOps {
 
   // Writes the rows of one filter. Reads up to two vectors behind the last pixel that they need.
   void (*sum)(const float* planes, const PlaneTaps& taps, float bias, const PlaneOutput& output);
+
+  // The same for one row of pixels that lie anywhere; reads no other pixels.
+  void (*sum_in_place)(const float* x, const PlaneTaps& taps, float bias,
+                       const PlaneOutput& output);
 };
 
 }  // namespace fanin

@@ -22,6 +22,22 @@ constexpr int64_t kStripFloats = 6144;
 constexpr double kMaxStripFloats = 1 << 22;
 constexpr int64_t kMaxStride = 16;
 
+// Pixels of a channel that all filters read before the next: those of 16 channels fit L2.
+constexpr int64_t kPointwisePixels = 2048;
+
+// Few channels are padded in no time, and all filters of the group read them from L1. (Other limits
+// were not tried: networks have 1, 3 or 4 channels, or 16 and more.)
+constexpr int64_t kMaxInputs = 4;
+constexpr int64_t kMaxPointwiseFanIn = 8;
+constexpr int64_t kMaxLargeTaps = 9;
+
+bool is_pointwise(const ConvGeometry& geometry) {
+  const auto all = [](const int64_t* first, int count, int64_t wanted) {
+    return std::all_of(first, first + count, [wanted](int64_t size) { return size == wanted; });
+  };
+  return all(geometry.kernel, 2, 1) && all(geometry.strides, 2, 1) && all(geometry.pads, 4, 0);
+}
+
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Whether planes of a reasonable size hold at least one output row: strides and pads may be huge.
@@ -154,6 +170,7 @@ class ConvPlanes final : public ConvKernel {
 
   void run(const float* x, const ConvInput& input, float* y, const ConvEpilogue& epilogue,
            const Executor& executor) const override {
+    if (is_pointwise(geometry_)) return run_pointwise(x, input, y, epilogue, executor);
     if (!planes_fit(geometry_, input))
       return run_conv_taps(rows_, geometry_, x, input, y, epilogue, executor);
     const Planes planes(geometry_, input, ops_.lanes);
@@ -190,22 +207,68 @@ class ConvPlanes final : public ConvKernel {
   }
 
  private:
+  void run_pointwise(const float* x, const ConvInput& input, float* y,
+                     const ConvEpilogue& epilogue, const Executor& executor) const {
+    const int64_t pixels = input.height * input.width;
+    const int64_t strips = divide_up(pixels, kPointwisePixels);
+    const size_t units = static_cast<size_t>(input.batch * geometry_.group * strips);
+    std::vector<int64_t> offsets(static_cast<size_t>(geometry_.group_inputs()));
+    for (size_t c = 0; c < offsets.size(); ++c) offsets[c] = static_cast<int64_t>(c) * pixels;
+    auto body = [&](size_t chunk, size_t chunks) {
+      const size_t end = chunk_begin(units, chunks, chunk + 1);
+      for (size_t unit = chunk_begin(units, chunks, chunk); unit < end; ++unit) {
+        const int64_t image_group = static_cast<int64_t>(unit) / strips;
+        const int64_t first = static_cast<int64_t>(unit) % strips * kPointwisePixels;
+        const int64_t count = std::min(kPointwisePixels, pixels - first);
+        const float* from = x + image_group * geometry_.group_inputs() * pixels + first;
+        for (int64_t o = 0; o < geometry_.group_outputs(); ++o) {
+          const size_t row = static_cast<size_t>(
+              image_group % geometry_.group * geometry_.group_outputs() + o);
+          const int64_t at = (image_group * geometry_.group_outputs() + o) * pixels + first;
+          ops_.sum_in_place(from, taps(row, offsets.data()), rows_.bias[row],
+                            output(y, at, 1, count, divide_up(count, ops_.lanes) * ops_.lanes,
+                                   epilogue));
+        }
+      }
+    };
+    const double work = (static_cast<double>(rows_.values.size()) * kMicrosecondsPerTapPixel +
+                         static_cast<double>(geometry_.out_channels) * kMicrosecondsPerPixel) *
+                        static_cast<double>(input.batch * pixels);
+    const size_t chunks = chunk_count(executor, work, units);
+    auto chunked = [&](size_t chunk) { body(chunk, chunks); };
+    run_chunks(executor, chunks, chunked);
+  }
+
+  PlaneTaps taps(size_t row, const int64_t* offsets) const {
+    const size_t at = rows_.starts[row];
+    return {rows_.values.data() + at, rows_.indices.data() + at, offsets,
+            rows_.starts[row + 1] - at};
+  }
+
+  static PlaneOutput output(float* y, int64_t at, int64_t rows, int64_t width, int64_t pitch,
+                            const ConvEpilogue& epilogue) {
+    return {y + at,
+            epilogue.residual ? epilogue.residual + at : nullptr,
+            rows,
+            width,
+            pitch,
+            epilogue.clip_min,
+            epilogue.clip_max,
+            !epilogue.gate.open(),
+            epilogue.gate.scale,
+            epilogue.gate.shift};
+  }
+
   // The filters of one group of one image.
   void run_strip(const Planes& planes, int64_t image_group, int64_t strip, const float* filled,
                  float* y, const ConvEpilogue& epilogue) const {
     const int64_t outputs = geometry_.group_outputs();
     for (int64_t o = 0; o < outputs; ++o) {
       const size_t row = static_cast<size_t>(image_group % geometry_.group * outputs + o);
-      const size_t at = rows_.starts[row];
-      const PlaneTaps taps{rows_.values.data() + at, rows_.indices.data() + at, planes.offsets(),
-                           rows_.starts[row + 1] - at};
       const int64_t first = (image_group * outputs + o) * planes.pixels() +
                             planes.first_row(strip) * planes.width();
-      ops_.sum(filled, taps, rows_.bias[row],
-               {y + first, epilogue.residual ? epilogue.residual + first : nullptr,
-                planes.rows(strip), planes.width(), planes.pitch(), epilogue.clip_min,
-                epilogue.clip_max, !epilogue.gate.open(), epilogue.gate.scale,
-                epilogue.gate.shift});
+      ops_.sum(filled, taps(row, planes.offsets()), rows_.bias[row],
+               output(y, first, planes.rows(strip), planes.width(), planes.pitch(), epilogue));
     }
   }
 
@@ -215,6 +278,16 @@ class ConvPlanes final : public ConvKernel {
 };
 
 }  // namespace
+
+bool suits_planes(const CondensedView&, const ConvGeometry& geometry) {
+  return geometry.group_inputs() <= kMaxInputs;
+}
+
+bool suits_large_planes(const CondensedView& view, const ConvGeometry& geometry) {
+  if (is_pointwise(geometry)) return view.fan_in <= kMaxPointwiseFanIn;
+  return geometry.group_inputs() == 1 && geometry.taps() <= kMaxLargeTaps &&
+         geometry.strides[0] == 1 && geometry.strides[1] == 1;
+}
 
 std::unique_ptr<ConvKernel> pack_conv_planes(const CondensedView& view,
                                              const ConvGeometry& geometry,

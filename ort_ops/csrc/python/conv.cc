@@ -15,6 +15,7 @@
 #include "core/conv.h"
 #include "core/cpu_features.h"
 #include "kernels/conv_dispatch.h"
+#include "kernels/conv_lanes.h"
 #include "python/arrays.h"
 
 namespace fanin {
@@ -194,9 +195,7 @@ void bind_conv(py::module_& module) {
       .def_property_readonly("supported",
                              [](const ConvKernelRow& row) { return is_supported(row.isa); })
       .def_property_readonly("whole_depthwise",
-                             [](const ConvKernelRow& row) { return row.fits != nullptr; })
-      .def_property_readonly("max_group_inputs",
-                             [](const ConvKernelRow& row) { return limit(row.max_group_inputs); })
+                             [](const ConvKernelRow& row) { return row.fits == fits_lanes; })
       .def_property_readonly("min_group_outputs",
                              [](const ConvKernelRow& row) { return row.min_group_outputs; })
       .def_property_readonly("max_taps",
