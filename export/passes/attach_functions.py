@@ -24,7 +24,13 @@ class AttachFunctionsPass(ir.passes.InPlacePass):
             return ir.passes.PassResult(model, modified=changed)
         model.opset_imports[DOMAIN] = DOMAIN_VERSION
         opset = model.opset_imports[""]
-        gated = any(gate_of(node) != OPEN_GATE for node in filter(is_condensed_conv, nodes))
+        convolutions = list(filter(is_condensed_conv, nodes))
+        gated = any(gate_of(node) != OPEN_GATE for node in convolutions)
+        if gated:
+            # Neither onnx's inliner nor its reference evaluator knows a function's defaults.
+            for node in convolutions:
+                for name, number in zip(("gate_scale", "gate_shift"), gate_of(node), strict=True):
+                    node.attributes.add(ir.AttrFloat32(name, number))
         for op_type in sorted(used):
             if op_type == CONDENSED_CONV:
                 proto = condensed_conv_function(opset, gated=gated)

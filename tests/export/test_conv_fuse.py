@@ -205,14 +205,6 @@ STAYS = {
         {"w": sparse((4, 4, 3, 3), 0.8)},
         {"x": ("n", 4, "h", "w_")},
     ),
-    "a depthwise convolution's residual": (
-        [
-            helper.make_node("Conv", ["x", "w"], ["a"], name="left", group=4, pads=[1] * 4),
-            helper.make_node("Add", ["a", "x"], ["y"], name="add"),
-        ],
-        {"w": sparse((4, 1, 3, 3), 0.7)},
-        {},
-    ),
 }
 
 
@@ -287,7 +279,7 @@ def test_hard_sigmoid_goes_into_weights_and_clip(tmp_path: Path):
 
 @pytest.mark.parametrize("policy", ["dense", "condensed"])
 def test_a_file_with_gates_is_converted_again(tmp_path: Path, policy: str):
-    net = ConvNet(9)
+    net = ConvNet(9, channels=8)
     net.conv(8, 3)
     net.unary("HardSwish")
     net.residual()
