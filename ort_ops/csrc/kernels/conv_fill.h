@@ -36,11 +36,8 @@ void fill_vector(const ConvSource& source, const ConvPiece* pieces, int count,
   // Copies, since stores to the panel could change what a reference leads to.
   const float* x = source.x;
   const int64_t channel_stride = source.channel_stride;
-  const int64_t ahead = column->tap == source.ahead_tap ? source.ahead : 0;
-  const int64_t next = pieces[0].offset + ahead;
   for (; column != end; ++column) {
     const float* channel = x + column->channel * channel_stride;
-    if (ahead > 0) __builtin_prefetch(channel + next, 0, 2);
     Loader::store(to + size_t{column->place} * width, ready.load(channel));
   }
 }
@@ -54,14 +51,8 @@ void fill_pair(const ConvSource& source, const ConvPiece* pieces, const ConvColu
   const Pieces<Loader, kNextPieces> next_ready(source, pieces + kPieces, kNextPieces);
   const float* x = source.x;
   const int64_t channel_stride = source.channel_stride;
-  const int64_t ahead = column->tap == source.ahead_tap ? source.ahead : 0;
-  const int64_t next = pieces[0].offset + ahead, after = pieces[kPieces].offset + ahead;
   for (; column != end; ++column) {
     const float* channel = x + column->channel * channel_stride;
-    if (ahead > 0) {
-      __builtin_prefetch(channel + next, 0, 2);
-      __builtin_prefetch(channel + after, 0, 2);
-    }
     float* at = to + size_t{column->place} * width;
     Loader::store(at, ready.load(channel));
     Loader::store(at + Loader::kLanes, next_ready.load(channel));

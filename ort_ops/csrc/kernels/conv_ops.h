@@ -30,8 +30,6 @@ struct ConvSource {
   const ConvPiece* pieces;  // [taps][pieces_per_tap]
   int64_t pieces_per_tap;
   const uint8_t* counts;  // pieces of each vector of a column, the same for all taps
-  int64_t ahead;          // floats to what the next tile reads, or 0: it is in L2 already
-  uint32_t ahead_tap;     // of the window, that reads it first
 };
 
 // A tile is made of strips as wide as the registers hold, each with a panel and sums of its own, so

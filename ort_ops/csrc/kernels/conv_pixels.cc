@@ -104,7 +104,7 @@ void ConvPixels::build(const PanelTile& tile, int lanes, uint8_t* state) const {
         *pieces++ = piece(*run, i * geometry_.dilations[0], j * geometry_.dilations[1]);
 }
 
-ConvSource ConvPixels::source(const float* x, const uint8_t* state, int ahead) const {
+ConvSource ConvPixels::source(const float* x, const uint8_t* state) const {
   const int64_t runs = *reinterpret_cast<const int64_t*>(state);
   const uint8_t* pieces = state + kHeaderBytes + static_cast<size_t>(runs) * sizeof(Run);
   ConvSource source;
@@ -114,9 +114,6 @@ ConvSource ConvPixels::source(const float* x, const uint8_t* state, int ahead) c
   source.pieces = reinterpret_cast<const ConvPiece*>(pieces);
   source.pieces_per_tap = runs;
   source.counts = state + sizeof(int64_t);
-  source.ahead = ahead * stride();
-  // The lower left one: the others read again what it has read for tiles further up.
-  source.ahead_tap = static_cast<uint32_t>(geometry_.taps() - geometry_.kernel[1]);
   return source;
 }
 

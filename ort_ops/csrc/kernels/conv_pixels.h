@@ -24,9 +24,8 @@ class ConvPixels {
   // Finds the pieces of a tile, and lays them out in `state` for source().
   void build(const PanelTile& tile, int lanes, uint8_t* state) const;
 
-  // What is in `state`, of a group whose first channel in the first image is x. `ahead`: how many
-  // pixels further the next tile reads, or 0.
-  ConvSource source(const float* x, const uint8_t* state, int ahead) const;
+  // What is in `state`, of a group whose first channel in the first image is x.
+  ConvSource source(const float* x, const uint8_t* state) const;
 
  private:
   // Output pixels of one row and one vector.

@@ -15,21 +15,23 @@ namespace {
 constexpr double kMicrosecondsPerWeightPixel = 0.00004;
 constexpr double kMicrosecondsPerColumnPixel = 0.0001;
 
-// Inputs and outputs of more than this are no longer, or not yet, in L2, see panel_gemm.cc.
-constexpr int64_t kFetchedInputBytes = 512 * 1024;
+// Outputs of more than this are not in L2, see panel_gemm.cc.
 constexpr int64_t kFetchedOutputBytes = 256 * 1024;
 
-// Strips of a tile. Two instead of one gain up to 6 % in images of 56 x 56, whose rows of pixels
-// then leave in longer runs, and up to 8 % in those of 7 x 7, where the weights are read once less;
-// more do not fit L1.
-constexpr int kStrips = 2;
+// Pixels of a tile, whatever the width of a strip: with 64, two panels of 32 take L1 from each
+// other
+// (-4 to -10 %, but where there are less than 100 columns).
+constexpr int kTilePixels = 32;
+
+// Images of 7 x 7 are one tile, so that the weights are read once (3 to 8 %).
+constexpr int kOneTilePixels = 64;
 
 // Sums of a pass, see panel_gemm.cc: those of 512 outputs and two strips still fit.
 constexpr int64_t kSumsBytes = 192 * 1024;
 
 // As in panel_gemm.cc: 13 instead of 20 weights a row and segment cost 0 to 4 %.
-constexpr double kStepsPerSegment = 20;
-constexpr int64_t kMinSegmentColumns = 192;
+constexpr double kStepsPerSegment = 24;
+constexpr int64_t kMinSegmentColumns = 240;
 constexpr int64_t kMaxSegmentColumns = 1280;
 static_assert(kMaxSegmentColumns <= kPanelMaxColumns);
 
@@ -45,10 +47,9 @@ int64_t float_bytes(int64_t floats) { return floats * static_cast<int64_t>(sizeo
 // One group of filters with the input channels that they share.
 class Group {
  public:
-  Group(const CondensedView& view, const ConvGeometry& geometry, int width,
-        const Executor& executor)
+  Group(const CondensedView& view, const ConvGeometry& geometry, const Executor& executor)
       : layout_(pack_panel(view, segment_columns(view), PanelEnd::kRegisters, executor)),
-        engine_(layout_, width, kSumsBytes) {
+        engine_(layout_, kOneTilePixels, kSumsBytes) {
     std::vector<bool> used(static_cast<size_t>(view.in_features));
     for (int64_t i = 0; i < view.active; ++i) {
       const int64_t entries = view.true_fan_in(i);
@@ -93,22 +94,20 @@ class Group {
 // A group's run. Samples are output pixels of all images.
 class ConvWork final : public PanelWork {
  public:
-  ConvWork(const Group& group, const ConvGeometry& geometry, const ConvOps& ops, int width,
+  ConvWork(const Group& group, const ConvGeometry& geometry, const ConvOps& ops,
            const ConvPixels& pixels, const float* x, float* y, const ConvEpilogue& epilogue,
            int64_t batch)
       : group_(group),
         ops_(ops),
-        width_(width),
         pixels_(pixels),
         out_channels_(geometry.out_channels),
         x_(x),
         y_(y),
         epilogue_(epilogue),
-        fetch_x_(float_bytes(geometry.in_channels * pixels.channel_size()) > kFetchedInputBytes),
         fetch_y_(float_bytes(batch * geometry.out_channels * pixels.pixels()) >
                  kFetchedOutputBytes) {}
 
-  size_t state_bytes() const override { return pixels_.state_bytes(width_, ops_.lanes); }
+  size_t state_bytes() const override { return pixels_.state_bytes(kOneTilePixels, ops_.lanes); }
 
   void begin(const PanelTile& tile, uint8_t* state) const override {
     pixels_.build(tile, std::min(tile.width, ops_.lanes), state);
@@ -116,8 +115,8 @@ class ConvWork final : public PanelWork {
 
   void fill(const PanelTile& tile, const uint8_t* state, int64_t segment,
             float* to) const override {
-    ops_.fill(pixels_.source(x_, state, fetch_x_ ? tile.width : 0), group_.columns(segment),
-              group_.column_count(segment), strips(tile), to);
+    ops_.fill(pixels_.source(x_, state), group_.columns(segment), group_.column_count(segment),
+              strips(tile), to);
   }
 
   void add(const PanelTile& tile, const PanelBlock&, const PanelAddend& addend, float* sums,
@@ -175,13 +174,11 @@ class ConvWork final : public PanelWork {
 
   const Group& group_;
   const ConvOps& ops_;
-  int width_;
   const ConvPixels& pixels_;
   int64_t out_channels_;
   const float* x_;
   float* y_;
   const ConvEpilogue& epilogue_;
-  bool fetch_x_;
   bool fetch_y_;
 };
 
@@ -236,10 +233,10 @@ class PanelConv final : public ConvKernel {
  public:
   PanelConv(const CondensedView& view, const ConvGeometry& geometry, const ConvOps& ops,
             const Executor& executor)
-      : ops_(ops), geometry_(geometry), width_(kStrips * ops.width) {
+      : ops_(ops), geometry_(geometry) {
     std::vector<int32_t> rows;
     for (const CondensedView& group : split_groups(view, geometry, rows))
-      groups_.push_back(std::make_unique<Group>(group, geometry, width_, executor));
+      groups_.push_back(std::make_unique<Group>(group, geometry, executor));
   }
 
   void run(const float* x, const ConvInput& input, float* y, const ConvEpilogue& epilogue,
@@ -247,7 +244,8 @@ class PanelConv final : public ConvKernel {
     const ConvPixels pixels(geometry_, input);
     const int64_t samples = input.batch * pixels.pixels();
     const std::vector<PanelTile> tiles =
-        make_conv_tiles(samples, width_, ops_, executor.concurrency());
+        make_conv_tiles(samples, samples <= kOneTilePixels ? kOneTilePixels : kTilePixels, ops_,
+                        executor.concurrency());
     for (size_t g = 0; g < groups_.size(); ++g) {
       const Group& group = *groups_[g];
       const int64_t first_output = static_cast<int64_t>(g) * geometry_.group_outputs();
@@ -260,10 +258,10 @@ class PanelConv final : public ConvKernel {
           (static_cast<double>(group.layout().padded_weights) * kMicrosecondsPerWeightPixel +
            static_cast<double>(group.column_count()) * kMicrosecondsPerColumnPixel) *
           static_cast<double>(samples);
-      group.engine().run(tiles, chunk_count(executor, work, group.engine().parts(tiles)),
-                         ConvWork(group, geometry_, ops_, width_, pixels, x + in_at, y + out_at,
-                                  of_group, input.batch),
-                         executor);
+      group.engine().run(
+          tiles, chunk_count(executor, work, group.engine().parts(tiles)),
+          ConvWork(group, geometry_, ops_, pixels, x + in_at, y + out_at, of_group, input.batch),
+          executor);
     }
   }
 
@@ -291,7 +289,6 @@ class PanelConv final : public ConvKernel {
  private:
   const ConvOps& ops_;
   ConvGeometry geometry_;
-  int width_;  // of the widest tile
   std::vector<std::unique_ptr<Group>> groups_;
 };
 

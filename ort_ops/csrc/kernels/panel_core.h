@@ -25,16 +25,19 @@ inline __attribute__((always_inline)) void sum_rows(const char* weights, const c
   constexpr size_t kScale = kWidth / 8;                            // see kPanelOffsetsPerColumn
   constexpr ptrdiff_t kStep = kPanelGroupRows * sizeof(uint16_t);  // of offsets, half of weights
   const char* panel = reinterpret_cast<const char*>(segment);
-  float* place[kRows];
+  // Keeps the address in one register: what it was made of would be added for each weight.
+  asm("" : "+r"(panel));
   typename Vector::Type sum[kRows][kVectors];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
-    place[r] = sums + size_t{rows[r]} * kWidth;
+    const float* place = sums + size_t{rows[r]} * kWidth;
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v)
       sum[r][v] =
-          bias ? Vector::broadcast(bias + rows[r]) : Vector::load(place[r] + v * Vector::kLanes);
+          bias ? Vector::broadcast(bias + rows[r]) : Vector::load(place + v * Vector::kLanes);
   }
+  // Keeps places out of registers, which the loop needs: they are made again behind it.
+  asm("" : "+r"(rows));
   for (ptrdiff_t at = -size; at != 0; at += kStep) {
     typename Vector::Type four{};
     uint32_t two = 0;
@@ -76,7 +79,7 @@ inline __attribute__((always_inline)) void sum_rows(const char* weights, const c
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r)
-    end.template leave<Vector, kVectors>(sum[r], rows[r], place[r], strip);
+    end.template leave<Vector, kVectors>(sum[r], rows[r], sums + size_t{rows[r]} * kWidth, strip);
 }
 
 // All rows of a part. A group of 8 rows goes in two halves where 8 * kVectors sums are more than
