@@ -165,7 +165,7 @@ class PackedConv:
         threads: int = 1,
         out: npt.NDArray[np.float32] | None = None,
     ) -> npt.NDArray[np.float32]:
-        """y[batch, out_channels, ...] = gate(clip(convolution + bias + residual)), of x[N, C, H, W].
+        """y[batch, out_channels, ...] = gate(clip(convolution + bias + residual)), x[N, C, H, W].
 
         Returns ``out`` when it is given, else a new array.
         """

@@ -5,9 +5,10 @@
     fanin bench model build/networks/resnet50-uniform90.onnx --batch 1 --out results
 
 Masks are random: every filter of a layer keeps as many weights, at places all equally likely. Under
-``uniform`` the first and the last layer are dense and the others are as sparse as asked (with --ends
-these two as well); under ``erk`` densities are those of the trainer. Depthwise convolutions are dense. Weights and norms are random too: times do not depend on
-them, but norms with unequal channels show that they were folded right.
+``uniform`` the first and the last layer are dense and the others are as sparse as asked (with
+``--ends`` these two as well); under ``erk`` densities are those of the trainer. Depthwise
+convolutions are dense. Weights and norms are random too: times do not depend on them, but norms
+with unequal channels show that they were folded right.
 """
 
 from __future__ import annotations
@@ -85,7 +86,9 @@ def random_masks(
     }
     if distribution == "uniform" and not ends:
         dense |= {next(iter(shapes)), list(shapes)[-1]}
-    densities = layer_densities(shapes, sparsity, distribution, dense=tuple(dense), dense_in_budget=False)
+    densities = layer_densities(
+        shapes, sparsity, distribution, dense=tuple(dense), dense_in_budget=False
+    )
     masks = {}
     for name, weight in weights.items():
         if densities[name] >= 1:

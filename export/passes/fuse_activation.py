@@ -28,9 +28,10 @@ class FuseActivationPass(ir.passes.InPlacePass):
     """Fuse activations that saturate or gate into the condensed node that feeds them.
 
     These are Relu, and Clip, Max and Min with constant scalars (torch writes clamp with one bound
-    as Max); into a convolution also HardSwish, written as one node or as x * HardSigmoid(x). ONNX Runtime fuses nothing into a custom op, so every activation left behind costs a
-    pass over memory. Fused are those whose input has no other reader and is no output of the graph.
-    A NaN stays a NaN, as in torch. Saturations compose: a bound that the node has already is itself
+    as Max); into a convolution also HardSwish, written as one node or as x * HardSigmoid(x). ONNX
+    Runtime fuses nothing into a custom op, so every activation left behind costs a pass over
+    memory. Fused are those whose input has no other reader and is no output of the graph. A NaN
+    stays a NaN, as in torch. Saturations compose: a bound that the node has already is itself
     clipped by the new one.
     """
 

@@ -1,4 +1,4 @@
-"""Convolutional networks of other libraries, trained by the two lines, are exported like our own."""
+"""Convolutional networks of other libraries, trained in two lines, are exported like our own."""
 
 from __future__ import annotations
 

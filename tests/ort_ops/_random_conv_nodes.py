@@ -326,7 +326,7 @@ def _describe(case: ConvCase) -> str:
     return (
         f"{layer.geometry}, active {len(layer.rows)}, fan-in {layer.values.shape[1]}, values "
         f"{layer.values.dtype}, indices {layer.indices.dtype}, x {case.x.dtype} "
-        f"{list(case.x.shape)}, residual {case.residual is not None}, clip {case.clip}, gate {case.gate}, "
-        f"ISA {case.isa}, {case.threads} threads, static {case.static}, variable weights "
+        f"{list(case.x.shape)}, residual {case.residual is not None}, clip {case.clip}, "
+        f"gate {case.gate}, ISA {case.isa}, {case.threads} threads, static {case.static}, variable weights "
         f"{case.variable_weights}"
     )

@@ -302,7 +302,7 @@ def test_a_depthwise_filter_with_a_missing_row_or_weight_is_not_whole():
 @pytest.mark.parametrize("kernel", [*kernels(), *kernels(whole_depthwise=True)])
 @pytest.mark.parametrize("special", [np.nan, np.inf])
 def test_pixels_that_are_not_finite_reach_their_own_channel_alone(kernel, special):
-    """All filters whole: with a gate, an output is wrong exactly where the window holds the pixel."""
+    """All filters whole: with a gate, outputs are not finite where the window holds the pixel."""
     rng = np.random.default_rng(13)
     layer = random_layer(rng, 20, 20, (3, 3), 9, group=20, pads=(1, 1, 1, 1))
     x = normal(rng, 1, 20, 9, 9)

@@ -37,9 +37,7 @@ def run(layer, x, residual=None, clip_min=-np.inf, clip_max=np.inf, blocks=0, ga
     return y, report
 
 
-def assert_close(
-    y, layer, x, residual=None, clip_min=-np.inf, clip_max=np.inf, gate=OPEN_GATE
-):
+def assert_close(y, layer, x, residual=None, clip_min=-np.inf, clip_max=np.inf, gate=OPEN_GATE):
     want, allowed = expect(layer, x, residual, clip_min, clip_max, gate)
     assert (np.abs(y.astype(np.float64) - want) <= allowed).all()
 

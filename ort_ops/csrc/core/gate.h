@@ -5,8 +5,8 @@
 
 namespace fanin {
 
-// v becomes v * clip(scale * v + shift, 0, 1). HardSwish has scale 1/6 and shift 1/2. The default is
-// open: everything passes as it is.
+// v becomes v * clip(scale * v + shift, 0, 1). HardSwish has scale 1/6 and shift 1/2. The default
+// is open: everything passes as it is.
 struct Gate {
   float scale = 0.0f;
   float shift = 1.0f;

@@ -95,8 +95,7 @@ class ConvKernel {
     const int64_t at = (sample * args.out_channels + filter) * plane + pixel;
     if (args.residual) sum += widen(context.template global<X>(args.residual, args.outputs())[at]);
     sum = clipped(sum, args.clip_min, args.clip_max);
-    if (args.gated)
-      sum *= clipped(context.fma(sum, args.gate_scale, args.gate_shift), 0.0f, 1.0f);
+    if (args.gated) sum *= clipped(context.fma(sum, args.gate_scale, args.gate_shift), 0.0f, 1.0f);
     context.template output<X>(args.y, args.outputs()).store(at, narrow<X>(sum));
   }
 };

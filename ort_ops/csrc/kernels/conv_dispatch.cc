@@ -80,8 +80,7 @@ const std::vector<ConvKernelRow>& conv_kernel_table() {
       {"f32-conv-panel16-neon", Isa::kNeon, nullptr, kMinGroupOutputs, kMaxTaps, kMinDensity,
        pack_panels<kConvPanel16Neon, kConvPlanesNeon>},
 #endif
-      {"f32-conv-taps-scalar", Isa::kScalar, nullptr, 1, kAny, 0.0,
-       pack_conv_taps},
+      {"f32-conv-taps-scalar", Isa::kScalar, nullptr, 1, kAny, 0.0, pack_conv_taps},
   };
   return table;
 }

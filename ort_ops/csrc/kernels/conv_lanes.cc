@@ -83,9 +83,9 @@ class ConvLanes final : public ConvKernel {
             ? std::clamp<int64_t>(divide_up(4 * threads, planes), 1, divide_up(sizes.height, 8))
             : 1;
     const size_t units = static_cast<size_t>(planes * strips);
-    const double work = static_cast<double>(planes * ops_.lanes * sizes.height * sizes.width) *
-                        (static_cast<double>(geometry_.taps()) * kMicrosecondsPerTapPixel +
-                         kMicrosecondsPerPixel);
+    const double work =
+        static_cast<double>(planes * ops_.lanes * sizes.height * sizes.width) *
+        (static_cast<double>(geometry_.taps()) * kMicrosecondsPerTapPixel + kMicrosecondsPerPixel);
     const size_t chunks = chunk_count(executor, work, units);
     const Plan plan(sizes, input, geometry_, ops_.lanes);
     uint8_t* scratch = thread_scratch(plan.total * chunks);
@@ -160,9 +160,18 @@ class ConvLanes final : public ConvKernel {
     const float* weights = packed_.data() + block * (taps + 1) * lanes;
     const ConvEpilogue& epilogue = run.epilogue;
     const bool adds = epilogue.residual != nullptr;
-    LaneRow row{pixels, weights + lanes, weights, taps, geometry_.strides[1] * lanes, sizes.width,
-                sums,   epilogue.clip_min, epilogue.clip_max, !epilogue.gate.open(),
-                epilogue.gate.scale, epilogue.gate.shift};
+    LaneRow row{pixels,
+                weights + lanes,
+                weights,
+                taps,
+                geometry_.strides[1] * lanes,
+                sizes.width,
+                sums,
+                epilogue.clip_min,
+                epilogue.clip_max,
+                !epilogue.gate.open(),
+                epilogue.gate.scale,
+                epilogue.gate.shift};
     const ConvEpilogue open;
     if (adds) {  // before the clip
       row.clip_min = open.clip_min;
@@ -239,10 +248,10 @@ class ConvLanes final : public ConvKernel {
     const ConvEpilogue& epilogue = run.epilogue;
     const bool adds = epilogue.residual != nullptr;
     const ConvEpilogue open;
-    ops_.panel.drain(sums, rows * run.sizes.width, ops_.lanes, static_cast<int>(channels),
-                     {run.y + at, adds ? epilogue.residual + at : nullptr, plane,
-                      adds ? epilogue.clip_min : open.clip_min,
-                      adds ? epilogue.clip_max : open.clip_max});
+    ops_.panel.drain(
+        sums, rows * run.sizes.width, ops_.lanes, static_cast<int>(channels),
+        {run.y + at, adds ? epilogue.residual + at : nullptr, plane,
+         adds ? epilogue.clip_min : open.clip_min, adds ? epilogue.clip_max : open.clip_max});
     if (!adds || epilogue.gate.open()) return;
     for (int64_t c = 0; c < channels; ++c)
       for (int64_t p = 0; p < rows * run.sizes.width; ++p) {

@@ -63,8 +63,7 @@ struct PlaneEnd {
     if (column < output.width) {
       const typename Vector::Mask mask = lanes_of<Vector>(output.width - column);
       const int64_t at = row_at + column;
-      if (output.residual)
-        sum = Vector::add(sum, Vector::load_some(output.residual + at, mask));
+      if (output.residual) sum = Vector::add(sum, Vector::load_some(output.residual + at, mask));
       sum = Vector::clip(sum, low, high);
       if (output.gated) sum = gated<Vector>(sum, scale, shift);
       Vector::store_some(output.y + at, sum, mask);
@@ -88,8 +87,8 @@ inline __attribute__((always_inline)) void sum_vectors(const float* planes, cons
   const int32_t* places = taps.places;
   const int64_t* offsets = taps.offsets;
   for (size_t t = 0; t < count; ++t)
-    Vector::template add_tap<kVectors>(planes, offsets[places[t]],
-                                       Vector::broadcast(weights + t), sum);
+    Vector::template add_tap<kVectors>(planes, offsets[places[t]], Vector::broadcast(weights + t),
+                                       sum);
 #pragma GCC unroll 8
   for (int v = 0; v < kVectors; ++v) end.leave(sum[v]);
 }

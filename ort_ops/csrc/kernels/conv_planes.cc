@@ -51,8 +51,8 @@ bool planes_fit(const ConvGeometry& geometry, const ConvInput& input) {
 }
 
 // How a strip of output rows lies in memory. A channel's padded rows and columns are dealt out to
-// strides[0] x strides[1] planes, so that a tap's pixels for neighbouring sums are neighbours in one
-// of them. The rows of all planes begin with a vector.
+// strides[0] x strides[1] planes, so that a tap's pixels for neighbouring sums are neighbours in
+// one of them. The rows of all planes begin with a vector.
 class Planes {
  public:
   Planes(const ConvGeometry& geometry, const ConvInput& input, int lanes)
@@ -108,8 +108,8 @@ class Planes {
 
  private:
   int64_t offset_of(int64_t row, int64_t column) const {
-    const int64_t phase = row % geometry_.strides[0] * geometry_.strides[1] +
-                          column % geometry_.strides[1];
+    const int64_t phase =
+        row % geometry_.strides[0] * geometry_.strides[1] + column % geometry_.strides[1];
     return phase * phase_ + row / geometry_.strides[0] * pitch_ + column / geometry_.strides[1];
   }
 
@@ -176,11 +176,10 @@ class ConvPlanes final : public ConvKernel {
     const Planes planes(geometry_, input, ops_.lanes);
     const int64_t strips = planes.strips();
     const size_t units = static_cast<size_t>(input.batch * geometry_.group * strips);
-    const double work =
-        (static_cast<double>(rows_.values.size()) * kMicrosecondsPerTapPixel +
-         static_cast<double>(geometry_.out_channels + geometry_.in_channels) *
-             kMicrosecondsPerPixel) *
-        static_cast<double>(input.batch * planes.pixels());
+    const double work = (static_cast<double>(rows_.values.size()) * kMicrosecondsPerTapPixel +
+                         static_cast<double>(geometry_.out_channels + geometry_.in_channels) *
+                             kMicrosecondsPerPixel) *
+                        static_cast<double>(input.batch * planes.pixels());
     const size_t chunks = chunk_count(executor, work, units);
     ScratchPlan plan;
     plan.add(static_cast<size_t>(planes.planes_floats()) * sizeof(float));
@@ -207,8 +206,8 @@ class ConvPlanes final : public ConvKernel {
   }
 
  private:
-  void run_pointwise(const float* x, const ConvInput& input, float* y,
-                     const ConvEpilogue& epilogue, const Executor& executor) const {
+  void run_pointwise(const float* x, const ConvInput& input, float* y, const ConvEpilogue& epilogue,
+                     const Executor& executor) const {
     const int64_t pixels = input.height * input.width;
     const int64_t strips = divide_up(pixels, kPointwisePixels);
     const size_t units = static_cast<size_t>(input.batch * geometry_.group * strips);
@@ -222,12 +221,12 @@ class ConvPlanes final : public ConvKernel {
         const int64_t count = std::min(kPointwisePixels, pixels - first);
         const float* from = x + image_group * geometry_.group_inputs() * pixels + first;
         for (int64_t o = 0; o < geometry_.group_outputs(); ++o) {
-          const size_t row = static_cast<size_t>(
-              image_group % geometry_.group * geometry_.group_outputs() + o);
+          const size_t row =
+              static_cast<size_t>(image_group % geometry_.group * geometry_.group_outputs() + o);
           const int64_t at = (image_group * geometry_.group_outputs() + o) * pixels + first;
-          ops_.sum_in_place(from, taps(row, offsets.data()), rows_.bias[row],
-                            output(y, at, 1, count, divide_up(count, ops_.lanes) * ops_.lanes,
-                                   epilogue));
+          ops_.sum_in_place(
+              from, taps(row, offsets.data()), rows_.bias[row],
+              output(y, at, 1, count, divide_up(count, ops_.lanes) * ops_.lanes, epilogue));
         }
       }
     };
@@ -265,8 +264,8 @@ class ConvPlanes final : public ConvKernel {
     const int64_t outputs = geometry_.group_outputs();
     for (int64_t o = 0; o < outputs; ++o) {
       const size_t row = static_cast<size_t>(image_group % geometry_.group * outputs + o);
-      const int64_t first = (image_group * outputs + o) * planes.pixels() +
-                            planes.first_row(strip) * planes.width();
+      const int64_t first =
+          (image_group * outputs + o) * planes.pixels() + planes.first_row(strip) * planes.width();
       ops_.sum(filled, taps(row, planes.offsets()), rows_.bias[row],
                output(y, first, planes.rows(strip), planes.width(), planes.pitch(), epilogue));
     }

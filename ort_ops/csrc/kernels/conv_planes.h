@@ -1,6 +1,6 @@
 // Filters over few channels, a depthwise convolution's single one in particular: the channels are
-// padded to planes, in which the pixels that a tap needs stand side by side, across rows. Of kernels
-// of 1 x 1 without strides and pads, the channels themselves are such planes.
+// padded to planes, in which the pixels that a tap needs stand side by side, across rows. Of
+// kernels of 1 x 1 without strides and pads, the channels themselves are such planes.
 #pragma once
 
 #include "kernels/conv_kernel.h"

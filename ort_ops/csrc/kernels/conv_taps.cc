@@ -113,8 +113,7 @@ void run_conv_taps(const ConvRows& rows, const ConvGeometry& geometry, const flo
       for (int64_t i = 0; i < height; ++i) {
         const int64_t at = (static_cast<int64_t>(plane) * height + i) * width;
         run_row(rows, geometry, image, input, o, i, width, sums);
-        finish(sums, epilogue.residual ? epilogue.residual + at : nullptr, width, epilogue,
-               y + at);
+        finish(sums, epilogue.residual ? epilogue.residual + at : nullptr, width, epilogue, y + at);
       }
     }
   };

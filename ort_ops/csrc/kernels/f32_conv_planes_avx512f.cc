@@ -21,9 +21,9 @@ struct Pixels : Avx512 {
       for (int v = 0; v < kVectors; ++v) sum[v] = fma(weight, load(x + v * kLanes), sum[v]);
       return;
     }
-    const __m512i from = _mm512_add_epi32(
-        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-        _mm512_set1_epi32(shift));
+    const __m512i from =
+        _mm512_add_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                         _mm512_set1_epi32(shift));
     Type low = load(x);
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {

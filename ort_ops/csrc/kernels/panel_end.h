@@ -15,8 +15,7 @@ inline __attribute__((always_inline)) typename Vector::Type gated(typename Vecto
                                                                   typename Vector::Type shift) {
   const float zero = 0.0f, one = 1.0f;
   const typename Vector::Type share = Vector::fma(value, scale, shift);
-  return Vector::mul(
-      value, Vector::clip(share, Vector::broadcast(&zero), Vector::broadcast(&one)));
+  return Vector::mul(value, Vector::clip(share, Vector::broadcast(&zero), Vector::broadcast(&one)));
 }
 
 // Back to where they came from.

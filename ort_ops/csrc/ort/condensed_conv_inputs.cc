@@ -34,7 +34,8 @@ Gate read_gate(const KernelInfo& info) {
   Gate gate;
   gate.scale = info.float_attribute("gate_scale", gate.scale);
   gate.shift = info.float_attribute("gate_shift", gate.shift);
-  for (const auto& [name, value] : {std::pair{"gate_scale", gate.scale}, {"gate_shift", gate.shift}})
+  for (const auto& [name, value] :
+       {std::pair{"gate_scale", gate.scale}, {"gate_shift", gate.shift}})
     if (!std::isfinite(value)) refuse(std::string("attribute ") + name + " is not finite");
   return gate;
 }

@@ -154,9 +154,9 @@ class PyConv {
 py::array run_plain_conv_arrays(const py::object& values, const py::object& indices,
                                 const py::object& rows, const py::object& bias, const py::object& x,
                                 const py::object& residual, float clip_min, float clip_max,
-                                float gate_scale, float gate_shift, int64_t in_channels, int64_t out_channels, const Pair& kernel_shape,
-                                const Pair& strides, const Pads& pads, const Pair& dilations,
-                                int64_t group) {
+                                float gate_scale, float gate_shift, int64_t in_channels,
+                                int64_t out_channels, const Pair& kernel_shape, const Pair& strides,
+                                const Pads& pads, const Pair& dilations, int64_t group) {
   const ConvLayer layer(values, indices, rows, bias, in_channels, out_channels, kernel_shape,
                         strides, pads, dilations, group);
   ConvRun run(layer.geometry, x, residual, clip_min, clip_max, {gate_scale, gate_shift},
@@ -220,8 +220,9 @@ void bind_conv(py::module_& module) {
 
   module.def("run_plain_conv", &run_plain_conv_arrays, "values"_a, "indices"_a, "rows"_a, "bias"_a,
              "x"_a, "residual"_a = py::none(), "clip_min"_a = -infinity, "clip_max"_a = infinity,
-             "gate_scale"_a = 0.0f, "gate_shift"_a = 1.0f, py::kw_only(), "in_channels"_a, "out_channels"_a, "kernel_shape"_a, "strides"_a = ones,
-             "pads"_a = zeros, "dilations"_a = ones, "group"_a = 1);
+             "gate_scale"_a = 0.0f, "gate_shift"_a = 1.0f, py::kw_only(), "in_channels"_a,
+             "out_channels"_a, "kernel_shape"_a, "strides"_a = ones, "pads"_a = zeros,
+             "dilations"_a = ones, "group"_a = 1);
   module.def("conv_kernel_table", [] {
     std::vector<ConvKernelRow> rows = conv_kernel_table();
     return rows;

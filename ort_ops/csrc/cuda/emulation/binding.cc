@@ -107,6 +107,6 @@ PYBIND11_MODULE(_cuda_emulation, module) {
   module.def("run_conv", &fanin::cuda::run_conv, py::kw_only(), "values"_a, "value_type"_a,
              "indices"_a, "rows"_a, "bias"_a, "in_features"_a, "in_channels"_a, "group"_a,
              "kernel"_a, "strides"_a, "pads"_a, "dilations"_a, "x"_a, "activations"_a, "residual"_a,
-             "y"_a, "clip_min"_a = -infinity, "clip_max"_a = infinity,
-             "gate_scale"_a = 0.0f, "gate_shift"_a = 1.0f, "blocks"_a = 0);
+             "y"_a, "clip_min"_a = -infinity, "clip_max"_a = infinity, "gate_scale"_a = 0.0f,
+             "gate_shift"_a = 1.0f, "blocks"_a = 0);
 }
