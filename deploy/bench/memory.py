@@ -28,7 +28,7 @@ from .model_pair import (
     require_baseline,
     structured_path,
 )
-from .peers.model_forms import UnsuitableError, older_model
+from .peers.deepsparse_model import UnsuitableError, deepsparse_file
 from .result import SCHEMA_VERSION
 
 _PROBE = Path(__file__).with_name("memory_probe.py")
@@ -173,7 +173,7 @@ def _measure(
         if name == "deepsparse":
             if not spec.deepsparse_python.is_file():
                 raise UnsuitableError("DeepSparse's Python is not there; run make deepsparse-env")
-            path = older_model(path, folder / "deepsparse.onnx")
+            path = deepsparse_file(path, folder / "deepsparse.onnx")
             python = str(spec.deepsparse_python.absolute())
         request = {
             "kind": kind,

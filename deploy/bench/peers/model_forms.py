@@ -10,10 +10,8 @@ import numpy as np
 from ....export.condensed import CondensedWeight
 from ..engine import AbsentEngine, Engine
 from . import deepsparse_forms, openvino_forms
+from .deepsparse_model import UnsuitableError, deepsparse_file
 from .remote import WORKER, Child, RemoteEngine
-
-_DEEPSPARSE_OPSET, _DEEPSPARSE_IR = 18, 8
-"""The newest that DeepSparse 1.8 takes."""
 
 
 def openvino_model(
@@ -48,7 +46,7 @@ def deepsparse_model(
         reason = f"DeepSparse's Python is not there; {deepsparse_forms.REMEDY}"
         return AbsentEngine(name, reason)
     try:
-        model = older_model(path, folder / "deepsparse.onnx")
+        model = deepsparse_file(path, folder / "deepsparse.onnx")
     except UnsuitableError as error:
         return AbsentEngine(name, str(error))
     null = np.ones((16, 16), np.float32)
@@ -61,30 +59,6 @@ def deepsparse_model(
         remedy=deepsparse_forms.REMEDY,
     )
     return RemoteEngine(name, f"{path.name}, as it takes it", child, threads, outputs)
-
-
-class UnsuitableError(Exception):
-    """A model that a runtime does not take."""
-
-
-def older_model(path: Path, to: Path) -> Path:
-    """Write the model in versions that DeepSparse reads; raises UnsuitableError."""
-    import onnx
-
-    model = onnx.load(path)
-    (opset,) = (entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
-    if opset > _DEEPSPARSE_OPSET:
-        try:
-            model = onnx.version_converter.convert_version(model, _DEEPSPARSE_OPSET)
-        except Exception as error:  # the converter raises RuntimeError and its own kinds
-            said = str(error).strip().split("\n")[0]
-            raise UnsuitableError(
-                f"DeepSparse 1.8 takes opset {_DEEPSPARSE_OPSET} at most, and {path.name}, of "
-                f"opset {opset}, cannot be converted ({said}); export with --opset 17"
-            ) from error
-    model.ir_version = min(model.ir_version, _DEEPSPARSE_IR)
-    onnx.save(model, to)
-    return to
 
 
 def _one() -> CondensedWeight:

@@ -1,0 +1,141 @@
+"""A whole model as DeepSparse runs it best: its versions, and the operators that it knows.
+
+One ReduceMean over the pixels, which newer exporters write for global pooling, makes DeepSparse 1.8
+hand the whole of ResNet-50 to a slow path without sparsity; timing that would be unfair to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import onnx
+
+_OPSET, _IR = 18, 8
+"""The newest that DeepSparse 1.8 takes."""
+
+
+class UnsuitableError(Exception):
+    """A model that a runtime does not take."""
+
+
+def deepsparse_file(path: Path, to: Path) -> Path:
+    """Write the model in versions and operators that DeepSparse reads; raises UnsuitableError."""
+    import onnx
+
+    model = onnx.load(path)
+    (opset,) = (entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
+    if opset > _OPSET:
+        try:
+            model = onnx.version_converter.convert_version(model, _OPSET)
+        except Exception as error:  # the converter raises RuntimeError and its own kinds
+            said = str(error).strip().split("\n")[0]
+            raise UnsuitableError(
+                f"DeepSparse 1.8 takes opset {_OPSET} at most, and {path.name}, of opset {opset}, "
+                f"cannot be converted ({said}); export with --opset 17"
+            ) from error
+    model.ir_version = min(model.ir_version, _IR)
+    use_known_operators(model)
+    onnx.save(model, to)
+    return to
+
+
+def use_known_operators(model: onnx.ModelProto) -> None:
+    """Write pooling and activations in operators that DeepSparse compiles; same function.
+
+    ReduceMean over the pixels of images becomes GlobalAveragePool; HardSwish and HardSigmoid become
+    Mul, Add and Clip.
+    """
+    import onnx
+
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    ranks = {
+        value.name: len(value.type.tensor_type.shape.dim)
+        for value in (*inferred.value_info, *inferred.input)
+        if value.type.tensor_type.HasField("shape")
+    }
+    writer = _Writer(model.graph)
+    rewrites: Mapping[str, Callable[[onnx.NodeProto], list[onnx.NodeProto]]] = {
+        "ReduceMean": lambda node: writer.pooled(node, ranks.get(node.input[0])),
+        "HardSigmoid": writer.hard_sigmoid,
+        "HardSwish": writer.hard_swish,
+    }
+    nodes = [new for node in model.graph.node for new in rewrites.get(node.op_type, _as_is)(node)]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+
+
+def _as_is(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    return [node]
+
+
+class _Writer:
+    """Makes nodes, and the constants that they read."""
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        from onnx import numpy_helper
+
+        self._graph = graph
+        self._arrays = {tensor.name: tensor for tensor in graph.initializer}
+        self._read = numpy_helper.to_array
+
+    def pooled(self, node: onnx.NodeProto, rank: int | None) -> list[onnx.NodeProto]:
+        """Mean over the last two of four dimensions; others stay."""
+        from onnx import helper
+
+        attributes = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+        axes = attributes.get("axes")
+        if len(node.input) > 1 and node.input[1] in self._arrays:
+            axes = self._read(self._arrays[node.input[1]]).tolist()
+        if rank != 4 or axes is None or {axis % rank for axis in axes} != {2, 3}:
+            return [node]
+        (out,) = node.output
+        if attributes.get("keepdims", 1):
+            return [helper.make_node("GlobalAveragePool", [node.input[0]], [out], name=node.name)]
+        mean = f"{out}/mean"
+        return [
+            helper.make_node("GlobalAveragePool", [node.input[0]], [mean], name=node.name),
+            helper.make_node("Flatten", [mean], [out], name=f"{node.name}/flatten", axis=1),
+        ]
+
+    def hard_sigmoid(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """Clip(alpha x + beta, 0, 1)."""
+        from onnx import helper
+
+        given = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+        slope, offset = given.get("alpha", 0.2), given.get("beta", 0.5)
+        return self._ramp(node, node.output[0], slope, offset)
+
+    def hard_swish(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """Multiply x by Clip(x / 6 + 1/2, 0, 1)."""
+        from onnx import helper
+
+        (x,), (out,) = node.input, node.output
+        gate = f"{out}/gate"
+        last = helper.make_node("Mul", [x, gate], [out], name=f"{node.name}/product")
+        return [*self._ramp(node, gate, 1 / 6, 0.5), last]
+
+    def _ramp(
+        self, node: onnx.NodeProto, out: str, slope: float, offset: float
+    ) -> list[onnx.NodeProto]:
+        from onnx import helper
+
+        (x,), name = node.input, node.name or node.output[0]
+        scaled, moved = f"{out}/scaled", f"{out}/moved"
+        values = {"slope": slope, "offset": offset, "least": 0.0, "most": 1.0}
+        at = {part: self._constant(f"{out}/{part}", value) for part, value in values.items()}
+        return [
+            helper.make_node("Mul", [x, at["slope"]], [scaled], name=f"{name}/slope"),
+            helper.make_node("Add", [scaled, at["offset"]], [moved], name=f"{name}/offset"),
+            helper.make_node("Clip", [moved, at["least"], at["most"]], [out], name=f"{name}/clip"),
+        ]
+
+    def _constant(self, name: str, value: float) -> str:
+        from onnx import numpy_helper
+
+        self._graph.initializer.append(numpy_helper.from_array(np.float32(value), name))
+        return name

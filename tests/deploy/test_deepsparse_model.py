@@ -1,0 +1,88 @@
+"""Models are written in operators that DeepSparse compiles, and compute the same."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from fanin.deploy.bench.peers.deepsparse_model import UnsuitableError, deepsparse_file
+
+ort = pytest.importorskip("onnxruntime")
+
+
+def write(path, nodes, *, opset=18, x=("batch", 3, 5, 7), constants=()):
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    onnx.save(model, path)
+    return path
+
+
+def outputs(path, shape):
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32) * 4
+    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return session.run(None, {"x": x})[0]
+
+
+def converted(path, tmp_path, shape):
+    """Write it for DeepSparse, compare, and list the operators."""
+    out = deepsparse_file(path, tmp_path / "out.onnx")
+    before, after = outputs(path, shape), outputs(out, shape)
+    assert before.shape == after.shape
+    assert np.allclose(before, after, rtol=1e-6, atol=1e-6)
+    model = onnx.load(out)
+    assert model.ir_version <= 8
+    return [node.op_type for node in model.graph.node]
+
+
+@pytest.mark.parametrize("axes", [(2, 3), (-1, -2)])
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("opset", [17, 18])
+def test_mean_over_the_pixels_is_global_pooling(tmp_path, axes, keepdims, opset):
+    if opset == 18:
+        node = helper.make_node("ReduceMean", ["x", "axes"], ["y"], keepdims=keepdims)
+        constants = [("axes", np.array(axes, np.int64))]
+    else:
+        node = helper.make_node("ReduceMean", ["x"], ["y"], keepdims=keepdims, axes=axes)
+        constants = []
+    path = write(tmp_path / "in.onnx", [node], opset=opset, constants=constants)
+    wanted = ["GlobalAveragePool"] + ["Flatten"] * (1 - keepdims)
+    assert converted(path, tmp_path, (2, 3, 5, 7)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("axes", "shape"), [((1, 2), (2, 3, 5, 7)), ((3,), (2, 3, 5, 7)), ((1, 2), (2, 3, 5))]
+)
+def test_other_means_stay(tmp_path, axes, shape):
+    node = helper.make_node("ReduceMean", ["x", "axes"], ["y"])
+    path = write(
+        tmp_path / "in.onnx",
+        [node],
+        x=("batch", *shape[1:]),
+        constants=[("axes", np.array(axes, np.int64))],
+    )
+    assert converted(path, tmp_path, shape) == ["ReduceMean"]
+
+
+def test_gates_are_written_as_ramps(tmp_path):
+    nodes = [
+        helper.make_node("HardSwish", ["x"], ["a"], name="swish"),
+        helper.make_node("HardSigmoid", ["a"], ["b"], alpha=1 / 6),
+        helper.make_node("HardSigmoid", ["b"], ["c"]),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    kinds = converted(write(tmp_path / "in.onnx", nodes), tmp_path, (2, 3, 5, 7))
+    ramp = ["Mul", "Add", "Clip"]
+    assert kinds == [*ramp, "Mul", *ramp, *ramp, "Relu"]
+
+
+def test_model_that_cannot_be_made_old_enough_is_refused_with_the_remedy(tmp_path):
+    node = helper.make_node("Gelu", ["x"], ["y"])
+    path = write(tmp_path / "in.onnx", [node], opset=20)
+    with pytest.raises(UnsuitableError, match="export with --opset 17"):
+        deepsparse_file(path, tmp_path / "out.onnx")
