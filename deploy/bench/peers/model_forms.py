@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from ....export.condensed import CondensedWeight
 from ..engine import AbsentEngine, Engine
 from . import deepsparse_forms, openvino_forms
 from .remote import WORKER, Child, RemoteEngine
+
+if TYPE_CHECKING:
+    import onnx
 
 _DEEPSPARSE_OPSET, _DEEPSPARSE_IR = 18, 8
 """The newest that DeepSparse 1.8 takes."""
@@ -83,8 +87,31 @@ def older_model(path: Path, to: Path) -> Path:
                 f"opset {opset}, cannot be converted ({said}); export with --opset 17"
             ) from error
     model.ir_version = min(model.ir_version, _DEEPSPARSE_IR)
+    _pool_means(model)
     onnx.save(model, to)
     return to
+
+
+def _pool_means(model: onnx.ModelProto) -> None:
+    """Make GlobalAveragePool of means over an image, as torch writes them.
+
+    Behind a ReduceMean DeepSparse 1.8 takes no advantage of sparsity at all: ResNet-50 at 90 %
+    takes 72 ms with one and 42 ms without (Cascade Lake).
+    """
+    from onnx import numpy_helper
+
+    constants = {value.name: value for value in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type != "ReduceMean":
+            continue
+        given = {attribute.name: attribute for attribute in node.attribute}
+        axes = list(given["axes"].ints) if "axes" in given else []
+        if len(node.input) == 2 and node.input[1] in constants:
+            axes = numpy_helper.to_array(constants[node.input[1]]).tolist()
+        if sorted(axes) not in ([2, 3], [-2, -1]) or ("keepdims" in given and given["keepdims"].i != 1):
+            continue
+        node.op_type = "GlobalAveragePool"
+        del node.attribute[:], node.input[1:]
 
 
 def _one() -> CondensedWeight:
