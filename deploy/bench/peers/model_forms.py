@@ -108,7 +108,8 @@ def _pool_means(model: onnx.ModelProto) -> None:
         axes = list(given["axes"].ints) if "axes" in given else []
         if len(node.input) == 2 and node.input[1] in constants:
             axes = numpy_helper.to_array(constants[node.input[1]]).tolist()
-        if sorted(axes) not in ([2, 3], [-2, -1]) or ("keepdims" in given and given["keepdims"].i != 1):
+        keeps = "keepdims" not in given or given["keepdims"].i == 1
+        if sorted(axes) not in ([2, 3], [-2, -1]) or not keeps:
             continue
         node.op_type = "GlobalAveragePool"
         del node.attribute[:], node.input[1:]
