@@ -9,6 +9,7 @@
 
 PYTHON ?= python3
 VENV := .venv
+TEST_WORKERS ?= 2
 BIN := $(VENV)/bin
 # pip's own notices are not ours to act on; a failing install still prints its error.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -47,7 +48,7 @@ format: env
 	$(BIN)/clang-format -i $$(find ort_ops/csrc -name '*.h' -o -name '*.cc')
 
 pytest: env
-	$(BIN)/python -m pytest -m 'not matrix and not slow'
+	$(BIN)/python -m pytest -m 'not matrix and not slow' -n $(TEST_WORKERS) --dist worksteal
 
 test: lint pytest
 
@@ -65,7 +66,7 @@ bench-layer: env
 
 bench-kernels: env
 	$(BIN)/fanin bench kernels --out out/bench-kernels
-	$(BIN)/fanin bench kernels --scaling --out out/bench-scaling
+	$(BIN)/fanin bench scaling --of outputs --out out/bench-scaling
 
 # DeepSparse wants an older Python, NumPy and onnx than fanin: its own environment. Its licence, the
 # Neural Magic DeepSparse Community License, allows no production use; comparing is what it is for.

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,8 +17,7 @@ from .bench.machine import describe_machine
 from .bench.measure import Timing, measure
 from .bench.null_model import save_null_model
 from .bench.ort_engine import OrtEngine
-from .bench.problem import Problem, Sample
-from .bench.requirements import require
+from .bench.self_checked import SelfCheckedLayer, self_checked_problem
 from .calibrate_conv import ConvCalibrationSpec, calibrate_convolutions
 from .errors import SessionError
 
@@ -107,23 +105,21 @@ def _measure_size(spec: CalibrationSpec, batch: int, size: int) -> _Point:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         engines = [
-            _Layer("dense", dense_layer_model(whole, batch), whole, folder),
-            _Layer("structured", structured_layer_model(halved, batch), halved, folder),
-            _Layer("active", dense_layer_model(active, batch), active, folder),
+            SelfCheckedLayer(name, model, layer, folder, library=False)
+            for name, model, layer in (
+                ("dense", dense_layer_model(whole, batch), whole),
+                ("structured", structured_layer_model(halved, batch), halved),
+                ("active", dense_layer_model(active, batch), active),
+            )
         ]
-        engines += [
-            _Layer(f"condensed {density}", condensed_layer_model(weight, batch), weight, folder)
-            for density, weight in layers.items()
-        ]
+        for density, weight in layers.items():
+            name, model = f"condensed {density}", condensed_layer_model(weight, batch)
+            engines.append(SelfCheckedLayer(name, model, weight, folder, library=True))
         null = folder / "null.onnx"
         save_null_model(null, batch, size, size)
-        samples = (
-            Sample({"x": rng.standard_normal((batch, size)).astype(np.float32)}, [np.zeros(1)])
-            for _ in range(2)
-        )
         timed, base = measure(
             engines,
-            Problem(*samples, tolerance=1e-4),
+            self_checked_problem(batch, size, spec.seed),
             spec.timing,
             null=OrtEngine("null", "null", null, 1, library=False),
         )
@@ -146,32 +142,6 @@ def _measure_size(spec: CalibrationSpec, batch: int, size: int) -> _Point:
         tuple(seconds(rounds[f"condensed {density}"] - nothing) for density in spec.densities),
         seconds(rounds["structured"] - rounds["active"]),
     )
-
-
-class _Layer(OrtEngine):
-    """A one-layer model whose output, to the benchmark, is its error against float64.
-
-    So layers of different weights can take turns on one problem, whose right output is 0.
-    """
-
-    def __init__(self, name: str, model: Any, weight: CondensedWeight, folder: Path) -> None:
-        path = folder / f"{name}.onnx"
-        require("onnx", "the calibration makes its models with it").save(model, path)
-        super().__init__(name, name, path, 1, library=name.startswith("condensed"))
-        self._weight = weight
-        self._x = np.zeros(0)
-
-    def prepare(self, inputs: Mapping[str, np.ndarray]) -> None:
-        """See Engine."""
-        self._x = inputs["x"]
-        super().prepare(inputs)
-
-    def output(self) -> Sequence[np.ndarray]:
-        """Return the largest error, as a share of the largest output: float32 ``[1]``."""
-        (y,) = super().output()
-        dense = self._weight.to_dense().T.astype(np.float64)
-        exact = self._x.astype(np.float64) @ dense + self._weight.bias
-        return [np.array([np.abs(y - exact).max() / np.abs(exact).max()], np.float32)]
 
 
 def _layer(rng: np.random.Generator, size: int, density: float) -> CondensedWeight:

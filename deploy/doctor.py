@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,8 @@ import numpy as np
 from .. import ort_ops
 from . import doctor_gpu as gpu
 from .cpus import available_cpus
+from .doctor_kernels import conv_kernels, gemm_kernels
+from .doctor_model import layers, opens, read_report
 from .doctor_probe import Finding, FindingError, run_probes
 from .errors import SessionError
 from .runtime import installed_distributions, load_onnxruntime
@@ -46,11 +49,26 @@ def run_checks() -> list[Check]:
         ("registration", _registration),
         ("ops in a session", _probes),
         ("instruction sets", _isas),
-        ("kernels", _kernels),
+        ("kernels", gemm_kernels),
+        ("convolutions", conv_kernels),
         ("CPUs and threads", _threads),
         *gpu.CHECKS,
     )
     return [_run(name, check) for name, check in checks]
+
+
+def check_model_file(model: str | os.PathLike[str]) -> list[Check]:
+    """Look at one model: whether it opens here, and what each of its layers runs on.
+
+    Never raises. The layers are left out when it does not open.
+    """
+    path = Path(model)
+    name = f"model {path.name}"
+    try:
+        report = read_report(path)
+    except FindingError as error:
+        return [Check(name, False, str(error), error.remedy)]
+    return [_run(name, lambda: opens(report)), _run("its layers", lambda: layers(report, path))]
 
 
 def checks_table(checks: Sequence[Check]) -> Table:
@@ -149,34 +167,6 @@ def _isas() -> str:
         ) from error
     source = f"by FANIN_ISA={asked}" if asked else "the best one"
     return f"{', '.join(offered)}; in force: {taken} ({source})"
-
-
-def _kernels() -> str:
-    """Compare every kernel that this CPU can run with float64, on a small random layer."""
-    from ..ort_ops import _native, reference
-
-    rng = np.random.default_rng(0)
-    rows, fan_in, width = 24, 37, 300
-    values = rng.standard_normal((rows, fan_in), np.float32)
-    indices = np.sort(rng.permuted(np.tile(np.arange(width), (rows, 1)), axis=1)[:, :fan_in])
-    arrays = (values, indices.astype(np.uint16), np.arange(rows, dtype=np.int32))
-    bias = rng.standard_normal(rows, np.float32)
-    for isa in _native.supported_isas():
-        packed = _native.PackedGemm(*arrays, bias, width, rows, isa=isa)
-        for batch in (1, 5, 64):
-            x = rng.standard_normal((batch, width), np.float32)
-            want = reference.condensed_gemm(
-                x, values, arrays[1], bias, arrays[2], in_features=width, out_features=rows
-            )
-            error = float(np.abs(packed.run(x) - want).max() / np.abs(want).max())
-            if not error <= 1e-5:
-                raise FindingError(
-                    f"the {isa} kernel for batch {batch} is wrong by {error:.1e}",
-                    "Set FANIN_ISA to another one, and report this with the output of fanin "
-                    "doctor.",
-                )
-    names = [row.name for row in ort_ops.kernel_table() if row.supported]
-    return f"right on every instruction set of this CPU: {', '.join(names)}"
 
 
 def _threads() -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from .diagnosis import DOMAIN
 from .errors import SessionError
+from .external_data import check_external_data
 from .model_file import ModelFileError, read_model_file
 
 VERSION = 1
@@ -26,12 +27,16 @@ ATTRIBUTES = {
         "out_channels",
         "clip_min",
         "clip_max",
+        "gate_scale",
+        "gate_shift",
     ),
 }
 
 
 def check_model(model: Path) -> None:
     """Raise SessionError for attributes that no op reads, and for a later version of the ops.
+
+    And for weights that lie outside of the model's folder.
 
     What cannot be read as an ONNX file is left to the runtime to refuse.
     """
@@ -41,6 +46,7 @@ def check_model(model: Path) -> None:
         content = read_model_file(model)
     except (ModelFileError, OSError):
         return
+    check_external_data(model, content)
     version = content.opset_imports.get(DOMAIN, VERSION)
     if version != VERSION:
         raise SessionError(

@@ -70,6 +70,7 @@ def read_model_file(path: Path) -> ModelFile:
                 elif number == 25:
                     entry = dict(_fields(data, *_span(value)))
                     model.functions.add((_text(data, entry.get(10)), _text(data, entry.get(1))))
+                    _function(data, value, model)
             if not has_graph:
                 raise ModelFileError("it holds no graph")
             return model
@@ -86,6 +87,23 @@ def _graph(data: mmap.mmap, span: _Value, model: ModelFile, depth: int) -> None:
             _node(data, value, model, depth)
         elif number == 5:
             _initializer(data, value, model)
+        elif number == 15:
+            _sparse(data, value, model)
+
+
+def _function(data: mmap.mmap, span: _Value, model: ModelFile) -> None:
+    """Take the tensors of a function's nodes; the nodes themselves are not the graph's."""
+    body = ModelFile()
+    for number, value in _fields(data, *_span(span)):
+        if number == 7:
+            _node(data, value, body, 0)
+    model.external += body.external
+
+
+def _sparse(data: mmap.mmap, span: _Value, model: ModelFile) -> None:
+    for number, value in _fields(data, *_span(span)):
+        if number in (1, 2):  # values, indices
+            _initializer(data, value, model)
 
 
 def _node(data: mmap.mmap, span: _Value, model: ModelFile, depth: int) -> None:
@@ -94,12 +112,16 @@ def _node(data: mmap.mmap, span: _Value, model: ModelFile, depth: int) -> None:
     for number, value in _fields(data, *_span(span)):
         if number in texts:
             texts[number] = _text(data, value)
-        elif number == 5:  # attribute: name = 1, g = 6, graphs = 11
+        elif number == 5:  # attribute: name = 1, t = 5, g = 6, tensors = 10, graphs = 11
             for key, inner in _fields(data, *_span(value)):
                 if key == 1:
                     attributes.append(_text(data, inner))
                 elif key in (6, 11):
                     _graph(data, inner, model, depth + 1)
+                elif key in (5, 10):
+                    _initializer(data, inner, model)
+                elif key in (22, 23):  # sparse_tensor, sparse_tensors
+                    _sparse(data, inner, model)
     model.nodes.append(Node(texts[3], texts[4], texts[7], tuple(attributes)))
 
 

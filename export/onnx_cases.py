@@ -161,8 +161,13 @@ def own_noise(path: Path, cases: Sequence[Case], names: tuple[str, ...]) -> floa
     Both ways are right to rounding, so a conversion cannot be held to less. A runtime that goes on
     in fewer bits (int8 for a dequantised weight) is no measure, hence the bound.
     """
+    again = rerun(path, names, cases)
+    return min(largest_change(cases, again), _MOST_NOISE)
+
+
+def rerun(path: Path, names: tuple[str, ...], cases: Sequence[Case]) -> list[Case]:
+    """Run another model on the inputs of cases, without our library."""
     run = load_original(path)
-    again = [
+    return [
         Case(case.inputs, tuple(run(dict(zip(names, case.inputs, strict=True))))) for case in cases
     ]
-    return min(largest_change(cases, again), _MOST_NOISE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -12,20 +13,28 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from .atomic import staging_folder
-from .condensed import CondensedWeight
+from .condensed import VALUE_TYPES, CondensedWeight
 from .conv_geometry import ConvGeometry
 from .errors import ExportError
 from .forms import Chooser, Policy
 from .locate import first_difference
 from .lowering import final_layers, lower
-from .model_file import EXTERNAL_DATA_THRESHOLD, MAX_INLINE_BYTES, publish_model, stage_model
+from .model_file import (
+    EXTERNAL_DATA_THRESHOLD,
+    MAX_INLINE_BYTES,
+    StagedModel,
+    publish_model,
+    stage_model,
+)
 from .onnx_cases import cases_for, own_noise
+from .onnx_rounding import round_condensed, widened_cases
 from .onnx_schema import register_schemas
 from .onnx_source import data_files, load_source
 from .passes.condense import CondensePass, CondenseResult, Shape
 from .ranges import require_range
 from .report import NOT_VERIFIED, ExportReport, LayerReport, ParityCheck, bytes_saved
-from .verify import Case, Reference, check_parity, check_structure
+from .rounding import rounding_notes
+from .verify import Case, Reference, check_parity, check_structure, largest_change
 from .verify_layers import LARGE, check_layers
 
 _HOPELESS = 1.3
@@ -44,6 +53,7 @@ def convert(
     inputs: Sequence[Mapping[str, np.ndarray]] | None = None,
     verify: bool = True,
     external_data_threshold: int = EXTERNAL_DATA_THRESHOLD,
+    values_dtype: str = "float32",
 ) -> ExportReport:
     """Write an ONNX model with its sparse layers as ``ai.fanin`` ops.
 
@@ -61,6 +71,10 @@ def convert(
         inputs: inputs by name to compare on, beside made-up ones.
         verify: compare the outputs of both files. The structure is always checked.
         external_data_threshold: bytes of weights above which they go to a file of their own.
+        values_dtype: "float32", "float16" or "bfloat16": what float32 values of condensed layers
+            are rounded to; sums, biases and activations stay as they are. The converted model is
+            compared with the original before it is rounded, and the rounded file with the same
+            values in float32; the report says what the rounding changed.
 
     Returns:
         What became of each weight, the parity error, and the sizes.
@@ -75,24 +89,37 @@ def convert(
     source, target = Path(onnx_in), Path(onnx_out)
     require_range("min_sparsity", min_sparsity, 0, 1)
     require_range("external_data_threshold", external_data_threshold, 0, MAX_INLINE_BYTES)
+    if values_dtype not in VALUE_TYPES:
+        raise ValueError(f"values_dtype is {values_dtype!r}, it must be {' or '.join(VALUE_TYPES)}")
     chooser = Chooser.of(policy, batch, portable)
     if target.exists() and source.exists() and target.samefile(source):
         raise ValueError(f"{target} is the model itself; give the result another name")
     with staging_folder(target) as scratch:
         model, notes, found = _condensed(source, chooser, min_sparsity)
         lowered = lower(model, chooser, fold=fold)
-        staged = stage_model(model, scratch / target.name, external_data_threshold)
-        try:
-            check_structure(staged.path, shape_after_every_node=False)
-        except ExportError as error:
-            raise _blame(source, error) from error
-        parity, missing = (), (NOT_VERIFIED,)
-        if verify and staged.nbytes + bytes_saved(found.layers) > LARGE:
+        staged = _stage(model, source, scratch / target.name, external_data_threshold)
+        large = staged.nbytes + bytes_saved(found.layers) > LARGE
+        comparison = _Comparison.of(source, inputs) if verify and not large else None
+        parity, missing, change = (), (NOT_VERIFIED,), 0.0
+        if comparison:
+            parity, missing = comparison.check(staged.path)
+        rounded = None
+        if values_dtype != "float32":
+            rounded = round_condensed(model, values_dtype)
+            lowered = rounded.lowered(lowered)
+            staged = _stage(model, source, scratch / target.name, external_data_threshold)
+            change = None
+            if comparison:
+                cases = widened_cases(model, scratch, comparison.names, comparison.cases)
+                change = largest_change(comparison.cases, cases)
+                parity, missing = comparison.check_rounded(staged.path, cases)
+        if verify and large:
             parity, missing = check_layers(staged.path)
-        elif verify:
-            parity, missing = _verify(source, staged.path, inputs)
         file_bytes = staged.nbytes
         layers = final_layers(found.layers, lowered)
+        if rounded:
+            layers = rounded.layers(layers)
+            notes += rounding_notes(layers, values_dtype, "they are of another type already")
         data_path = publish_model(staged, target, keep=data_files(source))
     return ExportReport(
         path=str(target),
@@ -107,6 +134,7 @@ def convert(
         dense_file_bytes=file_bytes + bytes_saved(layers),
         dense_file_measured=False,
         notes=(*notes, *found.notes),
+        output_rounding_error=change,
         folded=lowered.folded,
         unfolded=lowered.unfolded,
         cost_model=chooser.costs.machine if policy == "auto" else "",
@@ -158,6 +186,15 @@ def _condensed(
     return model, notes, condense(model)
 
 
+def _stage(model: ir.Model, source: Path, path: Path, threshold: int) -> StagedModel:
+    staged = stage_model(model, path, threshold)
+    try:
+        check_structure(staged.path, shape_after_every_node=False)
+    except ExportError as error:
+        raise _blame(source, error) from error
+    return staged
+
+
 def _blame(source: Path, error: ExportError) -> ExportError:
     """Say so where onnx refuses the source as it refuses the result."""
     try:
@@ -167,13 +204,36 @@ def _blame(source: Path, error: ExportError) -> ExportError:
     return error
 
 
-def _verify(
-    source: Path, path: Path, inputs: Sequence[Mapping[str, np.ndarray]] | None
-) -> tuple[tuple[ParityCheck, ...], tuple[str, ...]]:
-    cases, names = cases_for(source, inputs)
-    noise = own_noise(source, cases, names)
-    locate = partial(_locate, source, path, names)
-    return check_parity(path, Reference("the original", cases, noise, locate))
+@dataclass(frozen=True)
+class _Comparison:
+    """What the original computes, for its conversions to be compared with.
+
+    Attributes:
+        source: the original.
+        names: of its inputs, in the order of a case's.
+        cases: inputs and outputs.
+        noise: its own error from rounding in float32.
+
+    """
+
+    source: Path
+    names: tuple[str, ...]
+    cases: Sequence[Case]
+    noise: float
+
+    @classmethod
+    def of(cls, source: Path, inputs: Sequence[Mapping[str, np.ndarray]] | None) -> _Comparison:
+        cases, names = cases_for(source, inputs)
+        return cls(source, names, cases, own_noise(source, cases, names))
+
+    def check(self, path: Path) -> tuple[tuple[ParityCheck, ...], tuple[str, ...]]:
+        locate = partial(_locate, self.source, path, self.names)
+        return check_parity(path, Reference("the original", self.cases, self.noise, locate))
+
+    def check_rounded(
+        self, path: Path, cases: Sequence[Case]
+    ) -> tuple[tuple[ParityCheck, ...], tuple[str, ...]]:
+        return check_parity(path, Reference("the rounded weights in float32", cases, self.noise))
 
 
 def _locate(source: Path, path: Path, names: tuple[str, ...], case: Case, library: bool) -> str:

@@ -101,7 +101,8 @@ class ExportReport:
         dense_file_measured: whether ``dense_file_bytes`` is the size of a file.
         notes: whatever else the user should know.
         output_rounding_error: the largest change of an output by the rounding of weights, as a
-            share of the largest output of its batch; 0 for float32 values.
+            share of the largest output of its batch; 0 for float32 values, None where it was not
+            measured.
         folded: one line for every layer whose ablated neurons left the graph.
         unfolded: one line for every layer that keeps ablated neurons, with the reason.
         cost_model: the machine that predicted times were measured on.
@@ -120,7 +121,7 @@ class ExportReport:
     dense_file_bytes: int
     dense_file_measured: bool
     notes: tuple[str, ...]
-    output_rounding_error: float = 0.0
+    output_rounding_error: float | None = 0.0
     folded: tuple[str, ...] = ()
     unfolded: tuple[str, ...] = ()
     cost_model: str = ""
@@ -154,9 +155,11 @@ class ExportReport:
             for check in self.parity
         ]
         rounded = {layer.values_dtype for layer in self.layers} - {"float32"}
+        change = self.output_rounding_error
         caption += [
             f"values rounded to {dtype}: weights by {self.weight_rounding_error:.1e} of their "
-            f"norm, outputs by {self.output_rounding_error:.1e}; parity is with the rounded weights"
+            + (f"norm, outputs by {change:.1e}; " if change is not None else "norm; ")
+            + "parity is with the rounded weights"
             for dtype in rounded
         ]
         caption += [f"not checked: {line}" for line in self.not_checked]

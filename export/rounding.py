@@ -16,6 +16,7 @@ from .passes.conv_layer import is_conv
 from .passes.linear_layer import is_linear
 from .passes.nodes import condensed_nodes
 from .passes.round_values import RoundValuesPass
+from .report import LayerReport
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,24 @@ class Rounding:
     parameters: frozenset[str] = frozenset()
     errors: Mapping[str, float] | None = None
     scales: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+def rounding_notes(layers: Iterable[LayerReport], values_dtype: str, why: str) -> tuple[str, ...]:
+    """Say where the asked type of values is not in the file.
+
+    Args:
+        layers: final reports.
+        values_dtype: what was asked for.
+        why: reasons for a condensed layer to keep its own.
+
+    """
+    condensed = [layer for layer in layers if layer.decision == "condensed"]
+    if values_dtype != "float32" and not condensed:
+        return (f"no layer is condensed, so no values are rounded to {values_dtype}",)
+    exact = [layer.name for layer in condensed if layer.values_dtype != values_dtype]
+    if not exact:
+        return ()
+    return (f"values are not rounded to {values_dtype} where {why}: {', '.join(exact)}",)
 
 
 def multiplied_only(model: ir.Model) -> frozenset[str]:

@@ -36,7 +36,7 @@ from .passes.fold_norm import FoldNormPass
 from .passes.name_layers import NameLayersPass
 from .ranges import require_range
 from .report import NOT_VERIFIED, ExportReport, LayerReport, ParityCheck, bytes_saved
-from .rounding import Rounding, multiplied_only, round_values
+from .rounding import Rounding, multiplied_only, round_values, rounding_notes
 from .torch_copy import eval_copy
 from .torch_model import (
     as_inputs,
@@ -224,7 +224,7 @@ class _Written:
     parity: tuple[ParityCheck, ...]
     not_checked: tuple[str, ...]
     rounding: Rounding
-    change: float
+    change: float | None
 
 
 def _write(
@@ -256,7 +256,7 @@ def _write(
     nodes = NameLayersPass()(graph_model).nodes
     # Before values are rounded: they would be rounded again.
     norms = FoldNormPass()(graph_model)
-    rounding, change = Rounding(), 0.0
+    rounding, change = Rounding(), 0.0 if not rounds else None
     if rounds:
         rounding = round_values(
             graph_model,
@@ -396,16 +396,9 @@ def _notes(
         notes.append(f"{unwritten_baseline} is from an earlier export, not from this one")
     if all(layer.bytes_condensed is None for layer in layers):
         notes.append("no layer was condensed; the file is the dense model")
-    exact = [
-        layer.name
-        for layer in layers
-        if layer.decision == "condensed" and layer.values_dtype != values_dtype
-    ]
-    if exact:
-        notes.append(
-            f"values are not rounded to {values_dtype} where something else reads the weight, or "
-            f"the graph computes it: {', '.join(exact)}"
-        )
+    notes += rounding_notes(
+        layers, values_dtype, "something else reads the weight, or the graph computes it"
+    )
     if opset > DEFAULT_OPSET:
         notes.append(f"opset {opset} does not load in onnxruntime 1.20 and older")
     return tuple(notes)

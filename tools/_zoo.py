@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -88,6 +89,14 @@ def thin_(
     dense = torch.from_numpy(layer.to_dense())
     with torch.no_grad():
         parameter.copy_(dense.T if turned else dense)
+
+
+def thin_filters_(model: nn.Module, sparsity: float) -> nn.Module:
+    """Thin every convolution but those of an image and of single channels."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d) and module.groups == 1 and module.in_channels > 3:
+            thin_(module.weight.data.flatten(1), sparsity)
+    return model
 
 
 def thin_all_(model: nn.Module, sparsity: float, *endings: str, turned: bool = False) -> nn.Module:
@@ -216,6 +225,25 @@ def vit() -> Made:
     return Made(model, [torch.randn(2, 3, 224, 224)])
 
 
+def conv_net(build: Callable[[], nn.Module], sparsity: float, size: int) -> Callable[[], Made]:
+    """Put off building a convolutional network for square images of a size."""
+    return lambda: Made(thin_filters_(build(), sparsity), [torch.randn(2, 3, size, size)])
+
+
+def torchvision_net(name: str) -> nn.Module:
+    """Build a network of torchvision with random weights."""
+    from torchvision.models import get_model
+
+    return get_model(name)
+
+
+def cifar_resnet18() -> nn.Module:
+    """Build the ResNet-18 variant for images of 32×32."""
+    from fanin.trainer.models import ResNet18
+
+    return ResNet18().build((3, 32, 32), 10)
+
+
 def onnx_mlp(path: Path) -> Path:
     """Write the ONNX file of another tool: Gemm and MatMul with 70 % zeros anywhere."""
     rng = np.random.default_rng(0)
@@ -272,6 +300,19 @@ ZOO: tuple[Entry, ...] = (
     Entry("gpt2-small", f"GPT-2 small, {TOKENS} tokens, 80 %", 1, gpt2),
     Entry("minilm", f"all-MiniLM-L6-v2, {TOKENS} tokens, MLPs and outputs 90 %", 1, minilm),
     Entry("vit-small", "ViT-S/16, MLPs and outputs 90 %, 30 % ablated", 1, vit),
+    Entry(
+        "resnet50",
+        "ResNet-50, 90 % uniform",
+        1,
+        conv_net(partial(torchvision_net, "resnet50"), 0.9, 224),
+    ),
+    Entry(
+        "mobilenet-v3-large",
+        "MobileNet-V3-Large, 90 % uniform but depthwise",
+        1,
+        conv_net(partial(torchvision_net, "mobilenet_v3_large"), 0.9, 224),
+    ),
+    Entry("resnet18-half", "ResNet-18 of 32×32, 50 %", 1, conv_net(cifar_resnet18, 0.5, 32)),
     Entry(
         "onnx-mlp",
         "ONNX file 768-1536-768-1536-256, 70 % unstructured",

@@ -8,6 +8,7 @@ from .kernels import BenchKernelsSpec, KernelsResult, bench_kernels
 from .layer import BenchLayerSpec, bench_layer
 from .memory import BenchMemorySpec, MemoryResult, bench_memory
 from .model import BenchModelSpec, bench_model
+from .paper import BenchPaperSpec, PaperResult, bench_paper
 from .requirements import RequirementError
 from .result import Result
 
@@ -16,8 +17,10 @@ __all__ = [
     "BenchLayerSpec",
     "BenchMemorySpec",
     "BenchModelSpec",
+    "BenchPaperSpec",
     "KernelsResult",
     "MemoryResult",
+    "PaperResult",
     "RequirementError",
     "Result",
     "ResultComparison",
@@ -26,5 +29,6 @@ __all__ = [
     "bench_layer",
     "bench_memory",
     "bench_model",
+    "bench_paper",
     "compare_results",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -16,9 +17,10 @@ import numpy as np
 
 from ..runtime import load_onnxruntime
 from ..session import open_session
+from .ort_engine import open_plain_session
 
 _DOMAIN_OPS = ("CondensedGemm", "CondensedConv")
-_WARM_UP = 3
+_BLOCK = 5
 _MIN_RUNS, _MAX_RUNS, _SECONDS = 5, 100, 2.0
 
 
@@ -37,7 +39,7 @@ class Breakdown:
 
     ``runtime_seconds`` is what ONNX Runtime adds around its nodes (``model_run`` less their sum in
     the same run), ``call_seconds`` what Python adds around that: both measured, not inferred.
-    ``explained`` is the sum of all over the run time that the benchmark measured without profiler.
+    ``explained`` is the sum of all over the time of runs without profiler, in turn with the others.
     """
 
     engine: str
@@ -88,37 +90,42 @@ def profile(
     *,
     library: bool,
 ) -> Breakdown:
-    """Profile a model file on ``inputs``; ``run_seconds`` is its run time without the profiler.
+    """Profile a model file on ``inputs``; ``run_seconds`` is about what a run takes.
 
     Raises SessionError, or what the runtime raises, when it does not open.
     """
-    runtime = load_onnxruntime()
+    options = load_onnxruntime().SessionOptions()
+    options.enable_profiling = True
     with tempfile.TemporaryDirectory(prefix="fanin-profile-") as folder:
-        options = runtime.SessionOptions()
-        options.enable_profiling = True
         options.profile_file_prefix = str(Path(folder) / "run")
-        if library:
-            session = open_session(path, threads=threads, options=options)
-        else:
-            options.intra_op_num_threads = threads
-            session = runtime.InferenceSession(
-                str(path), sess_options=options, providers=["CPUExecutionProvider"]
-            )
-        walls = _run(session, dict(inputs), run_seconds)
+        session = _open(path, threads, options, library)
+        plain = _open(path, threads, load_onnxruntime().SessionOptions(), library)
+        walls, plain_walls = _run(session, plain, dict(inputs), run_seconds)
         events = json.loads(Path(session.end_profiling()).read_text())
-        del session
-        gc.collect()  # its threads end now, not during the next engine's measurement
-    return _breakdown(engine, events, walls, run_seconds)
+        del session, plain
+        gc.collect()  # their threads end now, not during the next engine's measurement
+    return _breakdown(engine, events, walls, median(plain_walls))
 
 
-def _run(session: Any, inputs: dict[str, np.ndarray], run_seconds: float) -> list[float]:
+def _open(path: Path, threads: int, options: Any, library: bool) -> Any:
+    if library:
+        return open_session(path, threads=threads, options=options)
+    return open_plain_session(path, threads, options)
+
+
+def _run(
+    profiled: Any, plain: Any, inputs: dict[str, np.ndarray], run_seconds: float
+) -> tuple[list[float], list[float]]:
+    """Run both in turn, a block of runs each, so that both meet the machine in the same state."""
     count = int(np.clip(_SECONDS / max(run_seconds, 1e-9), _MIN_RUNS, _MAX_RUNS))
-    walls = []
-    for _ in range(_WARM_UP + count):
-        start = time.perf_counter()
-        session.run(None, inputs)
-        walls.append(time.perf_counter() - start)
-    return walls[_WARM_UP:]
+    walls: tuple[list[float], list[float]] = ([], [])
+    for _ in range(1 + math.ceil(count / _BLOCK)):
+        for session, own in zip((profiled, plain), walls, strict=True):
+            for _ in range(_BLOCK):
+                start = time.perf_counter()
+                session.run(None, inputs)
+                own.append(time.perf_counter() - start)
+    return walls[0][_BLOCK:], walls[1][_BLOCK:]
 
 
 def _breakdown(

@@ -55,8 +55,8 @@ def _cells(one: Breakdown, seconds: float, prefix: str) -> list[str]:
 
 def _sentences(case: Case) -> list[str]:
     parts = [
-        f"{one.engine}: these rows are {one.explained:.1%} of the run time above ({one.runs} runs "
-        "with ONNX Runtime's profiler, medians)"
+        f"{one.engine}: these rows are {one.explained:.1%} of the time without profiler "
+        f"({one.runs} runs with ONNX Runtime's profiler, medians)"
         for one in case.breakdowns
     ]
     if case.limit is not None:

@@ -23,6 +23,8 @@ class Engine(Protocol):
     """How the work is expressed to it, such as ``Gemm(transB=1)``."""
     threads: int
     """In force after ``prepare``, not just asked for."""
+    precision: str
+    """What it computes in, one of PRECISIONS: how far its outputs may be off."""
     call_seconds: float | None
     """After ``prepare``: what a call costs besides the layer. None for ONNX Runtime, whose null
     session is timed in the rounds."""
@@ -47,8 +49,14 @@ class Engine(Protocol):
 class SelfTimedEngine(Engine, Protocol):
     """An engine in another process, which times its own runs: switching to it is in no figure."""
 
-    def time_runs(self, lead_in: float, count: int) -> Sequence[int]:
-        """Run untimed for ``lead_in`` seconds, then time ``count`` runs; returns nanoseconds."""
+    def time_runs(
+        self, lead_in: float, count: int, numbers: Sequence[float] = (), condition: str = ""
+    ) -> Sequence[int]:
+        """Run untimed for ``lead_in`` seconds, then time ``count`` runs; returns nanoseconds.
+
+        Two ``numbers`` take turns in the first place of the input, the first of them at the last
+        run. ``condition`` (see CONDITIONS) is brought about before each run.
+        """
 
 
 class AbsentEngine:
@@ -56,6 +64,7 @@ class AbsentEngine:
 
     version = form = ""
     threads = 0
+    precision = "float32"
     call_seconds = None
 
     def __init__(self, name: str, reason: str):

@@ -20,6 +20,7 @@ class KernelEngine:
     """One kernel, forced by its name; None is the one that the dispatch table takes."""
 
     threads = 1
+    precision = "float32"
     call_seconds = None
     version = "fanin"
 
@@ -54,6 +55,7 @@ class ReadEngine:
     name = form = "read"
     version = ""
     threads = 1
+    precision = "float32"
     call_seconds = None
 
     def __init__(self, size: int):
@@ -86,12 +88,12 @@ def call_seconds() -> tuple[float, float]:
     return _typical(kernel.run, _CALLS), _typical(read.run, _CALLS)
 
 
-def read_bytes_per_cycle(size: int) -> float:
-    """Read that many bytes again and again; returns the typical rate."""
+def read_bytes_per_cycle(size: int, call: float) -> float:
+    """Read that many bytes again and again; returns the typical rate, less ``call`` seconds."""
     read = ReadEngine(size)
     read.prepare({})
     seconds = _typical(read.run, 5 + (32 << 20) // size)
-    return size / (seconds * _native.clock_hertz())
+    return size / (max(seconds - call, 1e-9) * _native.clock_hertz())
 
 
 def _typical(run: Callable[[], None], count: int) -> float:

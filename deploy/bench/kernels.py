@@ -18,22 +18,20 @@ import numpy as np
 
 from ...export.condensed import VALUE_TYPES, CondensedWeight
 from ...ort_ops import _native, kernel_table
-from ...ort_ops.reference import condensed_gemm
 from .kernel_engines import KernelEngine, ReadEngine, call_seconds, read_bytes_per_cycle
+from .layer_problem import layer_problem
 from .machine import describe_machine, load_average
 from .masks import MASKS, made_up_layer
 from .measure import Progress, Timing, measure
-from .problem import Problem, Sample
+from .peers.standalone import cache_sizes
+from .problem import Problem
 from .result import SCHEMA_VERSION
 from .spec_checks import check_batches, check_features, check_seed
 from .statistics import Spread
 from .trained_layer import TrainedLayer
 
-_TOLERANCE = 1e-5
-# Above this many weights the dense matrix for the reference is too large to make.
-_DENSE_REFERENCE = 1 << 24
-# One size in each level of a usual memory hierarchy, for the figure's roofs.
-_ROOF_BYTES = (128 << 10, 4 << 20, 64 << 20)
+# Where the system does not tell the sizes of its caches.
+_USUAL_CACHES = {2: 1 << 20, 3: 16 << 20}
 
 
 @dataclass(frozen=True)
@@ -207,9 +205,19 @@ def bench_kernels(spec: BenchKernelsSpec, *, progress: Progress | None = None) -
         machine=machine,
         load_average_after=load_average(),
         call_seconds=calls[0],
-        roofs=tuple((size, read_bytes_per_cycle(size)) for size in _ROOF_BYTES),
+        roofs=tuple((size, read_bytes_per_cycle(size, calls[1])) for size in roof_sizes()),
         cases=tuple(cases),
     )
+
+
+def roof_sizes() -> tuple[int, ...]:
+    """Return a size that fills half of each level of the caches, and one that fits into none.
+
+    Not of the first level: reading that much takes less time than the call does.
+    """
+    known = {level: size for level, size in cache_sizes().items() if level > 1}
+    caches = list((known or _USUAL_CACHES).values())
+    return (*(size // 2 for size in caches), 2 * max(caches))
 
 
 def admitted_kernels(weight: CondensedWeight, batch: int) -> list[str]:
@@ -240,9 +248,7 @@ def _measure_layer(
     batch: int,
     calls: tuple[float, float],
 ) -> list[KernelCase]:
-    problem = Problem(
-        *(_sample(spec, weight, batch, seed) for seed in (1, 2)), tolerance=_TOLERANCE
-    )
+    problem = layer_problem(weight, batch, spec.seed)
     dispatched = KernelEngine(weight, batch, None)
     names = [] if spec.dispatched else admitted_kernels(weight, batch)
     others = [name for name in names if name != dispatched.name]
@@ -321,21 +327,3 @@ def _measure_kernel(
         excluded=kernel.excluded or (read.excluded if read else None),
         **fields,
     )
-
-
-def _sample(spec: BenchKernelsSpec, weight: CondensedWeight, batch: int, seed: int) -> Sample:
-    shape = (batch, weight.in_features)
-    x = np.random.default_rng([spec.seed, seed]).standard_normal(shape, np.float32)
-    if weight.in_features * weight.out_features <= _DENSE_REFERENCE:
-        y = x.astype(np.float64) @ weight.to_dense().T.astype(np.float64) + weight.bias
-    else:
-        y = condensed_gemm(
-            x,
-            weight.values,
-            weight.indices,
-            weight.bias,
-            weight.rows,
-            in_features=weight.in_features,
-            out_features=weight.out_features,
-        )
-    return Sample({"x": x}, [y])

@@ -32,7 +32,7 @@ def draw(result: KernelsResult, file: IO[bytes]) -> None:
             (case.sparsity, case.batch, case.mask, case.values, case.in_features) for case in cases
         }
         if len(settings) == 1 and len({case.out_features for case in cases}) > 2:
-            _draw_scaling(axis, cases)
+            _draw_scaling(axis, cases, result)
         else:
             _draw_roofline(axis, cases, result)
         axis.legend(fontsize=7, frameon=False)
@@ -42,11 +42,18 @@ def draw(result: KernelsResult, file: IO[bytes]) -> None:
     figure.savefig(file, format="png", dpi=150)
 
 
-def _draw_scaling(axis: Axes, cases: list[KernelCase]) -> None:
+def _draw_scaling(axis: Axes, cases: list[KernelCase], result: KernelsResult) -> None:
+    """Draw time against outputs, and what reading the footprint takes from each level of memory."""
     outputs = [case.out_features for case in cases]
     axis.plot(outputs, [case.run.median * 1e6 for case in cases], "o-", label="kernel")
     limits = [max(case.read.median, case.macs / case.peak_macs_per_second) for case in cases]
     axis.plot(outputs, [limit * 1e6 for limit in limits], "--", color="#777", label="limit")
+    hertz = median(case.hertz for case in cases)
+    shades = ("#6baed6", "#3182bd", "#08519c")
+    for (size, rate), shade in zip(result.roofs, shades, strict=False):
+        times = [case.footprint_bytes / (rate * hertz) * 1e6 for case in cases]
+        label = f"reading as from {_size(size)}, {rate * hertz / 1e9:.1f} GB/s"
+        axis.plot(outputs, times, ":", color=shade, linewidth=1.2, label=label)
     for case in cases:
         axis.annotate(
             f"{case.share.median:.0%}",
@@ -65,7 +72,7 @@ def _draw_roofline(axis: Axes, cases: list[KernelCase], result: KernelsResult) -
     low, high = min(intensity) / 1.5, max(intensity) * 1.5
     peak = median(case.peak_macs_per_second / case.hertz for case in cases)
     for (size, rate), style in zip(result.roofs, ("-", "--", ":"), strict=False):
-        label = f"reading {size >> 10} KiB, {rate:.1f} B/cycle"
+        label = f"reading {_size(size)}, {rate:.1f} B/cycle"
         ends = [low, high] if high * rate < peak else [low, max(low, peak / rate), high]
         roof = [min(peak, end * rate) for end in ends]
         axis.plot(ends, roof, style, color="#777", linewidth=1, label=label)
@@ -76,3 +83,7 @@ def _draw_roofline(axis: Axes, cases: list[KernelCase], result: KernelsResult) -
     axis.axhline(peak, color="#777", linewidth=1)
     axis.set_xlabel("multiply-adds per byte of packed weights, input and output")
     axis.set_ylabel("multiply-adds per cycle")
+
+
+def _size(size: int) -> str:
+    return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"

@@ -14,49 +14,23 @@ from typing import Any, Self
 import numpy as np
 
 from ...export.condensed import CondensedWeight
-from .engine import AbsentEngine, Engine
+from .layer_engines import ENGINES, FAMILIES, engine_option, layer_engines
+from .layer_problem import layer_problem
 from .machine import describe_machine, load_average
 from .masks import MASKS, made_up_layer
 from .measure import Progress, Timing, measure
-from .null_model import save_null_model
-from .ort_engine import OrtEngine
 from .packed import pack
-from .peers import csr_engines, deepsparse_engines, openvino_engine, torch_engine
-from .problem import Problem, Sample
+from .pinning import pinned
 from .requirements import require
 from .result import Case, Result, make_case, threads_text
 from .spec_checks import check_batches, check_dense_size, check_features, check_seed
 from .trained_layer import TrainedLayer
-
-ENGINES = (
-    "dense",
-    "condensed",
-    "structured",
-    "fallback",
-    "deepsparse",
-    "openvino",
-    "torch",
-    "torch-compile",
-    "torch-gather",
-    "torch-csr",
-    "scipy-csr",
-)
 
 TRAINED = "trained"
 """The mask of a spec's trained layer."""
 
 DEEPSPARSE_PYTHON = Path(".cache/deepsparse-venv/bin/python")
 """Where ``make deepsparse-env`` puts it, in the working directory."""
-
-_FAMILIES = {
-    "DeepSparse": ("deepsparse",),
-    "OpenVINO": ("openvino",),
-    "torch": ("torch", "torch-compile", "torch-gather"),
-    "CSR": ("torch-csr", "scipy-csr"),
-}
-
-# Of float32 sums against float64 ones, relative to the largest output.
-_TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
@@ -75,7 +49,11 @@ class BenchLayerSpec:
     ``condensed`` is fanin's op, ``fallback`` the same file without the op library, ``structured``
     ONNX Runtime's MatMul of the active neurons with every output put in its place; ``deepsparse``
     (all graph forms, run by ``deepsparse_python``), ``openvino``, ``torch`` and the others with its
-    name, and ``scipy-csr`` are other runtimes. ``turn`` is in seconds (see Timing).
+    name, and ``scipy-csr`` are other runtimes. ``dense-int8``, ``openvino-default``,
+    ``condensed-float16`` and ``condensed-bfloat16`` compute with narrower types.
+
+    ``turn``, ``budget`` (of a case) and ``warmup`` (at most) are in seconds; they and
+    ``conditions`` are Timing's. ``pin``: see pinned.
     """
 
     in_features: int = 3072
@@ -86,6 +64,10 @@ class BenchLayerSpec:
     ablated: float = 0.0
     rounds: int = Timing.rounds
     turn: float = Timing.turn
+    budget: float | None = None
+    warmup: float = Timing.max_warmup
+    pin: bool = True
+    conditions: tuple[str, ...] = ()
     seed: int = 0
     engines: tuple[str, ...] = ("dense", "condensed")
     masks: tuple[str, ...] = MASKS[:1]
@@ -141,7 +123,14 @@ class BenchLayerSpec:
 
     def timing(self) -> Timing:
         """How the cases are timed."""
-        return Timing(threads=self.threads, rounds=self.rounds, turn=self.turn)
+        return Timing(
+            threads=self.threads,
+            rounds=self.rounds,
+            turn=self.turn,
+            budget=self.budget,
+            max_warmup=self.warmup,
+            conditions=self.conditions,
+        )
 
     @property
     def active(self) -> int:
@@ -174,6 +163,11 @@ def bench_layer(spec: BenchLayerSpec, *, progress: Progress | None = None) -> Re
     Raises RequirementError when onnx is missing, SessionError when ONNX Runtime is.
     """
     require("onnx", "the benchmark makes its models with it")
+    with pinned(spec.threads, pin=spec.pin):
+        return _bench_layer(spec, progress)
+
+
+def _bench_layer(spec: BenchLayerSpec, progress: Progress | None) -> Result:
     created, started = datetime.now(UTC), time.perf_counter()
     machine = describe_machine()
     cases: list[Case] = []
@@ -186,7 +180,7 @@ def bench_layer(spec: BenchLayerSpec, *, progress: Progress | None = None) -> Re
                 progress(title, len(cases) / len(settings))
             weight = spec.weight(mask, sparsity)
             facts = {"mask": mask}
-            cases.append(_measure_case(spec, weight, facts, sparsity, batch, title, Path(folder)))
+            cases.append(measure_layer(spec, weight, facts, sparsity, batch, title, Path(folder)))
     return Result(
         kind="layer",
         title=f"Layer {spec.in_features} → {spec.out_features}, {threads_text(spec.threads)}",
@@ -200,7 +194,7 @@ def bench_layer(spec: BenchLayerSpec, *, progress: Progress | None = None) -> Re
     )
 
 
-def _measure_case(
+def measure_layer(
     spec: BenchLayerSpec,
     weight: CondensedWeight,
     facts: dict[str, Any],
@@ -209,7 +203,10 @@ def _measure_case(
     title: str,
     folder: Path,
 ) -> Case:
-    engines, null = _engines(spec, weight, batch, folder)
+    """Measure one weight at one batch as ``spec`` says; models are written into ``folder``."""
+    engines, null = layer_engines(
+        spec.engines, weight, batch, spec.threads, folder, spec.deepsparse_python
+    )
     facts = {
         **facts,
         "fan_in": weight.fan_in,
@@ -219,58 +216,17 @@ def _measure_case(
         "condensed_bytes": weight.nbytes,
         **packing(weight, batch),
     }
-    samples = (_sample(spec, weight, batch, seed) for seed in (1, 2))
-    problem = Problem(*samples, tolerance=_TOLERANCE)
+    problem = layer_problem(weight, batch, spec.seed)
+    started = time.perf_counter()
     measured, measured_null = measure(engines, problem, spec.timing(), null=null)
+    loading = sum(one.load_seconds or 0 for one in measured)
+    facts["preparation_seconds"] = round(loading, 1)
+    facts["timing_seconds"] = round(time.perf_counter() - started - loading, 1)
     families = {
-        family: [one.name for one in measured if _option(one.name) in options]
-        for family, options in _FAMILIES.items()
+        family: [one.name for one in measured if engine_option(one.name) in options]
+        for family, options in FAMILIES.items()
     }
     return make_case(title, batch, sparsity, facts, measured, measured_null, families)
-
-
-def _engines(
-    spec: BenchLayerSpec, weight: CondensedWeight, batch: int, folder: Path
-) -> tuple[list[Engine], Engine]:
-    import onnx
-
-    from ...export.forms import structured_layer_model
-    from ...export.onnx_op import condensed_layer_model, dense_layer_model
-
-    paths = {name: folder / f"{name}.onnx" for name in ("dense", "condensed", "structured", "null")}
-    onnx.save(dense_layer_model(weight, batch), paths["dense"])
-    onnx.save(condensed_layer_model(weight, batch), paths["condensed"])
-    onnx.save(structured_layer_model(weight, batch), paths["structured"])
-    null_form = save_null_model(paths["null"], batch, spec.in_features, spec.out_features)
-    runtime = {
-        "dense": ("Gemm on the scattered weight", "dense", False),
-        "condensed": ("ai.fanin::CondensedGemm", "condensed", True),
-        "structured": ("MatMul of the active neurons, Gather", "structured", False),
-        "fallback": ("CondensedGemm's function, no library", "condensed", False),
-    }
-    engines: list[Engine] = []
-    for name in spec.engines:
-        if name == "structured" and weight.active == weight.out_features:
-            engines.append(AbsentEngine(name, "no neuron is ablated: it is the dense layer"))
-        elif name in runtime:
-            form, file, library = runtime[name]
-            engines.append(OrtEngine(name, form, paths[file], spec.threads, library=library))
-        elif name == "deepsparse":
-            python = spec.deepsparse_python
-            engines += deepsparse_engines(weight, batch, spec.threads, folder, python)
-        elif name == "openvino":
-            engines.append(openvino_engine(weight, batch, spec.threads, folder))
-        elif name in _FAMILIES["torch"]:
-            engines.append(torch_engine(name, weight, batch, spec.threads, folder))
-        else:
-            engines += csr_engines(name, weight, batch, spec.threads, folder)
-    return engines, OrtEngine("null", null_form, paths["null"], spec.threads, library=False)
-
-
-def _option(engine: str) -> str | None:
-    """Which of ENGINES an engine's name belongs to: it may have its form behind it."""
-    fits = [name for name in ENGINES if engine == name or engine.startswith(f"{name}-")]
-    return max(fits, key=len, default=None)
 
 
 def packing(weight: CondensedWeight, batch: int) -> dict[str, Any]:
@@ -287,13 +243,6 @@ def packing(weight: CondensedWeight, batch: int) -> dict[str, Any]:
         "padding": info.padding,
         "remainder": info.remainder,
     }
-
-
-def _sample(spec: BenchLayerSpec, weight: CondensedWeight, batch: int, seed: int) -> Sample:
-    shape = (batch, spec.in_features)
-    x = np.random.default_rng([spec.seed, seed]).standard_normal(shape, np.float32)
-    y = x.astype(np.float64) @ weight.to_dense().T.astype(np.float64) + weight.bias
-    return Sample({"x": x}, [y])
 
 
 def _repeats(entries: tuple[Any, ...]) -> bool:

@@ -3,8 +3,9 @@
 Sources of error that this guards against, each seen in published comparisons: a machine whose speed
 drifts (interleaved rounds, ratios within a round), first runs (warm-up until steady), a preempted
 run (medians), a timer too coarse (turns of a minimum length), pools that go on spinning after their
-turn (wait until the process is quiet), outputs that are wrong, stale or computed once (checked
-against float64 with two different inputs).
+turn (wait until the process is quiet), outputs that are wrong, stale or computed once (the input
+changes before every timed run, and outputs are checked before, after every turn, and with inputs
+never seen before).
 """
 
 from __future__ import annotations
@@ -12,15 +13,19 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 
 from ..cpus import MAX_THREADS
 from .engine import Engine, SelfTimedEngine
-from .problem import Problem, Sample
+from .peers.standalone import CONDITIONS, Conditions, wait_until_quiet
+from .problem import Problem, Sample, first_number
 
 Clock = Callable[[], int]
+
+_CONDITION_SHARE = 0.2
 
 Progress = Callable[[str, float], None]
 """Is told what is measured next, and the share done."""
@@ -32,7 +37,12 @@ class Timing:
 
     A *turn* is one engine's part of a round: ``lead_in`` of untimed runs, which bring its weights
     back into the caches, then as many timed runs as last ``turn`` together, at least
-    ``min_repeats``. The figure of the turn is the median of its runs.
+    ``min_repeats``. The figure of the turn is the median of its runs. An engine whose run takes
+    longer than ``slow`` has one run a turn and no lead-in.
+
+    ``conditions`` (see CONDITIONS) add as many rounds each, in which every engine runs once, under
+    the condition. Rounds end after ``rounds``, or when ``budget`` seconds of warm-up and rounds are
+    spent, of which each condition has a fifth; ``min_rounds`` there are in any case.
 
     *Warm-up* runs an engine in windows of half a turn, and ends when the medians of the last
     ``steady_windows`` windows lie within ``steady_tolerance`` of each other, or after
@@ -40,16 +50,20 @@ class Timing:
     """
 
     threads: int = 1
-    rounds: int = 21
+    rounds: int = 31
+    min_rounds: int = 5
+    budget: float | None = None
+    conditions: tuple[str, ...] = ()
     turn: float = 0.02
     min_repeats: int = 3
+    slow: float = 0.2
     lead_in: float = 0.002
     max_warmup: float = 2.0
     steady_windows: int = 3
     steady_tolerance: float = 0.05
 
     def __post_init__(self):
-        for name in ("threads", "rounds", "min_repeats"):
+        for name in ("threads", "rounds", "min_rounds", "min_repeats"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.threads > MAX_THREADS:
@@ -57,6 +71,14 @@ class Timing:
         for name in ("turn", "max_warmup", "steady_tolerance"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
+        if self.budget is not None and not self.budget > 0:
+            raise ValueError(f"budget is {self.budget}; it must be above 0")
+        if not set(self.conditions) <= set(CONDITIONS) or len(set(self.conditions)) < len(
+            self.conditions
+        ):
+            raise ValueError(
+                f"conditions are {self.conditions}; there are {', '.join(CONDITIONS)}, each once"
+            )
         if self.steady_windows < 2:
             raise ValueError(f"steady_windows is {self.steady_windows}; it must be at least 2")
 
@@ -83,7 +105,12 @@ class Measurement:
     warmup: Warmup | None = None
     repeats: int | None = None
     call_seconds: float | None = None
+    precision: str = "float32"
     rounds_seconds: list[float] = field(default_factory=list)
+    runs_seconds: list[float] = field(default_factory=list)
+    """Every timed run of every round, for percentiles."""
+    conditions: dict[str, list[float]] = field(default_factory=dict)
+    """Seconds of the run in each round under that condition."""
     error_before: float | None = None
     error_after: float | None = None
     excluded: str | None = None
@@ -97,6 +124,7 @@ def measure(
     null: Engine | None = None,
     clock: Clock = time.perf_counter_ns,
     settle: Callable[[], None] | None = None,
+    prepare_run: Callable[[str], None] | None = None,
 ) -> tuple[list[Measurement], Measurement | None]:
     """Time the engines on the problem, interleaved; the null engine takes its turn among them.
 
@@ -104,28 +132,52 @@ def measure(
     fails, computes something wrong, or runs with another number of threads is left out with the
     reason, and the others go on. ``null`` computes nothing of the problem: only its failure counts.
     ``settle`` is called before each turn; by default it waits, with more than one thread, until no
-    thread of the process works any more.
+    thread of the process works any more. ``prepare_run`` brings a condition about, by default as
+    Conditions does.
     """
     names = [engine.name for engine in engines] + ([null.name] if null else [])
     if len(set(names)) < len(names):
         raise ValueError(f"engines need different names, got {', '.join(names)}")
     if settle is None:
         settle = wait_until_quiet if timing.threads > 1 else lambda: None
-    runners = [_Runner(engine, problem, timing, clock, check=True) for engine in engines]
-    baseline = _Runner(null, problem, timing, clock, check=False) if null else None
+    if prepare_run is None:
+        prepare_run = Conditions(timing.threads).prepare
+
+    def runner_of(engine: Engine, check: bool) -> _Runner:
+        return _Runner(engine, problem, timing, clock, prepare_run, check=check)
+
+    runners = [runner_of(engine, True) for engine in engines]
+    baseline = runner_of(null, False) if null else None
     turns = [baseline, *runners] if baseline else runners
     try:
         problem.load(problem.timed)
         for runner in turns:
             runner.guard(runner.prepare)
+        begin = clock()
         for runner in turns:
             settle()
             runner.guard(runner.warm_up)
-        for number in range(timing.rounds):
-            # Reversed every other round, so that nobody always follows the same neighbour.
-            for runner in turns if number % 2 == 0 else reversed(turns):
-                settle()
-                runner.guard(runner.turn)
+
+        def rounds(condition: str) -> Iterator[tuple[int, _Runner]]:
+            later = (
+                timing.conditions[timing.conditions.index(condition) + 1 :]
+                if condition
+                else (timing.conditions)
+            )
+            end = (timing.budget or math.inf) * (1 - _CONDITION_SHARE * len(later))
+            for number in range(timing.rounds):
+                if number >= timing.min_rounds and (clock() - begin) / 1e9 > end:
+                    return
+                # Reversed every other round, so that nobody always follows the same neighbour.
+                for runner in turns if number % 2 == 0 else reversed(turns):
+                    yield number, runner
+
+        for number, runner in rounds(""):
+            settle()
+            runner.guard(partial(runner.turn, number))
+        for condition in timing.conditions:
+            for _, runner in rounds(condition):
+                runner.guard(partial(runner.run_under, condition))
         for runner in turns:
             runner.guard(runner.check_after)
     finally:
@@ -134,31 +186,27 @@ def measure(
     return [runner.result for runner in runners], baseline.result if baseline else None
 
 
-def wait_until_quiet(limit: float = 0.5, step: float = 0.005) -> None:
-    """Sleep until this process uses hardly any CPU, at most ``limit`` seconds.
-
-    ONNX Runtime's pool threads spin for tens of milliseconds after a run; on a machine with as many
-    threads as CPUs they would take a CPU from the next engine.
-    """
-    end = time.perf_counter() + limit
-    while time.perf_counter() < end:
-        start, used = time.perf_counter(), time.process_time()
-        time.sleep(step)
-        if time.process_time() - used < 0.2 * (time.perf_counter() - start):
-            return
-
-
 class _Runner:
     """One engine on its way through the rounds."""
 
     def __init__(
-        self, engine: Engine, problem: Problem, timing: Timing, clock: Clock, *, check: bool
+        self,
+        engine: Engine,
+        problem: Problem,
+        timing: Timing,
+        clock: Clock,
+        prepare_run: Callable[[str], None],
+        *,
+        check: bool,
     ):
         self.engine = engine
         self.problem = problem
         self.timing = timing
         self.clock = clock
+        self.prepare_run = prepare_run
         self.check = check
+        self.last = problem.timed
+        """Input of the last run."""
         self.result = Measurement(engine.name)
 
     def guard(self, step: Callable[[], None]) -> None:
@@ -172,7 +220,7 @@ class _Runner:
 
     def prepare(self) -> None:
         result, engine = self.result, self.engine
-        result.form = engine.form
+        result.form, result.precision = engine.form, engine.precision
         start = self.clock()
         engine.prepare(self.problem.inputs)
         result.load_seconds = (self.clock() - start) / 1e9
@@ -196,15 +244,31 @@ class _Runner:
             ) * min(medians)
         self.result.warmup = Warmup((self.clock() - begin) / 1e9, runs, steady)
         per_run = max(median(medians), 1) / 1e9
-        self.result.repeats = max(timing.min_repeats, math.ceil(timing.turn / per_run))
+        repeats = max(timing.min_repeats, math.ceil(timing.turn / per_run))
+        self.result.repeats = 1 if per_run > timing.slow else repeats
 
-    def turn(self) -> None:
-        times = self._timed_runs(self.result.repeats or 0, self.timing.lead_in)
+    def turn(self, number: int) -> None:
+        """Time the runs of a round, each on another input than the one before, and check the last.
+
+        Which of the two inputs comes last changes from round to round.
+        """
+        lead_in = self.timing.lead_in if self.result.repeats != 1 else 0.0
+        self.last, other = self.problem.pair(number)
+        times = self._timed_runs(self.result.repeats or 0, lead_in, vary=(self.last, other))
+        self._error(self.last)
         self.result.rounds_seconds.append(median(times) / 1e9)
+        self.result.runs_seconds += [one / 1e9 for one in times]
+
+    def run_under(self, condition: str) -> None:
+        """Time one run under a condition."""
+        self.last = self.problem.present
+        (seconds,) = self._timed_runs(1, condition=condition)
+        self.result.conditions.setdefault(condition, []).append(seconds / 1e9)
 
     def check_after(self) -> None:
         """Check the output of the last timed run, then of a run on inputs never seen before."""
-        stale = self._error(self.problem.timed)
+        self.problem.load(self.last)  # others have run on other inputs since
+        stale = self._error(self.last)
         self.problem.load(self.problem.fresh)
         try:
             self.engine.run()
@@ -214,19 +278,42 @@ class _Runner:
         if stale is not None and fresh is not None:
             self.result.error_after = max(stale, fresh)
 
-    def _timed_runs(self, count: int, lead_in: float = 0.0) -> list[int]:
-        """Time ``count`` runs, after untimed ones for ``lead_in`` seconds; nanoseconds."""
+    def _timed_runs(
+        self,
+        count: int,
+        lead_in: float = 0.0,
+        *,
+        vary: tuple[Sample, Sample] | None = None,
+        condition: str = "",
+    ) -> list[int]:
+        """Time ``count`` runs, after untimed ones for ``lead_in`` seconds; nanoseconds.
+
+        With ``vary`` the runs have the two samples for input in turn, the first one last; the
+        samples differ in one number, which is set outside the time. ``condition`` is brought about
+        before each run.
+        """
         if isinstance(self.engine, SelfTimedEngine):
-            return list(self.engine.time_runs(lead_in, count))
+            numbers = [first_number(sample) for sample in vary or ()]
+            times = list(self.engine.time_runs(lead_in, count, numbers, condition))
+            if vary:
+                self.problem.vary(vary[0])
+            return times
         if lead_in:
             self._runs_for(lead_in)
         collecting = gc.isenabled()
         gc.disable()
+        times = []
         try:
-            return [self._timed_run() for _ in range(count)]
+            for left in range(count - 1, -1, -1):
+                if vary:
+                    self.problem.vary(vary[left % 2])
+                if condition:
+                    self.prepare_run(condition)
+                times.append(self._timed_run())
         finally:
             if collecting:
                 gc.enable()
+        return times
 
     def _timed_run(self) -> int:
         start = self.clock()
@@ -244,7 +331,9 @@ class _Runner:
         return times
 
     def _error(self, sample: Sample) -> float | None:
-        return self.problem.error(self.engine.output(), sample) if self.check else None
+        if not self.check:
+            return None
+        return self.problem.error(self.engine.output(), sample, self.engine.precision)
 
 
 class UnfairError(Exception):

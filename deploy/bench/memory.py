@@ -21,7 +21,13 @@ from .layer import DEEPSPARSE_PYTHON
 from .machine import describe_machine
 from .measure import Progress
 from .model import ENGINES
-from .model_pair import baseline_path, file_bytes, input_shapes, require_baseline
+from .model_pair import (
+    baseline_path,
+    file_bytes,
+    input_shapes,
+    require_baseline,
+    structured_path,
+)
 from .peers.model_forms import UnsuitableError, older_model
 from .result import SCHEMA_VERSION
 
@@ -57,6 +63,11 @@ class BenchMemorySpec:
     def dense_path(self) -> Path:
         """The baseline's file, given or by its usual name."""
         return baseline_path(self.model, self.dense)
+
+    @property
+    def structured_path(self) -> Path:
+        """The file of the structured form, by its usual name."""
+        return structured_path(self.model)
 
 
 @dataclass(frozen=True)
@@ -150,9 +161,14 @@ def bench_memory(spec: BenchMemorySpec, *, progress: Progress | None = None) -> 
 def _measure(
     spec: BenchMemorySpec, name: str, inputs: Mapping[str, Sequence[int]], folder: Path
 ) -> EngineMemory:
-    path = spec.model if name == "condensed" else spec.dense_path
+    path = {"condensed": spec.model, "structured": spec.structured_path}.get(name, spec.dense_path)
+    if name == "structured" and not path.is_file():
+        return EngineMemory(name, "", 0, (), (), f"there is no {path.name} beside the model")
     size = file_bytes(path)
-    python, kind = sys.executable, {"dense": "ort", "condensed": "fanin"}.get(name, name)
+    python, kind = (
+        sys.executable,
+        {"dense": "ort", "structured": "ort", "condensed": "fanin"}.get(name, name),
+    )
     try:
         if name == "deepsparse":
             if not spec.deepsparse_python.is_file():

@@ -25,14 +25,16 @@ from .model_pair import (
     input_shapes,
     model_content,
     require_baseline,
+    structured_path,
 )
 from .ort_engine import OrtEngine
 from .peers import deepsparse_model, openvino_model
-from .problem import Problem, Sample
+from .pinning import pinned
+from .problem import Problem, Sample, vary_inputs
 from .result import Case, Result, make_case, threads_text
 from .spec_checks import check_batches, check_seed
 
-ENGINES = ("dense", "condensed", "deepsparse", "openvino")
+ENGINES = ("dense", "condensed", "structured", "deepsparse", "openvino")
 
 _DOMAIN = "ai.fanin"
 
@@ -47,10 +49,12 @@ class BenchModelSpec:
     ``fanin export --dense-baseline`` writes. Inputs are standard normal float32 numbers of
     ``seed``; their first dimension is the batch. ``tolerance`` bounds the difference between the
     two models' outputs, relative to the largest one: they sum the same products in another order.
-    ``turn`` is in seconds (see Timing).
+    ``turn``, ``budget`` (of a batch) and ``warmup`` (at most) are in seconds; they and
+    ``conditions`` are Timing's. ``pin``: see pinned.
 
-    ``engines``: ``dense`` and ``condensed`` always; ``deepsparse`` (run by ``deepsparse_python``)
-    and ``openvino`` run the dense baseline's file, whose weights are as sparse. ``breakdown`` adds
+    ``engines``: ``dense`` and ``condensed`` always; ``structured`` runs NAME.structured.onnx beside
+    ``model``, exported under that policy; ``deepsparse`` (run by ``deepsparse_python``) and
+    ``openvino`` run the dense baseline's file, whose weights are as sparse. ``breakdown`` adds
     the times of the single nodes, from runs of their own after the timed rounds.
     """
 
@@ -60,6 +64,10 @@ class BenchModelSpec:
     threads: int = 1
     rounds: int = Timing.rounds
     turn: float = Timing.turn
+    budget: float | None = None
+    warmup: float = Timing.max_warmup
+    pin: bool = True
+    conditions: tuple[str, ...] = ()
     seed: int = 0
     tolerance: float = 1e-4
     engines: tuple[str, ...] = ENGINES[:2]
@@ -83,12 +91,24 @@ class BenchModelSpec:
 
     def timing(self) -> Timing:
         """How the cases are timed."""
-        return Timing(threads=self.threads, rounds=self.rounds, turn=self.turn)
+        return Timing(
+            threads=self.threads,
+            rounds=self.rounds,
+            turn=self.turn,
+            budget=self.budget,
+            max_warmup=self.warmup,
+            conditions=self.conditions,
+        )
 
     @property
     def dense_path(self) -> Path:
         """The baseline's file, given or by its usual name."""
         return baseline_path(self.model, self.dense)
+
+    @property
+    def structured_path(self) -> Path:
+        """The file of the structured form, by its usual name."""
+        return structured_path(self.model)
 
 
 def bench_model(spec: BenchModelSpec, *, progress: Progress | None = None) -> Result:
@@ -97,6 +117,11 @@ def bench_model(spec: BenchModelSpec, *, progress: Progress | None = None) -> Re
     Raises SessionError when one of the files does not open or the two do not fit together.
     """
     require_baseline(spec.model, spec.dense)
+    with pinned(spec.threads, pin=spec.pin):
+        return _bench_model(spec, progress)
+
+
+def _bench_model(spec: BenchModelSpec, progress: Progress | None) -> Result:
     created, started = datetime.now(UTC), time.perf_counter()
     condensed, dense = open_session(spec.model), open_session(spec.dense_path)
     facts = _facts(spec)
@@ -130,8 +155,7 @@ def _measure_case(
     dense: Any,
     facts: dict[str, Any],
 ) -> Case:
-    samples = [_sample(spec, batch, shapes, dense, seed) for seed in (1, 2)]
-    problem = Problem(*samples, tolerance=spec.tolerance)
+    problem = _problem(spec, batch, shapes, dense)
     with tempfile.TemporaryDirectory(prefix="fanin-bench-") as folder:
         engines = _engines(spec, problem, Path(folder))
         measured, _ = measure(engines, problem, spec.timing())
@@ -148,7 +172,9 @@ def _engines(spec: BenchModelSpec, problem: Problem, folder: Path) -> list[Engin
     inputs = [array.shape for array in problem.inputs.values()]
     outputs = [array.shape for array in problem.timed.outputs]
     for name in spec.engines[2:]:
-        if len(inputs) != 1 or len(outputs) != 1:
+        if name == "structured":
+            engines.append(_structured(spec))
+        elif len(inputs) != 1 or len(outputs) != 1:
             reason = f"the model has {len(inputs)} inputs and {len(outputs)} outputs; one is needed"
             engines.append(AbsentEngine(name, reason))
         elif name == "openvino":
@@ -157,6 +183,17 @@ def _engines(spec: BenchModelSpec, problem: Problem, folder: Path) -> list[Engin
             python = spec.deepsparse_python
             engines.append(deepsparse_model(dense, inputs[0], outputs[0], threads, folder, python))
     return engines
+
+
+def _structured(spec: BenchModelSpec) -> Engine:
+    path = spec.structured_path
+    if path.is_file():
+        return OrtEngine("structured", path.name, path, spec.threads, library=False)
+    return AbsentEngine(
+        "structured",
+        f"there is no {path.name} beside the model, which fanin export --policy structured "
+        "writes; without ablated neurons it is the dense one",
+    )
 
 
 def _with_breakdowns(spec: BenchModelSpec, case: Case, problem: Problem) -> Case:
@@ -191,16 +228,26 @@ def _named(spec: BenchModelSpec) -> dict[str, Any]:
     return fields
 
 
-def _sample(
-    spec: BenchModelSpec, batch: int, shapes: dict[str, list[int | None]], dense: Any, seed: int
-) -> Sample:
+def _problem(
+    spec: BenchModelSpec, batch: int, shapes: dict[str, list[int | None]], dense: Any
+) -> Problem:
     """Random inputs and the dense model's outputs for them, from a session that is not timed."""
-    rng = np.random.default_rng([spec.seed, seed])
-    inputs = {
-        name: rng.standard_normal([batch if size is None else size for size in shape], np.float32)
-        for name, shape in shapes.items()
-    }
-    return Sample(inputs, [output.astype(np.float64) for output in dense.run(None, inputs)])
+
+    def draw(seed: int) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng([spec.seed, seed])
+        return {
+            name: rng.standard_normal(
+                [batch if size is None else size for size in shape], np.float32
+            )
+            for name, shape in shapes.items()
+        }
+
+    timed, fresh = draw(1), draw(2)
+    samples = [
+        Sample(inputs, [output.astype(np.float64) for output in dense.run(None, inputs)])
+        for inputs in (timed, fresh, vary_inputs(timed))
+    ]
+    return Problem(*samples[:2], varied=samples[2], tolerance=spec.tolerance)
 
 
 def _facts(spec: BenchModelSpec) -> dict[str, Any]:

@@ -15,6 +15,11 @@ def baseline_path(model: Path, dense: Path | None) -> Path:
     return model.with_name(f"{model.stem}.dense{model.suffix}") if dense is None else Path(dense)
 
 
+def structured_path(model: Path) -> Path:
+    """Return NAME.structured.onnx beside the model."""
+    return model.with_name(f"{model.stem}.structured{model.suffix}")
+
+
 def require_baseline(model: Path, dense: Path | None) -> None:
     """Raise SessionError, which names the option that makes it, when the usual one is missing."""
     usual = baseline_path(model, None)

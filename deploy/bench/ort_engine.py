@@ -33,9 +33,19 @@ class OrtEngine:
 
     call_seconds = None  # of a session, see null_model
 
-    def __init__(self, name: str, form: str, path: Path, threads: int, *, library: bool):
+    def __init__(
+        self,
+        name: str,
+        form: str,
+        path: Path,
+        threads: int,
+        *,
+        library: bool,
+        precision: str = "float32",
+    ):
         self.name = name
         self.form = form
+        self.precision = precision
         self.version = ""
         self.threads = threads
         self._path = path
@@ -74,11 +84,7 @@ class OrtEngine:
     def _open(self, runtime: Any) -> Any:
         if self._library:
             return open_session(self._path, threads=self.threads)
-        options = runtime.SessionOptions()
-        options.intra_op_num_threads = self.threads
-        return runtime.InferenceSession(
-            str(self._path), sess_options=options, providers=["CPUExecutionProvider"]
-        )
+        return open_plain_session(self._path, self.threads, runtime.SessionOptions())
 
     def _bind_inputs(self, runtime: Any, inputs: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Bind the caller's arrays; returns the sizes that they give to symbolic dimensions."""
@@ -112,6 +118,17 @@ class OrtEngine:
             value = runtime.OrtValue.ortvalue_from_shape_and_type(shape, dtype)
             self._binding.bind_ortvalue_output(meta.name, value)
             self._outputs.append(value)
+
+
+def open_plain_session(path: Path, threads: int, options: Any = None) -> Any:
+    """Open a model in stock ONNX Runtime, on the CPU and without fanin's library."""
+    runtime = load_onnxruntime()
+    if options is None:
+        options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+    return runtime.InferenceSession(
+        str(path), sess_options=options, providers=["CPUExecutionProvider"]
+    )
 
 
 def os_threads() -> int | None:

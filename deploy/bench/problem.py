@@ -18,15 +18,35 @@ class Sample:
     outputs: Sequence[np.ndarray]
 
 
-class Problem:
-    """Two samples of the same shapes: one to time with, another to check with after the timing.
+PRECISIONS = {"float32": None, "float16": 4e-3, "bfloat16": 4e-2, "int8": 0.2}
+"""What engines compute in, and the error that is allowed, relative to the largest output; None is
+the problem's own tolerance. The others are bounds of what is no mistake, not of what is good: the
+error that was found stands beside every time."""
 
-    ``inputs`` are the live arrays that engines bind; ``load`` writes a sample into them.
-    An output is right when its type is ``dtype`` and max |y - y64| <= tolerance * max |y64|.
+
+class Problem:
+    """Samples of the same shapes: to time with, and to check with after the timing.
+
+    ``varied`` differs from ``timed`` in one number, the first of the first input (``vary_inputs``
+    makes its inputs); timed runs get the two in turn, so that none can repeat the answer of the run
+    before. Without it all of them get ``timed``. ``fresh`` is seen once, at the end.
+
+    ``inputs`` are the live arrays that engines bind, ``present`` is the sample that they hold.
+    An output is right when its type is ``dtype`` and max |y - y64| <= tolerance * max |y64|, for
+    engines that compute in float32; see PRECISIONS for the others.
     """
 
-    def __init__(self, timed: Sample, fresh: Sample, *, tolerance: float, dtype: type = np.float32):
-        self.timed = timed
+    def __init__(
+        self,
+        timed: Sample,
+        fresh: Sample,
+        *,
+        varied: Sample | None = None,
+        tolerance: float,
+        dtype: type = np.float32,
+    ):
+        self.timed = self.present = timed
+        self.varied = varied or timed
         self.fresh = fresh
         self.tolerance = tolerance
         self.dtype = np.dtype(dtype)
@@ -34,14 +54,30 @@ class Problem:
 
     def load(self, sample: Sample) -> None:
         """Make ``sample`` the present content of the inputs."""
+        self.present = sample
         for name, array in self.inputs.items():
             array[...] = sample.inputs[name]
 
-    def error(self, outputs: Sequence[np.ndarray], sample: Sample) -> float:
+    def pair(self, round_number: int) -> tuple[Sample, Sample]:
+        """Return the samples of a round's runs, the one of its last run first."""
+        pair = (self.timed, self.varied)
+        return pair if round_number % 2 == 0 else pair[::-1]
+
+    def vary(self, sample: Sample) -> None:
+        """Make ``sample`` the content, where the other one of the pair was."""
+        self.present = sample
+        for name, array in self.inputs.items():
+            array.flat[0] = sample.inputs[name].flat[0]
+            break
+
+    def error(
+        self, outputs: Sequence[np.ndarray], sample: Sample, precision: str = "float32"
+    ) -> float:
         """Largest error of ``outputs``, relative to the largest right value of each output.
 
         Raises WrongOutputError when they are not right, NaN included.
         """
+        tolerance = PRECISIONS[precision] or self.tolerance
         if len(outputs) != len(sample.outputs):
             raise WrongOutputError(f"{len(outputs)} outputs, {len(sample.outputs)} expected")
         worst = 0.0
@@ -54,13 +90,27 @@ class Problem:
                 continue
             scale = np.abs(want).max() or 1.0
             error = float(np.abs(got.astype(np.float64) - want).max() / scale)
-            if not error <= self.tolerance:
+            if not error <= tolerance:
                 raise WrongOutputError(
                     f"output {number} is wrong by {error:.1e} relative to its largest value "
-                    f"({self.tolerance:.0e} is allowed)"
+                    f"({tolerance:.0e} is allowed)"
                 )
             worst = max(worst, error)
         return worst
+
+
+def vary_inputs(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Copy the inputs with another number in the first place of the first one."""
+    copies = {name: array.copy() for name, array in inputs.items()}
+    for array in copies.values():
+        array.flat[0] += 8
+        break
+    return copies
+
+
+def first_number(sample: Sample) -> float:
+    """Return the number in which the samples of a pair differ."""
+    return float(next(iter(sample.inputs.values())).flat[0])
 
 
 class WrongOutputError(Exception):

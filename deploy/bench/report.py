@@ -14,11 +14,25 @@ from rich.table import Table
 from .breakdown_report import breakdown_lines
 from .requirements import require
 from .result import Case, Result, threads_text
+from .runs_report import ratio_text, runs_grid, types_grid
 from .statistics import Comparison, Spread
 from .units import seconds_text, short, unit_of
 
 if TYPE_CHECKING:
     from .kernels import KernelsResult
+
+
+_EXPLANATION = (
+    "Times are medians over the rounds of each round's median run, with the range over the rounds "
+    "in brackets. Speed-ups are ratios of times taken in the same round: median (95 % bootstrap "
+    "interval of the median) [min–max]. *run* is the whole session.run through an IOBinding; *op*, "
+    "where given, is that less a null session with the same inputs and outputs. Other runtimes run "
+    "in processes of their own, timed there: *run* is a whole call, *op* is that less the call of "
+    "a layer too small to matter. Percentiles are of all timed runs of all rounds. Before a run "
+    "with *caches flushed* the process reads and writes twice the largest cache; *after a pause* "
+    "is after 5 to 50 ms without work. *error* is the largest difference from the reference, "
+    "relative to the largest output."
+)
 
 
 def save_report(result: Result, folder: Path) -> list[Path]:
@@ -39,9 +53,9 @@ def write_report(
     folder.mkdir(parents=True, exist_ok=True)
     json_text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     return [
-        _replace(folder / "results.json", lambda file: file.write(json_text.encode())),
-        _replace(folder / "results.md", lambda file: file.write(text.encode())),
-        _replace(folder / "results.png", picture),
+        replace_file(folder / "results.json", lambda file: file.write(json_text.encode())),
+        replace_file(folder / "results.md", lambda file: file.write(text.encode())),
+        replace_file(folder / "results.png", picture),
     ]
 
 
@@ -54,7 +68,7 @@ def result_table(result: Result) -> Table:
     for number, case in enumerate(result.cases):
         if number:
             table.add_section()
-        for row in _rows(case, time=_median):
+        for row in _rows(case, _median, _ratio):
             table.add_row(*(row[at] for at in shown))
     return table
 
@@ -110,7 +124,7 @@ def markdown(result: Result) -> str:
         "|" + "---|" * 2 + "---:|" * (len(shown) - 2),
     ]
     for case in result.cases:
-        for row in _rows(case, time=_median_and_range):
+        for row in _rows(case, _median_and_range, ratio_text):
             lines.append("| " + " | ".join(row[at] for at in shown) + " |")
     rivals = _rival_rows(result)
     if rivals:
@@ -122,19 +136,16 @@ def markdown(result: Result) -> str:
             "|" + "---|" * 2 + "---:|" * (len(RIVAL_HEADINGS) - 2),
             *("| " + " | ".join(row) + " |" for row in rivals),
         ]
+    for grid in (types_grid(result), runs_grid(result)):
+        if grid is not None:
+            lines += ["", f"## {grid.title}", "", *grid.to_markdown()]
     lines += breakdown_lines(result)
     notes = result_notes(result)
     if notes:
         lines += ["", "Notes:", "", *(f"- {note}" for note in notes)]
     lines += [
         "",
-        "Times are medians over the rounds of each round's median run, with the range over the "
-        "rounds in brackets. Speed-ups are ratios of times taken in the same round: median "
-        "[min–max]. *run* is the whole session.run through an IOBinding; *op*, where given, is "
-        "that less a null session with the same inputs and outputs. Other runtimes run in "
-        "processes of their own, timed there: *run* is a whole call, *op* is that less the call of "
-        "a layer too small to matter. *error* is the largest difference from the reference, "
-        "relative to the largest output.",
+        _EXPLANATION,
         "",
         "## Conditions",
         "",
@@ -158,10 +169,15 @@ def _columns(result: Result) -> list[int]:
     return [at for at, heading in enumerate(HEADINGS) if has_op or not heading.startswith("op")]
 
 
-def _rows(case: Case, time: Callable[[Spread | None], str]) -> list[list[str]]:
+def _rows(
+    case: Case, time: Callable[[Spread | None], str], ratio: Callable[[Spread], str]
+) -> list[list[str]]:
+    """Fill the rows of the engines that compute in float32."""
     by_name = {one.engine: one for one in case.comparisons}
     rows = []
     for engine in (*case.engines, *([case.null] if case.null else [])):
+        if engine.precision != "float32":
+            continue
         first = case.title if engine is case.engines[0] else ""
         if engine.excluded is not None:
             rows.append([first, engine.name, "excluded", "", "", "", "", ""])
@@ -172,7 +188,7 @@ def _rows(case: Case, time: Callable[[Spread | None], str]) -> list[list[str]]:
                 engine.name,
                 time(engine.run),
                 time(engine.op),
-                *_speedups(by_name.get(engine.name)),
+                *_speedups(by_name.get(engine.name), ratio),
                 seconds_text(engine.first_run_seconds),
                 "" if engine.error_after is None else f"{engine.error_after:.0e}",
             ]
@@ -187,7 +203,7 @@ def _rival_rows(result: Result) -> list[list[str]]:
             best = case.engine(rival.comparison.baseline)
             name = f"{best.name} (of {len(rival.forms)})"
             times = [_median(best.run), _median(best.op)]
-            rows.append([case.title, name, *times, *_speedups(rival.comparison)])
+            rows.append([case.title, name, *times, *_speedups(rival.comparison, _ratio)])
     return rows
 
 
@@ -260,11 +276,11 @@ def _op_or_run(case: Case) -> float | None:
     return None
 
 
-def _speedups(comparison: Comparison | None) -> list[str]:
+def _speedups(comparison: Comparison | None, ratio: Callable[[Spread], str]) -> list[str]:
     if comparison is None:
         return ["", ""]
-    op = _ratio(comparison.op_ratio) if comparison.op_ratio else "in the noise"
-    return [_ratio(comparison.run_ratio), op]
+    op = ratio(comparison.op_ratio) if comparison.op_ratio else "in the noise"
+    return [ratio(comparison.run_ratio), op]
 
 
 def _ratio(spread: Spread) -> str:
@@ -320,7 +336,7 @@ def plain(value: object) -> str:
     return "not known" if value is None else str(value)
 
 
-def _replace(path: Path, write: Callable[[IO[bytes]], object]) -> Path:
+def replace_file(path: Path, write: Callable[[IO[bytes]], object]) -> Path:
     """Write the file under another name and rename it: a reader never sees half of it.
 
     A symbolic link stays one: what it points to is replaced.

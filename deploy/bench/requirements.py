@@ -10,7 +10,7 @@ class RequirementError(RuntimeError):
     """A package that the benchmark needs is not installed."""
 
 
-def require(module: str, purpose: str) -> ModuleType:
+def require(module: str, purpose: str, extra: str = "bench") -> ModuleType:
     """Import ``module``; RequirementError names it, what it is for, and the extra to install."""
     try:
         return importlib.import_module(module)
@@ -19,5 +19,5 @@ def require(module: str, purpose: str) -> ModuleType:
         if error.name is None or error.name.partition(".")[0] != package:
             raise
         raise RequirementError(
-            f"{package} is not installed; {purpose}. Install it with pip install 'fanin[bench]'."
+            f"{package} is not installed; {purpose}. Install it with pip install 'fanin[{extra}]'."
         ) from error

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from .breakdown import Breakdown
 from .measure import Measurement, Timing, Warmup
 from .statistics import Comparison, Series, Spread, compare
@@ -21,7 +23,9 @@ class EngineResult:
 
     ``run`` spreads the whole run over the rounds, ``op`` the run less the null session of the same
     round, or less ``call_seconds`` for an engine that is not ONNX Runtime; both are None for an
-    excluded engine, ``op`` also without a null session.
+    excluded engine, ``op`` also without a null session. ``percentiles`` (p50, p90, and p99 from 100
+    runs on) are of all timed runs of all rounds; ``conditions`` spread the runs of the rounds under
+    other conditions.
     """
 
     name: str
@@ -35,6 +39,9 @@ class EngineResult:
     rounds_seconds: tuple[float, ...]
     run: Spread | None
     op: Spread | None
+    percentiles: dict[str, float]
+    conditions: dict[str, Spread]
+    precision: str
     error_before: float | None
     error_after: float | None
     excluded: str | None
@@ -159,7 +166,16 @@ def _series(measured: Measurement, null: Measurement | None) -> Series:
     zeros = null.rounds_seconds if null is not None and null.excluded is None else None
     if measured.call_seconds is not None:
         zeros = [measured.call_seconds] * len(measured.rounds_seconds)
-    return Series(measured.name, measured.rounds_seconds, zeros)
+    return Series(measured.name, measured.rounds_seconds, zeros, measured.conditions)
+
+
+def _percentiles(runs: Sequence[float]) -> dict[str, float]:
+    shown = {50: 1, 90: 10, 99: 100}
+    return {
+        f"p{share}": float(np.percentile(runs, share))
+        for share, least in shown.items()
+        if len(runs) >= least
+    }
 
 
 def _rival(family: str, forms: Sequence[Series], condensed: Series) -> Rival:
@@ -189,6 +205,11 @@ def _engine_result(measured: Measurement, null_times: Sequence[float] | None) ->
         rounds_seconds=tuple(times),
         run=Spread.of(times) if counts else None,
         op=op,
+        percentiles=_percentiles(measured.runs_seconds) if counts else {},
+        conditions={
+            name: Spread.of(seconds) for name, seconds in measured.conditions.items() if counts
+        },
+        precision=measured.precision,
         error_before=measured.error_before,
         error_after=measured.error_after,
         excluded=measured.excluded,

@@ -18,10 +18,12 @@ class RoundResult(ir.passes.PassResult):
 
     Attributes:
         errors: change of the weight as a share of its norm, by name of each node that was rounded.
+        saved: bytes by which the values of each of these nodes shrank.
 
     """
 
     errors: dict[str, float] = field(default_factory=dict)
+    saved: dict[str, int] = field(default_factory=dict)
 
 
 class RoundValuesPass(ir.passes.InPlacePass):
@@ -49,7 +51,7 @@ class RoundValuesPass(ir.passes.InPlacePass):
         readers: dict[ir.Value, list[ir.Node]] = {}
         for node in condensed_nodes(model):
             readers.setdefault(node.inputs[1], []).append(node)
-        errors = {}
+        errors, saved = {}, {}
         for values, nodes in readers.items():
             weight = read_weight(nodes[0])
             if weight is None or weight.values.dtype != np.float32:
@@ -67,5 +69,22 @@ class RoundValuesPass(ir.passes.InPlacePass):
             exact = weight.values.astype(np.float64)
             norm = float(np.linalg.norm(exact)) or 1.0
             change = float(np.linalg.norm(rounded.astype(np.float64) - exact)) / norm
-            errors |= {node.name: change for node in nodes}
-        return RoundResult(model, modified=bool(errors), errors=errors)
+            for node in nodes:
+                errors[node.name] = change
+                saved[node.name] = weight.values.nbytes - rounded.nbytes
+        return RoundResult(model, modified=bool(errors), errors=errors, saved=saved)
+
+
+class WidenValuesPass(ir.passes.InPlacePass):
+    """Store the values of condensed nodes as float32 again, bit for bit what they are."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Widen each array of half precision once."""
+        arrays = {node.inputs[1] for node in condensed_nodes(model)}
+        half = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+        narrow = [value for value in arrays if value.is_initializer() and value.dtype in half]
+        for value in narrow:
+            wide = value.const_value.numpy().astype(np.float32)
+            value.const_value = ir.tensor(wide, name=value.name)
+            value.dtype = value.const_value.dtype
+        return ir.passes.PassResult(model, modified=bool(narrow))

@@ -16,7 +16,7 @@ for line in sys.stdin:
         elif layer.get("error"):
             reply = {"error": "RuntimeError: unsupported form"}
         else:
-            x = np.memmap(request["x"], np.float32, "r", shape=tuple(layer["shape"]))
+            x = np.memmap(request["x"], np.float32, "r+", shape=tuple(layer["shape"]))
             names = ("NM_DISABLE_ANALYTICS", "OMP_NUM_THREADS")
             version = " ".join(os.environ[name] for name in names)
             threads = layer.get("threads", request["threads"])
@@ -25,6 +25,8 @@ for line in sys.stdin:
         if layer.get("dies"):
             print("illegal instruction, sorry", file=sys.stderr)
             os._exit(3)
+        if request["numbers"]:
+            x.flat[0] = request["numbers"][0]
         y = 2 * x
         reply = {"nanoseconds": [5000 + 1000 * (n % 3) for n in range(request["count"])]}
     elif request["do"] == "output":

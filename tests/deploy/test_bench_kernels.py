@@ -2,12 +2,13 @@
 
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from fanin.deploy.bench import BenchKernelsSpec, bench_kernels
+from fanin.deploy.bench import BenchKernelsSpec, bench_kernels, layer_problem
 from fanin.deploy.bench import kernels as kernels_module
 from fanin.deploy.bench.kernels import admitted_kernels
 from fanin.deploy.bench.kernels_report import kernels_markdown, kernels_notes, kernels_table
@@ -85,13 +86,12 @@ def test_only_kernels_whose_row_admits_the_case_are_forced():
 
 
 def test_a_wrong_kernel_is_excluded_and_said(monkeypatch):
-    sample = kernels_module._sample
+    problem = kernels_module.layer_problem
 
-    def wrong(*arguments):
-        good = sample(*arguments)
-        return kernels_module.Sample(good.inputs, [good.outputs[0] + 1])
+    def other_bias(weight, batch, seed):
+        return problem(replace(weight, bias=weight.bias + 1), batch, seed)
 
-    monkeypatch.setattr(kernels_module, "_sample", wrong)
+    monkeypatch.setattr(kernels_module, "layer_problem", other_bias)
     result = bench_kernels(BenchKernelsSpec(**{**TINY, "batches": (1,)}, dispatched=True))
     (case,) = result.cases
     assert case.run is case.share is None
@@ -103,10 +103,11 @@ def test_a_wrong_kernel_is_excluded_and_said(monkeypatch):
 def test_the_reference_of_large_layers_needs_no_dense_weight(monkeypatch):
     spec = BenchKernelsSpec(**TINY)
     ((_, weight),) = spec.layers()
-    dense = kernels_module._sample(spec, weight, 5, 1)
-    monkeypatch.setattr(kernels_module, "_DENSE_REFERENCE", 0)
-    sparse = kernels_module._sample(spec, weight, 5, 1)
-    np.testing.assert_allclose(sparse.outputs[0], dense.outputs[0], rtol=1e-12, atol=1e-12)
+    x = np.random.default_rng(0).standard_normal((5, 64), np.float32)
+    dense = layer_problem.exact_outputs(weight, x)
+    monkeypatch.setattr(layer_problem, "_DENSE_REFERENCE", 0)
+    sparse = layer_problem.exact_outputs(weight, x)
+    np.testing.assert_allclose(sparse, dense, rtol=1e-12, atol=1e-12)
 
 
 def test_the_scaling_suite_has_the_layers_of_extreme_classification():

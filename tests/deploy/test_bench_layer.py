@@ -59,12 +59,12 @@ def test_the_seed_decides_the_weight():
 
 
 def test_a_wrong_kernel_is_excluded_and_dense_still_reported(monkeypatch):
-    sample = layer_module._sample
+    problem = layer_module.layer_problem
 
-    def other_bias(spec, weight, batch, seed):
-        return sample(spec, replace(weight, bias=weight.bias + 1), batch, seed)
+    def other_bias(weight, batch, seed):
+        return problem(replace(weight, bias=weight.bias + 1), batch, seed)
 
-    monkeypatch.setattr(layer_module, "_sample", other_bias)
+    monkeypatch.setattr(layer_module, "layer_problem", other_bias)
     (case,) = bench_layer(BenchLayerSpec(**TINY, sparsities=(0.5,))).cases
     assert all("output 0 is wrong" in engine.excluded for engine in case.engines)
     assert case.comparisons == ()

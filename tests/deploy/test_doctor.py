@@ -107,6 +107,14 @@ def test_a_wrong_kernel_of_one_isa(monkeypatch):
     assert "kernel for batch 1 is wrong" in finding("kernels").detail
 
 
+def test_a_wrong_kernel_of_convolutions(monkeypatch):
+    from fanin.ort_ops import reference
+
+    wrong = lambda x, *_, out_channels, **__: np.ones((len(x), out_channels, 5, 11))  # noqa: E731
+    monkeypatch.setattr(reference, "condensed_conv", wrong)
+    assert "kernel of convolutions is wrong" in finding("convolutions").detail
+
+
 def test_a_failure_that_nobody_thought_of(monkeypatch):
     def fails():
         raise ZeroDivisionError("odd")

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 HEAVY = ["torch", "onnxruntime", "onnx", "matplotlib", "rich"]
 
 
@@ -29,6 +31,27 @@ def test_opening_a_session_and_the_doctor_need_no_torch_and_no_onnx(save_condens
         "import sys; sys.modules['torch'] = sys.modules['onnx'] = None; "
         "from fanin.deploy import open_session; from fanin.deploy.doctor import run_checks; "
         f"open_session({str(save_condensed())!r}); run_checks(); "
+        "del sys.modules['torch'], sys.modules['onnx']"
+    )
+    assert loaded == ["onnxruntime"]
+
+
+def test_the_server_loads_neither_torch_nor_onnx_and_its_settings_no_framework():
+    light = "import fanin.deploy.serve, fanin.deploy.serve.triton, fanin.deploy.serve.repository"
+    framework = "import sys; sys.modules['fastapi'] = sys.modules['uvicorn'] = None"
+    assert loaded_after(f"{framework}; {light}") == []
+    pytest.importorskip("fastapi", reason="pip install 'fanin[serve]'")
+    assert loaded_after("import fanin.deploy.serve.server") == []
+
+
+def test_serving_a_request_needs_no_torch_and_no_onnx(save_condensed):
+    pytest.importorskip("fastapi", reason="pip install 'fanin[serve]'")
+    loaded = loaded_after(
+        "import sys; sys.modules['torch'] = sys.modules['onnx'] = None; "
+        "from fanin.deploy.serve import ServeSettings; "
+        "from fanin.deploy.serve.app import create_app; "
+        f"app = create_app(ServeSettings.from_dict({{'models': [{str(save_condensed())!r}]}})); "
+        "app.state.fanin.open(); app.state.fanin.close(); "
         "del sys.modules['torch'], sys.modules['onnx']"
     )
     assert loaded == ["onnxruntime"]

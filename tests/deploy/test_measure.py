@@ -26,6 +26,7 @@ class FakeEngine:
 
     version = "fake 1"
     form = "x + x"
+    precision = "float32"
     call_seconds = None
 
     def __init__(self, name, clock, cost, *, threads=1, factor=2.0, log=None):
@@ -101,6 +102,57 @@ def test_slow_engines_still_get_the_minimum_of_repeats(clock, problem):
     timing = Timing(rounds=2, turn=1e-3, lead_in=0, min_repeats=3)
     (result,), _ = run([FakeEngine("a", clock, 50_000 * US)], problem, clock, timing)
     assert result.repeats == 3
+
+
+def test_a_slow_engine_runs_once_a_turn(clock, problem):
+    timing = Timing(rounds=2, turn=1e-3, min_repeats=3)
+    engine = FakeEngine("a", clock, 300_000 * US)
+    (result,), _ = run([engine], problem, clock, timing)
+    assert result.repeats == 1
+    # The first run, three windows of warm-up, one run a round and no lead-in, and the check.
+    assert engine.runs == 1 + 3 + 2 + 1
+
+
+def test_rounds_end_when_the_budget_is_spent_but_not_before_the_least(clock, problem):
+    def rounds(budget):
+        timing = Timing(rounds=40, turn=1e-2, lead_in=0, budget=budget, min_rounds=4)
+        (result,), _ = run([FakeEngine("a", clock, 100 * US)], problem, clock, timing)
+        return len(result.rounds_seconds)
+
+    assert rounds(1e-4) == 4
+    assert 10 < rounds(0.2) < 25  # of 10 ms each, after a warm-up of 15 ms
+    assert rounds(None) == 40
+
+
+def test_runs_under_conditions_come_once_a_round_after_the_preparation(clock, problem):
+    log = []
+    engines = [FakeEngine(name, clock, 500 * US, log=log) for name in "ab"]
+
+    def prepare_run(condition):
+        if condition:
+            log.append(condition)
+            clock.now += 9_000_000
+
+    timing = Timing(rounds=2, turn=1e-3, lead_in=0, conditions=("cold", "paced"))
+    results, _ = measure(engines, problem, timing, clock=clock, prepare_run=prepare_run)
+    start = log.index("cold")
+    assert log[start : start + 16] == [
+        *("cold", "a", "cold", "b", "cold", "b", "cold", "a"),
+        *("paced", "a", "paced", "b", "paced", "b", "paced", "a"),
+    ]
+    for result in results:
+        assert result.conditions == {
+            "cold": [pytest.approx(500e-6)] * 2,
+            "paced": [pytest.approx(500e-6)] * 2,
+        }
+
+
+def test_every_timed_run_is_kept_for_percentiles(clock, problem):
+    (result,), _ = run(
+        [FakeEngine("a", clock, itertools.cycle([10 * US, 30 * US]))], problem, clock
+    )
+    assert len(result.runs_seconds) == 4 * result.repeats
+    assert sorted(set(result.runs_seconds)) == pytest.approx([10e-6, 30e-6])
 
 
 def test_rounds_are_interleaved_and_reversed_every_other_time(clock, problem):
@@ -276,6 +328,9 @@ def test_inputs_are_aligned_and_restored_after_the_check(clock, problem):
         ("max_warmup", -1),
         ("steady_windows", 1),
         ("steady_tolerance", float("nan")),
+        ("budget", 0),
+        ("conditions", ("hot",)),
+        ("conditions", ("cold", "cold")),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(name, value):

@@ -9,7 +9,7 @@ import pytest
 
 from fanin.deploy.bench import BenchLayerSpec, bench_layer
 from fanin.deploy.bench.engine import SelfTimedEngine
-from fanin.deploy.bench.layer import _option
+from fanin.deploy.bench.layer_engines import engine_option
 from fanin.deploy.bench.masks import made_up_layer
 from fanin.deploy.bench.measure import Timing, measure
 from fanin.deploy.bench.peers import (
@@ -139,7 +139,7 @@ def test_torch_engines_compute_the_layer_with_its_ablated_neurons(name, weight, 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_openvino_computes_the_layer_in_float32_with_the_threads(batch, weight, tmp_path):
     pytest.importorskip("openvino")
-    engine = openvino_engine(weight, batch, 2, tmp_path)
+    engine = openvino_engine("openvino", weight, batch, 2, tmp_path)
     timing = Timing(threads=2, rounds=2, turn=1e-3, lead_in=0, max_warmup=0.05)
     (measured,), _ = measure([engine], layer_problem(weight, batch), timing)
     assert (measured.excluded, measured.threads) == (None, 2)
@@ -148,7 +148,7 @@ def test_openvino_computes_the_layer_in_float32_with_the_threads(batch, weight, 
 
 def test_an_openvino_that_would_compute_in_another_precision_is_left_out(weight, tmp_path):
     pytest.importorskip("openvino")
-    engine = openvino_engine(weight, 1, 1, tmp_path)
+    engine = openvino_engine("openvino", weight, 1, 1, tmp_path)
     layer = {**engine._child.layer, "precision": "f16"}  # which no x86 CPU's plugin keeps to
     child = dataclasses.replace(engine._child, layer=layer)
     engine = RemoteEngine("openvino", "", child, 1, (1, 10))
@@ -172,11 +172,13 @@ def test_the_structured_form_is_measured_where_neurons_are_ablated_and_else_said
         ("torch-csr-t", "torch-csr"),
         ("torch-compile", "torch-compile"),
         ("deepsparse-spatial", "deepsparse"),
+        ("openvino-default", "openvino-default"),
+        ("condensed-float16", "condensed-float16"),
         ("other", None),
     ],
 )
 def test_an_engine_belongs_to_the_option_with_the_longest_name(engine, option):
-    assert _option(engine) == option
+    assert engine_option(engine) == option
 
 
 def test_torch_gets_the_threads_and_scipy_is_left_out_of_more_than_one(weight, tmp_path):
@@ -251,3 +253,11 @@ def test_deepsparse_computes_the_layer_in_all_forms():
         (rival,) = case.rivals
         assert (rival.family, len(rival.forms)) == ("DeepSparse", forms)
         assert "Community License" in case.engine(rival.comparison.baseline).version
+
+
+def test_a_child_that_hangs_is_ended_and_the_reason_says_so(problem, monkeypatch):
+    monkeypatch.setattr("fanin.deploy.bench.peers.remote._LIMIT", 0.2)
+    child = Child((sys.executable, "-c", "import time; time.sleep(60)"), "x", {}, {}, False, "")
+    engine = RemoteEngine("remote", "", child, 1, (2, 3))
+    (measured,), _ = measure([engine], problem, QUICK)
+    assert measured.excluded == "RemoteError: it took longer than 0.2 s to prepare"

@@ -125,6 +125,9 @@ def test_the_json_holds_everything_and_its_schema_version(result, tmp_path):
         "rounds_seconds",
         "run",
         "op",
+        "percentiles",
+        "conditions",
+        "precision",
         "error_before",
         "error_after",
         "excluded",
@@ -245,7 +248,10 @@ def test_without_a_null_session_there_is_no_op_column(result):
     model = replace(result, kind="model", cases=(make_case("batch 1", 1, None, {}, engines, None),))
     text = markdown(model)
     assert "| case | engine | run | run speed-up | first run | error |" in text
-    assert "|  | condensed | 20.0 µs [20.0–20.0] | 5.50× [5.00–6.00] | 1.00 ms | 2e-07 |" in text
+    assert (
+        "|  | condensed | 20.0 µs [20.0–20.0] | 5.50× (5.00–6.00) [5.00–6.00] | 1.00 ms | 2e-07 |"
+        in text
+    )
     assert "noise" not in text
     assert [column.header for column in result_table(model).columns] == [
         "case",
@@ -253,6 +259,29 @@ def test_without_a_null_session_there_is_no_op_column(result):
         "run",
         "run speed-up",
     ]
+
+
+def test_percentiles_conditions_and_narrow_types_have_tables_of_their_own():
+    def engine(name, micro, precision="float32", cold=None):
+        made = measured(name, micro, micro, micro)
+        made.precision = precision
+        made.runs_seconds = [(micro + number) * 1e-6 for number in range(100)]
+        made.conditions = {"cold": [cold * 1e-6] * 3} if cold else {}
+        return made
+
+    engines = [
+        engine("dense", 100, cold=300),
+        engine("condensed", 20, cold=30),
+        engine("dense-int8", 40, "int8"),
+    ]
+    text = markdown(layer_result(make_case("c", 1, 0.9, {}, engines, None)))
+    first, types, runs = text.split("\n## ")[:3]
+    assert "dense-int8" not in first
+    assert "| dense-int8 | int8 | 40.0 µs | 2.50× (2.50–2.50) [2.50–2.50] |" in types
+    assert "speed-up, caches flushed" in runs
+    # p99 of 20, 21, …, 119 µs.
+    assert "| condensed | 69.5 µs | 109 µs | 118 µs | 1.00 ms | 30.0 µs | 10.00× (10.0" in runs
+    assert "after a pause" not in runs.splitlines()[2]
 
 
 def test_the_notes_say_what_qualifies_the_numbers(result):

@@ -1,5 +1,6 @@
 """Spreads, ratios and the cases in which no ratio may be given."""
 
+import numpy as np
 import pytest
 
 from fanin.deploy.bench.statistics import Series, Spread, compare
@@ -16,9 +17,30 @@ def versus(dense, ours, null):
 
 
 def test_spread_has_median_quartiles_and_range():
-    assert Spread.of([5, 1, 4, 2, 3]) == Spread(3, 2, 4, 1, 5, 5)
-    assert Spread.of([1, 2]) == Spread(1.5, 1.25, 1.75, 1, 2, 2)
+    assert Spread.of([5, 1, 4, 2, 3]) == Spread(3, 2, 4, 1, 5, 5, (1, 5))
+    assert Spread.of([1, 2]) == Spread(1.5, 1.25, 1.75, 1, 2, 2, (1, 2))
     assert Spread.of([7.0]).iqr == 0
+
+
+def test_the_bootstrap_interval_holds_the_median_of_as_many_draws_as_it_should():
+    # 95 of 100 intervals of 25 normal draws should cover the true median; binomial bounds.
+    draws = np.random.default_rng(5).standard_normal((400, 25))
+    intervals = [Spread.of(row).interval for row in draws]
+    covered = sum(low <= 0 <= high for low, high in intervals)
+    assert 0.91 * 400 <= covered <= 0.99 * 400
+    assert Spread.of(draws[0]) == Spread.of(draws[0])
+    wide, narrow = (
+        np.subtract(*Spread.of(row).interval[::-1]) for row in (draws[0], draws.ravel())
+    )
+    assert narrow < wide / 3
+
+
+def test_conditions_have_ratios_of_their_own_rounds():
+    slow = Series("a", micro(10), None, {"cold": micro(30, 40), "paced": micro(8)})
+    fast = Series("b", micro(5), None, {"cold": micro(10, 20)})
+    compared = compare(slow, fast)
+    assert set(compared.conditions) == {"cold"}
+    assert compared.conditions["cold"].median == pytest.approx(2.5)
 
 
 def test_no_values_are_refused():

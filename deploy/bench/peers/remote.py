@@ -17,8 +17,8 @@ import numpy as np
 
 WORKER = Path(__file__).with_name("worker.py")
 
-# Longer than any layer takes to compile; a process that hangs must not hang the benchmark.
-_LIMIT = 300.0
+# Longer than any model takes to compile; a process that hangs must not hang the benchmark.
+_LIMIT = 900.0
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,19 @@ class RemoteEngine:
     ``output`` is the output's shape. A child with ``columns`` computes a layer, [batch, features].
     """
 
-    def __init__(self, name: str, form: str, child: Child, threads: int, output: tuple[int, ...]):
+    def __init__(
+        self,
+        name: str,
+        form: str,
+        child: Child,
+        threads: int,
+        output: tuple[int, ...],
+        *,
+        precision: str = "float32",
+    ):
         self.name = name
         self.form = form
+        self.precision = precision
         self.version = ""
         self.threads = threads
         self.call_seconds: float | None = None
@@ -86,12 +96,15 @@ class RemoteEngine:
         """See Engine."""
         self.time_runs(0, 1)
 
-    def time_runs(self, lead_in: float, count: int) -> Sequence[int]:
+    def time_runs(
+        self, lead_in: float, count: int, numbers: Sequence[float] = (), condition: str = ""
+    ) -> Sequence[int]:
         """See SelfTimedEngine."""
         content = self._input.T if self._child.columns else self._input
         if not np.array_equal(self._shared, content):
             self._shared[...] = content
-        return self._ask(do="run", lead_in=lead_in, count=count)["nanoseconds"]
+        request = {"lead_in": lead_in, "count": count, "numbers": numbers, "condition": condition}
+        return self._ask(do="run", **request)["nanoseconds"]
 
     def output(self) -> Sequence[np.ndarray]:
         """See Engine. An output of an unexpected size is returned as it came."""
@@ -117,7 +130,13 @@ class RemoteEngine:
 
     def _ask(self, **request: Any) -> dict[str, Any]:
         process = self._process
-        timer = threading.Timer(_LIMIT, process.kill)
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(_LIMIT, end)
         timer.start()
         try:
             process.stdin.write(json.dumps(request) + "\n")
@@ -127,6 +146,8 @@ class RemoteEngine:
             line = ""
         finally:
             timer.cancel()
+        if not line and late.is_set():
+            raise RemoteError(f"it took longer than {_LIMIT:g} s to {request['do']}")
         if not line:
             raise RemoteError(self._obituary(process))
         reply = json.loads(line)
@@ -149,5 +170,9 @@ class RemoteError(RuntimeError):
 
 def _environment(threads: int) -> dict[str, str]:
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    # Where later runs find compiled layers again, even when the system has emptied /tmp.
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = {"TORCHINDUCTOR_CACHE_DIR": str(home / "fanin" / "torchinductor")}
     # DeepSparse reports its use over the network when imported, unless told not to.
-    return {**os.environ, **dict.fromkeys(names, str(threads)), "NM_DISABLE_ANALYTICS": "1"}
+    fixed = {**dict.fromkeys(names, str(threads)), "NM_DISABLE_ANALYTICS": "1"}
+    return {**cache, **os.environ, **fixed}

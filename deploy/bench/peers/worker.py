@@ -5,7 +5,7 @@ in an environment where fanin cannot. Protocol: one JSON object a line on stdin,
 which holds ``error`` when the request failed and ``missing`` when a package is not there.
 
 {"do": "prepare", "kind", "threads", "x", "layer", "null"} -> {"version", "threads", "call_seconds"}
-{"do": "run", "lead_in", "count"}                          -> {"nanoseconds": [...]}
+{"do": "run", "lead_in", "count", "numbers", "condition"}  -> {"nanoseconds": [...]}
 {"do": "output", "file"}                                   -> {"shape", "dtype"}
 
 Inputs come through the mapped file ``x``, outputs go into ``file``; both are raw numbers. ``layer``
@@ -21,6 +21,7 @@ import time
 from statistics import median
 
 import numpy as np
+from standalone import Conditions, wait_until_quiet  # beside this file, whose folder is searched
 
 _NULL_CALLS = 300
 
@@ -164,28 +165,29 @@ def _compiled(torch, function):
 
 
 class OpenVino:
-    """``model``: an ONNX file of one input. ``precision``: of the inference, such as f32."""
+    """``model``: an ONNX file of one input. ``precision``: such as f32; None is its own choice."""
 
     def __init__(self, layer, threads):
         import openvino
 
         settings = {
-            "INFERENCE_PRECISION_HINT": layer["precision"],
             "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": 1,
             "PERFORMANCE_HINT": "LATENCY",
         }
+        if layer["precision"]:
+            settings["INFERENCE_PRECISION_HINT"] = layer["precision"]
         core = openvino.Core()
         model = core.read_model(layer["model"])
         model.reshape(layer["shape"])
         compiled = core.compile_model(model, "CPU", settings)
         in_force = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
-        if in_force != layer["precision"]:
+        if layer["precision"] not in (None, in_force):
             raise RuntimeError(f"computes in {in_force}, not in {layer['precision']}")
         self._tensor = openvino.Tensor
         self._bound = None
         self._request = compiled.create_infer_request()
-        self.version = f"openvino {openvino.__version__.split('-')[0]}"
+        self.version = f"openvino {openvino.__version__.split('-')[0]}, in {in_force}"
         self.threads = compiled.get_property("INFERENCE_NUM_THREADS")
 
     def run(self, x):
@@ -218,6 +220,7 @@ class Worker:
         calls = [self._timed(null, x) for _ in range(_NULL_CALLS)]
         layer = request["layer"]
         self._layer = kind(layer, threads)
+        self._conditions = Conditions(threads)
         # Writable, since torch warns of arrays that are not; asarray sheds the subclass.
         self._x = np.asarray(np.memmap(request["x"], np.float32, "r+", shape=tuple(layer["shape"])))
         return {
@@ -227,13 +230,21 @@ class Worker:
         }
 
     def run(self, request):
-        """Run untimed for ``lead_in`` seconds, then time ``count`` runs one by one."""
+        """Run untimed for ``lead_in`` seconds, then time ``count`` runs one by one.
+
+        Two ``numbers`` take turns as the first of the input, the first one before the last run.
+        """
         end = time.perf_counter() + request["lead_in"]
         while time.perf_counter() < end:
             self._timed(self._layer, self._x)
+        numbers, times = request["numbers"], []
         gc.disable()
         try:
-            times = [self._timed(self._layer, self._x) for _ in range(request["count"])]
+            for left in range(request["count"] - 1, -1, -1):
+                if numbers:
+                    self._x.flat[0] = numbers[left % 2]
+                self._conditions.prepare(request["condition"])
+                times.append(self._timed(self._layer, self._x))
         finally:
             gc.enable()
         if self._layer.threads > 1:
@@ -250,16 +261,6 @@ class Worker:
         start = time.perf_counter_ns()
         self._y = layer.run(x)
         return time.perf_counter_ns() - start
-
-
-def wait_until_quiet(limit=0.5, step=0.005):
-    """Sleep until threads that spin after a run rest: the next engine needs their CPUs."""
-    end = time.perf_counter() + limit
-    while time.perf_counter() < end:
-        start, used = time.perf_counter(), time.process_time()
-        time.sleep(step)
-        if time.process_time() - used < 0.2 * (time.perf_counter() - start):
-            return
 
 
 def main():

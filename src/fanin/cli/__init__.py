@@ -8,7 +8,7 @@ import typer
 
 from .. import __version__
 from .bench import bench
-from .deploying import doctor
+from .deploying import doctor, serve, triton_repo
 from .exporting import calibrate, export, inspect
 from .training import analyze, sweep, train
 
@@ -18,7 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Train with constant fan-in sparsity, export to ONNX, run it faster than dense.",
 )
-for command in (train, sweep, export, inspect, calibrate, doctor):
+for command in (train, sweep, export, inspect, calibrate, doctor, serve, triton_repo):
     app.command()(command)
 app.add_typer(analyze, name="analyze")
 app.add_typer(bench, name="bench")

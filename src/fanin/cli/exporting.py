@@ -46,13 +46,11 @@ def export(
         typer.Option("--dense-baseline", help="Also write OUT.dense.onnx, to measure against."),
     ] = False,
     values: Annotated[
-        str | None,
+        str,
         typer.Option(
-            help="Type of the condensed weights: float32, float16 or bfloat16; an ONNX file keeps "
-            "its own.",
-            show_default="float32",
+            help="Type of float32 values in condensed layers: float32, float16 or bfloat16."
         ),
-    ] = None,
+    ] = "float32",
 ) -> None:
     """Write a run or an ONNX file to ONNX with its sparse layers as CondensedGemm, verified."""
     common = {
@@ -62,11 +60,12 @@ def export(
         "portable": portable,
         "fold": fold,
         "verify": verify,
+        "values_dtype": values,
     }
     if source.suffix == ".onnx" and not source.is_dir():
-        report = _convert(source, out, common, opset, values, dense_baseline)
+        report = _convert(source, out, common, opset, dense_baseline)
     else:
-        report = _export(source, out, common, opset, values, dense_baseline)
+        report = _export(source, out, common, opset, dense_baseline)
     from rich.console import Console
 
     Console().print(report.to_rich_table())
@@ -77,10 +76,9 @@ def _convert(
     out: Path,
     common: dict[str, Any],
     opset: int | None,
-    values: str | None,
     dense_baseline: bool,
 ) -> ExportReport:
-    given = {"--opset": opset, "--values": values, "--dense-baseline": dense_baseline or None}
+    given = {"--opset": opset, "--dense-baseline": dense_baseline or None}
     for name, value in given.items():
         if value is not None:
             raise typer.BadParameter("belongs to run folders; leave it out", param_hint=name)
@@ -96,7 +94,6 @@ def _export(
     out: Path,
     common: dict[str, Any],
     opset: int | None,
-    values: str | None,
     dense_baseline: bool,
 ) -> ExportReport:
     requires("train", "torch", "onnx", "onnxscript", "safetensors")
@@ -104,8 +101,7 @@ def _export(
     from ..export import export as write
     from ..trainer import RunFolderError
 
-    chosen = {"opset": opset, "values_dtype": values}
-    chosen = {name: value for name, value in chosen.items() if value is not None}
+    chosen = {} if opset is None else {"opset": opset}
     with readable(ExportError, RunFolderError, OSError, ValueError):
         return write(source, out, dense_baseline=dense_baseline, **common, **chosen)
 

@@ -1,0 +1,59 @@
+"""Layers of different weights on one problem."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...export.condensed import CondensedWeight
+from .layer_problem import exact_outputs
+from .ort_engine import OrtEngine
+from .problem import Problem, Sample, vary_inputs
+from .requirements import require
+
+
+class SelfCheckedLayer(OrtEngine):
+    """A one-layer model whose output, to the benchmark, is its error against float64.
+
+    So layers of different weights can take turns in the same rounds, on a problem whose right
+    output is 0 (``self_checked_problem``).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: Any,
+        weight: CondensedWeight,
+        folder: Path,
+        threads: int = 1,
+        *,
+        library: bool,
+    ) -> None:
+        path = folder / f"{name}.onnx"
+        require("onnx", "the benchmark makes its models with it").save(model, path)
+        super().__init__(name, name, path, threads, library=library)
+        self._weight = weight
+        self._x = np.zeros(0)
+
+    def prepare(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """See Engine."""
+        self._x = inputs["x"]
+        super().prepare(inputs)
+
+    def output(self) -> Sequence[np.ndarray]:
+        """Return the largest error, as a share of the largest output: float32 ``[1]``."""
+        (y,) = super().output()
+        exact = exact_outputs(self._weight, self._x)
+        return [np.array([np.abs(y - exact).max() / np.abs(exact).max()], np.float32)]
+
+
+def self_checked_problem(batch: int, in_features: int, seed: int) -> Problem:
+    """Make inputs for such layers."""
+    rng = np.random.default_rng(seed)
+    timed, fresh = ({"x": rng.standard_normal((batch, in_features), np.float32)} for _ in range(2))
+    zero = [np.zeros(1)]
+    varied = Sample(vary_inputs(timed), zero)
+    return Problem(Sample(timed, zero), Sample(fresh, zero), varied=varied, tolerance=1e-4)

@@ -1,0 +1,75 @@
+"""The doctor's look at the kernels: every one that this CPU can run, against float64."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .. import ort_ops
+from .doctor_probe import FindingError
+
+_TOLERANCE = 1e-5
+_REMEDY = "Set FANIN_ISA to another one, and report this with the output of fanin doctor."
+
+
+def gemm_kernels() -> str:
+    """Compare the kernels of CondensedGemm on a small random layer."""
+    from ..ort_ops import _native, reference
+
+    rng = np.random.default_rng(0)
+    rows, width = 24, 300
+    arrays = _random_rows(rng, rows, 37, width)
+    bias = rng.standard_normal(rows, np.float32)
+    for isa in _native.supported_isas():
+        packed = _native.PackedGemm(*arrays, bias, width, rows, isa=isa)
+        for batch in (1, 5, 64):
+            x = rng.standard_normal((batch, width), np.float32)
+            values, indices, stored = arrays
+            want = reference.condensed_gemm(
+                x, values, indices, bias, stored, in_features=width, out_features=rows
+            )
+            _compare(packed.run(x), want, f"the {isa} kernel for batch {batch}")
+    return _names(ort_ops.kernel_table())
+
+
+def conv_kernels() -> str:
+    """Compare the kernels of CondensedConv on a small random layer, padded and strided."""
+    from ..ort_ops import _native, reference
+
+    rng = np.random.default_rng(0)
+    channels, outputs = 5, 24
+    values, indices, rows = _random_rows(rng, outputs, 11, channels * 9)
+    bias = rng.standard_normal(outputs, np.float32)
+    layer = {
+        "in_channels": channels,
+        "out_channels": outputs,
+        "kernel_shape": (3, 3),
+        "strides": (2, 1),
+        "pads": (1, 0, 1, 2),
+        "dilations": (1, 1),
+        "group": 1,
+    }
+    x = rng.standard_normal((2, channels, 9, 11), np.float32)
+    want = reference.condensed_conv(x, values, indices, bias, rows, **layer)
+    for isa in _native.supported_isas():
+        packed = _native.PackedConv(values, indices, rows, bias, **layer, isa=isa)
+        _compare(packed.run(x), want, f"the {isa} kernel of convolutions")
+    return _names(ort_ops.conv_kernel_table())
+
+
+def _random_rows(
+    rng: np.random.Generator, rows: int, fan_in: int, width: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    values = rng.standard_normal((rows, fan_in), np.float32)
+    columns = rng.permuted(np.tile(np.arange(width), (rows, 1)), axis=1)[:, :fan_in]
+    return values, np.sort(columns).astype(np.uint16), np.arange(rows, dtype=np.int32)
+
+
+def _compare(got: np.ndarray, want: np.ndarray, what: str) -> None:
+    error = float(np.abs(got - want).max() / np.abs(want).max())
+    if not error <= _TOLERANCE:
+        raise FindingError(f"{what} is wrong by {error:.1e}", _REMEDY)
+
+
+def _names(table: list) -> str:
+    names = [row.name for row in table if row.supported]
+    return f"right on every instruction set of this CPU: {', '.join(names)}"

@@ -1,0 +1,40 @@
+"""Open a model and tell on stdout, as JSON, whether it opens; the runtime's log goes to stderr.
+
+A process of its own: what a broken library or model does to it stays there, and the log of a
+session cannot be had otherwise. One argument, the model's path.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from .errors import SessionError
+from .runtime import load_onnxruntime
+from .session import open_session
+
+
+def main() -> None:
+    """Print {"problem", "remedy"}, or {"inputs", "outputs"} as lists of texts."""
+    try:
+        options = load_onnxruntime().SessionOptions()
+        options.log_severity_level = 1  # the ops say at this level which kernels they packed for
+        session = open_session(sys.argv[1], threads=1, options=options)
+        told = {
+            kind: [f"{item.name} {item.type}{_shape(item.shape)}" for item in items]
+            for kind, items in (
+                ("inputs", session.get_inputs()),
+                ("outputs", session.get_outputs()),
+            )
+        }
+    except SessionError as error:
+        told = {"problem": error.problem, "remedy": error.remedy}
+    print(json.dumps(told))
+
+
+def _shape(shape: list) -> str:
+    return "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"
+
+
+if __name__ == "__main__":
+    main()

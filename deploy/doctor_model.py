@@ -1,0 +1,144 @@
+"""The doctor's look at a model: whether it opens, and what each of its layers runs on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from .diagnosis import DOMAIN
+from .doctor_probe import Finding, FindingError
+from .model_file import ModelFile, ModelFileError, read_model_file
+
+# Of the op's own log: the op, the node, the kernel and its bytes. Names may hold anything.
+_PACKED = re.compile(r"(Condensed\w+) node '(.*)': ([\w-]+): (\d+) bytes, (?:packed|shared)", re.A)
+_NOT_CONSTANT = re.compile(r"(Condensed\w+) node '(.*)': not constant: ")
+_DENSE = ("Gemm", "MatMul", "Conv")
+_SHOWN = 3  # names of layers that a line shows
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """What opening the model in a process of its own told."""
+
+    inputs: list[str]
+    outputs: list[str]
+    kernels: dict[tuple[str, str], tuple[tuple[str, int], ...]]  # (op, node): (kernel, bytes)
+    variable: list[str]  # nodes whose weights are no constants
+
+
+def read_report(model: Path, timeout: float = 600) -> ModelReport:
+    """Open the model elsewhere and read what it says. Raises FindingError when it does not open."""
+    command = [sys.executable, "-m", "fanin.deploy.doctor_load", str(model)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise FindingError(
+            f"it does not open within {timeout:g} s", "Try it on a machine with more memory."
+        ) from None
+    if done.returncode < 0:
+        name = signal.Signals(-done.returncode).name
+        remedy = (
+            "The system ended the process, mostly for want of memory: use a larger machine."
+            if name == "SIGKILL"
+            else "Report this with the model and the output of fanin doctor."
+        )
+        raise FindingError(f"opening it ends the process with {name}", remedy)
+    told = _last_json(done.stdout)
+    if told is None:
+        tail = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise FindingError(f"opening it fails: {tail[0]}", "Install fanin again.")
+    if "problem" in told:
+        raise FindingError(told["problem"], told["remedy"])
+    kernels: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    for op, node, kernel, size in _PACKED.findall(done.stderr):
+        kernels.setdefault((op, node), []).append((kernel, int(size)))
+    variable = [node for _, node in _NOT_CONSTANT.findall(done.stderr)]
+    return ModelReport(
+        told["inputs"],
+        told["outputs"],
+        {key: tuple(found) for key, found in kernels.items()},
+        variable,
+    )
+
+
+def opens(report: ModelReport) -> str:
+    """Say what it takes and gives."""
+    return f"opens; {', '.join(report.inputs)} → {', '.join(report.outputs)}"
+
+
+def layers(report: ModelReport, model: Path) -> Finding:
+    """Say what each layer runs on, those of equal kernels together, and which stay dense."""
+    content = _content(model)
+    lines = _kernel_lines(report)
+    ours = sum(node.domain == DOMAIN for node in content.nodes)
+    dense = Counter(node.op_type for node in content.nodes if node.op_type in _DENSE)
+    rest = ", ".join(f"{count} {op}" for op, count in sorted(dense.items()))
+    if rest:
+        lines.append(f"{rest}: onnxruntime's own kernels")
+    if report.variable:
+        raise FindingError(
+            f"the weights of {_some(report.variable)} are not constant: every run validates them "
+            "and takes the plain path",
+            "Make them initializers that are not graph inputs: fanin export does.",
+        )
+    if not ours:
+        lines.append("no layer is condensed")
+        return "\n".join(lines), "To condense it: fanin export MODEL.onnx --out FAST.onnx."
+    slow = [node for (_, node), found in report.kernels.items() if _is_slow(found)]
+    if slow:
+        return "\n".join(lines), _slow_remedy(slow)
+    return "\n".join(lines)
+
+
+def _kernel_lines(report: ModelReport) -> list[str]:
+    groups: dict[tuple[str, tuple[str, ...]], list[tuple[str, int]]] = {}
+    for (op, node), found in report.kernels.items():
+        names = tuple(kernel for kernel, _ in found)
+        groups.setdefault((op, names), []).append((node, sum(size for _, size in found)))
+    lines = []
+    for (op, kernels), nodes in groups.items():
+        size = sum(size for _, size in nodes) / 1e6
+        names = _some([node for node, _ in nodes])
+        lines.append(f"{len(nodes)} {op} ({names}): {' and '.join(kernels)}; {size:.1f} MB packed")
+    return lines
+
+
+def _is_slow(found: tuple[tuple[str, int], ...]) -> bool:
+    return any(kernel.endswith("-scalar") for kernel, _ in found)
+
+
+def _slow_remedy(slow: list[str]) -> str:
+    which = f"{_some(slow)} run on scalar code"
+    if os.environ.get("FANIN_ISA") == "scalar":
+        return f"{which}, since FANIN_ISA=scalar: unset it."
+    return f"{which}: no vector kernel of this CPU takes that shape; a dense layer may be faster."
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _content(model: Path) -> ModelFile:
+    try:
+        return read_model_file(model)
+    except (ModelFileError, OSError):  # of the runtime's own format, which it alone reads
+        return ModelFile()
+
+
+def _last_json(text: str) -> dict | None:
+    lines = text.strip().splitlines()
+    try:
+        found = json.loads(lines[-1]) if lines else None
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

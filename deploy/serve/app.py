@@ -1,0 +1,259 @@
+"""The routes of Open Inference Protocol V2, as a FastAPI app. Needs the extra ``[serve]``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse
+from starlette.exceptions import HTTPException
+
+from ... import __version__
+from . import openapi
+from .body import read_body
+from .errors import RequestError, SchedulerClosedError
+from .guard import Guard
+from .loaded_model import LoadedModel
+from .metrics import CONTENT_TYPE
+from .protocol import HEADER_LENGTH, InferRequest, decode, encode
+from .scheduler import Job
+from .settings import ServeSettings
+from .state import ServerState
+
+# Handlers of these take the names from the request's path parameters: declared as arguments, the
+# framework would validate them on every request, which costs more than reading the request.
+_MODEL = "/v2/models/{model}"
+_VERSION = "/v2/models/{model}/versions/{version}"
+# Bodies of the repository routes say nothing that this server reads.
+_SMALL = 1 << 16
+
+
+def create_app(settings: ServeSettings) -> FastAPI:
+    """Make the app; ``app.state.fanin`` is its ServerState, whose ``open`` the caller has to call.
+
+    So a model that does not open is the caller's to report, before anything listens. When the app
+    is stopped it closes the state.
+    """
+    state = ServerState(settings)
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(state.close)
+
+    app = FastAPI(
+        title="fanin",
+        version=__version__,
+        description="Open Inference Protocol V2",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.fanin = state
+    app.add_middleware(
+        Guard,
+        token=settings.token,
+        draining=lambda: state.draining,
+        access_log=settings.access_log,
+    )
+    app.add_exception_handler(RequestError, _refused)
+    app.add_exception_handler(HTTPException, _no_route)
+    _add_models(app, state)  # first: a request is matched with one route after the other
+    _add_health(app, state)
+    _add_repository(app, state)
+    _add_pages(app, state)
+    return app
+
+
+def _add_health(app: FastAPI, state: ServerState) -> None:
+    @app.get("/v2/health/live", tags=["health"])
+    async def live() -> Response:
+        """Tell that the process answers."""
+        return Response()
+
+    @app.get("/v2/health/ready", tags=["health"], responses={503: {"description": "Not ready"}})
+    async def ready() -> Response:
+        """Tell whether every model serves and the server is not about to stop."""
+        return Response(status_code=200 if state.repository.ready() and not state.draining else 503)
+
+    async def model_ready(request: Request) -> Response:
+        """Tell whether the model, or the version, serves."""
+        state.repository.find(**request.path_params)
+        return Response()
+
+    names = state.settings.names
+    for path in (_MODEL, _VERSION):
+        app.get(
+            f"{path}/ready",
+            tags=["health"],
+            responses=openapi.ERRORS,
+            openapi_extra=openapi.names_in(path, names),
+        )(model_ready)
+
+
+def _add_models(app: FastAPI, state: ServerState) -> None:
+    async def metadata(request: Request) -> Response:
+        """Describe inputs, outputs and the versions that serve."""
+        model = state.repository.find(**request.path_params)
+        return JSONResponse(model.metadata(state.repository.versions(model.name)))
+
+    async def infer(request: Request) -> Response:
+        """Run the model on the inputs; answers with its outputs."""
+        with state.metrics.in_flight.track_inprogress():
+            return await _infer(state, request, **request.path_params)
+
+    names = state.settings.names
+    for path in (_MODEL, _VERSION):
+        app.post(
+            f"{path}/infer",
+            tags=["inference"],
+            response_class=Response,
+            responses=openapi.INFER_RESPONSES,
+            openapi_extra=openapi.infer_in(path, names),
+        )(infer)
+        app.get(
+            path,
+            tags=["metadata"],
+            responses=openapi.ERRORS,
+            openapi_extra=openapi.names_in(path, names),
+        )(metadata)
+
+    @app.get("/v2", tags=["metadata"])
+    async def server() -> dict[str, Any]:
+        """Name the server, its version and its extensions."""
+        extensions = ["binary_tensor_data", "model_repository"]
+        return {"name": "fanin", "version": __version__, "extensions": extensions}
+
+
+def _add_repository(app: FastAPI, state: ServerState) -> None:
+    async def change(request: Request, action: Callable[[str], None], model: str) -> Response:
+        await read_body(request, _SMALL, state.settings.timeout)
+        if state.settings.workers > 1:
+            raise RequestError(
+                "with several workers, models are loaded and unloaded by their files alone"
+            )
+        await asyncio.to_thread(action, model)
+        return Response()
+
+    @app.post("/v2/repository/index", tags=["repository"], responses=openapi.ERRORS)
+    async def index(request: Request) -> list[dict[str, Any]]:
+        """List the models with state, and the reason where one does not load."""
+        body = await read_body(request, _SMALL, state.settings.timeout)
+        rows = state.repository.index()
+        return [row for row in rows if row["state"] == "READY"] if _only_ready(body) else rows
+
+    @app.post("/v2/repository/models/{model}/load", tags=["repository"], responses=openapi.ERRORS)
+    async def load(request: Request, model: str) -> Response:
+        """Load what the model's files hold now; the old version serves until the new one does."""
+        return await change(request, state.repository.load, model)
+
+    @app.post("/v2/repository/models/{model}/unload", tags=["repository"], responses=openapi.ERRORS)
+    async def unload(request: Request, model: str) -> Response:
+        """Finish the model's requests and free it."""
+        return await change(request, state.repository.unload, model)
+
+
+def _add_pages(app: FastAPI, state: ServerState) -> None:
+    @app.get("/metrics", include_in_schema=False)
+    async def metrics() -> Response:
+        text = await asyncio.to_thread(state.metrics.text)
+        return Response(text, media_type=CONTENT_TYPE)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(openapi.page(app.openapi()))
+
+
+async def _infer(
+    state: ServerState, request: Request, model: str, version: str | None = None
+) -> Response:
+    start = time.perf_counter()
+    status, split, found = 500, None, None
+    log = request.scope.setdefault("fanin", {})
+    try:
+        found = state.repository.find(model, version)
+        settings = state.settings
+        body = await read_body(request, settings.max_body, settings.timeout)
+        header_length = request.headers.get(HEADER_LENGTH)
+        asked = decode(body, header_length, found.signature, settings.max_dimension)
+        log["id"] = asked.id
+        found, job = await _run(state, found, version, asked)
+        split = (job.queue_seconds, job.compute_seconds)
+        log["queue_ms"], log["compute_ms"] = (round(seconds * 1e3, 3) for seconds in split)
+        content, head = encode(
+            model, found.version.name, asked, job.future.result(), found.signature
+        )
+        status = 200
+        if head is None:
+            return Response(content, media_type="application/json")
+        headers = {HEADER_LENGTH: str(head)}
+        return Response(content, media_type="application/octet-stream", headers=headers)
+    except RequestError as error:
+        status = error.status
+        raise
+    finally:
+        if found is not None:
+            log["model"], log["version"] = model, found.version.name
+            seconds = time.perf_counter() - start
+            state.metrics.answered(model, found.version.name, status, seconds, split)
+
+
+async def _run(
+    state: ServerState, model: LoadedModel, version: str | None, asked: InferRequest
+) -> tuple[LoadedModel, Job]:
+    """Run the request; a model that is replaced meanwhile hands over to its successor."""
+    outputs = [name for name, _ in asked.outputs]
+    while True:
+        try:
+            job = model.scheduler.run_if_brief(asked.inputs, outputs)
+            if job is not None:
+                return model, job
+            job = model.scheduler.submit(asked.inputs, outputs)
+        except SchedulerClosedError:
+            signature = model.signature
+            model = state.repository.find(model.name, version)
+            if model.signature != signature:
+                raise RequestError(
+                    "the model was replaced by one with other inputs or outputs; ask again", 409
+                ) from None
+            continue
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(job.future), state.settings.timeout)
+        except TimeoutError:
+            raise model.scheduler.abandon(job) from None
+        return model, job
+
+
+def _only_ready(body: bytes) -> bool:
+    if not body.strip():
+        return False
+    try:
+        asked = json.loads(body)
+    except (ValueError, RecursionError):
+        raise RequestError("the body is not JSON") from None
+    if not isinstance(asked, dict) or not isinstance(asked.get("ready", False), bool):
+        raise RequestError('the body is not {"ready": true} or {}')
+    return asked.get("ready", False)
+
+
+async def _refused(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    return _error(str(error), error.status)
+
+
+async def _no_route(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    text = {404: "there is no such path; /docs lists them", 405: "this path takes another method"}
+    message = text.get(error.status_code, str(error.detail))
+    return _error(message, error.status_code, error.headers)
+
+
+def _error(message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
+    # ASCII: the sentence may quote half of a surrogate pair, which UTF-8 cannot carry.
+    text = json.dumps({"error": message})
+    return Response(text, status, headers, media_type="application/json")

@@ -1,0 +1,87 @@
+"""The outermost layer of the app: token, draining connections, and errors that nobody caught.
+
+Plain ASGI: the framework's own middleware class costs a task and two queues per request.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from .logs import event
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_log = logging.getLogger("fanin.serve")
+
+# Probes of an orchestrator carry no token.
+_OPEN = ("/v2/health/live", "/v2/health/ready")
+
+
+class Guard:
+    """Wraps the app. While ``draining()``, every answer asks the client to close its connection."""
+
+    def __init__(self, app: App, token: str | None, draining: Callable[[], bool], access_log: bool):
+        self._app = app
+        self._token = None if token is None else f"Bearer {token}".encode()
+        self._draining = draining
+        self._access_log = access_log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start = time.perf_counter()
+        status = 0
+
+        async def forward(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                if self._draining() or status in (408, 413):  # a body may still be on its way
+                    message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+            await send(message)
+
+        try:
+            if self._allowed(scope):
+                await self._app(scope, receive, forward)
+            else:
+                await _answer(forward, 401, "this server wants a token: Authorization: Bearer …")
+        except Exception:
+            _log.exception("a request failed")
+            if not status:
+                await _answer(forward, 500, "the server failed; its log says why")
+        if self._access_log or status >= 500:
+            event(
+                _log,
+                "request",
+                logging.WARNING if status >= 500 else logging.INFO,
+                method=scope["method"],
+                path=scope["path"],
+                status=status,
+                client=(scope.get("client") or [None])[0],
+                ms=round((time.perf_counter() - start) * 1e3, 3),
+                **scope.get("fanin", {}),
+            )
+
+    def _allowed(self, scope: Scope) -> bool:
+        if self._token is None or scope["path"] in _OPEN:
+            return True
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        return len(given) == 1 and hmac.compare_digest(given[0], self._token)
+
+
+async def _answer(send: Send, status: int, error: str) -> None:
+    headers = [(b"content-type", b"application/json")]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps({"error": error}).encode()})

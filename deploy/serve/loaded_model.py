@@ -1,0 +1,108 @@
+"""A model that serves: session, signature, scheduler."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import SessionError
+from ..session import open_session
+from .datatypes import NUMPY
+from .errors import RequestError
+from .scheduler import Batching, Scheduler
+from .settings import ServeSettings
+from .signature import Signature, read_signature
+from .sources import Version
+
+
+class LoadedModel:
+    """One version in memory. Opening it raises SessionError; it has run once when it is there."""
+
+    def __init__(self, name: str, version: Version, settings: ServeSettings):
+        started = time.perf_counter()
+        self.name = name
+        self.version = version
+        self._session: Any = open_session(version.path, threads=settings.session_threads)
+        self.signature: Signature = read_signature(self._session, version.path)
+        batching = None
+        if settings.max_batch > 1:
+            _require_batchable(self.signature, version)
+            batching = Batching(settings.max_batch, settings.batch_delay)
+        self._warm_up(version)
+        self.scheduler = Scheduler(
+            name,
+            self._run,
+            concurrency=settings.runs,
+            limit=settings.queue,
+            timeout=settings.timeout,
+            batching=batching,
+        )
+        self.seconds = time.perf_counter() - started
+
+    def metadata(self, versions: Sequence[str]) -> dict[str, Any]:
+        """Describe it as the protocol's model metadata."""
+        return {
+            "name": self.name,
+            "versions": list(versions),
+            "platform": "onnxruntime_onnx",
+            "inputs": [spec.metadata() for spec in self.signature.inputs],
+            "outputs": [spec.metadata() for spec in self.signature.outputs],
+        }
+
+    def close(self) -> None:
+        """Finish the queue and free the session; returns when it is done."""
+        self.scheduler.close()
+        self._session = None
+
+    def _run(self, outputs: Sequence[str], inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        try:
+            return self._session.run(list(outputs), inputs)
+        except Exception as error:  # the runtime's exceptions share no base class
+            # Types and fixed sizes are checked before: what is left is a combination of sizes or
+            # values (an index, a reshape) that a node of the model refuses.
+            if type(error).__name__ in ("InvalidArgument", "RuntimeException", "Fail"):
+                message = f"the model refuses these inputs: {_first_line(error)}"
+                raise RequestError(message) from error
+            raise
+
+    def _warm_up(self, version: Version) -> None:
+        """Run once with every open size 1, so that the first request is not the slow one."""
+        inputs = {
+            spec.name: np.full(
+                [size if isinstance(size, int) else 1 for size in spec.shape],
+                "" if spec.datatype == "BYTES" else 0,
+                NUMPY[spec.datatype],
+            )
+            for spec in self.signature.inputs
+        }
+        try:
+            self._session.run(None, inputs)
+        except MemoryError:
+            raise SessionError(
+                "there is not enough memory to run it",
+                "Use a machine with more memory, or fewer models and workers.",
+                model=version.path,
+            ) from None
+        except Exception:  # a model may refuse sizes of 1; requests show what it takes
+            return
+
+
+def _require_batchable(signature: Signature, version: Version) -> None:
+    """Every input and output must begin with the same symbolic dimension."""
+    tensors = (*signature.inputs, *signature.outputs)
+    firsts = {spec.shape[0] if spec.shape else None for spec in tensors}
+    if len(firsts) != 1 or not isinstance(next(iter(firsts)), str):
+        found = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in tensors)
+        raise SessionError(
+            f"its requests cannot be batched: the first dimensions of {found} are not one symbol",
+            "Export it with a symbolic batch, or serve it without --max-batch.",
+            model=version.path,
+        )
+
+
+def _first_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else text[:297] + "..."

@@ -1,0 +1,34 @@
+"""Giving memory back to the system after a model was freed. Does nothing where glibc is not."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+from collections.abc import Callable
+
+_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's malloc.h
+_LARGE = 1 << 20
+
+
+def map_large_blocks() -> None:
+    """Let every block of a mebibyte or more be a mapping of its own, for this process.
+
+    By default glibc raises that limit, up to 32 MiB, whenever such a block is freed: weights then
+    lie in the heap among what stays, and a server that reloads models never returns their memory.
+    """
+    mallopt = _libc("mallopt")
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, _LARGE)
+
+
+def release_unused() -> None:
+    """Return the free pages of all heaps: a freed session leaves some in each thread's."""
+    gc.collect()
+    trim = _libc("malloc_trim")
+    if trim is not None:
+        trim(0)
+
+
+def _libc(name: str) -> Callable[..., int] | None:
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None

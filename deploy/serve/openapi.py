@@ -1,0 +1,151 @@
+"""What the OpenAPI page says of the protocol's bodies, and that page without outside scripts."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from typing import Any
+
+_NAME = {"type": "string", "minLength": 1}
+_SHAPE = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+_DATATYPE = {
+    "type": "string",
+    "enum": [
+        *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
+        *("FP16", "FP32", "FP64", "BYTES"),
+    ],
+}
+
+
+def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": list(required),
+        "properties": properties,
+        "additionalProperties": False,
+    }
+
+
+REQUEST = _object(
+    ("inputs",),
+    id={"type": "string"},
+    parameters=_object((), binary_data_output={"type": "boolean"}),
+    inputs={
+        "type": "array",
+        "items": _object(
+            ("name", "shape", "datatype"),
+            name=_NAME,
+            shape=_SHAPE,
+            datatype=_DATATYPE,
+            parameters=_object((), binary_data_size={"type": "integer", "minimum": 0}),
+            data={"type": "array", "description": "Row-major, flat or nested as the shape is."},
+        ),
+    },
+    outputs={
+        "type": "array",
+        "items": _object(
+            ("name",), name=_NAME, parameters=_object((), binary_data={"type": "boolean"})
+        ),
+    },
+)
+
+RESPONSE = _object(
+    ("model_name", "model_version", "outputs"),
+    model_name=_NAME,
+    model_version=_NAME,
+    id={"type": "string"},
+    outputs={
+        "type": "array",
+        "items": _object(
+            ("name", "shape", "datatype"),
+            name=_NAME,
+            shape=_SHAPE,
+            datatype=_DATATYPE,
+            parameters=_object((), binary_data_size={"type": "integer", "minimum": 0}),
+            data={"type": "array"},
+        ),
+    },
+)
+
+ERROR = _object(("error",), error={"type": "string"})
+
+_BINARY = {"type": "string", "format": "binary"}
+
+
+def _content(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}, "application/octet-stream": {"schema": _BINARY}}
+
+
+def names_in(path: str, models: Sequence[str]) -> dict[str, Any]:
+    """Describe the parameters of a path; ``models`` are the names that there are."""
+    schemas = {
+        "model": {"type": "string", "enum": list(models)},
+        "version": {"type": "string", "pattern": "^[1-9][0-9]*$"},
+    }
+    return {
+        "parameters": [
+            {"name": name, "in": "path", "required": True, "schema": schemas[name]}
+            for name in re.findall(r"{(\w+)}", path)
+        ]
+    }
+
+
+def infer_in(path: str, models: Sequence[str]) -> dict[str, Any]:
+    """Describe an infer request at this path."""
+    length = {
+        "name": "Inference-Header-Content-Length",
+        "in": "header",
+        "required": False,
+        "schema": {"type": "integer", "minimum": 0},
+    }
+    return {
+        "requestBody": {
+            "required": True,
+            "description": "JSON; or, with the header Inference-Header-Content-Length, JSON of "
+            "that length and the tensors' bytes behind it.",
+            "content": _content(REQUEST),
+        },
+        "parameters": [*names_in(path, models)["parameters"], length],
+    }
+
+
+INFER_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The outputs", "content": _content(RESPONSE)},
+    **{
+        status: {"description": text, "content": {"application/json": {"schema": ERROR}}}
+        for status, text in {
+            400: "The request does not follow the protocol, or does not fit the model",
+            404: "No such model or version",
+            408: "The body came too slowly",
+            409: "The model was replaced meanwhile by one with other inputs or outputs",
+            413: "The body is too large",
+            415: "The content encoding is unknown",
+            422: "An output holds NaN or infinity, which JSON cannot carry",
+            503: "The queue is full",
+            504: "The time-out passed",
+        }.items()
+    },
+}
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"description": text, "content": {"application/json": {"schema": ERROR}}}
+    for status, text in {400: "The model does not load", 404: "No such model or version"}.items()
+}
+
+
+def page(schema: dict[str, Any]) -> str:
+    """List the routes as plain HTML; a serving machine has no way to a script host."""
+    rows = [
+        f"<tr><td><code>{method.upper()}</code></td><td><code>{html.escape(path)}</code></td>"
+        f"<td>{html.escape(operation.get('description') or operation.get('summary', ''))}</td></tr>"
+        for path, operations in schema["paths"].items()
+        for method, operation in operations.items()
+    ]
+    title = html.escape(f"{schema['info']['title']} {schema['info']['version']}")
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
+        f"<h1>{title}</h1><p>Open Inference Protocol V2. "
+        '<a href="/openapi.json">openapi.json</a></p>'
+        f"<table>{''.join(rows)}</table></html>"
+    )

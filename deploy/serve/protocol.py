@@ -1,0 +1,238 @@
+"""Requests and responses of Open Inference Protocol V2, with the binary tensor data extension.
+
+Every departure from the protocol is refused with a sentence. So is what this server does not do
+(sequences, shared memory, classification): an answer that ignores a parameter would be wrong.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import tensors
+from .datatypes import NUMPY
+from .errors import RequestError
+from .signature import Signature, TensorSpec
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+
+
+@dataclass(frozen=True)
+class InferRequest:
+    """What a client asks: arrays by input name, and (name, as binary) of each output."""
+
+    id: str | None
+    inputs: dict[str, np.ndarray]
+    outputs: tuple[tuple[str, bool], ...]
+
+
+def decode(
+    body: bytes, header_length: str | None, signature: Signature, max_dimension: int
+) -> InferRequest:
+    """Read the body of an infer request; RequestError says what is wrong with it.
+
+    ``header_length`` is the value of the header Inference-Header-Content-Length, None without one:
+    the body is JSON alone then. No shape is allocated before its size is known to be right.
+    """
+    at = _header_end(body, header_length)
+    head = _object(_parse(body[:at]), "the request", ("id", "parameters", "inputs", "outputs"))
+    binary = memoryview(body)[at:]
+    request_id = head.get("id")
+    if request_id is not None and not isinstance(request_id, str):
+        raise RequestError("id is not a string")
+    parameters = _parameters(head, "the request", ("binary_data_output",))
+    as_binary = _flag(parameters, "binary_data_output", "the request")
+    inputs = _inputs(head, binary, signature, max_dimension)
+    return InferRequest(request_id, inputs, _outputs(head, signature, as_binary))
+
+
+def encode(
+    model: str, version: str, request: InferRequest, arrays: Sequence[np.ndarray], spec: Signature
+) -> tuple[bytes, int | None]:
+    """Write the response for ``arrays``, one for each of ``request.outputs``.
+
+    Returns the body and the length of its JSON head, None where the body is JSON alone.
+    """
+    datatypes = {output.name: output.datatype for output in spec.outputs}
+    described, blobs = [], []
+    for (name, as_binary), array in zip(request.outputs, arrays, strict=True):
+        entry: dict[str, Any] = {
+            "name": name,
+            "datatype": datatypes[name],
+            "shape": list(array.shape),
+        }
+        if as_binary:
+            blobs.append(tensors.to_bytes(array))
+            entry["parameters"] = {"binary_data_size": len(blobs[-1])}
+        else:
+            entry["data"] = tensors.to_json(name, array)
+        described.append(entry)
+    head: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": described}
+    if request.id is not None:
+        head["id"] = request.id
+    text = _ENCODER.encode(head).encode()
+    return b"".join([text, *blobs]), len(text) if blobs else None
+
+
+def _header_end(body: bytes, header_length: str | None) -> int:
+    if header_length is None:
+        return len(body)
+    if not (header_length.isascii() and header_length.isdigit() and len(header_length) < 20):
+        raise RequestError(f"the header {HEADER_LENGTH} is not a number")
+    if int(header_length) > len(body):
+        raise RequestError(f"{HEADER_LENGTH} is {header_length}, the body has {len(body)} bytes")
+    return int(header_length)
+
+
+def _not_json(word: str) -> float:
+    raise ValueError(f"{word} is not JSON")
+
+
+# Made once: json.loads and json.dumps make a new one for each call that has options.
+_DECODER = json.JSONDecoder(parse_constant=_not_json)
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False)
+
+
+def _parse(text: bytes) -> Any:
+    try:
+        return _DECODER.decode(text.decode("utf-8"))
+    except RecursionError:
+        raise RequestError("the JSON is nested too deeply") from None
+    except ValueError as error:  # also of UTF-8, and of integers with thousands of digits
+        raise RequestError(f"the request is not JSON: {error}") from None
+
+
+def _inputs(
+    head: dict, binary: memoryview, signature: Signature, max_dimension: int
+) -> dict[str, np.ndarray]:
+    entries = _list(head, "inputs")
+    known = {spec.name: spec for spec in signature.inputs}
+    read: dict[str, tuple[dict, tuple[int, ...], int | None]] = {}
+    for number, item in enumerate(entries):
+        where = f"inputs[{number}]"
+        entry = _object(item, where, ("name", "shape", "datatype", "parameters", "data"))
+        spec = known.get(_name(entry, where))
+        if spec is None:
+            raise RequestError(
+                f"the model has no input '{_short(entry['name'])}'; it has {', '.join(known)}"
+            )
+        if spec.name in read:
+            raise RequestError(f"input '{spec.name}' comes twice")
+        size = _binary_size(entry, spec.name)
+        if (size is None) == ("data" not in entry):
+            raise RequestError(
+                f"input '{spec.name}' needs either data or the parameter binary_data_size"
+            )
+        read[spec.name] = (entry, _shape(entry, spec), size)
+    missing = [name for name in known if name not in read]
+    if missing:
+        raise RequestError(f"the request lacks the input {', '.join(missing)}")
+    signature.check_shapes({name: shape for name, (_, shape, _) in read.items()}, max_dimension)
+    announced = sum(size or 0 for _, _, size in read.values())
+    if announced != len(binary):
+        raise RequestError(
+            f"the inputs announce {announced} bytes of binary data, {len(binary)} bytes came"
+        )
+    arrays, at = {}, 0
+    for name, (entry, shape, size) in read.items():
+        datatype = known[name].datatype
+        if size is None:
+            arrays[name] = tensors.from_json(name, datatype, shape, entry["data"])
+        else:
+            arrays[name] = tensors.from_bytes(name, datatype, shape, binary[at : at + size])
+            at += size
+    return arrays
+
+
+def _binary_size(entry: dict, name: str) -> int | None:
+    parameters = _parameters(entry, f"input '{name}'", ("binary_data_size",))
+    size = parameters.get("binary_data_size")
+    if size is not None and (type(size) is not int or size < 0):
+        raise RequestError(f"input '{name}': binary_data_size is not a number of bytes")
+    return size
+
+
+def _shape(entry: dict, spec: TensorSpec) -> tuple[int, ...]:
+    datatype = entry.get("datatype")
+    if datatype != spec.datatype:
+        known = isinstance(datatype, str) and datatype in (*NUMPY, "BF16")
+        said = f"is {datatype}" if known else "is not a datatype of the protocol"
+        raise RequestError(f"input '{spec.name}': datatype {said}; the model takes {spec.datatype}")
+    shape = entry.get("shape")
+    if not isinstance(shape, list) or not all(type(size) is int for size in shape):
+        raise RequestError(f"input '{spec.name}': shape is not a list of integers")
+    return tuple(shape)
+
+
+def _outputs(head: dict, signature: Signature, as_binary: bool) -> tuple[tuple[str, bool], ...]:
+    known = [spec.name for spec in signature.outputs]
+    if head.get("outputs") is None:
+        return tuple((name, as_binary) for name in known)
+    wanted: dict[str, bool] = {}
+    for number, item in enumerate(_list(head, "outputs")):
+        entry = _object(item, f"outputs[{number}]", ("name", "parameters"))
+        name = _name(entry, f"outputs[{number}]")
+        if name not in known:
+            raise RequestError(
+                f"the model has no output '{_short(name)}'; it has {', '.join(known)}"
+            )
+        if name in wanted:
+            raise RequestError(f"output '{name}' comes twice")
+        parameters = _parameters(entry, f"output '{name}'", ("binary_data",))
+        wanted[name] = _flag(parameters, "binary_data", f"output '{name}'", as_binary)
+    return tuple((wanted or dict.fromkeys(known, as_binary)).items())
+
+
+def _object(value: Any, where: str, keys: tuple[str, ...]) -> dict:
+    if not isinstance(value, dict):
+        raise RequestError(f"{where} is not a JSON object")
+    unknown = sorted(set(value) - set(keys))
+    if unknown:
+        raise RequestError(
+            f"{where} has '{_short(unknown[0])}', which is none of {', '.join(keys)}"
+        )
+    return value
+
+
+def _parameters(entry: dict, where: str, supported: tuple[str, ...]) -> Mapping[str, Any]:
+    parameters = entry.get("parameters")
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, dict):
+        raise RequestError(f"the parameters of {where} are not a JSON object")
+    for name in parameters:
+        if name not in supported:
+            raise RequestError(
+                f"{where} has the parameter '{_short(name)}', which this server does not support; "
+                f"it supports {', '.join(supported)}"
+            )
+    return parameters
+
+
+def _flag(parameters: Mapping[str, Any], name: str, where: str, default: bool = False) -> bool:
+    value = parameters.get(name, default)
+    if not isinstance(value, bool):
+        raise RequestError(f"the parameter {name} of {where} is neither true nor false")
+    return value
+
+
+def _list(head: dict, name: str) -> list:
+    value = head.get(name)
+    if not isinstance(value, list):
+        raise RequestError(f"{name} is not a list")
+    return value
+
+
+def _name(entry: dict, where: str) -> str:
+    name = entry.get("name")
+    if not isinstance(name, str):
+        raise RequestError(f"{where} has no name")
+    return name
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."

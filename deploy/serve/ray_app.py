@@ -1,0 +1,99 @@
+"""The same server as a Ray Serve application, for many machines. Needs ``[ray-serve]``.
+
+    serve run fanin.deploy.serve.ray_app:build model=/models/mlp.onnx cpus=2 replicas=3
+
+One number, ``cpus``, is what Ray reserves for a replica and the number of threads of its session: a
+replica runs one request at a time on all of them. Paths must exist on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ray import serve
+
+from .settings import ServeSettings, SettingsError
+
+# What a request of this application may set; the rest (address, workers, drain) is Ray's to decide.
+_SERVER = ("queue", "timeout", "max_body", "max_dimension", "max_batch", "batch_delay", "poll")
+_RAY = ("model", "cpus", "replicas", "max_replicas")
+_WHOLE = ("cpus", "replicas", "max_replicas", "queue", "max_body", "max_dimension", "max_batch")
+
+
+def build(args: Mapping[str, Any]) -> serve.Application:
+    """Make the application from plain values, as ``serve run`` and a Serve config file pass them.
+
+    ``model``: [NAME=]PATH, several with commas, or a list. ``cpus``: of each replica (1).
+    ``replicas``: their number (1); with ``max_replicas`` above it, Ray adds replicas while more
+    than one request a replica is under way, and takes them away again. The settings ``queue``
+    (of a replica; 4), ``timeout``, ``max_body``, ``max_dimension``, ``max_batch``, ``batch_delay``
+    and ``poll`` are those of ServeSettings.
+
+    Deploying again with other values replaces the replicas one after the other. Raises
+    SettingsError for values that cannot be.
+    """
+    values = _checked(args)
+    cpus, replicas = values.pop("cpus", 1), values.pop("replicas", 1)
+    most = values.pop("max_replicas", replicas)
+    if min(cpus, replicas) < 1 or most < replicas:
+        raise SettingsError(
+            f"cpus is {cpus}, replicas {replicas}, max_replicas {most}: they are 1 or more, and "
+            "max_replicas is not below replicas"
+        )
+    settings = ServeSettings.from_dict(
+        {"queue": 4, **values, "threads": cpus, "concurrency": 1, "drain_delay": 0.0}
+    )
+    scale: dict[str, Any] = {"num_replicas": replicas}
+    if most > replicas:
+        scale = {
+            "autoscaling_config": {
+                "min_replicas": replicas,
+                "max_replicas": most,
+                "target_ongoing_requests": 1,
+            }
+        }
+    deployment = serve.deployment(
+        name="fanin",
+        ray_actor_options={"num_cpus": cpus},
+        # What is under way in a replica, and its queue; Ray keeps the rest, and sends it elsewhere.
+        max_ongoing_requests=1 + settings.queue,
+        **scale,
+    )
+    return deployment(serve.ingress(_app_builder(settings))()).bind()
+
+
+def _app_builder(settings: ServeSettings) -> Callable[[], Any]:
+    """Make what a replica calls to get its app; a model that does not open fails the deployment."""
+
+    def build_app() -> Any:
+        from .app import create_app
+        from .logs import configure_logging
+
+        configure_logging(settings.log_format)
+        app = create_app(settings)
+        app.state.fanin.open()
+        return app
+
+    return build_app
+
+
+def _checked(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Take the values that there are, as the numbers that they are: ``serve run`` gives strings."""
+    unknown = sorted(set(args) - {*_SERVER, *_RAY})
+    if unknown:
+        raise SettingsError(
+            f"there is no setting {', '.join(unknown)}; there are {', '.join((*_RAY, *_SERVER))}"
+        )
+    if "model" not in args:
+        raise SettingsError("there is no model to serve: model=[NAME=]PATH")
+    model = args["model"]
+    values: dict[str, Any] = {"models": model.split(",") if isinstance(model, str) else model}
+    for name, value in args.items():
+        if name == "model":
+            continue
+        try:
+            values[name] = int(value) if name in _WHOLE else float(value)
+        except (TypeError, ValueError):
+            raise SettingsError(f"{name} is {value!r}, not a number") from None
+    return values

@@ -1,0 +1,240 @@
+"""The models of a server: which versions serve, and how others take their place.
+
+Only models that the server was started with are ever opened; a request can name them, not files.
+A version that cannot be opened never replaces one that serves: the reason is kept for the index,
+the log and the metrics.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import SessionError
+from .errors import RequestError
+from .loaded_model import LoadedModel
+from .logs import event
+from .memory import release_unused
+from .settings import ModelSource, ServeSettings
+from .sources import Stamp, Version, VersionFinder
+
+_log = logging.getLogger("fanin.serve")
+
+# Told about each attempt to load: model, version, None or the reason why it failed.
+Observer = Callable[[str, str, str | None], None]
+
+
+class Repository:
+    """All models by name. Its methods may be called from any thread; loading blocks its caller."""
+
+    def __init__(self, settings: ServeSettings, observer: Observer = lambda *_: None):
+        self._entries = {
+            source.name: _Entry(source, settings, observer) for source in settings.models
+        }
+
+    def open(self) -> None:
+        """Load every model; SessionError for the first that has no version that opens."""
+        for entry in self._entries.values():
+            entry.refresh(settled_only=False)
+            if not entry.serving:
+                raise entry.why_nothing_serves()
+
+    def find(self, model: str, version: str | None = None) -> LoadedModel:
+        """Return the version asked for, or the newest; RequestError (404) if it does not serve."""
+        serving = self._entry(model).serving
+        if not serving:
+            raise RequestError(
+                f"model '{model}' is not loaded; POST /v2/repository/models/{model}/load loads it",
+                404,
+            )
+        if version is None:
+            return next(iter(serving.values()))
+        if version not in serving:
+            raise RequestError(
+                f"model '{model}' serves version {', '.join(serving)}, not '{version[:40]}'", 404
+            )
+        return serving[version]
+
+    def versions(self, name: str) -> list[str]:
+        """List the versions of a model that serve, newest first."""
+        return list(self._entry(name).serving)
+
+    def serving(self) -> list[LoadedModel]:
+        """List every version of every model that serves now."""
+        return [model for entry in self._entries.values() for model in entry.serving.values()]
+
+    def ready(self) -> bool:
+        """Whether every model that is not unloaded on purpose serves."""
+        return all(entry.serving for entry in self._entries.values() if entry.wanted)
+
+    def load(self, name: str) -> None:
+        """Load what is on disk now; RequestError when the newest version does not open."""
+        entry = self._entry(name)
+        entry.wanted = True
+        entry.refresh(settled_only=False, again=True)
+        if entry.failures:
+            version, reason = next(iter(entry.failures.items()))
+            kept = ", ".join(entry.serving)
+            state = f"version {kept} goes on serving" if kept else "nothing serves"
+            raise RequestError(f"version {version} of '{name}' does not load: {reason} ({state})")
+
+    def unload(self, name: str) -> None:
+        """Finish the requests of a model and free it."""
+        entry = self._entry(name)
+        entry.wanted = False
+        entry.refresh()
+
+    def refresh(self) -> None:
+        """Take up what has changed on disk, once it has stopped changing."""
+        for entry in self._entries.values():
+            entry.refresh()
+
+    def close(self) -> None:
+        """Finish all requests and free all models."""
+        for entry in self._entries.values():
+            entry.wanted = False
+            entry.refresh()
+
+    def index(self) -> list[dict[str, Any]]:
+        """List every version with state and reason, in the terms of the repository extension."""
+        return [row for entry in self._entries.values() for row in entry.index()]
+
+    def _entry(self, name: str) -> _Entry:
+        entry = self._entries.get(name)
+        if entry is None:
+            raise RequestError(f"there is no model '{name[:100]}' on this server", 404)
+        return entry
+
+
+class _Entry:
+    """One model. ``serving`` is replaced as a whole, so that readers need no lock."""
+
+    def __init__(self, source: ModelSource, settings: ServeSettings, observer: Observer):
+        self.name = source.name
+        self.wanted = True
+        self.serving: dict[str, LoadedModel] = {}
+        self.failures: dict[str, str] = {}
+        self._source = source
+        self._settings = settings
+        self._observer = observer
+        self._finder = VersionFinder(source)
+        self._failed: dict[str, Stamp] = {}
+        self._seen: dict[str, Stamp] = {}
+        self._lock = threading.Lock()
+
+    def refresh(self, *, settled_only: bool = True, again: bool = False) -> None:
+        """Make ``serving`` follow the disk. ``again`` retries what failed and has not changed."""
+        with self._lock:
+            if again:
+                self._failed = {}
+            before = self.serving
+            after = self._choose(settled_only) if self.wanted else {}
+            self.serving = after
+            if not self.wanted:
+                self.failures, self._failed = {}, {}
+            gone = [model for model in before.values() if model not in after.values()]
+            for model in gone:
+                model.close()
+                event(_log, "unloaded", model=self.name, version=model.version.name)
+            if gone:
+                del model, gone, before
+                release_unused()
+
+    def why_nothing_serves(self) -> SessionError:
+        """Say why after a refresh that left nothing serving."""
+        for reason in self.failures.values():
+            return SessionError(f"model '{self.name}' does not load: {reason}", "")
+        return SessionError(
+            f"model '{self.name}' has no version",
+            "Name an .onnx file, or a folder that holds 1/model.onnx.",
+            model=self._source.path,
+        )
+
+    def index(self) -> list[dict[str, Any]]:
+        """Rows of the repository index."""
+        rows = [
+            {
+                "name": self.name,
+                "version": version,
+                "state": "READY",
+                "reason": self.failures.get(version, ""),
+            }
+            for version in self.serving
+        ]
+        rows += [
+            {"name": self.name, "version": version, "state": "UNAVAILABLE", "reason": reason}
+            for version, reason in self.failures.items()
+            if version not in self.serving
+        ]
+        if not rows:
+            reason = "no version was found" if self.wanted else "unloaded"
+            rows = [{"name": self.name, "version": "", "state": "UNAVAILABLE", "reason": reason}]
+        return rows
+
+    def _choose(self, settled_only: bool) -> dict[str, LoadedModel]:
+        """Walk from the newest version down until enough of them serve."""
+        found = self._finder.find()
+        chosen: dict[str, LoadedModel] = {}
+        failures: dict[str, str] = {}
+        for version in found:
+            if len(chosen) == self._settings.versions:
+                break
+            model = self._current(version, settled_only, failures)
+            if model is not None:
+                chosen[version.name] = model
+        self._seen = {version.name: version.stamp for version in found}
+        if not chosen and self.serving:
+            # Nothing on disk can serve: what is in memory goes on, and the index says why.
+            if not found:
+                failures = dict.fromkeys(self.serving, "its files are gone")
+            chosen = self.serving
+        self.failures = failures
+        return chosen
+
+    def _current(
+        self, version: Version, settled_only: bool, failures: dict[str, str]
+    ) -> LoadedModel | None:
+        """Return what should serve for this version: the loaded model, a new one, or neither."""
+        loaded = self.serving.get(version.name)
+        if loaded is not None and loaded.version.stamp == version.stamp:
+            return loaded
+        known_failure = version.stamp == self._failed.get(version.name)
+        if known_failure and version.name in self.failures:
+            failures[version.name] = self.failures[version.name]
+            return loaded
+        if settled_only and self._seen.get(version.name) != version.stamp:
+            return loaded  # perhaps still being written: the next look decides
+        try:
+            model = LoadedModel(self.name, version, self._settings)
+        except Exception as error:  # whatever it is, it must not take the server down
+            failures[version.name] = reason = _reason(error)
+            self._failed[version.name] = version.stamp
+            self._observer(self.name, version.name, reason)
+            event(
+                _log,
+                "load failed",
+                logging.ERROR,
+                model=self.name,
+                version=version.name,
+                reason=reason,
+                kept=", ".join(self.serving) or None,
+            )
+            return loaded
+        self._failed.pop(version.name, None)
+        self._observer(self.name, version.name, None)
+        event(
+            _log,
+            "loaded",
+            model=self.name,
+            version=version.name,
+            seconds=round(model.seconds, 3),
+            threads=self._settings.session_threads,
+            concurrency=self._settings.runs,
+        )
+        return model
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, SessionError) else f"{type(error).__name__}: {error}"

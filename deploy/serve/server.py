@@ -1,0 +1,142 @@
+"""Run the app: one process, or a supervisor with several workers. Needs the extra ``[serve]``."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+from types import FrameType
+
+import uvicorn
+
+from ..errors import SessionError
+from .app import create_app
+from .logs import configure_logging, event
+from .memory import map_large_blocks
+from .settings import ServeSettings, SettingsError
+from .state import ServerState
+
+_log = logging.getLogger("fanin.serve")
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def serve(settings: ServeSettings) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit status.
+
+    Raises SettingsError when the address cannot be bound. A model that does not open ends it with
+    status 1 and the reason in the log.
+    """
+    configure_logging(settings.log_format)
+    listener = bind(settings)
+    if settings.host not in LOOPBACK and settings.token is None:
+        event(
+            _log,
+            "everyone who reaches this address can use the server",
+            logging.WARNING,
+            host=settings.host,
+            remedy="set FANIN_SERVE_TOKEN, or listen on 127.0.0.1",
+        )
+    if settings.workers > 1:
+        from .supervisor import supervise
+
+        return supervise(settings, listener)
+    return run_worker(settings, listener)
+
+
+def bind(settings: ServeSettings) -> socket.socket:
+    """Open the listening socket. Raises SettingsError when that fails."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((settings.host, settings.port))
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        raise SettingsError(
+            f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}"
+        ) from error
+    return listener
+
+
+def run_worker(settings: ServeSettings, listener: socket.socket) -> int:
+    """Serve on an open socket in this process; returns the exit status."""
+    map_large_blocks()
+    app = create_app(settings)
+    state: ServerState = app.state.fanin
+    try:
+        state.open()
+        state.metrics.reserve()
+    except (SessionError, OSError) as error:
+        event(_log, "cannot start", logging.ERROR, reason=str(error).strip())
+        state.close()
+        return 1
+    # Modules and models live as long as the process: collecting garbage need not walk them.
+    gc.collect()
+    gc.freeze()
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        timeout_graceful_shutdown=settings.drain_timeout,  # type: ignore[arg-type]
+        timeout_keep_alive=75,
+    )
+    server = _Server(config, state)
+    host, port = listener.getsockname()[:2]
+    event(
+        _log,
+        "serving",
+        address=f"http://{host}:{port}",
+        models=", ".join(model.name for model in settings.models),
+        pid=os.getpid(),
+    )
+    server.run([listener])
+    event(_log, "stopped", pid=os.getpid())
+    return 0
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server with a drain: on SIGTERM it first says that it is not ready, and goes on.
+
+    A load balancer stops sending meanwhile, and every answer closes its connection, so that no
+    request is on its way on a connection that is about to be closed.
+    """
+
+    def __init__(self, config: uvicorn.Config, state: ServerState):
+        super().__init__(config)
+        self._state = state
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """Begin to drain; at the second signal, or on SIGINT, stop accepting at once."""
+        wait = self._state.settings.drain_delay
+        if sig == signal.SIGTERM and wait and not self._state.draining:
+            self._state.draining = True
+            event(_log, "draining", seconds=wait, pid=os.getpid())
+            asyncio.get_running_loop().call_later(wait, self._stop)
+            return
+        self._state.draining = True
+        if self.should_exit:
+            self.force_exit = True
+        self.should_exit = True
+
+    def _stop(self) -> None:
+        self.should_exit = True
+
+
+def main() -> None:
+    """Entry point of a worker process: settings on stdin, the socket as a file descriptor."""
+    settings = ServeSettings.from_json(sys.stdin.read())
+    configure_logging(settings.log_format)
+    sys.exit(run_worker(settings, socket.socket(fileno=int(sys.argv[1]))))
+
+
+if __name__ == "__main__":
+    main()

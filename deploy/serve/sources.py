@@ -1,0 +1,74 @@
+"""The files behind a served model: its versions, and what tells that they have changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..external_data import external_files
+from ..model_file import ModelFileError, read_model_file
+from .settings import ModelSource
+
+# Of the model file and each of its data files: path, inode, size, time of the last change in ns.
+Stamp = tuple[tuple[str, int, int, int], ...]
+
+MODEL_FILE = "model.onnx"
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version on disk; ``stamp`` is empty where its model file cannot be seen."""
+
+    name: str
+    path: Path
+    stamp: Stamp
+
+
+class VersionFinder:
+    """Looks for the versions of one model, newest first.
+
+    A file is version 1. In a folder, each folder whose name is a number is a version; others are
+    left alone, so that a new one can be written as ``.incoming`` and renamed.
+    """
+
+    def __init__(self, source: ModelSource):
+        self._source = source
+        self._external: dict[Path, tuple[Stamp, list[Path]]] = {}
+
+    def find(self) -> list[Version]:
+        """List what is there now; empty where there is nothing, or no permission to look."""
+        path = self._source.path
+        if path.suffix in (".onnx", ".ort") and not path.is_dir():
+            return [self._version("1", path)]
+        try:
+            names = [item.name for item in path.iterdir() if item.is_dir()]
+        except OSError:
+            return []
+        numbers = sorted({name for name in names if _is_version(name)}, key=int, reverse=True)
+        return [self._version(name, path / name / MODEL_FILE) for name in numbers]
+
+    def _version(self, name: str, path: Path) -> Version:
+        main = _stamp([path])
+        known, files = self._external.get(path, ((), []))
+        if main != known:
+            try:
+                files = external_files(path, read_model_file(path)) if main else []
+            except (ModelFileError, OSError):
+                files = []
+            self._external[path] = (main, files)
+        return Version(name, path, main + _stamp(files) if main else ())
+
+
+def _is_version(name: str) -> bool:
+    return name.isascii() and name.isdigit() and len(name) < 19 and str(int(name)) == name != "0"
+
+
+def _stamp(files: list[Path]) -> Stamp:
+    found = []
+    for file in files:
+        try:
+            state = file.stat()
+        except OSError:
+            continue
+        found.append((str(file), state.st_ino, state.st_size, state.st_mtime_ns))
+    return tuple(found)

@@ -1,0 +1,40 @@
+"""What the routes of one process share."""
+
+from __future__ import annotations
+
+import threading
+
+from .metrics import Metrics
+from .repository import Repository
+from .settings import ServeSettings
+
+
+class ServerState:
+    """Settings, models and metrics; the watcher that looks for changed files."""
+
+    def __init__(self, settings: ServeSettings):
+        self.settings = settings
+        self.metrics = Metrics()
+        self.repository = Repository(settings, self.metrics.load_attempted)
+        self.metrics.watch(self.repository)
+        self.draining = False
+        self._stop = threading.Event()
+        self._watcher: threading.Thread | None = None
+
+    def open(self) -> None:
+        """Load the models and start to watch their files. Raises SessionError."""
+        self.repository.open()
+        if self.settings.poll:
+            self._watcher = threading.Thread(target=self._watch, name="fanin-watch", daemon=True)
+            self._watcher.start()
+
+    def close(self) -> None:
+        """Stop watching and finish what is queued."""
+        self._stop.set()
+        if self._watcher is not None:
+            self._watcher.join()
+        self.repository.close()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(self.settings.poll):
+            self.repository.refresh()

@@ -1,0 +1,169 @@
+"""Write a model into a model repository of NVIDIA Triton Inference Server.
+
+Triton's ONNX Runtime backend registers the libraries of ``model_operations`` by the names that
+stand there, so the path is absolute, and that of the machine or container that serves.
+Triton has to carry onnxruntime 1.17 or newer, as any runtime of fanin's ops.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from ... import ort_ops
+from ..cpus import MAX_THREADS
+from ..errors import SessionError
+from ..external_data import external_files
+from ..model_file import read_model_file
+from ..session import open_session
+from .settings import ModelSource, SettingsError
+from .signature import Signature, TensorSpec, read_signature
+
+_MOUNT = PurePosixPath("/models")
+
+_TYPES = {"BYTES": "TYPE_STRING"}  # the others are TYPE_ and the protocol's name
+
+
+@dataclass(frozen=True)
+class TritonSettings:
+    """How Triton serves the model.
+
+    ``threads`` of each of ``instances`` sessions; ``mount`` is where the repository stands on the
+    machine that serves. With ``max_batch``, Triton joins requests to batches of at most that many
+    rows (dynamic batching) and adds the batch dimension itself; 0 leaves shapes as they are.
+    """
+
+    source: ModelSource
+    repository: Path
+    mount: PurePosixPath = _MOUNT
+    version: int = 1
+    threads: int = 1
+    instances: int = 1
+    max_batch: int = 0
+
+    def __post_init__(self):
+        if not self.mount.is_absolute():
+            raise SettingsError(f"--mount is {self.mount}: Triton needs an absolute path")
+        for option, value, least, most in (
+            ("--model-version", self.version, 1, 1 << 62),
+            ("--threads", self.threads, 1, MAX_THREADS),
+            ("--instances", self.instances, 1, 1024),
+            ("--max-batch", self.max_batch, 0, 1 << 20),
+        ):
+            if not least <= value <= most:
+                raise SettingsError(f"{option} is {value}; it may be {least} to {most}")
+
+    @property
+    def folder(self) -> Path:
+        """The model's folder in the repository."""
+        return self.repository / self.source.name
+
+
+def write_triton_model(settings: TritonSettings) -> Path:
+    """Add the model, the op library and config.pbtxt to the repository; returns the model's folder.
+
+    A version is written beside and renamed, so that a Triton that polls sees it whole. Raises
+    SessionError when the model does not open here, SettingsError when the version is there already
+    or requests cannot be batched.
+    """
+    model = settings.source.path
+    target = settings.folder / str(settings.version)
+    if target.exists():
+        raise SettingsError(f"{target} is there already: give another --model-version")
+    signature = read_signature(open_session(model, threads=1), model)
+    library = ort_ops.get_library_path()
+    config = triton_config(settings, signature, library.name)
+    settings.folder.mkdir(parents=True, exist_ok=True)
+    beside = settings.folder / f".incoming-{os.getpid()}"
+    shutil.rmtree(beside, ignore_errors=True)
+    try:
+        _copy_model(model, beside)
+        _copy(library, settings.folder / library.name)
+        _write(settings.folder / "config.pbtxt", config)
+        beside.rename(target)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return settings.folder
+
+
+def triton_config(settings: TritonSettings, signature: Signature, library: str) -> str:
+    """Make config.pbtxt for a model of this signature."""
+    name = settings.source.name
+    path = settings.mount / name / library
+    lines = [
+        f"name: {_quoted(name)}",
+        'backend: "onnxruntime"',
+        f"max_batch_size: {settings.max_batch}",
+        *_tensors("input", signature.inputs, settings),
+        *_tensors("output", signature.outputs, settings),
+        f"instance_group [ {{ count: {settings.instances} kind: KIND_CPU }} ]",
+        f"model_operations {{ op_library_filename: [ {_quoted(str(path))} ] }}",
+        *_parameter("intra_op_thread_count", settings.threads),
+        *_parameter("inter_op_thread_count", 1),
+    ]
+    if settings.max_batch:
+        lines.append("dynamic_batching { }")
+    return "\n".join(lines) + "\n"
+
+
+def _tensors(kind: str, specs: tuple[TensorSpec, ...], settings: TritonSettings) -> list[str]:
+    lines = []
+    for spec in specs:
+        shape = [size if isinstance(size, int) else -1 for size in spec.shape]
+        if settings.max_batch:
+            if not shape or shape[0] != -1:
+                raise SettingsError(
+                    f"--max-batch needs a batch that is open, but {kind} '{spec.name}' has shape "
+                    f"{list(spec.shape)}"
+                )
+            shape = shape[1:]
+        datatype = _TYPES.get(spec.datatype, f"TYPE_{spec.datatype}")
+        # Triton takes no empty dims; a scalar is the reshape of one element.
+        dims, reshape = (shape, "") if shape else ([1], " reshape { shape: [ ] }")
+        lines += [
+            f"{kind} [ {{",
+            f"  name: {_quoted(spec.name)}",
+            f"  data_type: {datatype}",
+            f"  dims: {dims}{reshape}",
+            "} ]",
+        ]
+    return lines
+
+
+def _parameter(key: str, value: int) -> list[str]:
+    return [f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}']
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _copy_model(model: Path, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    shutil.copyfile(model, folder / "model.onnx")
+    for file in external_files(model, read_model_file(model)):
+        target = folder / file.relative_to(model.parent)
+        if target.name == "model.onnx" and target.parent == folder:
+            raise SessionError(
+                "its external data are in a file named model.onnx, the name of Triton's model",
+                "Rename the data file: load and save the model with onnx.",
+                model=model,
+            )
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Replace as a whole: a running Triton may have the old file mapped."""
+    beside = target.with_name(f".{target.name}-{os.getpid()}")
+    shutil.copyfile(source, beside)
+    beside.replace(target)
+
+
+def _write(target: Path, text: str) -> None:
+    beside = target.with_name(f".{target.name}-{os.getpid()}")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(target)

@@ -1,0 +1,51 @@
+// Runs a model on float32 numbers from standard input and prints its outputs, one a line.
+//
+//   fanin_app RUNTIME OPS MODEL SHAPE [THREADS] < input
+//
+// RUNTIME is libonnxruntime.so, OPS is libfanin_ort_ops.so, SHAPE is that of the input: 1,784. The
+// input is raw: row-major float32, as numpy's tofile writes it.
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <sstream>
+#include <string>
+
+#include "runtime.h"
+
+namespace {
+
+std::vector<int64_t> parse_shape(const std::string& text) {
+  std::vector<int64_t> shape;
+  std::stringstream parts(text);
+  for (std::string part; std::getline(parts, part, ',');) shape.push_back(std::stoll(part));
+  return shape;
+}
+
+std::vector<float> read_floats(std::FILE* file) {
+  std::vector<float> values;
+  float buffer[4096];
+  while (size_t count = std::fread(buffer, sizeof(float), 4096, file)) {
+    values.insert(values.end(), buffer, buffer + count);
+  }
+  return values;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 5 || argc > 6) {
+    std::fprintf(stderr, "usage: %s RUNTIME OPS MODEL SHAPE [THREADS] < input\n", argv[0]);
+    return 2;
+  }
+  try {
+    Runtime runtime(argv[1]);
+    std::fprintf(stderr, "ONNX Runtime %s\n", runtime.version().c_str());
+    Model model(runtime, argv[3], argv[2], argc == 6 ? std::stoi(argv[5]) : 1);
+    std::vector<float> input = read_floats(stdin);
+    for (float value : model.run(input, parse_shape(argv[4]))) std::printf("%.9g\n", value);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "fanin_app: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,46 @@
+// A model with one float input and one float output, opened in ONNX Runtime with fanin's ops.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "onnxruntime_abi.h"
+
+// An ONNX Runtime that was loaded from a shared library. Throws std::runtime_error when that fails.
+// It stays loaded until the process ends: its threads and fanin's ops live in it.
+class Runtime {
+ public:
+  explicit Runtime(const std::string& library);
+
+  const OrtApi* api() const { return api_; }
+  std::string version() const { return version_; }
+  // Throws std::runtime_error with the message of a status that is not null.
+  void check(OrtStatus* status) const;
+
+ private:
+  const OrtApi* api_ = nullptr;
+  std::string version_;
+};
+
+// Thread-safe: several threads may call run() at the same time.
+class Model {
+ public:
+  // `ops` is libfanin_ort_ops.so by its absolute path.
+  Model(const Runtime& runtime, const std::string& path, const std::string& ops, int threads);
+  ~Model();
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  // `shape` is that of the input, row-major. Returns the elements of the output.
+  std::vector<float> run(std::vector<float>& input, const std::vector<int64_t>& shape) const;
+
+ private:
+  std::string name(bool input) const;
+
+  const Runtime& runtime_;
+  OrtEnv* env_ = nullptr;
+  OrtSession* session_ = nullptr;
+  std::string input_, output_;
+};

@@ -1,0 +1,31 @@
+"""fanin bench: each command in a file of its own."""
+
+from __future__ import annotations
+
+import typer
+
+from .compare import bench_compare
+from .kernels import bench_kernels
+from .layer import bench_layer
+from .memory import bench_memory
+from .model import bench_model
+from .page import bench_page
+from .paper import bench_paper
+from .scaling import bench_scaling
+from .serving import bench_serving
+from .zoo import bench_zoo
+
+bench = typer.Typer(no_args_is_help=True, help="Measure against dense, interleaved in one run.")
+for name, command in {
+    "layer": bench_layer,
+    "model": bench_model,
+    "kernels": bench_kernels,
+    "memory": bench_memory,
+    "paper": bench_paper,
+    "scaling": bench_scaling,
+    "zoo": bench_zoo,
+    "serving": bench_serving,
+    "compare": bench_compare,
+    "page": bench_page,
+}.items():
+    bench.command(name)(command)

@@ -1,0 +1,31 @@
+"""fanin bench compare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..common import readable
+
+
+def bench_compare(
+    old: Annotated[Path, typer.Argument(help="results.json, or the folder that holds it.")],
+    new: Annotated[Path, typer.Argument(help="The same of a later run.")],
+    fail_if_slower: Annotated[
+        bool, typer.Option("--fail-if-slower", help="Exit with status 1 when something is.")
+    ] = False,
+) -> None:
+    """Say what got faster or slower, against dense in the same rounds, beyond the noise of both."""
+    from rich.console import Console
+
+    from ...deploy.bench import ResultFileError, compare_results
+
+    with readable(ResultFileError, OSError):
+        compared = compare_results(old, new)
+    Console().print(compared.to_rich_table())
+    for line in compared.unmatched:
+        typer.secho(line, fg=typer.colors.YELLOW)
+    if fail_if_slower and any(one.verdict == "slower" for one in compared.changes):
+        raise typer.Exit(1)

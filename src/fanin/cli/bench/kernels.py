@@ -1,0 +1,63 @@
+"""fanin bench kernels."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ..common import numbers, readable, require_writable, requires, say
+from .options import Layer, Out, Seed, given, masks, names, show_and_save
+from .options import shapes as parse_shapes
+
+
+def bench_kernels(
+    out: Out,
+    shapes: Annotated[
+        str | None,
+        typer.Option(help="Inputs x outputs of the layers.", show_default="3072x768,768x3072"),
+    ] = None,
+    sparsity: Annotated[
+        str | None, typer.Option(help="Shares of zeros.", show_default="0.8,0.9,0.95,0.99")
+    ] = None,
+    batch: Annotated[
+        str | None, typer.Option("--batch", "-b", help="Batch sizes.", show_default="1,8,16,64,256")
+    ] = None,
+    mask: Annotated[
+        str, typer.Option(help="As in bench layer; a file's layer is measured beside the others.")
+    ] = "random",
+    layer: Layer = None,
+    values: Annotated[
+        str, typer.Option(help="Types of the weights: float32, float16, bfloat16.")
+    ] = "float32",
+    dispatched: Annotated[
+        bool, typer.Option("--dispatched", help="Only the kernel that the dispatch table takes.")
+    ] = False,
+    rounds: Annotated[int, typer.Option(help="Rounds, each beside plain reading.")] = 11,
+    seed: Seed = 0,
+) -> None:
+    """Measure every kernel that this CPU runs against the limits of its core, on one thread."""
+    requires("bench", "onnx", "matplotlib")
+    from ...deploy.bench import BenchKernelsSpec, RequirementError
+    from ...deploy.bench import bench_kernels as measure
+    from ...deploy.bench.kernels_report import kernels_notes, kernels_table
+
+    chosen = given(
+        shapes=None if shapes is None else parse_shapes(shapes),
+        sparsities=None if sparsity is None else numbers(sparsity, float, "--sparsity"),
+        batches=None if batch is None else numbers(batch, int, "--batch"),
+        dispatched=dispatched or None,
+    )
+    with readable(RequirementError, OSError, ValueError):
+        made_up, trained = masks(mask, layer)
+        spec = BenchKernelsSpec(
+            masks=made_up,
+            values=names(values),
+            trained=trained,
+            rounds=rounds,
+            seed=seed,
+            **chosen,
+        )
+        require_writable(out)
+        result = measure(spec, progress=say)
+        show_and_save(result, [kernels_table(result)], kernels_notes(result), out)

@@ -1,0 +1,100 @@
+"""fanin bench layer."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ..common import numbers, readable, require_writable, requires, say
+from .options import (
+    Batches,
+    Conditions,
+    DeepSparsePython,
+    Layer,
+    Mask,
+    Out,
+    Pin,
+    Rounds,
+    Seed,
+    Threads,
+    Time,
+    Warmup,
+    given,
+    masks,
+    names,
+    save_result,
+)
+
+
+def bench_layer(
+    out: Out,
+    in_features: Annotated[
+        int | None, typer.Option(help="Inputs of the layer.", show_default="3072")
+    ] = None,
+    out_features: Annotated[
+        int | None, typer.Option(help="Outputs of the layer.", show_default="768")
+    ] = None,
+    sparsity: Annotated[
+        str | None, typer.Option(help="Shares of zeros.", show_default="0.8,0.9,0.95,0.99")
+    ] = None,
+    batch: Batches = "1",
+    ablated: Annotated[
+        float | None, typer.Option(help="Share of neurons without weights.", show_default="0")
+    ] = None,
+    mask: Mask = "random",
+    layer: Layer = None,
+    engines: Annotated[
+        str,
+        typer.Option(
+            help="Of dense, condensed, structured, fallback, deepsparse, openvino, torch, "
+            "torch-compile, torch-gather, torch-csr, scipy-csr; of narrower types "
+            "condensed-float16, condensed-bfloat16, dense-int8, openvino-default; dense first."
+        ),
+    ] = "dense,condensed",
+    deepsparse_python: DeepSparsePython = None,
+    threads: Threads = 1,
+    rounds: Rounds = 31,
+    time: Time = None,
+    warmup: Warmup = 2.0,
+    conditions: Conditions = "cold,paced",
+    pin: Pin = True,
+    seed: Seed = 0,
+) -> None:
+    """Measure one layer of constant fan-in weights: dense Gemm, CondensedGemm, other runtimes."""
+    requires("bench", "onnx", "onnxruntime", "matplotlib")
+    from ...deploy import SessionError
+    from ...deploy.bench import BenchLayerSpec, RequirementError
+    from ...deploy.bench import bench_layer as measure
+
+    sizes = given(
+        in_features=in_features,
+        out_features=out_features,
+        sparsities=None if sparsity is None else numbers(sparsity, float, "--sparsity"),
+        ablated=ablated,
+    )
+    common = {
+        "batches": numbers(batch, int, "--batch"),
+        "engines": names(engines),
+        "threads": threads,
+        "rounds": rounds,
+        "budget": time,
+        "warmup": warmup,
+        "conditions": names(conditions),
+        "pin": pin,
+        "seed": seed,
+        **given(deepsparse_python=deepsparse_python),
+    }
+    with readable(SessionError, RequirementError, OSError, ValueError):
+        made_up, trained = masks(mask, layer)
+        if trained is None:
+            spec = BenchLayerSpec(**sizes, masks=made_up, **common)
+        elif sizes:
+            raise typer.BadParameter(
+                "a trained layer has its own sizes, sparsity and ablation; leave out --"
+                + ", --".join(name.replace("_", "-") for name in sizes)
+            )
+        else:
+            spec = BenchLayerSpec.of_trained(trained, made_up, **common)
+        require_writable(out)
+        save_result(measure(spec, progress=say), out)

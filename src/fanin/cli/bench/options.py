@@ -1,0 +1,122 @@
+"""What the benchmarks' commands share: options, their parsing, and showing results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ...deploy.bench import KernelsResult, MemoryResult, PaperResult, Result
+    from ...deploy.bench.trained_layer import TrainedLayer
+
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")]
+DeepSparsePython = Annotated[
+    Path | None,
+    typer.Option(
+        help="Python that has DeepSparse; make deepsparse-env makes the default one.",
+        show_default=".cache/deepsparse-venv/bin/python",
+    ),
+]
+Mask = Annotated[
+    str,
+    typer.Option(
+        help="Where weights are: random, clustered, or a run folder or an exported ONNX file "
+        "whose layer is taken; several are measured side by side."
+    ),
+]
+Layer = Annotated[
+    str | None, typer.Option(help="Parameter or node, when the mask's file has several layers.")
+]
+Batches = Annotated[str, typer.Option("--batch", "-b", help="Batch sizes.")]
+Threads = Annotated[int, typer.Option(help="Intra-op threads of every engine.")]
+Rounds = Annotated[int, typer.Option(help="Interleaved rounds.")]
+Time = Annotated[
+    float | None,
+    typer.Option(
+        "--time",
+        "-t",
+        help="Seconds after which the rounds of a case end, though not before five.",
+        show_default="no limit",
+    ),
+]
+Warmup = Annotated[
+    float, typer.Option("--warmup", "-w", help="Seconds that an engine gets to become steady.")
+]
+Conditions = Annotated[
+    str,
+    typer.Option(
+        help="Further rounds, whose runs meet flushed caches (cold) or come after pauses of 5 to "
+        "50 ms (paced); none leaves them out."
+    ),
+]
+Pin = Annotated[bool, typer.Option(help="Stay on as many CPUs as there are threads.")]
+Seed = Annotated[int, typer.Option(help="Seed of masks, weights and inputs.")]
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Split ``cold,paced``; ``none`` is nothing."""
+    return () if text == "none" else tuple(text.split(","))
+
+
+def shapes(text: str) -> tuple[tuple[int, int], ...]:
+    """Parse ``3072x768,768x3072``."""
+    try:
+        pairs = [tuple(map(int, part.split("x"))) for part in text.split(",")]
+    except ValueError:
+        pairs = [()]
+    if any(len(pair) != 2 for pair in pairs):
+        raise typer.BadParameter(f"{text!r} is not like 3072x768,768x3072", param_hint="--shapes")
+    return tuple(pairs)
+
+
+def masks(text: str, layer: str | None) -> tuple[tuple[str, ...], TrainedLayer | None]:
+    """Split ``--mask`` into the names of made-up masks and the layer of the file in it."""
+    from ...deploy.bench.masks import MASKS
+    from ...deploy.bench.trained_layer import load_trained_layer
+
+    parts = text.split(",")
+    files = [Path(part) for part in parts if part not in MASKS]
+    if len(files) > 1:
+        raise typer.BadParameter(
+            f"{text!r} has several files; give one beside {', '.join(MASKS)}", param_hint="--mask"
+        )
+    if layer is not None and not files:
+        raise typer.BadParameter("--layer goes with a file in --mask", param_hint="--layer")
+    trained = load_trained_layer(files[0], layer) if files else None
+    return tuple(part for part in parts if part in MASKS), trained
+
+
+def given(**options: object) -> dict[str, object]:
+    """Keep the options that are not None: the others have defaults elsewhere."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def save_result(result: Result, folder: Path) -> None:
+    """Show the tables and notes of a layer or model, and write its files."""
+    from ...deploy.bench.report import result_notes, result_table, rivals_table
+    from ...deploy.bench.runs_report import types_grid
+
+    types = types_grid(result)
+    tables = [result_table(result), rivals_table(result), types.to_rich() if types else None]
+    show_and_save(result, [table for table in tables if table], result_notes(result), folder)
+
+
+def show_and_save(
+    result: Result | KernelsResult | MemoryResult | PaperResult,
+    tables: list[Table],
+    notes: list[str],
+    folder: Path,
+) -> None:
+    """Print, then write: a disk that fills up now does not lose the measurement."""
+    from rich.console import Console
+
+    for table in tables:
+        Console().print(table)
+    for note in notes:
+        typer.secho(note, fg=typer.colors.YELLOW)
+    paths = result.save(folder)
+    typer.echo("Wrote " + ", ".join(str(path) for path in paths))

@@ -1,0 +1,67 @@
+"""fanin bench serving."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..common import readable, require_writable, requires, say
+from .options import Out, Seed, Threads, names, show_and_save
+
+
+def bench_serving(
+    model: Annotated[Path, typer.Argument(help="Exported ONNX file.")],
+    out: Out,
+    dense: Annotated[
+        Path | None, typer.Option(help="Dense baseline; default MODEL.dense.onnx beside it.")
+    ] = None,
+    scenario: Annotated[
+        str, typer.Option("--scenario", "-s", help="Of SingleStream, Server.")
+    ] = "SingleStream,Server",
+    time: Annotated[
+        float, typer.Option("--time", "-t", help="Seconds of each engine's turn in a scenario.")
+    ] = 10.0,
+    turns: Annotated[int, typer.Option(help="Turns of every engine.")] = 3,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            help="Queries a second in Server.", show_default="what keeps dense busy 0.7 of the time"
+        ),
+    ] = None,
+    target_latency: Annotated[
+        float, typer.Option(help="Milliseconds that Server's 99th percentile must keep.")
+    ] = 100.0,
+    workers: Annotated[int, typer.Option(help="Threads that answer Server's queries.")] = 1,
+    threads: Threads = 1,
+    seed: Seed = 0,
+) -> None:
+    """Measure MLPerf-style online latency with MLCommons' LoadGen, dense and condensed in turn.
+
+    The session runs in this process. These are no MLPerf results.
+    """
+    requires("bench", "onnxruntime", "matplotlib")
+    requires("loadgen", "mlperf_loadgen")
+    from ...deploy import SessionError
+    from ...deploy.bench import RequirementError
+    from ...deploy.bench.serving import BenchServingSpec
+    from ...deploy.bench.serving import bench_serving as measure
+    from ...deploy.bench.serving_report import serving_grid, serving_notes
+
+    with readable(SessionError, RequirementError, OSError, ValueError):
+        spec = BenchServingSpec(
+            model=model,
+            dense=dense,
+            scenarios=names(scenario),
+            seconds=time,
+            turns=turns,
+            rate=rate,
+            target_latency=target_latency / 1e3,
+            workers=workers,
+            threads=threads,
+            seed=seed,
+        )
+        require_writable(out)
+        result = measure(spec, progress=say)
+        show_and_save(result, [serving_grid(result).to_rich()], serving_notes(result), out)

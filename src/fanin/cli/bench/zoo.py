@@ -1,0 +1,80 @@
+"""fanin bench zoo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..common import readable, require_writable, requires, say
+from .options import Conditions, DeepSparsePython, Out, Rounds, Threads, given, names
+
+
+def bench_zoo(
+    out: Out,
+    models: Annotated[
+        str | None,
+        typer.Option(
+            help="Networks to measure; the others' results stay.",
+            show_default="vit-b-16,resnet-50,mobilenet-v3-large,mlp,minilm",
+        ),
+    ] = None,
+    sparsity: Annotated[float, typer.Option(help="Share of zeros in every sparse layer.")] = 0.9,
+    ablated: Annotated[float, typer.Option(help="Share of neurons without weights.")] = 0.0,
+    batch: Annotated[int, typer.Option("--batch", "-b", help="Batch size.")] = 1,
+    threads: Threads = 1,
+    engines: Annotated[
+        str, typer.Option(help="dense,condensed, and of structured, deepsparse, openvino.")
+    ] = "dense,condensed,structured,deepsparse,openvino",
+    rounds: Rounds = 31,
+    time: Annotated[
+        float | None,
+        typer.Option("--time", "-t", help="Seconds after which a network's rounds end."),
+    ] = 120.0,
+    conditions: Conditions = "cold,paced",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="5 rounds of hot runs, 20 seconds for each network.")
+    ] = False,
+    files: Annotated[Path, typer.Option(help="Folder for the networks' ONNX files.")] = Path(
+        ".cache/bench-models"
+    ),
+    reuse: Annotated[
+        bool, typer.Option("--reuse", help="Take ONNX files that are there, made before.")
+    ] = False,
+    deepsparse_python: DeepSparsePython = None,
+) -> None:
+    """Measure known networks with made-up sparse weights: dense, condensed and other runtimes."""
+    requires("bench", "onnx", "onnxruntime", "matplotlib")
+    requires("train", "torch", "torchvision")
+    from rich.console import Console
+
+    from ...deploy import SessionError
+    from ...deploy.bench import RequirementError
+    from ...deploy.bench.zoo import BenchZooSpec, save_zoo, zoo_grid, zoo_notes
+    from ...deploy.bench.zoo import bench_zoo as measure
+    from ...export import ExportError
+
+    if quick:
+        rounds, time, conditions = min(rounds, 5), 20.0, "none"
+    with readable(SessionError, RequirementError, ExportError, OSError, ValueError):
+        spec = BenchZooSpec(
+            sparsity=sparsity,
+            ablated=ablated,
+            batch=batch,
+            threads=threads,
+            rounds=rounds,
+            budget=time,
+            conditions=names(conditions),
+            engines=names(engines),
+            **given(
+                models=None if models is None else names(models),
+                deepsparse_python=deepsparse_python,
+            ),
+        )
+        require_writable(out)
+        results = measure(spec, out, files, reuse=reuse, progress=say)
+        Console().print(zoo_grid(results).to_rich())
+        for note in zoo_notes(results):
+            typer.secho(note, fg=typer.colors.YELLOW)
+        typer.echo("Wrote " + ", ".join(str(path) for path in save_zoo(results, out)))

@@ -1,0 +1,314 @@
+"""`fanin serve` as a process: a foreign client, signals, workers, broken surroundings."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from ._serving import Server, binary_body, gain_model, json_body, requires_serving, save, slow_model
+
+requires_serving()
+
+from fanin.deploy import open_session  # noqa: E402
+
+X = np.arange(8, dtype=np.float32).reshape(2, 4)
+INFER = "/v2/models/m/infer"
+
+
+def ask(server, method, path, body=None, headers=None):
+    """One request on a connection of its own: status, body."""
+    connection = http.client.HTTPConnection(server.address, timeout=60)
+    try:
+        connection.request(method, path, body, headers or {})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def gain(server):
+    status, body = ask(server, "POST", INFER, json_body(X))
+    assert status == 200, body
+    return json.loads(body)["outputs"][0]["data"][1]
+
+
+@pytest.fixture
+def model(tmp_path):
+    return save(gain_model(3), tmp_path / "m" / "1" / "model.onnx")
+
+
+@pytest.fixture
+def start(tmp_path):
+    def make(*arguments, **more):
+        return Server(*arguments, log=tmp_path / "server.log", **more)
+
+    return make
+
+
+def test_a_client_that_is_not_ours_gets_what_the_session_gives(start, save_condensed):
+    """tritonclient: health, metadata, repository, JSON and binary infer, errors."""
+    triton = pytest.importorskip("tritonclient.http", reason="pip install tritonclient[http]")
+    path = save_condensed("net.onnx")
+    (expected,) = open_session(path, threads=1).run(None, {"X": X})
+    with start(path, "--threads", 1) as server:
+        client = triton.InferenceServerClient(server.address)
+        assert client.is_server_live()
+        assert client.is_server_ready()
+        assert client.is_model_ready("net")
+        assert client.is_model_ready("net", "1")
+        assert not client.is_model_ready("net", "2")
+        assert not client.is_model_ready("absent")
+        assert client.get_server_metadata()["name"] == "fanin"
+        metadata = client.get_model_metadata("net")
+        assert metadata["inputs"] == [{"name": "X", "datatype": "FP32", "shape": [-1, 4]}]
+        assert client.get_model_repository_index()[0]["state"] == "READY"
+
+        for binary in (True, False):
+            tensor = triton.InferInput("X", X.shape, "FP32")
+            tensor.set_data_from_numpy(X, binary_data=binary)
+            output = triton.InferRequestedOutput("Y", binary_data=binary)
+            for outputs in (None, [output]):
+                for packing in (None, "gzip", "deflate"):
+                    result = client.infer(
+                        "net",
+                        [tensor],
+                        outputs=outputs,
+                        request_id="7",
+                        request_compression_algorithm=packing,
+                    )
+                    assert result.as_numpy("Y").tobytes() == expected.tobytes()
+                    assert result.get_response()["id"] == "7"
+
+        small = triton.InferInput("X", [1, 3], "FP32")
+        small.set_data_from_numpy(np.ones((1, 3), np.float32))
+        wrong = triton.InferInput("X", [1, 4], "FP64")
+        wrong.set_data_from_numpy(np.ones((1, 4)))
+        for inputs, more, message in (
+            ([small], {}, "has size 3 in dimension 1"),
+            ([wrong], {}, "datatype is FP64"),
+            ([], {}, "lacks the input X"),
+            ([tensor], {"sequence_id": 3, "sequence_start": True}, "sequence_id"),
+            ([tensor], {"model_version": "9"}, "serves version 1, not '9'"),
+        ):
+            with pytest.raises(triton.InferenceServerException, match=message):
+                client.infer("net", inputs, **more)
+        with pytest.raises(triton.InferenceServerException, match="no model 'absent'"):
+            client.infer("absent", [tensor])
+        client.unload_model("net")
+        assert not client.is_model_ready("net")
+        client.load_model("net")
+        assert client.infer("net", [tensor]).as_numpy("Y").tobytes() == expected.tobytes()
+        client.close()
+
+
+def test_files_are_reloaded_and_garbage_is_not(start, model):
+    with start(model.parent.parent, "--poll", 0.1) as server:
+        assert gain(server) == 3
+        save(gain_model(5), model.parent.parent / "2" / "model.onnx")
+        server.wait_for("loaded", 2)
+        assert gain(server) == 5
+        (model.parent.parent / "2" / "model.onnx").write_bytes(b"garbage")
+        (failure,) = server.wait_for("load failed")
+        assert "not an ONNX file" in failure["reason"]
+        assert failure["kept"] == "2"
+        assert gain(server) == 5
+        _, text = ask(server, "GET", "/metrics")
+        assert b'fanin_model_loads_total{model="m",result="failed"} 1.0' in text
+        assert b"not an ONNX file" in ask(server, "POST", "/v2/repository/index")[1]
+
+
+class Load:
+    """Clients with keep-alive that send until an answer closes their connection."""
+
+    def __init__(self, server, clients=4):
+        self.server = server
+        self.answers, self.lost = [], []
+        self.threads = [threading.Thread(target=self._client) for _ in range(clients)]
+        for thread in self.threads:
+            thread.start()
+
+    def _client(self):
+        body, headers = binary_body(X)
+        connection = http.client.HTTPConnection(self.server.address, timeout=60)
+        try:
+            while True:
+                connection.request("POST", INFER, body, headers)
+                answer = connection.getresponse()
+                answer.read()
+                self.answers.append(answer.status)
+                if answer.will_close:
+                    return
+        except Exception as error:
+            self.lost.append(error)
+        finally:
+            connection.close()
+
+    def join(self):
+        for thread in self.threads:
+            thread.join(60)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sigterm_under_load_loses_no_request(start, model, workers):
+    with start(model.parent.parent, "--workers", workers, "--drain-delay", 0.5) as server:
+        load = Load(server)
+        time.sleep(1)
+        server.process.send_signal(signal.SIGTERM)
+        load.join()
+        assert server.process.wait(60) == 0
+    assert load.lost == []
+    assert set(load.answers) == {200}
+    assert len(load.answers) > 10
+    assert len(server.events("stopped")) == workers
+
+
+def test_a_run_under_way_ends_after_sigterm(start, tmp_path):
+    path = save(slow_model(60), tmp_path / "m.onnx")
+    body, headers = binary_body(np.ones((512, 512), np.float32))
+    answers = []
+    with start(path, "--drain-delay", 0, "--threads", 1) as server:
+        client = threading.Thread(
+            target=lambda: answers.append(ask(server, "POST", INFER, body, headers))
+        )
+        client.start()
+        while b"fanin_in_flight_requests 1.0" not in ask(server, "GET", "/metrics")[1]:
+            assert client.is_alive()
+        server.process.send_signal(signal.SIGTERM)
+        client.join(60)
+        server.process.wait(60)
+    assert [status for status, _ in answers] == [200]
+
+
+def test_workers_share_the_port_and_the_metrics_and_one_that_is_killed_is_replaced(start, model):
+    with start(model, "--workers", 2, "--threads", 1, "--drain-delay", 0) as server:
+        first, second = (event["pid"] for event in server.wait_for("serving", 2))
+        for _ in range(40):
+            assert ask(server, "POST", "/v2/models/model/infer", json_body(X))[0] == 200
+        _, text = ask(server, "GET", "/metrics")
+        assert b'fanin_requests_total{model="model",status="200",version="1"} 40.0' in text
+        os.kill(first, signal.SIGKILL)
+        (died,) = server.wait_for("a worker died")
+        assert died["pid"] == first
+        replacement = server.wait_for("serving", 3)[2]["pid"]
+        assert replacement not in (first, second)
+        for _ in range(10):
+            assert ask(server, "POST", "/v2/models/model/infer", json_body(X))[0] == 200
+        os.kill(server.process.pid, signal.SIGTERM)
+        assert server.process.wait(60) == 0
+        for pid in (second, replacement):
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+
+
+def test_a_log_that_cannot_be_written_stops_nothing(model):
+    """A full disk under the log: /dev/full refuses every write."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "fanin", "serve", str(model), "--access-log"]
+    with open("/dev/full", "wb") as full:
+        process = subprocess.Popen(
+            [*command, "--port", str(port), "--poll", "0.1"], stdout=full, stderr=full
+        )
+    server = type("Running", (), {"address": f"127.0.0.1:{port}"})
+    try:
+        end = time.monotonic() + 60
+        while True:
+            try:
+                assert ask(server, "GET", "/v2/health/ready")[0] == 200
+                break
+            except OSError:
+                assert time.monotonic() < end
+                time.sleep(0.1)
+        model.write_bytes(b"garbage")
+        for _ in range(20):
+            assert ask(server, "POST", "/v2/models/model/infer", json_body(X))[0] == 200
+            time.sleep(0.02)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+    assert process.returncode == 0
+
+
+def test_the_token_comes_from_the_environment_and_stands_in_no_log(start, model):
+    token = "token-of-this-test-only"
+    arguments = (model, "--workers", 2, "--access-log", "--drain-delay", 0)
+    with start(*arguments, env={"FANIN_SERVE_TOKEN": token}) as server:
+        path = "/v2/models/model"
+        assert ask(server, "GET", path)[0] == 401
+        assert ask(server, "GET", path, headers={"Authorization": f"Bearer {token}"})[0] == 200
+        server.wait_for("request", 2)
+    assert token not in server.log.read_text()
+
+
+def test_an_address_for_everyone_without_a_token_is_warned_about(start, model):
+    with start(model, "--host", "0.0.0.0") as server:
+        (warning,) = server.events("everyone who reaches this address can use the server")
+        assert warning["level"] == "warning"
+        assert "FANIN_SERVE_TOKEN" in warning["remedy"]
+
+
+def test_slow_and_broken_connections_hold_up_nobody(start, model):
+    with start(model, "--threads", 1) as server:
+        stuck = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(50)]
+        for connection in stuck:
+            connection.sendall(
+                b"POST /v2/models/model/infer HTTP/1.1\r\nContent-Length: 99\r\n\r\n{"
+            )
+        assert ask(server, "POST", "/v2/models/model/infer", json_body(X))[0] == 200
+        for connection in stuck:
+            connection.close()
+        with socket.create_connection(("127.0.0.1", server.port)) as rude:
+            rude.sendall(b"\0\1\2 not HTTP\r\n\r\n")
+            assert rude.recv(100).startswith(b"HTTP/1.1 400")
+        assert ask(server, "POST", "/v2/models/model/infer", json_body(X))[0] == 200
+    assert "Traceback" not in server.log.read_text()
+
+
+def run(*arguments):
+    command = [sys.executable, "-m", "fanin", "serve", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_model_that_does_not_open_ends_the_server_with_the_reason(tmp_path, workers):
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"garbage")
+    done = run(path, "--workers", workers, "--port", 0)
+    assert done.returncode == 1
+    assert "this is not an ONNX file" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_options_and_addresses_that_cannot_be(model):
+    done = run(model, "--threads", 0)
+    assert (done.returncode, "--threads is 0" in done.stderr) == (1, True)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = run(model, "--port", taken.getsockname()[1])
+    assert (done.returncode, "cannot listen on 127.0.0.1" in done.stderr) == (1, True)
+    done = run(model, "--host", "no.such.host.invalid")
+    assert (done.returncode, "cannot listen on" in done.stderr) == (1, True)
+
+
+def test_the_files_of_shared_metrics_have_their_space_from_the_start(tmp_path):
+    """Mapped files with holes would end a worker on a disk that fills up."""
+    program = (
+        "import os, sys; os.environ['PROMETHEUS_MULTIPROC_DIR'] = sys.argv[1]; "
+        "from fanin.deploy.serve.metrics import Metrics; "
+        "metrics = Metrics(); metrics.load_attempted('m', '1', None); metrics.reserve(); "
+        "states = [item.stat() for item in os.scandir(sys.argv[1])]; "
+        "print(len(states), all(state.st_blocks * 512 >= state.st_size for state in states))"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.split() == ["2", "True"], done.stderr

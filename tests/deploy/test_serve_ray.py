@@ -1,0 +1,190 @@
+"""The Ray Serve application on a local cluster: scaling, rolling update, a killed replica."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from ._serving import gain_model, json_body, requires_serving, save
+
+requires_serving()
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+ray = pytest.importorskip("ray", reason="needs Ray: pip install 'fanin[ray-serve]'")
+pytest.importorskip("ray.serve", reason="needs Ray Serve: pip install 'fanin[ray-serve]'")
+
+from ray import serve  # noqa: E402
+
+from fanin.deploy.serve import SettingsError  # noqa: E402
+from fanin.deploy.serve.ray_app import build  # noqa: E402
+
+X = np.ones((1, 4), np.float32)
+
+
+@pytest.fixture(scope="module")
+def port():
+    """A cluster of this machine alone, with Serve on a free port of the loopback interface."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        chosen = free.getsockname()[1]
+    ray.init(
+        num_cpus=4,
+        include_dashboard=False,
+        log_to_driver=False,
+        configure_logging=False,
+        _node_ip_address="127.0.0.1",
+        object_store_memory=100 << 20,
+    )
+    serve.start(http_options={"host": "127.0.0.1", "port": chosen})
+    yield chosen
+    serve.shutdown()
+    ray.shutdown()
+
+
+def ask(port, method="POST", path="/v2/models/m/infer", body=None):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request(method, path, body if body is not None else json_body(X))
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def gain(port):
+    status, body = ask(port)
+    assert status == 200, body
+    return json.loads(body)["outputs"][0]["data"][0]
+
+
+class Load:
+    """Clients that ask until they are stopped; a request that fails is asked again, and counted."""
+
+    def __init__(self, port, clients=3):
+        self.port, self.end = port, threading.Event()
+        self.gains, self.retried, self.lost = [], 0, []
+        self.threads = [threading.Thread(target=self._run) for _ in range(clients)]
+        for thread in self.threads:
+            thread.start()
+
+    def _run(self):
+        while not self.end.is_set():
+            for _ in range(20):
+                try:
+                    status, body = ask(self.port)
+                except OSError as error:
+                    status, body = 0, repr(error).encode()
+                if status == 200:
+                    self.gains.append(json.loads(body)["outputs"][0]["data"][0])
+                    break
+                self.retried += 1
+                time.sleep(0.1)
+            else:
+                self.lost.append((status, body))
+
+    def stop(self):
+        self.end.set()
+        for thread in self.threads:
+            thread.join(60)
+
+
+def process_ids():
+    """Those of the processes that Ray named after the deployment."""
+    found = set()
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/cmdline", "rb") as file:
+                    title = file.read()
+            except OSError:
+                continue
+            if title.startswith(b"ray::ServeReplica") and b"fanin" in title:
+                found.add(int(entry))
+    return found
+
+
+@pytest.mark.slow
+def test_replicas_serve_and_the_sessions_threads_are_the_cpus(port, tmp_path):
+    path = save(gain_model(3), tmp_path / "m.onnx")
+    application = build({"model": f"m={path}", "cpus": "2", "replicas": "1"})
+    serve.run(application, route_prefix="/")
+    assert gain(port) == 3
+    status, body = ask(port, "GET", "/v2/models/m", b"")
+    assert (status, json.loads(body)["name"]) == (200, "m")
+    assert ask(port, "POST", body=b"{")[0] == 400
+    deployment = serve.status().applications["default"].deployments["fanin"]
+    assert sum(deployment.replica_states.values()) == 1
+    assert application._bound_deployment.ray_actor_options["num_cpus"] == 2
+
+
+@pytest.mark.slow
+def test_a_rolling_update_loses_nothing(port, tmp_path):
+    first = save(gain_model(1), tmp_path / "a" / "m.onnx")
+    second = save(gain_model(2), tmp_path / "b" / "m.onnx")
+    serve.run(build({"model": str(first), "replicas": 2}), route_prefix="/")
+    load = Load(port)
+    time.sleep(2)
+    serve.run(build({"model": str(second), "replicas": 2}), route_prefix="/")
+    time.sleep(2)
+    load.stop()
+    assert (load.lost, load.retried) == ([], 0)
+    assert set(load.gains) == {1, 2}
+    assert gain(port) == 2
+
+
+@pytest.mark.slow
+def test_a_replica_that_is_killed_under_load_is_replaced_and_its_requests_are_asked_again(
+    port, tmp_path
+):
+    path = save(gain_model(4), tmp_path / "m.onnx")
+    serve.run(build({"model": str(path), "replicas": 2}), route_prefix="/")
+    load = Load(port, clients=3)
+    time.sleep(2)
+    before = process_ids()
+    assert len(before) == 2
+    victim = before.pop()
+    os.kill(victim, signal.SIGKILL)
+    end = time.monotonic() + 60
+    while len(process_ids() - {victim}) < 2:
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    time.sleep(1)
+    load.stop()
+    assert load.lost == []
+    assert set(load.gains) == {4}
+    # No more than what was under way in the replica: one for each client.
+    assert load.retried <= 3
+    assert gain(port) == 4
+
+
+@pytest.mark.slow
+def test_more_load_brings_more_replicas(port, tmp_path):
+    path = save(gain_model(5), tmp_path / "m.onnx")
+    application = build({"model": str(path), "replicas": 1, "max_replicas": 3})
+    config = application._bound_deployment._deployment_config.autoscaling_config
+    assert (config.min_replicas, config.max_replicas) == (1, 3)
+    assert config.target_ongoing_requests == 1
+    serve.run(application, route_prefix="/")
+    assert gain(port) == 5
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({}, "there is no model to serve"),
+        ({"model": "m.onnx", "port": 1}, "there is no setting port"),
+        ({"model": "m.onnx", "cpus": "many"}, "cpus is 'many', not a number"),
+        ({"model": "m.onnx", "cpus": 0}, "cpus is 0"),
+        ({"model": "m.onnx", "replicas": 3, "max_replicas": 2}, "max_replicas 2"),
+        ({"model": "a/m.onnx,b/m.onnx"}, "two models are named 'm'"),
+    ],
+)
+def test_values_that_cannot_be(args, message):
+    with pytest.raises(SettingsError, match=message):
+        build(args)
