@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,8 @@ class ConvCalibrationSpec:
 
     Attributes:
         sides: sides of the output image.
-        channels: input and output channels of kernels of one tap, and of several.
+        channels: input and output channels of kernels of one tap, of several, and of depthwise
+            ones; output channels of those that read an image.
         densities: shares of the weights that are stored.
         timing: of every session.
         seed: of weights and images.
@@ -42,7 +44,12 @@ class ConvCalibrationSpec:
     """
 
     sides: tuple[int, ...] = (7, 14, 28)
-    channels: tuple[tuple[int, ...], tuple[int, ...]] = ((32, 128, 256), (32, 64, 128))
+    channels: tuple[tuple[int, ...], ...] = (
+        (32, 128, 256),
+        (32, 64, 128),
+        (64, 256, 768),
+        (16, 32, 64),
+    )
     densities: tuple[float, ...] = (0.05, 0.1, 0.2, 0.5)
     timing: Timing = field(
         default_factory=lambda: Timing(
@@ -73,8 +80,8 @@ def calibrate_convolutions(
     total = len(KINDS) * len(spec.sides) * len(spec.channels[0])
     tables = []
     for kind in KINDS:
-        taps = 1 if kind.startswith("1x1") else 3
-        channels = spec.channels[taps > 1]
+        channels = spec.channels[_FAMILIES.index(kind.split()[0])]
+        densities = (0.5, 1.0) if kind.startswith("depthwise") else spec.densities
         points: list[list[_Point]] = []
         for side in spec.sides:
             points.append([])
@@ -82,20 +89,14 @@ def calibrate_convolutions(
                 done = len(tables) * len(spec.sides) * len(channels)
                 done += (len(points) - 1) * len(channels) + len(points[-1])
                 progress(f"{kind}, {count} channels at {side}×{side}", done / total)
-                geometry = ConvGeometry(
-                    count,
-                    count,
-                    (taps, taps),
-                    (2, 2) if "strided" in kind else (1, 1),
-                    (taps // 2,) * 4,
-                )
-                points[-1].append(_measure_point(spec, geometry, side))
+                geometry = _geometry(kind, count)
+                points[-1].append(_measure_point(spec, geometry, side, densities))
         tables.append(
             ConvTable(
                 kind=kind,
                 pixels=tuple(side * side for side in spec.sides),
-                weights=tuple(taps * taps * count * count for count in channels),
-                densities=spec.densities,
+                weights=tuple(math.prod(_geometry(kind, c).weight_shape) for c in channels),
+                densities=densities,
                 dense=tuple(tuple(p.dense for p in row) for row in points),
                 condensed=tuple(tuple(p.condensed for p in row) for row in points),
                 place=float(np.median([p.place for row in points for p in row])),
@@ -105,14 +106,40 @@ def calibrate_convolutions(
     return tuple(tables)
 
 
-def _measure_point(spec: ConvCalibrationSpec, geometry: ConvGeometry, side: int) -> _Point:
+_FAMILIES = ("1x1", "kxk", "depthwise", "stem")
+"""In the order of the channels of a calibration."""
+
+
+def _geometry(kind: str, channels: int) -> ConvGeometry:
+    """Make the convolution of a kind with so many output channels."""
+    taps = 1 if kind.startswith("1x1") else 3
+    stem = kind == "stem"
+    return ConvGeometry(
+        3 if stem else channels,
+        channels,
+        (taps, taps),
+        (2, 2) if "strided" in kind or stem else (1, 1),
+        (taps // 2,) * 4,
+        group=channels if kind.startswith("depthwise") else 1,
+    )
+
+
+def _measure_point(
+    spec: ConvCalibrationSpec, geometry: ConvGeometry, side: int, densities: Sequence[float]
+) -> _Point:
     rng = np.random.default_rng(spec.seed)
     channels, stride = geometry.out_channels, geometry.strides[0]
-    x = rng.standard_normal((2, 1, channels, side * stride, side * stride)).astype(np.float32)
+    inputs = geometry.in_channels
+    x = rng.standard_normal((2, 1, inputs, side * stride, side * stride)).astype(np.float32)
     seconds = _Stopwatch(spec, x)
     pixel = ConvGeometry(channels, channels, (1, 1))
     alone = seconds(_chain([geometry], side * stride, rng))
-    if stride == 1:
+    if inputs != channels:
+        # Its own layout begins behind the image, which nobody reorders.
+        dense = seconds(_chain([geometry, pixel], side * stride, rng)) - _pixels_alone(
+            seconds, pixel, side, rng
+        )
+    elif stride == 1:
         dense = (seconds(_chain([geometry] * 3, side, rng)) - alone) / 2
     else:
         # Strided ones do not chain; among others the runtime keeps its own layout of activations.
@@ -121,28 +148,41 @@ def _measure_point(spec: ConvCalibrationSpec, geometry: ConvGeometry, side: int)
         dense = seconds(around) - seconds(pooled)
     # Differences of sessions go astray when a machine changes its speed between them.
     dense = float(np.clip(dense, alone / 4, alone))
-    null = _Stopwatch(spec, x[..., :1, :1])(_null_model(channels))
+    null = _Stopwatch(spec, x[..., :1, :1])(_null_model(inputs))
     condensed = []
-    for density in spec.densities:
+    for density in densities:
         weight = random_weight(rng, geometry, density)
         model = condensed_conv_model(weight, geometry, x.shape[1:2] + x.shape[3:])
         condensed.append(max(seconds(model, library=True) - null, _SHORTEST))
-    placed = seconds(_place_model(channels, side * stride))
+    placed = seconds(_place_model(inputs, side * stride))
     entries = channels * side * side
+    copies = 1 if inputs != channels else 1 + stride * stride
     return _Point(
         dense,
         tuple(condensed),
-        place=max(placed - null, _SHORTEST) / (entries * stride * stride),
+        place=max(placed - null, _SHORTEST) / (inputs * side * side * stride * stride),
         # One convolution alone has its input and its output reordered.
-        reorder=max(alone - null - dense, _SHORTEST) / (entries * (1 + stride * stride)),
+        reorder=max(alone - null - dense, _SHORTEST) / (entries * copies),
     )
 
 
+def _pixels_alone(
+    seconds: _Stopwatch, pixel: ConvGeometry, side: int, rng: np.random.Generator
+) -> float:
+    """Time what a chain adds with a convolution of one tap behind others like it."""
+    of_pixels = replace(
+        seconds,
+        x=rng.standard_normal((2, 1, pixel.in_channels, side, side)).astype(np.float32),
+    )
+    return of_pixels(_chain([pixel] * 2, side, rng)) - of_pixels(_chain([pixel], side, rng))
+
+
+@dataclass(frozen=True)
 class _Stopwatch:
     """Seconds of a model on two images; the fastest round counts, disturbances only slow down."""
 
-    def __init__(self, spec: ConvCalibrationSpec, x: np.ndarray) -> None:
-        self.spec, self.x = spec, x
+    spec: ConvCalibrationSpec
+    x: np.ndarray
 
     def __call__(self, model: onnx.ModelProto, *, library: bool = False) -> float:
         onnx = require("onnx", "the calibration makes its models with it")

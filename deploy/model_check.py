@@ -27,6 +27,8 @@ ATTRIBUTES = {
         "out_channels",
         "clip_min",
         "clip_max",
+        "gate_scale",
+        "gate_shift",
     ),
 }
 

@@ -15,8 +15,12 @@ import numpy as np
 from .conv_geometry import ConvGeometry
 from .interpolation import interpolate
 
-KINDS = ("1x1", "1x1 strided", "kxk", "kxk strided")
-"""Kernels of one tap and of several, each with steps of one and of more."""
+KINDS = ("1x1", "1x1 strided", "kxk", "kxk strided", "depthwise", "depthwise strided", "stem")
+"""Kernels of one tap and of several, each with steps of one and of more; those with a channel of
+their own for each filter; and those of up to :data:`STEM_CHANNELS` channels, with a stride."""
+
+STEM_CHANNELS = 4
+"""Input channels up to which a convolution is of the kind "stem": it has kernels of its own."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,10 @@ class ConvCostModel:
 
 def kind_of(geometry: ConvGeometry) -> str:
     """Name the table of a convolution."""
+    if geometry.depthwise:
+        return "depthwise strided" if max(geometry.strides) > 1 else "depthwise"
+    if geometry.in_channels // geometry.group <= STEM_CHANNELS:
+        return "stem"
     taps = "1x1" if math.prod(geometry.kernel_shape) == 1 else "kxk"
     return f"{taps} strided" if max(geometry.strides) > 1 else taps
 

@@ -84,6 +84,11 @@ class ConvGeometry:
         """Columns of the flattened weight: the window of an output, in its own group."""
         return self.in_channels // self.group * math.prod(self.kernel_shape)
 
+    @property
+    def depthwise(self) -> bool:
+        """Whether every filter has a channel of its own."""
+        return self.group == self.in_channels == self.out_channels > 1
+
     def keeps_size(self, axis: int) -> bool:
         """Tell whether Y is as long as X along a spatial axis, whatever that length is."""
         return self.strides[axis] == 1 and self._shrinkage(axis) == 0

@@ -118,6 +118,8 @@ class Chooser:
         settled: str | None = None,
     ) -> Choice:
         """Choose for a convolution; ``settled`` is the form that suits its neighbours, if known."""
+        if self.policy in ("structured", "dense") and geometry.depthwise and _is_whole(weight):
+            return Choice("dense", "depthwise, dense as it was")
         batch, sizes = self._images(geometry, shape)
         seconds = self.conv_seconds(weight, geometry, shape)
         where = f"at {'×'.join(map(str, sizes))}" + f", batch {batch}" * (batch != 1)
@@ -194,6 +196,12 @@ class Chooser:
                 sizes.append(self.batch if axis == 0 and not batch_seen else TOKENS)
                 batch_seen = True
         return max(1, math.prod(sizes))
+
+
+def _is_whole(weight: CondensedWeight) -> bool:
+    """Tell whether a weight stores every entry."""
+    full = weight.out_features * weight.in_features
+    return weight.values.size == full and weight.padding == 0
 
 
 def structured_nodes(

@@ -59,9 +59,10 @@ def condensed_gemm_function(opset: int) -> onnx.FunctionProto:
     return _function(CONDENSED_GEMM, INPUTS_GEMM, ATTRIBUTES_GEMM, nodes, opset)
 
 
-def condensed_conv_function(opset: int) -> onnx.FunctionProto:
+def condensed_conv_function(opset: int, *, gated: bool = True) -> onnx.FunctionProto:
     """Write ``CondensedConv`` as a function over operators of one opset version.
 
+    Without ``gated`` it is for files whose nodes all have an open gate, which then costs nothing.
     As :func:`condensed_gemm_function`: float32 inside, the model has to import the same version. It
     serves one and two spatial axes.
 
@@ -89,7 +90,7 @@ def condensed_conv_function(opset: int) -> onnx.FunctionProto:
         helper.make_node("Reshape", ["weight", "kernel_full"], ["kernel"]),
         helper.make_node("Cast", ["X"], ["x"], to=TensorProto.FLOAT),
         convolution,
-        *_epilogue("biased"),
+        *_epilogue("biased", gated),
     ]
     return _function(CONDENSED_CONV, INPUTS_CONV, ATTRIBUTES_CONV, nodes, opset)
 
@@ -151,15 +152,29 @@ def _scattered_weight() -> list[NodeProto]:
     ]
 
 
-def _epilogue(value: str) -> list[NodeProto]:
-    """Build the nodes that add the residual, clip, and give Y the type of X."""
+def _epilogue(value: str, gated: bool = False) -> list[NodeProto]:
+    """Build the nodes that add the residual, clip, gate, and give Y the type of X."""
+    gate = []
+    if gated:
+        # Not as HardSigmoid: onnx's reference evaluator loses an alpha of 0, the open gate's.
+        gate = [
+            _attribute("scale", "gate_scale", AttributeProto.FLOAT),
+            _attribute("shift", "gate_shift", AttributeProto.FLOAT),
+            _constant("none", np.float32(0)),
+            _constant("all", np.float32(1)),
+            helper.make_node("Mul", ["clipped", "scale"], ["scaled"]),
+            helper.make_node("Add", ["scaled", "shift"], ["shifted"]),
+            helper.make_node("Clip", ["shifted", "none", "all"], ["share"]),
+            helper.make_node("Mul", ["clipped", "share"], ["gated"]),
+        ]
     return [
         _attribute("low", "clip_min", AttributeProto.FLOAT),
         _attribute("high", "clip_max", AttributeProto.FLOAT),
         helper.make_node("Cast", ["residual"], ["to_add"], to=TensorProto.FLOAT),
         helper.make_node("Add", [value, "to_add"], ["sum"]),
         helper.make_node("Clip", ["sum", "low", "high"], ["clipped"]),
-        helper.make_node("CastLike", ["clipped", "X"], [OUTPUT]),
+        *gate,
+        helper.make_node("CastLike", ["gated" if gated else "clipped", "X"], [OUTPUT]),
     ]
 
 

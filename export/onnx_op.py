@@ -27,6 +27,7 @@ from .onnx_schema import (
     CONDENSED_GEMM,
     DOMAIN,
     DOMAIN_VERSION,
+    OPEN_GATE,
     register_schemas,
 )
 
@@ -92,9 +93,14 @@ def make_condensed_conv_node(
     *,
     clip_min: float = -math.inf,
     clip_max: float = math.inf,
+    gate: tuple[float, float] = OPEN_GATE,
     name: str = "",
 ) -> NodeProto:
-    """Build a node; ``inputs`` are names in the order of ``onnx_schema.INPUTS_CONV``."""
+    """Build a node; ``inputs`` are names in the order of ``onnx_schema.INPUTS_CONV``.
+
+    ``gate`` is (gate_scale, gate_shift); an open one is left out.
+    """
+    names = () if gate == OPEN_GATE else ("gate_scale", "gate_shift")
     return helper.make_node(
         CONDENSED_CONV,
         list(inputs),
@@ -104,6 +110,7 @@ def make_condensed_conv_node(
         **geometry.attributes(),
         clip_min=float(clip_min),
         clip_max=float(clip_max),
+        **dict(zip(names, map(float, gate), strict=False)),
     )
 
 
@@ -168,6 +175,7 @@ def condensed_conv_model(
     *,
     clip_min: float = -math.inf,
     clip_max: float = math.inf,
+    gate: tuple[float, float] = OPEN_GATE,
     with_residual: bool = False,
     x_dtype: str = "float32",
     opset: int = DEFAULT_OPSET,
@@ -186,6 +194,7 @@ def condensed_conv_model(
             "width" or "length".
         clip_min: lower bound of the result.
         clip_max: upper bound of the result.
+        gate: gate_scale and gate_shift.
         with_residual: whether the model has the input ``residual``.
         x_dtype: "float32" or "float16".
         opset: version of the standard operators.
@@ -200,6 +209,7 @@ def condensed_conv_model(
         geometry,
         clip_min=clip_min,
         clip_max=clip_max,
+        gate=gate,
         name="layer",
     )
     geometry.check(weight)
@@ -307,7 +317,11 @@ def _condensed_model(
     arrays = {constant: getattr(weight, constant) for constant in _CONSTANTS}
     if not ports.with_residual:
         arrays["residual"] = no_residual(ports.dtype)
-    write = condensed_conv_function if node.op_type == CONDENSED_CONV else condensed_gemm_function
+    if node.op_type == CONDENSED_CONV:
+        gated = any(attribute.name == "gate_scale" for attribute in node.attribute)
+        function = condensed_conv_function(opset, gated=gated)
+    else:
+        function = condensed_gemm_function(opset)
     return helper.make_model(
         ports.graph(name, [node], arrays),
         ir_version=IR_VERSION,
@@ -315,7 +329,7 @@ def _condensed_model(
             helper.make_opsetid("", opset),
             helper.make_opsetid(DOMAIN, DOMAIN_VERSION),
         ],
-        functions=[write(opset)],
+        functions=[function],
         producer_name="fanin",
     )
 

@@ -51,8 +51,16 @@ ATTRIBUTES_CONV: dict[str, float | None] = {
     "out_channels": None,
     "clip_min": -math.inf,
     "clip_max": math.inf,
+    "gate_scale": 0.0,
+    "gate_shift": 1.0,
 }
 """Attributes with their defaults; None means required (and an integer, or several of them)."""
+
+OPEN_GATE = (0.0, 1.0)
+"""gate_scale and gate_shift that let everything pass."""
+
+HARD_SWISH = (1 / 6, 0.5)
+"""gate_scale and gate_shift of HardSwish, v * min(max(v / 6 + 1 / 2, 0), 1)."""
 
 INTEGER_LISTS = ("kernel_shape", "strides", "pads", "dilations")
 """Attributes that hold one number, for pads two, for each spatial axis."""
@@ -101,10 +109,11 @@ def condensed_conv_schema() -> defs.OpSchema:
         CONDENSED_CONV,
         INPUTS_CONV,
         ATTRIBUTES_CONV,
-        "Y[n, rows[i], p] = clip(bias[rows[i]] + residual + sum_j values[i, j] * "
-        "window[indices[i, j]]), where window is that of output pixel p over the channels of the "
+        "Y[n, rows[i], p] = gate(clip(bias[rows[i]] + residual + sum_j values[i, j] * "
+        "window[indices[i, j]])), where gate(v) = v * min(max(gate_scale * v + gate_shift, 0), 1) "
+        "and window is that of output pixel p over the channels of the "
         "row's group, flattened from [in_channels / group, *kernel_shape]; rows not listed are "
-        "clip(bias + residual).",
+        "gate(clip(bias + residual)).",
     )
     schema.set_type_and_shape_inference_function(infer_conv)
     return schema

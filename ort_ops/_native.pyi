@@ -45,6 +45,9 @@ class ConvKernelRow:
     def supported(self) -> bool:
         """Whether this CPU can run it."""
     @property
+    def whole_depthwise(self) -> bool:
+        """Whether it takes depthwise convolutions only, with a weight at each place."""
+    @property
     def min_group_outputs(self) -> int: ...
     @property
     def max_taps(self) -> int | None:
@@ -157,10 +160,12 @@ class PackedConv:
         residual: npt.NDArray[np.float32] | None = None,
         clip_min: float = ...,
         clip_max: float = ...,
+        gate_scale: float = 0.0,
+        gate_shift: float = 1.0,
         threads: int = 1,
         out: npt.NDArray[np.float32] | None = None,
     ) -> npt.NDArray[np.float32]:
-        """y[batch, out_channels, ...] = clip(convolution + bias + residual), of x[batch, C, H, W].
+        """y[batch, out_channels, ...] = gate(clip(convolution + bias + residual)), x[N, C, H, W].
 
         Returns ``out`` when it is given, else a new array.
         """
@@ -183,6 +188,8 @@ def run_plain_conv(
     residual: npt.NDArray[np.float32] | None = None,
     clip_min: float = ...,
     clip_max: float = ...,
+    gate_scale: float = 0.0,
+    gate_shift: float = 1.0,
     *,
     in_channels: int,
     out_channels: int,

@@ -93,8 +93,12 @@ def condensed_conv(
     out_channels: int,
     clip_min: float = -np.inf,
     clip_max: float = np.inf,
+    gate_scale: float = 0.0,
+    gate_shift: float = 1.0,
 ) -> NDArray[np.float64]:
     """Compute ``ai.fanin::CondensedConv`` version 1 in float64.
+
+    A gate other than (0, 1) then makes ``v * clip(gate_scale * v + gate_shift, 0, 1)`` of it.
 
     An index is a place in the window ``[in_channels / group, *kernel_shape]`` of the row's own
     group: one channel and one tap. Output pixel ``p`` of row ``r = rows[i]`` is ``clip(bias[r] +
@@ -117,8 +121,10 @@ def condensed_conv(
         group: the parts that the channels are cut into.
         in_channels: channels of ``x``.
         out_channels: channels of the result.
-        clip_min: lower bound of the result.
-        clip_max: upper bound of the result.
+        clip_min: lower bound of the sum.
+        clip_max: upper bound of the sum.
+        gate_scale: what the gate multiplies the clipped sum by.
+        gate_shift: what it adds.
 
     Returns:
         ``[N, out_channels, ...]`` with the lengths that ONNX's Conv gives.
@@ -161,7 +167,11 @@ def condensed_conv(
                     for t, d, s, size in zip(tap, dilations, strides, sizes, strict=True)
                 )
                 y[:, row] += values[i, j] * padded[(slice(None), first_channel + channel, *seen)]
-    return _epilogue(y, residual, clip_min, clip_max)
+    y = _epilogue(y, residual, clip_min, clip_max)
+    if (gate_scale, gate_shift) == (0, 1):
+        return y
+    with np.errstate(invalid="ignore"):
+        return y * np.clip(gate_scale * y + gate_shift, 0, 1)
 
 
 def _true_entries(indices: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -19,25 +19,29 @@ import numpy as np
 HEADER = "Inference-Header-Content-Length"
 
 
-def make_mlp(folder: Path, sparsity: float = 0.9, seed: int = 0) -> tuple[Path, Path]:
-    """Write a 784-3072-3072-10 perceptron with constant fan-in; condensed and dense file."""
+def make_mlp(
+    folder: Path, sizes: tuple[int, ...], sparsity: float = 0.9, seed: int = 0
+) -> tuple[Path, Path]:
+    """Write a perceptron of these widths with constant fan-in; condensed and dense file.
+
+    Its last layer stays dense. The condensed weights lie in a data file, which sessions map.
+    """
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
     from fanin.export.onnx_convert import convert
 
     rng = np.random.default_rng(seed)
-    sizes = (784, 3072, 3072, 10)
     nodes, weights, name = [], [], "x"
     for number, (width, outputs) in enumerate(pairwise(sizes)):
         weight = rng.standard_normal((outputs, width), np.float32) / np.float32(np.sqrt(width))
-        if outputs > 10:
+        last = number == len(sizes) - 2
+        if not last:
             fan_in = round(width * (1 - sparsity))
             kept = rng.permuted(np.tile(np.arange(width), (outputs, 1)), axis=1)[:, :fan_in]
             mask = np.zeros_like(weight)
             np.put_along_axis(mask, kept, 1, axis=1)
             weight *= mask
-        last = outputs == sizes[-1]
         result = "y" if last else f"h{number}"
         weights += [numpy_helper.from_array(weight, f"w{number}")]
         weights += [numpy_helper.from_array(np.zeros(outputs, np.float32), f"b{number}")]
@@ -56,7 +60,7 @@ def make_mlp(folder: Path, sparsity: float = 0.9, seed: int = 0) -> tuple[Path, 
     opsets = [helper.make_opsetid("", 20)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), dense)
     condensed = folder / "mlp.onnx"
-    convert(dense, condensed)
+    convert(dense, condensed, external_data_threshold=0)
     return condensed, dense
 
 

@@ -5,9 +5,10 @@
     fanin bench model build/networks/resnet50-uniform90.onnx --batch 1 --out results
 
 Masks are random: every filter of a layer keeps as many weights, at places all equally likely. Under
-``uniform`` the first and the last layer are dense and the others are as sparse as asked; under
-``erk`` densities are those of the trainer. Weights and norms are random too: times do not depend on
-them, but norms with unequal channels show that they were folded right.
+``uniform`` the first and the last layer are dense and the others are as sparse as asked (with
+``--ends`` these two as well); under ``erk`` densities are those of the trainer. Depthwise
+convolutions are dense. Weights and norms are random too: times do not depend on them, but norms
+with unequal channels show that they were folded right.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ def main() -> None:
     parser.add_argument("--policy", default="auto")
     parser.add_argument("--size", type=int, default=224, help="of the images")
     parser.add_argument("--opset", type=int, default=18, help="DeepSparse takes no later one")
+    parser.add_argument("--ends", action="store_true", help="first and last layer are sparse too")
     options = parser.parse_args()
     options.out.parent.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
     model = getattr(models, options.network)().eval()
     vary_norms_(model)
-    masks = random_masks(model, options.distribution, options.sparsity)
+    masks = random_masks(model, options.distribution, options.sparsity, ends=options.ends)
     example = torch.randn(2, 3, options.size, options.size)
     report = export(
         model,
@@ -62,7 +64,9 @@ def vary_norms_(model: nn.Module) -> None:
             nn.init.normal_(module.bias, 0, 0.1)
 
 
-def random_masks(model: nn.Module, distribution: str, sparsity: float) -> dict[str, Tensor]:
+def random_masks(
+    model: nn.Module, distribution: str, sparsity: float, *, ends: bool = False
+) -> dict[str, Tensor]:
     """Mask the weights, in place too: constant fan-in at random places.
 
     Returns:
@@ -75,8 +79,16 @@ def random_masks(model: nn.Module, distribution: str, sparsity: float) -> dict[s
         if isinstance(module, nn.Conv2d | nn.Linear)
     }
     shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
-    ends = (next(iter(shapes)), list(shapes)[-1]) if distribution == "uniform" else ()
-    densities = layer_densities(shapes, sparsity, distribution, dense=ends, dense_in_budget=False)
+    dense = {
+        f"{name}.weight"
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Conv2d) and module.groups > 1
+    }
+    if distribution == "uniform" and not ends:
+        dense |= {next(iter(shapes)), list(shapes)[-1]}
+    densities = layer_densities(
+        shapes, sparsity, distribution, dense=tuple(dense), dense_in_budget=False
+    )
     masks = {}
     for name, weight in weights.items():
         if densities[name] >= 1:

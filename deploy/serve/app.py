@@ -63,8 +63,8 @@ def create_app(settings: ServeSettings) -> FastAPI:
     )
     app.add_exception_handler(RequestError, _refused)
     app.add_exception_handler(HTTPException, _no_route)
+    _add_models(app, state)  # first: a request is matched with one route after the other
     _add_health(app, state)
-    _add_models(app, state)
     _add_repository(app, state)
     _add_pages(app, state)
     return app
@@ -86,22 +86,17 @@ def _add_health(app: FastAPI, state: ServerState) -> None:
         state.repository.find(**request.path_params)
         return Response()
 
+    names = state.settings.names
     for path in (_MODEL, _VERSION):
         app.get(
             f"{path}/ready",
             tags=["health"],
             responses=openapi.ERRORS,
-            openapi_extra=openapi.names_in(path),
+            openapi_extra=openapi.names_in(path, names),
         )(model_ready)
 
 
 def _add_models(app: FastAPI, state: ServerState) -> None:
-    @app.get("/v2", tags=["metadata"])
-    async def server() -> dict[str, Any]:
-        """Name the server, its version and its extensions."""
-        extensions = ["binary_tensor_data", "model_repository"]
-        return {"name": "fanin", "version": __version__, "extensions": extensions}
-
     async def metadata(request: Request) -> Response:
         """Describe inputs, outputs and the versions that serve."""
         model = state.repository.find(**request.path_params)
@@ -112,20 +107,27 @@ def _add_models(app: FastAPI, state: ServerState) -> None:
         with state.metrics.in_flight.track_inprogress():
             return await _infer(state, request, **request.path_params)
 
+    names = state.settings.names
     for path in (_MODEL, _VERSION):
-        app.get(
-            path,
-            tags=["metadata"],
-            responses=openapi.ERRORS,
-            openapi_extra=openapi.names_in(path),
-        )(metadata)
         app.post(
             f"{path}/infer",
             tags=["inference"],
             response_class=Response,
             responses=openapi.INFER_RESPONSES,
-            openapi_extra=openapi.infer_in(path),
+            openapi_extra=openapi.infer_in(path, names),
         )(infer)
+        app.get(
+            path,
+            tags=["metadata"],
+            responses=openapi.ERRORS,
+            openapi_extra=openapi.names_in(path, names),
+        )(metadata)
+
+    @app.get("/v2", tags=["metadata"])
+    async def server() -> dict[str, Any]:
+        """Name the server, its version and its extensions."""
+        extensions = ["binary_tensor_data", "model_repository"]
+        return {"name": "fanin", "version": __version__, "extensions": extensions}
 
 
 def _add_repository(app: FastAPI, state: ServerState) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Sequence
 from typing import Any
 
 _NAME = {"type": "string", "minLength": 1}
@@ -76,17 +77,21 @@ def _content(schema: dict[str, Any]) -> dict[str, Any]:
     return {"application/json": {"schema": schema}, "application/octet-stream": {"schema": _BINARY}}
 
 
-def names_in(path: str) -> dict[str, Any]:
-    """Describe the parameters of a path."""
-    names = re.findall(r"{(\w+)}", path)
+def names_in(path: str, models: Sequence[str]) -> dict[str, Any]:
+    """Describe the parameters of a path; ``models`` are the names that there are."""
+    schemas = {
+        "model": {"type": "string", "enum": list(models)},
+        "version": {"type": "string", "pattern": "^[1-9][0-9]*$"},
+    }
     return {
         "parameters": [
-            {"name": name, "in": "path", "required": True, "schema": _NAME} for name in names
+            {"name": name, "in": "path", "required": True, "schema": schemas[name]}
+            for name in re.findall(r"{(\w+)}", path)
         ]
     }
 
 
-def infer_in(path: str) -> dict[str, Any]:
+def infer_in(path: str, models: Sequence[str]) -> dict[str, Any]:
     """Describe an infer request at this path."""
     length = {
         "name": "Inference-Header-Content-Length",
@@ -101,7 +106,7 @@ def infer_in(path: str) -> dict[str, Any]:
             "that length and the tensors' bytes behind it.",
             "content": _content(REQUEST),
         },
-        "parameters": [*names_in(path)["parameters"], length],
+        "parameters": [*names_in(path, models)["parameters"], length],
     }
 
 

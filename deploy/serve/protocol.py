@@ -74,7 +74,7 @@ def encode(
     head: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": described}
     if request.id is not None:
         head["id"] = request.id
-    text = json.dumps(head, allow_nan=False, separators=(",", ":")).encode()
+    text = _ENCODER.encode(head).encode()
     return b"".join([text, *blobs]), len(text) if blobs else None
 
 
@@ -88,12 +88,18 @@ def _header_end(body: bytes, header_length: str | None) -> int:
     return int(header_length)
 
 
-def _parse(text: bytes) -> Any:
-    def refuse(word: str) -> float:
-        raise ValueError(f"{word} is not JSON")
+def _not_json(word: str) -> float:
+    raise ValueError(f"{word} is not JSON")
 
+
+# Made once: json.loads and json.dumps make a new one for each call that has options.
+_DECODER = json.JSONDecoder(parse_constant=_not_json)
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False)
+
+
+def _parse(text: bytes) -> Any:
     try:
-        return json.loads(text.decode("utf-8"), parse_constant=refuse)
+        return _DECODER.decode(text.decode("utf-8"))
     except RecursionError:
         raise RequestError("the JSON is nested too deeply") from None
     except ValueError as error:  # also of UTF-8, and of integers with thousands of digits

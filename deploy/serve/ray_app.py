@@ -1,4 +1,4 @@
-"""The same server as a Ray Serve application, for many machines. Needs ``[serve]`` and Ray.
+"""The same server as a Ray Serve application, for many machines. Needs ``[ray-serve]``.
 
     serve run fanin.deploy.serve.ray_app:build model=/models/mlp.onnx cpus=2 replicas=3
 

@@ -71,7 +71,8 @@ def run_worker(settings: ServeSettings, listener: socket.socket) -> int:
     state: ServerState = app.state.fanin
     try:
         state.open()
-    except SessionError as error:
+        state.metrics.reserve()
+    except (SessionError, OSError) as error:
         event(_log, "cannot start", logging.ERROR, reason=str(error).strip())
         state.close()
         return 1

@@ -80,9 +80,8 @@ class ServeSettings:
     def __post_init__(self):
         if not self.models:
             raise SettingsError("there is no model to serve")
-        names = [model.name for model in self.models]
-        for name in names:
-            if names.count(name) > 1:
+        for name in self.names:
+            if self.names.count(name) > 1:
                 raise SettingsError(f"two models are named '{name}': give one as NAME=PATH")
         _within("--port", self.port, 0, 65535)
         _within("--workers", self.workers, 1, 256)
@@ -103,6 +102,11 @@ class ServeSettings:
             raise SettingsError("a token has 16 or more ASCII characters")
         if self.log_format not in ("json", "text"):
             raise SettingsError(f"--log-format is '{self.log_format}', neither json nor text")
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all models."""
+        return [model.name for model in self.models]
 
     @property
     def session_threads(self) -> int:

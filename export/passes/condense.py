@@ -89,8 +89,10 @@ class CondensePass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> CondenseResult:
         """Go through all nodes; what cannot be replaced is reported with the reason."""
+        nodes = list(model.graph.all_nodes())
         work = _Work(model, self)
-        for node in list(model.graph.all_nodes()):
+        work.accompanied = any(work.is_sparse_conv(node) for node in nodes)
+        for node in nodes:
             if is_linear(node):
                 work.visit(node)
             elif is_conv(node):
@@ -119,6 +121,18 @@ class _Work:
         self._residuals: dict[tuple, ir.Value] = {}
         self._roots: dict[int, ir.Value] = {}
         self._computed: set[str | None] = set()
+        # Whether a sparse convolution is there, which depthwise ones may go with.
+        self.accompanied = False
+
+    def is_sparse_conv(self, node: ir.Node) -> bool:
+        """Tell a convolution that can be condensed for its own sake."""
+        if not is_conv(node):
+            return False
+        found = resolve_constant(node.inputs[1], self.opset, self.masks)
+        if not isinstance(found, ConstantWeight) or found.array.ndim < 3 or not found.array.size:
+            return False
+        geometry = read_conv(node, found.array.shape)
+        return not isinstance(geometry, str) and self._obstacle(node, found) is None
 
     def visit(self, node: ir.Node) -> None:
         found = resolve_constant(node.inputs[1], self.opset, self.masks)
@@ -141,11 +155,12 @@ class _Work:
             self._leave_unresolved(node, found)
         elif found is not None and found.array.ndim >= 3 and found.array.size:
             geometry = read_conv(node, found.array.shape)
-            obstacle = self._obstacle(node, found)
-            if obstacle is None and isinstance(geometry, str):
-                obstacle = geometry
+            obstacle = geometry if isinstance(geometry, str) else self._obstacle(node, found)
             if obstacle is None:
                 self._replace_conv(node, found, geometry)
+            elif self._may_accompany(node, found, geometry):
+                whole = replace(found, mask=np.ones(found.array.shape, bool))
+                self._replace_conv(node, whole, geometry, "depthwise, stored whole")
             else:
                 self._leave(node, found, obstacle)
 
@@ -172,20 +187,35 @@ class _Work:
 
     def _obstacle(self, node: ir.Node, found: ConstantWeight) -> str | None:
         array = found.array
+        unfit = self._unfit(node, found)
+        if unfit is not None:
+            return unfit
+        if self.masks is not None and found.mask is None:
+            return "no mask"
+        sparsity = 1 - float(np.count_nonzero(_kept(found))) / array.size
+        if sparsity < self.min_sparsity:
+            return f"sparsity {sparsity:.1%}, under {self.min_sparsity:.0%}"
+        return None
+
+    def _may_accompany(
+        self, node: ir.Node, found: ConstantWeight, geometry: ConvGeometry | str
+    ) -> bool:
+        """Tell whether a dense convolution may go with sparse ones around it: a depthwise one."""
+        if isinstance(geometry, str) or not geometry.depthwise or not self.accompanied:
+            return False
+        return self._unfit(node, found) is None
+
+    def _unfit(self, node: ir.Node, found: ConstantWeight) -> str | None:
+        array = found.array
         if is_linear(node) and array.ndim != 2:
             return f"the weight has {array.ndim} dimensions"
         if array.dtype.name not in _ACTIVATIONS:
             return f"computes in {array.dtype.name}, which no kernel does"
-        if self.masks is not None and found.mask is None:
-            return "no mask"
         feeder = node.inputs[0].producer()
         if feeder is not None and feeder.op_type == "DequantizeLinear":
             return "its input is quantised too, so the runtime computes in int8"
         if not np.isfinite(array).all():
             return "the weight holds values that are not finite"
-        sparsity = 1 - float(np.count_nonzero(_kept(found))) / array.size
-        if sparsity < self.min_sparsity:
-            return f"sparsity {sparsity:.1%}, under {self.min_sparsity:.0%}"
         return None
 
     def _replace(self, node: ir.Node, found: ConstantWeight) -> None:
@@ -220,7 +250,13 @@ class _Work:
             gone.graph.remove(gone, safe=True)
         self._record(node, found, weight, new.name)
 
-    def _replace_conv(self, node: ir.Node, found: ConstantWeight, geometry: ConvGeometry) -> None:
+    def _replace_conv(
+        self,
+        node: ir.Node,
+        found: ConstantWeight,
+        geometry: ConvGeometry,
+        how: str | None = None,
+    ) -> None:
         bias = None
         if len(node.inputs) > 2 and node.inputs[2] is not None:
             bias = folded_constant(node.inputs[2], self.opset)
@@ -249,7 +285,7 @@ class _Work:
         node.append(new)
         take_output(node.outputs[0], new.outputs[0])
         node.graph.remove(node, safe=True)
-        self._record(node, found, weight, new.name)
+        self._record(node, found, weight, new.name, how)
 
     def _drop_bias(self, node: ir.Node) -> None:
         """Take a bias that nothing else reads out of the graph; the new one gets its name."""
@@ -307,14 +343,19 @@ class _Work:
         return self._residuals[key]
 
     def _record(
-        self, node: ir.Node, found: ConstantWeight, weight: CondensedWeight, name: str
+        self,
+        node: ir.Node,
+        found: ConstantWeight,
+        weight: CondensedWeight,
+        name: str,
+        how: str | None = None,
     ) -> None:
         key = ("condensed", id(found.root), found.through, weight.values.shape)
         if key in self.layers:
             before = self.layers[key]
             self.layers[key] = replace(before, nodes=(*before.nodes, name))
             return
-        how = "by its zeros" if found.mask is None else "by mask"
+        how = how or ("by its zeros" if found.mask is None else "by mask")
         if found.through:
             how += f", behind {' and '.join(found.through)}"
         self.layers[key] = replace(

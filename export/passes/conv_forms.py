@@ -8,7 +8,16 @@ import numpy as np
 import onnx_ir as ir
 
 from ..condensed import CondensedWeight
-from .nodes import Names, add_constant, adds_nothing, clip_of, read_geometry, take_output
+from ..onnx_schema import OPEN_GATE
+from .nodes import (
+    Names,
+    add_constant,
+    adds_nothing,
+    clip_of,
+    gate_of,
+    read_geometry,
+    take_output,
+)
 
 
 def spread_conv(node: ir.Node, weight: CondensedWeight, form: str, names: Names) -> tuple[int, int]:
@@ -44,7 +53,7 @@ def spread_conv(node: ir.Node, weight: CondensedWeight, form: str, names: Names)
     del attributes["in_channels"], attributes["out_channels"]
     chain = [ir.node("Conv", inputs, attributes=attributes, name=node.name)]
 
-    def follow(op_type: str, *others: ir.Value, **attributes: int) -> None:
+    def follow(op_type: str, *others: ir.Value, **attributes: float) -> None:
         last = chain[-1].outputs[0]
         last.name = names.free(f"{output.name}_before_{op_type.lower()}")
         label = names.free(f"{prefix}_{op_type.lower()}")
@@ -64,6 +73,11 @@ def spread_conv(node: ir.Node, weight: CondensedWeight, form: str, names: Names)
             constant("clip_min", np.array(low, dtype)),
             constant("clip_max", np.array(high, dtype)),
         )
+    gate = gate_of(node)
+    if gate != OPEN_GATE:
+        clipped = chain[-1].outputs[0]
+        follow("HardSigmoid", alpha=gate[0], beta=gate[1])
+        follow("Mul", clipped)
     at = node
     for new in chain:
         at.append(new)

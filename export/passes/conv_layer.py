@@ -34,8 +34,6 @@ def read_conv(node: ir.Node, weight_shape: Sequence[int]) -> ConvGeometry | str:
     if isinstance(pads, str):
         return pads
     channels = weight_shape[1] * group
-    if weight_shape[1] == 1 and group > 1:
-        return "depthwise: each filter reads one channel, which the dense kernel does faster"
     try:
         return ConvGeometry(channels, weight_shape[0], kernel, strides, pads, dilations, group)
     except ValueError as error:

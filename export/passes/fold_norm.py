@@ -11,15 +11,13 @@ from .constants import folded_constant
 from .nodes import (
     Names,
     adds_nothing,
-    clip_of,
     condensed_nodes,
+    ends_open,
     is_condensed_conv,
     read_weight,
     set_weight,
     take_output,
 )
-
-_OPEN = (-np.inf, np.inf)
 
 
 @dataclass
@@ -39,6 +37,8 @@ class FoldNormResult(ir.passes.PassResult):
 
 class FoldNormPass(ir.passes.InPlacePass):
     """Fold BatchNormalization, Mul and Add of constants into the condensed convolution before them.
+
+    HardSigmoid is one as well, with a clip to 0 and 1.
 
     They have to be the only readers of its output, and their constants one number for each channel.
     The products are computed in float64 and rounded once to the type of the values. An ablated
@@ -60,11 +60,12 @@ class FoldNormPass(ir.passes.InPlacePass):
 
 @dataclass(frozen=True)
 class _Affine:
-    """``output = input * scale + shift``, float64 ``[channels]`` each."""
+    """``output = input * scale + shift``, float64 ``[channels]`` each, then perhaps clipped."""
 
     node: ir.Node
     scale: np.ndarray
     shift: np.ndarray
+    clip: tuple[float, float] | None = None
 
 
 def _affine_after(node: ir.Node, opset: int) -> _Affine | None:
@@ -73,7 +74,7 @@ def _affine_after(node: ir.Node, opset: int) -> _Affine | None:
     uses = output.uses()
     if len(uses) != 1 or output.is_graph_output() or output.shape is None:
         return None
-    if clip_of(node) != _OPEN or not adds_nothing(node):
+    if not ends_open(node) or not adds_nothing(node):
         return None
     reader, position = next(iter(uses))
     if reader.domain != "" or reader.graph is not node.graph:
@@ -81,6 +82,10 @@ def _affine_after(node: ir.Node, opset: int) -> _Affine | None:
     channels = node.attributes.get_int("out_channels")
     if reader.op_type == "BatchNormalization" and position == 0:
         return _batch_norm(reader, channels, opset)
+    if reader.op_type == "HardSigmoid":
+        slope = np.full(channels, reader.attributes.get_float("alpha", 0.2))
+        shift = np.full(channels, reader.attributes.get_float("beta", 0.5))
+        return _Affine(reader, slope, shift, (0.0, 1.0))
     if reader.op_type not in ("Mul", "Add"):
         return None
     constant = _per_channel(reader.inputs[1 - position], channels, len(output.shape), opset)
@@ -128,6 +133,9 @@ def _fold(node: ir.Node, affine: _Affine, names: Names) -> bool:
     if not (np.isfinite(values.astype(np.float32)).all() and np.isfinite(bias).all()):
         return False
     set_weight(node, replace(weight, values=values, bias=bias), names)
+    if affine.clip is not None:
+        for name, bound in zip(("clip_min", "clip_max"), affine.clip, strict=True):
+            node.attributes.add(ir.AttrFloat32(name, bound))
     take_output(affine.node.outputs[0], node.outputs[0])
     affine.node.graph.remove(affine.node, safe=True)
     return True

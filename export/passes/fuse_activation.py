@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from .nodes import is_condensed
+from ..onnx_schema import HARD_SWISH, OPEN_GATE
+from .nodes import gate_of, is_condensed, is_condensed_conv
 
 
 @dataclass
@@ -23,12 +25,13 @@ class FuseResult(ir.passes.PassResult):
 
 
 class FuseActivationPass(ir.passes.InPlacePass):
-    """Fuse activations that saturate into the condensed node that feeds them.
+    """Fuse activations that saturate or gate into the condensed node that feeds them.
 
     These are Relu, and Clip, Max and Min with constant scalars (torch writes clamp with one bound
-    as Max). ONNX Runtime fuses nothing into a custom op, so every activation left behind costs a
-    pass over memory. Fused are those whose input has no other reader and is no output of the graph.
-    A NaN stays a NaN, as in torch. Saturations compose: a bound that the node has already is itself
+    as Max); into a convolution also HardSwish, written as one node or as x * HardSigmoid(x). ONNX
+    Runtime fuses nothing into a custom op, so every activation left behind costs a pass over
+    memory. Fused are those whose input has no other reader and is no output of the graph. A NaN
+    stays a NaN, as in torch. Saturations compose: a bound that the node has already is itself
     clipped by the new one.
     """
 
@@ -36,6 +39,8 @@ class FuseActivationPass(ir.passes.InPlacePass):
         """Go through the graph once; a chain fuses from its start, so that it goes whole."""
         fused = []
         for node in list(model.graph.all_nodes()):
+            if _fuse_gate(node, fused):
+                continue
             activation = _saturation(node)
             producer = activation.input.producer() if activation else None
             if producer is None or not _takes_over(producer, activation.input):
@@ -93,7 +98,52 @@ def _scalar(value: ir.Value | None, absent: float | None = None) -> float | None
 
 
 def _takes_over(producer: ir.Node, value: ir.Value) -> bool:
-    return is_condensed(producer) and not value.is_graph_output() and len(value.uses()) == 1
+    return (
+        is_condensed(producer)
+        and gate_of(producer) == OPEN_GATE
+        and not value.is_graph_output()
+        and len(value.uses()) == 1
+    )
+
+
+def _fuse_gate(node: ir.Node, fused: list[str]) -> bool:
+    """Fuse HardSwish, or the Mul of x and HardSigmoid(x), into the convolution that gives x."""
+    found = _gate(node)
+    if found is None:
+        return False
+    value, gate, beside = found
+    producer = value.producer()
+    if producer is None or not is_condensed_conv(producer) or gate_of(producer) != OPEN_GATE:
+        return False
+    readers = {id(use.node) for use in value.uses()}
+    if value.is_graph_output() or readers != {id(node), *map(id, beside)}:
+        return False
+    for name, number in zip(("gate_scale", "gate_shift"), gate, strict=True):
+        producer.attributes.add(ir.AttrFloat32(name, number))
+    _bypass(node, value, beside)
+    fused.append(f"HardSwish into {producer.name}")
+    return True
+
+
+def _gate(node: ir.Node) -> tuple[ir.Value, tuple[float, float], list[ir.Node]] | None:
+    """Read x, gate_scale and gate_shift, and what else is gone when the gate is."""
+    if node.domain != "":
+        return None
+    if node.op_type == "HardSwish":
+        return node.inputs[0], HARD_SWISH, []
+    if node.op_type != "Mul":
+        return None
+    for position in (0, 1):
+        share = node.inputs[position].producer()
+        if share is None or (share.domain, share.op_type) != ("", "HardSigmoid"):
+            continue
+        output = share.outputs[0]
+        if share.inputs[0] is not node.inputs[1 - position] or output.is_graph_output():
+            continue
+        if len(output.uses()) == 1:
+            scale = share.attributes.get_float("alpha", 0.2)
+            return share.inputs[0], (scale, share.attributes.get_float("beta", 0.5)), [share]
+    return None
 
 
 def _clip(producer: ir.Node, low: float, high: float) -> None:
@@ -102,12 +152,17 @@ def _clip(producer: ir.Node, low: float, high: float) -> None:
         producer.attributes.add(ir.AttrFloat32(name, bound))
 
 
-def _bypass(activation: ir.Node, before: ir.Value) -> None:
-    """Let the producer's output stand for the activation's, under the activation's name."""
+def _bypass(activation: ir.Node, before: ir.Value, beside: Sequence[ir.Node] = ()) -> None:
+    """Let the producer's output stand for the activation's, under the activation's name.
+
+    ``beside`` are nodes that only the activation reads.
+    """
     after = activation.outputs[0]
     ir.convenience.replace_all_uses_with(after, before, replace_graph_outputs=True)
     before.type = before.type or after.type
     before.shape = before.shape or after.shape
     name = after.name
     activation.graph.remove(activation, safe=True)
+    for node in beside:
+        node.graph.remove(node, safe=True)
     before.name = name

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from .nodes import (
     adds_nothing,
-    clip_of,
     constant_of,
+    ends_open,
     is_condensed_conv,
     same_shape,
     take_output,
@@ -68,7 +67,7 @@ def _takes_over(add: ir.Node, position: int) -> bool:
         and len(value.uses()) == 1
         and not value.is_graph_output()
         and adds_nothing(producer)
-        and clip_of(producer) == (-math.inf, math.inf)
+        and ends_open(producer)
         and value.dtype == other.dtype
         and same_shape(value, other)
         # Something of one entry would be taken for "none".

@@ -11,7 +11,14 @@ import onnx_ir as ir
 
 from ..condensed import CondensedWeight
 from ..conv_geometry import ConvGeometry
-from ..onnx_schema import CONDENSED_CONV, CONDENSED_GEMM, DOMAIN, INPUTS_GEMM, INTEGER_LISTS
+from ..onnx_schema import (
+    CONDENSED_CONV,
+    CONDENSED_GEMM,
+    DOMAIN,
+    INPUTS_GEMM,
+    INTEGER_LISTS,
+    OPEN_GATE,
+)
 
 PARTS = ("values", "indices", "bias", "rows")
 """Inputs 1 to 4 of a condensed node."""
@@ -125,6 +132,19 @@ def clip_of(node: ir.Node) -> tuple[float, float]:
         node.attributes.get_float("clip_min", -math.inf),
         node.attributes.get_float("clip_max", math.inf),
     )
+
+
+def gate_of(node: ir.Node) -> tuple[float, float]:
+    """Read gate_scale and gate_shift of a condensed node."""
+    return (
+        node.attributes.get_float("gate_scale", OPEN_GATE[0]),
+        node.attributes.get_float("gate_shift", OPEN_GATE[1]),
+    )
+
+
+def ends_open(node: ir.Node) -> bool:
+    """Tell whether what a condensed node adds up leaves it as it is: no clip, no gate."""
+    return clip_of(node) == (-math.inf, math.inf) and gate_of(node) == OPEN_GATE
 
 
 def adds_nothing(node: ir.Node) -> bool:

@@ -298,3 +298,17 @@ def test_options_and_addresses_that_cannot_be(model):
     assert (done.returncode, "cannot listen on 127.0.0.1" in done.stderr) == (1, True)
     done = run(model, "--host", "no.such.host.invalid")
     assert (done.returncode, "cannot listen on" in done.stderr) == (1, True)
+
+
+def test_the_files_of_shared_metrics_have_their_space_from_the_start(tmp_path):
+    """Mapped files with holes would end a worker on a disk that fills up."""
+    program = (
+        "import os, sys; os.environ['PROMETHEUS_MULTIPROC_DIR'] = sys.argv[1]; "
+        "from fanin.deploy.serve.metrics import Metrics; "
+        "metrics = Metrics(); metrics.load_attempted('m', '1', None); metrics.reserve(); "
+        "states = [item.stat() for item in os.scandir(sys.argv[1])]; "
+        "print(len(states), all(state.st_blocks * 512 >= state.st_size for state in states))"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.split() == ["2", "True"], done.stderr

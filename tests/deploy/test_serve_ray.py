@@ -16,8 +16,8 @@ from ._serving import gain_model, json_body, requires_serving, save
 requires_serving()
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-ray = pytest.importorskip("ray", reason="needs Ray: pip install 'ray[serve]'")
-pytest.importorskip("ray.serve", reason="needs Ray Serve: pip install 'ray[serve]'")
+ray = pytest.importorskip("ray", reason="needs Ray: pip install 'fanin[ray-serve]'")
+pytest.importorskip("ray.serve", reason="needs Ray Serve: pip install 'fanin[ray-serve]'")
 
 from ray import serve  # noqa: E402
 

@@ -111,7 +111,11 @@ def test_convolution_is_condensed_with_its_attributes_filled_in(tmp_path: Path, 
 W = sparse((8, 4, 3, 3), 0.8)
 
 LEFT = {
-    "depthwise": ([conv(["x", "w"], group=4)], {"w": sparse((8, 1, 3, 3), 0.7)}, ("n", 4, 9, 9)),
+    "sparsity 0.0%": (
+        [conv(["x", "w"], group=4)],
+        {"w": np.ones((4, 1, 3, 3), np.float32)},
+        ("n", 4, 9, 9),
+    ),
     "over 3 axes": ([conv(["x", "w"])], {"w": sparse((8, 4, 3, 3, 3))}, ("n", 4, 5, 5, 5)),
     "auto_pad is SAME_UPPER with a stride of 2 and X has no fixed size": (
         [conv(["x", "w"], auto_pad="SAME_UPPER", strides=[1, 2])],

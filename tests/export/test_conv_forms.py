@@ -55,7 +55,31 @@ def power_laws(reorder: float = 1e-10) -> tuple[ConvTable, ...]:
     ],
 )
 def test_each_convolution_has_a_kind(kernel, stride, kind):
-    assert kind_of(ConvGeometry(4, 4, kernel, stride)) == kind
+    assert kind_of(ConvGeometry(8, 4, kernel, stride)) == kind
+
+
+@pytest.mark.parametrize(
+    ("channels", "group", "stride", "kind"),
+    [
+        ((8, 8), 8, 1, "depthwise"),
+        ((8, 8), 8, 2, "depthwise strided"),
+        ((8, 16), 8, 1, "stem"),
+        ((3, 16), 1, 2, "stem"),
+        ((5, 16), 1, 1, "kxk"),
+    ],
+)
+def test_few_channels_for_a_filter_are_kinds_of_their_own(channels, group, stride, kind):
+    assert kind_of(ConvGeometry(*channels, (3, 3), (stride, stride), group=group)) == kind
+
+
+def test_depthwise_convolution_goes_with_condensed_ones_and_stays_dense_among_dense_ones():
+    ours, dense = {"dense": 9e-6, "condensed": 3e-6}, {"dense": 3e-6, "condensed": 9e-6}
+    depthwise = {"dense": 1e-6, "condensed": 2e-6}
+    borders = [Border(1, (2,), 10_000), Border(2, (3,), 10_000)]
+    together = settle_forms({1: ours, 2: depthwise, 3: ours}, borders, 1e-10)
+    assert together == {1: "condensed", 2: "condensed", 3: "condensed"}
+    apart = settle_forms({1: dense, 2: depthwise, 3: dense}, borders, 1e-10)
+    assert apart == {1: "dense", 2: "dense", 3: "dense"}
 
 
 def test_power_laws_are_interpolated_exactly():

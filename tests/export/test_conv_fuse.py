@@ -205,14 +205,6 @@ STAYS = {
         {"w": sparse((4, 4, 3, 3), 0.8)},
         {"x": ("n", 4, "h", "w_")},
     ),
-    "a depthwise convolution's residual": (
-        [
-            helper.make_node("Conv", ["x", "w"], ["a"], name="left", group=4, pads=[1] * 4),
-            helper.make_node("Add", ["a", "x"], ["y"], name="add"),
-        ],
-        {"w": sparse((4, 1, 3, 3), 0.7)},
-        {},
-    ),
 }
 
 
@@ -221,3 +213,92 @@ def test_add_stays(tmp_path: Path, what: str):
     nodes, arrays, fields = STAYS[what]
     convert_nodes(tmp_path, nodes, arrays, verify="not known" not in what, **fields)
     assert node_types(tmp_path)[-1] == "Add"
+
+
+def gates(tmp_path: Path) -> list[tuple[float, float]]:
+    found = []
+    for node in onnx.load(tmp_path / "out.onnx").graph.node:
+        values = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        if node.op_type == "CondensedConv":
+            found.append((values.get("gate_scale", 0.0), values.get("gate_shift", 1.0)))
+    return found
+
+
+def test_hard_swish_becomes_the_gate(tmp_path: Path):
+    net = ConvNet(8)
+    net.conv(8, 3)
+    net.batch_norm()
+    net.unary("HardSwish")
+    net.conv(4, 1)
+    report = export_net(tmp_path, net)
+    assert node_types(tmp_path) == ["CondensedConv", "CondensedConv"]
+    assert gates(tmp_path) == [(pytest.approx(1 / 6), 0.5), (0.0, 1.0)]
+    assert "HardSwish into" in " ".join(report.fused)
+
+
+@pytest.mark.parametrize("order", [("a", "h"), ("h", "a")])
+def test_x_times_hard_sigmoid_of_x_becomes_the_gate(tmp_path: Path, order):
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="c", pads=[1] * 4),
+        helper.make_node("HardSigmoid", ["a"], ["h"], name="h", alpha=0.25, beta=0.75),
+        helper.make_node("Mul", order, ["y"], name="m"),
+    ]
+    convert_nodes(tmp_path, nodes, {"w": ARRAYS["w"]})
+    assert node_types(tmp_path) == ["CondensedConv"]
+    assert gates(tmp_path) == [(0.25, 0.75)]
+
+
+@pytest.mark.parametrize("other", ["the sum is read", "the share is read", "another sum"])
+def test_gate_stays_where_something_else_reads_or_is_multiplied(tmp_path: Path, other: str):
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="c", pads=[1] * 4),
+        helper.make_node("Conv", ["x", "v"], ["b"], name="d", pads=[1] * 4),
+        helper.make_node("HardSigmoid", ["a"], ["h"], name="h", alpha=1 / 6),
+        helper.make_node("Mul", ["b" if other == "another sum" else "a", "h"], ["m"], name="m"),
+        helper.make_node("Sub", ["m", "h" if "share" in other else "a"], ["s"], name="s"),
+        helper.make_node("Sub", ["s", "b"], ["y"], name="y"),
+    ]
+    convert_nodes(tmp_path, nodes, ARRAYS)
+    assert "Mul" in node_types(tmp_path)
+    assert gates(tmp_path) == [(0.0, 1.0)] * 2
+
+
+def test_hard_sigmoid_goes_into_weights_and_clip(tmp_path: Path):
+    """Squeeze-and-excitation ends so: it is a product, a sum, and a clip to 0 and 1."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="c", pads=[1] * 4),
+        helper.make_node("HardSigmoid", ["a"], ["y"], name="h", alpha=0.25, beta=0.75),
+    ]
+    convert_nodes(tmp_path, nodes, {"w": ARRAYS["w"]})
+    assert node_types(tmp_path) == ["CondensedConv"]
+    assert clips(tmp_path) == [(0.0, 1.0)]
+    (weight,) = condensed_weights(tmp_path / "out.onnx").values()
+    np.testing.assert_allclose(weight.bias, 0.75)
+    np.testing.assert_allclose(weight.to_dense().reshape(8, 4, 3, 3), ARRAYS["w"] * 0.25)
+
+
+@pytest.mark.parametrize("policy", ["dense", "condensed"])
+def test_a_file_with_gates_is_converted_again(tmp_path: Path, policy: str):
+    net = ConvNet(9, channels=8)
+    net.conv(8, 3)
+    net.unary("HardSwish")
+    net.residual()
+    export_net(tmp_path, net)
+    assert gates(tmp_path) == [(pytest.approx(1 / 6), 0.5)]
+    convert(tmp_path / "out.onnx", tmp_path / "again.onnx", policy=policy)
+    settings = onnxruntime.SessionOptions()
+    register(settings)
+    session = onnxruntime.InferenceSession(tmp_path / "again.onnx", settings)
+    (actual,) = session.run(None, {"x": net.x})
+    expected = net.value.numpy()
+    np.testing.assert_allclose(actual, expected, atol=2e-5 * np.abs(expected).max())
+
+
+def test_files_without_gates_carry_the_shorter_function(tmp_path: Path):
+    for activation, gated in (("Relu", False), ("HardSwish", True)):
+        net = ConvNet(10)
+        net.conv(8, 3)
+        net.unary(activation)
+        export_net(tmp_path, net)
+        (function,) = onnx.load(tmp_path / "out.onnx").functions
+        assert ("gated" in {name for node in function.node for name in node.output}) == gated

@@ -38,14 +38,17 @@ def check_mobilenet(tmp_path: Path, name: str, size: int, depthwise: int) -> Non
         model, tmp_path / "m.onnx", torch.randn(1, 3, size, size), masks=masks, policy="condensed"
     )
     found = {layer.name: layer for layer in report.layers}
-    assert {key for key, layer in found.items() if layer.decision == "condensed"} == set(masks)
+    reasons = Counter(layer.reason for layer in found.values() if layer.decision == "condensed")
+    assert reasons == {"by mask": len(masks), "depthwise, stored whole": depthwise}
     left = Counter(layer.reason for layer in found.values() if layer.decision == "dense")
-    # Depthwise convolutions, the first one, and the two of the classifier have no mask.
-    assert left == {"no mask": depthwise + 3}
+    # The first convolution and the two layers of the classifier have no mask.
+    assert left == {"no mask": 3}
     types = node_types(report.path)
-    assert types["CondensedConv"] == len(masks)
-    assert types["Conv"] == depthwise + 1
-    assert "BatchNormalization" not in types
+    assert types["CondensedConv"] == len(masks) + depthwise
+    assert types["Conv"] == 1
+    # What is left gates the first convolution and the classifier, which stayed dense.
+    assert types["HardSwish"] == 2
+    assert not {"BatchNormalization", "HardSigmoid", "Relu"} & set(types)
     # Every residual add is one of a 1×1 convolution that ends its block.
     assert types["Add"] == 0
     assert report.parity_error <= 1e-4
@@ -53,19 +56,19 @@ def check_mobilenet(tmp_path: Path, name: str, size: int, depthwise: int) -> Non
         "with",
         "without",
     }
-    assert len(inspect(report.path).layers) == len(masks)
+    assert len(inspect(report.path).layers) == len(masks) + depthwise
 
 
-def test_mobilenet_v3_small_condenses_all_but_depthwise_convolutions(tmp_path: Path):
+def test_mobilenet_v3_small_takes_depthwise_convolutions_and_activations_along(tmp_path: Path):
     check_mobilenet(tmp_path, "mobilenet_v3_small", 64, depthwise=11)
 
 
 @pytest.mark.slow
-def test_mobilenet_v3_large_condenses_all_but_depthwise_convolutions(tmp_path: Path):
+def test_mobilenet_v3_large_takes_depthwise_convolutions_and_activations_along(tmp_path: Path):
     check_mobilenet(tmp_path, "mobilenet_v3_large", 96, depthwise=15)
 
 
-def test_masked_depthwise_convolutions_stay_dense_with_the_reason(tmp_path: Path):
+def test_masked_depthwise_convolutions_are_condensed_by_their_masks(tmp_path: Path):
     torch.manual_seed(0)
     model = torchvision.models.mobilenet_v3_small(num_classes=10).features[:4]
     masks = {}
@@ -78,9 +81,8 @@ def test_masked_depthwise_convolutions_stay_dense_with_the_reason(tmp_path: Path
         model, tmp_path / "m.onnx", torch.randn(1, 3, 32, 32), masks=masks, policy="condensed"
     )
     reasons = {layer.reason for layer in report.layers if layer.name in masks}
-    assert reasons == {
-        "depthwise: each filter reads one channel, which the dense kernel does faster"
-    }
+    assert reasons == {"by mask"}
+    assert report.parity_error <= 1e-4
 
 
 @pytest.mark.slow

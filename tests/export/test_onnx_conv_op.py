@@ -132,6 +132,17 @@ def test_models_add_the_residual_and_clip(build, clip, runtime):
     np.testing.assert_allclose(got, wanted, atol=1e-5 * np.abs(wanted).max(), rtol=0)
 
 
+@every_runtime
+@pytest.mark.parametrize("gate", [(1 / 6, 0.5), (0.25, 0.75), (0.0, 1.0), (0.0, 0.5)])
+def test_models_gate_what_is_clipped(gate, runtime):
+    weight, x = layer(), x_of(GEOMETRY)
+    model = condensed_conv_model(weight, GEOMETRY, DYNAMIC, clip_min=-2, gate=gate)
+    wanted = np.maximum(expected(weight, GEOMETRY, x), -2)
+    wanted = wanted * np.clip(gate[0] * wanted + gate[1], 0, 1)
+    got = runtime(model)(None, {"x": x})[0]
+    np.testing.assert_allclose(got, wanted, atol=1e-5 * np.abs(wanted).max(), rtol=0)
+
+
 @pytest.mark.parametrize("opset", OPSETS)
 @every_geometry
 def test_every_opset_passes_checker_and_strict_inference_and_runs(geometry, opset: int):

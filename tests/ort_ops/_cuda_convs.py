@@ -8,6 +8,7 @@ import numpy as np
 
 from ._conv_layer import ConvLayer
 from ._cuda_layers import ROUNDING, bits
+from ._random_convs import OPEN_GATE, gated
 
 
 def arguments(layer: ConvLayer) -> dict[str, Any]:
@@ -47,10 +48,12 @@ def expect(
     residual: np.ndarray | None = None,
     clip_min: float = -np.inf,
     clip_max: float = np.inf,
+    gate: tuple[float, float] = OPEN_GATE,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The result in float64, and how far a float32 sum rounded to x's type may be from it."""
     want = layer.expected(x, residual, clip_min=clip_min, clip_max=clip_max)
     allowed = (layer.values.shape[1] + 3) * 2.0**-24 * layer.magnitude(x, residual)
+    want, allowed = gated(want, allowed, gate)
     if x.dtype != np.float32:
         relative, smallest = ROUNDING[x.dtype.name]
         allowed = allowed + relative * (np.abs(want) + allowed) + smallest

@@ -27,7 +27,7 @@ from fanin.ort_ops import _native
 
 from ._conv_models import ConvLayer, conv_spec, dense_conv_model
 from ._models import open_session, run
-from ._random_convs import RandomConvError, Tally
+from ._random_convs import HARD_SWISH, OPEN_GATE, RandomConvError, Tally, gated
 
 _VALUE_TYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
 _SPECIALS = (np.nan, np.inf, -np.inf)
@@ -46,6 +46,7 @@ class ConvCase:
     threads: int
     static: tuple[bool, ...]  # batch and each spatial axis of the model's input
     variable_weights: bool
+    gate: tuple[float, float] = OPEN_GATE
 
 
 def check_conv(seed: int, number: int) -> Tally:
@@ -87,6 +88,7 @@ def draw_conv(seed: int, number: int) -> ConvCase:
         int(rng.choice([1, 2, 3], p=[0.6, 0.2, 0.2])),
         tuple(bool(flag) for flag in rng.random(1 + geometry.axes) < rng.choice([0.0, 0.5, 1.0])),
         bool(rng.random() < 0.05),
+        HARD_SWISH if rng.random() < 0.25 else OPEN_GATE,
     )
 
 
@@ -219,14 +221,19 @@ def _check(case: ConvCase) -> float:
             magnitude = magnitude + np.abs(residual)
         error = terms * (2.0**-24 * magnitude + 2.0**-149)
         special = ~np.isfinite(exact)
-        if not np.array_equal(
-            y[special], np.clip(exact[special], *case.clip).astype(y.dtype), equal_nan=True
-        ):
+        ended, _ = gated(np.clip(exact[special], *case.clip), 0, case.gate)
+        if not np.array_equal(y[special], ended.astype(y.dtype), equal_nan=True):
             raise RandomConvError("an output that sees a NaN or Inf is wrong")
     ordinary = ~special
     where = np.nonzero(ordinary)
     return _compare(
-        "CondensedConv", y[where], sums[where], error[where], case.clip, np.argwhere(ordinary)
+        "CondensedConv",
+        y[where],
+        sums[where],
+        error[where],
+        case.clip,
+        np.argwhere(ordinary),
+        case.gate,
     )
 
 
@@ -244,7 +251,10 @@ def _run_condensed(case: ConvCase) -> np.ndarray:
     if case.variable_weights:
         fed["rows"], feeds["rows"] = layer.rows.shape, layer.rows
     low, high = case.clip
-    spec = conv_spec(layer, size, dtype=x.dtype.type, fed=fed, clip_min=low, clip_max=high)
+    end = {"clip_min": low, "clip_max": high}
+    if case.gate != OPEN_GATE:
+        end |= dict(zip(("gate_scale", "gate_shift"), case.gate, strict=True))
+    spec = conv_spec(layer, size, dtype=x.dtype.type, fed=fed, **end)
     with _forced_isa(case.isa):
         session = open_session(spec.build(), threads=case.threads)
     y = run(session, **feeds)
@@ -260,12 +270,17 @@ def _compare(
     error: np.ndarray,
     clip: tuple[float, float],
     places: np.ndarray | None = None,
+    gate: tuple[float, float] = OPEN_GATE,
 ) -> float:
     if y.shape != want.shape:
         raise RandomConvError(f"{name}: shape {y.shape}, it should be {want.shape}")
     with np.errstate(over="ignore"):
-        low = np.clip(want - error, *clip).astype(y.dtype)
-        high = np.clip(want + error, *clip).astype(y.dtype)
+        low, high = np.clip(want - error, *clip), np.clip(want + error, *clip)
+        want = np.clip(want, *clip)
+        if gate != OPEN_GATE:
+            want, error = gated(want, error, gate)
+            low, high = want - error, want + error
+        low, high = low.astype(y.dtype), high.astype(y.dtype)
     right = (low <= y) & (y <= high)
     if not right.all():
         wrong = tuple(np.argwhere(~right)[0])
@@ -277,7 +292,7 @@ def _compare(
         )
     if y.dtype != np.float32:
         return 0.0
-    return float((np.abs(y - np.clip(want, *clip)) / error).max(initial=0.0))
+    return float((np.abs(y - want) / error).max(initial=0.0))
 
 
 def _kinds(case: ConvCase) -> Iterator[str]:
@@ -298,6 +313,8 @@ def _kinds(case: ConvCase) -> Iterator[str]:
         yield "asymmetric"
     if not np.isfinite(case.x).all():
         yield "with NaN or Inf"
+    if case.gate != OPEN_GATE:
+        yield "gate"
     if case.variable_weights:
         yield "variable weights"
     if all(case.static):
@@ -310,6 +327,6 @@ def _describe(case: ConvCase) -> str:
         f"{layer.geometry}, active {len(layer.rows)}, fan-in {layer.values.shape[1]}, values "
         f"{layer.values.dtype}, indices {layer.indices.dtype}, x {case.x.dtype} "
         f"{list(case.x.shape)}, residual {case.residual is not None}, clip {case.clip}, "
-        f"ISA {case.isa}, {case.threads} threads, static {case.static}, variable weights "
+        f"gate {case.gate}, ISA {case.isa}, {case.threads} threads, static {case.static}, variable weights "
         f"{case.variable_weights}"
     )

@@ -119,9 +119,30 @@ def random_layer(
     )
 
 
-def kernels() -> list[str]:
-    """Every convolution kernel that this CPU runs."""
-    return [row.name for row in _native.conv_kernel_table() if row.supported]
+def kernels(*, whole_depthwise: bool = False) -> list[str]:
+    """Convolution kernels that this CPU runs: those for any layer, or for depthwise ones alone."""
+    return [
+        row.name
+        for row in _native.conv_kernel_table()
+        if row.supported and row.whole_depthwise == whole_depthwise
+    ]
+
+
+OPEN_GATE, HARD_SWISH = (0.0, 1.0), (1 / 6, 0.5)
+
+
+def gated(
+    value: np.ndarray, bound: np.ndarray, gate: tuple[float, float]
+) -> tuple[np.ndarray, np.ndarray]:
+    """What a gate makes of values, and of how far they may be off; both float64."""
+    if gate == OPEN_GATE:
+        return value, bound
+    scale, shift = map(float, np.float32(gate))
+    with np.errstate(invalid="ignore"):
+        result = value * np.clip(scale * value + shift, 0, 1)
+        # The slope is at most this, and three roundings follow.
+        slope = 1 + max(abs(shift), abs(1 - shift))
+        return result, slope * bound + 4 * (2.0**-24 * np.abs(result) + 2.0**-149)
 
 
 class RandomConvError(AssertionError):
@@ -147,24 +168,29 @@ class Tally:
 def check_case(seed: int, number: int) -> Tally:
     """Run one case; raises RandomConvError with what replays it."""
     rng = np.random.default_rng([seed, number])
-    layer, x = _draw(rng)
-    route = rng.choice(["kernel", "kernel", "kernel", "isa", "plain"])
-    name = {"kernel": kernels(), "isa": _native.supported_isas(), "plain": [""]}[route]
-    name = str(rng.choice(name))
+    route = str(rng.choice(["kernel", "kernel", "kernel", "isa", "plain", "depthwise"]))
+    depthwise = kernels(whole_depthwise=True)
+    if route == "depthwise" and not depthwise:
+        route = "kernel"
+    layer, x = _draw_depthwise(rng) if route == "depthwise" else _draw(rng)
+    names = {"kernel": kernels(), "isa": _native.supported_isas(), "plain": [""]}
+    name = str(rng.choice(names.get(route, depthwise)))
+    route = "kernel" if route == "depthwise" else route
     threads = int(rng.choice([1, 2, 3], p=[0.7, 0.15, 0.15]))
     clip = ((-np.inf, np.inf), (0.0, np.inf), (0.0, 6.0), (-0.5, 0.25))[rng.integers(4)]
     total, magnitude = layer.sums(x)
+    gate = HARD_SWISH if rng.random() < 0.3 else OPEN_GATE
     residual = None
     if rng.random() < 0.4:
         residual = rng.standard_normal(total.shape).astype(np.float32)
     try:
-        y = _run(rng, layer, x, residual, clip, f"{route} {name}".strip(), threads)
-        worst = compare(layer, total, magnitude, y, residual, clip)
+        y = _run(rng, layer, x, residual, (*clip, *gate), f"{route} {name}".strip(), threads)
+        worst = compare(layer, total, magnitude, y, residual, clip, gate)
     except Exception as error:
         raise RandomConvError(
             f"{error}\n  in {layer.attributes}, active {len(layer.rows)}, fan-in "
             f"{layer.values.shape[1]} of {layer.values.dtype}, x {x.shape}, {route} {name}, "
-            f"{threads} threads, residual {residual is not None}, clip {clip}\n"
+            f"{threads} threads, residual {residual is not None}, clip {clip}, gate {gate}\n"
             f"  replay: python tools/random_cases.py --op conv --seed {seed} --group {number}"
         ) from error
     special = int(not np.isfinite(x).all())
@@ -178,6 +204,7 @@ def compare(
     y: np.ndarray,
     residual: np.ndarray | None = None,
     clip: tuple[float, float] = (-np.inf, np.inf),
+    gate: tuple[float, float] = OPEN_GATE,
 ) -> float:
     """Return the largest error as a share of its bound; raises for one beyond it."""
     if y.dtype != np.float32 or y.shape != total.shape:
@@ -188,8 +215,12 @@ def compare(
     terms = layer.values.shape[1] + 3
     with np.errstate(over="ignore", invalid="ignore"):
         bound = np.where(finite, terms * (2.0**-24 * magnitude + 2.0**-149), 0.0)
-        low = np.clip(total - bound, *clip).astype(np.float32)
-        high = np.clip(total + bound, *clip).astype(np.float32)
+        low, high = np.clip(total - bound, *clip), np.clip(total + bound, *clip)
+        total, wide = gated(np.clip(total, *clip), bound, gate)
+        if gate != OPEN_GATE:
+            bound = np.where(finite, wide, 0.0)
+            low, high = total - bound, total + bound
+        low, high = low.astype(np.float32), high.astype(np.float32)
         right = np.where(np.isnan(total), np.isnan(y), (low <= y) & (y <= high))
         if not right.all():
             place = tuple(np.argwhere(~right)[0])
@@ -197,7 +228,7 @@ def compare(
                 f"{np.count_nonzero(~right)} of {right.size} outputs are wrong, first y{place} = "
                 f"{y[place]!r}, which should be in [{low[place]!r}, {high[place]!r}]"
             )
-        error = np.abs(y - np.clip(total, *clip))[finite] / bound[finite]
+        error = np.abs(y - total)[finite] / bound[finite]
     return float(error.max(initial=0.0))
 
 
@@ -214,23 +245,23 @@ def _run(
     layer: ConvLayer,
     x: np.ndarray,
     residual: np.ndarray | None,
-    clip: tuple[float, float],
+    end: tuple[float, float, float, float],
     route: str,
     threads: int,
 ) -> np.ndarray:
     placed, _ = guarded(x.shape, int(rng.integers(16)))
     placed[...] = x
     if route == "plain":
-        return _native.run_plain_conv(*layer.arrays, placed, residual, *clip, **layer.attributes)
+        return _native.run_plain_conv(*layer.arrays, placed, residual, *end, **layer.attributes)
     option, name = route.split()
     conv = layer.pack(**{option: name}, threads=threads)
     out, whole = guarded((len(x), len(layer.bias), *layer.output_size(*x.shape[2:])), 5)
-    conv.run(placed, residual, *clip, threads=threads, out=out)
+    conv.run(placed, residual, *end, threads=threads, out=out)
     inside = np.count_nonzero(np.isnan(out))
     if np.count_nonzero(np.isnan(whole)) != whole.size - out.size + inside:
         raise RandomConvError("wrote outside the output")
     if threads > 1:
-        alone = conv.run(x, residual, *clip)
+        alone = conv.run(x, residual, *end)
         same = (alone.view(np.uint32) == out.view(np.uint32)) | (np.isnan(alone) & np.isnan(out))
         if not same.all():
             raise RandomConvError(f"differs between 1 and {threads} threads")
@@ -271,6 +302,30 @@ def _draw(rng: np.random.Generator) -> tuple[ConvLayer, np.ndarray]:
     return _vary(rng, layer), _draw_input(rng, (batch, inputs, height, width))
 
 
+def _draw_depthwise(rng: np.random.Generator) -> tuple[ConvLayer, np.ndarray]:
+    """A layer of whole filters, each on a channel of its own; any attributes."""
+    while True:
+        channels = int(np.exp(rng.uniform(0, np.log(50))))
+        kernel = tuple(int(k) for k in rng.choice([1, 2, 3, 3, 5, 7], size=2))
+        layer = random_layer(
+            rng,
+            channels,
+            channels,
+            kernel,
+            kernel[0] * kernel[1],
+            group=channels,
+            strides=tuple(int(s) for s in rng.choice([1, 1, 1, 2, 2, 3, 9], size=2)),
+            pads=tuple(int(p) for p in rng.integers(0, 4, size=4)),
+            dilations=tuple(int(d) for d in rng.choice([1, 1, 1, 2, 3], size=2)),
+        )
+        height, width = (int(s) for s in np.exp(rng.uniform(0, np.log(60), size=2)))
+        batch = int(rng.choice([1, 1, 2, 5]))
+        size = layer.output_size(height, width)
+        if min(size) >= 1 and batch * channels * np.prod(size) <= 100_000:
+            break
+    return _widened(rng, layer), _draw_input(rng, (batch, channels, height, width))
+
+
 def _vary(rng: np.random.Generator, layer: ConvLayer) -> ConvLayer:
     """Other types, stored zeros, and rows of different lengths."""
     values, indices = layer.values.copy(), layer.indices.copy()
@@ -281,9 +336,16 @@ def _vary(rng: np.random.Generator, layer: ConvLayer) -> ConvLayer:
         last = np.take_along_axis(indices, true[:, None] - 1, axis=1)
         indices = np.where(padding, last, indices)
         values[padding] = 0.0
+    return _widened(rng, replace(layer, values=values, indices=indices))
+
+
+def _widened(rng: np.random.Generator, layer: ConvLayer) -> ConvLayer:
+    """Any types that the format has."""
     kind = _VALUE_TYPES[rng.choice(3, p=[0.6, 0.2, 0.2])]
     index_type = np.uint16 if rng.random() < 0.5 else np.int32
-    return replace(layer, values=values.astype(kind), indices=indices.astype(index_type))
+    return replace(
+        layer, values=layer.values.astype(kind), indices=layer.indices.astype(index_type)
+    )
 
 
 def _draw_input(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

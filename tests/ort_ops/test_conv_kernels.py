@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fanin.ort_ops import _native
 
 from ._random_convs import (
+    HARD_SWISH,
     ConvLayer,
     RandomConvError,
     check_case,
@@ -37,7 +38,9 @@ def test_random_convolutions_stay_within_the_float64_bound():
     routes = set()
     for number in range(400):
         routes |= set(check_case(2026, number).routes)
-    assert {f"kernel {name}" for name in kernels()} <= routes
+    both = (False, True)
+    every = {f"kernel {name}" for depthwise in both for name in kernels(whole_depthwise=depthwise)}
+    assert every <= routes
     assert "plain" in routes
 
 
@@ -263,17 +266,79 @@ def test_a_packed_convolution_tells_its_weights_from_any_others(kernel):
     assert not packed.holds(*layer.arrays[:3], bias)
 
 
-def test_the_table_chooses_by_instruction_set_and_filters_of_a_group():
-    rng = np.random.default_rng(11)
-    wide = random_layer(rng, 16, 32, (3, 3), 9)
-    depthwise = random_layer(rng, 16, 16, (3, 3), 3, group=16)
-    many_taps = random_layer(rng, 1, 8, (1, 5000), 900)
+@pytest.mark.parametrize(
+    ("layer", "kernel"),
+    [
+        ((16, 32, (3, 3), 9, 1), "panel"),
+        ((3, 32, (3, 3), 9, 1), "planes"),
+        ((16, 16, (3, 3), 3, 16), "planes"),
+        ((16, 32, (3, 3), 9, 16), "planes"),
+        ((16, 16, (3, 3), 9, 16), "lanes"),
+        ((10, 5, (3, 3), 9, 5), "planes"),
+        ((25, 5, (3, 3), 9, 5), "taps"),
+        ((1, 8, (1, 5000), 900, 1), "taps"),
+    ],
+)
+def test_the_table_chooses_by_channels_and_filters_of_a_group(layer, kernel):
+    *sizes, group = layer
+    made = random_layer(np.random.default_rng(11), *sizes, group=group)
     for isa in _native.supported_isas():
-        (info,) = wide.pack(isa=isa).info()
-        assert (info.kernel == "f32-conv-taps-scalar") == (isa == "scalar")
-        for other in (depthwise, many_taps):
-            (info,) = other.pack(isa=isa).info()
-            assert info.kernel == "f32-conv-taps-scalar"
+        (info,) = made.pack(isa=isa).info()
+        layout = info.kernel.split("-")[2].rstrip("0123456789")
+        assert layout == ("taps" if isa == "scalar" else kernel)
+
+
+def test_a_depthwise_filter_with_a_missing_row_or_weight_is_not_whole():
+    rng = np.random.default_rng(12)
+    (name, *_) = kernels(whole_depthwise=True) or pytest.skip("no such kernel on this CPU")
+    ablated = random_layer(rng, 6, 6, (3, 3), 9, group=6, active=5)
+    short = random_layer(rng, 6, 6, (3, 3), 9, group=6)
+    short.values[2, 8], short.indices[2, 8] = 0, short.indices[2, 7]
+    for layer in (ablated, short, random_layer(rng, 6, 6, (3, 3), 9)):
+        with pytest.raises(ValueError, match="depthwise convolutions with whole filters only"):
+            layer.pack(kernel=name)
+
+
+@pytest.mark.parametrize("kernel", [*kernels(), *kernels(whole_depthwise=True)])
+@pytest.mark.parametrize("special", [np.nan, np.inf])
+def test_pixels_that_are_not_finite_reach_their_own_channel_alone(kernel, special):
+    """All filters whole: with a gate, outputs are not finite where the window holds the pixel."""
+    rng = np.random.default_rng(13)
+    layer = random_layer(rng, 20, 20, (3, 3), 9, group=20, pads=(1, 1, 1, 1))
+    x = normal(rng, 1, 20, 9, 9)
+    x[0, 7, 4, 4] = special
+    y = layer.pack(kernel=kernel).run(x, gate_scale=HARD_SWISH[0], gate_shift=HARD_SWISH[1])
+    compare(layer, *layer.sums(x), y, gate=HARD_SWISH)
+    assert np.isfinite(y[0, [*range(7), *range(8, 20)]]).all()
+    # An infinite sum of -Inf is gated by 0.
+    assert not np.isfinite(y[0, 7, 3:6, 3:6]).any()
+
+
+@pytest.mark.parametrize("kernel", [*kernels(), *kernels(whole_depthwise=True)])
+def test_huge_strides_and_pads_take_no_memory(kernel):
+    far = 2**31 - 1
+    rng = np.random.default_rng(14)
+    layer = random_layer(rng, 2, 2, (1, 3), 3, group=2, strides=(1, far), dilations=(1, far // 2))
+    layer = replace(layer, pads=(0, far, 0, far))
+    x = normal(rng, 1, 2, 2, 5)
+    compare(layer, *sums_by_taps(layer, x), layer.pack(kernel=kernel).run(x))
+
+
+def sums_by_taps(layer, x):
+    """Sums and magnitudes without a padded copy."""
+    height, width = layer.output_size(*x.shape[2:])
+    total = np.repeat(layer.bias[None, :, None, None].astype(np.float64), height, 2)
+    total = np.repeat(total, width, 3)
+    magnitude = np.abs(total)
+    for o in range(len(layer.bias)):
+        for value, at in zip(layer.values[o], layer.indices[o], strict=True):
+            for j in range(width):
+                column = j * layer.strides[1] + int(at) * layer.dilations[1] - layer.pads[1]
+                if 0 <= column < x.shape[3]:
+                    product = np.float64(value) * x[:, o, :, column]
+                    total[:, o, :, j] += product
+                    magnitude[:, o, :, j] += np.abs(product)
+    return total, magnitude
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Convolutions that break the operator's contract: each ends in an exception that says why."""
 
+import math
 import re
 import subprocess
 import sys
@@ -74,6 +75,9 @@ MODELS: dict[str, tuple[Spec, str]] = {
     "clip-min-int": (attributes(clip_min=0), r"clip_min must be a FLOAT"),
     "clip-max-nan": (attributes(clip_max=NAN), r"clip_max is NaN"),
     "clip-min-above-max": (attributes(clip_min=6.0, clip_max=0.5), r"clip_min is 6.*clip_max"),
+    "gate-scale-int": (attributes(gate_scale=1), r"gate_scale must be a FLOAT"),
+    "gate-scale-nan": (attributes(gate_scale=NAN), r"gate_scale is not finite"),
+    "gate-shift-inf": (attributes(gate_shift=math.inf), r"gate_shift is not finite"),
     # of another length
     "kernel-of-three": (attributes(kernel_shape=[3, 3, 3]), r"kernel_shape has 3.*one or two"),
     "kernel-of-one": (attributes(kernel_shape=[3]), r"strides has 2.*must have 1"),

@@ -16,6 +16,7 @@ SEED = 1
 KINDS = {
     "1 axes",
     "2 axes",
+    "gate",
     "groups",
     "depthwise",
     "pointwise",

@@ -14,12 +14,13 @@ from ._conv_layer import ConvLayer
 from ._cuda_convs import arguments, expect, images
 from ._cuda_layers import TYPES
 from ._random_conv_nodes import draw_conv
+from ._random_convs import OPEN_GATE
 
 every_type = pytest.mark.parametrize("kind", TYPES)
 GEOMETRY = ConvGeometry(6, 10, (3, 3), strides=(1, 2), pads=(1, 0, 2, 1), group=2)
 
 
-def run(layer, x, residual=None, clip_min=-np.inf, clip_max=np.inf, blocks=0):
+def run(layer, x, residual=None, clip_min=-np.inf, clip_max=np.inf, blocks=0, gate=OPEN_GATE):
     y = np.full(layer.y_shape(x), np.nan, x.dtype)
     report = _cuda_emulation.run_conv(
         **arguments(layer),
@@ -29,13 +30,15 @@ def run(layer, x, residual=None, clip_min=-np.inf, clip_max=np.inf, blocks=0):
         y=images(y),
         clip_min=clip_min,
         clip_max=clip_max,
+        gate_scale=gate[0],
+        gate_shift=gate[1],
         blocks=blocks,
     )
     return y, report
 
 
-def assert_close(y, layer, x, residual=None, clip_min=-np.inf, clip_max=np.inf):
-    want, allowed = expect(layer, x, residual, clip_min, clip_max)
+def assert_close(y, layer, x, residual=None, clip_min=-np.inf, clip_max=np.inf, gate=OPEN_GATE):
+    want, allowed = expect(layer, x, residual, clip_min, clip_max, gate)
     assert (np.abs(y.astype(np.float64) - want) <= allowed).all()
 
 
@@ -51,8 +54,8 @@ def test_equals_the_float64_reference_over_random_convolutions(kind):
         x = case.x.astype(TYPES[kind])
         residual = None if case.residual is None else case.residual.astype(TYPES[kind])
         blocks = int(rng.choice([0, 1, 3]))
-        y, _ = run(case.layer, x, residual, *case.clip, blocks=blocks)
-        assert_close(y, case.layer, x, residual, *case.clip)
+        y, _ = run(case.layer, x, residual, *case.clip, blocks=blocks, gate=case.gate)
+        assert_close(y, case.layer, x, residual, *case.clip, case.gate)
         checked += 1
     assert checked > 80
 

@@ -10,17 +10,17 @@ from .cifar import load_cifar10
 from .digits import load_digits_dataset
 from .idx_files import DataError
 from .image_folder import describe_imagenet, load_imagenet
-from .mnist import fashion_mnist_folder, load_fashion_mnist, load_mnist
+from .mnist import describe_mnist, fashion_mnist_folder, load_fashion_mnist, load_mnist
 from .synthetic import describe_synthetic, load_synthetic
 
 DATASETS: dict[str, DatasetInfo] = {
     "cifar10": DatasetInfo(fixed((3, 32, 32), 10), load_cifar10),
     "digits": DatasetInfo(fixed((1, 8, 8), 10), load_digits_dataset),
-    "fashion-mnist": DatasetInfo(fixed((1, 28, 28), 10), load_fashion_mnist),
+    "fashion-mnist": DatasetInfo(describe_mnist, load_fashion_mnist, ("shape", "samples")),
     "imagenet": DatasetInfo(
         describe_imagenet, load_imagenet, ("classes", "image_size", "workers"), in_memory=False
     ),
-    "mnist": DatasetInfo(fixed((1, 28, 28), 10), load_mnist),
+    "mnist": DatasetInfo(describe_mnist, load_mnist, ("shape", "samples")),
     "synthetic": DatasetInfo(describe_synthetic, load_synthetic, ("shape", "classes", "samples")),
 }
 

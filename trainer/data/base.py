@@ -18,8 +18,9 @@ class DataConfig:
     """[data]: a data set's name, and options that some data sets have.
 
     ``classes``: of "imagenet" (folders) and "synthetic". ``image_size``: side of the images that
-    "imagenet" is cut to. ``workers``: processes that load them. ``shape``, ``samples``: of the
-    images of "synthetic" and their number in the training split.
+    "imagenet" is cut to. ``workers``: processes that load them. ``shape``: of the
+    images of "synthetic"; "fashion-mnist" and "mnist" are padded and repeated to it. ``samples``:
+    of the training split of "synthetic", and at most so many of each split of the other two.
     """
 
     name: str

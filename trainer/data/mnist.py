@@ -12,6 +12,7 @@ from .base import DataConfig, Dataset, Split
 from .idx_files import DataError, read_idx
 
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
+_SIDE = 28
 
 # Files of one split: images, labels; the names are those of the original distributions.
 _IDX_SPLITS = {
@@ -42,23 +43,30 @@ def fashion_mnist_folder(folder: str | os.PathLike[str] | None = None) -> Path |
     return _find_files(_FASHION, DEBIAN_FASHION_MNIST if folder is None else Path(folder))
 
 
+def describe_mnist(config: DataConfig) -> tuple[tuple[int, ...], int]:
+    """Shape and classes. Raises ValueError for shapes that images of 28×28 are not padded to."""
+    shape = config.shape or (1, _SIDE, _SIDE)
+    if len(shape) != 3 or shape[0] < 1 or min(shape[1:]) < _SIDE:
+        raise ValueError(
+            f"shape must be [channels, height, width] from [1, {_SIDE}, {_SIDE}] up, "
+            f"got {list(shape)}"
+        )
+    if config.samples is not None and config.samples < 1:
+        raise ValueError(f"samples must be at least 1, got {config.samples}")
+    return tuple(shape), 10
+
+
 def load_fashion_mnist(
-    config: DataConfig,  # noqa: ARG001
-    folder: Path | None,
-    augmentation: Augmentation,
+    config: DataConfig, folder: Path | None, augmentation: Augmentation
 ) -> Dataset:
     """Load from ``folder``, else the Debian package, else the cache, else the network."""
     default = fashion_mnist_folder() if folder is None else None
-    return _load(_FASHION, default or folder, augmentation)
+    return _load(_FASHION, default or folder, config, augmentation)
 
 
-def load_mnist(
-    config: DataConfig,  # noqa: ARG001
-    folder: Path | None,
-    augmentation: Augmentation,
-) -> Dataset:
+def load_mnist(config: DataConfig, folder: Path | None, augmentation: Augmentation) -> Dataset:
     """Load from ``folder``, else from the cache, else from the network."""
-    return _load(_DIGITS, folder, augmentation)
+    return _load(_DIGITS, folder, config, augmentation)
 
 
 def _find_files(kind: _Kind, root: Path) -> Path | None:
@@ -73,7 +81,10 @@ def _find(folder: Path, stem: str) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def _load(kind: _Kind, folder: Path | None, augmentation: Augmentation) -> Dataset:
+def _load(
+    kind: _Kind, folder: Path | None, config: DataConfig, augmentation: Augmentation
+) -> Dataset:
+    shape, _ = describe_mnist(config)
     found = _download(kind) if folder is None else _find_files(kind, folder)
     if found is None:
         raise DataError(_missing(kind, f"not found in {folder}"))
@@ -81,7 +92,7 @@ def _load(kind: _Kind, folder: Path | None, augmentation: Augmentation) -> Datas
     for split, (image_stem, label_stem) in _IDX_SPLITS.items():
         image_path, label_path = _find(found, image_stem), _find(found, label_stem)
         images, labels = read_idx(image_path, 3), read_idx(label_path, 1)
-        if images.shape[1:] != (28, 28) or len(images) == 0:
+        if images.shape[1:] != (_SIDE, _SIDE) or len(images) == 0:
             raise DataError(f"{image_path} holds images of {images.shape}, expected N×28×28")
         if len(images) != len(labels):
             raise DataError(
@@ -89,11 +100,20 @@ def _load(kind: _Kind, folder: Path | None, augmentation: Augmentation) -> Datas
             )
         if labels.max() > 9:
             raise DataError(f"{label_path} holds label {labels.max()}; there are 10 classes")
-        inputs = torch.from_numpy(images[:, None].astype(np.float32)).div_(255)
+        inputs = _reshaped(images[: config.samples], shape)
         inputs = inputs.sub_(kind.mean).div_(kind.std)
-        targets = torch.from_numpy(labels.astype(np.int64))
+        targets = torch.from_numpy(labels[: config.samples].astype(np.int64))
         splits[split] = Split(inputs, targets, augmentation if split == "train" else None)
     return Dataset(**splits, source=f"{kind.title} from {found}")
+
+
+def _reshaped(images: np.ndarray, shape: tuple[int, ...]) -> torch.Tensor:
+    """Scale to [0, 1], put in the middle of black images, repeat for all channels."""
+    channels, height, width = shape
+    rows, columns = height - _SIDE, width - _SIDE
+    margins = ((0, 0), (rows // 2, rows - rows // 2), (columns // 2, columns - columns // 2))
+    pixels = torch.from_numpy(np.pad(images, margins)[:, None].astype(np.float32)).div_(255)
+    return pixels.repeat(1, channels, 1, 1)
 
 
 def _download(kind: _Kind) -> Path:

@@ -14,7 +14,7 @@ class DispatchedConv final : public PackedConv {
   DispatchedConv(const ConvKernelRow& row, Cached<ConvKernel> cached, double seconds)
       : row_(row), cached_(std::move(cached)), seconds_(seconds) {}
 
-  void run(const float* x, const ConvInput& input, float* y, const Epilogue& epilogue,
+  void run(const float* x, const ConvInput& input, float* y, const ConvEpilogue& epilogue,
            const Executor& executor) const override {
     if (input.batch > 0) cached_.kernel->run(x, input, y, epilogue, executor);
   }

@@ -10,9 +10,19 @@
 #include "core/conv_geometry.h"
 #include "core/cpu_features.h"
 #include "core/executor.h"
+#include "core/gate.h"
 #include "core/gemm.h"
 
 namespace fanin {
+
+struct ConvEpilogue : Epilogue {  // the residual has y's shape, and may be y itself
+  Gate gate;                      // after the clip
+
+  float apply(float value) const {
+    value = Epilogue::apply(value);
+    return gate.open() ? value : gate.apply(value);
+  }
+};
 
 // Pixels outside the image are zeros, which meet the weights as any pixel does: as in a dense Conv,
 // a NaN or Inf among the weights makes NaN of them. Stored padding (condensed.h) meets no pixel.
@@ -37,7 +47,7 @@ class PackedConv {
   // width)], both dense and without alignment; y does not overlap x, and the residual, of y's
   // shape, may be y itself. The input is sound for the geometry (see validate). The result does not
   // depend on the executor's number of threads, bit for bit.
-  virtual void run(const float* x, const ConvInput& input, float* y, const Epilogue& epilogue,
+  virtual void run(const float* x, const ConvInput& input, float* y, const ConvEpilogue& epilogue,
                    const Executor& executor) const = 0;
 
   virtual std::vector<PackedInfo> info() const = 0;
@@ -49,6 +59,6 @@ class PackedConv {
 // The scalar reference: sums in float32 in the order of the stored entries. Needs no packing: it is
 // the path for weights that are not constant, and the oracle of the kernel tests.
 void run_plain_conv(const CondensedView& view, const ConvGeometry& geometry, const float* x,
-                    const ConvInput& input, float* y, const Epilogue& epilogue);
+                    const ConvInput& input, float* y, const ConvEpilogue& epilogue);
 
 }  // namespace fanin

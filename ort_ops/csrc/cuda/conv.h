@@ -8,9 +8,14 @@
 
 #include "core/condensed.h"
 #include "core/conv_geometry.h"
+#include "core/gate.h"
 #include "cuda/gemm.h"
 
 namespace fanin::cuda {
+
+struct ConvEpilogue : Epilogue {  // the residual has y's shape
+  Gate gate;                      // after the clip
+};
 
 class PackedConv {
  public:
@@ -22,11 +27,11 @@ class PackedConv {
   static std::unique_ptr<PackedConv> pack(const CondensedView& view, const ConvGeometry& geometry,
                                           ValueType activations, int device);
 
-  // Y = clip(convolution + bias + residual) on `stream` (a cudaStream_t): only launches a kernel.
-  // x is [batch, in_channels, height, width], y and the residual [batch, out_channels, out_height,
-  // out_width], device memory, dense, aligned to their elements. The input is sound for the
-  // geometry. The current device must be the one packed for.
-  virtual void run(const void* x, const ConvInput& input, void* y, const Epilogue& epilogue,
+  // Y = gate(clip(convolution + bias + residual)) on `stream` (a cudaStream_t): only launches a
+  // kernel. x is [batch, in_channels, height, width], y and the residual [batch, out_channels,
+  // out_height, out_width], device memory, dense, aligned to their elements. The input is sound for
+  // the geometry. The current device must be the one packed for.
+  virtual void run(const void* x, const ConvInput& input, void* y, const ConvEpilogue& epilogue,
                    void* stream) const = 0;
 
   virtual std::vector<PackedInfo> info() const = 0;

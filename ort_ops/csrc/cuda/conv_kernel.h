@@ -38,6 +38,9 @@ struct ConvArgs {
   int64_t pads[2];  // top, left
   float clip_min;
   float clip_max;
+  bool gated;  // by what follows, see Gate
+  float gate_scale;
+  float gate_shift;
 
   FANIN_INLINE int64_t outputs() const { return batch * out_channels * out_height * out_width; }
 };
@@ -91,8 +94,9 @@ class ConvKernel {
     const int64_t plane = args.out_height * args.out_width;
     const int64_t at = (sample * args.out_channels + filter) * plane + pixel;
     if (args.residual) sum += widen(context.template global<X>(args.residual, args.outputs())[at]);
-    context.template output<X>(args.y, args.outputs())
-        .store(at, narrow<X>(clipped(sum, args.clip_min, args.clip_max)));
+    sum = clipped(sum, args.clip_min, args.clip_max);
+    if (args.gated) sum *= clipped(context.fma(sum, args.gate_scale, args.gate_shift), 0.0f, 1.0f);
+    context.template output<X>(args.y, args.outputs()).store(at, narrow<X>(sum));
   }
 };
 

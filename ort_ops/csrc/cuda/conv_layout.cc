@@ -59,6 +59,9 @@ ConvArgs ConvLayout::arguments(const void* base, const RunArguments& run,
   std::copy(geometry.pads, geometry.pads + 2, args.pads);
   args.clip_min = run.clip_min;
   args.clip_max = run.clip_max;
+  args.gated = !run.gate.open();
+  args.gate_scale = run.gate.scale;
+  args.gate_shift = run.gate.shift;
   return args;
 }
 

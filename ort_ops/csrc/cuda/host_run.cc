@@ -39,10 +39,11 @@ void run_copied(const HostArrays& arrays, const Run& run) {
   const Copy x(arrays.x, arrays.x_bytes, arrays.shift);
   const Copy y(arrays.y, arrays.y_bytes, arrays.shift);
   const Copy residual(arrays.residual, arrays.residual ? arrays.y_bytes : 16, arrays.shift);
-  Epilogue epilogue;
+  ConvEpilogue epilogue;
   epilogue.residual = arrays.residual ? residual.data() : nullptr;
   epilogue.clip_min = arrays.clip_min;
   epilogue.clip_max = arrays.clip_max;
+  epilogue.gate = arrays.gate;
   run(x.data(), y.data(), epilogue);
   check(cudaDeviceSynchronize());
   check(
@@ -65,7 +66,7 @@ void run_on_host_arrays(const PackedGemm& gemm, const HostArrays& arrays) {
 }
 
 void run_on_host_arrays(const PackedConv& conv, const ConvInput& input, const HostArrays& arrays) {
-  run_copied(arrays, [&](const void* x, void* y, const Epilogue& epilogue) {
+  run_copied(arrays, [&](const void* x, void* y, const ConvEpilogue& epilogue) {
     conv.run(x, input, y, epilogue, nullptr);
   });
 }

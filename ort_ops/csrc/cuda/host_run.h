@@ -19,6 +19,7 @@ struct HostArrays {
   int64_t shift = 0;  // bytes behind an aligned address at which x, residual and y lie
   float clip_min = 0;
   float clip_max = 0;
+  Gate gate;  // of convolutions
 };
 
 // Number of devices that can be used; 0 without a driver.

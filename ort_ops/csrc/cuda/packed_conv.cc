@@ -35,7 +35,7 @@ class PlainConv final : public PackedConv {
     seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
 
-  void run(const void* x, const ConvInput& input, void* y, const Epilogue& epilogue,
+  void run(const void* x, const ConvInput& input, void* y, const ConvEpilogue& epilogue,
            void* stream) const override {
     if (input.batch < 1) return;
     RunArguments run;
@@ -44,6 +44,7 @@ class PlainConv final : public PackedConv {
     run.y = y;
     run.clip_min = epilogue.clip_min;
     run.clip_max = epilogue.clip_max;
+    run.gate = epilogue.gate;
     ConvArgs args = layout_.arguments(placed_.memory().data(), run, input);
     const ConvPlan plan = plan_conv(args);
     launch(conv_kernel(activations_), plan.grid_x, 1, plan.warps, 0, 1, &args, stream,

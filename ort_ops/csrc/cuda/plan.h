@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "core/gate.h"
 #include "core/value_type.h"
 #include "cuda/layout.h"
 
@@ -27,6 +28,7 @@ struct RunArguments {
   int64_t batch = 0;
   float clip_min = 0;
   float clip_max = 0;
+  Gate gate;  // of convolutions
 };
 
 struct StreamPlan {

@@ -13,6 +13,8 @@ namespace fanin {
 struct ConvKernelRow {
   std::string name;  // dtype-op-layout-ISA
   Isa isa;           // that the CPU must have
+  // What else a layer has to be for it to be chosen; null: nothing.
+  bool (*fits)(const CondensedView& view, const ConvGeometry& geometry);
   int64_t min_group_outputs;
   int64_t max_taps;    // of the window in one channel
   double min_density;  // fan-in / in_features

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "core/condensed.h"
+#include "core/conv.h"
 #include "core/conv_geometry.h"
 #include "core/executor.h"
-#include "core/gemm.h"
 #include "kernels/gemm_kernel.h"
 
 namespace fanin {
@@ -15,7 +15,7 @@ class ConvKernel {
   virtual ~ConvKernel() = default;
 
   // See PackedConv::run. Right for every size of the input.
-  virtual void run(const float* x, const ConvInput& input, float* y, const Epilogue& epilogue,
+  virtual void run(const float* x, const ConvInput& input, float* y, const ConvEpilogue& epilogue,
                    const Executor& executor) const = 0;
 
   virtual LayoutInfo info() const = 0;

@@ -50,6 +50,9 @@ struct ConvOutput {
   int samples;            // pixels of the tile
   float clip_min;
   float clip_max;
+  bool gated;  // by what follows, see Gate
+  float gate_scale;
+  float gate_shift;
   bool fetch;  // y is not in L2
 };
 

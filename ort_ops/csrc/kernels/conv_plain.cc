@@ -14,7 +14,7 @@ float pixel(const float* image, const ConvInput& input, int64_t channel, int64_t
 }  // namespace
 
 void run_plain_conv(const CondensedView& view, const ConvGeometry& geometry, const float* x,
-                    const ConvInput& input, float* y, const Epilogue& epilogue) {
+                    const ConvInput& input, float* y, const ConvEpilogue& epilogue) {
   const int64_t height = geometry.output_size(0, input.height);
   const int64_t width = geometry.output_size(1, input.width);
   const int64_t channel_size = input.height * input.width;

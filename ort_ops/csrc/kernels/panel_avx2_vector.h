@@ -36,7 +36,9 @@ struct Avx2 {
   }
   static Type load_some(const float* from, Mask mask) { return _mm256_maskload_ps(from, mask); }
   static void store_some(float* to, Type value, Mask mask) { _mm256_maskstore_ps(to, mask, value); }
+  static Type load_any(const float* from) { return _mm256_loadu_ps(from); }
   static Type add(Type a, Type b) { return _mm256_add_ps(a, b); }
+  static Type mul(Type a, Type b) { return _mm256_mul_ps(a, b); }
   // The second operand is what max and min return for NaN, so NaN stays NaN.
   static Type clip(Type value, Type low, Type high) {
     return _mm256_min_ps(high, _mm256_max_ps(low, value));

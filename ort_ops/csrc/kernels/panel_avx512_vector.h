@@ -36,7 +36,9 @@ struct Avx512 {
   static void store_some(float* to, Type value, Mask mask) {
     _mm512_mask_storeu_ps(to, mask, value);
   }
+  static Type load_any(const float* from) { return _mm512_loadu_ps(from); }
   static Type add(Type a, Type b) { return _mm512_add_ps(a, b); }
+  static Type mul(Type a, Type b) { return _mm512_mul_ps(a, b); }
   // The second operand is what max and min return for NaN, so NaN stays NaN.
   static Type clip(Type value, Type low, Type high) {
     return _mm512_min_ps(high, _mm512_max_ps(low, value));

@@ -95,7 +95,7 @@ class Group {
 class ConvWork final : public PanelWork {
  public:
   ConvWork(const Group& group, const ConvGeometry& geometry, const ConvOps& ops,
-           const ConvPixels& pixels, const float* x, float* y, const Epilogue& epilogue,
+           const ConvPixels& pixels, const float* x, float* y, const ConvEpilogue& epilogue,
            int64_t batch)
       : group_(group),
         ops_(ops),
@@ -149,6 +149,9 @@ class ConvWork final : public PanelWork {
             count,
             epilogue_.clip_min,
             epilogue_.clip_max,
+            !epilogue_.gate.open(),
+            epilogue_.gate.scale,
+            epilogue_.gate.shift,
             fetch_y_};
   }
 
@@ -175,7 +178,7 @@ class ConvWork final : public PanelWork {
   int64_t out_channels_;
   const float* x_;
   float* y_;
-  const Epilogue& epilogue_;
+  const ConvEpilogue& epilogue_;
   bool fetch_y_;
 };
 
@@ -236,7 +239,7 @@ class PanelConv final : public ConvKernel {
       groups_.push_back(std::make_unique<Group>(group, geometry, executor));
   }
 
-  void run(const float* x, const ConvInput& input, float* y, const Epilogue& epilogue,
+  void run(const float* x, const ConvInput& input, float* y, const ConvEpilogue& epilogue,
            const Executor& executor) const override {
     const ConvPixels pixels(geometry_, input);
     const int64_t samples = input.batch * pixels.pixels();
@@ -249,7 +252,7 @@ class PanelConv final : public ConvKernel {
       const int64_t out_at = first_output * pixels.pixels();
       const int64_t in_at =
           static_cast<int64_t>(g) * geometry_.group_inputs() * pixels.channel_size();
-      Epilogue of_group = epilogue;
+      ConvEpilogue of_group = epilogue;
       if (epilogue.residual) of_group.residual += out_at;
       const double work =
           (static_cast<double>(group.layout().padded_weights) * kMicrosecondsPerWeightPixel +

@@ -8,6 +8,16 @@
 namespace fanin {
 namespace {
 
+// See Gate::apply.
+template <typename Vector>
+inline __attribute__((always_inline)) typename Vector::Type gated(typename Vector::Type value,
+                                                                  typename Vector::Type scale,
+                                                                  typename Vector::Type shift) {
+  const float zero = 0.0f, one = 1.0f;
+  const typename Vector::Type share = Vector::fma(value, scale, shift);
+  return Vector::mul(value, Vector::clip(share, Vector::broadcast(&zero), Vector::broadcast(&one)));
+}
+
 // Back to where they came from.
 struct ToSums {
   static constexpr int strip_count() { return 1; }
@@ -34,7 +44,7 @@ struct ToOutput {
   const uint16_t* last_rows;  // of the part's last group
   int lines;                  // of an output, to be fetched
   typename Vector::Mask all, last[kVectors];
-  typename Vector::Type low, high;
+  typename Vector::Type low, high, scale, shift;
 
   ToOutput(const PanelPart& part, const ConvStrips& tile, const ConvOutput& to)
       : output(to),
@@ -43,7 +53,9 @@ struct ToOutput {
         lines(0),
         all(Vector::first(Vector::kLanes)),
         low(Vector::broadcast(&to.clip_min)),
-        high(Vector::broadcast(&to.clip_max)) {
+        high(Vector::broadcast(&to.clip_max)),
+        scale(Vector::broadcast(&to.gate_scale)),
+        shift(Vector::broadcast(&to.gate_shift)) {
     for (size_t run = 0; run < part.run_count; ++run)
       last_rows += size_t{part.runs[run].groups} * kPanelGroupRows;
     const int in_last = to.samples - (tile.count - 1) * kWidth;
@@ -83,9 +95,11 @@ struct ToOutput {
                              Vector::load_some(add + v * Vector::kLanes, is_last ? last[v] : all));
     }
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v)
-      Vector::store_some(to + v * Vector::kLanes, Vector::clip(sum[v], low, high),
-                         is_last ? last[v] : all);
+    for (int v = 0; v < kVectors; ++v) {
+      sum[v] = Vector::clip(sum[v], low, high);
+      if (output.gated) sum[v] = gated<Vector>(sum[v], scale, shift);
+      Vector::store_some(to + v * Vector::kLanes, sum[v], is_last ? last[v] : all);
+    }
   }
 
  private:

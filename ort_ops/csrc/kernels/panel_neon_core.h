@@ -33,7 +33,10 @@ struct Neon {
     vst1q_f32(lanes, value);
     for (int i = 0; i < count; ++i) to[i] = lanes[i];
   }
+  static Type load_any(const float* from) { return vld1q_f32(from); }
   static Type add(Type a, Type b) { return vaddq_f32(a, b); }
+  static Type mul(Type a, Type b) { return vmulq_f32(a, b); }
+  static Type fma(Type a, Type b, Type c) { return vfmaq_f32(c, a, b); }
 
   // Comparisons and not max and min: NaN stays NaN and -0 stays -0, as in Epilogue::apply.
   static Type clip(Type value, Type low, Type high) {

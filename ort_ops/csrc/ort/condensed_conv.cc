@@ -73,7 +73,8 @@ void CondensedConv::compute(OrtKernelContext* context) const {
   if (input.batch == 0) return;
   const SessionExecutor executor(runtime_, context, concurrency_);
   const auto run = [&](const Float32Slice& slice) {
-    const Epilogue epilogue{slice.residual, attributes_.clip.min, attributes_.clip.max};
+    const ConvEpilogue epilogue{{slice.residual, attributes_.clip.min, attributes_.clip.max},
+                                attributes_.gate};
     const ConvInput part{slice.batch, input.height, input.width};
     if (packed_)
       packed_->run(slice.x, part, slice.y, epilogue, executor);

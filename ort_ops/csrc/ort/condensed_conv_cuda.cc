@@ -69,9 +69,11 @@ void CudaConv::compute(OrtKernelContext* context) const {
   void* stream = nullptr;
   check(runtime_.api, runtime_.api.KernelContext_GetGPUComputeStream(context, &stream));
   const DeviceGuard guard(device_);
-  packed_->run(x.data<void>(), input, y,
-               {adds ? residual.data<void>() : nullptr, attributes_.clip.min, attributes_.clip.max},
-               stream);
+  packed_->run(
+      x.data<void>(), input, y,
+      {{adds ? residual.data<void>() : nullptr, attributes_.clip.min, attributes_.clip.max},
+       attributes_.gate},
+      stream);
 }
 
 }  // namespace

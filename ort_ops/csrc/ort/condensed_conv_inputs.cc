@@ -1,7 +1,9 @@
 #include "ort/condensed_conv_inputs.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <utility>
 
 namespace fanin::ort {
 namespace {
@@ -25,6 +27,17 @@ std::vector<int64_t> axis_attribute(const KernelInfo& info, const char* name, si
 // Where a spatial axis of the geometry stands in X, whose rank is 3 or 4.
 std::string place_of(const Shape& x, const ConvAttributes& attributes, size_t axis) {
   return "X has shape " + to_string(x) + "; dimension " + std::to_string(axis + attributes.axes);
+}
+
+// The attributes gate_scale and gate_shift.
+Gate read_gate(const KernelInfo& info) {
+  Gate gate;
+  gate.scale = info.float_attribute("gate_scale", gate.scale);
+  gate.shift = info.float_attribute("gate_shift", gate.shift);
+  for (const auto& [name, value] :
+       {std::pair{"gate_scale", gate.scale}, {"gate_shift", gate.shift}})
+    if (!std::isfinite(value)) refuse(std::string("attribute ") + name + " is not finite");
+  return gate;
 }
 
 // A known length of X along a spatial axis of the geometry.
@@ -69,6 +82,7 @@ ConvAttributes read_conv_attributes(const KernelInfo& info) {
   refuse_unless_empty(validate(geometry));
   attributes.window = geometry.group_inputs() * geometry.taps();
   attributes.clip = read_clip(info);
+  attributes.gate = read_gate(info);
   return attributes;
 }
 

@@ -6,6 +6,7 @@
 
 #include "core/condensed.h"
 #include "core/conv_geometry.h"
+#include "core/gate.h"
 #include "ort/node_inputs.h"
 
 namespace fanin::ort {
@@ -15,6 +16,7 @@ struct ConvAttributes {
   size_t axes = 2;  // spatial ones: 1 or 2; with one, the geometry's height is 1
   int64_t window = 1;
   Clip clip;
+  Gate gate;
 
   WeightSizes sizes() const { return {window, geometry.out_channels, "out_channels"}; }
 };

@@ -15,6 +15,7 @@
 #include "core/conv.h"
 #include "core/cpu_features.h"
 #include "kernels/conv_dispatch.h"
+#include "kernels/conv_lanes.h"
 #include "python/arrays.h"
 
 namespace fanin {
@@ -59,11 +60,12 @@ struct ConvRun {
   Floats residual;  // of no dimension: none
   py::array y;
   ConvInput input;
-  Epilogue epilogue;
+  ConvEpilogue epilogue;
 
   // The result goes into `out`, or into a new array when that is None.
   ConvRun(const ConvGeometry& geometry, const py::object& x_object,
-          const py::object& residual_object, float clip_min, float clip_max, const py::object& out)
+          const py::object& residual_object, float clip_min, float clip_max, const Gate& gate,
+          const py::object& out)
       : x(array_of<float>(x_object, "x", 4)) {
     if (x.shape(1) != geometry.in_channels)
       throw std::invalid_argument("x has the shape " + shape_text(x) + ", in_channels is " +
@@ -81,6 +83,7 @@ struct ConvRun {
     };
     epilogue.clip_min = clip_min;
     epilogue.clip_max = clip_max;
+    epilogue.gate = gate;
     if (!residual_object.is_none()) {
       residual = array_of<float>(residual_object, "residual", 4);
       check_shape(residual, "residual");
@@ -120,9 +123,9 @@ class PyConv {
   }
 
   py::array run(const py::object& x, const py::object& residual, float clip_min, float clip_max,
-                int64_t threads, const py::object& out) const {
+                float gate_scale, float gate_shift, int64_t threads, const py::object& out) const {
     const ThreadExecutor executor = threads_of(threads);
-    ConvRun run(geometry_, x, residual, clip_min, clip_max, out);
+    ConvRun run(geometry_, x, residual, clip_min, clip_max, {gate_scale, gate_shift}, out);
     const float* from = run.x.data();
     float* to = run.to();
     {
@@ -151,12 +154,13 @@ class PyConv {
 py::array run_plain_conv_arrays(const py::object& values, const py::object& indices,
                                 const py::object& rows, const py::object& bias, const py::object& x,
                                 const py::object& residual, float clip_min, float clip_max,
-                                int64_t in_channels, int64_t out_channels, const Pair& kernel_shape,
-                                const Pair& strides, const Pads& pads, const Pair& dilations,
-                                int64_t group) {
+                                float gate_scale, float gate_shift, int64_t in_channels,
+                                int64_t out_channels, const Pair& kernel_shape, const Pair& strides,
+                                const Pads& pads, const Pair& dilations, int64_t group) {
   const ConvLayer layer(values, indices, rows, bias, in_channels, out_channels, kernel_shape,
                         strides, pads, dilations, group);
-  ConvRun run(layer.geometry, x, residual, clip_min, clip_max, py::none());
+  ConvRun run(layer.geometry, x, residual, clip_min, clip_max, {gate_scale, gate_shift},
+              py::none());
   const float* from = run.x.data();
   float* to = run.to();
   {
@@ -164,6 +168,12 @@ py::array run_plain_conv_arrays(const py::object& values, const py::object& indi
     run_plain_conv(layer.view(), layer.geometry, from, run.input, to, run.epilogue);
   }
   return run.y;
+}
+
+// None where there is no limit.
+std::optional<int64_t> limit(int64_t most) {
+  if (most == std::numeric_limits<int64_t>::max()) return std::nullopt;
+  return most;
 }
 
 bool is_supported(Isa isa) {
@@ -184,14 +194,12 @@ void bind_conv(py::module_& module) {
       .def_property_readonly("isa", [](const ConvKernelRow& row) { return isa_name(row.isa); })
       .def_property_readonly("supported",
                              [](const ConvKernelRow& row) { return is_supported(row.isa); })
+      .def_property_readonly("whole_depthwise",
+                             [](const ConvKernelRow& row) { return row.fits == fits_lanes; })
       .def_property_readonly("min_group_outputs",
                              [](const ConvKernelRow& row) { return row.min_group_outputs; })
       .def_property_readonly("max_taps",
-                             [](const ConvKernelRow& row) -> std::optional<int64_t> {
-                               if (row.max_taps == std::numeric_limits<int64_t>::max())
-                                 return std::nullopt;
-                               return row.max_taps;
-                             })
+                             [](const ConvKernelRow& row) { return limit(row.max_taps); })
       .def_property_readonly("min_density",
                              [](const ConvKernelRow& row) { return row.min_density; })
       .def("__repr__", [](const ConvKernelRow& row) { return "<ConvKernelRow " + row.name + ">"; });
@@ -205,14 +213,16 @@ void bind_conv(py::module_& module) {
            "dilations"_a = ones, "group"_a = 1, "isa"_a = "auto", "kernel"_a = py::none(),
            "threads"_a = 1)
       .def("run", &PyConv::run, "x"_a, "residual"_a = py::none(), "clip_min"_a = -infinity,
-           "clip_max"_a = infinity, "threads"_a = 1, "out"_a = py::none())
+           "clip_max"_a = infinity, "gate_scale"_a = 0.0f, "gate_shift"_a = 1.0f, "threads"_a = 1,
+           "out"_a = py::none())
       .def("info", &PyConv::info)
       .def("holds", &PyConv::holds, "values"_a, "indices"_a, "rows"_a, "bias"_a);
 
   module.def("run_plain_conv", &run_plain_conv_arrays, "values"_a, "indices"_a, "rows"_a, "bias"_a,
              "x"_a, "residual"_a = py::none(), "clip_min"_a = -infinity, "clip_max"_a = infinity,
-             py::kw_only(), "in_channels"_a, "out_channels"_a, "kernel_shape"_a, "strides"_a = ones,
-             "pads"_a = zeros, "dilations"_a = ones, "group"_a = 1);
+             "gate_scale"_a = 0.0f, "gate_shift"_a = 1.0f, py::kw_only(), "in_channels"_a,
+             "out_channels"_a, "kernel_shape"_a, "strides"_a = ones, "pads"_a = zeros,
+             "dilations"_a = ones, "group"_a = 1);
   module.def("conv_kernel_table", [] {
     std::vector<ConvKernelRow> rows = conv_kernel_table();
     return rows;

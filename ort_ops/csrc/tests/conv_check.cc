@@ -33,6 +33,7 @@ struct Case {
   ValueType values = ValueType::kFloat32;
   float special = 0.0f;  // in place of some x
   size_t threads = 1;
+  bool gated = false;
 };
 
 std::string name_of(const Case& one) {
@@ -48,7 +49,7 @@ std::string name_of(const Case& one) {
 
 // In float64, with the bound of rounding in any order.
 Expected expect(const CondensedView& view, const Case& one, const float* x,
-                const Epilogue& epilogue) {
+                const ConvEpilogue& epilogue) {
   const ConvGeometry& g = one.geometry;
   const int64_t height = g.output_size(0, one.input.height);
   const int64_t width = g.output_size(1, one.input.width);
@@ -81,8 +82,15 @@ Expected expect(const CondensedView& view, const Case& one, const float* x,
           magnitude += std::abs(static_cast<double>(epilogue.residual[at]));
           if (sum < epilogue.clip_min) sum = epilogue.clip_min;
           if (sum > epilogue.clip_max) sum = epilogue.clip_max;
+          double bound = static_cast<double>(entries + 2) * eps * magnitude;
+          if (!epilogue.gate.open()) {
+            const double scale = epilogue.gate.scale, shift = epilogue.gate.shift;
+            bound = (1 + std::max(std::abs(shift), std::abs(1 - shift))) * bound +
+                    3 * eps * std::abs(sum);
+            sum *= std::isnan(sum) ? sum : std::clamp(scale * sum + shift, 0.0, 1.0);
+          }
           expected.y.push_back(sum);
-          expected.bound.push_back(static_cast<double>(entries + 2) * eps * magnitude);
+          expected.bound.push_back(bound);
         }
       stored += active;
     }
@@ -92,7 +100,7 @@ Expected expect(const CondensedView& view, const Case& one, const float* x,
 
 // The output between guards, aligned to no more than a float.
 std::vector<float> run(const PackedConv& conv, const Case& one, const std::vector<float>& x,
-                       size_t outputs, const Epilogue& epilogue, const Executor& executor,
+                       size_t outputs, const ConvEpilogue& epilogue, const Executor& executor,
                        const std::string& where) {
   constexpr float kGuard = 12345.0f;
   std::vector<float> y(outputs + 2, kGuard);
@@ -126,7 +134,8 @@ void check_case(const ConvKernelRow& row, const Case& one, std::mt19937& random)
   if (one.special != 0.0f)
     for (int i = 0; i < 3; ++i) x[1 + random() % inputs] = one.special;
   const std::vector<float> residual = random_floats(outputs, random);
-  const Epilogue epilogue{residual.data(), -2.0f, 3.0f};
+  ConvEpilogue epilogue{{residual.data(), -2.0f, 3.0f}, {}};
+  if (one.gated) epilogue.gate = {1.0f / 6.0f, 0.5f};
   const Expected expected = expect(view, one, x.data() + 1, epilogue);
   const std::vector<float> y = run(*conv, one, x, outputs, epilogue, alone, where);
   wrong = difference(expected, y.data(), g.out_channels);
@@ -173,6 +182,7 @@ void check_row(const ConvKernelRow& row) {
                               : ValueType::kFloat32;
     one.special = i % 4 == 0 ? (i % 8 == 0 ? kInf : std::nanf("")) : 0.0f;
     one.threads = i % 10 == 0 ? 3 : 1;
+    one.gated = i % 2 == 1;
     check_case(row, one, random);
   }
   // 1 x 1, whose images are single rows of pixels: all tails of tiles.

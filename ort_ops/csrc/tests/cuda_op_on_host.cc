@@ -119,14 +119,14 @@ class HostConv final : public cuda::PackedConv {
   HostConv(const CondensedView& view, const ConvGeometry& geometry, ValueType activations)
       : geometry_(geometry), layer_(view, activations) {}
 
-  void run(const void* x, const ConvInput& input, void* y, const cuda::Epilogue& epilogue,
+  void run(const void* x, const ConvInput& input, void* y, const cuda::ConvEpilogue& epilogue,
            void*) const override {
     const int64_t pixels =
         geometry_.output_size(0, input.height) * geometry_.output_size(1, input.width);
     layer_.run(x, input.batch * geometry_.in_channels * input.height * input.width, y,
                input.batch * geometry_.out_channels * pixels, epilogue,
                [&](const float* wide, float* sums, const Epilogue& end) {
-                 run_plain_conv(layer_.view(), geometry_, wide, input, sums, end);
+                 run_plain_conv(layer_.view(), geometry_, wide, input, sums, {end, epilogue.gate});
                });
   }
 

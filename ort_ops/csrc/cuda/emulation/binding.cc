@@ -69,7 +69,8 @@ py::dict run_conv(const py::array& values, const std::string& value_type, const 
                   int64_t in_channels, int64_t group, const Pair& kernel, const Pair& strides,
                   const std::array<int64_t, 4>& pads, const Pair& dilations, const py::array& x,
                   const std::string& activations, const py::object& residual, py::array y,
-                  float clip_min, float clip_max, int64_t blocks) {
+                  float clip_min, float clip_max, float gate_scale, float gate_shift,
+                  int64_t blocks) {
   const CondensedView view =
       view_of(values, parse_type(value_type), indices, rows, bias, in_features);
   const ConvGeometry geometry =
@@ -83,6 +84,7 @@ py::dict run_conv(const py::array& values, const std::string& value_type, const 
   arguments.y = y.mutable_data();
   arguments.clip_min = clip_min;
   arguments.clip_max = clip_max;
+  arguments.gate = {gate_scale, gate_shift};
   const emulation::ConvReport report =
       emulation::run_conv(view, geometry, input, type, blocks, arguments);
   py::dict result;
@@ -105,5 +107,6 @@ PYBIND11_MODULE(_cuda_emulation, module) {
   module.def("run_conv", &fanin::cuda::run_conv, py::kw_only(), "values"_a, "value_type"_a,
              "indices"_a, "rows"_a, "bias"_a, "in_features"_a, "in_channels"_a, "group"_a,
              "kernel"_a, "strides"_a, "pads"_a, "dilations"_a, "x"_a, "activations"_a, "residual"_a,
-             "y"_a, "clip_min"_a = -infinity, "clip_max"_a = infinity, "blocks"_a = 0);
+             "y"_a, "clip_min"_a = -infinity, "clip_max"_a = infinity, "gate_scale"_a = 0.0f,
+             "gate_shift"_a = 1.0f, "blocks"_a = 0);
 }

@@ -127,7 +127,7 @@ class PyConv {
   }
 
   void run_arrays(const py::array& x, py::array y, const py::object& residual, float clip_min,
-                  float clip_max, int64_t shift) const {
+                  float clip_max, float gate_scale, float gate_shift, int64_t shift) const {
     const ConvInput input = input_of(geometry_, x, residual, y, element_bytes_);
     HostArrays arrays;
     arrays.x = x.data();
@@ -138,6 +138,7 @@ class PyConv {
     arrays.shift = shift;
     arrays.clip_min = clip_min;
     arrays.clip_max = clip_max;
+    arrays.gate = {gate_scale, gate_shift};
     const py::gil_scoped_release release;
     run_on_host_arrays(*packed_, input, arrays);
   }
@@ -201,7 +202,8 @@ PYBIND11_MODULE(_cuda, module) {
            "in_features"_a, "in_channels"_a, "group"_a, "kernel"_a, "strides"_a, "pads"_a,
            "dilations"_a, "activations"_a, "device"_a = 0)
       .def("run_arrays", &PyConv::run_arrays, "x"_a, "y"_a, "residual"_a = py::none(),
-           "clip_min"_a = -infinity, "clip_max"_a = infinity, "shift"_a = 0)
+           "clip_min"_a = -infinity, "clip_max"_a = infinity, "gate_scale"_a = 0.0f,
+           "gate_shift"_a = 1.0f, "shift"_a = 0)
       .def("info", &PyConv::info);
   module.def("device_count", &fanin::cuda::device_count);
   module.def("kernel_table", &fanin::cuda::table);

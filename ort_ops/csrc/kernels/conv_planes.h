@@ -1,0 +1,21 @@
+// Filters over few channels, a depthwise convolution's single one in particular: the channels are
+// padded to planes, in which the pixels that a tap needs stand side by side, across rows. Of
+// kernels of 1 x 1 without strides and pads, the channels themselves are such planes.
+#pragma once
+
+#include "kernels/conv_kernel.h"
+#include "kernels/conv_plane_ops.h"
+
+namespace fanin {
+
+// Whether there are few channels, for which it is the fastest kernel.
+bool suits_planes(const CondensedView& view, const ConvGeometry& geometry);
+
+// Whether it may be the fastest for large images: few taps, or of 1 x 1 kernels few weights, for
+// which a panel of all channels is not worth filling.
+bool suits_large_planes(const CondensedView& view, const ConvGeometry& geometry);
+
+std::unique_ptr<ConvKernel> pack_conv_planes(const CondensedView& view,
+                                             const ConvGeometry& geometry, const ConvPlaneOps& ops);
+
+}  // namespace fanin

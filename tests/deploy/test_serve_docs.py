@@ -1,0 +1,123 @@
+"""The serving walk-throughs of README and docs/serving.md work as they are written."""
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ._serving import REPOSITORY, requires_serving
+
+requires_serving()
+
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+GUIDE = (REPOSITORY / "docs" / "serving.md").read_text(encoding="utf-8")
+
+
+def commands(text, heading, end):
+    """Lines of the console blocks between two headings, but for installations."""
+    section = text[text.index(heading) : text.index(end)]
+    blocks = re.findall(r"^```console\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if not line.startswith("pip")]
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """What the README's export makes of its run, but for the training: model.onnx."""
+    import torch
+
+    from fanin.export import export
+    from fanin.trainer.models import MLP
+
+    torch.manual_seed(0)
+    model = MLP(hidden=(48,)).build((1, 8, 8), 10).eval()
+    with torch.no_grad():
+        model.fc1.weight[torch.rand_like(model.fc1.weight) < 0.9] = 0
+    path = tmp_path_factory.mktemp("digits") / "model.onnx"
+    example = torch.full((1, 1, 8, 8), 0.5)
+    export(model, path, example)
+    return path, model(example).detach().numpy()
+
+
+def test_the_walk_through_of_the_readme(digits, tmp_path):
+    """Each command by the shell, on a free port instead of 8000."""
+    if shutil.which("curl") is None:
+        pytest.skip("needs curl")
+    model, expected = digits
+    shutil.copyfile(model, tmp_path / "model.onnx")
+    start, *asks = commands(README, "## Serve", "## Where things are")
+    assert len(asks) == 3
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    scripts = Path(sys.executable).parent
+    environment = {"PATH": f"{scripts}:/usr/local/bin:/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
+    server = subprocess.Popen(
+        ["sh", "-c", f"exec {start} --port {port}"],
+        cwd=tmp_path,
+        env=environment,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        answers = []
+        for command in asks:
+            command = command.replace("localhost:8000", f"localhost:{port}")
+            # The first one finds a server that is still starting.
+            command = command.replace("curl -s", "curl -s --retry 60 --retry-connrefused")
+            done = subprocess.run(
+                ["sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True
+            )
+            assert done.returncode == 0, f"{command}\n{done.stderr}"
+            answers.append(done.stdout)
+    finally:
+        server.terminate()
+        server.wait(60)
+    described, _, inferred = answers
+    assert json.loads(described)["inputs"][0]["shape"] == [-1, 1, 8, 8]
+    data = json.loads(inferred)["outputs"][0]["data"]
+    assert np.allclose(data, expected.ravel(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("text", [README, GUIDE], ids=["README", "serving.md"])
+def test_every_option_that_is_named_exists(text):
+    found = set(re.findall(r"`(--[a-z-]+)", text)) | set(re.findall(r" (--[a-z-]+)", text))
+    helped = ""
+    for command in ("serve", "triton-repo"):
+        done = subprocess.run(
+            [sys.executable, "-m", "fanin", command, "--help"],
+            capture_output=True,
+            text=True,
+            env={"COLUMNS": "200", "PATH": "/usr/bin:/bin"},
+        )
+        helped += done.stdout
+    section = text if text is GUIDE else text[text.index("## Serve") : text.index("## Where")]
+    of_others = {"--rm", "--model-repository", "--build", "--minutes"}
+    for option in found:
+        if option in section and option not in of_others:
+            assert option in helped, option
+
+
+def test_every_option_of_the_server_is_explained():
+    from fanin.deploy.serve import ServeSettings
+
+    unnamed = {"models", "token"}
+    for name in ServeSettings.__dataclass_fields__:
+        if name not in unnamed and name not in ("host", "port"):
+            assert f"--{name.replace('_', '-')}" in GUIDE, name
+    assert "FANIN_SERVE_TOKEN" in GUIDE
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\((?!http|#)([^)#]+)", GUIDE))))
+def test_links_of_the_guide_lead_to_files(target):
+    assert (REPOSITORY / "docs" / target).exists()
+
+
+def test_links_within_the_guide_lead_to_headings():
+    headings = {line.strip("# ").lower() for line in GUIDE.splitlines() if line.startswith("#")}
+    for target in re.findall(r"\]\(#([^)]+)\)", GUIDE):
+        assert target in headings
