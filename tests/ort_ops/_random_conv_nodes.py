@@ -327,6 +327,6 @@ def _describe(case: ConvCase) -> str:
         f"{layer.geometry}, active {len(layer.rows)}, fan-in {layer.values.shape[1]}, values "
         f"{layer.values.dtype}, indices {layer.indices.dtype}, x {case.x.dtype} "
         f"{list(case.x.shape)}, residual {case.residual is not None}, clip {case.clip}, "
-        f"gate {case.gate}, ISA {case.isa}, {case.threads} threads, static {case.static}, variable weights "
-        f"{case.variable_weights}"
+        f"gate {case.gate}, ISA {case.isa}, {case.threads} threads, static {case.static}, "
+        f"variable weights {case.variable_weights}"
     )
