@@ -90,10 +90,8 @@ def settle_forms(
 ) -> dict[int, str]:
     """Choose a form for each convolution so that all together take the least time.
 
-    From the fastest form of each on its own, and from the fastest but dense of each, single changes
-    are made as long as one helps. (Where depthwise convolutions, faster dense, alternate with
-    others, no single change leads from the one to the other.) The better of the two is compared
-    with all of them dense.
+    From the fastest form of each on its own, single changes are made as long as one helps; the
+    result is compared with all of them dense.
 
     Args:
         seconds: time by form, by id of the node; "dense" is one of the forms.
@@ -108,7 +106,7 @@ def settle_forms(
     for border in borders:
         for key in (border.writer, *border.readers):
             near.setdefault(key, []).append(border)
-    forms: dict[int, str] = {}
+    forms = {key: min(times, key=times.get) for key, times in seconds.items()}
 
     def copies(border: Border) -> float:
         keys = (border.writer, *border.readers)
@@ -118,26 +116,18 @@ def settle_forms(
     def around(key: int) -> float:
         return seconds[key][forms[key]] + sum(map(copies, near.get(key, ())))
 
-    def descend() -> float:
-        changed = True
-        while changed:
-            changed = False
-            for key, times in seconds.items():
-                for form in times:
-                    before, least = forms[key], around(key)
-                    forms[key] = form
-                    if around(key) < least:
-                        changed = True
-                    else:
-                        forms[key] = before
-        return sum(seconds[key][form] for key, form in forms.items()) + sum(map(copies, borders))
-
-    results = [
-        (sum(times["dense"] for times in seconds.values()), dict.fromkeys(seconds, "dense"))
-    ]
-    for left_out in (None, "dense"):
+    changed = True
+    while changed:
+        changed = False
         for key, times in seconds.items():
-            usable = [form for form in times if form != left_out] or list(times)
-            forms[key] = min(usable, key=times.get)
-        results.append((descend(), dict(forms)))
-    return min(results, key=lambda result: result[0])[1]
+            for form in times:
+                before, least = forms[key], around(key)
+                forms[key] = form
+                if around(key) < least:
+                    changed = True
+                else:
+                    forms[key] = before
+    mixed = sum(seconds[key][form] for key, form in forms.items()) + sum(map(copies, borders))
+    if sum(times["dense"] for times in seconds.values()) <= mixed:
+        return dict.fromkeys(seconds, "dense")
+    return forms
