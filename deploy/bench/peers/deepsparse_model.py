@@ -1,8 +1,8 @@
 """A whole model as DeepSparse runs it best: its versions, and the operators that it knows.
 
 One ReduceMean over the pixels, which newer exporters write for global pooling, makes DeepSparse 1.8
-hand the whole of ResNet-50 to a path without sparsity (72 ms at 90 % with it, 42 without, on Cascade
-Lake). Timing that would be unfair to it.
+hand the whole of ResNet-50 to a path without sparsity (72 ms at 90 % with it, 42 without, on
+Cascade Lake). Timing that would be unfair to it.
 """
 
 from __future__ import annotations
