@@ -10,6 +10,7 @@
 #include "core/conv.h"
 #include "core/thread_executor.h"
 #include "kernels/conv_dispatch.h"
+#include "kernels/conv_lanes.h"
 #include "tests/oracle.h"
 #include "tests/random_layer.h"
 
@@ -109,11 +110,23 @@ std::vector<float> run(const PackedConv& conv, const Case& one, const std::vecto
   return std::vector<float>(y.begin() + 1, y.end() - 1);
 }
 
-void check_case(const ConvKernelRow& row, const Case& one, std::mt19937& random) {
+// The case, made depthwise with whole filters for a row that holds nothing else.
+Case suited(const ConvKernelRow& row, Case one) {
+  if (row.fits != fits_lanes) return one;
+  one.geometry.group = one.geometry.out_channels = one.geometry.in_channels;
+  one.fan_in = one.geometry.taps();
+  one.padded = false;
+  return one;
+}
+
+void check_case(const ConvKernelRow& row, const Case& given, std::mt19937& random) {
+  const Case one = suited(row, given);
   const ConvGeometry& g = one.geometry;
   const std::string where = row.name + ", " + name_of(one);
-  LayerSpec spec{g.group_inputs() * g.taps(), g.out_channels, one.fan_in,
-                 std::max<int64_t>(1, g.out_channels - g.out_channels / 5)};
+  const bool whole = row.fits == fits_lanes;
+  LayerSpec spec{
+      g.group_inputs() * g.taps(), g.out_channels, one.fan_in,
+      whole ? g.out_channels : std::max<int64_t>(1, g.out_channels - g.out_channels / 5)};
   spec.padded = one.padded;
   spec.values = one.values;
   const Layer layer = make_layer(spec, random);
