@@ -355,7 +355,8 @@ def _with_nodes(plans: Sequence[LayerPlan], written: _Written) -> list[LayerRepo
                 report,
                 nodes=tuple(name for part in parts for name in part.nodes),
                 decision="condensed",
-                reason=parts[0].reason.partition(",")[0],
+                # Torch knows the weight by its name, not by the nodes that it went through.
+                reason=parts[0].reason.partition(", behind ")[0],
                 bytes_condensed=sum(part.bytes_condensed for part in parts),
             )
         elif report.name in left:

@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from fanin.trainer import DataError
-from fanin.trainer.data import epoch_order, fashion_mnist_folder, load_dataset, mnist
+from fanin.trainer.data import (
+    DataConfig,
+    describe,
+    epoch_order,
+    fashion_mnist_folder,
+    load_dataset,
+    mnist,
+)
 
 
 def idx_bytes(array):
@@ -50,6 +57,76 @@ def test_fashion_mnist_from_a_folder(folder):
     assert 0 <= raw.min().round() < 5
     assert 250 < raw.max().round() <= 255
     assert str(folder) in dataset.source
+
+
+@pytest.mark.parametrize(
+    ("shape", "top", "left"), [((3, 32, 32), 2, 2), ((2, 31, 28), 1, 0), ((1, 28, 33), 0, 2)]
+)
+def test_images_are_put_in_the_middle_of_black_and_repeated_for_each_channel(
+    folder, shape, top, left
+):
+    config = DataConfig("fashion-mnist", shape=shape)
+    plain, padded = load_dataset("fashion-mnist", folder), load_dataset(config, folder)
+    assert describe(config) == (shape, 10)
+    for split, count in (("train", 20), ("test", 10)):
+        images, inputs = getattr(plain, split).inputs, getattr(padded, split).inputs
+        assert inputs.shape == (count, *shape)
+        expected = torch.full((count, *shape[1:]), (0 - 0.2860) / 0.3530)
+        expected[:, top : top + 28, left : left + 28] = images[:, 0]
+        for channel in range(shape[0]):
+            torch.testing.assert_close(inputs[:, channel], expected, rtol=0, atol=1e-6)
+        assert torch.equal(getattr(plain, split).labels, getattr(padded, split).labels)
+
+
+@pytest.mark.parametrize(("samples", "test"), [(1, 1), (7, 7), (15, 10), (20, 10)])
+def test_samples_are_the_first_of_each_split(folder, samples, test):
+    everything = load_dataset("fashion-mnist", folder)
+    some = load_dataset(DataConfig("fashion-mnist", samples=samples), folder)
+    for split, count in (("train", samples), ("test", test)):
+        assert len(getattr(some, split)) == count
+        for field in ("inputs", "labels"):
+            whole = getattr(getattr(everything, split), field)
+            assert torch.equal(getattr(getattr(some, split), field), whole[:count])
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"samples": 0}, "samples must be at least 1, got 0"),
+        ({"samples": -3}, "samples must be at least 1, got -3"),
+        ({"samples": 21}, r"samples is 21, but .*train-images-idx3-ubyte.gz has 20"),
+        ({"shape": (1, 27, 32)}, r"from \[1, 28, 28\] up, got \[1, 27, 32\]"),
+        ({"shape": (1, 32, 27)}, r"from \[1, 28, 28\] up, got \[1, 32, 27\]"),
+        ({"shape": (0, 28, 28)}, r"from \[1, 28, 28\] up, got \[0, 28, 28\]"),
+        ({"shape": (32, 32)}, r"shape must be \[channels, height, width\]"),
+        ({"shape": ()}, r"shape must be \[channels, height, width\]"),
+    ],
+)
+def test_shapes_and_samples_that_cannot_be_are_refused(folder, options, reason):
+    with pytest.raises(DataError, match=reason):
+        load_dataset(DataConfig("fashion-mnist", **options), folder)
+
+
+def test_made_up_samples_have_the_shape_and_number_asked_for():
+    dataset = load_dataset(DataConfig("synthetic", shape=(2, 5), classes=3, samples=40))
+    assert dataset.train.inputs.shape == (40, 2, 5)
+    assert dataset.test.inputs.shape == (10, 2, 5)
+    assert set(dataset.train.labels.tolist()) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    "options", [{"samples": 0}, {"classes": 0}, {"shape": (3, 0)}, {"shape": ()}]
+)
+def test_made_up_samples_of_nothing_are_refused(options):
+    with pytest.raises(DataError, match="shape, classes and samples must be at least 1"):
+        load_dataset(DataConfig("synthetic", **options))
+
+
+@pytest.mark.parametrize("options", [{"samples": 5}, {"shape": (3, 32, 32)}])
+def test_data_sets_without_an_option_refuse_it(options):
+    (option,) = options
+    with pytest.raises(DataError, match=f"the data set 'digits' has no {option}; remove it"):
+        load_dataset(DataConfig("digits", **options))
 
 
 def test_torchvisions_folder_layout_is_found(folder, tmp_path):

@@ -20,7 +20,8 @@ class DataConfig:
     ``classes``: of "imagenet" (folders) and "synthetic". ``image_size``: side of the images that
     "imagenet" is cut to. ``workers``: processes that load them. ``shape``: of the
     images of "synthetic"; "fashion-mnist" and "mnist" are padded and repeated to it. ``samples``:
-    of the training split of "synthetic", and at most so many of each split of the other two.
+    of the training split of "synthetic"; of the other two the first so many of each split, or all
+    of a test split that has fewer.
     """
 
     name: str

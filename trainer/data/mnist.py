@@ -45,7 +45,7 @@ def fashion_mnist_folder(folder: str | os.PathLike[str] | None = None) -> Path |
 
 def describe_mnist(config: DataConfig) -> tuple[tuple[int, ...], int]:
     """Shape and classes. Raises ValueError for shapes that images of 28×28 are not padded to."""
-    shape = config.shape or (1, _SIDE, _SIDE)
+    shape = (1, _SIDE, _SIDE) if config.shape is None else config.shape
     if len(shape) != 3 or shape[0] < 1 or min(shape[1:]) < _SIDE:
         raise ValueError(
             f"shape must be [channels, height, width] from [1, {_SIDE}, {_SIDE}] up, "
@@ -100,6 +100,8 @@ def _load(
             )
         if labels.max() > 9:
             raise DataError(f"{label_path} holds label {labels.max()}; there are 10 classes")
+        if split == "train" and (config.samples or 0) > len(images):
+            raise DataError(f"samples is {config.samples}, but {image_path} has {len(images)}")
         inputs = _reshaped(images[: config.samples], shape)
         inputs = inputs.sub_(kind.mean).div_(kind.std)
         targets = torch.from_numpy(labels[: config.samples].astype(np.int64))

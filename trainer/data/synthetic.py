@@ -16,9 +16,10 @@ _DEFAULTS = {"shape": (3, 32, 32), "classes": 10, "samples": 1024}
 def describe_synthetic(config: DataConfig) -> tuple[tuple[int, ...], int]:
     """Shape and classes. Raises ValueError for sizes below 1."""
     shape, classes, samples = (
-        getattr(config, name) or default for name, default in _DEFAULTS.items()
+        default if getattr(config, name) is None else getattr(config, name)
+        for name, default in _DEFAULTS.items()
     )
-    if min(*shape, classes, samples) < 1:
+    if min(*shape, classes, samples) < 1 or not shape:
         raise ValueError("shape, classes and samples must be at least 1")
     return tuple(shape), classes
 
