@@ -58,6 +58,13 @@ class ConvCalibrationSpec:
     )
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if len(self.channels) != len(_FAMILIES):
+            raise ValueError(
+                f"channels has {len(self.channels)} lists; one is needed for each of "
+                f"{', '.join(_FAMILIES)}"
+            )
+
 
 @dataclass(frozen=True)
 class _Point:

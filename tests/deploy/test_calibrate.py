@@ -25,7 +25,7 @@ SMALL = CalibrationSpec(
     timing=Timing(rounds=2, turn=1e-4, max_warmup=1e-3, lead_in=0.0),
     convolutions=ConvCalibrationSpec(
         sides=(4,),
-        channels=((4,), (4,)),
+        channels=((4,),) * 4,
         densities=(0.5,),
         timing=Timing(rounds=1, turn=1e-4, min_repeats=1, max_warmup=1e-3, lead_in=1e-4),
     ),

@@ -43,3 +43,8 @@ def test_random_filters_have_a_constant_fan_in():
     weight = random_weight(np.random.default_rng(0), geometry, 0.1)
     assert weight.values.shape == (16, 7)
     assert weight.padding == 0
+
+
+def test_channels_of_every_kind_are_asked_for():
+    with pytest.raises(ValueError, match="channels has 2 lists; one is needed for each of 1x1, kx"):
+        ConvCalibrationSpec(channels=((4,), (4,)))

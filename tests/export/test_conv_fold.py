@@ -295,7 +295,7 @@ STOPS = {
         ],
         {},
     ),
-    "Conv grouped reads it": (
+    "CondensedConv grouped reads it": (
         [
             RELU,
             helper.make_node("Conv", ["r", "w3"], ["c"], name="grouped", group=16),

@@ -123,7 +123,9 @@ def test_arm64_runs_every_neon_kernel(arm, cpu):
         "f32-bf16w-gemm-b1-byteplane64-neon",
         "f32-gemm-panel16-neon",
         "f32-gemm-rows-scalar",
+        "f32-conv-lanes4-neon",
         "f32-conv-panel16-neon",
+        "f32-conv-planes-neon",
         "f32-conv-taps-scalar",
     }
     assert report.choices["neon", "float32", 1] == "f32-gemm-b1-byteplane64-neon"

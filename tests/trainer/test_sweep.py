@@ -132,7 +132,7 @@ def test_groups_are_means_over_seeds():
 @pytest.mark.parametrize("name", sweep_names())
 def test_shipped_sweeps_are_feasible(name):
     runs = load_sweep(name)
-    assert len(runs) >= 18
+    assert len(runs) >= 9
     for run in runs:
         with torch.device("meta"):
             model = build_model(run.config)
