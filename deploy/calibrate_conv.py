@@ -29,6 +29,10 @@ _SHORTEST = 5e-8
 """Seconds; a difference of two sessions below it is noise."""
 
 
+_FAMILIES = ("1x1", "kxk", "depthwise", "stem")
+"""In the order of the channels of a calibration."""
+
+
 @dataclass(frozen=True)
 class ConvCalibrationSpec:
     """The grid, and how long each point is measured. Images and weights are square.
@@ -111,10 +115,6 @@ def calibrate_convolutions(
             )
         )
     return tuple(tables)
-
-
-_FAMILIES = ("1x1", "kxk", "depthwise", "stem")
-"""In the order of the channels of a calibration."""
 
 
 def _geometry(kind: str, channels: int) -> ConvGeometry:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from fanin.deploy.bench.measure import Timing
 from fanin.deploy.calibrate_conv import ConvCalibrationSpec, calibrate_convolutions, random_weight
