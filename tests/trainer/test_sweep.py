@@ -129,10 +129,19 @@ def test_groups_are_means_over_seeds():
     assert rows[1]["values"] == {"method.sparsity": 0.9}
 
 
+RUNS = {
+    "fashion-mnist-ablation-99": 18,
+    "fashion-mnist-ablation-99-long": 9,
+    "fashion-mnist-cnn": 21,
+    "fashion-mnist-knobs": 96,
+    "fashion-mnist-methods": 63,
+}
+
+
 @pytest.mark.parametrize("name", sweep_names())
 def test_shipped_sweeps_are_feasible(name):
     runs = load_sweep(name)
-    assert len(runs) >= 9
+    assert len(runs) == RUNS[name]
     for run in runs:
         with torch.device("meta"):
             model = build_model(run.config)

@@ -44,7 +44,7 @@ struct ToOutput {
   const uint16_t* last_rows;  // of the part's last group
   int lines;                  // of an output, to be fetched
   typename Vector::Mask all, last[kVectors];
-  typename Vector::Type low, high, scale, shift;
+  typename Vector::Type low, high;
 
   ToOutput(const PanelPart& part, const ConvStrips& tile, const ConvOutput& to)
       : output(to),
@@ -53,9 +53,7 @@ struct ToOutput {
         lines(0),
         all(Vector::first(Vector::kLanes)),
         low(Vector::broadcast(&to.clip_min)),
-        high(Vector::broadcast(&to.clip_max)),
-        scale(Vector::broadcast(&to.gate_scale)),
-        shift(Vector::broadcast(&to.gate_shift)) {
+        high(Vector::broadcast(&to.clip_max)) {
     for (size_t run = 0; run < part.run_count; ++run)
       last_rows += size_t{part.runs[run].groups} * kPanelGroupRows;
     const int in_last = to.samples - (tile.count - 1) * kWidth;
@@ -95,11 +93,17 @@ struct ToOutput {
                              Vector::load_some(add + v * Vector::kLanes, is_last ? last[v] : all));
     }
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      sum[v] = Vector::clip(sum[v], low, high);
-      if (output.gated) sum[v] = gated<Vector>(sum[v], scale, shift);
-      Vector::store_some(to + v * Vector::kLanes, sum[v], is_last ? last[v] : all);
+    for (int v = 0; v < kVectors; ++v) sum[v] = Vector::clip(sum[v], low, high);
+    // Held in registers all along, these two would cost every convolution some of its sums' places.
+    if (output.gated) {
+      const typename Vector::Type scale = Vector::broadcast(&output.gate_scale);
+      const typename Vector::Type shift = Vector::broadcast(&output.gate_shift);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sum[v] = gated<Vector>(sum[v], scale, shift);
     }
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v)
+      Vector::store_some(to + v * Vector::kLanes, sum[v], is_last ? last[v] : all);
   }
 
  private:
