@@ -99,8 +99,12 @@ template <int kVectors>
 void finish_strips(const PanelPart& part, const float* segment, const float* bias,
                    const ConvStrips& strips, float* sums, const ConvOutput& output) {
   PanelAhead none;
-  sum_part<Avx2, kVectors, 8 / kVectors>(part, segment, bias, sums, none,
-                                         ToOutput<Avx2, kVectors>(part, strips, output));
+  if (output.gated)
+    sum_part<Avx2, kVectors, 8 / kVectors>(part, segment, bias, sums, none,
+                                           ToOutput<Avx2, kVectors, true>(part, strips, output));
+  else
+    sum_part<Avx2, kVectors, 8 / kVectors>(part, segment, bias, sums, none,
+                                           ToOutput<Avx2, kVectors, false>(part, strips, output));
 }
 
 void sum(const PanelPart& part, const float* segment, const float* bias, const ConvStrips& strips,

@@ -46,8 +46,12 @@ template <int kVectors>
 void finish_strips(const PanelPart& part, const float* segment, const float* bias,
                    const ConvStrips& strips, float* sums, const ConvOutput& output) {
   PanelAhead none;
-  sum_part<kVectors>(part, segment, bias, sums, none,
-                     ToOutput<Neon, kVectors>(part, strips, output));
+  if (output.gated)
+    sum_part<kVectors>(part, segment, bias, sums, none,
+                       ToOutput<Neon, kVectors, true>(part, strips, output));
+  else
+    sum_part<kVectors>(part, segment, bias, sums, none,
+                       ToOutput<Neon, kVectors, false>(part, strips, output));
 }
 
 void sum(const PanelPart& part, const float* segment, const float* bias, const ConvStrips& strips,

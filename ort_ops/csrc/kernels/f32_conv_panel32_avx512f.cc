@@ -111,8 +111,12 @@ template <typename Vector, int kVectors>
 void finish_strips(const PanelPart& part, const float* segment, const float* bias,
                    const ConvStrips& strips, float* sums, const ConvOutput& output) {
   PanelAhead none;
-  sum_part<Vector, kVectors, 8>(part, segment, bias, sums, none,
-                                ToOutput<Vector, kVectors>(part, strips, output));
+  if (output.gated)
+    sum_part<Vector, kVectors, 8>(part, segment, bias, sums, none,
+                                  ToOutput<Vector, kVectors, true>(part, strips, output));
+  else
+    sum_part<Vector, kVectors, 8>(part, segment, bias, sums, none,
+                                  ToOutput<Vector, kVectors, false>(part, strips, output));
 }
 
 void sum(const PanelPart& part, const float* segment, const float* bias, const ConvStrips& strips,
