@@ -17,6 +17,7 @@ import numpy as np
 
 from ..runtime import load_onnxruntime
 from ..session import open_session
+from .empty_node import EmptyNode, is_node_time, time_empty_nodes
 from .ort_engine import open_plain_session
 
 _DOMAIN_OPS = ("CondensedGemm", "CondensedConv")
@@ -26,7 +27,10 @@ _MIN_RUNS, _MAX_RUNS, _SECONDS = 5, 100, 2.0
 
 @dataclass(frozen=True)
 class NodeTime:
-    """One node: median over the profiled runs, in seconds."""
+    """One node: median over the profiled runs, in seconds, less that of an empty node.
+
+    The profiler looks at shapes while it times: 3 to 6 us of every node, half of a small network.
+    """
 
     name: str
     op_type: str
@@ -37,9 +41,10 @@ class NodeTime:
 class Breakdown:
     """The nodes of one engine's model, longest first; all times are medians over ``runs``.
 
-    ``runtime_seconds`` is what ONNX Runtime adds around its nodes (``model_run`` less their sum in
-    the same run), ``call_seconds`` what Python adds around that: both measured, not inferred.
-    ``explained`` is the sum of all over the time of runs without profiler, in turn with the others.
+    ``runtime_seconds`` is what ONNX Runtime takes for as many empty nodes, ``call_seconds`` for a
+    call from Python: both measured without profiler on other models, see EmptyNode.
+    ``explained`` is the sum of all over the time of this model's runs without profiler, in turn
+    with the profiled ones.
     """
 
     engine: str
@@ -60,7 +65,7 @@ class Breakdown:
 
     @property
     def total_seconds(self) -> float:
-        """A whole profiled run."""
+        """A whole run, as the rows explain it."""
         return self.nodes_seconds + self.runtime_seconds + self.call_seconds
 
     @property
@@ -74,7 +79,6 @@ def amdahl_limit(
 ) -> float | None:
     """Speed-up of the whole model if its condensed nodes took no time at all.
 
-    Their share is that of the profiled runs, which are longer than others by the profiler's work.
     None where nothing else was long enough to be measured.
     """
     rest = 1 - condensed.condensed_seconds / condensed.total_seconds
@@ -100,11 +104,11 @@ def profile(
         options.profile_file_prefix = str(Path(folder) / "run")
         session = _open(path, threads, options, library)
         plain = _open(path, threads, load_onnxruntime().SessionOptions(), library)
-        walls, plain_walls = _run(session, plain, dict(inputs), run_seconds)
+        walls = _run(session, plain, dict(inputs), run_seconds)
         events = json.loads(Path(session.end_profiling()).read_text())
         del session, plain
         gc.collect()  # their threads end now, not during the next engine's measurement
-    return _breakdown(engine, events, walls, median(plain_walls))
+    return _breakdown(engine, events, walls, time_empty_nodes(threads))
 
 
 def _open(path: Path, threads: int, options: Any, library: bool) -> Any:
@@ -115,49 +119,50 @@ def _open(path: Path, threads: int, options: Any, library: bool) -> Any:
 
 def _run(
     profiled: Any, plain: Any, inputs: dict[str, np.ndarray], run_seconds: float
-) -> tuple[list[float], list[float]]:
-    """Run both in turn, a block of runs each, so that both meet the machine in the same state."""
+) -> list[float]:
+    """Run both in turn, a block of runs each, so that both meet the machine in the same state.
+
+    Returns the seconds of the plain runs behind the first block.
+    """
     count = int(np.clip(_SECONDS / max(run_seconds, 1e-9), _MIN_RUNS, _MAX_RUNS))
-    walls: tuple[list[float], list[float]] = ([], [])
+    walls: list[float] = []
     for _ in range(1 + math.ceil(count / _BLOCK)):
-        for session, own in zip((profiled, plain), walls, strict=True):
-            for _ in range(_BLOCK):
-                start = time.perf_counter()
-                session.run(None, inputs)
-                own.append(time.perf_counter() - start)
-    return walls[0][_BLOCK:], walls[1][_BLOCK:]
+        for _ in range(_BLOCK):
+            profiled.run(None, inputs)
+        for _ in range(_BLOCK):
+            start = time.perf_counter()
+            plain.run(None, inputs)
+            walls.append(time.perf_counter() - start)
+    return walls[_BLOCK:]
 
 
 def _breakdown(
-    engine: str, events: Sequence[Mapping[str, Any]], walls: Sequence[float], run_seconds: float
+    engine: str, events: Sequence[Mapping[str, Any]], walls: Sequence[float], empty: EmptyNode
 ) -> Breakdown:
     """Sort the profiler's events into runs. Its times are whole microseconds."""
     runs = [event for event in events if event.get("name") == "model_run"][-len(walls) :]
     first = min(event["ts"] for event in runs)
     times: dict[tuple[str, str], list[float]] = {}
     for event in events:
-        if event.get("cat") != "Node" or not event["name"].endswith("_kernel_time"):
-            continue
-        if event["ts"] >= first:
+        if is_node_time(event) and event["ts"] >= first:
             key = (event["name"].removesuffix("_kernel_time"), event["args"]["op_name"])
-            times.setdefault(key, []).append(event["dur"] / 1e6)
+            seconds = max(0.0, event["dur"] / 1e6 - empty.profiled_seconds)
+            times.setdefault(key, []).append(seconds)
     # A node inside a loop runs several times a run; its time is the sum of them.
     nodes = [
         NodeTime(name, op_type, median(_sums(durations, len(runs))))
         for (name, op_type), durations in times.items()
     ]
     total = sum(node.seconds for node in nodes)
-    inside = median(event["dur"] / 1e6 for event in runs)
-    call = max(0.0, median(walls) - inside)
-    around = max(0.0, inside - total)
+    around = empty.seconds * sum(map(len, times.values())) / len(runs)
     return Breakdown(
         engine=engine,
         runs=len(runs),
         nodes=tuple(sorted(nodes, key=lambda node: -node.seconds)),
         nodes_seconds=total,
         runtime_seconds=around,
-        call_seconds=call,
-        explained=(total + around + call) / run_seconds,
+        call_seconds=empty.call_seconds,
+        explained=(total + around + empty.call_seconds) / median(walls),
     )
 
 

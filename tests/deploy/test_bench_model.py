@@ -7,6 +7,7 @@ import pytest
 from fanin.deploy import SessionError
 from fanin.deploy.bench import BenchModelSpec, bench_model
 from fanin.deploy.bench.breakdown import Breakdown, NodeTime, _breakdown, amdahl_limit
+from fanin.deploy.bench.empty_node import EmptyNode, time_empty_nodes
 from fanin.deploy.bench.model import ENGINES
 
 QUICK = {"rounds": 3, "turn": 1e-3}
@@ -162,7 +163,7 @@ def test_the_breakdown_has_every_node_and_the_limit_without_the_condensed_ones(
     assert case.limit == pytest.approx(ratio / (1 - share))
 
 
-def test_the_sum_of_a_node_in_a_loop_is_over_its_iterations():
+def test_a_node_in_a_loop_is_summed_and_the_profilers_own_time_belongs_to_no_row():
     events = [{"name": "model_run", "cat": "Session", "ts": at, "dur": 100} for at in (0, 1000)]
     for start in (0, 1000):
         for step in range(3):
@@ -175,12 +176,19 @@ def test_the_sum_of_a_node_in_a_loop_is_over_its_iterations():
                     "args": {"op_name": "Add"},
                 }
             )
-    found = _breakdown("dense", events, [110e-6, 130e-6], 120e-6)
+    empty = EmptyNode(profiled_seconds=5e-6, seconds=1e-6, call_seconds=20e-6)
+    found = _breakdown("dense", events, [40e-6, 42e-6], empty)
     (node,) = found.nodes
-    assert node.seconds == pytest.approx(33e-6)
-    assert found.runtime_seconds == pytest.approx(67e-6)
+    assert node.seconds == pytest.approx((5 + 6 + 7) * 1e-6)
+    assert found.runtime_seconds == pytest.approx(3e-6)
     assert found.call_seconds == pytest.approx(20e-6)
     assert found.explained == pytest.approx(1.0)
+
+
+def test_an_empty_node_takes_longer_under_the_profiler():
+    empty = time_empty_nodes(1)
+    assert empty.profiled_seconds > empty.seconds > 0
+    assert empty.call_seconds > 0
 
 
 def test_without_a_breakdown_nothing_is_profiled(save_condensed, save_dense):
