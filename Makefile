@@ -14,6 +14,7 @@ BIN := $(VENV)/bin
 # pip's own notices are not ours to act on; a failing install still prints its error.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NATIVE_SOURCES := CMakeLists.txt $(shell find ort_ops/csrc cmake -type f)
+FORMATTED := $(shell find ort_ops/csrc examples/cpp_app -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
 .PHONY: help env demo test lint format pytest matrix cross-check sanitize bench-layer bench-kernels \
   deepsparse-env clean
@@ -40,12 +41,12 @@ demo: env
 lint: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run --Werror $$(find ort_ops/csrc -name '*.h' -o -name '*.cc')
+	$(BIN)/clang-format --dry-run --Werror $(FORMATTED)
 
 format: env
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $$(find ort_ops/csrc -name '*.h' -o -name '*.cc')
+	$(BIN)/clang-format -i $(FORMATTED)
 
 pytest: env
 	$(BIN)/python -m pytest -m 'not matrix and not slow' -n $(TEST_WORKERS) --dist worksteal
