@@ -64,7 +64,7 @@ def lived_in() -> LivedIn:
     model.hooked.register_forward_hook(doubled)
     model.plain.register_forward_pre_hook(shifted)
     model(torch.randn(8, 20)).square().mean().backward()
-    # A matrix product's last bits depend on threads and alignment, which two processes need not share.
+    # A product's last bits depend on threads and alignment, which two processes need not share.
     with torch.no_grad():
         model.norm.running_mean.copy_(torch.linspace(-1, 1, 32))
         model.norm.running_var.copy_(torch.linspace(0.5, 2, 32))
