@@ -34,8 +34,8 @@ struct ToSums {
   }
 };
 
-// To the outputs, with the residual, the clip and the gate, strip by strip of a tile. kGated is what
-// output.gated is: a branch around the gate made every other convolution 3 % slower.
+// To the outputs, with the residual, the clip and the gate, strip by strip of a tile. kGated is
+// what output.gated is: a branch around the gate made every other convolution 3 % slower.
 template <typename Vector, int kVectors, bool kGated>
 struct ToOutput {
   static constexpr int kWidth = kVectors * Vector::kLanes;
