@@ -15,6 +15,7 @@
 #include "core/packed_cache.h"
 #include "core/thread_executor.h"
 #include "kernels/conv_dispatch.h"
+#include "kernels/conv_lanes.h"
 #include "kernels/dispatch.h"
 #include "tests/shared_pool.h"
 #include "tests/test_layer.h"
@@ -150,14 +151,11 @@ void test_float16_runs(const TestLayer& layer) {
 }
 
 // A convolution that is packed and shared by many threads, which run it on one pool.
-void test_convolutions(const TestLayer& layer) {
-  ConvGeometry geometry;  // layer: 700 columns
-  geometry.in_channels = 175;
-  geometry.out_channels = layer.view.out_features;
-  geometry.kernel[0] = geometry.kernel[1] = 2;
+void test_convolution(const TestLayer& layer, const ConvGeometry& geometry,
+                      const std::string& kernel) {
   const ConvInput input{2, 7, 9};
   Numbers numbers(6);
-  const std::vector<float> x = numbers.reals(2 * 175 * 7 * 9);
+  const std::vector<float> x = numbers.reals(static_cast<size_t>(2 * geometry.in_channels * 7 * 9));
   const size_t outputs = static_cast<size_t>(2 * geometry.out_channels * 6 * 8);
   const std::vector<float> residual = numbers.reals(outputs);
   const SharedPool pool(3);
@@ -166,16 +164,30 @@ void test_convolutions(const TestLayer& layer) {
     conv.run(x.data(), input, y.data(), {residual.data(), -2.0f, 2.5f}, executor);
     return y;
   };
+  const auto first = PackedConv::pack_kernel(layer.view, geometry, kernel, pool);
+  const std::vector<float> want = run_on(*first, InlineExecutor());
+  from_many_threads([&](size_t) {
+    const auto conv = PackedConv::pack_kernel(layer.view, geometry, kernel, pool);
+    check(conv->info().front().shared, kernel + ": is shared");
+    check(same_bits(run_on(*conv, pool), want), kernel + ": results on a pool");
+  });
+}
+
+void test_convolutions(const TestLayer& layer) {
+  ConvGeometry sparse;  // layer: 700 columns
+  sparse.in_channels = 175;
+  sparse.out_channels = layer.view.out_features;
+  sparse.kernel[0] = sparse.kernel[1] = 2;
+  ConvGeometry depthwise = sparse;
+  depthwise.out_channels = depthwise.group = depthwise.in_channels;
+  const TestLayer whole(4, 175, 4, ValueType::kFloat32, 9, false);
   const std::vector<Isa> isas = supported_isas();
   for (const ConvKernelRow& row : conv_kernel_table()) {
     if (std::find(isas.begin(), isas.end(), row.isa) == isas.end()) continue;
-    const auto first = PackedConv::pack_kernel(layer.view, geometry, row.name, pool);
-    const std::vector<float> want = run_on(*first, InlineExecutor());
-    from_many_threads([&](size_t) {
-      const auto conv = PackedConv::pack_kernel(layer.view, geometry, row.name, pool);
-      check(conv->info().front().shared, row.name + ": is shared");
-      check(same_bits(run_on(*conv, pool), want), row.name + ": results on a pool");
-    });
+    if (row.fits == fits_lanes)
+      test_convolution(whole, depthwise, row.name);
+    else
+      test_convolution(layer, sparse, row.name);
   }
 }
 

@@ -32,13 +32,14 @@ class Numbers {
   uint64_t state_;
 };
 
-// A layer in which every seventh output is ablated.
+// A layer in which every seventh output is ablated, or none.
 struct TestLayer {
-  TestLayer(int64_t in, int64_t out, int64_t fan_in, ValueType type, uint64_t seed) {
+  TestLayer(int64_t in, int64_t out, int64_t fan_in, ValueType type, uint64_t seed,
+            bool ablated = true) {
     Numbers numbers(seed);
     bias = numbers.reals(static_cast<size_t>(out));
     for (int32_t o = 0; o < out; ++o) {
-      if (o % 7 == 6) continue;
+      if (ablated && o % 7 == 6) continue;
       rows.push_back(o);
       for (int64_t j = 0; j < fan_in; ++j) {
         // One column in each of fan_in equal parts.
