@@ -17,6 +17,7 @@ import argparse
 from pathlib import Path
 
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 from torchvision import models
 
@@ -51,7 +52,7 @@ def main() -> None:
         opset=options.opset,
         dense_baseline=True,
     )
-    print(report)
+    Console().print(report.to_rich_table())
 
 
 def vary_norms_(model: nn.Module) -> None:
