@@ -161,7 +161,7 @@ void test_convolution(const TestLayer& layer, const ConvGeometry& geometry,
   const SharedPool pool(3);
   const auto run_on = [&](const PackedConv& conv, const Executor& executor) {
     std::vector<float> y(outputs);
-    conv.run(x.data(), input, y.data(), {residual.data(), -2.0f, 2.5f}, executor);
+    conv.run(x.data(), input, y.data(), {{residual.data(), -2.0f, 2.5f}, {}}, executor);
     return y;
   };
   const auto first = PackedConv::pack_kernel(layer.view, geometry, kernel, pool);
