@@ -162,6 +162,7 @@ class Load:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_sigterm_under_load_loses_no_request(start, model, workers):
     with start(model.parent.parent, "--workers", workers, "--drain-delay", 0.5) as server:
+        server.wait_for("serving", workers)
         load = Load(server)
         time.sleep(1)
         server.process.send_signal(signal.SIGTERM)
@@ -188,6 +189,27 @@ def test_a_run_under_way_ends_after_sigterm(start, tmp_path):
         client.join(60)
         server.process.wait(60)
     assert [status for status, _ in answers] == [200]
+
+
+def test_a_run_that_outlasts_the_drain_is_answered_with_an_error_of_the_protocol(start, tmp_path):
+    path = save(slow_model(60), tmp_path / "m.onnx")
+    body, headers = binary_body(np.ones((512, 512), np.float32))
+    answers = []
+    arguments = (path, "--drain-delay", 0, "--drain-timeout", 0, "--threads", 1)
+    with start(*arguments) as server:
+        client = threading.Thread(
+            target=lambda: answers.append(ask(server, "POST", INFER, body, headers))
+        )
+        client.start()
+        while b"fanin_in_flight_requests 1.0" not in ask(server, "GET", "/metrics")[1]:
+            assert client.is_alive()
+        server.process.send_signal(signal.SIGTERM)
+        client.join(60)
+        assert server.process.wait(60) == 0
+    ((status, answer),) = answers
+    assert status == 503
+    assert "ask again" in json.loads(answer)["error"]
+    assert "Traceback" not in server.log.read_text()
 
 
 def test_workers_share_the_port_and_the_metrics_and_one_that_is_killed_is_replaced(start, model):
