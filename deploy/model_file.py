@@ -1,18 +1,21 @@
 """What an ONNX file says of itself, read without the onnx package.
 
 A serving environment has ONNX Runtime but not onnx. To name the node or the file behind a failed
-load, this walks the protobuf wire format (https://protobuf.dev/programming-guides/encoding) over a
-memory map and jumps over the tensors. Field numbers are those of onnx.proto3.
+load, this walks the protobuf wire format (https://protobuf.dev/programming-guides/encoding) and
+jumps over the tensors. Field numbers are those of onnx.proto3.
+
+The file is read, not mapped: one that is cut short meanwhile would end the process.
 """
 
 from __future__ import annotations
 
-import mmap
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_MAX_SIZE = 1 << 31  # protobuf's own limit; larger models keep their weights in data files
 _MAX_NESTING = 32  # subgraphs within subgraphs; deeper is not a model but an attack
 
 
@@ -53,33 +56,37 @@ def read_model_file(path: Path) -> ModelFile:
 
     Raises ModelFileError when it is not an ONNX model, OSError when it cannot be read.
     """
-    with path.open("rb") as file:
-        if not path.stat().st_size:
-            raise ModelFileError("it is empty")
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            model = ModelFile()
-            has_graph = False
-            for number, value in _fields(data, 0, len(data)):
-                if number == 7:
-                    has_graph = True
-                    _graph(data, value, model, 0)
-                elif number == 8:
-                    entry = dict(_fields(data, *_span(value)))
-                    version = entry.get(2, 0)
-                    model.opset_imports[_text(data, entry.get(1))] = int(version)  # type: ignore[arg-type]
-                elif number == 25:
-                    entry = dict(_fields(data, *_span(value)))
-                    model.functions.add((_text(data, entry.get(10)), _text(data, entry.get(1))))
-                    _function(data, value, model)
-            if not has_graph:
-                raise ModelFileError("it holds no graph")
-            return model
+    state = path.stat()
+    if not stat.S_ISREG(state.st_mode) and not stat.S_ISDIR(state.st_mode):
+        raise ModelFileError("it is not a regular file")  # a pipe would wait for ever
+    if state.st_size > _MAX_SIZE:
+        raise ModelFileError("it is larger than 2 GiB, which no ONNX file is")
+    data = path.read_bytes()
+    if not data:
+        raise ModelFileError("it is empty")
+    model = ModelFile()
+    has_graph = False
+    for number, value in _fields(data, 0, len(data)):
+        if number == 7:
+            has_graph = True
+            _graph(data, value, model, 0)
+        elif number == 8:
+            entry = dict(_fields(data, *_span(value)))
+            version = entry.get(2, 0)
+            model.opset_imports[_text(data, entry.get(1))] = int(version)  # type: ignore[arg-type]
+        elif number == 25:
+            entry = dict(_fields(data, *_span(value)))
+            model.functions.add((_text(data, entry.get(10)), _text(data, entry.get(1))))
+            _function(data, value, model)
+    if not has_graph:
+        raise ModelFileError("it holds no graph")
+    return model
 
 
 _Value = int | tuple[int, int]
 
 
-def _graph(data: mmap.mmap, span: _Value, model: ModelFile, depth: int) -> None:
+def _graph(data: bytes, span: _Value, model: ModelFile, depth: int) -> None:
     if depth > _MAX_NESTING:
         raise ModelFileError(f"its subgraphs are nested more than {_MAX_NESTING} deep")
     for number, value in _fields(data, *_span(span)):
@@ -91,7 +98,7 @@ def _graph(data: mmap.mmap, span: _Value, model: ModelFile, depth: int) -> None:
             _sparse(data, value, model)
 
 
-def _function(data: mmap.mmap, span: _Value, model: ModelFile) -> None:
+def _function(data: bytes, span: _Value, model: ModelFile) -> None:
     """Take the tensors of a function's nodes; the nodes themselves are not the graph's."""
     body = ModelFile()
     for number, value in _fields(data, *_span(span)):
@@ -100,13 +107,13 @@ def _function(data: mmap.mmap, span: _Value, model: ModelFile) -> None:
     model.external += body.external
 
 
-def _sparse(data: mmap.mmap, span: _Value, model: ModelFile) -> None:
+def _sparse(data: bytes, span: _Value, model: ModelFile) -> None:
     for number, value in _fields(data, *_span(span)):
         if number in (1, 2):  # values, indices
             _initializer(data, value, model)
 
 
-def _node(data: mmap.mmap, span: _Value, model: ModelFile, depth: int) -> None:
+def _node(data: bytes, span: _Value, model: ModelFile, depth: int) -> None:
     texts = {3: "", 4: "", 7: ""}
     attributes = []
     for number, value in _fields(data, *_span(span)):
@@ -125,7 +132,7 @@ def _node(data: mmap.mmap, span: _Value, model: ModelFile, depth: int) -> None:
     model.nodes.append(Node(texts[3], texts[4], texts[7], tuple(attributes)))
 
 
-def _initializer(data: mmap.mmap, span: _Value, model: ModelFile) -> None:
+def _initializer(data: bytes, span: _Value, model: ModelFile) -> None:
     name, location = "", None
     for number, value in _fields(data, *_span(span)):
         if number == 8:
@@ -138,7 +145,7 @@ def _initializer(data: mmap.mmap, span: _Value, model: ModelFile) -> None:
         model.external.append(ExternalTensor(name, location))
 
 
-def _fields(data: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, _Value]]:
+def _fields(data: bytes, start: int, end: int) -> Iterator[tuple[int, _Value]]:
     """Field numbers and values of one message: a number, or the span of the bytes."""
     at = start
     while at < end:
@@ -163,7 +170,7 @@ def _fields(data: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, _Value
             raise ModelFileError("it is not an ONNX model")
 
 
-def _varint(data: mmap.mmap, at: int, end: int) -> tuple[int, int]:
+def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if at >= end:
@@ -182,7 +189,7 @@ def _span(value: _Value) -> tuple[int, int]:
     return value
 
 
-def _text(data: mmap.mmap, value: _Value | None) -> str:
+def _text(data: bytes, value: _Value | None) -> str:
     if value is None:
         return ""
     start, end = _span(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -84,28 +85,35 @@ def _existing_file(path: str | os.PathLike[str]) -> Path:
             "Write the model to a file and pass its path: weights then stay mapped, not copied.",
         )
     model = Path(path)
-    if model.is_dir():
+    denied = SessionError(
+        "the file cannot be read (permission denied)",
+        "Give this user read permission.",
+        model=model,
+    )
+    try:
+        mode = model.stat().st_mode
+    except PermissionError:  # of a folder on the way
+        raise denied from None
+    except (OSError, ValueError):
+        mode = 0
+    if stat.S_ISDIR(mode):
         remedy = "Pass the .onnx file itself."
         if (model / "config.toml").exists():
             remedy = f"This is a run folder: fanin export {path} -o model.onnx makes the model."
         raise SessionError("this is a folder, not a model file", remedy, model=model)
-    if not model.exists():
+    if not mode:
         raise SessionError(
             "there is no such file",
             f"Check the path (relative paths start at {Path.cwd()}), or make the model with "
             "fanin export.",
             model=model,
         )
-    if not model.is_file():
+    if not stat.S_ISREG(mode):
         raise SessionError(
             "this is not a regular file", "Pass the path of an .onnx file.", model=model
         )
     if not os.access(model, os.R_OK):
-        raise SessionError(
-            "the file cannot be read (permission denied)",
-            "Give this user read permission.",
-            model=model,
-        )
+        raise denied
     return model
 
 

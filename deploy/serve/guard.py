@@ -5,6 +5,7 @@ Plain ASGI: the framework's own middleware class costs a task and two queues per
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import logging
@@ -55,6 +56,11 @@ class Guard:
                 await self._app(scope, receive, forward)
             else:
                 await _answer(forward, 401, "this server wants a token: Authorization: Bearer …")
+        except asyncio.CancelledError:
+            if not self._draining():
+                raise
+            if not status:
+                await _answer(forward, 503, "the server stops before the request ended; ask again")
         except Exception:
             _log.exception("a request failed")
             if not status:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
+import os
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,9 +21,8 @@ def configure_logging(log_format: str) -> None:
 
     A log that cannot be written (a full disk, a closed pipe) is lost; the server goes on.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Handler()
     handler.setFormatter(_Json() if log_format == "json" else _Text())
-    handler.handleError = lambda _record: None  # type: ignore[method-assign]
     for name in ("fanin.serve", "uvicorn"):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
@@ -31,6 +30,27 @@ def configure_logging(log_format: str) -> None:
         logger.propagate = False
     # Its lines on start and stop say nothing that the server's own do not.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+
+
+class _Handler(logging.Handler):
+    """Writes lines to stderr and loses those that it cannot write.
+
+    A buffer would keep the rest of a line that a full disk cut off, and glue it to a later one.
+    """
+
+    _cut = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = f"{self.format(record)}\n".encode(errors="backslashreplace")
+        if self._cut:
+            line = b"\n" + line
+        done = 0
+        try:
+            while done < len(line):
+                done += os.write(2, line[done:])
+            self._cut = False
+        except OSError:
+            self._cut = self._cut or done > 0
 
 
 class _Json(logging.Formatter):

@@ -6,7 +6,9 @@ client cannot make the number of time series grow.
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +23,10 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from .logs import event
 from .repository import Repository
+
+_log = logging.getLogger("fanin.serve")
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -32,14 +37,22 @@ _BUCKETS = (
 )
 _MODEL = ("model", "version")
 
+# With several workers, prometheus_client counts in mapped files, KIND_PID.db of these kinds. They
+# double when they are full. The series of a version take at most 20 KiB of one of them.
+_KINDS = ("counter", "gauge_livesum", "histogram")
+_FILE = 1 << 16
+
 
 class Metrics:
     """The server's metrics, in a registry of their own.
 
-    With several workers (PROMETHEUS_MULTIPROC_DIR is set), ``text`` sums over all of them.
+    With several workers (PROMETHEUS_MULTIPROC_DIR is set), ``text`` sums over all of them; raises
+    OSError when the disk has no room for their files.
     """
 
     def __init__(self):
+        _reserve()
+        self._full = False
         self.registry = CollectorRegistry()
         self.requests = self._counter(
             "requests", "Infer requests answered, by HTTP status", "status"
@@ -65,17 +78,6 @@ class Metrics:
         """Show the repository's state on each scrape; of this process alone."""
         self.registry.register(_RepositoryCollector(repository))
 
-    def reserve(self) -> None:
-        """Take the disk space of the files that several workers share.
-
-        They are mapped and have holes: on a disk that fills up later, counting would end the
-        process. Raises OSError when there is no room for them now.
-        """
-        folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
-        for path in Path(folder).glob(f"*_{os.getpid()}.db") if folder else ():
-            with path.open("r+b") as file:
-                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-
     def answered(
         self,
         model: str,
@@ -84,10 +86,15 @@ class Metrics:
         seconds: float,
         split: tuple[float, float] | None = None,
     ) -> None:
-        """Count an answer; ``split`` is the time in the queue and in the session."""
+        """Count an answer; ``split`` is the time in the queue and in the session.
+
+        The first of its kind is not counted while the disk has no room for its series.
+        """
         key = (model, version, status)
         children = self._children.get(key)
         if children is None:
+            if not self._has_room():
+                return
             labels = (model, version)
             children = self._children[key] = (
                 self.requests.labels(*labels, str(status)),
@@ -113,6 +120,17 @@ class Metrics:
             return generate_latest(registry)
         return generate_latest(self.registry)
 
+    def _has_room(self) -> bool:
+        try:
+            _reserve()
+        except OSError as error:
+            if not self._full:
+                event(_log, "metrics are incomplete", logging.ERROR, reason=str(error))
+            self._full = True
+            return False
+        self._full = False
+        return True
+
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"fanin_{name}", text, (*_MODEL, *labels), registry=self.registry)
 
@@ -120,6 +138,24 @@ class Metrics:
         return Histogram(
             f"fanin_{name}_seconds", text, _MODEL, registry=self.registry, buckets=_BUCKETS
         )
+
+
+def _reserve() -> None:
+    """Take the disk space that the shared files will need next; OSError when there is none.
+
+    They are mapped and have holes: on a full disk, counting would end the process.
+    prometheus_client maps a file as large as it finds it, and doubles it when it is used up: with
+    twice the bytes in use, rounded up, half as many again are safe.
+    """
+    folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+    for kind in _KINDS if folder else ():
+        with Path(folder, f"{kind}_{os.getpid()}.db").open("a+b") as file:
+            file.seek(0)
+            used = int.from_bytes(file.read(4), sys.byteorder)
+            size = _FILE
+            while size < 2 * used:
+                size *= 2
+            os.posix_fallocate(file.fileno(), 0, size)
 
 
 class _RepositoryCollector:

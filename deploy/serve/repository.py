@@ -89,7 +89,10 @@ class Repository:
     def refresh(self) -> None:
         """Take up what has changed on disk, once it has stopped changing."""
         for entry in self._entries.values():
-            entry.refresh()
+            try:
+                entry.refresh()
+            except Exception:  # whatever it is, the next look must come
+                _log.exception("looking for changes of '%s' failed", entry.name)
 
     def close(self) -> None:
         """Finish all requests and free all models."""
@@ -188,7 +191,8 @@ class _Entry:
         if not chosen and self.serving:
             # Nothing on disk can serve: what is in memory goes on, and the index says why.
             if not found:
-                failures = dict.fromkeys(self.serving, "its files are gone")
+                failures = dict.fromkeys(self.serving, "its files are gone or cannot be seen")
+                self._tell_once(failures)
             chosen = self.serving
         self.failures = failures
         return chosen
@@ -211,16 +215,7 @@ class _Entry:
         except Exception as error:  # whatever it is, it must not take the server down
             failures[version.name] = reason = _reason(error)
             self._failed[version.name] = version.stamp
-            self._observer(self.name, version.name, reason)
-            event(
-                _log,
-                "load failed",
-                logging.ERROR,
-                model=self.name,
-                version=version.name,
-                reason=reason,
-                kept=", ".join(self.serving) or None,
-            )
+            self._tell_failure(version.name, reason)
             return loaded
         self._failed.pop(version.name, None)
         self._observer(self.name, version.name, None)
@@ -234,6 +229,23 @@ class _Entry:
             concurrency=self._settings.runs,
         )
         return model
+
+    def _tell_once(self, failures: dict[str, str]) -> None:
+        for version, reason in failures.items():
+            if self.failures.get(version) != reason:
+                self._tell_failure(version, reason)
+
+    def _tell_failure(self, version: str, reason: str) -> None:
+        self._observer(self.name, version, reason)
+        event(
+            _log,
+            "load failed",
+            logging.ERROR,
+            model=self.name,
+            version=version,
+            reason=reason,
+            kept=", ".join(self.serving) or None,
+        )
 
 
 def _reason(error: Exception) -> str:

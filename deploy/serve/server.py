@@ -17,7 +17,7 @@ from ..errors import SessionError
 from .app import create_app
 from .logs import configure_logging, event
 from .memory import map_large_blocks
-from .settings import ServeSettings, SettingsError
+from .settings import TOKEN_VARIABLE, ServeSettings, SettingsError
 from .state import ServerState
 
 _log = logging.getLogger("fanin.serve")
@@ -39,7 +39,7 @@ def serve(settings: ServeSettings) -> int:
             "everyone who reaches this address can use the server",
             logging.WARNING,
             host=settings.host,
-            remedy="set FANIN_SERVE_TOKEN, or listen on 127.0.0.1",
+            remedy=f"set {TOKEN_VARIABLE}, or listen on 127.0.0.1",
         )
     if settings.workers > 1:
         from .supervisor import supervise
@@ -67,14 +67,15 @@ def bind(settings: ServeSettings) -> socket.socket:
 def run_worker(settings: ServeSettings, listener: socket.socket) -> int:
     """Serve on an open socket in this process; returns the exit status."""
     map_large_blocks()
-    app = create_app(settings)
-    state: ServerState = app.state.fanin
+    state: ServerState | None = None
     try:
+        app = create_app(settings)
+        state = app.state.fanin
         state.open()
-        state.metrics.reserve()
     except (SessionError, OSError) as error:
         event(_log, "cannot start", logging.ERROR, reason=str(error).strip())
-        state.close()
+        if state is not None:
+            state.close()
         return 1
     # Modules and models live as long as the process: collecting garbage need not walk them.
     gc.collect()
@@ -94,7 +95,7 @@ def run_worker(settings: ServeSettings, listener: socket.socket) -> int:
     event(
         _log,
         "serving",
-        address=f"http://{host}:{port}",
+        address=f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}",
         models=", ".join(model.name for model in settings.models),
         pid=os.getpid(),
     )

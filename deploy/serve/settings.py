@@ -11,6 +11,9 @@ from typing import Any
 
 from ..cpus import MAX_THREADS, available_cpus
 
+# Where the command line takes the token from.
+TOKEN_VARIABLE = "FANIN_SERVE_TOKEN"
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +39,7 @@ class VersionFinder:
     def find(self) -> list[Version]:
         """List what is there now; empty where there is nothing, or no permission to look."""
         path = self._source.path
-        if path.suffix in (".onnx", ".ort") and not path.is_dir():
+        if path.suffix in (".onnx", ".ort") and not os.path.isdir(path):
             return [self._version("1", path)]
         try:
             names = [item.name for item in path.iterdir() if item.is_dir()]

@@ -17,21 +17,30 @@ import tempfile
 import time
 
 from .logs import event
-from .settings import ServeSettings
+from .settings import TOKEN_VARIABLE, ServeSettings, SettingsError
 
 _log = logging.getLogger("fanin.serve")
 
 _LOOK = 0.1  # seconds between looks at the workers
-_PAUSE = 1.0  # seconds before a worker that died takes its place again
+_PAUSE = 1.0  # seconds before the place of a worker that died at once is taken again
+_RETRY = 5.0  # the same, of one that could not start: a look at the files costs seconds of a CPU
 
 
 def supervise(settings: ServeSettings, listener: socket.socket) -> int:
     """Run the workers until SIGTERM or SIGINT; returns the exit status.
 
-    A worker that dies is replaced. One that cannot even start ends the server: the others would
-    fail alike.
+    A worker that dies is replaced. When one cannot start and no worker that is older lives, the
+    server ends: all would fail alike. Where an older one lives it serves what the files held
+    before, and goes on; the place is tried again. Raises SettingsError when there is no folder
+    for the metrics that the workers share.
     """
-    metrics = tempfile.mkdtemp(prefix="fanin-metrics-")
+    try:
+        metrics = tempfile.mkdtemp(prefix="fanin-metrics-")
+    except OSError as error:
+        raise SettingsError(
+            f"several workers share their metrics in a temporary folder: {error}. "
+            "Point TMPDIR to one, or take --workers 1"
+        ) from error
     try:
         return _Supervisor(settings, listener, metrics).run()
     finally:
@@ -45,6 +54,7 @@ class _Supervisor:
         self._metrics = metrics
         self._workers: list[subprocess.Popen] = []
         self._started: dict[int, float] = {}
+        self._due: dict[int, float] = {}  # of places whose worker died: when to fill them again
         self._signal = 0
 
     def run(self) -> int:
@@ -65,11 +75,13 @@ class _Supervisor:
 
     def _start(self) -> subprocess.Popen:
         descriptor = self._listener.fileno()
+        environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": self._metrics}
+        environment.pop(TOKEN_VARIABLE, None)
         worker = subprocess.Popen(
             [sys.executable, "-m", "fanin.deploy.serve.server", str(descriptor)],
             stdin=subprocess.PIPE,
             pass_fds=[descriptor],
-            env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": self._metrics},
+            env=environment,
             start_new_session=True,  # Ctrl-C reaches the supervisor alone, which tells the workers
         )
         assert worker.stdin is not None
@@ -86,14 +98,25 @@ class _Supervisor:
             status = worker.poll()
             if status is None:
                 continue
-            if status == 1:  # its own word that it cannot start
-                return False
-            event(_log, "a worker died", logging.ERROR, pid=worker.pid, status=status)
-            self._forget(worker)
-            if time.monotonic() - self._started.pop(worker.pid) < _PAUSE:
-                time.sleep(_PAUSE)
-            self._workers[place] = self._start()
+            now = time.monotonic()
+            if place not in self._due:
+                cannot_start = status == 1  # its own word
+                if cannot_start and not self._older_lives(worker):
+                    return False
+                event(_log, "a worker died", logging.ERROR, pid=worker.pid, status=status)
+                self._forget(worker)
+                brief = now - self._started.pop(worker.pid) < _PAUSE
+                self._due[place] = now + (_RETRY if cannot_start else _PAUSE if brief else 0)
+            if now >= self._due[place]:
+                del self._due[place]
+                self._workers[place] = self._start()
         return True
+
+    def _older_lives(self, worker: subprocess.Popen) -> bool:
+        started = self._started[worker.pid]
+        return any(
+            other.poll() is None and self._started[other.pid] < started for other in self._workers
+        )
 
     def _forget(self, worker: subprocess.Popen) -> None:
         """Take a dead worker's gauges out of the sums."""

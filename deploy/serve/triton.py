@@ -7,9 +7,11 @@ Triton has to carry onnxruntime 1.17 or newer, as any runtime of fanin's ops.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -86,6 +88,8 @@ def write_triton_model(settings: TritonSettings) -> Path:
         beside.rename(target)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+        with contextlib.suppress(OSError):  # Triton would take an empty folder for a model
+            settings.folder.rmdir()
     return settings.folder
 
 
@@ -157,13 +161,18 @@ def _copy_model(model: Path, folder: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Replace as a whole: a running Triton may have the old file mapped."""
-    beside = target.with_name(f".{target.name}-{os.getpid()}")
-    shutil.copyfile(source, beside)
-    beside.replace(target)
+    _replace(target, lambda beside: shutil.copyfile(source, beside))
 
 
 def _write(target: Path, text: str) -> None:
+    _replace(target, lambda beside: beside.write_text(text, encoding="utf-8"))
+
+
+def _replace(target: Path, write: Callable[[Path], object]) -> None:
+    """Replace as a whole: a running Triton may have the old file mapped."""
     beside = target.with_name(f".{target.name}-{os.getpid()}")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(target)
+    try:
+        write(beside)
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)

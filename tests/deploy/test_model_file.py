@@ -1,7 +1,7 @@
 """Reading what an ONNX file says of itself, without onnx, whatever the bytes are."""
 
 import contextlib
-import mmap
+import os
 
 import numpy as np
 import onnx
@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from fanin.deploy import model_file
 from fanin.deploy.model_file import ExternalTensor, ModelFileError, Node, read_model_file
 
 
@@ -98,17 +99,32 @@ def test_damaged_files_end_in_a_model_or_an_error(tmp_path_factory, data):
         read_model_file(path)
 
 
-def test_the_file_is_closed_again(tmp_path, monkeypatch):
-    opened = []
-    original = mmap.mmap
-
-    def spy(*arguments, **keywords):
-        opened.append(original(*arguments, **keywords))
-        return opened[-1]
-
-    monkeypatch.setattr(mmap, "mmap", spy)
+def test_a_file_that_is_cut_short_meanwhile_ends_nothing(tmp_path, monkeypatch):
+    """A mapped one would end the process (SIGBUS)."""
     path = tmp_path / "m.onnx"
-    path.write_bytes(b"\x00" * 10)
-    with pytest.raises(ModelFileError):
+    weight = numpy_helper.from_array(np.ones(100_000, np.float32), "w")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], name="last")], "g", [], [])
+    graph.initializer.append(weight)
+    onnx.save(helper.make_model(graph), path)
+    walk = model_file._graph
+
+    def cut(*arguments):
+        os.truncate(path, 0)
+        walk(*arguments)
+
+    monkeypatch.setattr(model_file, "_graph", cut)
+    assert [node.name for node in read_model_file(path).nodes] == ["last"]
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "m.onnx")
+    with pytest.raises(ModelFileError, match="not a regular file"):
+        read_model_file(tmp_path / "m.onnx")
+
+
+def test_more_than_onnx_can_hold_is_refused_unread(tmp_path):
+    path = tmp_path / "m.onnx"
+    path.touch()
+    os.truncate(path, (1 << 31) + 1)
+    with pytest.raises(ModelFileError, match="larger than 2 GiB"):
         read_model_file(path)
-    assert [one.closed for one in opened] == [True]

@@ -178,11 +178,72 @@ def test_a_bad_new_version_leaves_the_older_one_serving(versions):
 
 
 def test_a_folder_that_vanishes_leaves_the_model_serving(versions):
-    found = repository(versions)
+    seen = []
+    found = repository(versions, observer=lambda *told: seen.append(told))
     versions.rename(versions.with_name("away"))
     look_twice(found)
     assert gain(found) == 1
-    assert states(found) == {("1", "READY"): "its files are gone"}
+    reason = "its files are gone or cannot be seen"
+    assert states(found) == {("1", "READY"): reason}
+    assert seen == [("m", "1", None), ("m", "1", reason)]
+    versions.with_name("away").rename(versions)
+    look_twice(found)
+    assert states(found) == {("1", "READY"): ""}
+    found.close()
+
+
+@pytest.mark.parametrize("kind", ["folder", "dangling link", "loop", "device", "pipe"])
+def test_something_else_in_the_place_of_a_file_leaves_the_model_serving(tmp_path, kind):
+    path = save(gain_model(1), tmp_path / "m.onnx")
+    found = repository(path)
+    path.unlink()
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)  # reading it would wait for ever
+    else:
+        target = {"dangling link": "nowhere", "loop": path.name, "device": "/dev/zero"}[kind]
+        path.symlink_to(target)
+    look_twice(found)
+    assert gain(found) == 1
+    assert states(found)[("1", "READY")]
+    path.rmdir() if kind == "folder" else path.unlink()
+    save(gain_model(2), path)
+    look_twice(found)
+    assert gain(found) == 2
+    assert states(found) == {("1", "READY"): ""}
+    found.close()
+
+
+def test_a_folder_that_may_not_be_entered_is_looked_at_again(tmp_path, monkeypatch):
+    path = save(gain_model(1), tmp_path / "m.onnx")
+    found = repository(path)
+    stat = os.stat
+
+    def denied(item, **more):
+        if str(item) == str(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(item, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", denied)
+        look_twice(found)
+    assert gain(found) == 1
+    assert "permission denied" in states(found)[("1", "READY")]
+    save(gain_model(2), path)
+    look_twice(found)
+    assert gain(found) == 2
+    found.close()
+
+
+def test_a_look_that_fails_does_not_keep_others_from_theirs(tmp_path, monkeypatch, caplog):
+    paths = [save(gain_model(1), tmp_path / f"{name}.onnx") for name in "am"]
+    found = repository(*paths)
+    save(gain_model(2), paths[1])
+    monkeypatch.setattr(found._entries["a"]._finder, "find", lambda: 1 / 0)
+    look_twice(found)
+    assert gain(found, "m") == 2
+    assert "looking for changes of 'a' failed" in caplog.text
     found.close()
 
 

@@ -1,6 +1,7 @@
 """The Triton model repository: read back with Triton's own description of a config."""
 
 import importlib.util
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -154,6 +155,24 @@ def test_a_model_that_does_not_open_leaves_nothing(tmp_path):
     with pytest.raises(SessionError, match="not an ONNX"):
         write(path, tmp_path / "repo")
     assert not (tmp_path / "repo").exists()
+
+
+@pytest.mark.parametrize("full_at", ["model.onnx", ort_ops.get_library_path().name])
+def test_a_disk_that_is_full_leaves_no_part_of_a_model(
+    save_condensed, tmp_path, monkeypatch, full_at
+):
+    copy = shutil.copyfile
+
+    def full(source, target):
+        if full_at not in Path(target).name:
+            return copy(source, target)
+        Path(target).write_bytes(b"half of it")
+        raise OSError(28, "No space left on device", str(target))
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(OSError, match="No space left"):
+        write(save_condensed(), tmp_path / "repo")
+    assert list((tmp_path / "repo").iterdir()) == []
 
 
 def test_the_command(save_condensed, tmp_path):

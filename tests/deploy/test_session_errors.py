@@ -3,6 +3,7 @@
 import os
 import sys
 import types
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -46,6 +47,18 @@ class TestTheFile:
     def test_not_readable(self, save_condensed, monkeypatch):
         monkeypatch.setattr(os, "access", lambda *_: False)
         assert "permission denied" in refused(save_condensed()).problem
+
+    def test_in_a_folder_that_may_not_be_entered(self, save_condensed, monkeypatch):
+        path = save_condensed()
+        stat = Path.stat
+
+        def denied(self, **more):
+            if self == path:
+                raise PermissionError(13, "Permission denied", str(path))
+            return stat(self, **more)
+
+        monkeypatch.setattr(Path, "stat", denied)
+        assert "permission denied" in refused(path).problem
 
     @pytest.mark.parametrize("content", [b"", b"\x00" * 64, b"hello world", os.urandom(512)])
     def test_not_onnx(self, tmp_path, content):

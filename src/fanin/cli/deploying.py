@@ -81,6 +81,7 @@ def serve(
     requires("serve", "fastapi", "uvicorn", "prometheus_client")
     from ..deploy import SessionError
     from ..deploy.serve import ModelSource, ServeSettings, SettingsError
+    from ..deploy.serve.settings import TOKEN_VARIABLE
 
     with readable(SettingsError, SessionError):
         settings = ServeSettings(
@@ -100,7 +101,7 @@ def serve(
             poll=poll,
             drain_delay=drain_delay,
             drain_timeout=drain_timeout,
-            token=os.environ.get("FANIN_SERVE_TOKEN") or None,
+            token=os.environ.get(TOKEN_VARIABLE) or None,
             access_log=access_log,
             log_format=log_format,
         )
