@@ -257,7 +257,7 @@ def _mask_notes(result: Result) -> list[str]:
     notes = []
     for case in result.cases:
         base = random.get((case.sparsity, case.batch))
-        if base is None or case is base:
+        if base is None or case.facts.get("mask") == "random":
             continue
         text = f"{case.title}: padding {case.facts['padding']:.2f}"
         text += f" (random {base.facts['padding']:.2f})"

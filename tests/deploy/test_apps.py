@@ -22,7 +22,7 @@ EXAMPLES = REPOSITORY / "examples"
 
 @pytest.fixture(scope="module")
 def cpp_app(tmp_path_factory):
-    """The C++ app, built as its README says; without CMake, by the compiler alone."""
+    """The C++ app, built as docs/serving.md says; without CMake, by the compiler alone."""
     build = tmp_path_factory.mktemp("cpp_app")
     source = EXAMPLES / "cpp_app"
     if shutil.which("cmake"):

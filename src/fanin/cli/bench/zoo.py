@@ -56,7 +56,8 @@ def bench_zoo(
     from ...export import ExportError
 
     if quick:
-        rounds, time, conditions = min(rounds, 5), 20.0, "none"
+        rounds, conditions = min(rounds, 5), "none"
+        time = 20.0 if time is None else min(time, 20.0)
     with readable(SessionError, RequirementError, ExportError, OSError, ValueError):
         spec = BenchZooSpec(
             sparsity=sparsity,
