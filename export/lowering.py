@@ -17,6 +17,7 @@ from .passes.fold_filters import FoldFiltersPass
 from .passes.fold_norm import FoldNormPass
 from .passes.fuse_activation import FuseActivationPass
 from .passes.fuse_residual import FuseResidualPass
+from .passes.order_gelu import OrderGeluPass
 from .report import LayerReport
 
 
@@ -46,6 +47,7 @@ def lower(model: ir.Model, chooser: Chooser, *, fold: bool) -> Lowered:
     formed = ChooseFormsPass(chooser)(model).formed
     fused += FuseResidualPass()(model).fused
     fused += FuseActivationPass()(model).fused
+    OrderGeluPass()(model)
     common.RemoveUnusedNodesPass()(model)
     AttachFunctionsPass()(model)
     common.ShapeInferencePass(strict_mode=False)(model)

@@ -196,6 +196,9 @@ async def _infer(
     except RequestError as error:
         status = error.status
         raise
+    except asyncio.CancelledError:
+        status = 503  # what the guard answers when the server stops before the request ended
+        raise
     finally:
         if found is not None:
             log["model"], log["version"] = model, found.version.name

@@ -1,4 +1,4 @@
-"""The Add of a residual connection becomes the residual input of a condensed convolution."""
+"""The Add of a residual connection becomes the residual input of a condensed node."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from .nodes import (
     adds_nothing,
     constant_of,
     ends_open,
+    is_condensed,
     is_condensed_conv,
     same_shape,
     take_output,
@@ -29,12 +30,15 @@ class FuseResidualResult(ir.passes.PassResult):
 
 
 class FuseResidualPass(ir.passes.InPlacePass):
-    """Fuse Adds of two values of the same shape into the convolution that gives one of them.
+    """Fuse Adds of two values of the same shape into the condensed node that gives one of them.
 
-    ONNX Runtime fuses such an Add, and the activation after it, into its dense Conv. The
-    convolution's output must have no other reader, so that what is added cannot depend on it; the
-    node moves to the Add's place. Where two convolutions meet, the later one takes the other's
-    output. It runs before activations are fused: what clips before the Add keeps them apart.
+    ONNX Runtime fuses such an Add, and the activation after it, into its dense Conv. The node's
+    output must have no other reader, so that what is added cannot depend on it; the node moves to
+    the Add's place. Where two condensed nodes meet, the later one takes the other's output. It runs
+    before activations are fused: what clips before the Add keeps them apart.
+
+    An Add behind a linear layer whose sum only a LayerNormalization reads stays: ONNX Runtime makes
+    one node of the two, in which the Add costs nothing.
     """
 
     def call(self, model: ir.Model) -> FuseResidualResult:
@@ -62,7 +66,7 @@ def _takes_over(add: ir.Node, position: int) -> bool:
     producer = value.producer()
     return (
         producer is not None
-        and is_condensed_conv(producer)
+        and (is_condensed_conv(producer) or (is_condensed(producer) and not _feeds_norm(add)))
         and producer.graph is add.graph
         and len(value.uses()) == 1
         and not value.is_graph_output()
@@ -75,8 +79,18 @@ def _takes_over(add: ir.Node, position: int) -> bool:
     )
 
 
+def _feeds_norm(add: ir.Node) -> bool:
+    (total,) = add.outputs
+    readers = [use.node for use in total.uses()]
+    return (
+        not total.is_graph_output()
+        and len(readers) == 1
+        and (readers[0].domain, readers[0].op_type) == ("", "LayerNormalization")
+    )
+
+
 def _fuse(add: ir.Node, position: int) -> ir.Node:
-    """Put the convolution where the Add stands; what is added is computed by then."""
+    """Put the condensed node where the Add stands; what is added is computed by then."""
     old = add.inputs[position].producer()
     new = ir.node(
         old.op_type,

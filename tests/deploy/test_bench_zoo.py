@@ -4,7 +4,9 @@ import json
 import shutil
 
 import pytest
+from typer.testing import CliRunner
 
+from fanin.cli import app
 from fanin.deploy.bench import zoo as zoo_module
 from fanin.deploy.bench.case_store import StoreError
 from fanin.deploy.bench.plain import from_plain
@@ -95,3 +97,16 @@ def test_networks_are_measured_into_folders_of_their_own_and_shown_together(tmp_
 def test_settings_that_make_no_sense_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         BenchZooSpec(**changes)
+
+
+@pytest.mark.parametrize(("given", "kept"), [([], 20.0), (["--time", "2"], 2.0)])
+def test_quick_shortens_and_never_prolongs(given, kept, monkeypatch, tmp_path):
+    specs = []
+
+    def measure(spec, *_, **__):
+        specs.append(spec)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(zoo_module, "bench_zoo", measure)
+    CliRunner().invoke(app, ["bench", "zoo", "--quick", "--out", str(tmp_path), *given])
+    assert [(spec.budget, spec.rounds, spec.conditions) for spec in specs] == [(kept, 5, ())]

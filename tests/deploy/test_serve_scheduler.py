@@ -2,6 +2,7 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -206,12 +207,14 @@ def test_several_threads_lose_and_double_nothing():
     assert max(map(len, gate.runs)) <= 7
 
 
-def test_a_brief_run_is_made_on_the_callers_thread_and_a_long_one_is_not():
+def test_a_brief_run_is_made_on_the_callers_thread_and_a_long_one_is_not(monkeypatch):
     threads = []
+    clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
+    monkeypatch.setattr("fanin.deploy.serve.scheduler.time", clock)
 
     def run(_outputs, inputs):
         threads.append(threading.current_thread())
-        time.sleep(0.01 if inputs["x"].size > 100 else 0)
+        clock.now += 0.01 if inputs["x"].size > 100 else 1e-5
         return [inputs["x"]]
 
     queue = scheduler(run)
@@ -219,6 +222,8 @@ def test_a_brief_run_is_made_on_the_callers_thread_and_a_long_one_is_not():
     assert queue.run_if_brief(small, ["y"]) is None  # nothing is known of it yet
     for _ in range(3):
         queue.submit(small, ["y"]).future.result(20)
+    while queue.running:  # the thread is back a moment after its answer
+        pass
     job = queue.run_if_brief(small, ["y"])
     assert job is not None
     assert job.future.result(0)[0].shape == (1, 1)
