@@ -4,11 +4,13 @@ A serving environment has ONNX Runtime but not onnx. To name the node or the fil
 load, this walks the protobuf wire format (https://protobuf.dev/programming-guides/encoding) and
 jumps over the tensors. Field numbers are those of onnx.proto3.
 
-The file is read, not mapped: one that is cut short meanwhile would end the process.
+The file is read piece by piece, neither mapped (one that is cut short meanwhile would end the
+process) nor taken whole (it may hold gigabytes of weights).
 """
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -61,12 +63,42 @@ def read_model_file(path: Path) -> ModelFile:
         raise ModelFileError("it is not a regular file")  # a pipe would wait for ever
     if state.st_size > _MAX_SIZE:
         raise ModelFileError("it is larger than 2 GiB, which no ONNX file is")
-    data = path.read_bytes()
-    if not data:
+    if state.st_size == 0:
         raise ModelFileError("it is empty")
+    with path.open("rb", buffering=0) as file:
+        return _model(_FileBytes(file.fileno()), state.st_size)
+
+
+class _FileBytes:
+    """Bytes of an open file by place; ModelFileError behind its end, wherever that is by now."""
+
+    _BLOCK = 1 << 16
+
+    def __init__(self, descriptor: int):
+        self._descriptor = descriptor
+        self._start, self._block = 0, b""
+
+    def byte(self, at: int) -> int:
+        """Return one byte; those around it are read with it."""
+        if not self._start <= at < self._start + len(self._block):
+            self._start = at
+            self._block = os.pread(self._descriptor, self._BLOCK, at)
+            if not self._block:
+                raise ModelFileError("it is cut off")
+        return self._block[at - self._start]
+
+    def text(self, start: int, end: int) -> str:
+        """Return the text between two places."""
+        found = os.pread(self._descriptor, end - start, start)
+        if len(found) < end - start:
+            raise ModelFileError("it is cut off")
+        return found.decode("utf-8", errors="replace")
+
+
+def _model(data: _FileBytes, size: int) -> ModelFile:
     model = ModelFile()
     has_graph = False
-    for number, value in _fields(data, 0, len(data)):
+    for number, value in _fields(data, 0, size):
         if number == 7:
             has_graph = True
             _graph(data, value, model, 0)
@@ -86,7 +118,7 @@ def read_model_file(path: Path) -> ModelFile:
 _Value = int | tuple[int, int]
 
 
-def _graph(data: bytes, span: _Value, model: ModelFile, depth: int) -> None:
+def _graph(data: _FileBytes, span: _Value, model: ModelFile, depth: int) -> None:
     if depth > _MAX_NESTING:
         raise ModelFileError(f"its subgraphs are nested more than {_MAX_NESTING} deep")
     for number, value in _fields(data, *_span(span)):
@@ -98,7 +130,7 @@ def _graph(data: bytes, span: _Value, model: ModelFile, depth: int) -> None:
             _sparse(data, value, model)
 
 
-def _function(data: bytes, span: _Value, model: ModelFile) -> None:
+def _function(data: _FileBytes, span: _Value, model: ModelFile) -> None:
     """Take the tensors of a function's nodes; the nodes themselves are not the graph's."""
     body = ModelFile()
     for number, value in _fields(data, *_span(span)):
@@ -107,13 +139,13 @@ def _function(data: bytes, span: _Value, model: ModelFile) -> None:
     model.external += body.external
 
 
-def _sparse(data: bytes, span: _Value, model: ModelFile) -> None:
+def _sparse(data: _FileBytes, span: _Value, model: ModelFile) -> None:
     for number, value in _fields(data, *_span(span)):
         if number in (1, 2):  # values, indices
             _initializer(data, value, model)
 
 
-def _node(data: bytes, span: _Value, model: ModelFile, depth: int) -> None:
+def _node(data: _FileBytes, span: _Value, model: ModelFile, depth: int) -> None:
     texts = {3: "", 4: "", 7: ""}
     attributes = []
     for number, value in _fields(data, *_span(span)):
@@ -132,7 +164,7 @@ def _node(data: bytes, span: _Value, model: ModelFile, depth: int) -> None:
     model.nodes.append(Node(texts[3], texts[4], texts[7], tuple(attributes)))
 
 
-def _initializer(data: bytes, span: _Value, model: ModelFile) -> None:
+def _initializer(data: _FileBytes, span: _Value, model: ModelFile) -> None:
     name, location = "", None
     for number, value in _fields(data, *_span(span)):
         if number == 8:
@@ -145,7 +177,7 @@ def _initializer(data: bytes, span: _Value, model: ModelFile) -> None:
         model.external.append(ExternalTensor(name, location))
 
 
-def _fields(data: bytes, start: int, end: int) -> Iterator[tuple[int, _Value]]:
+def _fields(data: _FileBytes, start: int, end: int) -> Iterator[tuple[int, _Value]]:
     """Field numbers and values of one message: a number, or the span of the bytes."""
     at = start
     while at < end:
@@ -170,12 +202,12 @@ def _fields(data: bytes, start: int, end: int) -> Iterator[tuple[int, _Value]]:
             raise ModelFileError("it is not an ONNX model")
 
 
-def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+def _varint(data: _FileBytes, at: int, end: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if at >= end:
             break
-        byte = data[at]
+        byte = data.byte(at)
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
@@ -189,8 +221,7 @@ def _span(value: _Value) -> tuple[int, int]:
     return value
 
 
-def _text(data: bytes, value: _Value | None) -> str:
+def _text(data: _FileBytes, value: _Value | None) -> str:
     if value is None:
         return ""
-    start, end = _span(value)
-    return data[start:end].decode("utf-8", errors="replace")
+    return data.text(*_span(value))

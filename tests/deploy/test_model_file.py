@@ -99,21 +99,39 @@ def test_damaged_files_end_in_a_model_or_an_error(tmp_path_factory, data):
         read_model_file(path)
 
 
-def test_a_file_that_is_cut_short_meanwhile_ends_nothing(tmp_path, monkeypatch):
-    """A mapped one would end the process (SIGBUS)."""
-    path = tmp_path / "m.onnx"
-    weight = numpy_helper.from_array(np.ones(100_000, np.float32), "w")
+@pytest.fixture
+def heavy(tmp_path):
+    """A model of one node and 4 MB of weights."""
+    weight = numpy_helper.from_array(np.ones(1_000_000, np.float32), "w")
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], name="last")], "g", [], [])
     graph.initializer.append(weight)
-    onnx.save(helper.make_model(graph), path)
+    onnx.save(helper.make_model(graph), tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+def test_a_file_that_is_cut_short_meanwhile_is_an_error(heavy, monkeypatch):
+    """A mapped one would end the process (SIGBUS)."""
     walk = model_file._graph
 
     def cut(*arguments):
-        os.truncate(path, 0)
+        os.truncate(heavy, 0)
         walk(*arguments)
 
     monkeypatch.setattr(model_file, "_graph", cut)
-    assert [node.name for node in read_model_file(path).nodes] == ["last"]
+    with pytest.raises(ModelFileError, match="cut off"):
+        read_model_file(heavy)
+
+
+def test_weights_are_jumped_over(heavy, monkeypatch):
+    sizes = []
+
+    def pread(descriptor, size, at, read=os.pread):
+        sizes.append(size)
+        return read(descriptor, size, at)
+
+    monkeypatch.setattr(model_file.os, "pread", pread)
+    assert [node.name for node in read_model_file(heavy).nodes] == ["last"]
+    assert sum(sizes) < heavy.stat().st_size / 10
 
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
