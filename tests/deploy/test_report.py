@@ -187,10 +187,10 @@ def test_other_masks_are_compared_with_the_random_one():
             None,
         )
         for mask, padding, batch, ours in (
+            ("random", 1.2, 1, 12),  # on more threads: no other mask
             ("random", 1.2, 1, 20),
             ("clustered", 1.5, 1, 25),
             ("clustered", 1.5, 8, 25),  # has no random one beside it
-            ("random", 1.2, 1, 12),  # on two threads: no other mask
         )
     ]
     assert result_notes(layer_result(*cases)) == [
