@@ -133,6 +133,7 @@ RUNS = {
     "fashion-mnist-ablation-99": 18,
     "fashion-mnist-ablation-99-long": 9,
     "fashion-mnist-cnn": 21,
+    "fashion-mnist-cnn-long": 9,
     "fashion-mnist-knobs": 96,
     "fashion-mnist-methods": 63,
 }
