@@ -174,19 +174,25 @@ def test_sigterm_under_load_loses_no_request(start, model, workers):
     assert len(server.events("stopped")) == workers
 
 
+def stop_during_a_run(server, body, headers):
+    """Send SIGTERM while a request runs; returns the client's answers."""
+    answers = []
+    client = threading.Thread(
+        target=lambda: answers.append(ask(server, "POST", INFER, body, headers))
+    )
+    client.start()
+    while b"fanin_in_flight_requests 1.0" not in ask(server, "GET", "/metrics")[1]:
+        assert client.is_alive()
+    server.process.send_signal(signal.SIGTERM)
+    client.join(60)
+    return answers
+
+
 def test_a_run_under_way_ends_after_sigterm(start, tmp_path):
     path = save(slow_model(60), tmp_path / "m.onnx")
     body, headers = binary_body(np.ones((512, 512), np.float32))
-    answers = []
     with start(path, "--drain-delay", 0, "--threads", 1) as server:
-        client = threading.Thread(
-            target=lambda: answers.append(ask(server, "POST", INFER, body, headers))
-        )
-        client.start()
-        while b"fanin_in_flight_requests 1.0" not in ask(server, "GET", "/metrics")[1]:
-            assert client.is_alive()
-        server.process.send_signal(signal.SIGTERM)
-        client.join(60)
+        answers = stop_during_a_run(server, body, headers)
         server.process.wait(60)
     assert [status for status, _ in answers] == [200]
 
@@ -194,17 +200,9 @@ def test_a_run_under_way_ends_after_sigterm(start, tmp_path):
 def test_a_run_that_outlasts_the_drain_is_answered_with_an_error_of_the_protocol(start, tmp_path):
     path = save(slow_model(60), tmp_path / "m.onnx")
     body, headers = binary_body(np.ones((512, 512), np.float32))
-    answers = []
     arguments = (path, "--drain-delay", 0, "--drain-timeout", 0, "--threads", 1)
     with start(*arguments) as server:
-        client = threading.Thread(
-            target=lambda: answers.append(ask(server, "POST", INFER, body, headers))
-        )
-        client.start()
-        while b"fanin_in_flight_requests 1.0" not in ask(server, "GET", "/metrics")[1]:
-            assert client.is_alive()
-        server.process.send_signal(signal.SIGTERM)
-        client.join(60)
+        answers = stop_during_a_run(server, body, headers)
         assert server.process.wait(60) == 0
     ((status, answer),) = answers
     assert status == 503
