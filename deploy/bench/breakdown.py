@@ -29,7 +29,7 @@ _MIN_RUNS, _MAX_RUNS, _SECONDS = 5, 100, 2.0
 class NodeTime:
     """One node: median over the profiled runs, in seconds, less that of an empty node.
 
-    The profiler looks at shapes while it times: 3 to 6 us of every node, a fifth of a small network.
+    The profiler looks at shapes while it times: 3 to 6 us a node, a fifth of a small network.
     """
 
     name: str
