@@ -24,20 +24,24 @@ inline __attribute__((always_inline)) void sum_rows(const char* weights, const c
   constexpr int kWidth = kVectors * Vector::kLanes;
   constexpr size_t kScale = kWidth / 8;                            // see kPanelOffsetsPerColumn
   constexpr ptrdiff_t kStep = kPanelGroupRows * sizeof(uint16_t);  // of offsets, half of weights
+  // Eight samples take 10 % less time with the places kept, wider tiles 2-6 % less with places made
+  // again (Cascade Lake, GCC 12).
+  constexpr bool kKeepsPlaces = kWidth == 8;
   const char* panel = reinterpret_cast<const char*>(segment);
   // Keeps the address in one register: what it was made of would be added for each weight.
-  asm("" : "+r"(panel));
+  if (!kKeepsPlaces) asm("" : "+r"(panel));
+  float* place[kRows];
   typename Vector::Type sum[kRows][kVectors];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
-    const float* place = sums + size_t{rows[r]} * kWidth;
+    place[r] = sums + size_t{rows[r]} * kWidth;
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v)
       sum[r][v] =
-          bias ? Vector::broadcast(bias + rows[r]) : Vector::load(place + v * Vector::kLanes);
+          bias ? Vector::broadcast(bias + rows[r]) : Vector::load(place[r] + v * Vector::kLanes);
   }
   // Keeps places out of registers, which the loop needs: they are made again behind it.
-  asm("" : "+r"(rows));
+  if (!kKeepsPlaces) asm("" : "+r"(rows));
   for (ptrdiff_t at = -size; at != 0; at += kStep) {
     typename Vector::Type four{};
     uint32_t two = 0;
@@ -79,7 +83,8 @@ inline __attribute__((always_inline)) void sum_rows(const char* weights, const c
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r)
-    end.template leave<Vector, kVectors>(sum[r], rows[r], sums + size_t{rows[r]} * kWidth, strip);
+    end.template leave<Vector, kVectors>(
+        sum[r], rows[r], kKeepsPlaces ? place[r] : sums + size_t{rows[r]} * kWidth, strip);
 }
 
 // All rows of a part. A group of 8 rows goes in two halves where 8 * kVectors sums are more than
