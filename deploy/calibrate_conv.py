@@ -254,13 +254,14 @@ def _chain(
             sides.append(layer.output_size(0, sides[-1]))
         nodes.append(node)
         value = output
-    return _model(nodes, arrays, layers[0].in_channels, sides[0], sides[-1])
+    outputs = next(layer.out_channels for layer in reversed(layers) if layer)
+    return _model(nodes, arrays, (layers[0].in_channels, outputs), (sides[0], sides[-1]))
 
 
 def _null_model(channels: int) -> onnx.ModelProto:
     """Build what a session costs by itself: a node on one pixel."""
     onnx = require("onnx", "the calibration makes its models with it")
-    return _model([onnx.helper.make_node("Neg", ["x"], ["y"])], [], channels, 1, 1)
+    return _model([onnx.helper.make_node("Neg", ["x"], ["y"])], [], (channels, channels), (1, 1))
 
 
 def _place_model(channels: int, side: int) -> onnx.ModelProto:
@@ -276,19 +277,21 @@ def _place_model(channels: int, side: int) -> onnx.ModelProto:
         helper.make_node("Gather", ["x", "order"], ["v"], axis=1),
         helper.make_node("Add", ["v", "bias"], ["y"]),
     ]
-    return _model(nodes, arrays, channels, side, side)
+    return _model(nodes, arrays, (channels, channels), (side, side))
 
 
-def _model(nodes: list, arrays: list, channels: int, before: int, after: int) -> onnx.ModelProto:
+def _model(
+    nodes: list, arrays: list, channels: tuple[int, int], sides: tuple[int, int]
+) -> onnx.ModelProto:
+    """Put a model together; channels and sides of its input and of its output."""
     onnx = require("onnx", "the calibration makes its models with it")
     helper = onnx.helper
 
-    def port(name: str, side: int) -> onnx.ValueInfoProto:
-        return helper.make_tensor_value_info(
-            name, onnx.TensorProto.FLOAT, [1, channels, side, side]
-        )
-
-    graph = helper.make_graph(nodes, "layers", [port("x", before)], [port("y", after)], arrays)
+    x, y = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, count, side, side])
+        for name, count, side in zip(("x", "y"), channels, sides, strict=True)
+    )
+    graph = helper.make_graph(nodes, "layers", [x], [y], arrays)
     return helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=IR_VERSION
     )

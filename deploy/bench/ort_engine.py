@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ _NUMPY_TYPES = {
     "tensor(int32)": np.int32,
     "tensor(bool)": np.bool_,
 }
+
+_LOOK_SECONDS, _SETTLED, _LOOKS = 0.002, 3, 100
+"""The number of threads is settled once so many looks find what the one before found."""
 
 
 class OrtEngine:
@@ -59,11 +63,11 @@ class OrtEngine:
         runtime = load_onnxruntime()
         self.version = f"onnxruntime {runtime.__version__}"
         gc.collect()  # a dead session that gives its threads back now would spoil the count
-        before = os_threads()
+        before = settled_os_threads()
         self._session = self._open(runtime)
         if before is not None:
             # The pool, and the thread that calls run; a thread of others may have ended meanwhile.
-            self.threads = 1 + max(0, os_threads() - before)
+            self.threads = 1 + max(0, settled_os_threads() - before)
         self._binding = self._session.io_binding()
         sizes = self._bind_inputs(runtime, inputs)
         self._bind_outputs(runtime, sizes)
@@ -129,6 +133,25 @@ def open_plain_session(path: Path, threads: int, options: Any = None) -> Any:
     return runtime.InferenceSession(
         str(path), sess_options=options, providers=["CPUExecutionProvider"]
     )
+
+
+def settled_os_threads() -> int | None:
+    """Threads of this process, without those that are about to be gone; None as os_threads.
+
+    A thread that was waited for stays listed until the system has put it away: those that pack a
+    layer were counted as a session's own.
+    """
+    count = os_threads()
+    if count is None:
+        return None
+    unchanged = 0
+    for _ in range(_LOOKS):  # others may start and end threads all the time
+        time.sleep(_LOOK_SECONDS)
+        last, count = count, os_threads()
+        unchanged = unchanged + 1 if count == last else 0
+        if unchanged == _SETTLED:
+            break
+    return count
 
 
 def os_threads() -> int | None:

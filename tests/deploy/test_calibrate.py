@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +44,26 @@ def test_every_point_of_the_grid_has_a_time():
     assert seen[0] == ("16 × 16, batch 1", 0.0)
     assert seen[7] == ("40 × 40, batch 4", 7 / 8)
     assert len(seen) == 8 + len(table.convolutions)
+
+
+def test_rounds_of_a_slow_spell_do_not_count(monkeypatch):
+    """In two thirds of the rounds the machine takes twice as long, and wildly different times."""
+    true = {"dense": 8.0, "structured": 7.0, "active": 5.0, "null": 1.0}
+    true |= {"condensed 0.1": 3.0, "condensed 0.5": 6.0}
+    rng = np.random.default_rng(0)
+    spells = itertools.cycle([(1, 0), (2, 0.4), (2, 0.9)])
+
+    def measured(spec, batch, size):  # noqa: ARG001
+        speed, noise = next(spells)
+        return {
+            name: seconds * speed * (1 + noise * rng.random(6)) for name, seconds in true.items()
+        }
+
+    monkeypatch.setattr(module, "_measure_size", measured)
+    table = calibrate(replace(SMALL, batches=(1,), sizes=(16,), passes=3))
+    assert table.dense == ((7.0,),)
+    assert table.condensed == (((2.0, 5.0),),)
+    assert table.scatter == ((2.0,),)
 
 
 def test_layer_that_computes_something_else_stops_the_calibration(monkeypatch):

@@ -1,14 +1,16 @@
 """ONNX Runtime as an engine: bound in place, with the threads that it really has."""
 
+import itertools
 import sys
 
 import numpy as np
 import onnxruntime
 import pytest
 
+from fanin.deploy.bench import ort_engine
 from fanin.deploy.bench.engine import aligned_copy
 from fanin.deploy.bench.null_model import save_null_model
-from fanin.deploy.bench.ort_engine import OrtEngine, os_threads
+from fanin.deploy.bench.ort_engine import OrtEngine, os_threads, settled_os_threads
 from fanin.deploy.model_file import read_model_file
 
 X = np.array([[1, 2, 3, 4], [-1, 0.5, 0, 2]], np.float32)
@@ -62,6 +64,18 @@ def test_threads_are_those_that_the_process_gained(save_condensed, save_dense, l
         assert engine.threads == threads
         engine.close()
     assert os_threads() is not None
+
+
+def test_thread_that_is_about_to_be_gone_does_not_count(monkeypatch):
+    listed = iter([5, 5, 4, 3, 2, 2, 2, 2])
+    monkeypatch.setattr(ort_engine, "os_threads", lambda: next(listed))
+    assert settled_os_threads() == 2
+
+
+def test_threads_that_come_and_go_forever_are_counted_all_the_same(monkeypatch):
+    listed = itertools.cycle([5, 6])
+    monkeypatch.setattr(ort_engine, "os_threads", lambda: next(listed))
+    assert settled_os_threads() in (5, 6)
 
 
 @pytest.mark.parametrize(("out_features", "form"), [(3, "Slice"), (4, "Neg"), (9, "Pad")])
