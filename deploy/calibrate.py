@@ -29,7 +29,7 @@ _SHORTEST = 5e-8
 class CalibrationSpec:
     """The grid of square layers, and how often and how long each point is measured."""
 
-    batches: tuple[int, ...] = (1, 8, 64, 256)
+    batches: tuple[int, ...] = (1, 8, 32, 64, 256)
     sizes: tuple[int, ...] = (64, 256, 768, 1536)
     densities: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2, 0.5)
     passes: int = 3
