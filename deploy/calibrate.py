@@ -14,15 +14,12 @@ from ..export.cost_model import Calibration
 from ..export.forms import structured_layer_model
 from ..export.onnx_op import condensed_layer_model, dense_layer_model
 from .bench.machine import describe_machine
-from .bench.measure import Timing, measure
+from .bench.measure import Timing
 from .bench.null_model import save_null_model
 from .bench.ort_engine import OrtEngine
 from .bench.self_checked import SelfCheckedLayer, self_checked_problem
 from .calibrate_conv import ConvCalibrationSpec, calibrate_convolutions
-from .errors import SessionError
-
-_SHORTEST = 5e-8
-"""Seconds; a difference of two sessions below it is noise."""
+from .calibrate_rounds import SHORTEST, fastest_rounds, measure_rounds
 
 
 @dataclass(frozen=True)
@@ -84,18 +81,10 @@ class _Point:
 
 
 def _summarise(passes: list[dict[str, np.ndarray]], densities: Sequence[float]) -> _Point:
-    """Take medians over the fastest third of all passes' rounds, the same ones for every form.
-
-    A machine that changes its speed, for a neighbour or its clock, does so for longer than a round:
-    what is compared must come from the same rounds, and a round in a slow spell is as good as none.
-    """
-    rounds = {name: np.concatenate([one[name] for one in passes]) for name in passes[0]}
-    order = np.argsort(sum(rounds.values()))
-    kept = order[: max(1, len(order) // 3)]
-    seconds = {name: float(np.median(times[kept])) for name, times in rounds.items()}
+    seconds = fastest_rounds(passes)
 
     def above(name: str, base: str) -> float:
-        return max(seconds[name] - seconds[base], _SHORTEST)
+        return max(seconds[name] - seconds[base], SHORTEST)
 
     return _Point(
         above("dense", "null"),
@@ -143,20 +132,13 @@ def _measure_size(spec: CalibrationSpec, batch: int, size: int) -> dict[str, np.
             )
         null = folder / "null.onnx"
         save_null_model(null, batch, size, size)
-        timed, base = measure(
+        return measure_rounds(
             engines,
             self_checked_problem(batch, size, spec.seed),
             spec.timing,
+            f"at {size} × {size}, batch {batch}",
             null=OrtEngine("null", "null", null, 1, library=False),
         )
-    for result in (*timed, base):
-        if result.excluded:
-            raise SessionError(
-                f"the calibration could not measure {result.name} at {size} × {size}, "
-                f"batch {batch}: {result.excluded}",
-                "fanin doctor checks what it needs.",
-            )
-    return {result.name: np.array(result.rounds_seconds) for result in (*timed, base)}
 
 
 def _layer(rng: np.random.Generator, size: int, density: float) -> CondensedWeight:

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..export.condensed import CondensedWeight
 from ..export.conv_cost import KINDS, ConvTable
 from ..export.conv_geometry import ConvGeometry
-from ..export.engines import load_plain
-from ..export.onnx_op import IR_VERSION, condensed_conv_model
-from .bench.measure import Timing, measure
-from .bench.ort_engine import OrtEngine
-from .bench.problem import Problem, Sample
-from .bench.requirements import require
-from .errors import SessionError
+from ..export.onnx_op import condensed_conv_model
+from .bench.measure import Timing
+from .calibrate_conv_models import (
+    OwnImage,
+    chain_model,
+    null_model,
+    own_image_problem,
+    place_model,
+    random_weight,
+    save_case,
+)
+from .calibrate_rounds import SHORTEST, fastest_rounds, measure_rounds
 
 if TYPE_CHECKING:
     import onnx
-
-_SHORTEST = 5e-8
-"""Seconds; a difference of two sessions below it is noise."""
-
 
 _FAMILIES = ("1x1", "kxk", "depthwise", "stem")
 """In the order of the channels of a calibration."""
@@ -42,6 +42,7 @@ class ConvCalibrationSpec:
         channels: input and output channels of kernels of one tap, of several, and of depthwise
             ones; output channels of those that read an image.
         densities: shares of the weights that are stored.
+        passes: over the whole grid.
         timing: of every session.
         seed: of weights and images.
 
@@ -55,9 +56,10 @@ class ConvCalibrationSpec:
         (16, 32, 64),
     )
     densities: tuple[float, ...] = (0.05, 0.1, 0.2, 0.5)
+    passes: int = 3
     timing: Timing = field(
         default_factory=lambda: Timing(
-            rounds=5, turn=0.002, min_repeats=2, max_warmup=0.02, lead_in=0.0005
+            rounds=4, turn=0.002, min_repeats=2, max_warmup=0.02, lead_in=0.0005
         )
     )
     seed: int = 0
@@ -69,9 +71,36 @@ class ConvCalibrationSpec:
                 f"{', '.join(_FAMILIES)}"
             )
 
+    def channels_of(self, kind: str) -> tuple[int, ...]:
+        """Channels of the points of a kind."""
+        return self.channels[_FAMILIES.index(kind.split()[0])]
+
+    def densities_of(self, kind: str) -> tuple[float, ...]:
+        """Densities of the points of a kind; depthwise ones are whole for the most part."""
+        return (0.5, 1.0) if kind.startswith("depthwise") else self.densities
+
 
 @dataclass(frozen=True)
 class _Point:
+    """One convolution to be measured."""
+
+    kind: str
+    channels: int
+    side: int
+    densities: tuple[float, ...]
+
+    @property
+    def geometry(self) -> ConvGeometry:
+        return _geometry(self.kind, self.channels)
+
+    def __str__(self) -> str:
+        return f"{self.kind}, {self.channels} channels at {self.side}×{self.side}"
+
+
+@dataclass(frozen=True)
+class _Seconds:
+    """What a point takes; see ConvTable."""
+
     dense: float
     condensed: tuple[float, ...]
     place: float
@@ -84,37 +113,55 @@ def calibrate_convolutions(
 ) -> tuple[ConvTable, ...]:
     """Measure dense and condensed convolutions of every kind.
 
+    The grid is gone over several times: a machine that is slow for a while is not slow at the same
+    points each time.
+
     Raises:
         SessionError: a session could not be measured, with its reason.
 
     """
-    total = len(KINDS) * len(spec.sides) * len(spec.channels[0])
-    tables = []
-    for kind in KINDS:
-        channels = spec.channels[_FAMILIES.index(kind.split()[0])]
-        densities = (0.5, 1.0) if kind.startswith("depthwise") else spec.densities
-        points: list[list[_Point]] = []
-        for side in spec.sides:
-            points.append([])
-            for count in channels:
-                done = len(tables) * len(spec.sides) * len(channels)
-                done += (len(points) - 1) * len(channels) + len(points[-1])
-                progress(f"{kind}, {count} channels at {side}×{side}", done / total)
-                geometry = _geometry(kind, count)
-                points[-1].append(_measure_point(spec, geometry, side, densities))
-        tables.append(
-            ConvTable(
-                kind=kind,
-                pixels=tuple(side * side for side in spec.sides),
-                weights=tuple(math.prod(_geometry(kind, c).weight_shape) for c in channels),
-                densities=densities,
-                dense=tuple(tuple(p.dense for p in row) for row in points),
-                condensed=tuple(tuple(p.condensed for p in row) for row in points),
-                place=float(np.median([p.place for row in points for p in row])),
-                reorder=float(np.median([p.reorder for row in points for p in row])),
+    points = list(_points(spec))
+    with tempfile.TemporaryDirectory() as scratch:
+        engines: dict[_Point, list[OwnImage]] = {}
+        passes: dict[_Point, list[dict[str, np.ndarray]]] = {point: [] for point in points}
+        for number in range(spec.passes * len(points)):
+            point = points[number % len(points)]
+            progress(str(point), number / (spec.passes * len(points)))
+            if point not in engines:
+                folder = Path(scratch) / str(len(engines))
+                folder.mkdir()
+                engines[point] = list(_engines(point, folder, spec.seed))
+            passes[point].append(
+                measure_rounds(engines[point], own_image_problem(), spec.timing, f"of {point}")
             )
-        )
-    return tuple(tables)
+    return tuple(_table(kind, spec, passes) for kind in KINDS)
+
+
+def _points(spec: ConvCalibrationSpec) -> Iterator[_Point]:
+    for kind in KINDS:
+        for side in spec.sides:
+            for channels in spec.channels_of(kind):
+                yield _Point(kind, channels, side, spec.densities_of(kind))
+
+
+def _table(
+    kind: str, spec: ConvCalibrationSpec, passes: dict[_Point, list[dict[str, np.ndarray]]]
+) -> ConvTable:
+    densities, channels = spec.densities_of(kind), spec.channels_of(kind)
+    rows = [
+        [_seconds(point, passes[point]) for point in passes if (point.kind, point.side) == row]
+        for row in ((kind, side) for side in spec.sides)
+    ]
+    return ConvTable(
+        kind=kind,
+        pixels=tuple(side * side for side in spec.sides),
+        weights=tuple(math.prod(_geometry(kind, count).weight_shape) for count in channels),
+        densities=densities,
+        dense=tuple(tuple(one.dense for one in row) for row in rows),
+        condensed=tuple(tuple(one.condensed for one in row) for row in rows),
+        place=float(np.median([one.place for row in rows for one in row])),
+        reorder=float(np.median([one.reorder for row in rows for one in row])),
+    )
 
 
 def _geometry(kind: str, channels: int) -> ConvGeometry:
@@ -131,167 +178,74 @@ def _geometry(kind: str, channels: int) -> ConvGeometry:
     )
 
 
-def _measure_point(
-    spec: ConvCalibrationSpec, geometry: ConvGeometry, side: int, densities: Sequence[float]
-) -> _Point:
-    rng = np.random.default_rng(spec.seed)
-    channels, stride = geometry.out_channels, geometry.strides[0]
-    inputs = geometry.in_channels
-    x = rng.standard_normal((2, 1, inputs, side * stride, side * stride)).astype(np.float32)
-    seconds = _Stopwatch(spec, x)
-    pixel = ConvGeometry(channels, channels, (1, 1))
-    alone = seconds(_chain([geometry], side * stride, rng))
-    if inputs != channels:
-        # Its own layout begins behind the image, which nobody reorders.
-        dense = seconds(_chain([geometry, pixel], side * stride, rng)) - _pixels_alone(
-            seconds, pixel, side, rng
-        )
-    elif stride == 1:
-        dense = (seconds(_chain([geometry] * 3, side, rng)) - alone) / 2
+def _engines(point: _Point, folder: Path, seed: int) -> Iterator[OwnImage]:
+    """Make the models of a point; the names are those that _seconds reads."""
+    rng = np.random.default_rng(seed)
+    geometry, side = point.geometry, point.side
+    inputs, outputs, before = geometry.in_channels, geometry.out_channels, _side_before(point)
+    pixel = ConvGeometry(outputs, outputs, (1, 1))
+    images = {
+        (channels, size): rng.standard_normal((1, channels, size, size)).astype(np.float32)
+        for channels, size in {(inputs, before), (outputs, side), (inputs, 1)}
+    }
+
+    def engine(
+        name: str, model: onnx.ModelProto, image: tuple[int, int], *, library: bool = False
+    ) -> OwnImage:
+        path = folder / f"{len(list(folder.iterdir()))}.onnx"
+        right = save_case(model, path, images[image])
+        return OwnImage(name, path, images[image], right, library=library)
+
+    def dense(name: str, *layers: ConvGeometry | None) -> OwnImage:
+        image = (outputs, side) if layers[0] is pixel and inputs != outputs else (inputs, before)
+        return engine(name, chain_model(layers, image[1], rng), image)
+
+    yield dense("alone", geometry)
+    if inputs != outputs:
+        yield dense("in front", geometry, pixel)
+        yield dense("pixels", pixel)
+        yield dense("pixels twice", pixel, pixel)
+    elif geometry.strides[0] == 1:
+        yield dense("three", geometry, geometry, geometry)
     else:
-        # Strided ones do not chain; among others the runtime keeps its own layout of activations.
-        around = _chain([pixel, geometry, pixel], side * stride, rng)
-        pooled = _chain([pixel, None, pixel], side * stride, rng)
-        dense = seconds(around) - seconds(pooled)
-    # Differences of sessions go astray when a machine changes its speed between them.
-    dense = float(np.clip(dense, alone / 4, alone))
-    null = _Stopwatch(spec, x[..., :1, :1])(_null_model(inputs))
-    condensed = []
-    for density in densities:
+        yield dense("around", pixel, geometry, pixel)
+        yield dense("pooled", pixel, None, pixel)
+    yield engine("null", null_model(inputs), (inputs, 1))
+    yield engine("placed", place_model(inputs, before), (inputs, before))
+    for density in point.densities:
         weight = random_weight(rng, geometry, density)
-        model = condensed_conv_model(weight, geometry, x.shape[1:2] + x.shape[3:])
-        condensed.append(max(seconds(model, library=True) - null, _SHORTEST))
-    placed = seconds(_place_model(inputs, side * stride))
-    entries = channels * side * side
-    copies = 1 if inputs != channels else 1 + stride * stride
-    return _Point(
+        model = condensed_conv_model(weight, geometry, (1, before, before))
+        yield engine(f"condensed {density}", model, (inputs, before), library=True)
+
+
+def _seconds(point: _Point, passes: Sequence[dict[str, np.ndarray]]) -> _Seconds:
+    """Find what a convolution costs among others, where the runtime keeps its own layout.
+
+    A convolution alone has its input and its output reordered. One of a single stride chains with
+    itself; a strided one stands in the place of a pool; behind an image, which nobody reorders, the
+    own layout begins with the convolution.
+    """
+    seconds = fastest_rounds(passes)
+    geometry, side, before = point.geometry, point.side, _side_before(point)
+    inputs, outputs, stride = geometry.in_channels, geometry.out_channels, geometry.strides[0]
+    alone, null = seconds["alone"], seconds["null"]
+    if inputs != outputs:
+        dense = seconds["in front"] - (seconds["pixels twice"] - seconds["pixels"])
+    elif stride == 1:
+        dense = (seconds["three"] - alone) / 2
+    else:
+        dense = seconds["around"] - seconds["pooled"]
+    # A small difference of large times may still go astray.
+    dense = float(np.clip(dense, alone / 4, alone))
+    copies = 1 if inputs != outputs else 1 + stride * stride
+    return _Seconds(
         dense,
-        tuple(condensed),
-        place=max(placed - null, _SHORTEST) / (inputs * side * side * stride * stride),
-        # One convolution alone has its input and its output reordered.
-        reorder=max(alone - null - dense, _SHORTEST) / (entries * copies),
+        tuple(max(seconds[f"condensed {density}"] - null, SHORTEST) for density in point.densities),
+        place=max(seconds["placed"] - null, SHORTEST) / (inputs * before * before),
+        reorder=max(alone - null - dense, SHORTEST) / (outputs * side * side * copies),
     )
 
 
-def _pixels_alone(
-    seconds: _Stopwatch, pixel: ConvGeometry, side: int, rng: np.random.Generator
-) -> float:
-    """Time what a chain adds with a convolution of one tap behind others like it."""
-    of_pixels = replace(
-        seconds,
-        x=rng.standard_normal((2, 1, pixel.in_channels, side, side)).astype(np.float32),
-    )
-    return of_pixels(_chain([pixel] * 2, side, rng)) - of_pixels(_chain([pixel], side, rng))
-
-
-@dataclass(frozen=True)
-class _Stopwatch:
-    """Seconds of a model on two images; the fastest round counts, disturbances only slow down."""
-
-    spec: ConvCalibrationSpec
-    x: np.ndarray
-
-    def __call__(self, model: onnx.ModelProto, *, library: bool = False) -> float:
-        onnx = require("onnx", "the calibration makes its models with it")
-        reference = load_plain(model.SerializeToString())
-        samples = [
-            Sample({"x": image}, [np.asarray(y, np.float64) for y in reference({"x": image})])
-            for image in self.x
-        ]
-        # Its threads would spoil the count of the engine's.
-        del reference
-        with tempfile.TemporaryDirectory() as scratch:
-            path = Path(scratch) / "layer.onnx"
-            onnx.save(model, path)
-            engine = OrtEngine("layer", "layer", path, 1, library=library)
-            problem = Problem(*samples, tolerance=1e-4)
-            (timed,), _ = measure([engine], problem, self.spec.timing)
-        if timed.excluded:
-            raise SessionError(
-                f"the calibration could not measure {model.graph.name}: {timed.excluded}",
-                "fanin doctor checks what it needs.",
-            )
-        return min(timed.rounds_seconds)
-
-
-def random_weight(
-    rng: np.random.Generator, geometry: ConvGeometry, density: float
-) -> CondensedWeight:
-    """Make filters of constant fan-in, with taps anywhere."""
-    rows, columns = geometry.out_channels, geometry.in_features
-    fan_in = max(1, round(density * columns))
-    places = np.argpartition(rng.random((rows, columns)), fan_in - 1, axis=1)[:, :fan_in]
-    return CondensedWeight(
-        values=(rng.standard_normal((rows, fan_in)) / fan_in**0.5).astype(np.float32),
-        indices=np.sort(places, axis=1).astype(np.uint16),
-        rows=np.arange(rows, dtype=np.int32),
-        bias=np.ones(rows, np.float32),
-        in_features=columns,
-        out_features=rows,
-    )
-
-
-def _chain(
-    layers: Sequence[ConvGeometry | None], side: int, rng: np.random.Generator
-) -> onnx.ModelProto:
-    """Build dense convolutions one after the other; None stands for a pool that halves images."""
-    onnx = require("onnx", "the calibration makes its models with it")
-    helper = onnx.helper
-    nodes, arrays, sides, value = [], [], [side], "x"
-    for number, layer in enumerate(layers):
-        output = "y" if number == len(layers) - 1 else f"v{number}"
-        if layer is None:
-            node = helper.make_node(
-                "MaxPool", [value], [output], kernel_shape=[2, 2], strides=[2, 2]
-            )
-            sides.append(sides[-1] // 2)
-        else:
-            weight = rng.standard_normal(layer.weight_shape) / layer.in_features**0.5
-            arrays.append(onnx.numpy_helper.from_array(weight.astype(np.float32), f"w{number}"))
-            attributes = layer.attributes()
-            del attributes["in_channels"], attributes["out_channels"]
-            node = helper.make_node("Conv", [value, f"w{number}"], [output], **attributes)
-            sides.append(layer.output_size(0, sides[-1]))
-        nodes.append(node)
-        value = output
-    outputs = next(layer.out_channels for layer in reversed(layers) if layer)
-    return _model(nodes, arrays, (layers[0].in_channels, outputs), (sides[0], sides[-1]))
-
-
-def _null_model(channels: int) -> onnx.ModelProto:
-    """Build what a session costs by itself: a node on one pixel."""
-    onnx = require("onnx", "the calibration makes its models with it")
-    return _model([onnx.helper.make_node("Neg", ["x"], ["y"])], [], (channels, channels), (1, 1))
-
-
-def _place_model(channels: int, side: int) -> onnx.ModelProto:
-    """Build what the structured form does after its product: a Gather of channels and an Add."""
-    onnx = require("onnx", "the calibration makes its models with it")
-    helper = onnx.helper
-    order = np.arange(channels, dtype=np.int64)[::-1].copy()
-    arrays = [
-        onnx.numpy_helper.from_array(order, "order"),
-        onnx.numpy_helper.from_array(np.ones((channels, 1, 1), np.float32), "bias"),
-    ]
-    nodes = [
-        helper.make_node("Gather", ["x", "order"], ["v"], axis=1),
-        helper.make_node("Add", ["v", "bias"], ["y"]),
-    ]
-    return _model(nodes, arrays, (channels, channels), (side, side))
-
-
-def _model(
-    nodes: list, arrays: list, channels: tuple[int, int], sides: tuple[int, int]
-) -> onnx.ModelProto:
-    """Put a model together; channels and sides of its input and of its output."""
-    onnx = require("onnx", "the calibration makes its models with it")
-    helper = onnx.helper
-
-    x, y = (
-        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, count, side, side])
-        for name, count, side in zip(("x", "y"), channels, sides, strict=True)
-    )
-    graph = helper.make_graph(nodes, "layers", [x], [y], arrays)
-    return helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=IR_VERSION
-    )
+def _side_before(point: _Point) -> int:
+    """Side of the input image."""
+    return point.side * point.geometry.strides[0]

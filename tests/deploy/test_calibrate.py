@@ -28,6 +28,7 @@ SMALL = CalibrationSpec(
         sides=(4,),
         channels=((4,),) * 4,
         densities=(0.5,),
+        passes=1,
         timing=Timing(rounds=1, turn=1e-4, min_repeats=1, max_warmup=1e-3, lead_in=1e-4),
     ),
 )
