@@ -31,7 +31,7 @@ class CalibrationSpec:
     densities: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2, 0.5)
     passes: int = 3
     timing: Timing = field(
-        default_factory=lambda: Timing(rounds=15, turn=0.004, max_warmup=0.1, lead_in=0.0005)
+        default_factory=lambda: Timing(rounds=9, turn=0.004, max_warmup=0.1, lead_in=0.0005)
     )
     convolutions: ConvCalibrationSpec = field(default_factory=ConvCalibrationSpec)
     seed: int = 0

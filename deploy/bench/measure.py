@@ -149,6 +149,7 @@ def measure(
     runners = [runner_of(engine, True) for engine in engines]
     baseline = runner_of(null, False) if null else None
     turns = [baseline, *runners] if baseline else runners
+    gc.collect()  # a dead session that gives its threads back now would spoil an engine's count
     try:
         problem.load(problem.timed)
         for runner in turns:
@@ -205,6 +206,8 @@ class _Runner:
         self.clock = clock
         self.prepare_run = prepare_run
         self.check = check
+        # Asked once: it takes as long as a small layer.
+        self.remote = engine if isinstance(engine, SelfTimedEngine) else None
         self.last = problem.timed
         """Input of the last run."""
         self.result = Measurement(engine.name)
@@ -292,9 +295,9 @@ class _Runner:
         samples differ in one number, which is set outside the time. ``condition`` is brought about
         before each run.
         """
-        if isinstance(self.engine, SelfTimedEngine):
+        if self.remote:
             numbers = [first_number(sample) for sample in vary or ()]
-            times = list(self.engine.time_runs(lead_in, count, numbers, condition))
+            times = list(self.remote.time_runs(lead_in, count, numbers, condition))
             if vary:
                 self.problem.vary(vary[0])
             return times
@@ -326,8 +329,7 @@ class _Runner:
         times = self._timed_runs(1)
         while (left := end - self.clock()) > 0:
             # Another process is asked for as many as should fit, since every question takes time.
-            remote = isinstance(self.engine, SelfTimedEngine)
-            times += self._timed_runs(max(1, left // max(1, min(times))) if remote else 1)
+            times += self._timed_runs(max(1, left // max(1, min(times))) if self.remote else 1)
         return times
 
     def _error(self, sample: Sample) -> float | None:

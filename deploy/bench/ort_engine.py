@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -62,7 +61,6 @@ class OrtEngine:
         """See Engine. Raises SessionError, or RuntimeError for what cannot be bound."""
         runtime = load_onnxruntime()
         self.version = f"onnxruntime {runtime.__version__}"
-        gc.collect()  # a dead session that gives its threads back now would spoil the count
         before = settled_os_threads()
         self._session = self._open(runtime)
         if before is not None:

@@ -37,6 +37,8 @@ class SelfCheckedLayer(OrtEngine):
         super().__init__(name, name, path, threads, library=library)
         self._weight = weight
         self._x = np.zeros(0)
+        self._exact: list[tuple[np.ndarray, np.ndarray]] = []
+        """Inputs that were seen, with their right outputs: a problem has three, and takes turns."""
 
     def prepare(self, inputs: Mapping[str, np.ndarray]) -> None:
         """See Engine."""
@@ -46,8 +48,15 @@ class SelfCheckedLayer(OrtEngine):
     def output(self) -> Sequence[np.ndarray]:
         """Return the largest error, as a share of the largest output: float32 ``[1]``."""
         (y,) = super().output()
-        exact = exact_outputs(self._weight, self._x)
+        exact = self._right_output()
         return [np.array([np.abs(y - exact).max() / np.abs(exact).max()], np.float32)]
+
+    def _right_output(self) -> np.ndarray:
+        for seen, exact in self._exact:
+            if np.array_equal(seen, self._x):
+                return exact
+        self._exact.append((self._x.copy(), exact_outputs(self._weight, self._x)))
+        return self._exact[-1][1]
 
 
 def self_checked_problem(batch: int, in_features: int, seed: int) -> Problem:
