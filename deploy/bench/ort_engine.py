@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,7 @@ _NUMPY_TYPES = {
     "tensor(bool)": np.bool_,
 }
 
-_LOOK_SECONDS, _SETTLED, _LOOKS = 0.002, 3, 100
-"""The number of threads is settled once so many looks find what the one before found."""
+_LOOK_SECONDS, _PATIENCE_SECONDS = 0.002, 2.0
 
 
 class OrtEngine:
@@ -61,11 +60,11 @@ class OrtEngine:
         """See Engine. Raises SessionError, or RuntimeError for what cannot be bound."""
         runtime = load_onnxruntime()
         self.version = f"onnxruntime {runtime.__version__}"
-        before = settled_os_threads()
+        before = os_threads()
         self._session = self._open(runtime)
         if before is not None:
-            # The pool, and the thread that calls run; a thread of others may have ended meanwhile.
-            self.threads = 1 + max(0, settled_os_threads() - before)
+            # The pool, and the thread that calls run.
+            self.threads = 1 + count_new_threads(before, self.threads - 1)
         self._binding = self._session.io_binding()
         sizes = self._bind_inputs(runtime, inputs)
         self._bind_outputs(runtime, sizes)
@@ -133,28 +132,21 @@ def open_plain_session(path: Path, threads: int, options: Any = None) -> Any:
     )
 
 
-def settled_os_threads() -> int | None:
-    """Threads of this process, without those that are about to be gone; None as os_threads.
+def count_new_threads(before: Set[int], expected: int) -> int:
+    """Count the threads that this process has and had not ``before``.
 
-    A thread that was waited for stays listed until the system has put it away: those that pack a
-    layer were counted as a session's own.
+    While there are more than ``expected`` it looks again for two seconds: a thread that has ended
+    stays listed until the system has put it away, and packing a layer starts some.
     """
-    count = os_threads()
-    if count is None:
-        return None
-    unchanged = 0
-    for _ in range(_LOOKS):  # others may start and end threads all the time
+    end = time.monotonic() + _PATIENCE_SECONDS
+    while len(new := (os_threads() or set()) - before) > expected and time.monotonic() < end:
         time.sleep(_LOOK_SECONDS)
-        last, count = count, os_threads()
-        unchanged = unchanged + 1 if count == last else 0
-        if unchanged == _SETTLED:
-            break
-    return count
+    return len(new)
 
 
-def os_threads() -> int | None:
-    """Threads of this process; None where /proc does not tell."""
+def os_threads() -> set[int] | None:
+    """Ids of the threads of this process; None where /proc does not tell."""
     try:
-        return len(os.listdir("/proc/self/task"))
+        return set(map(int, os.listdir("/proc/self/task")))
     except OSError:
         return None

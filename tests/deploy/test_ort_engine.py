@@ -10,7 +10,7 @@ import pytest
 from fanin.deploy.bench import ort_engine
 from fanin.deploy.bench.engine import aligned_copy
 from fanin.deploy.bench.null_model import save_null_model
-from fanin.deploy.bench.ort_engine import OrtEngine, os_threads, settled_os_threads
+from fanin.deploy.bench.ort_engine import OrtEngine, count_new_threads, os_threads
 from fanin.deploy.model_file import read_model_file
 
 X = np.array([[1, 2, 3, 4], [-1, 0.5, 0, 2]], np.float32)
@@ -66,16 +66,18 @@ def test_threads_are_those_that_the_process_gained(save_condensed, save_dense, l
     assert os_threads() is not None
 
 
-def test_thread_that_is_about_to_be_gone_does_not_count(monkeypatch):
-    listed = iter([5, 5, 4, 3, 2, 2, 2, 2])
+@pytest.mark.parametrize(("expected", "found"), [(1, 1), (2, 2), (3, 3), (4, 3)])
+def test_thread_that_has_ended_does_not_count(monkeypatch, expected, found):
+    """Of three new threads that stay for a while one or two are about to be put away."""
+    listed = itertools.chain([{1, 7, 8, 9}] * 2, [{1, 7, 8}] * 2, itertools.repeat({1, 7}))
     monkeypatch.setattr(ort_engine, "os_threads", lambda: next(listed))
-    assert settled_os_threads() == 2
+    assert count_new_threads({1, 2}, expected) == found
 
 
-def test_threads_that_come_and_go_forever_are_counted_all_the_same(monkeypatch):
-    listed = itertools.cycle([5, 6])
-    monkeypatch.setattr(ort_engine, "os_threads", lambda: next(listed))
-    assert settled_os_threads() in (5, 6)
+def test_threads_that_stay_are_all_counted(monkeypatch):
+    monkeypatch.setattr(ort_engine, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(ort_engine, "os_threads", lambda: {1, 5, 6, 7})
+    assert count_new_threads({1}, 1) == 3
 
 
 @pytest.mark.parametrize(("out_features", "form"), [(3, "Slice"), (4, "Neg"), (9, "Pad")])
