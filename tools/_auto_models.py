@@ -1,4 +1,4 @@
-"""The models of tools/zoo_check.py: sparse networks of many kinds, each with its dense export."""
+"""The models of tools/auto_check.py: sparse networks of many kinds, each with its dense export."""
 
 from __future__ import annotations
 

@@ -17,7 +17,9 @@ def tool():
     pytest.importorskip("onnxruntime")
     sys.path.insert(0, str(ROOT / "tools"))
     try:
-        spec = importlib.util.spec_from_file_location("zoo_check", ROOT / "tools" / "zoo_check.py")
+        spec = importlib.util.spec_from_file_location(
+            "auto_check", ROOT / "tools" / "auto_check.py"
+        )
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         yield module
@@ -74,7 +76,7 @@ def test_a_model_is_exported_and_its_files_are_timed_in_turn(tool, tmp_path, cap
 
 @pytest.mark.usefixtures("tool")
 def test_half_of_the_weights_of_a_filter_are_kept():
-    from _zoo import thin_filters_  # beside the tool
+    from _auto_models import thin_filters_  # beside the tool
     from torch import nn
 
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 6, 3), nn.Conv2d(6, 6, 3, groups=6))

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Check that no export under --policy auto is slower than its dense export, over a zoo of models.
 
-    python tools/zoo_check.py build                     all files, some minutes
-    python tools/zoo_check.py measure 1                 run 1, on a machine without other work
-    python tools/zoo_check.py measure 1 --seconds 100   a part of it; call again for the rest
-    python tools/zoo_check.py report                    the table of all runs
+    python tools/auto_check.py build                     all files, some minutes
+    python tools/auto_check.py measure 1                 run 1, on a machine without other work
+    python tools/auto_check.py measure 1 --seconds 100   a part of it; call again for the rest
+    python tools/auto_check.py report                    the table of all runs
 
 Each model is timed in fresh processes, one thread, both files in turn in every round. A model
 passes a run when the median of the rounds' ratios (dense over auto) is at least 0.95 and the
@@ -30,7 +30,7 @@ from statistics import median
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "docs" / "results" / "zoo"
+RESULTS = ROOT / "docs" / "results" / "auto"
 SCHEMA_VERSION = 1
 
 LEAST_RATIO, REACHES = 0.95, 1.0
@@ -67,7 +67,7 @@ def main() -> int:
 
 def build(folder: Path, names: Sequence[str]) -> int:
     """Export the models, and note what became of their layers."""
-    from _zoo import ZOO
+    from _auto_models import ZOO
 
     folder.mkdir(parents=True, exist_ok=True)
     for entry in ZOO:
@@ -96,7 +96,7 @@ def run(folder: Path, number: int, names: Sequence[str], seconds: float) -> int:
     results = json.loads(path.read_text()) if path.is_file() else {}
     results = results or {
         "schema_version": SCHEMA_VERSION,
-        "command": f"python tools/zoo_check.py measure {number}",
+        "command": f"python tools/auto_check.py measure {number}",
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": describe_machine(),
         "models": {},
@@ -214,9 +214,9 @@ def report() -> int:
         "Cells: median of the ratios (dense time over auto time) of 21 rounds in each process, its "
         "95 % bootstrap interval. Made by:",
         "",
-        "    python tools/zoo_check.py build",
+        "    python tools/auto_check.py build",
         *[f"    {run['command']}" for run in runs],
-        "    python tools/zoo_check.py report",
+        "    python tools/auto_check.py report",
         "",
         "| model | batch | forms of its layers | dense ms | processes | "
         + " | ".join(f"run {number}" for number in range(1, len(runs) + 1))
@@ -237,7 +237,7 @@ def report() -> int:
             f"{' | '.join(cells)} | {passed} of {len(runs)} |"
         )
     text = "\n".join(lines) + "\n"
-    (RESULTS / "zoo.md").write_text(text)
+    (RESULTS / "auto.md").write_text(text)
     print(text)
     return 1 if failures else 0
 
