@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -182,6 +183,15 @@ def test_obstacle_is_called_as_the_table_does_too(tmp_path: Path):
     source = write_model(tmp_path / "in.onnx", nodes, arrays, x=(8, 48), y=None)
     report = convert(source, tmp_path / "out.onnx", policy="condensed")
     assert report.unfolded == ("3 ablated neurons of fc1: MatMul head reads it",)
+
+
+def test_report_of_an_unverified_conversion_is_written_as_well(tmp_path: Path):
+    source = write_model(
+        tmp_path / "in.onnx", [node("MatMul", ["x", "w"])], {"w": sparse((48, 32))}
+    )
+    report = convert(source, tmp_path / "out.onnx", policy="condensed", verify=False)
+    assert report.parity_error is None
+    assert json.loads(report.to_json())["parity_error"] is None
 
 
 def test_weight_that_another_operator_reads_stays_beside_its_condensed_form(tmp_path: Path):
