@@ -37,7 +37,7 @@ from .rounding import rounding_notes
 from .verify import Case, Reference, check_parity, check_structure, largest_change
 from .verify_layers import LARGE, check_layers
 
-_HOPELESS = 1.3
+_HOPELESS = 3.0
 """Times slower than dense from which a convolution is left as it is, whatever is around it."""
 
 

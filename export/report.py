@@ -132,9 +132,9 @@ class ExportReport:
         return tuple(layer for layer in self.layers if layer.decision == "condensed")
 
     @property
-    def parity_error(self) -> float:
-        """The largest relative error over all engines."""
-        return max(check.relative_error for check in self.parity)
+    def parity_error(self) -> float | None:
+        """The largest relative error over all engines; None where no outputs were compared."""
+        return max((check.relative_error for check in self.parity), default=None)
 
     @property
     def weight_rounding_error(self) -> float:

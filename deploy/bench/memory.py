@@ -173,7 +173,7 @@ def _measure(
         if name == "deepsparse":
             if not spec.deepsparse_python.is_file():
                 raise UnsuitableError("DeepSparse's Python is not there; run make deepsparse-env")
-            path = deepsparse_file(path, folder / "deepsparse.onnx")
+            path = deepsparse_file(path, folder / "deepsparse.onnx").path
             python = str(spec.deepsparse_python.absolute())
         request = {
             "kind": kind,

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from .constants import run_node
 from .conv_layer import is_conv
 from .elementwise import BINARY, UNARY, dropout_is_off, is_linear_sink
-from .nodes import constant_of, is_condensed_conv, read_geometry
+from .nodes import constant_of, is_condensed_conv, layer_name, read_geometry
 
 _SPATIAL_REDUCTIONS = frozenset({"ReduceMean", "ReduceMax", "ReduceMin"})
 _GLOBAL_POOLS = frozenset({"GlobalAveragePool", "GlobalMaxPool"})
@@ -179,7 +179,7 @@ def find_channel_region(source: ir.Value) -> ChannelRegion:
             continue
         sink = _sink(region, node, inside)
         if sink is None:
-            region.obstacle = f"{node.op_type} {node.name} reads it"
+            region.obstacle = f"{node.op_type} {layer_name(node)} reads it"
             return region
         region.sinks.append(sink)
     for value in region.values:

@@ -147,6 +147,7 @@ def _split(
         parts = add_parts(graph, group, f"{name}.rows{number}", names)
         clip = clip_of(node) if last else (-math.inf, math.inf)
         new = make_condensed(node.inputs[0], parts, residual, sizes, name=label, clip=clip)
+        new.meta.update(node.meta)
         before.append(new)
         output = node.outputs[0]
         if last:

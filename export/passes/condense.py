@@ -21,6 +21,7 @@ from .nodes import (
     Parts,
     add_constant,
     add_parts,
+    call_layer,
     dimensions_of,
     make_condensed,
     make_condensed_conv,
@@ -248,7 +249,7 @@ class _Work:
             self._add_after(layer, new)
         for gone in filter(None, (layer.add, node)):
             gone.graph.remove(gone, safe=True)
-        self._record(node, found, weight, new.name)
+        self._record(node, found, weight, new)
 
     def _replace_conv(
         self,
@@ -285,7 +286,7 @@ class _Work:
         node.append(new)
         take_output(node.outputs[0], new.outputs[0])
         node.graph.remove(node, safe=True)
-        self._record(node, found, weight, new.name, how)
+        self._record(node, found, weight, new, how)
 
     def _drop_bias(self, node: ir.Node) -> None:
         """Take a bias that nothing else reads out of the graph; the new one gets its name."""
@@ -347,20 +348,22 @@ class _Work:
         node: ir.Node,
         found: ConstantWeight,
         weight: CondensedWeight,
-        name: str,
+        new: ir.Node,
         how: str | None = None,
     ) -> None:
+        if not self.name_after_weights and found.root.name:
+            call_layer(new, found.root.name)
         key = ("condensed", id(found.root), found.through, weight.values.shape)
         if key in self.layers:
             before = self.layers[key]
-            self.layers[key] = replace(before, nodes=(*before.nodes, name))
+            self.layers[key] = replace(before, nodes=(*before.nodes, new.name))
             return
         how = how or ("by its zeros" if found.mask is None else "by mask")
         if found.through:
             how += f", behind {' and '.join(found.through)}"
         self.layers[key] = replace(
             _dense_report(node, found, how),
-            nodes=(name,),
+            nodes=(new.name,),
             active=weight.active,
             fan_in=weight.fan_in,
             padding=weight.padding,

@@ -90,8 +90,10 @@ def settle_forms(
 ) -> dict[int, str]:
     """Choose a form for each convolution so that all together take the least time.
 
-    From the fastest form of each on its own, single changes are made as long as one helps; the
-    result is compared with all of them dense.
+    Single changes are made as long as one helps, from three starts: the fastest form of each on its
+    own, all dense, and none dense. A single change can be worth nothing where a run of them is: two
+    neighbours that both change save the copy between them. The best of the results is compared
+    with all of them dense.
 
     Args:
         seconds: time by form, by id of the node; "dense" is one of the forms.
@@ -106,28 +108,40 @@ def settle_forms(
     for border in borders:
         for key in (border.writer, *border.readers):
             near.setdefault(key, []).append(border)
-    forms = {key: min(times, key=times.get) for key, times in seconds.items()}
 
-    def copies(border: Border) -> float:
+    def copies(border: Border, forms: Mapping[int, str]) -> float:
         keys = (border.writer, *border.readers)
         blocked = {forms.get(key, "dense") == "dense" for key in keys}
         return reorder * border.entries if len(blocked) > 1 else 0.0
 
-    def around(key: int) -> float:
-        return seconds[key][forms[key]] + sum(map(copies, near.get(key, ())))
+    def around(key: int, forms: Mapping[int, str]) -> float:
+        return seconds[key][forms[key]] + sum(copies(border, forms) for border in near.get(key, ()))
 
-    changed = True
-    while changed:
-        changed = False
-        for key, times in seconds.items():
-            for form in times:
-                before, least = forms[key], around(key)
-                forms[key] = form
-                if around(key) < least:
-                    changed = True
-                else:
-                    forms[key] = before
-    mixed = sum(seconds[key][form] for key, form in forms.items()) + sum(map(copies, borders))
-    if sum(times["dense"] for times in seconds.values()) <= mixed:
-        return dict.fromkeys(seconds, "dense")
-    return forms
+    def total(forms: Mapping[int, str]) -> float:
+        times = sum(seconds[key][form] for key, form in forms.items())
+        return times + sum(copies(border, forms) for border in borders)
+
+    def improved(forms: dict[int, str]) -> dict[int, str]:
+        changed = True
+        while changed:
+            changed = False
+            for key, times in seconds.items():
+                for form in times:
+                    before, least = forms[key], around(key, forms)
+                    forms[key] = form
+                    if around(key, forms) < least:
+                        changed = True
+                    else:
+                        forms[key] = before
+        return forms
+
+    alone = {key: min(times, key=times.get) for key, times in seconds.items()}
+    dense = dict.fromkeys(seconds, "dense")
+    planes = {
+        key: min((form for form in times if form != "dense"), key=times.get, default="dense")
+        for key, times in seconds.items()
+    }
+    best = min(map(improved, (alone, dict(dense), planes)), key=total)
+    if sum(times["dense"] for times in seconds.values()) <= total(best):
+        return dense
+    return best

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from .nodes import constant_of, is_condensed_gemm
+from .nodes import constant_of, is_condensed_gemm, layer_name
 
 UNARY = frozenset(
     {
@@ -128,7 +128,7 @@ def find_region(source: ir.Value) -> Region:
         elif is_linear_sink(node, inside):
             region.sinks.append((node, inside[0]))
         else:
-            region.obstacle = f"{node.op_type} {node.name} reads it"
+            region.obstacle = f"{node.op_type} {layer_name(node)} reads it"
             return region
     values = [source, *(node.outputs[0] for node in region.nodes)]
     for value in values:

@@ -20,6 +20,7 @@ from .nodes import (
     constant_of,
     is_condensed,
     is_condensed_gemm,
+    layer_name,
     read_weight,
     set_weight,
 )
@@ -63,9 +64,9 @@ class FoldAblatedPass(ir.passes.InPlacePass):
             count = weight.out_features - weight.active
             reason = _fold(node, weight, names)
             if reason is None:
-                folded.append(f"{count} ablated neurons of {node.name}")
+                folded.append(f"{count} ablated neurons of {layer_name(node)}")
             else:
-                kept.append(f"{count} ablated neurons of {node.name}: {reason}")
+                kept.append(f"{count} ablated neurons of {layer_name(node)}: {reason}")
         return FoldResult(model, modified=bool(folded), folded=folded, kept=kept)
 
 

@@ -20,6 +20,7 @@ from .nodes import (
     constant_of,
     is_condensed,
     is_condensed_conv,
+    layer_name,
     read_geometry,
     read_weight,
     set_weight,
@@ -63,13 +64,13 @@ class FoldFiltersPass(ir.passes.InPlacePass):
             weight = read_weight(node)
             if weight is None or weight.active == weight.out_features:
                 continue
-            count = weight.out_features - weight.active
+            count, name = weight.out_features - weight.active, layer_name(node)
             gone, reason = _fold(node, weight, names)
             if gone:
                 result.modified = True
-                result.folded.append(f"{gone} ablated filters of {node.name}")
+                result.folded.append(f"{gone} ablated filters of {name}")
             if gone < count:
-                result.kept.append(f"{count - gone} ablated filters of {node.name}: {reason}")
+                result.kept.append(f"{count - gone} ablated filters of {name}: {reason}")
         return result
 
 
@@ -128,7 +129,7 @@ def _foldable(
     for node, value in readers:
         zero = (found[value] == 0).all(axis=1)
         if (fits & ~zero).any():
-            reasons.append(f"{node.name} pads, and they are not 0 there")
+            reasons.append(f"{layer_name(node)} pads, and they are not 0 there")
         fits &= zero
     return fits, "; ".join(reasons)
 

@@ -14,6 +14,7 @@ from .nodes import (
     condensed_nodes,
     ends_open,
     is_condensed_conv,
+    layer_name,
     read_weight,
     set_weight,
     take_output,
@@ -52,7 +53,7 @@ class FoldNormPass(ir.passes.InPlacePass):
         for node in filter(is_condensed_conv, condensed_nodes(model)):
             while (affine := _affine_after(node, opset)) and _fold(node, affine, names):
                 result.modified = True
-                line = f"{affine.node.op_type} {affine.node.name} into {node.name}"
+                line = f"{affine.node.op_type} {affine.node.name} into {layer_name(node)}"
                 result.folded.append(line)
                 result.scales[node.name] = affine.scale * result.scales.get(node.name, 1.0)
         return result

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from ..onnx_schema import HARD_SWISH, OPEN_GATE
-from .nodes import gate_of, is_condensed, is_condensed_conv
+from .nodes import gate_of, is_condensed, is_condensed_conv, layer_name
 
 
 @dataclass
@@ -47,7 +47,7 @@ class FuseActivationPass(ir.passes.InPlacePass):
                 continue
             _clip(producer, activation.low, activation.high)
             _bypass(node, activation.input)
-            fused.append(f"{node.op_type} into {producer.name}")
+            fused.append(f"{node.op_type} into {layer_name(producer)}")
         return FuseResult(model, modified=bool(fused), fused=fused)
 
 
@@ -121,7 +121,7 @@ def _fuse_gate(node: ir.Node, fused: list[str]) -> bool:
     for name, number in zip(("gate_scale", "gate_shift"), gate, strict=True):
         producer.attributes.add(ir.AttrFloat32(name, number))
     _bypass(node, value, beside)
-    fused.append(f"HardSwish into {producer.name}")
+    fused.append(f"HardSwish into {layer_name(producer)}")
     return True
 
 

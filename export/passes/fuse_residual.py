@@ -12,6 +12,7 @@ from .nodes import (
     ends_open,
     is_condensed,
     is_condensed_conv,
+    layer_name,
     same_shape,
     take_output,
 )
@@ -53,7 +54,7 @@ class FuseResidualPass(ir.passes.InPlacePass):
             if not found:
                 continue
             position = max(found, key=lambda p: place[id(node.inputs[p].producer())])
-            name = node.inputs[position].producer().name
+            name = layer_name(node.inputs[position].producer())
             new = _fuse(node, position)
             place[id(new)] = place[id(node)]
             fused.append(f"Add into {name}")
@@ -99,6 +100,7 @@ def _fuse(add: ir.Node, position: int) -> ir.Node:
         domain=old.domain,
         name=old.name,
     )
+    new.meta.update(old.meta)
     add.append(new)
     take_output(add.outputs[0], new.outputs[0])
     for gone in (add, old):

@@ -23,6 +23,9 @@ from ..onnx_schema import (
 PARTS = ("values", "indices", "bias", "rows")
 """Inputs 1 to 4 of a condensed node."""
 
+_LAYER = "fanin.layer"
+"""Key of what a report calls a node, in its ``meta``, which no file holds."""
+
 
 def is_condensed(node: ir.Node) -> bool:
     """Tell whether a node is an op of ours."""
@@ -42,6 +45,22 @@ def is_condensed_conv(node: ir.Node) -> bool:
 def condensed_nodes(model: ir.Model) -> list[ir.Node]:
     """List the condensed nodes in graph order."""
     return [node for node in model.graph.all_nodes() if is_condensed(node)]
+
+
+def call_layer(node: ir.Node, name: str) -> None:
+    """Let reports call a node by the name that the table of layers has for its weight."""
+    node.meta[_LAYER] = name.removesuffix(".weight")
+
+
+def layer_name(node: ir.Node) -> str:
+    """Return what the table of layers calls a node, its own name if it is no layer."""
+    if _LAYER in node.meta:
+        return node.meta[_LAYER]
+    if node.domain == "" and node.op_type in ("Conv", "MatMul", "Gemm"):
+        for value in node.inputs[1::-1]:
+            if value is not None and value.is_initializer() and value.name:
+                return value.name.removesuffix(".weight")
+    return node.name or ""
 
 
 def all_values(model: ir.Model) -> Iterator[ir.Value]:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..errors import ExportError
-from .nodes import condensed_nodes, read_weight
+from .nodes import condensed_nodes, layer_name, read_weight
 
 
 @dataclass
@@ -62,7 +62,7 @@ class RoundValuesPass(ir.passes.InPlacePass):
                 rounded = weight.astype(self.values_dtype).values
             except ValueError as error:
                 raise ExportError(
-                    f"{nodes[0].name}: {error}; bfloat16 has float32's range"
+                    f"{layer_name(nodes[0])}: {error}; bfloat16 has float32's range"
                 ) from error
             values.const_value = ir.tensor(rounded, name=values.name)
             values.dtype = values.const_value.dtype

@@ -31,7 +31,7 @@ def outputs(path, shape):
 
 def converted(path, tmp_path, shape):
     """Write it for DeepSparse, compare, and list the operators."""
-    out = deepsparse_file(path, tmp_path / "out.onnx")
+    out = deepsparse_file(path, tmp_path / "out.onnx").path
     before, after = outputs(path, shape), outputs(out, shape)
     assert before.shape == after.shape
     assert np.allclose(before, after, rtol=1e-6, atol=1e-6)
@@ -79,6 +79,66 @@ def test_gates_are_written_as_ramps(tmp_path):
     kinds = converted(write(tmp_path / "in.onnx", nodes), tmp_path, (2, 3, 5, 7))
     ramp = ["Mul", "Add", "Clip"]
     assert kinds == [*ramp, "Mul", *ramp, *ramp, "Relu"]
+
+
+@pytest.mark.parametrize("gate", ["HardSigmoid", "HardSwish"])
+@pytest.mark.parametrize("bias", [None, "", "bias"])
+def test_convolution_before_a_gate_has_a_bias_of_its_own_width(tmp_path, gate, bias):
+    """DeepSparse takes the scalar of the Add for the bias and refuses to compile."""
+    rng = np.random.default_rng(1)
+    given = [] if bias is None else [bias]
+    nodes = [
+        helper.make_node("Conv", ["x", "weight", *given], ["a"], kernel_shape=[1, 1]),
+        helper.make_node(gate, ["a"], ["y"]),
+    ]
+    constants = [("weight", rng.standard_normal((6, 3, 1, 1)).astype(np.float32))]
+    if bias:
+        constants.append((bias, rng.standard_normal(6).astype(np.float32)))
+    path = write(tmp_path / "in.onnx", nodes, constants=constants)
+    converted(path, tmp_path, (2, 3, 5, 7))
+    graph = onnx.load(tmp_path / "out.onnx").graph
+    dims = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
+    assert dims[graph.node[0].input[2]] == [6]
+
+
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_matrix_product_before_a_gate_has_a_bias_of_its_own_width(tmp_path, transposed):
+    weight = np.random.default_rng(1).standard_normal((7, 6)).astype(np.float32)
+    nodes = [
+        helper.make_node("Gemm", ["x", "weight"], ["a"], transB=transposed),
+        helper.make_node("HardSigmoid", ["a"], ["y"]),
+    ]
+    weight = np.ascontiguousarray(weight.T) if transposed else weight
+    path = write(tmp_path / "in.onnx", nodes, x=("batch", 7), constants=[("weight", weight)])
+    converted(path, tmp_path, (2, 7))
+    graph = onnx.load(tmp_path / "out.onnx").graph
+    dims = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
+    assert dims[graph.node[0].input[2]] == [6]
+
+
+def test_weight_that_is_computed_is_left_alone(tmp_path):
+    nodes = [
+        helper.make_node("Relu", ["raw"], ["weight"]),
+        helper.make_node("Conv", ["x", "weight"], ["y"], kernel_shape=[1, 1]),
+    ]
+    raw = np.random.default_rng(1).standard_normal((6, 3, 1, 1)).astype(np.float32)
+    path = write(tmp_path / "in.onnx", nodes, constants=[("raw", raw)])
+    assert converted(path, tmp_path, (2, 3, 5, 7)) == ["Relu", "Conv"]
+    assert len(onnx.load(tmp_path / "out.onnx").graph.node[1].input) == 2
+
+
+def test_what_is_rewritten_is_named(tmp_path):
+    nodes = [
+        helper.make_node("HardSwish", ["x"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("HardSwish", ["b"], ["c"]),
+        helper.make_node("HardSigmoid", ["c"], ["y"]),
+    ]
+    path = write(tmp_path / "in.onnx", nodes)
+    text = str(deepsparse_file(path, tmp_path / "out.onnx"))
+    assert text == "rewritten: 1 HardSigmoid, 2 HardSwish"
+    plain = write(tmp_path / "plain.onnx", [helper.make_node("Relu", ["x"], ["y"])])
+    assert str(deepsparse_file(plain, tmp_path / "out.onnx")) == "as it is"
 
 
 def test_model_that_cannot_be_made_old_enough_is_refused_with_the_remedy(tmp_path):

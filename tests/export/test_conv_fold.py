@@ -96,7 +96,7 @@ def channels(tmp_path: Path) -> tuple[int, int]:
 def test_without_padding_every_ablated_filter_leaves(tmp_path: Path, kernel: int, sparsity: float):
     constants = arrays(kernel, sparsity)
     report = folded(tmp_path, [FIRST, RELU, second()], constants)
-    assert report.folded == (f"{GONE} ablated filters of first",)
+    assert report.folded == (f"{GONE} ablated filters of w1",)
     assert report.unfolded == ()
     assert channels(tmp_path) == (11, 11)
     after_relu = np.maximum(bias()[:GONE].astype(np.float64), 0)
@@ -113,9 +113,9 @@ def test_without_padding_every_ablated_filter_leaves(tmp_path: Path, kernel: int
 @pytest.mark.parametrize("sparsity", [0.8, 0.0])
 def test_before_padding_only_channels_that_are_zero_leave(tmp_path: Path, sparsity: float):
     report = folded(tmp_path, [FIRST, RELU, second(pads=[1] * 4)], arrays(3, sparsity))
-    assert report.folded == (f"{ZERO} ablated filters of first",)
+    assert report.folded == (f"{ZERO} ablated filters of w1",)
     assert report.unfolded == (
-        f"{GONE - ZERO} ablated filters of first: second pads, and they are not 0 there",
+        f"{GONE - ZERO} ablated filters of w1: w2 pads, and they are not 0 there",
     )
     assert channels(tmp_path) == (13, 13)
 
@@ -123,9 +123,9 @@ def test_before_padding_only_channels_that_are_zero_leave(tmp_path: Path, sparsi
 def test_same_padding_counts_as_padding(tmp_path: Path):
     node = second(auto_pad="SAME_UPPER")
     report = folded(tmp_path, [FIRST, RELU, node], arrays(3, 0.0))
-    assert report.folded == (f"{ZERO} ablated filters of first",)
+    assert report.folded == (f"{ZERO} ablated filters of w1",)
     report = folded(tmp_path, [FIRST, RELU, second(auto_pad="SAME_UPPER")], arrays(1, 0.0))
-    assert report.folded == (f"{GONE} ablated filters of first",)
+    assert report.folded == (f"{GONE} ablated filters of w1",)
 
 
 def test_dense_convolution_without_bias_gets_one(tmp_path: Path):
@@ -133,7 +133,7 @@ def test_dense_convolution_without_bias_gets_one(tmp_path: Path):
     constants = arrays(3, 0.0)
     del constants["b2"]
     report = folded(tmp_path, [FIRST, RELU, node], constants)
-    assert report.folded == (f"{GONE} ablated filters of first",)
+    assert report.folded == (f"{GONE} ablated filters of w1",)
 
 
 NORM = helper.make_node("BatchNormalization", ["r", "scale", "shift", "mean", "var"], ["n"])
@@ -220,7 +220,7 @@ BETWEEN = {
 def test_channels_fold_through(tmp_path: Path, what: str):
     nodes, more, count = BETWEEN[what]
     report = folded(tmp_path, [FIRST, *nodes], arrays(3) | more)
-    assert report.folded == (f"{count} ablated filters of first",)
+    assert report.folded == (f"{count} ablated filters of w1",)
     assert channels(tmp_path) == (16 - count, 16 - count)
 
 
@@ -267,7 +267,7 @@ def test_channel_is_a_block_of_columns_of_the_head(tmp_path: Path, what: str, sp
     nodes, more, features = FLATTENED[what]
     constants = {"w1": first_weight(), "b1": bias()} | head(features, sparsity) | more
     report = folded(tmp_path, [FIRST, *nodes], constants)
-    assert report.folded == (f"{GONE} ablated filters of first",)
+    assert report.folded == (f"{GONE} ablated filters of w1",)
     if sparsity:
         found = condensed_weights(tmp_path / "out.onnx")["head"].in_features
     else:
@@ -295,7 +295,7 @@ STOPS = {
         ],
         {},
     ),
-    "CondensedConv grouped reads it": (
+    "CondensedConv w3 reads it": (
         [
             RELU,
             helper.make_node("Conv", ["r", "w3"], ["c"], name="grouped", group=16),
@@ -337,21 +337,21 @@ def test_fold_stops_with_the_reason(tmp_path: Path, reason: str):
     nodes, more = STOPS[reason]
     report = folded(tmp_path, [FIRST, *nodes], arrays(3) | more)
     assert report.folded == ()
-    assert report.unfolded == (f"{GONE} ablated filters of first: {reason}",)
+    assert report.unfolded == (f"{GONE} ablated filters of w1: {reason}",)
 
 
 def test_filters_of_groups_stay(tmp_path: Path):
     node = helper.make_node("Conv", ["x", "w1", "b1"], ["a"], name="first", group=2)
     constants = arrays(3) | {"w1": np.ascontiguousarray(first_weight()[:, :2])}
     report = folded(tmp_path, [node, RELU, second()], constants)
-    assert report.unfolded == (f"{GONE} ablated filters of first: it has groups",)
+    assert report.unfolded == (f"{GONE} ablated filters of w1: it has groups",)
 
 
 def test_output_of_the_model_keeps_its_channels(tmp_path: Path):
     node = helper.make_node("Relu", ["a"], ["y"])
     constants = {name: array for name, array in arrays().items() if name.endswith("1")}
     report = folded(tmp_path, [FIRST, node], constants)
-    assert report.unfolded == (f"{GONE} ablated filters of first: y is an output of the model",)
+    assert report.unfolded == (f"{GONE} ablated filters of w1: y is an output of the model",)
 
 
 def test_folding_can_be_switched_off(tmp_path: Path):
@@ -375,6 +375,6 @@ def test_a_layer_of_constants_alone_folds_along_a_chain(tmp_path: Path):
     constants = arrays() | {"w2": weight, "w3": sparse((4, 8, 3, 3), 0.6)}
     report = folded(tmp_path, nodes, constants)
     assert report.folded == (
-        f"{GONE} ablated filters of first",
-        "1 ablated filters of second",
+        f"{GONE} ablated filters of w1",
+        "1 ablated filters of w2",
     )

@@ -132,6 +132,20 @@ def test_slower_convolution_among_condensed_ones_is_condensed_too():
     assert settle_forms(times, line(100, 100), 0.01) == dict.fromkeys(times, "condensed")
 
 
+def test_neighbours_that_only_together_save_a_copy_change_together():
+    """Each alone is faster condensed; the two dense ones between spare the copies around them."""
+    times = {
+        0: {"dense": 1.0, "condensed": 9.0},
+        1: {"dense": 2.0, "condensed": 1.7},
+        2: {"dense": 2.0, "condensed": 1.7},
+        3: {"dense": 1.0, "condensed": 9.0},
+    }
+    assert settle_forms(times, line(100, 100, 100), 0.005) == dict.fromkeys(times, "dense")
+    beside = times | {4: {"dense": 9.0, "condensed": 1.0}}
+    found = settle_forms(beside, line(100, 100, 100, 100), 0.005)
+    assert found == dict.fromkeys(times, "dense") | {4: "condensed"}
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     times=st.lists(

@@ -163,7 +163,7 @@ def residuals(tmp_path: Path) -> dict[str, str]:
 def test_later_one_of_two_convolutions_takes_the_others_output(tmp_path: Path):
     report = convert_nodes(tmp_path, two_branches(), ARRAYS)
     assert residuals(tmp_path) == {"left": "no_residual", "right": "a"}
-    assert report.fused == ("Add into right", "Relu into right")
+    assert report.fused == ("Add into v", "Relu into v")
     assert node_types(tmp_path) == ["CondensedConv", "CondensedConv"]
 
 

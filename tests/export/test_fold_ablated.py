@@ -224,7 +224,7 @@ GELU = helper.make_node("Gelu", ["a"], ["b"], name="gelu")
 def test_folded_layers_are_smaller_and_the_bias_holds_the_constants(tmp_path: Path):
     pair = ablated_pair(GELU)
     report = converted(tmp_path, pair)
-    assert report.folded == ("8 ablated neurons of first",)
+    assert report.folded == ("8 ablated neurons of w1",)
     weights = condensed_weights(tmp_path / "out.onnx")
     assert (weights["first"].out_features, weights["first"].active) == (16, 16)
     assert weights["second"].in_features == 16
@@ -240,7 +240,7 @@ def test_constants_of_each_feature_are_cut_as_well(tmp_path: Path):
     pair = ablated_pair(
         helper.make_node("Mul", ["a", "scale"], ["b"], name="mul"), arrays={"scale": scale}
     )
-    assert converted(tmp_path, pair).folded == ("8 ablated neurons of first",)
+    assert converted(tmp_path, pair).folded == ("8 ablated neurons of w1",)
     graph = onnx.load(tmp_path / "out.onnx").graph
     (active,) = (t for t in graph.initializer if t.name == "scale.active")
     np.testing.assert_array_equal(numpy_helper.to_array(active), scale[8:])
@@ -296,7 +296,7 @@ def test_fold_stops_with_the_reason(tmp_path: Path, reason: str):
         source, tmp_path / "out.onnx", policy="condensed", verify="finite" not in reason
     )
     assert report.folded == ()
-    assert report.unfolded[0] == f"8 ablated neurons of first: {reason}"
+    assert report.unfolded[0] == f"8 ablated neurons of w1: {reason}"
     assert condensed_weights(tmp_path / "out.onnx")["first"].out_features == 24
 
 
@@ -309,7 +309,7 @@ def test_output_of_the_model_keeps_its_neurons(tmp_path: Path):
     model.graph.output[0].name = "b"
     onnx.save(model, source)
     report = convert(source, tmp_path / "out.onnx", policy="condensed")
-    assert report.unfolded == ("8 ablated neurons of first: b is an output of the model",)
+    assert report.unfolded == ("8 ablated neurons of w1: b is an output of the model",)
 
 
 def test_several_layers_may_read_the_neurons(tmp_path: Path):
@@ -325,7 +325,7 @@ def test_several_layers_may_read_the_neurons(tmp_path: Path):
     model.graph.output.append(helper.make_tensor_value_info("y2", TensorProto.FLOAT, None))
     onnx.save(model, source)
     report = convert(source, tmp_path / "out.onnx", policy="condensed")
-    assert report.folded == ("8 ablated neurons of first",)
+    assert report.folded == ("8 ablated neurons of w1",)
     assert {w.in_features for w in condensed_weights(tmp_path / "out.onnx").values()} == {10, 16}
 
 

@@ -93,7 +93,7 @@ def test_structured_layer_whose_neurons_were_folded_is_one_small_product(tmp_pat
     arrays = {"w": ablated(), "b": np.ones(64, np.float32), "v": sparse((8, 64), 0.6)}
     source = write_model(tmp_path / "in.onnx", nodes, arrays, x=("batch", 32), y=("batch", 8))
     report = convert(source, tmp_path / "out.onnx", policy="structured")
-    assert report.folded == ("32 ablated neurons of first",)
+    assert report.folded == ("32 ablated neurons of w",)
     assert op_types(tmp_path) == ["MatMul", "Add", "Tanh", "MatMul", "Add"]
     shapes = {t.name: list(t.dims) for t in onnx.load(tmp_path / "out.onnx").graph.initializer}
     assert shapes["w.weight"] == [32, 32]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -139,6 +140,58 @@ def test_initializer_of_two_nodes_is_stored_once(tmp_path: Path):
     assert first.input[3] != second.input[3]
     weights = condensed_weights(tmp_path / "out.onnx")
     np.testing.assert_array_equal(weights["MatMul_h"].to_dense(), square.T)
+
+
+def test_report_calls_layers_as_its_table_does(tmp_path: Path):
+    """PyTorch's exporter calls nodes ``node_linear_1``, which tells nobody which layer it is."""
+    nodes = [
+        helper.make_node("Gemm", ["x", "fc1.weight"], ["a"], name="node_linear", transB=1),
+        helper.make_node("Relu", ["a"], ["b"], name="node_relu"),
+        helper.make_node("Gemm", ["b", "fc2.weight"], ["c"], name="node_linear_1", transB=1),
+        helper.make_node("Add", ["c", "x"], ["d"], name="node_add"),
+        helper.make_node("Clip", ["d", "", "high"], ["e"], name="node_clip"),
+        helper.make_node("Gemm", ["e", "fc3.weight"], ["f"], name="node_linear_2", transB=1),
+        helper.make_node("Softmax", ["f"], ["y"], name="node_softmax"),
+    ]
+    first, third = sparse((64, 48), 0.7), sparse((32, 48), 0.7, seed=2)
+    first[:3] = third[:2] = 0
+    arrays = {
+        "fc1.weight": first,
+        "fc2.weight": sparse((48, 64), 0.7, seed=1),
+        "fc3.weight": third,
+        "high": np.float32(6),
+    }
+    source = write_model(tmp_path / "in.onnx", nodes, arrays, opset=18)
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
+    assert report.fused == ("Add into fc2", "Relu into fc1", "Clip into fc2")
+    assert report.folded == ("3 ablated neurons of fc1",)
+    assert report.unfolded == ("2 ablated neurons of fc3: Softmax node_softmax reads it",)
+    table = {name.removesuffix(".weight") for name in (layer.name for layer in report.layers)}
+    assert table == {"fc1", "fc2", "fc3"}
+    names = [n.name for n in onnx.load(tmp_path / "out.onnx").graph.node]
+    assert names == ["node_linear", "node_linear_1", "node_linear_2", "node_softmax"]
+
+
+def test_obstacle_is_called_as_the_table_does_too(tmp_path: Path):
+    nodes = [
+        helper.make_node("MatMul", ["x", "fc1.weight"], ["a"], name="node_linear"),
+        helper.make_node("MatMul", ["head.weight", "a"], ["y"], name="node_linear_1"),
+    ]
+    first = sparse((48, 64), 0.7)
+    first[:, :3] = 0
+    arrays = {"fc1.weight": first, "head.weight": sparse((4, 8), 0.0)}
+    source = write_model(tmp_path / "in.onnx", nodes, arrays, x=(8, 48), y=None)
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
+    assert report.unfolded == ("3 ablated neurons of fc1: MatMul head reads it",)
+
+
+def test_report_of_an_unverified_conversion_is_written_as_well(tmp_path: Path):
+    source = write_model(
+        tmp_path / "in.onnx", [node("MatMul", ["x", "w"])], {"w": sparse((48, 32))}
+    )
+    report = convert(source, tmp_path / "out.onnx", policy="condensed", verify=False)
+    assert report.parity_error is None
+    assert json.loads(report.to_json())["parity_error"] is None
 
 
 def test_weight_that_another_operator_reads_stays_beside_its_condensed_form(tmp_path: Path):

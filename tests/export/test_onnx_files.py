@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from onnx import helper
 
 from fanin.export import ExportError, convert
 
-from .onnx_models import node, sparse, write_model
+from .onnx_models import node, run, sparse, write_model
 
 W = sparse((48, 32))
 B = np.linspace(-1, 1, 32, dtype=np.float32)
@@ -92,6 +93,29 @@ def test_external_data_is_read_and_written_without_touching_the_source(tmp_path:
     )
     assert Path(report.data_path).parent == tmp_path
     assert report.size_ratio < 0.25
+
+
+@pytest.mark.parametrize("threshold", [None, 1000])
+def test_result_needs_no_data_file_of_the_source(tmp_path: Path, threshold: int | None):
+    """Weights that stay dense lie in the source's data file; the threshold is the result's own."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    nodes = [node("MatMul", ["x", "w"], "a"), node("MatMul", ["a", "kept"], "b")]
+    nodes.append(node("Add", ["b", "small"]))
+    arrays = {
+        "w": sparse((48, 64), 0.9),
+        "kept": sparse((64, 96), 0.0, seed=1),
+        "small": sparse((96,), 0.0, seed=2),
+    }
+    source = write_model(folder / "in.onnx", nodes, arrays, y=("batch", 96), external=True)
+    chosen = {} if threshold is None else {"external_data_threshold": threshold}
+    report = convert(source, tmp_path / "out.onnx", policy="condensed", **chosen)
+    assert (report.data_path is None) == (threshold is None)
+    x = np.random.default_rng(3).standard_normal((5, 48)).astype(np.float32)
+    (expected,) = run(source, x=x)
+    shutil.rmtree(folder)
+    (actual,) = run(tmp_path / "out.onnx", library=True, x=x)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
 def test_same_model_converts_to_the_same_bytes(tmp_path: Path):

@@ -53,12 +53,12 @@ def deepsparse_model(
     child = Child(
         command=(str(python.absolute()), str(WORKER)),
         kind=name,
-        layer={"model": str(model), "shape": list(inputs)},
+        layer={"model": str(model.path), "shape": list(inputs)},
         null=deepsparse_forms.save(folder / "deepsparse-null.onnx", "gemm", null, null[0], 1),
         columns=False,
         remedy=deepsparse_forms.REMEDY,
     )
-    return RemoteEngine(name, f"{path.name}, as it takes it", child, threads, outputs)
+    return RemoteEngine(name, f"{path.name}, {model}", child, threads, outputs)
 
 
 def _one() -> CondensedWeight:
