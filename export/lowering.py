@@ -21,6 +21,7 @@ from .passes.fuse_residual import FuseResidualPass
 from .passes.head_layout import OrderHeadsPass
 from .passes.order_gelu import OrderGeluPass
 from .passes.packed_projection import SplitProjectionPass
+from .passes.separate_projection import SeparateProjectionPass
 from .report import LayerReport
 
 
@@ -48,10 +49,12 @@ def lower(model: ir.Model, chooser: Chooser, *, fold: bool) -> Lowered:
     # torch's exporter knows no sizes of what it transposes by way of sizes that it computes.
     common.ShapeInferencePass(strict_mode=False)(model)
     fused = FoldNormPass()(model).folded
-    for layout in (SplitProjectionPass(), OrderHeadsPass(), UnflattenPass()):
-        layout(model)
+    projections = SplitProjectionPass()(model)
+    OrderHeadsPass()(model)
+    UnflattenPass()(model)
     folds = [FoldFiltersPass()(model), FoldAblatedPass()(model)] if fold else []
     formed = ChooseFormsPass(chooser)(model).formed
+    SeparateProjectionPass(projections.splits)(model)
     fused += FuseResidualPass()(model).fused
     fused += FuseActivationPass()(model).fused
     OrderGeluPass()(model)

@@ -16,8 +16,9 @@ from .matching import (
     permutation,
     producer_read_once,
     remove_unused,
+    same_sizes,
 )
-from .nodes import take_output
+from .nodes import dimensions_of, take_output
 
 
 class OrderHeadsPass(ir.passes.InPlacePass):
@@ -89,12 +90,13 @@ def _swap_last(merge: ir.Node, integers: Integers) -> bool:  # noqa: ARG001
         return False
     transpose, part = found
     x, result = merge.inputs[0], part.outputs[0]
-    sizes, order = known_dimensions(x), known_dimensions(result)
-    merged = merge.outputs[0].shape
+    sizes, merged, order = map(dimensions_of, (x, merge.outputs[0], result))
     if sizes is None or order is None or merged is None or len(sizes) < 3 or len(merged) != 3:
         return False
     *outer, rows, columns = sizes
-    if order != [*outer, columns, rows] or merged[1:] != (rows, columns):
+    if rows is None or columns is None or merged[1:] != [rows, columns]:
+        return False
+    if not same_sizes(order, [*outer, columns, rows]):
         return False
     rank = len(sizes)
     perm = [*range(rank - 2), rank - 1, rank - 2]

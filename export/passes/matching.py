@@ -45,6 +45,17 @@ def known_dimensions(value: ir.Value) -> list[int | str] | None:
     return None if sizes is None or None in sizes else sizes
 
 
+def same_sizes(one: Sequence[int | str | None], other: Sequence[int | str | None]) -> bool:
+    """Tell whether two values of as many entries, reshaped into each other, have the same shape.
+
+    One size of each may be a symbol of any name, or unknown: the others determine it.
+    """
+    pairs = list(zip(one, other, strict=True)) if len(one) == len(other) else [(0, 1)]
+    different = [pair for pair in pairs if pair[0] != pair[1] or pair[0] is None]
+    free = [pair for pair in pairs if not all(isinstance(size, int) for size in pair)]
+    return not different or (different == free and len(free) == 1)
+
+
 def constant_integers(value: ir.Value | None) -> list[int] | None:
     """Read a constant vector of integers, such as axes; None for anything else."""
     array = constant_of(value)

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import onnx_ir as ir
 
-from .matching import Integers, constant_integers, describe, is_op, known_dimensions, only_reader, permutation
+from .matching import (
+    Integers,
+    constant_integers,
+    describe,
+    is_op,
+    known_dimensions,
+    only_reader,
+    permutation,
+)
 from .nodes import constant_of, take_output
 
 _PARTS_FIRST = [3, 1, 2, 0, 4]
 """perm of the Transpose that brings the parts, unpacked to dimension 3 of 5, to the front."""
+
+
+@dataclass
+class SplitProjectionResult(ir.passes.PassResult):
+    """A pass result that also lists the Splits that are new."""
+
+    splits: list[ir.Node] = field(default_factory=list)
 
 
 class SplitProjectionPass(ir.passes.InPlacePass):
@@ -19,39 +36,42 @@ class SplitProjectionPass(ir.passes.InPlacePass):
     them, and takes one after the other from there, which copies them again.
     """
 
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
+    def call(self, model: ir.Model) -> SplitProjectionResult:
         """Look for the pattern behind every Reshape."""
-        integers, modified = Integers(model), False
-        for node in list(model.graph.all_nodes()):
-            if is_op(node, "Reshape"):
-                modified |= _split(node, integers)
-        return ir.passes.PassResult(model, modified=modified)
+        integers = Integers(model)
+        found = [
+            _split(node, integers)
+            for node in list(model.graph.all_nodes())
+            if is_op(node, "Reshape")
+        ]
+        splits = [split for split in found if split is not None]
+        return SplitProjectionResult(model, modified=bool(splits), splits=splits)
 
 
-def _split(view: ir.Node, integers: Integers) -> bool:
+def _split(view: ir.Node, integers: Integers) -> ir.Node | None:
     packed = view.inputs[0]
     sizes, unpacked = known_dimensions(packed), known_dimensions(view.outputs[0])
     if sizes is None or unpacked is None or len(sizes) != 3 or len(unpacked) != 4:
-        return False
+        return None
     count, width = unpacked[2:]
     if not isinstance(count, int) or not isinstance(width, int):
-        return False
+        return None
     if [*unpacked[:2], count * width] != sizes:
-        return False
+        return None
     unsqueeze = only_reader(view.outputs[0], "Unsqueeze")
     if unsqueeze is None or constant_integers(unsqueeze.inputs[1]) != [0]:
-        return False
+        return None
     transpose = only_reader(unsqueeze.outputs[0], "Transpose")
     if transpose is None or permutation(transpose) != _PARTS_FIRST:
-        return False
+        return None
     squeeze = only_reader(transpose.outputs[0], "Squeeze")
     if squeeze is None or len(squeeze.inputs) < 2:
-        return False
+        return None
     if constant_integers(squeeze.inputs[1]) not in ([-2], [3]):
-        return False
+        return None
     gathers = _gathers(squeeze, count)
     if gathers is None:
-        return False
+        return None
     lengths = integers.get(view.graph, [width] * count, "split")
     split = ir.node(
         "Split", [packed, lengths], {"axis": -1}, num_outputs=count, name=f"{view.name}.split"
@@ -63,7 +83,7 @@ def _split(view: ir.Node, integers: Integers) -> bool:
             take_output(gathers[place].outputs[0], part)
     for node in (*gathers.values(), squeeze, transpose, unsqueeze, view):
         node.graph.remove(node, safe=True)
-    return True
+    return split
 
 
 def _gathers(squeeze: ir.Node, count: int) -> dict[int, ir.Node] | None:
@@ -75,7 +95,12 @@ def _gathers(squeeze: ir.Node, count: int) -> dict[int, ir.Node] | None:
         if not beside or not is_op(node, "Gather") or node.attributes.get_int("axis", 0) != 0:
             return None
         index = constant_of(node.inputs[1])
-        if index is None or index.ndim or not -count <= index < count or int(index) % count in found:
+        if (
+            index is None
+            or index.ndim
+            or not -count <= index < count
+            or int(index) % count in found
+        ):
             return None
         found[int(index) % count] = node
     return None if parts.is_graph_output() else found
