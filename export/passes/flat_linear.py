@@ -11,13 +11,13 @@ from .matching import (
     as_reshape,
     describe,
     is_op,
-    known_dimensions,
     only_reader,
     permutation,
     producer_read_once,
     remove_unused,
+    same_sizes,
 )
-from .nodes import adds_nothing, constant_of, is_condensed_gemm, take_output
+from .nodes import adds_nothing, constant_of, dimensions_of, is_condensed_gemm, take_output
 
 
 class UnflattenPass(ir.passes.InPlacePass):
@@ -52,7 +52,7 @@ def _works_on_rows(node: ir.Node) -> bool:
     return bias is None if len(node.inputs) < 3 else bias is not None and bias.ndim <= 1
 
 
-def _again(node: ir.Node, x: ir.Value, sizes: list[int | str]) -> ir.Node:
+def _again(node: ir.Node, x: ir.Value, sizes: list[int | str | None]) -> ir.Node:
     """Build the same layer on another input; its rows have these sizes, if known."""
     new = ir.node(
         node.op_type,
@@ -71,11 +71,11 @@ def _unflatten(layer: ir.Node, integers: Integers) -> bool:
     if back is None or not is_condensed_gemm(layer) or not is_op(flatten, "Reshape"):
         return False
     x, result = flatten.inputs[0], back.outputs[0]
-    sizes, wanted = known_dimensions(x), known_dimensions(result)
+    sizes, wanted = dimensions_of(x), dimensions_of(result)
     if sizes is None or wanted is None:
         return False
     rows, width = wanted[:-1], layer.attributes.get_int("in_features")
-    if not _are_rows_of(sizes, rows, width) or wanted[-1] != _features(layer):
+    if not _are_rows_of(sizes, rows, width) or not _gives(layer, wanted[-1]):
         return False
     nodes = []
     if len(sizes) != len(wanted):
@@ -91,20 +91,20 @@ def _unflatten(layer: ir.Node, integers: Integers) -> bool:
     return True
 
 
-def _are_rows_of(sizes: list[int | str], rows: list[int | str], width: int) -> bool:
+def _are_rows_of(sizes: list[int | str | None], rows: list[int | str | None], width: int) -> bool:
     """Whether a value is made of rows of that width, in dimensions of these sizes."""
     inner = sizes[len(rows) :]
     return (
         len(sizes) > len(rows) > 0
-        and sizes[: len(rows)] == rows
+        and same_sizes(sizes[: len(rows)], rows)
         and all(isinstance(size, int) for size in inner)
         and math.prod(inner) == width
     )
 
 
-def _features(layer: ir.Node) -> int | str | None:
+def _gives(layer: ir.Node, features: int | str | None) -> bool:
     sizes = layer.outputs[0].shape
-    return None if sizes is None else sizes[-1]
+    return isinstance(features, int) and sizes is not None and sizes[-1] == features
 
 
 def _reorder(layer: ir.Node, integers: Integers) -> bool:
@@ -119,12 +119,12 @@ def _reorder(layer: ir.Node, integers: Integers) -> bool:
     last = back and only_reader(back.outputs[0], "Transpose")
     if not first or not last or permutation(last) != [1, 0, 2]:
         return False
-    perm, sizes = permutation(first), known_dimensions(first.outputs[0])
-    matrix, divided = map(known_dimensions, (layer.inputs[0], back.outputs[0]))
+    perm, sizes = permutation(first), dimensions_of(first.outputs[0])
+    matrix, divided = map(dimensions_of, (layer.inputs[0], back.outputs[0]))
     if not perm or sizes is None or matrix is None or divided is None or len(matrix) != 2:
         return False
     rows, width = divided[:2], matrix[1]
-    if not _are_rows_of(sizes, rows, width) or divided[2] != _features(layer):
+    if not _are_rows_of(sizes, rows, width) or not _gives(layer, divided[2]):
         return False
     swapped = [rows[1], rows[0]]
     condensed = is_condensed_gemm(layer)

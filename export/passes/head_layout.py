@@ -11,7 +11,6 @@ from .matching import (
     as_reshape,
     describe,
     is_op,
-    known_dimensions,
     only_reader,
     permutation,
     producer_read_once,
@@ -61,14 +60,16 @@ def _divide_last(merge: ir.Node, integers: Integers) -> bool:
         return False
     transpose, part = found
     x, result = merge.inputs[0], part.outputs[0]
-    sizes, merged, order = map(known_dimensions, (x, merge.outputs[0], result))
+    sizes, merged, order = map(dimensions_of, (x, merge.outputs[0], result))
     if sizes is None or merged is None or order is None or len(sizes) != 3 or len(order) != 4:
         return False
     length, samples, width = sizes
     heads, depth = order[1], order[3]
     if not all(isinstance(size, int) for size in (width, heads, depth)) or heads * depth != width:
         return False
-    if [merged[0], merged[2]] != [length, depth] or order != [samples, heads, length, depth]:
+    if length is None or [merged[0], merged[2]] != [length, depth]:
+        return False
+    if not same_sizes(order, [samples, heads, length, depth]):
         return False
     divided = [length, samples, heads, depth]
     # A zero keeps a size as it is, however many of them are symbols.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from .nodes import Names, add_constant, constant_of, dimensions_of
+from .nodes import Names, add_constant, constant_of
 
 
 def is_op(node: ir.Node | None, op_type: str) -> bool:
@@ -36,15 +36,6 @@ def producer_read_once(value: ir.Value, op_type: str) -> ir.Node | None:
     return node if is_op(node, op_type) and read_once(value) else None
 
 
-def known_dimensions(value: ir.Value) -> list[int | str] | None:
-    """List the sizes of a value, symbols by name; None where one of them is not known.
-
-    Sizes of the same name are the same size.
-    """
-    sizes = dimensions_of(value)
-    return None if sizes is None or None in sizes else sizes
-
-
 def same_sizes(one: Sequence[int | str | None], other: Sequence[int | str | None]) -> bool:
     """Tell whether two values of as many entries, reshaped into each other, have the same shape.
 
@@ -68,8 +59,8 @@ def permutation(node: ir.Node) -> list[int] | None:
     return None if perm is None else list(perm)
 
 
-def as_reshape(sizes: Sequence[int | str]) -> list[int] | None:
-    """Write sizes as the shape that a Reshape takes; None where two of them are symbols."""
+def as_reshape(sizes: Sequence[int | str | None]) -> list[int] | None:
+    """Write sizes as the shape that a Reshape takes; None where two are unknown."""
     shape = [size if isinstance(size, int) else -1 for size in sizes]
     return shape if shape.count(-1) <= 1 else None
 
@@ -90,7 +81,7 @@ class Integers:
         return self._known[key]
 
 
-def describe(value: ir.Value, like: ir.Value, sizes: Sequence[int | str]) -> None:
+def describe(value: ir.Value, like: ir.Value, sizes: Sequence[int | str | None]) -> None:
     """Give a new value its shape, and the type of another one."""
     value.type, value.shape = like.type, ir.Shape(sizes)
 

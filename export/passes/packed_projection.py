@@ -11,11 +11,11 @@ from .matching import (
     constant_integers,
     describe,
     is_op,
-    known_dimensions,
     only_reader,
     permutation,
+    same_sizes,
 )
-from .nodes import constant_of, take_output
+from .nodes import constant_of, dimensions_of, take_output
 
 _PARTS_FIRST = [3, 1, 2, 0, 4]
 """perm of the Transpose that brings the parts, unpacked to dimension 3 of 5, to the front."""
@@ -50,13 +50,13 @@ class SplitProjectionPass(ir.passes.InPlacePass):
 
 def _split(view: ir.Node, integers: Integers) -> ir.Node | None:
     packed = view.inputs[0]
-    sizes, unpacked = known_dimensions(packed), known_dimensions(view.outputs[0])
+    sizes, unpacked = dimensions_of(packed), dimensions_of(view.outputs[0])
     if sizes is None or unpacked is None or len(sizes) != 3 or len(unpacked) != 4:
         return None
     count, width = unpacked[2:]
     if not isinstance(count, int) or not isinstance(width, int):
         return None
-    if [*unpacked[:2], count * width] != sizes:
+    if not same_sizes([*unpacked[:2], count * width], sizes):
         return None
     unsqueeze = only_reader(view.outputs[0], "Unsqueeze")
     if unsqueeze is None or constant_integers(unsqueeze.inputs[1]) != [0]:

@@ -13,12 +13,11 @@ from .matching import (
     as_reshape,
     constant_integers,
     describe,
-    known_dimensions,
     only_reader,
     read_once,
     remove_unused,
 )
-from .nodes import Names, add_constant, constant_of, take_output
+from .nodes import Names, add_constant, constant_of, dimensions_of, take_output
 
 
 class SeparateProjectionPass(ir.passes.InPlacePass):
@@ -52,7 +51,7 @@ class SeparateProjectionPass(ir.passes.InPlacePass):
 
 def _separate(split: ir.Node, opset: int, names: Names, integers: Integers) -> bool:
     layer = _dense_layer(split, opset)
-    lengths, sizes = constant_integers(split.inputs[1]), known_dimensions(split.inputs[0])
+    lengths, sizes = constant_integers(split.inputs[1]), dimensions_of(split.inputs[0])
     shape = sizes and as_reshape(sizes[:-1])
     if layer is None or lengths is None or shape is None:
         return False
