@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from .forms import Chooser
-from .onnx_schema import register_schemas
+from .onnx_schema import DOMAIN, DOMAIN_VERSION, register_schemas
 from .passes.attach_functions import AttachFunctionsPass
 from .passes.choose_forms import ChooseFormsPass, Formed
 from .passes.flat_linear import UnflattenPass
@@ -46,7 +46,9 @@ class Lowered:
 def lower(model: ir.Model, chooser: Chooser, *, fold: bool) -> Lowered:
     """Fold norms and ablated neurons, choose forms, fuse what follows, attach functions."""
     register_schemas()
-    # torch's exporter knows no sizes of what it transposes by way of sizes that it computes.
+    # torch's exporter knows no sizes of what it transposes by way of sizes that it computes. The
+    # import is taken back where nothing needs it.
+    model.opset_imports[DOMAIN] = DOMAIN_VERSION
     common.ShapeInferencePass(strict_mode=False)(model)
     fused = FoldNormPass()(model).folded
     projections = SplitProjectionPass()(model)
