@@ -167,3 +167,10 @@ def test_onnx_runtime_copies_heads_into_no_other_order(tmp_path):
     found = operators(tmp_path / "optimised.onnx")
     # Tokens to the front, and what attention gives; the rest are flags of products.
     assert (found["Transpose"], found["FusedMatMul"], found["Mul"]) == (2, 2, 0)
+
+
+def test_a_second_export_gives_the_same_bytes(tmp_path):
+    model, example = thinned(Block(3), "out_proj.weight"), torch.randn(2, 6, WIDTH)
+    for name in ("one.onnx", "two.onnx"):
+        export(model, tmp_path / name, example, policy="condensed")
+    assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "two.onnx").read_bytes()
