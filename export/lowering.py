@@ -9,15 +9,19 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from .forms import Chooser
-from .onnx_schema import register_schemas
+from .onnx_schema import DOMAIN, DOMAIN_VERSION, register_schemas
 from .passes.attach_functions import AttachFunctionsPass
 from .passes.choose_forms import ChooseFormsPass, Formed
+from .passes.flat_linear import UnflattenPass
 from .passes.fold_ablated import FoldAblatedPass
 from .passes.fold_filters import FoldFiltersPass
 from .passes.fold_norm import FoldNormPass
 from .passes.fuse_activation import FuseActivationPass
 from .passes.fuse_residual import FuseResidualPass
+from .passes.head_layout import OrderHeadsPass
 from .passes.order_gelu import OrderGeluPass
+from .passes.packed_projection import SplitProjectionPass
+from .passes.separate_projection import SeparateProjectionPass
 from .report import LayerReport
 
 
@@ -42,9 +46,17 @@ class Lowered:
 def lower(model: ir.Model, chooser: Chooser, *, fold: bool) -> Lowered:
     """Fold norms and ablated neurons, choose forms, fuse what follows, attach functions."""
     register_schemas()
+    # torch's exporter knows no sizes of what it transposes by way of sizes that it computes. The
+    # import is taken back where nothing needs it.
+    model.opset_imports[DOMAIN] = DOMAIN_VERSION
+    common.ShapeInferencePass(strict_mode=False)(model)
     fused = FoldNormPass()(model).folded
+    projections = SplitProjectionPass()(model)
+    OrderHeadsPass()(model)
+    UnflattenPass()(model)
     folds = [FoldFiltersPass()(model), FoldAblatedPass()(model)] if fold else []
     formed = ChooseFormsPass(chooser)(model).formed
+    SeparateProjectionPass(projections.splits)(model)
     fused += FuseResidualPass()(model).fused
     fused += FuseActivationPass()(model).fused
     OrderGeluPass()(model)

@@ -6,6 +6,7 @@ import math
 
 import onnx_ir as ir
 
+from .matching import is_op, read_once
 from .nodes import constant_of
 
 
@@ -22,10 +23,10 @@ class OrderGeluPass(ir.passes.InPlacePass):
         """Exchange x and the half in each place that is found."""
         modified = False
         for outer in list(model.graph.all_nodes()):
-            for at in (0, 1) if _is(outer, "Mul") else ():
+            for at in (0, 1) if is_op(outer, "Mul") else ():
                 x, inner = outer.inputs[at], outer.inputs[1 - at].producer()
                 half_at = _half_of_gelu(inner, x)
-                if half_at is None or not _read_once(inner):
+                if half_at is None or not read_once(inner.outputs[0]):
                     continue
                 half = inner.inputs[half_at]
                 inner.replace_input_with(half_at, x)
@@ -37,7 +38,7 @@ class OrderGeluPass(ir.passes.InPlacePass):
 
 def _half_of_gelu(node: ir.Node | None, x: ir.Value) -> int | None:
     """Find which input of ``0.5 * (1 + erf(x / sqrt(2)))`` is the half; None for other nodes."""
-    if not _is(node, "Mul"):
+    if not is_op(node, "Mul"):
         return None
     for at in (0, 1):
         if _is_scalar(node.inputs[at], 0.5) and _is_one_plus_erf(node.inputs[1 - at].producer(), x):
@@ -46,24 +47,15 @@ def _half_of_gelu(node: ir.Node | None, x: ir.Value) -> int | None:
 
 
 def _is_one_plus_erf(node: ir.Node | None, x: ir.Value) -> bool:
-    if not _is(node, "Add"):
+    if not is_op(node, "Add"):
         return False
     for at in (0, 1):
         erf = node.inputs[at].producer()
-        if _is(erf, "Erf") and _is_scalar(node.inputs[1 - at], 1.0):
+        if is_op(erf, "Erf") and _is_scalar(node.inputs[1 - at], 1.0):
             share = erf.inputs[0].producer()
-            divides = _is(share, "Div") and share.inputs[0] is x
+            divides = is_op(share, "Div") and share.inputs[0] is x
             return divides and _is_scalar(share.inputs[1], math.sqrt(2))
     return False
-
-
-def _is(node: ir.Node | None, op_type: str) -> bool:
-    return node is not None and (node.domain, node.op_type) == ("", op_type)
-
-
-def _read_once(node: ir.Node) -> bool:
-    (output,) = node.outputs
-    return len(output.uses()) == 1 and not output.is_graph_output()
 
 
 def _is_scalar(value: ir.Value | None, wanted: float) -> bool:
