@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import SessionError
 from ..session import open_session
+from ..shortage import is_shortage
 from .datatypes import NUMPY
 from .errors import RequestError
 from .scheduler import Batching, Scheduler
@@ -80,14 +81,14 @@ class LoadedModel:
         }
         try:
             self._session.run(None, inputs)
-        except MemoryError:
-            raise SessionError(
-                "there is not enough memory to run it",
-                "Use a machine with more memory, or fewer models and workers.",
-                model=version.path,
-            ) from None
-        except Exception:  # a model may refuse sizes of 1; requests show what it takes
-            return
+        except Exception as error:
+            if is_shortage(error):
+                raise SessionError(
+                    f"there is not enough memory to run it ({_first_line(error)})",
+                    "Use a machine with more memory, or fewer models and workers.",
+                    model=version.path,
+                ) from error
+            # Else a model may refuse sizes of 1; requests show what it takes.
 
 
 def _require_batchable(signature: Signature, version: Version) -> None:

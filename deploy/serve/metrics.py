@@ -23,6 +23,7 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from .failures import Failure
 from .logs import event
 from .repository import Repository
 
@@ -59,7 +60,7 @@ class Metrics:
         )
         self.loads = Counter(
             "fanin_model_loads",
-            "Attempts to load a model, by result (loaded or failed)",
+            "Attempts to load a model, by result (loaded, failed, or postponed to another try)",
             ("model", "result"),
             registry=self.registry,
         )
@@ -108,9 +109,12 @@ class Metrics:
             children[2].observe(split[0])
             children[3].observe(split[1])
 
-    def load_attempted(self, model: str, _version: str, reason: str | None) -> None:
+    def load_attempted(self, model: str, _version: str, failure: Failure | None) -> None:
         """Count an attempt to load a model."""
-        self.loads.labels(model, "loaded" if reason is None else "failed").inc()
+        result = "loaded"
+        if failure is not None:
+            result = "failed" if failure.delay is None else "postponed"
+        self.loads.labels(model, result).inc()
 
     def text(self) -> bytes:
         """Write the exposition format."""

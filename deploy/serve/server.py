@@ -14,11 +14,13 @@ from types import FrameType
 import uvicorn
 
 from ..errors import SessionError
+from ..shortage import is_shortage
 from .app import create_app
 from .logs import configure_logging, event
 from .memory import map_large_blocks
 from .settings import TOKEN_VARIABLE, ServeSettings, SettingsError
 from .state import ServerState
+from .supervisor import CANNOT_START, CANNOT_START_NOW, supervise
 
 _log = logging.getLogger("fanin.serve")
 
@@ -29,7 +31,8 @@ def serve(settings: ServeSettings) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit status.
 
     Raises SettingsError when the address cannot be bound. A model that does not open ends it with
-    status 1 and the reason in the log.
+    status 1 and the reason in the log; one that found too little memory, descriptors or disk space,
+    with status 75.
     """
     configure_logging(settings.log_format)
     listener = bind(settings)
@@ -42,8 +45,6 @@ def serve(settings: ServeSettings) -> int:
             remedy=f"set {TOKEN_VARIABLE}, or listen on 127.0.0.1",
         )
     if settings.workers > 1:
-        from .supervisor import supervise
-
         return supervise(settings, listener)
     return run_worker(settings, listener)
 
@@ -72,11 +73,11 @@ def run_worker(settings: ServeSettings, listener: socket.socket) -> int:
         app = create_app(settings)
         state = app.state.fanin
         state.open()
-    except (SessionError, OSError) as error:
-        event(_log, "cannot start", logging.ERROR, reason=str(error).strip())
+    except (SessionError, OSError, MemoryError) as error:
+        event(_log, "cannot start", logging.ERROR, reason=str(error).strip() or repr(error))
         if state is not None:
             state.close()
-        return 1
+        return CANNOT_START_NOW if is_shortage(error) else CANNOT_START
     # Modules and models live as long as the process: collecting garbage need not walk them.
     gc.collect()
     gc.freeze()

@@ -54,8 +54,10 @@ class VersionFinder:
         if main != known:
             try:
                 files = external_files(path, read_model_file(path)) if main else []
-            except (ModelFileError, OSError):
+            except ModelFileError:
                 files = []
+            except OSError:  # perhaps of the moment: the next look reads it again
+                return Version(name, path, main)
             self._external[path] = (main, files)
         return Version(name, path, main + _stamp(files) if main else ())
 
