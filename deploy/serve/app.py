@@ -161,6 +161,7 @@ def _add_repository(app: FastAPI, state: ServerState) -> None:
 def _add_pages(app: FastAPI, state: ServerState) -> None:
     @app.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:
+        state.metrics.forget_gone()
         text = await asyncio.to_thread(state.metrics.text)
         return Response(text, media_type=CONTENT_TYPE)
 

@@ -46,7 +46,10 @@ class VersionFinder:
         except OSError:
             return []
         numbers = sorted({name for name in names if _is_version(name)}, key=int, reverse=True)
-        return [self._version(name, path / name / MODEL_FILE) for name in numbers]
+        found = [self._version(name, path / name / MODEL_FILE) for name in numbers]
+        listed = {version.path for version in found}
+        self._external = {key: self._external[key] for key in self._external if key in listed}
+        return found
 
     def _version(self, name: str, path: Path) -> Version:
         main = _stamp([path])

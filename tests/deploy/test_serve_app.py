@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import re
+import shutil
 import zlib
 
 import numpy as np
@@ -286,6 +287,68 @@ def test_metrics_count_answers_by_status_and_split_the_time(serving):
     parts = [metric(app, f"fanin_{part}_seconds_sum", **of) for part in ("queue", "compute")]
     assert 0 < sum(parts) < whole
     assert b"unknown-by-a-client" not in get(app, "/metrics").body
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+def test_series_of_a_version_that_is_gone_are_removed_once_scrapers_have_seen_the_last_counts(
+    tmp_path, monkeypatch
+):
+    from fanin.deploy.serve import metrics
+
+    clock = Clock()
+    monkeypatch.setattr(metrics, "time", clock)
+    for version in (1, 2):
+        save(gain_model(version), tmp_path / "m" / str(version) / "model.onnx")
+    settings = ServeSettings((ModelSource("m", tmp_path / "m"),), poll=0, threads=1, versions=2)
+    app = create_app(settings)
+    state = app.state.fanin
+    state.open()
+
+    def counted(version):
+        return metric(app, "fanin_requests_total", model="m", version=version, status="200")
+
+    def series(version):
+        return [line for line in get(app, "/metrics").body.split(b"\n") if version in line]
+
+    for version in "112":
+        post(app, f"/v2/models/m/versions/{version}/infer", json_body(X))
+    post(app, "/v2/models/m/versions/1/infer", b"{")
+    first = state.repository.find("m", "1")
+    shutil.rmtree(tmp_path / "m" / "1")
+    state.repository.refresh()
+    clock.now = 1000
+    assert counted("1") == 2
+    clock.now += 119
+    assert (counted("1"), counted("2")) == (2, 1)
+    # A request that ends after its model has gone does not bring the series back for good.
+    state.metrics.answered("m", "1", 200, 0.1)
+    clock.now += 2
+    assert not series(b'version="1"')
+    assert counted("2") == 1
+    state.metrics.answered("m", "1", 200, 0.1)
+    assert counted("1") == 1
+    clock.now += 121
+    assert not series(b'version="1"')
+    # What serves again in time, or comes back, is counted on and anew.
+    save(gain_model(1), tmp_path / "m" / "1" / "model.onnx")
+    state.repository.load("m")
+    assert state.repository.find("m", "1") is not first
+    post(app, "/v2/models/m/versions/1/infer", json_body(X))
+    state.repository.unload("m")
+    assert (counted("1"), counted("2")) == (1, 1)
+    state.repository.load("m")
+    clock.now += 1000
+    post(app, "/v2/models/m/versions/1/infer", json_body(X))
+    assert (counted("1"), counted("2")) == (2, 1)
+    assert metric(app, "fanin_request_seconds_count", model="m", version="1") == 2
+    state.close()
 
 
 def test_openapi_and_its_page_name_every_route_and_no_other_host(serving):

@@ -467,3 +467,49 @@ counted = [line for line in lines if line.startswith("fanin_requests_total")]
 print(*(line.split()[1] for line in counted if 'model="m"' in line), 1 < len(counted) < 100)
 """
     assert run_metrics(small_disk, program) == ["2.0", "1.0", "True"]
+
+
+def test_shared_metrics_leave_out_versions_that_are_gone_and_keep_the_others(tmp_path):
+    program = """
+from types import SimpleNamespace as Simple
+from fanin.deploy.serve import metrics as module
+clock = module.time = Simple(now=0.0, monotonic=lambda: clock.now)
+serving = ["1", "2"]
+repository = Simple(
+    index=list,
+    serving=lambda: [Simple(name="m", version=Simple(name=name)) for name in serving],
+)
+metrics = Metrics()
+metrics.watch(repository)
+def show():
+    metrics.forget_gone()
+    lines = metrics.text().decode().splitlines()
+    counted = [line for line in lines if line.startswith("fanin_requests_total")]
+    buckets = [line for line in lines if "_bucket" in line]
+    print(*(line.split()[1] for line in counted), len(buckets), end=";")
+metrics.load_attempted("m", "1", None)
+for version in "1122233":
+    metrics.answered("m", version, 200, 0.1)
+show()
+clock.now += 119
+del serving[0]
+show()
+clock.now += 2
+show()
+clock.now += 118
+serving.append("1")
+show()
+metrics.answered("m", "1", 200, 0.1)
+clock.now += 1000
+show()
+serving.clear()
+show()
+clock.now += 121
+show()
+print(b'fanin_model_loads_total{model="m",result="loaded"} 1.0' in metrics.text())
+"""
+    shown = " ".join(run_metrics(tmp_path, program)).split(";")
+    # Counts of versions 1, 2, 3; version 3 is another worker's, which this one never serves.
+    assert shown[:3] == ["2.0 3.0 2.0 162", "2.0 3.0 2.0 162", "2.0 3.0 108"]
+    assert shown[3:6] == ["2.0 3.0 108", "3.0 3.0 108", "3.0 3.0 108"]
+    assert shown[6:] == ["0", "True"]
