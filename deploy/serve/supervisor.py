@@ -84,6 +84,10 @@ class _Supervisor:
         return 0
 
     def _note(self, number: int, _frame: object) -> None:
+        if self._signal:  # one more: the workers cut short what they are at
+            for worker in self._workers:
+                if worker is not None:
+                    worker.send_signal(number)
         self._signal = self._signal or number
 
     def _start(self, place: int) -> None:

@@ -261,9 +261,13 @@ def test_batched_requests_get_their_own_rows(serving):
 
 
 def metric(app, name, **labels):
+    return metric_of(get(app, "/metrics"), name, **labels)
+
+
+def metric_of(answer, name, **labels):
     pairs = ",".join(f'{key}="{value}"' for key, value in sorted(labels.items()))
     line = re.escape(f"{name}{{{pairs}}}" if pairs else name)
-    found = re.search(rf"^{line} (\S+)$", get(app, "/metrics").body.decode(), re.MULTILINE)
+    found = re.search(rf"^{line} (\S+)$", answer.body.decode(), re.MULTILINE)
     return float(found[1]) if found else None
 
 
@@ -372,6 +376,34 @@ def test_while_draining_it_is_not_ready_but_serves_and_closes_connections(servin
     assert get(app, "/v2/health/live").status == 200
     answer = post(app, INFER, json_body(X))
     assert (answer.status, answer.headers["connection"]) == (200, "close")
+
+
+def test_requests_that_a_drain_cuts_off_are_answered_and_counted_as_503(serving):
+    """One runs, one waits in the queue, the body of one has not come yet."""
+    app = serving(slow_model(60), concurrency=1)
+    state = app.state.fanin
+    body = json_body(np.ones((512, 512), np.float32))
+
+    async def cut_off():
+        tasks = [asyncio.create_task(ask(app, "POST", INFER, body)) for _ in range(2)]
+        tasks.append(asyncio.create_task(ask(app, "POST", INFER, b"{", unfinished=True)))
+        model = state.repository.find("m")
+        while (model.scheduler.running, model.scheduler.waiting) != (1, 1):
+            await asyncio.sleep(0.001)
+        assert metric_of(await ask(app, "GET", "/metrics"), "fanin_in_flight_requests") == 3
+        state.draining = True
+        for task in tasks:
+            task.cancel()  # as uvicorn does when its time is over
+        return await asyncio.gather(*tasks)
+
+    for answer in asyncio.run(cut_off()):
+        assert answer.status == 503
+        assert "the server stops before the request ended; ask again" in answer.error
+    of = {"model": "m", "version": "1"}
+    assert metric(app, "fanin_requests_total", **of, status="503") == 3
+    assert metric(app, "fanin_request_seconds_count", **of) == 3
+    assert metric(app, "fanin_compute_seconds_count", **of) == 0
+    assert metric(app, "fanin_in_flight_requests") == 0
 
 
 def test_a_failure_that_nobody_thought_of_is_500_and_logged(serving, monkeypatch, caplog):

@@ -210,6 +210,67 @@ def test_a_run_that_outlasts_the_drain_is_answered_with_an_error_of_the_protocol
     assert "Traceback" not in server.log.read_text()
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_one_more_signal_cuts_off_what_is_under_way_and_ends_at_once(start, tmp_path, workers):
+    path = save(slow_model(300), tmp_path / "m.onnx")
+    body, headers = binary_body(np.ones((512, 512), np.float32))
+    arguments = (path, "--drain-delay", 0, "--threads", 1, "--concurrency", 1)
+    with start(*arguments, "--workers", workers) as server:
+        server.wait_for("serving", workers)
+        answers = []
+        clients = [
+            threading.Thread(
+                target=lambda: answers.append(ask(server, "POST", INFER, body, headers))
+            )
+            for _ in range(4)
+        ]
+        for client in clients:
+            client.start()
+        while b"fanin_in_flight_requests 4.0" not in ask(server, "GET", "/metrics")[1]:
+            assert all(client.is_alive() for client in clients)
+        for _ in range(2):
+            server.process.send_signal(signal.SIGINT)
+            time.sleep(0.5)
+        for client in clients:
+            client.join(60)
+        assert server.process.wait(10) == 0
+    assert {status for status, _ in answers} <= {200, 503}
+    counted = [event["status"] for event in server.events("request")]
+    assert counted == [503] * sum(status == 503 for status, _ in answers)
+    assert sum(event.get("cut_off", 0) for event in server.events("stopped")) == len(counted) > 0
+    assert "Traceback" not in server.log.read_text()
+    assert "terminate called" not in server.log.read_text()
+
+
+def test_a_signal_while_models_are_loaded_ends_it_as_one_while_it_serves(tmp_path):
+    """Without a handler the first process of a container would not even notice."""
+    path = save(slow_model(300), tmp_path / "m.onnx")
+    server = Server(path, "--threads", 1, log=tmp_path / "log")
+    status = Path(f"/proc/{server.process.pid}/status")
+    end = time.monotonic() + 60
+    caught = 0
+    while not caught >> (signal.SIGTERM - 1) & 1:  # the mask of signals with a handler
+        assert time.monotonic() < end
+        caught = int(status.read_text().partition("SigCgt:")[2].split()[0], 16)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(60) == 0
+    assert not server.events("serving")
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_metrics_can_be_scraped_while_draining(start, model):
+    with start(model.parent.parent, "--drain-delay", 2, "--threads", 1) as server:
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for("draining")
+        assert ask(server, "POST", INFER, b"{")[0] == 400
+        gain(server)
+        _, text = ask(server, "GET", "/metrics")
+        for status in (200, 400):
+            line = f'fanin_requests_total{{model="m",status="{status}",version="1"}} 1.0'
+            assert line.encode() in text
+        assert server.process.wait(60) == 0
+
+
 def test_workers_share_the_port_and_the_metrics_and_one_that_is_killed_is_replaced(start, model):
     with start(model, "--workers", 2, "--threads", 1, "--drain-delay", 0) as server:
         first, second = (event["pid"] for event in server.wait_for("serving", 2))
