@@ -107,6 +107,18 @@ def test_compressed_requests(serving, encoding, pack):
     assert post(app, INFER, b"", {"content-encoding": "br"}).status == 415
 
 
+@pytest.mark.parametrize("name", [HEADER, "Content-Encoding"])
+def test_a_header_that_comes_twice_is_refused(serving, name):
+    """Also with equal values: which one a proxy went by cannot be known."""
+    app = serving()
+    body, headers = binary_body(X)
+    headers |= {"Content-Encoding": "identity"}
+    answer = post(app, INFER, body, headers)
+    assert answer.status == 200
+    answer = post(app, INFER, body, {**headers, name.lower(): headers[name]})
+    assert (answer.status, answer.error) == (400, f"the header {name} comes 2 times")
+
+
 def test_bodies_over_the_limit_are_refused_by_their_announcement_and_by_their_size(serving):
     app = serving(max_body=1000)
     answer = post(app, INFER, b"", {"content-length": "1001"})

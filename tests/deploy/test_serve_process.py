@@ -360,6 +360,46 @@ def test_slow_and_broken_connections_hold_up_nobody(start, model):
     assert "Traceback" not in server.log.read_text()
 
 
+def test_a_body_behind_an_upgrade_is_refused_with_what_to_do_and_nothing_else_is(start, model):
+    """The parser hands on no such body. Java's client asks for HTTP/2 so, unless told otherwise."""
+    upgrade = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+    body = json_body(X).decode()
+    infer = f"POST /v2/models/model/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+    chunked = "POST /v2/models/model/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
+    with start(model, "--threads", 1) as server:
+        for text, status, part in (
+            (f"{infer}{upgrade}\r\n{body}", 400, b"send the request without Upgrade"),
+            (f"{chunked}{upgrade}\r\n0\r\n\r\n", 400, b"send the request without Upgrade"),
+            (f"{infer}Upgrade: h2c\r\nConnection: close\r\n\r\n{body}", 200, b"outputs"),
+            (f"GET /v2 HTTP/1.1\r\nHost: x\r\n{upgrade}\r\n", 200, b"fanin"),
+        ):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+                connection.sendall(text.encode())
+                answer = b"".join(iter(lambda: connection.recv(65536), b""))  # it is closed
+            assert answer.startswith(f"HTTP/1.1 {status}".encode()), answer
+            assert part in answer
+
+
+def test_loads_that_wait_for_each_other_do_not_hold_up_scrapes(start, tmp_path):
+    path = save(slow_model(200), tmp_path / "m.onnx")
+    with start(path, "--threads", 1, "--poll", 0) as server:
+        load = "/v2/repository/models/m/load"
+        done = []
+        clients = [
+            threading.Thread(target=lambda: done.append(ask(server, "POST", load)[0]))
+            for _ in range(20)
+        ]
+        save(slow_model(201), path)
+        for client in clients:
+            client.start()
+        # A thread of a scrape would come after those of the loads, of which the first still runs.
+        assert b"fanin_model_loads_total" in ask(server, "GET", "/metrics")[1]
+        assert len(done) < 20
+        for client in clients:
+            client.join(60)
+        assert done == [200] * 20
+
+
 def run(*arguments):
     command = [sys.executable, "-m", "fanin", "serve", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
