@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from ... import __version__
 from . import openapi
 from .body import read_body, single_header
-from .errors import RequestError, SchedulerClosedError
+from .errors import RequestError, SchedulerClosedError, TooLittleMemoryError
 from .guard import Guard
 from .loaded_model import LoadedModel
 from .metrics import CONTENT_TYPE
@@ -197,6 +197,9 @@ async def _infer(
     except RequestError as error:
         status = error.status
         raise
+    except MemoryError:
+        status = 503
+        raise TooLittleMemoryError from None
     except asyncio.CancelledError:
         status = 503  # what the guard answers when the server stops before the request ended
         raise

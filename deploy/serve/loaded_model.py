@@ -12,7 +12,7 @@ from ..errors import SessionError
 from ..session import open_session
 from ..shortage import is_shortage
 from .datatypes import NUMPY
-from .errors import RequestError
+from .errors import RequestError, TooLittleMemoryError
 from .scheduler import Batching, Scheduler
 from .settings import ServeSettings
 from .signature import Signature, read_signature
@@ -62,6 +62,8 @@ class LoadedModel:
         try:
             return self._session.run(list(outputs), inputs)
         except Exception as error:  # the runtime's exceptions share no base class
+            if is_shortage(error):
+                raise TooLittleMemoryError(_first_line(error)) from error
             # Types and fixed sizes are checked before: what is left is a combination of sizes or
             # values (an index, a reshape) that a node of the model refuses.
             if type(error).__name__ in ("InvalidArgument", "RuntimeException", "Fail"):

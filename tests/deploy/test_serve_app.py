@@ -418,6 +418,39 @@ def test_requests_that_a_drain_cuts_off_are_answered_and_counted_as_503(serving)
     assert metric(app, "fanin_in_flight_requests") == 0
 
 
+@pytest.mark.parametrize(
+    ("where", "error"),
+    [
+        ("session", MemoryError()),
+        ("session", RuntimeError("Failed to allocate memory for requested buffer of size 9")),
+        ("decode", MemoryError()),
+    ],
+    ids=str,
+)
+def test_too_little_memory_for_a_request_is_503_and_counted(serving, monkeypatch, where, error):
+    from fanin.deploy.serve import app as module
+
+    app = serving()
+
+    class Session:
+        def run(self, *_):
+            raise error
+
+    def fails(*_):
+        raise error
+
+    with monkeypatch.context() as patch:
+        if where == "session":
+            patch.setattr(app.state.fanin.repository.find("m"), "_session", Session())
+        else:
+            patch.setattr(module, "decode", fails)
+        answer = post(app, INFER, json_body(X))
+    assert answer.status == 503
+    assert "too little memory for these inputs" in answer.error
+    assert post(app, INFER, json_body(X)).status == 200
+    assert metric(app, "fanin_requests_total", model="m", version="1", status="503") == 1
+
+
 def test_a_failure_that_nobody_thought_of_is_500_and_logged(serving, monkeypatch, caplog):
     import logging
 
