@@ -22,9 +22,9 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.samples import Sample
 
+from . import shared_metrics
 from .failures import Failure
 from .logs import event
 from .repository import Repository
@@ -57,6 +57,8 @@ class Metrics:
     """
 
     def __init__(self):
+        if _is_shared():
+            shared_metrics.prepare(Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]))
         _reserve()
         self._full = False
         self.registry = CollectorRegistry()
@@ -216,7 +218,7 @@ class _SharedCollector:
         self._gone = gone
 
     def collect(self) -> Iterator[Metric]:
-        found = list(MultiProcessCollector(None).collect())
+        found = shared_metrics.collect(Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]))
         pairs = {pair for metric in found for sample in metric.samples if (pair := _pair(sample))}
         gone = self._gone.among(pairs) if self._gone else set()
         for metric in found:

@@ -15,9 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 from .logs import event
 from .settings import TOKEN_VARIABLE, ServeSettings, SettingsError
+from .shared_metrics import fold
 
 _log = logging.getLogger("fanin.serve")
 
@@ -61,10 +63,7 @@ class _Supervisor:
         self._started: dict[int, float] = {}
         self._due: dict[int, float] = {}  # of places without a worker: when to fill them
         self._signal = 0
-        # Now: when a worker dies for want of descriptors, this process may have none to import it.
-        from prometheus_client.multiprocess import mark_process_dead
-
-        self._mark_process_dead = mark_process_dead
+        self._unfolded: set[int] = set()  # dead workers whose metrics are still files of their own
 
     def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -75,6 +74,7 @@ class _Supervisor:
             return CANNOT_START_NOW
         while not self._signal:
             time.sleep(_LOOK)
+            self._fold_metrics()
             status = self._replace_dead()
             if status:
                 self._stop(signal.SIGTERM)
@@ -130,14 +130,23 @@ class _Supervisor:
                     return status
                 event(_log, "a worker died", logging.ERROR, pid=worker.pid, status=status)
                 self._workers[place] = None
-                # A dead worker's gauges are taken out of the sums.
-                self._mark_process_dead(worker.pid, self._metrics)
+                self._unfolded.add(worker.pid)
                 now = time.monotonic()
                 brief = now - self._started.pop(worker.pid) < _PAUSE
                 self._due[place] = now + (_RETRY if cannot_start else _PAUSE if brief else 0)
             if time.monotonic() >= self._due[place]:
                 self._start(place)
         return 0
+
+    def _fold_metrics(self) -> None:
+        # Should the system have given a dead one's number to a new one, the files are that one's.
+        self._unfolded -= {worker.pid for worker in self._workers if worker is not None}
+        for process_id in sorted(self._unfolded):
+            try:
+                fold(Path(self._metrics), process_id)
+            except OSError:  # a scrape is under way, or the disk is full: the next look does it
+                return
+            self._unfolded.remove(process_id)
 
     def _others_live(self, worker: subprocess.Popen, status: int) -> bool:
         """Whether others live that need not end the way that this one did.

@@ -271,8 +271,11 @@ def test_metrics_can_be_scraped_while_draining(start, model):
         assert server.process.wait(60) == 0
 
 
-def test_workers_share_the_port_and_the_metrics_and_one_that_is_killed_is_replaced(start, model):
-    with start(model, "--workers", 2, "--threads", 1, "--drain-delay", 0) as server:
+def test_workers_share_the_port_and_the_metrics_and_one_that_is_killed_is_replaced(
+    start, model, tmp_path
+):
+    arguments = (model, "--workers", 2, "--threads", 1, "--drain-delay", 0)
+    with start(*arguments, env={"TMPDIR": str(tmp_path)}) as server:
         first, second = (event["pid"] for event in server.wait_for("serving", 2))
         for _ in range(40):
             assert ask(server, "POST", "/v2/models/model/infer", json_body(X))[0] == 200
@@ -285,8 +288,14 @@ def test_workers_share_the_port_and_the_metrics_and_one_that_is_killed_is_replac
         assert replacement not in (first, second)
         for _ in range(10):
             assert ask(server, "POST", "/v2/models/model/infer", json_body(X))[0] == 200
+        _, text = ask(server, "GET", "/metrics")
+        assert b'fanin_requests_total{model="model",status="200",version="1"} 50.0' in text
+        (folder,) = tmp_path.glob("fanin-metrics-*")
+        assert not list(folder.glob(f"*_{first}.db"))  # its counts are with those of the dead
+        assert (folder / "counter_dead.db").exists()
         os.kill(server.process.pid, signal.SIGTERM)
         assert server.process.wait(60) == 0
+        assert not folder.exists()
         for pid in (second, replacement):
             with pytest.raises(ProcessLookupError):
                 os.kill(pid, 0)
@@ -542,7 +551,7 @@ def test_the_files_of_shared_metrics_have_their_space_from_the_start(tmp_path):
     """Mapped files with holes would end a worker on a disk that fills up."""
     program = """
 Metrics().answered("m", "1", 200, 0.1)
-states = [item.stat() for item in os.scandir(sys.argv[1])]
+states = [item.stat() for item in os.scandir(sys.argv[1]) if item.name.endswith(".db")]
 print(len(states), all(state.st_blocks * 512 >= state.st_size for state in states))
 """
     assert run_metrics(tmp_path, program) == ["3", "True"]
@@ -614,3 +623,49 @@ print(b'fanin_model_loads_total{model="m",result="loaded"} 1.0' in metrics.text(
     assert shown[:3] == ["2.0 3.0 2.0 162", "2.0 3.0 2.0 162", "2.0 3.0 108"]
     assert shown[3:6] == ["2.0 3.0 108", "3.0 3.0 108", "3.0 3.0 108"]
     assert shown[6:] == ["0", "True"]
+
+
+def test_dead_workers_leave_their_counts_and_no_files(tmp_path):
+    """Three processes count and end; the sums are the same before and after."""
+    program = """
+metrics = Metrics()
+metrics.answered("m", "1", 200, 0.1)
+metrics.answered("m", "1", 400, 0.3)
+metrics.in_flight.inc()
+print(os.getpid())
+"""
+    pids = [int(run_metrics(tmp_path, program)[0]) for _ in range(3)]
+    shared = """
+from pathlib import Path
+from fanin.deploy.serve.shared_metrics import collect, fold
+def state():
+    samples = [sample for metric in collect(Path(sys.argv[1])) for sample in metric.samples]
+    return {(s.name, *sorted(s.labels.items())): round(s.value, 9) for s in samples if s.value}
+"""
+    fold = f"""
+before = state()
+for pid in {pids}:
+    fold(Path(sys.argv[1]), pid)
+after = state()
+gone = dict(before.items() - after.items())
+print(len(after) > 10, after.items() <= before.items(), *gone.values())
+print(*sorted(os.listdir(sys.argv[1])))
+"""
+    shown = run_metrics(tmp_path, shared + fold)
+    # What is gone are the requests in flight in the dead.
+    assert shown[:3] == ["True", "True", "3.0"]
+    assert [name for name in shown[3:] if "_dead" in name] == [
+        "counter_dead.db",
+        "histogram_dead.db",
+    ]
+    assert not [name for name in shown[3:] if any(str(pid) in name for pid in pids)]
+    more = f"""
+import fcntl
+with open(sys.argv[1] + "/lock", "ab") as scrape:
+    fcntl.flock(scrape, fcntl.LOCK_SH)
+    try:
+        fold(Path(sys.argv[1]), {pids[0]})
+    except OSError as error:
+        print(type(error).__name__)
+"""
+    assert run_metrics(tmp_path, shared + more) == ["BlockingIOError"]
