@@ -16,6 +16,7 @@ import uvicorn
 from ..errors import SessionError
 from ..shortage import is_shortage
 from .app import create_app
+from .connection import connection_class
 from .logs import configure_logging, event
 from .memory import map_large_blocks
 from .settings import TOKEN_VARIABLE, ServeSettings, SettingsError
@@ -90,6 +91,7 @@ def run_worker(settings: ServeSettings, listener: socket.socket) -> int:
         server_header=False,
         proxy_headers=False,
         ws="none",
+        http=connection_class(settings.timeout),
         timeout_graceful_shutdown=settings.drain_timeout,  # type: ignore[arg-type]
         timeout_keep_alive=75,
     )
