@@ -11,6 +11,7 @@ from pathlib import Path
 
 from .errors import SessionError
 from .model_file import ModelFile, ModelFileError, Node, read_model_file
+from .shortage import is_shortage, tells_of_shortage
 
 DOMAIN = "ai.fanin"
 OPS = ("CondensedConv", "CondensedGemm")
@@ -27,6 +28,13 @@ def explain_failed_load(model: Path, error: Exception) -> SessionError:
             "open_session registers fanin's op library itself: pass options without it.",
             model=model,
         )
+    if tells_of_shortage(text) and not any(op in text for op in OPS):
+        return SessionError(
+            f"this machine, or a limit of this process, was too small to open it ({text})",
+            "Free memory, close sessions and files, or raise the limit (ulimit -a shows them); "
+            "then open it again.",
+            model=model,
+        )
     if model.suffix == ".ort":  # a flatbuffer, which only the runtime reads
         return _from_message(model, text, None)
     try:
@@ -34,13 +42,21 @@ def explain_failed_load(model: Path, error: Exception) -> SessionError:
     except ModelFileError as reason:
         return SessionError(f"this is not an ONNX file: {reason}", _file_hint(model), model=model)
     except OSError as reason:
-        return SessionError(
-            f"the file cannot be read ({reason.strerror})", "Check the disk.", model=model
-        )
+        return unreadable(model, reason)
     return (
         _missing_external_data(model, content)
         or _unknown_op(model, content)
         or _from_message(model, text, content)
+    )
+
+
+def unreadable(model: Path, reason: OSError) -> SessionError:
+    """Make the SessionError for a file that is there, and that the system does not let us read."""
+    shortage = is_shortage(reason)
+    return SessionError(
+        f"the file cannot be read ({reason.strerror or reason})",
+        "Open it again when that has passed." if shortage else "Check the disk.",
+        model=model,
     )
 
 

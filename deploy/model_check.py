@@ -9,7 +9,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from pathlib import Path
 
-from .diagnosis import DOMAIN
+from .diagnosis import DOMAIN, unreadable
 from .errors import SessionError
 from .external_data import check_external_data
 from .model_file import ModelFileError, read_model_file
@@ -44,8 +44,10 @@ def check_model(model: Path) -> None:
         return
     try:
         content = read_model_file(model)
-    except (ModelFileError, OSError):
+    except ModelFileError:
         return
+    except OSError as reason:  # unchecked, it must not be opened
+        raise unreadable(model, reason) from reason
     check_external_data(model, content)
     version = content.opset_imports.get(DOMAIN, VERSION)
     if version != VERSION:

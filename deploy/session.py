@@ -13,10 +13,11 @@ from .. import ort_ops
 from . import cuda
 from .cpus import MAX_THREADS, available_cpus
 from .cuda import Provider
-from .diagnosis import explain_failed_load
+from .diagnosis import explain_failed_load, unreadable
 from .errors import SessionError
 from .model_check import check_model
 from .runtime import load_onnxruntime
+from .shortage import is_shortage
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -94,7 +95,9 @@ def _existing_file(path: str | os.PathLike[str]) -> Path:
         mode = model.stat().st_mode
     except PermissionError:  # of a folder on the way
         raise denied from None
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if is_shortage(error) and isinstance(error, OSError):
+            raise unreadable(model, error) from error
         mode = 0
     if stat.S_ISDIR(mode):
         remedy = "Pass the .onnx file itself."

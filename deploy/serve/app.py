@@ -15,8 +15,8 @@ from starlette.exceptions import HTTPException
 
 from ... import __version__
 from . import openapi
-from .body import read_body
-from .errors import RequestError, SchedulerClosedError
+from .body import read_body, single_header
+from .errors import RequestError, SchedulerClosedError, TooLittleMemoryError
 from .guard import Guard
 from .loaded_model import LoadedModel
 from .metrics import CONTENT_TYPE
@@ -137,7 +137,7 @@ def _add_repository(app: FastAPI, state: ServerState) -> None:
             raise RequestError(
                 "with several workers, models are loaded and unloaded by their files alone"
             )
-        await asyncio.to_thread(action, model)
+        await asyncio.get_running_loop().run_in_executor(state.loads, action, model)
         return Response()
 
     @app.post("/v2/repository/index", tags=["repository"], responses=openapi.ERRORS)
@@ -161,6 +161,7 @@ def _add_repository(app: FastAPI, state: ServerState) -> None:
 def _add_pages(app: FastAPI, state: ServerState) -> None:
     @app.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:
+        state.metrics.forget_gone()
         text = await asyncio.to_thread(state.metrics.text)
         return Response(text, media_type=CONTENT_TYPE)
 
@@ -179,7 +180,7 @@ async def _infer(
         found = state.repository.find(model, version)
         settings = state.settings
         body = await read_body(request, settings.max_body, settings.timeout)
-        header_length = request.headers.get(HEADER_LENGTH)
+        header_length = single_header(request, HEADER_LENGTH)
         asked = decode(body, header_length, found.signature, settings.max_dimension)
         log["id"] = asked.id
         found, job = await _run(state, found, version, asked)
@@ -196,6 +197,9 @@ async def _infer(
     except RequestError as error:
         status = error.status
         raise
+    except MemoryError:
+        status = 503
+        raise TooLittleMemoryError from None
     except asyncio.CancelledError:
         status = 503  # what the guard answers when the server stops before the request ended
         raise

@@ -15,13 +15,24 @@ if TYPE_CHECKING:
 _WINDOW = {"gzip": 31, "deflate": 15}
 
 
+def single_header(request: Request, name: str) -> str | None:
+    """Return a header's value; RequestError (400) when it comes twice.
+
+    A proxy in front may have gone by the other one.
+    """
+    values = request.headers.getlist(name)
+    if len(values) > 1:
+        raise RequestError(f"the header {name} comes {len(values)} times")
+    return values[0] if values else None
+
+
 async def read_body(request: Request, limit: int, timeout: float) -> bytes:
     """Read at most ``limit`` bytes, as they come and after decompression.
 
     Raises RequestError: 413 over the limit, 408 when the client takes longer than ``timeout``
     seconds, 415 for an encoding other than gzip and deflate, 400 where the encoding is broken.
     """
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    encoding = (single_header(request, "Content-Encoding") or "identity").strip().lower()
     if encoding not in (*_WINDOW, "identity"):
         raise RequestError("the content encoding is neither gzip nor deflate", 415)
     announced = request.headers.get("content-length", "")

@@ -27,5 +27,13 @@ class TimeoutPassedError(RequestError):
         super().__init__(f"the time-out of {seconds:g} s passed while the request {state}", 504)
 
 
+class TooLittleMemoryError(RequestError):
+    """The process has no memory for this request now."""
+
+    def __init__(self, reason: str = ""):
+        told = f" ({reason})" if reason else ""
+        super().__init__(f"there is too little memory for these inputs{told}; try again later", 503)
+
+
 class SchedulerClosedError(Exception):
     """The model was replaced or unloaded between look-up and submission: look it up again."""

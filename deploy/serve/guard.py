@@ -26,6 +26,12 @@ _log = logging.getLogger("fanin.serve")
 _OPEN = ("/v2/health/live", "/v2/health/ready")
 
 
+_NO_UPGRADE = (
+    "this server speaks HTTP/1.1 alone: send the request without Upgrade (Java's HttpClient: "
+    "version(HTTP_1_1), curl: --http1.1)"
+)
+
+
 class Guard:
     """Wraps the app. While ``draining()``, every answer asks the client to close its connection."""
 
@@ -42,20 +48,26 @@ class Guard:
             return
         start = time.perf_counter()
         status = 0
+        upgrade = _asks_for_upgrade(scope)
 
         async def forward(message: MutableMapping[str, Any]) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                if self._draining() or status in (408, 413):  # a body may still be on its way
+                # After 408 and 413 a body may still be on its way; after an upgrade that was asked
+                # for, the parser reads no more.
+                if self._draining() or status in (408, 413) or upgrade:
                     message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
             await send(message)
 
         try:
-            if self._allowed(scope):
-                await self._app(scope, receive, forward)
-            else:
+            if not self._allowed(scope):
                 await _answer(forward, 401, "this server wants a token: Authorization: Bearer …")
+            elif upgrade and _has_body(scope):
+                # The parser takes what follows for another protocol: the body would be empty.
+                await _answer(forward, 400, _NO_UPGRADE)
+            else:
+                await self._app(scope, receive, forward)
         except asyncio.CancelledError:
             if not self._draining():
                 raise
@@ -83,6 +95,20 @@ class Guard:
             return True
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         return len(given) == 1 and hmac.compare_digest(given[0], self._token)
+
+
+def _asks_for_upgrade(scope: Scope) -> bool:
+    headers = scope["headers"]
+    return any(name == b"upgrade" for name, _ in headers) and any(
+        name == b"connection" and b"upgrade" in value.lower() for name, value in headers
+    )
+
+
+def _has_body(scope: Scope) -> bool:
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0 "))
+        for name, value in scope["headers"]
+    )
 
 
 async def _answer(send: Send, status: int, error: str) -> None:

@@ -10,8 +10,9 @@ import numpy as np
 
 from ..errors import SessionError
 from ..session import open_session
+from ..shortage import is_shortage
 from .datatypes import NUMPY
-from .errors import RequestError
+from .errors import RequestError, TooLittleMemoryError
 from .scheduler import Batching, Scheduler
 from .settings import ServeSettings
 from .signature import Signature, read_signature
@@ -61,6 +62,8 @@ class LoadedModel:
         try:
             return self._session.run(list(outputs), inputs)
         except Exception as error:  # the runtime's exceptions share no base class
+            if is_shortage(error):
+                raise TooLittleMemoryError(_first_line(error)) from error
             # Types and fixed sizes are checked before: what is left is a combination of sizes or
             # values (an index, a reshape) that a node of the model refuses.
             if type(error).__name__ in ("InvalidArgument", "RuntimeException", "Fail"):
@@ -80,14 +83,14 @@ class LoadedModel:
         }
         try:
             self._session.run(None, inputs)
-        except MemoryError:
-            raise SessionError(
-                "there is not enough memory to run it",
-                "Use a machine with more memory, or fewer models and workers.",
-                model=version.path,
-            ) from None
-        except Exception:  # a model may refuse sizes of 1; requests show what it takes
-            return
+        except Exception as error:
+            if is_shortage(error):
+                raise SessionError(
+                    f"there is not enough memory to run it ({_first_line(error)})",
+                    "Use a machine with more memory, or fewer models and workers.",
+                    model=version.path,
+                ) from error
+            # Else a model may refuse sizes of 1; requests show what it takes.
 
 
 def _require_batchable(signature: Signature, version: Version) -> None:

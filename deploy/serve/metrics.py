@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from prometheus_client import (
@@ -21,8 +22,10 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.samples import Sample
 
+from . import shared_metrics
+from .failures import Failure
 from .logs import event
 from .repository import Repository
 
@@ -36,6 +39,9 @@ _BUCKETS = (
     *(1.0, 2.5, 5.0, 10.0, 30.0),
 )
 _MODEL = ("model", "version")
+# Seconds for which the series of a version that no longer serves are still shown, from the first
+# scrape that finds it gone: so every scraper sees its last counts.
+_SHOWN = 120.0
 
 # With several workers, prometheus_client counts in mapped files, KIND_PID.db of these kinds. They
 # double when they are full. The series of a version take at most 20 KiB of one of them.
@@ -51,6 +57,8 @@ class Metrics:
     """
 
     def __init__(self):
+        if _is_shared():
+            shared_metrics.prepare(Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]))
         _reserve()
         self._full = False
         self.registry = CollectorRegistry()
@@ -59,7 +67,7 @@ class Metrics:
         )
         self.loads = Counter(
             "fanin_model_loads",
-            "Attempts to load a model, by result (loaded or failed)",
+            "Attempts to load a model, by result (loaded, failed, or postponed to another try)",
             ("model", "result"),
             registry=self.registry,
         )
@@ -73,10 +81,12 @@ class Metrics:
             multiprocess_mode="livesum",
         )
         self._children: dict[tuple, tuple] = {}
+        self._gone: _Gone | None = None
 
     def watch(self, repository: Repository) -> None:
         """Show the repository's state on each scrape; of this process alone."""
         self.registry.register(_RepositoryCollector(repository))
+        self._gone = _Gone(repository)
 
     def answered(
         self,
@@ -108,17 +118,36 @@ class Metrics:
             children[2].observe(split[0])
             children[3].observe(split[1])
 
-    def load_attempted(self, model: str, _version: str, reason: str | None) -> None:
+    def load_attempted(self, model: str, _version: str, failure: Failure | None) -> None:
         """Count an attempt to load a model."""
-        self.loads.labels(model, "loaded" if reason is None else "failed").inc()
+        result = "loaded"
+        if failure is not None:
+            result = "failed" if failure.delay is None else "postponed"
+        self.loads.labels(model, result).inc()
+
+    def forget_gone(self) -> None:
+        """Remove the series of versions that are gone; on the thread that calls ``answered``.
+
+        With several workers there is nothing to do: their files only grow, ``text`` leaves it out.
+        """
+        if self._gone is None or _is_shared():
+            return
+        gone = self._gone.among({key[:2] for key in self._children})
+        for key in [key for key in self._children if key[:2] in gone]:
+            del self._children[key]
+            self.requests.remove(*key[:2], str(key[2]))
+        for labels in gone:
+            for family in (self.request_seconds, self.queue_seconds, self.compute_seconds):
+                family.remove(*labels)
+        self._gone.forget(gone)
 
     def text(self) -> bytes:
         """Write the exposition format."""
-        if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
-            registry = CollectorRegistry()
-            MultiProcessCollector(registry)
-            return generate_latest(registry)
-        return generate_latest(self.registry)
+        if not _is_shared():
+            return generate_latest(self.registry)
+        registry = CollectorRegistry()
+        registry.register(_SharedCollector(self._gone))
+        return generate_latest(registry)
 
     def _has_room(self) -> bool:
         try:
@@ -140,6 +169,10 @@ class Metrics:
         )
 
 
+def _is_shared() -> bool:
+    return "PROMETHEUS_MULTIPROC_DIR" in os.environ
+
+
 def _reserve() -> None:
     """Take the disk space that the shared files will need next; OSError when there is none.
 
@@ -156,6 +189,46 @@ def _reserve() -> None:
             while size < 2 * used:
                 size *= 2
             os.posix_fallocate(file.fileno(), 0, size)
+
+
+class _Gone:
+    """Tells which versions have not served for a while."""
+
+    def __init__(self, repository: Repository):
+        self._repository = repository
+        self._since: dict[tuple[str, str], float] = {}
+
+    def among(self, known: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Pick those of ``known``, pairs of model and version, whose time to be shown is over."""
+        now = time.monotonic()
+        serving = {(model.name, model.version.name) for model in self._repository.serving()}
+        self._since = {key: self._since.get(key, now) for key in set(known) - serving}
+        return {key for key, since in self._since.items() if now - since >= _SHOWN}
+
+    def forget(self, removed: Iterable[tuple[str, str]]) -> None:
+        """Take removed series for new ones, should they come again."""
+        for key in removed:
+            self._since.pop(key, None)
+
+
+class _SharedCollector:
+    """The sums over all workers, without the versions that are gone."""
+
+    def __init__(self, gone: _Gone | None):
+        self._gone = gone
+
+    def collect(self) -> Iterator[Metric]:
+        found = shared_metrics.collect(Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]))
+        pairs = {pair for metric in found for sample in metric.samples if (pair := _pair(sample))}
+        gone = self._gone.among(pairs) if self._gone else set()
+        for metric in found:
+            metric.samples = [sample for sample in metric.samples if _pair(sample) not in gone]
+            yield metric
+
+
+def _pair(sample: Sample) -> tuple[str, str] | None:
+    version = sample.labels.get("version")
+    return None if version is None else (sample.labels["model"], version)
 
 
 class _RepositoryCollector:

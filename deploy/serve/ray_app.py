@@ -17,7 +17,7 @@ from .settings import ServeSettings, SettingsError
 
 # What a request of this application may set; the rest (address, workers, drain) is Ray's to decide.
 _SERVER = ("queue", "timeout", "max_body", "max_dimension", "max_batch", "batch_delay", "poll")
-_RAY = ("model", "cpus", "replicas", "max_replicas")
+_RAY = ("model", "cpus", "replicas", "max_replicas", "upscale_delay", "downscale_delay")
 _WHOLE = ("cpus", "replicas", "max_replicas", "queue", "max_body", "max_dimension", "max_batch")
 
 
@@ -26,9 +26,10 @@ def build(args: Mapping[str, Any]) -> serve.Application:
 
     ``model``: [NAME=]PATH, several with commas, or a list. ``cpus``: of each replica (1).
     ``replicas``: their number (1); with ``max_replicas`` above it, Ray adds replicas while more
-    than one request a replica is under way, and takes them away again. The settings ``queue``
-    (of a replica; 4), ``timeout``, ``max_body``, ``max_dimension``, ``max_batch``, ``batch_delay``
-    and ``poll`` are those of ServeSettings.
+    than one request a replica is under way, and takes them away again: after ``upscale_delay`` and
+    ``downscale_delay`` seconds (Ray's own are 30 and 600) in which the average over the last half
+    minute said so. The settings ``queue`` (of a replica; 4), ``timeout``, ``max_body``,
+    ``max_dimension``, ``max_batch``, ``batch_delay`` and ``poll`` are those of ServeSettings.
 
     Deploying again with other values replaces the replicas one after the other. Raises
     SettingsError for values that cannot be.
@@ -41,6 +42,19 @@ def build(args: Mapping[str, Any]) -> serve.Application:
             f"cpus is {cpus}, replicas {replicas}, max_replicas {most}: they are 1 or more, and "
             "max_replicas is not below replicas"
         )
+    delays = {
+        f"{name}_s": values.pop(name)
+        for name in ("upscale_delay", "downscale_delay")
+        if name in values
+    }
+    if delays and most == replicas:
+        raise SettingsError(
+            "upscale_delay and downscale_delay are for max_replicas above replicas: the number of "
+            "replicas is fixed"
+        )
+    for name, delay in delays.items():
+        if not 0 <= delay <= 86400:
+            raise SettingsError(f"{name.removesuffix('_s')} is {delay:g}; it may be 0 to 86400")
     settings = ServeSettings.from_dict(
         {"queue": 4, **values, "threads": cpus, "concurrency": 1, "drain_delay": 0.0}
     )
@@ -51,6 +65,7 @@ def build(args: Mapping[str, Any]) -> serve.Application:
                 "min_replicas": replicas,
                 "max_replicas": most,
                 "target_ongoing_requests": 1,
+                **delays,
             }
         }
     deployment = serve.deployment(

@@ -2,7 +2,8 @@
 
 Only models that the server was started with are ever opened; a request can name them, not files.
 A version that cannot be opened never replaces one that serves: the reason is kept for the index,
-the log and the metrics.
+the log and the metrics. It is tried again when its files change; after a shortage (of memory,
+descriptors, threads, disk space) also without, in growing intervals.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from ..errors import SessionError
 from .errors import RequestError
+from .failures import Failure
 from .loaded_model import LoadedModel
 from .logs import event
 from .memory import release_unused
@@ -22,8 +24,8 @@ from .sources import Stamp, Version, VersionFinder
 
 _log = logging.getLogger("fanin.serve")
 
-# Told about each attempt to load: model, version, None or the reason why it failed.
-Observer = Callable[[str, str, str | None], None]
+# Told about each attempt to load: model, version, None or why it failed.
+Observer = Callable[[str, str, Failure | None], None]
 
 
 class Repository:
@@ -75,10 +77,13 @@ class Repository:
         entry.wanted = True
         entry.refresh(settled_only=False, again=True)
         if entry.failures:
-            version, reason = next(iter(entry.failures.items()))
+            version, failure = next(iter(entry.failures.items()))
             kept = ", ".join(entry.serving)
             state = f"version {kept} goes on serving" if kept else "nothing serves"
-            raise RequestError(f"version {version} of '{name}' does not load: {reason} ({state})")
+            raise RequestError(
+                f"version {version} of '{name}' does not load: {failure} ({state})",
+                400 if failure.delay is None else 503,
+            )
 
     def unload(self, name: str) -> None:
         """Finish the requests of a model and free it."""
@@ -118,12 +123,12 @@ class _Entry:
         self.name = source.name
         self.wanted = True
         self.serving: dict[str, LoadedModel] = {}
-        self.failures: dict[str, str] = {}
+        self.failures: dict[str, Failure] = {}
         self._source = source
         self._settings = settings
         self._observer = observer
         self._finder = VersionFinder(source)
-        self._failed: dict[str, Stamp] = {}
+        self._failed: dict[str, Failure] = {}
         self._seen: dict[str, Stamp] = {}
         self._lock = threading.Lock()
 
@@ -147,8 +152,8 @@ class _Entry:
 
     def why_nothing_serves(self) -> SessionError:
         """Say why after a refresh that left nothing serving."""
-        for reason in self.failures.values():
-            return SessionError(f"model '{self.name}' does not load: {reason}", "")
+        for failure in self.failures.values():
+            return SessionError(f"model '{self.name}' does not load: {failure.reason}", "")
         return SessionError(
             f"model '{self.name}' has no version",
             "Name an .onnx file, or a folder that holds 1/model.onnx.",
@@ -162,13 +167,13 @@ class _Entry:
                 "name": self.name,
                 "version": version,
                 "state": "READY",
-                "reason": self.failures.get(version, ""),
+                "reason": str(self.failures.get(version, "")),
             }
             for version in self.serving
         ]
         rows += [
-            {"name": self.name, "version": version, "state": "UNAVAILABLE", "reason": reason}
-            for version, reason in self.failures.items()
+            {"name": self.name, "version": version, "state": "UNAVAILABLE", "reason": str(failure)}
+            for version, failure in self.failures.items()
             if version not in self.serving
         ]
         if not rows:
@@ -180,7 +185,7 @@ class _Entry:
         """Walk from the newest version down until enough of them serve."""
         found = self._finder.find()
         chosen: dict[str, LoadedModel] = {}
-        failures: dict[str, str] = {}
+        failures: dict[str, Failure] = {}
         for version in found:
             if len(chosen) == self._settings.versions:
                 break
@@ -188,34 +193,37 @@ class _Entry:
             if model is not None:
                 chosen[version.name] = model
         self._seen = {version.name: version.stamp for version in found}
+        self._failed = {name: self._failed[name] for name in self._failed if name in self._seen}
         if not chosen and self.serving:
             # Nothing on disk can serve: what is in memory goes on, and the index says why.
             if not found:
-                failures = dict.fromkeys(self.serving, "its files are gone or cannot be seen")
+                gone = Failure("its files are gone or cannot be seen")
+                failures = dict.fromkeys(self.serving, gone)
                 self._tell_once(failures)
             chosen = self.serving
         self.failures = failures
         return chosen
 
     def _current(
-        self, version: Version, settled_only: bool, failures: dict[str, str]
+        self, version: Version, settled_only: bool, failures: dict[str, Failure]
     ) -> LoadedModel | None:
         """Return what should serve for this version: the loaded model, a new one, or neither."""
         loaded = self.serving.get(version.name)
         if loaded is not None and loaded.version.stamp == version.stamp:
+            self._failed.pop(version.name, None)
             return loaded
-        known_failure = version.stamp == self._failed.get(version.name)
-        if known_failure and version.name in self.failures:
-            failures[version.name] = self.failures[version.name]
+        before = self._failed.get(version.name)
+        if before is not None and before.stamp == version.stamp and not before.is_due():
+            failures[version.name] = before
             return loaded
         if settled_only and self._seen.get(version.name) != version.stamp:
             return loaded  # perhaps still being written: the next look decides
         try:
             model = LoadedModel(self.name, version, self._settings)
         except Exception as error:  # whatever it is, it must not take the server down
-            failures[version.name] = reason = _reason(error)
-            self._failed[version.name] = version.stamp
-            self._tell_failure(version.name, reason)
+            failure = Failure.of(error, version.stamp, before)
+            failures[version.name] = self._failed[version.name] = failure
+            self._tell_failure(version.name, failure)
             return loaded
         self._failed.pop(version.name, None)
         self._observer(self.name, version.name, None)
@@ -230,23 +238,21 @@ class _Entry:
         )
         return model
 
-    def _tell_once(self, failures: dict[str, str]) -> None:
-        for version, reason in failures.items():
-            if self.failures.get(version) != reason:
-                self._tell_failure(version, reason)
+    def _tell_once(self, failures: dict[str, Failure]) -> None:
+        for version, failure in failures.items():
+            if self.failures.get(version) != failure:
+                self._tell_failure(version, failure)
 
-    def _tell_failure(self, version: str, reason: str) -> None:
-        self._observer(self.name, version, reason)
+    def _tell_failure(self, version: str, failure: Failure) -> None:
+        self._observer(self.name, version, failure)
         event(
             _log,
             "load failed",
             logging.ERROR,
             model=self.name,
             version=version,
-            reason=reason,
+            reason=failure.reason,
+            tries=None if failure.delay is None else failure.tries,
+            retry_seconds=failure.delay,
             kept=", ".join(self.serving) or None,
         )
-
-
-def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, SessionError) else f"{type(error).__name__}: {error}"

@@ -95,8 +95,7 @@ class Scheduler:
             threading.Thread(target=self._work, name=f"fanin-{name}-{number}", daemon=True)
             for number in range(concurrency)
         ]
-        for thread in self._threads:
-            thread.start()
+        self._start()
 
     def submit(self, inputs: Inputs, outputs: Sequence[str]) -> Job:
         """Queue a request. Raises QueueFullError, or SchedulerClosedError after ``close``."""
@@ -163,6 +162,17 @@ class Scheduler:
             self._changed.wait_for(lambda: not self._here)
         for thread in self._threads:
             thread.join()
+
+    def _start(self) -> None:
+        """Start all threads, or none: RuntimeError when the system gives no more."""
+        threads, self._threads = self._threads, []
+        try:
+            for thread in threads:
+                thread.start()
+                self._threads.append(thread)
+        except BaseException:
+            self.close()
+            raise
 
     def _work(self) -> None:
         while (jobs := self._take()) is not None:

@@ -14,11 +14,14 @@ from types import FrameType
 import uvicorn
 
 from ..errors import SessionError
+from ..shortage import is_shortage
 from .app import create_app
+from .connection import connection_class
 from .logs import configure_logging, event
 from .memory import map_large_blocks
 from .settings import TOKEN_VARIABLE, ServeSettings, SettingsError
 from .state import ServerState
+from .supervisor import CANNOT_START, CANNOT_START_NOW, supervise
 
 _log = logging.getLogger("fanin.serve")
 
@@ -29,7 +32,8 @@ def serve(settings: ServeSettings) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit status.
 
     Raises SettingsError when the address cannot be bound. A model that does not open ends it with
-    status 1 and the reason in the log.
+    status 1 and the reason in the log; one that found too little memory, descriptors or disk space,
+    with status 75.
     """
     configure_logging(settings.log_format)
     listener = bind(settings)
@@ -42,8 +46,6 @@ def serve(settings: ServeSettings) -> int:
             remedy=f"set {TOKEN_VARIABLE}, or listen on 127.0.0.1",
         )
     if settings.workers > 1:
-        from .supervisor import supervise
-
         return supervise(settings, listener)
     return run_worker(settings, listener)
 
@@ -66,17 +68,19 @@ def bind(settings: ServeSettings) -> socket.socket:
 
 def run_worker(settings: ServeSettings, listener: socket.socket) -> int:
     """Serve on an open socket in this process; returns the exit status."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end)  # until the server takes them: it is not serving yet
     map_large_blocks()
     state: ServerState | None = None
     try:
         app = create_app(settings)
         state = app.state.fanin
         state.open()
-    except (SessionError, OSError) as error:
-        event(_log, "cannot start", logging.ERROR, reason=str(error).strip())
+    except (SessionError, OSError, MemoryError) as error:
+        event(_log, "cannot start", logging.ERROR, reason=str(error).strip() or repr(error))
         if state is not None:
             state.close()
-        return 1
+        return CANNOT_START_NOW if is_shortage(error) else CANNOT_START
     # Modules and models live as long as the process: collecting garbage need not walk them.
     gc.collect()
     gc.freeze()
@@ -87,21 +91,17 @@ def run_worker(settings: ServeSettings, listener: socket.socket) -> int:
         server_header=False,
         proxy_headers=False,
         ws="none",
+        http=connection_class(settings.timeout),
         timeout_graceful_shutdown=settings.drain_timeout,  # type: ignore[arg-type]
         timeout_keep_alive=75,
     )
-    server = _Server(config, state)
-    host, port = listener.getsockname()[:2]
-    event(
-        _log,
-        "serving",
-        address=f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}",
-        models=", ".join(model.name for model in settings.models),
-        pid=os.getpid(),
-    )
-    server.run([listener])
+    _Server(config, state).run([listener])
     event(_log, "stopped", pid=os.getpid())
     return 0
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(0)
 
 
 class _Server(uvicorn.Server):
@@ -115,8 +115,21 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._state = state
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Say where it serves, once it does and signals reach it."""
+        await super().startup(sockets)
+        assert sockets is not None
+        host, port = sockets[0].getsockname()[:2]
+        event(
+            _log,
+            "serving",
+            address=f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}",
+            models=", ".join(self._state.settings.names),
+            pid=os.getpid(),
+        )
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """Begin to drain; at the second signal, or on SIGINT, stop accepting at once."""
+        """Begin to drain; on SIGINT, or at the next signal, stop accepting; at one more, end."""
         wait = self._state.settings.drain_delay
         if sig == signal.SIGTERM and wait and not self._state.draining:
             self._state.draining = True
@@ -125,11 +138,23 @@ class _Server(uvicorn.Server):
             return
         self._state.draining = True
         if self.should_exit:
-            self.force_exit = True
+            # Threadsafe: it wakes the loop, which may be waiting for the last runs of sessions.
+            loop = asyncio.get_running_loop()
+            loop.call_soon_threadsafe(lambda: loop.create_task(self._cut_off()))
         self.should_exit = True
 
     def _stop(self) -> None:
         self.should_exit = True
+
+    async def _cut_off(self) -> None:
+        """Answer all requests with 503 and end the process: a run cannot be interrupted."""
+        tasks = list(self.server_state.tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=1)
+        event(_log, "stopped", pid=os.getpid(), cut_off=len(tasks))
+        os._exit(0)
 
 
 def main() -> None:

@@ -46,7 +46,10 @@ class VersionFinder:
         except OSError:
             return []
         numbers = sorted({name for name in names if _is_version(name)}, key=int, reverse=True)
-        return [self._version(name, path / name / MODEL_FILE) for name in numbers]
+        found = [self._version(name, path / name / MODEL_FILE) for name in numbers]
+        listed = {version.path for version in found}
+        self._external = {key: self._external[key] for key in self._external if key in listed}
+        return found
 
     def _version(self, name: str, path: Path) -> Version:
         main = _stamp([path])
@@ -54,8 +57,10 @@ class VersionFinder:
         if main != known:
             try:
                 files = external_files(path, read_model_file(path)) if main else []
-            except (ModelFileError, OSError):
+            except ModelFileError:
                 files = []
+            except OSError:  # perhaps of the moment: the next look reads it again
+                return Version(name, path, main)
             self._external[path] = (main, files)
         return Version(name, path, main + _stamp(files) if main else ())
 

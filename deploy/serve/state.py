@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 from .metrics import Metrics
 from .repository import Repository
@@ -18,6 +19,8 @@ class ServerState:
         self.repository = Repository(settings, self.metrics.load_attempted)
         self.metrics.watch(self.repository)
         self.draining = False
+        # Their own: loads that wait for each other must not keep a scrape from its thread.
+        self.loads = ThreadPoolExecutor(4, thread_name_prefix="fanin-load")
         self._stop = threading.Event()
         self._watcher: threading.Thread | None = None
 
@@ -33,6 +36,7 @@ class ServerState:
         self._stop.set()
         if self._watcher is not None:
             self._watcher.join()
+        self.loads.shutdown(cancel_futures=True)
         self.repository.close()
 
     def _watch(self) -> None:

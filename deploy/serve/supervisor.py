@@ -15,9 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 from .logs import event
 from .settings import TOKEN_VARIABLE, ServeSettings, SettingsError
+from .shared_metrics import fold
 
 _log = logging.getLogger("fanin.serve")
 
@@ -25,14 +27,19 @@ _LOOK = 0.1  # seconds between looks at the workers
 _PAUSE = 1.0  # seconds before the place of a worker that died at once is taken again
 _RETRY = 5.0  # the same, of one that could not start: a look at the files costs seconds of a CPU
 
+# Exit statuses of a worker that could not start: because of its files, or for want of memory,
+# descriptors and the like (EX_TEMPFAIL of sysexits.h).
+CANNOT_START, CANNOT_START_NOW = 1, 75
+
 
 def supervise(settings: ServeSettings, listener: socket.socket) -> int:
     """Run the workers until SIGTERM or SIGINT; returns the exit status.
 
     A worker that dies is replaced. When one cannot start and no worker that is older lives, the
     server ends: all would fail alike. Where an older one lives it serves what the files held
-    before, and goes on; the place is tried again. Raises SettingsError when there is no folder
-    for the metrics that the workers share.
+    before, and goes on; the place is tried again. So it is when there was no memory, process or
+    descriptor for a worker, as long as any other lives. Raises SettingsError when there is no
+    folder for the metrics that the workers share.
     """
     try:
         metrics = tempfile.mkdtemp(prefix="fanin-metrics-")
@@ -52,28 +59,46 @@ class _Supervisor:
         self._settings = settings
         self._listener = listener
         self._metrics = metrics
-        self._workers: list[subprocess.Popen] = []
+        self._workers: list[subprocess.Popen | None] = [None] * settings.workers
         self._started: dict[int, float] = {}
-        self._due: dict[int, float] = {}  # of places whose worker died: when to fill them again
+        self._due: dict[int, float] = {}  # of places without a worker: when to fill them
         self._signal = 0
+        self._unfolded: set[int] = set()  # dead workers whose metrics are still files of their own
 
     def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._note)
-        self._workers = [self._start() for _ in range(self._settings.workers)]
+        for place in range(self._settings.workers):
+            self._start(place)
+        if not any(self._workers):
+            return CANNOT_START_NOW
         while not self._signal:
             time.sleep(_LOOK)
-            if not self._replace_dead():
+            self._fold_metrics()
+            status = self._replace_dead()
+            if status:
                 self._stop(signal.SIGTERM)
-                return 1
+                return status
         self._listener.close()
         self._stop(self._signal)
         return 0
 
     def _note(self, number: int, _frame: object) -> None:
+        if self._signal:  # one more: the workers cut short what they are at
+            for worker in self._workers:
+                if worker is not None:
+                    worker.send_signal(number)
         self._signal = self._signal or number
 
-    def _start(self) -> subprocess.Popen:
+    def _start(self, place: int) -> None:
+        """Start a worker; where the system has no process for it, leave the place for later."""
+        try:
+            self._workers[place] = self._open()
+        except OSError as error:
+            self._due[place] = time.monotonic() + _RETRY
+            event(_log, "a worker cannot be started", logging.ERROR, reason=str(error))
+
+    def _open(self) -> subprocess.Popen:
         descriptor = self._listener.fileno()
         environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": self._metrics}
         environment.pop(TOKEN_VARIABLE, None)
@@ -93,44 +118,56 @@ class _Supervisor:
         self._started[worker.pid] = time.monotonic()
         return worker
 
-    def _replace_dead(self) -> bool:
+    def _replace_dead(self) -> int:
+        """Fill the places of dead workers; returns the status to end with, 0 to go on."""
         for place, worker in enumerate(self._workers):
-            status = worker.poll()
-            if status is None:
-                continue
-            now = time.monotonic()
-            if place not in self._due:
-                cannot_start = status == 1  # its own word
-                if cannot_start and not self._older_lives(worker):
-                    return False
+            if worker is not None:
+                status = worker.poll()
+                if status is None:
+                    continue
+                cannot_start = status in (CANNOT_START, CANNOT_START_NOW)  # its own word
+                if cannot_start and not self._others_live(worker, status):
+                    return status
                 event(_log, "a worker died", logging.ERROR, pid=worker.pid, status=status)
-                self._forget(worker)
+                self._workers[place] = None
+                self._unfolded.add(worker.pid)
+                now = time.monotonic()
                 brief = now - self._started.pop(worker.pid) < _PAUSE
                 self._due[place] = now + (_RETRY if cannot_start else _PAUSE if brief else 0)
-            if now >= self._due[place]:
-                del self._due[place]
-                self._workers[place] = self._start()
-        return True
+            if time.monotonic() >= self._due[place]:
+                self._start(place)
+        return 0
 
-    def _older_lives(self, worker: subprocess.Popen) -> bool:
+    def _fold_metrics(self) -> None:
+        # Should the system have given a dead one's number to a new one, the files are that one's.
+        self._unfolded -= {worker.pid for worker in self._workers if worker is not None}
+        for process_id in sorted(self._unfolded):
+            try:
+                fold(Path(self._metrics), process_id)
+            except OSError:  # a scrape is under way, or the disk is full: the next look does it
+                return
+            self._unfolded.remove(process_id)
+
+    def _others_live(self, worker: subprocess.Popen, status: int) -> bool:
+        """Whether others live that need not end the way that this one did.
+
+        Of those that found the same files, all would; not of those that found more memory.
+        """
         started = self._started[worker.pid]
         return any(
-            other.poll() is None and self._started[other.pid] < started for other in self._workers
+            other.poll() is None
+            and (status == CANNOT_START_NOW or self._started[other.pid] < started)
+            for other in self._workers
+            if other is not None and other is not worker
         )
 
-    def _forget(self, worker: subprocess.Popen) -> None:
-        """Take a dead worker's gauges out of the sums."""
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = self._metrics
-        from prometheus_client.multiprocess import mark_process_dead
-
-        mark_process_dead(worker.pid)
-
     def _stop(self, number: int) -> None:
-        for worker in self._workers:
+        workers = [worker for worker in self._workers if worker is not None]
+        for worker in workers:
             if worker.poll() is None:
                 worker.send_signal(number)
         end = time.monotonic() + self._settings.drain_delay + self._settings.drain_timeout + 10
-        for worker in self._workers:
+        for worker in workers:
             try:
                 worker.wait(max(0.1, end - time.monotonic()))
             except subprocess.TimeoutExpired:

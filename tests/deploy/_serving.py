@@ -95,12 +95,12 @@ class Answer:
         raise AssertionError(f"no output {name}")
 
 
-async def ask(app, method, path, body=b"", headers=None, chunks=None):
-    """One request to an ASGI app, without a socket."""
+async def ask(app, method, path, body=b"", headers=None, chunks=None, unfinished=False):
+    """One request to an ASGI app, without a socket; the rest of an unfinished one never comes."""
     sent = []
     parts = [body] if chunks is None else list(chunks)
     messages = [
-        {"type": "http.request", "body": part, "more_body": number + 1 < len(parts)}
+        {"type": "http.request", "body": part, "more_body": unfinished or number + 1 < len(parts)}
         for number, part in enumerate(parts)
     ]
 

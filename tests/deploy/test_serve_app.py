@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import re
+import shutil
 import zlib
 
 import numpy as np
@@ -104,6 +105,18 @@ def test_compressed_requests(serving, encoding, pack):
     assert post(app, INFER, pack(json_body(X)) + b"more", headers).status == 400
     assert post(app, INFER, b"plain", headers).status == 400
     assert post(app, INFER, b"", {"content-encoding": "br"}).status == 415
+
+
+@pytest.mark.parametrize("name", [HEADER, "Content-Encoding"])
+def test_a_header_that_comes_twice_is_refused(serving, name):
+    """Also with equal values: which one a proxy went by cannot be known."""
+    app = serving()
+    body, headers = binary_body(X)
+    headers |= {"Content-Encoding": "identity"}
+    answer = post(app, INFER, body, headers)
+    assert answer.status == 200
+    answer = post(app, INFER, body, {**headers, name.lower(): headers[name]})
+    assert (answer.status, answer.error) == (400, f"the header {name} comes 2 times")
 
 
 def test_bodies_over_the_limit_are_refused_by_their_announcement_and_by_their_size(serving):
@@ -260,9 +273,13 @@ def test_batched_requests_get_their_own_rows(serving):
 
 
 def metric(app, name, **labels):
+    return metric_of(get(app, "/metrics"), name, **labels)
+
+
+def metric_of(answer, name, **labels):
     pairs = ",".join(f'{key}="{value}"' for key, value in sorted(labels.items()))
     line = re.escape(f"{name}{{{pairs}}}" if pairs else name)
-    found = re.search(rf"^{line} (\S+)$", get(app, "/metrics").body.decode(), re.MULTILINE)
+    found = re.search(rf"^{line} (\S+)$", answer.body.decode(), re.MULTILINE)
     return float(found[1]) if found else None
 
 
@@ -288,6 +305,68 @@ def test_metrics_count_answers_by_status_and_split_the_time(serving):
     assert b"unknown-by-a-client" not in get(app, "/metrics").body
 
 
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+def test_series_of_a_version_that_is_gone_are_removed_once_scrapers_have_seen_the_last_counts(
+    tmp_path, monkeypatch
+):
+    from fanin.deploy.serve import metrics
+
+    clock = Clock()
+    monkeypatch.setattr(metrics, "time", clock)
+    for version in (1, 2):
+        save(gain_model(version), tmp_path / "m" / str(version) / "model.onnx")
+    settings = ServeSettings((ModelSource("m", tmp_path / "m"),), poll=0, threads=1, versions=2)
+    app = create_app(settings)
+    state = app.state.fanin
+    state.open()
+
+    def counted(version):
+        return metric(app, "fanin_requests_total", model="m", version=version, status="200")
+
+    def series(version):
+        return [line for line in get(app, "/metrics").body.split(b"\n") if version in line]
+
+    for version in "112":
+        post(app, f"/v2/models/m/versions/{version}/infer", json_body(X))
+    post(app, "/v2/models/m/versions/1/infer", b"{")
+    first = state.repository.find("m", "1")
+    shutil.rmtree(tmp_path / "m" / "1")
+    state.repository.refresh()
+    clock.now = 1000
+    assert counted("1") == 2
+    clock.now += 119
+    assert (counted("1"), counted("2")) == (2, 1)
+    # A request that ends after its model has gone does not bring the series back for good.
+    state.metrics.answered("m", "1", 200, 0.1)
+    clock.now += 2
+    assert not series(b'version="1"')
+    assert counted("2") == 1
+    state.metrics.answered("m", "1", 200, 0.1)
+    assert counted("1") == 1
+    clock.now += 121
+    assert not series(b'version="1"')
+    # What serves again in time, or comes back, is counted on and anew.
+    save(gain_model(1), tmp_path / "m" / "1" / "model.onnx")
+    state.repository.load("m")
+    assert state.repository.find("m", "1") is not first
+    post(app, "/v2/models/m/versions/1/infer", json_body(X))
+    state.repository.unload("m")
+    assert (counted("1"), counted("2")) == (1, 1)
+    state.repository.load("m")
+    clock.now += 1000
+    post(app, "/v2/models/m/versions/1/infer", json_body(X))
+    assert (counted("1"), counted("2")) == (2, 1)
+    assert metric(app, "fanin_request_seconds_count", model="m", version="1") == 2
+    state.close()
+
+
 def test_openapi_and_its_page_name_every_route_and_no_other_host(serving):
     app = serving()
     schema = get(app, "/openapi.json").json
@@ -309,6 +388,67 @@ def test_while_draining_it_is_not_ready_but_serves_and_closes_connections(servin
     assert get(app, "/v2/health/live").status == 200
     answer = post(app, INFER, json_body(X))
     assert (answer.status, answer.headers["connection"]) == (200, "close")
+
+
+def test_requests_that_a_drain_cuts_off_are_answered_and_counted_as_503(serving):
+    """One runs, one waits in the queue, the body of one has not come yet."""
+    app = serving(slow_model(60), concurrency=1)
+    state = app.state.fanin
+    body = json_body(np.ones((512, 512), np.float32))
+
+    async def cut_off():
+        tasks = [asyncio.create_task(ask(app, "POST", INFER, body)) for _ in range(2)]
+        tasks.append(asyncio.create_task(ask(app, "POST", INFER, b"{", unfinished=True)))
+        model = state.repository.find("m")
+        while (model.scheduler.running, model.scheduler.waiting) != (1, 1):
+            await asyncio.sleep(0.001)
+        assert metric_of(await ask(app, "GET", "/metrics"), "fanin_in_flight_requests") == 3
+        state.draining = True
+        for task in tasks:
+            task.cancel()  # as uvicorn does when its time is over
+        return await asyncio.gather(*tasks)
+
+    for answer in asyncio.run(cut_off()):
+        assert answer.status == 503
+        assert "the server stops before the request ended; ask again" in answer.error
+    of = {"model": "m", "version": "1"}
+    assert metric(app, "fanin_requests_total", **of, status="503") == 3
+    assert metric(app, "fanin_request_seconds_count", **of) == 3
+    assert metric(app, "fanin_compute_seconds_count", **of) == 0
+    assert metric(app, "fanin_in_flight_requests") == 0
+
+
+@pytest.mark.parametrize(
+    ("where", "error"),
+    [
+        ("session", MemoryError()),
+        ("session", RuntimeError("Failed to allocate memory for requested buffer of size 9")),
+        ("decode", MemoryError()),
+    ],
+    ids=str,
+)
+def test_too_little_memory_for_a_request_is_503_and_counted(serving, monkeypatch, where, error):
+    from fanin.deploy.serve import app as module
+
+    app = serving()
+
+    class Session:
+        def run(self, *_):
+            raise error
+
+    def fails(*_):
+        raise error
+
+    with monkeypatch.context() as patch:
+        if where == "session":
+            patch.setattr(app.state.fanin.repository.find("m"), "_session", Session())
+        else:
+            patch.setattr(module, "decode", fails)
+        answer = post(app, INFER, json_body(X))
+    assert answer.status == 503
+    assert "too little memory for these inputs" in answer.error
+    assert post(app, INFER, json_body(X)).status == 200
+    assert metric(app, "fanin_requests_total", model="m", version="1", status="503") == 1
 
 
 def test_a_failure_that_nobody_thought_of_is_500_and_logged(serving, monkeypatch, caplog):

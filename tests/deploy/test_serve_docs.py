@@ -19,6 +19,12 @@ README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 GUIDE = (REPOSITORY / "docs" / "serving.md").read_text(encoding="utf-8")
 
 
+def test_the_first_lines_of_the_guide(digits):
+    (block,) = re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", block], cwd=digits[0].parent, capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
 def commands(text, heading, end):
     """Lines of the console blocks between two headings, but for installations."""
     section = text[text.index(heading) : text.index(end)]
@@ -44,13 +50,21 @@ def digits(tmp_path_factory):
     return path, model(example).detach().numpy()
 
 
-def test_the_walk_through_of_the_readme(digits, tmp_path):
+@pytest.mark.parametrize(
+    ("text", "heading", "end"),
+    [
+        (README, "## Serve", "## Where things are"),
+        (GUIDE, "## A server on one machine", "## Many machines"),
+    ],
+    ids=["README", "serving.md"],
+)
+def test_the_walk_through(digits, tmp_path, text, heading, end):
     """Each command by the shell, on a free port instead of 8000."""
     if shutil.which("curl") is None:
         pytest.skip("needs curl")
     model, expected = digits
     shutil.copyfile(model, tmp_path / "model.onnx")
-    start, *asks = commands(README, "## Serve", "## Where things are")
+    start, *asks = commands(text, heading, end)
     assert len(asks) == 3
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

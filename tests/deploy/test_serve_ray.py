@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from ._serving import gain_model, json_body, requires_serving, save
+from ._serving import gain_model, json_body, requires_serving, save, slow_model
 
 requires_serving()
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -66,8 +66,8 @@ def gain(port):
 class Load:
     """Clients that ask until they are stopped; a request that fails is asked again, and counted."""
 
-    def __init__(self, port, clients=3):
-        self.port, self.end = port, threading.Event()
+    def __init__(self, port, clients=3, body=None):
+        self.port, self.body, self.end = port, body, threading.Event()
         self.gains, self.retried, self.lost = [], 0, []
         self.threads = [threading.Thread(target=self._run) for _ in range(clients)]
         for thread in self.threads:
@@ -77,7 +77,7 @@ class Load:
         while not self.end.is_set():
             for _ in range(20):
                 try:
-                    status, body = ask(self.port)
+                    status, body = ask(self.port, body=self.body)
                 except OSError as error:
                     status, body = 0, repr(error).encode()
                 if status == 200:
@@ -163,15 +163,63 @@ def test_a_replica_that_is_killed_under_load_is_replaced_and_its_requests_are_as
     assert gain(port) == 4
 
 
+def wait_for_replicas(count, seconds=120):
+    """Until so many run, and no other starts or stops."""
+    end = time.monotonic() + seconds
+    while True:
+        deployment = serve.status().applications["default"].deployments["fanin"]
+        states = {
+            str(state): number for state, number in deployment.replica_states.items() if number
+        }
+        if states == {"RUNNING": count} and len(process_ids()) == count:
+            return
+        assert time.monotonic() < end, states
+        time.sleep(0.5)
+
+
+def threads_of_sessions(process_id):
+    """What the replica logged when it loaded its models; its stderr is a file of Ray's."""
+    with open(f"/proc/{process_id}/fd/2") as file:
+        lines = [line for line in file if line.startswith("{")]
+    events = [json.loads(line) for line in lines]
+    return [event["threads"] for event in events if event["event"] == "loaded"]
+
+
 @pytest.mark.slow
-def test_more_load_brings_more_replicas(port, tmp_path):
-    path = save(gain_model(5), tmp_path / "m.onnx")
-    application = build({"model": str(path), "replicas": 1, "max_replicas": 3})
-    config = application._bound_deployment._deployment_config.autoscaling_config
-    assert (config.min_replicas, config.max_replicas) == (1, 3)
-    assert config.target_ongoing_requests == 1
+def test_load_brings_a_second_replica_and_its_end_takes_it_away_without_a_lost_request(
+    port, tmp_path
+):
+    path = save(slow_model(1000, size=64), tmp_path / "m.onnx")
+    values = {"model": f"m={path}", "cpus": 2, "replicas": 1, "max_replicas": 2}
+    application = build({**values, "upscale_delay": "1", "downscale_delay": "2"})
     serve.run(application, route_prefix="/")
-    assert gain(port) == 5
+    wait_for_replicas(1)
+    assert free_cpus() == 2  # of four
+    load = Load(port, clients=4, body=json_body(np.full((64, 64), 7, np.float32)))
+    try:
+        wait_for_replicas(2)
+        assert free_cpus() == 0
+        assert [threads_of_sessions(pid) for pid in process_ids()] == [[2], [2]]
+        time.sleep(2)
+    finally:
+        load.stop()
+    # It shrinks while there is still some load, for which one replica is enough.
+    load_of_one = Load(port, clients=1, body=load.body)
+    try:
+        wait_for_replicas(1)
+    finally:
+        load_of_one.stop()
+    assert free_cpus() == 2
+    for each in (load, load_of_one):
+        assert (each.lost, each.retried) == ([], 0)
+        assert set(each.gains) == {7}
+        assert len(each.gains) > 20
+
+
+def free_cpus():
+    """What Ray has not reserved, once it has counted again."""
+    time.sleep(1)
+    return ray.available_resources().get("CPU", 0)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +230,9 @@ def test_more_load_brings_more_replicas(port, tmp_path):
         ({"model": "m.onnx", "cpus": "many"}, "cpus is 'many', not a number"),
         ({"model": "m.onnx", "cpus": 0}, "cpus is 0"),
         ({"model": "m.onnx", "replicas": 3, "max_replicas": 2}, "max_replicas 2"),
+        ({"model": "m.onnx", "downscale_delay": 9}, "the number of replicas is fixed"),
+        ({"model": "m.onnx", "max_replicas": 2, "upscale_delay": -1}, "upscale_delay is -1"),
+        ({"model": "m.onnx", "max_replicas": 2, "upscale_delay": "nan"}, "upscale_delay is nan"),
         ({"model": "a/m.onnx,b/m.onnx"}, "two models are named 'm'"),
     ],
 )

@@ -185,7 +185,10 @@ def test_a_folder_that_vanishes_leaves_the_model_serving(versions):
     assert gain(found) == 1
     reason = "its files are gone or cannot be seen"
     assert states(found) == {("1", "READY"): reason}
-    assert seen == [("m", "1", None), ("m", "1", reason)]
+    assert [(*told, str(failure)) for *told, failure in seen] == [
+        ("m", "1", "None"),
+        ("m", "1", reason),
+    ]
     versions.with_name("away").rename(versions)
     look_twice(found)
     assert states(found) == {("1", "READY"): ""}
