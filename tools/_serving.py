@@ -203,9 +203,15 @@ def wrk(port: int, message: Message, connections: int, seconds: float) -> dict[s
         )
     if done.returncode or "Non-2xx" in done.stdout or "Socket errors" in done.stdout:
         raise RuntimeError(f"wrk saw failures:\n{done.stdout}{done.stderr}")
-    result = {"requests_per_second": float(_found(r"Requests/sec: +([\d.]+)", done.stdout)[0])}
+    return read_wrk(done.stdout)
+
+
+def read_wrk(text: str) -> dict[str, float]:
+    """Read requests/s and latencies in ms from what wrk prints; RuntimeError for other text."""
+    result = {"requests_per_second": float(_found(r"Requests/sec: +([\d.]+)", text)[0])}
     for percent in ("50", "99"):
-        number, unit = _found(rf"^ +{percent}% +([\d.]+)(us|ms|s)$", done.stdout)
+        # wrk fills short units up with a space.
+        number, unit = _found(rf"^ +{percent}% +([\d.]+)(us|ms|s) *$", text)
         result[f"p{percent}_ms"] = float(number) * {"us": 1e-3, "ms": 1, "s": 1e3}[unit]
     return result
 
