@@ -1,6 +1,7 @@
 """The tool that measures the server: what it reads from wrk."""
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ PATH = Path(__file__).parent.parent.parent / "tools" / "_serving.py"
 @pytest.fixture(scope="module")
 def read_wrk():
     spec = importlib.util.spec_from_file_location("tools_serving", PATH)
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look here
     spec.loader.exec_module(module)
-    return module.read_wrk
+    yield module.read_wrk
+    del sys.modules[spec.name]
 
 
 @pytest.mark.parametrize(
