@@ -247,7 +247,7 @@ def together(app, *bodies):
 
 
 def test_a_full_queue_is_503_and_nothing_else_is(serving):
-    app = serving(slow_model(30), queue=1, concurrency=1)
+    app = serving(slow_model(100), queue=1, concurrency=1)
     body = json_body(np.ones((512, 512), np.float32))
     statuses = sorted(answer.status for answer in together(app, *[body] * 6))
     assert set(statuses) == {200, 503}
@@ -392,7 +392,7 @@ def test_while_draining_it_is_not_ready_but_serves_and_closes_connections(servin
 
 def test_requests_that_a_drain_cuts_off_are_answered_and_counted_as_503(serving):
     """One runs, one waits in the queue, the body of one has not come yet."""
-    app = serving(slow_model(60), concurrency=1)
+    app = serving(slow_model(300), concurrency=1)
     state = app.state.fanin
     body = json_body(np.ones((512, 512), np.float32))
 

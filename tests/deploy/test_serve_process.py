@@ -189,7 +189,7 @@ def stop_during_a_run(server, body, headers):
 
 
 def test_a_run_under_way_ends_after_sigterm(start, tmp_path):
-    path = save(slow_model(60), tmp_path / "m.onnx")
+    path = save(slow_model(200), tmp_path / "m.onnx")
     body, headers = binary_body(np.ones((512, 512), np.float32))
     with start(path, "--drain-delay", 0, "--threads", 1) as server:
         answers = stop_during_a_run(server, body, headers)
@@ -198,7 +198,7 @@ def test_a_run_under_way_ends_after_sigterm(start, tmp_path):
 
 
 def test_a_run_that_outlasts_the_drain_is_answered_with_an_error_of_the_protocol(start, tmp_path):
-    path = save(slow_model(60), tmp_path / "m.onnx")
+    path = save(slow_model(600), tmp_path / "m.onnx")
     body, headers = binary_body(np.ones((512, 512), np.float32))
     arguments = (path, "--drain-delay", 0, "--drain-timeout", 0, "--threads", 1)
     with start(*arguments) as server:
