@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import http.client
 import itertools
 import json
 import os
@@ -202,6 +203,28 @@ class Server:
                 return found
             time.sleep(0.05)
         raise AssertionError(f"no event '{name}':\n{self.log.read_text()}")
+
+
+X = np.arange(8, dtype=np.float32).reshape(2, 4)
+INFER = "/v2/models/m/infer"
+
+
+def call(server, method, path, body=None, headers=None):
+    """One request on a connection of its own: status, body."""
+    connection = http.client.HTTPConnection(server.address, timeout=60)
+    try:
+        connection.request(method, path, body, headers or {})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def gain(server):
+    """Ask the gain model of the fixture for its gain."""
+    status, body = call(server, "POST", INFER, json_body(X))
+    assert status == 200, body
+    return json.loads(body)["outputs"][0]["data"][1]
 
 
 def requires_serving():

@@ -7,6 +7,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from ._serving import Server, gain_model, save
+
 WEIGHTS = {
     "values": np.array([[1, 2], [3, 4], [5, 6]], np.float32),
     "indices": np.array([[0, 1], [1, 2], [0, 3]], np.uint16),
@@ -73,3 +75,19 @@ def save_dense(tmp_path):
         return tmp_path / name
 
     return save
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A model file that multiplies by 3, where a server looks for version 1 of "m"."""
+    return save(gain_model(3), tmp_path / "m" / "1" / "model.onnx")
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Make a server process, to be entered; its log is server.log."""
+
+    def make(*arguments, **more):
+        return Server(*arguments, log=tmp_path / "server.log", **more)
+
+    return make
