@@ -26,7 +26,8 @@ def require_baseline(model: Path, dense: Path | None) -> None:
     if dense is None and model.is_file() and not usual.exists():
         raise SessionError(
             f"there is no dense baseline {usual.name} beside it",
-            "Export again with fanin export --dense-baseline, or name the dense model's file.",
+            "Export again with fanin export --dense-baseline, or name the dense model with --dense "
+            "FILE (of a converted file that is its source).",
             model=model,
         )
 

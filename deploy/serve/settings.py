@@ -102,7 +102,10 @@ class ServeSettings:
         _within("--drain-delay", self.drain_delay, 0, 86400)
         _within("--drain-timeout", self.drain_timeout, 0, 86400)
         if self.token is not None and (not self.token.isascii() or len(self.token) < 16):
-            raise SettingsError("a token has 16 or more ASCII characters")
+            raise SettingsError(
+                f"a token has 16 or more ASCII characters: set {TOKEN_VARIABLE} to such a one, as "
+                "openssl rand -hex 16 prints it"
+            )
         if self.log_format not in ("json", "text"):
             raise SettingsError(f"--log-format is '{self.log_format}', neither json nor text")
 

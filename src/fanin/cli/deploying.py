@@ -41,11 +41,11 @@ def serve(
     port: Annotated[int, typer.Option(help="0 takes a free one and logs it.")] = 8000,
     workers: Annotated[int, typer.Option(help="Processes, each with its own sessions.")] = 1,
     threads: Annotated[
-        int | None, typer.Option(help="Threads of a session [default: CPUs / workers].")
+        int | None, typer.Option(help="Threads of a session; unless given, CPUs / workers.")
     ] = None,
     concurrency: Annotated[
         int | None,
-        typer.Option(help="Runs of a model at a time [default: CPUs / workers / threads]."),
+        typer.Option(help="Runs of a model at a time; unless given, CPUs / workers / threads."),
     ] = None,
     queue: Annotated[int, typer.Option(help="Requests of a model that may wait; then 503.")] = 64,
     timeout: Annotated[float, typer.Option(help="Seconds in queue and session; then 504.")] = 30.0,
