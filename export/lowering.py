@@ -22,6 +22,7 @@ from .passes.head_layout import OrderHeadsPass
 from .passes.order_gelu import OrderGeluPass
 from .passes.packed_projection import SplitProjectionPass
 from .passes.separate_projection import SeparateProjectionPass
+from .passes.unique_names import UniqueNamesPass
 from .report import LayerReport
 
 
@@ -49,6 +50,7 @@ def lower(model: ir.Model, chooser: Chooser, *, fold: bool) -> Lowered:
     # torch's exporter knows no sizes of what it transposes by way of sizes that it computes. The
     # import is taken back where nothing needs it.
     model.opset_imports[DOMAIN] = DOMAIN_VERSION
+    UniqueNamesPass()(model)
     common.ShapeInferencePass(strict_mode=False)(model)
     fused = FoldNormPass()(model).folded
     projections = SplitProjectionPass()(model)
@@ -62,6 +64,7 @@ def lower(model: ir.Model, chooser: Chooser, *, fold: bool) -> Lowered:
     OrderGeluPass()(model)
     common.RemoveUnusedNodesPass()(model)
     AttachFunctionsPass()(model)
+    UniqueNamesPass()(model)
     common.ShapeInferencePass(strict_mode=False)(model)
     return Lowered(
         tuple(line for result in folds for line in result.folded),

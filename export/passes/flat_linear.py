@@ -17,7 +17,14 @@ from .matching import (
     remove_unused,
     same_sizes,
 )
-from .nodes import adds_nothing, constant_of, dimensions_of, is_condensed_gemm, take_output
+from .nodes import (
+    Names,
+    adds_nothing,
+    constant_of,
+    dimensions_of,
+    is_condensed_gemm,
+    take_output,
+)
 
 
 class UnflattenPass(ir.passes.InPlacePass):
@@ -32,10 +39,10 @@ class UnflattenPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Go through the layers in graph order."""
-        integers, modified = Integers(model), False
+        names, integers, modified = Names(model), Integers(model), False
         for node in list(model.graph.all_nodes()):
             if _works_on_rows(node):
-                modified |= _reorder(node, integers) or _unflatten(node, integers)
+                modified |= _reorder(node, integers) or _unflatten(node, integers, names)
         return ir.passes.PassResult(model, modified=modified)
 
 
@@ -65,7 +72,7 @@ def _again(node: ir.Node, x: ir.Value, sizes: list[int | str | None]) -> ir.Node
     return new
 
 
-def _unflatten(layer: ir.Node, integers: Integers) -> bool:
+def _unflatten(layer: ir.Node, integers: Integers, names: Names) -> bool:
     """Let a condensed layer read what is flattened before it, if its reverse is behind it."""
     flatten, back = layer.inputs[0].producer(), only_reader(layer.outputs[0], "Reshape")
     if back is None or not is_condensed_gemm(layer) or not is_op(flatten, "Reshape"):
@@ -80,7 +87,9 @@ def _unflatten(layer: ir.Node, integers: Integers) -> bool:
     nodes = []
     if len(sizes) != len(wanted):
         shape = integers.get(layer.graph, [*[0] * len(rows), width], "rows")
-        view = ir.node("Reshape", [x, shape], name=flatten.name)
+        # Other layers may read the flattened value, so the old node may stay.
+        name = names.free(flatten.name) if flatten.name else None
+        view = ir.node("Reshape", [x, shape], name=name)
         describe(view.outputs[0], x, [*rows, width])
         nodes.append(view)
         x = view.outputs[0]

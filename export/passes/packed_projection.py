@@ -15,7 +15,7 @@ from .matching import (
     permutation,
     same_sizes,
 )
-from .nodes import constant_of, dimensions_of, take_output
+from .nodes import Names, constant_of, dimensions_of, take_output
 
 _PARTS_FIRST = [3, 1, 2, 0, 4]
 """perm of the Transpose that brings the parts, unpacked to dimension 3 of 5, to the front."""
@@ -38,9 +38,9 @@ class SplitProjectionPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> SplitProjectionResult:
         """Look for the pattern behind every Reshape."""
-        integers = Integers(model)
+        names, integers = Names(model), Integers(model)
         found = [
-            _split(node, integers)
+            _split(node, integers, names)
             for node in list(model.graph.all_nodes())
             if is_op(node, "Reshape")
         ]
@@ -48,7 +48,7 @@ class SplitProjectionPass(ir.passes.InPlacePass):
         return SplitProjectionResult(model, modified=bool(splits), splits=splits)
 
 
-def _split(view: ir.Node, integers: Integers) -> ir.Node | None:
+def _split(view: ir.Node, integers: Integers, names: Names) -> ir.Node | None:
     packed = view.inputs[0]
     sizes, unpacked = dimensions_of(packed), dimensions_of(view.outputs[0])
     if sizes is None or unpacked is None or len(sizes) != 3 or len(unpacked) != 4:
@@ -73,9 +73,8 @@ def _split(view: ir.Node, integers: Integers) -> ir.Node | None:
     if gathers is None:
         return None
     lengths = integers.get(view.graph, [width] * count, "split")
-    split = ir.node(
-        "Split", [packed, lengths], {"axis": -1}, num_outputs=count, name=f"{view.name}.split"
-    )
+    name = names.free(f"{view.name or packed.name}.split")
+    split = ir.node("Split", [packed, lengths], {"axis": -1}, num_outputs=count, name=name)
     view.append(split)
     for place, part in enumerate(split.outputs):
         describe(part, packed, [*sizes[:2], width])

@@ -57,7 +57,7 @@ def _separate(split: ir.Node, opset: int, names: Names, integers: Integers) -> b
         return False
     node, x, stored = layer.node, layer.node.inputs[0], layer.node.inputs[1]
     weight, bias, graph = constant_of(stored), layer.bias(sizes[-1]), split.graph
-    width = weight.shape[1 if layer.trans_b else 0]
+    width, label = weight.shape[1 if layer.trans_b else 0], node.name or stored.name
     matrix = ir.node("Reshape", [x, integers.get(graph, [-1, width], "matrix")])
     describe(matrix.outputs[0], x, [None, width])
     nodes = [matrix]
@@ -71,13 +71,13 @@ def _separate(split: ir.Node, opset: int, names: Names, integers: Integers) -> b
             add_constant(graph, names.free(f"{stored.name}.{place}"), part_weight),
         ]
         if bias is not None:
-            name = names.free(f"{node.name}.bias.{place}")
+            name = names.free(f"{label}.bias.{place}")
             inputs.append(add_constant(graph, name, bias[rows]))
         attributes = {"transB": int(layer.trans_b), "alpha": float(layer.alpha)}
-        product = ir.node("Gemm", inputs, attributes, name=names.free(f"{node.name}.{place}"))
+        product = ir.node("Gemm", inputs, attributes, name=names.free(f"{label}.{place}"))
         describe(product.outputs[0], part, [None, len(rows)])
         nodes.append(product)
-        nodes += _use(part, product, integers.get(graph, [*shape, len(rows)], "part"))
+        nodes += _use(part, product, integers.get(graph, [*shape, len(rows)], "part"), names)
     split.append(nodes)
     remove_unused([split])
     del graph.initializers[stored.name]
@@ -109,7 +109,7 @@ def _dense_layer(split: ir.Node, opset: int) -> LinearLayer | None:
     return layer if plain else None
 
 
-def _use(part: ir.Value, product: ir.Node, shape: ir.Value) -> list[ir.Node]:
+def _use(part: ir.Value, product: ir.Node, shape: ir.Value, names: Names) -> list[ir.Node]:
     """Let a product stand for a part of the Split, in its shape or in that of its one reader.
 
     Returns:
@@ -121,6 +121,7 @@ def _use(part: ir.Value, product: ir.Node, shape: ir.Value) -> list[ir.Node]:
     if wanted and 0 not in wanted:
         reader.replace_input_with(0, product.outputs[0])
         return []
-    view = ir.node("Reshape", [product.outputs[0], shape], name=f"{product.name}.shape")
+    name = names.free(f"{product.name}.shape")
+    view = ir.node("Reshape", [product.outputs[0], shape], name=name)
     take_output(part, view.outputs[0])
     return [view]
