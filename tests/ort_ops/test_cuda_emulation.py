@@ -25,7 +25,7 @@ SHAPES_PER_CASE = 340
 def run(layout, layer, x, residual=None, clip_min=-np.inf, clip_max=np.inf, **device):
     y = poisoned(len(x), layer.out_features, x.dtype.name)
     report = _cuda_emulation.run(
-        layout,
+        layout=layout,
         **layer.arrays(),
         in_features=layer.in_features,
         x=bits(x),

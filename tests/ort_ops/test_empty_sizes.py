@@ -22,7 +22,7 @@ from fanin.ort_ops import _native
 from ._conv_layer import ConvLayer as Conv
 from ._conv_models import conv_spec, dense_conv_model
 from ._models import Layer, open_session, run, spec_of
-from ._random_convs import HARD_SWISH, OPEN_GATE, compare, kernels, random_layer
+from ._random_convs import HARD_SWISH, OPEN_GATE, compare, ends, kernels, random_layer
 
 ISAS = _native.supported_isas()
 CONV_KERNELS = [(name, False) for name in kernels()] + [
@@ -97,8 +97,7 @@ def test_every_conv_kernel_takes_empty_images(
     total, magnitude = layer.sums(x)
     residual = normal(rng, *total.shape)
     clip = (-1.0, 2.0)
-    gate = {"gate_scale": end[0], "gate_shift": end[1]}
-    y = conv.run(x, residual=residual, clip_min=clip[0], clip_max=clip[1], threads=threads, **gate)
+    y = conv.run(x, residual=residual, threads=threads, **ends(clip, end))
     compare(layer, total, magnitude, y, residual, clip, end)
 
 
@@ -160,9 +159,8 @@ def test_no_stored_rows_of_any_declared_fan_in(isa, fan_in):
 )
 def test_attributes_of_zero_are_refused(change, message):
     layer = random_layer(np.random.default_rng(2), 3, 3, (2, 2), 4, group=3)
-    arrays = dict(zip(("values", "indices", "rows", "bias"), layer.arrays, strict=True))
     with pytest.raises(ValueError, match=message):
-        _native.PackedConv(**arrays, **(layer.attributes | change))
+        _native.PackedConv(**layer.arrays, **(layer.attributes | change))
 
 
 @pytest.mark.parametrize("name", ["in_features", "out_features"])

@@ -61,12 +61,12 @@ Report run_panel(const CondensedView& view, const Request& request, const RunArg
 // Plans divide by what a device has.
 void check_limits(const DeviceLimits& limits) {
   constexpr int64_t kLeastSharedBytes = 48 << 10;
-  if (limits.multiprocessors < 1 || limits.cluster < 1 || limits.cluster > PanelShape::kMaxCluster ||
-      limits.shared_bytes_per_block < kLeastSharedBytes)
-    throw std::invalid_argument(
-        "a device has multiprocessors, clusters of 1 to " +
-        std::to_string(PanelShape::kMaxCluster) + " blocks, and at least " +
-        std::to_string(kLeastSharedBytes) + " bytes of shared memory for a block");
+  if (limits.multiprocessors < 1 || limits.cluster < 1 ||
+      limits.cluster > PanelShape::kMaxCluster || limits.shared_bytes_per_block < kLeastSharedBytes)
+    throw std::invalid_argument("a device has multiprocessors, clusters of 1 to " +
+                                std::to_string(PanelShape::kMaxCluster) + " blocks, and at least " +
+                                std::to_string(kLeastSharedBytes) +
+                                " bytes of shared memory for a block");
 }
 
 }  // namespace
