@@ -22,10 +22,11 @@ _UPGRADE = "Upgrade fanin, or export the model again with this version."
 def explain_failed_load(model: Path, error: Exception) -> SessionError:
     """Make the SessionError for ``error``, raised by the runtime while it opened ``model``."""
     text = _plain(str(error))
-    if "Domain already set in registry" in text:
+    if re.search("Domain already set in registry|Conflicting with a registered kernel", text):
         return SessionError(
-            "a custom-op domain is registered twice in the given options",
-            "open_session registers fanin's op library itself: pass options without it.",
+            "two custom-op libraries in the given options claim the same domain, or one that is "
+            "not fanin's is registered twice",
+            "Register each of them once, or leave them out (open_session registers fanin's own).",
             model=model,
         )
     if tells_of_shortage(text) and not any(op in text for op in OPS):

@@ -43,6 +43,7 @@ fi
   --config-settings=build-dir=build/sanitize \
   --config-settings=cmake.build-type=RelWithDebInfo \
   --config-settings=cmake.define.FANIN_SANITIZE=address,undefined \
+  --config-settings=cmake.define.FANIN_EMULATION=ON \
   .
 
 # Python itself is not instrumented, so the runtime must be loaded before it; libstdc++ with it, or

@@ -15,12 +15,12 @@ def pack(weight: CondensedWeight, batch: int, kernel: str | None = None) -> Pack
     from ...ort_ops import _native
 
     return _native.PackedGemm(
-        weight.values,
-        weight.indices,
-        weight.rows,
-        weight.bias,
-        weight.in_features,
-        weight.out_features,
+        values=weight.values,
+        indices=weight.indices,
+        rows=weight.rows,
+        bias=weight.bias,
+        in_features=weight.in_features,
+        out_features=weight.out_features,
         min_batch=batch,
         max_batch=batch,
         kernel=kernel,

@@ -106,6 +106,7 @@ def save_op_models(folder: Path) -> Mapping[str, str | None]:
     save(folder, "unnamed-dimension", replace(spec, x_shape=(None, 400)).build(), X=x)
     save(folder, "unknown-rank", replace(spec, x_shape=None).build(), X=x.reshape(7, 2, 5, 400))
     save(folder, "empty", spec.build(), X=x[:0])
+    save(folder, "twice-registered", spec.build(), X=x)
     save(folder, "fed", fed.build(), X=x, **LAYER.weights, residual=np.zeros(1, np.float32))
     sound = dict.fromkeys(path.stem for path in folder.glob("*.onnx"))
 
