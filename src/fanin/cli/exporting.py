@@ -143,7 +143,8 @@ def calibrate(
     path = out or user_calibration_path()
     if path is None:
         raise typer.BadParameter(
-            "this user has no home folder to keep it in; name a file, here or in FANIN_CALIBRATION",
+            "this user has no home folder to keep the calibration in; name a file, here or in "
+            "FANIN_CALIBRATION",
             param_hint="--out",
         )
     with readable(SessionError, OSError):
