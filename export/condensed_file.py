@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from .atomic import publish, staging_folder
+from .._base.atomic import publish, staging_folder
 from .condensed import CondensedWeight
 
 FORMAT = "fanin.condensed"

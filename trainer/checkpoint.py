@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from .atomic import atomic_path
+from .._base.atomic import atomic_file
 
 FORMAT_VERSION = 1
 
@@ -65,9 +65,9 @@ def save_checkpoint(
         "circumstances": asdict(circumstances),
         "metrics_bytes": metrics_bytes,
     }
-    with atomic_path(path) as temporary:
+    with atomic_file(path) as file:
         try:
-            torch.save(state, temporary)
+            torch.save(state, file)
         except RuntimeError as error:  # what torch's own writer makes of a full disk
             raise OSError(f"{path} cannot be written; is the disk full? ({error})") from error
 

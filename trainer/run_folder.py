@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from .atomic import atomic_path, remove_leftovers
+from .._base.atomic import is_scratch, output_folder, output_path, write_file
 from .config_table import ConfigError
 from .data import describe
 from .layer_choice import ChoiceOptions, LayerChoice, choose_layers
@@ -31,7 +31,6 @@ CONFIG, METRICS, STATE, WEIGHTS = (
     "training_state.pt",
     "weights.safetensors",
 )
-_PROBE = "write-test.tmp"
 
 
 class RunFolderError(Exception):
@@ -109,28 +108,23 @@ def open_run(folder: Path, config: TrainConfig, *, resume: bool) -> Iterator[Non
     """
     if resume:
         _check_resumable(folder, config)
-    elif folder.is_dir() and any(not p.name.endswith(".tmp") for p in folder.iterdir()):
+    elif folder.is_dir() and any(not is_scratch(p.name) for p in folder.iterdir()):
         raise RunFolderError(
             f"{folder} exists and is not empty. Continue that run with --resume, or choose another "
             "output folder"
         )
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        output_folder(folder)
+        for name in (CONFIG, METRICS, STATE, WEIGHTS):
+            output_path(folder / name)
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
-        raise _not_writable(folder, error) from error
+        raise RunFolderError(f"cannot write to {folder}: {error}") from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise RunFolderError(f"another process is training into {folder}") from error
-        try:
-            remove_leftovers(folder)
-            with atomic_path(folder / _PROBE) as temporary:
-                temporary.touch()
-            (folder / _PROBE).unlink()
-        except OSError as error:
-            raise _not_writable(folder, error) from error
         yield
     finally:
         os.close(descriptor)
@@ -143,8 +137,7 @@ def is_finished(folder: Path) -> bool:
 
 def write_config(folder: Path, config: TrainConfig) -> None:
     """Write the configuration; this makes the folder a run folder."""
-    with atomic_path(folder / CONFIG) as temporary:
-        temporary.write_text(config_to_toml(config), encoding="utf-8")
+    write_file(folder / CONFIG, config_to_toml(config))
 
 
 def write_weights(folder: Path, model: nn.Module, masks: dict[str, Tensor]) -> None:
@@ -164,10 +157,6 @@ def _check_resumable(folder: Path, config: TrainConfig) -> None:
         f"run {folder} was started with another configuration; here differ: "
         f"{'; '.join(changed)}. Resume it with its own {CONFIG}, or choose another output folder"
     )
-
-
-def _not_writable(folder: Path, error: OSError) -> RunFolderError:
-    return RunFolderError(f"cannot write to {folder}: {error}. Choose another output folder")
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:

@@ -6,13 +6,12 @@ active).
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from .atomic import atomic_path
+from .._base.atomic import write_file
 from .layers import unwrapped
 
 FORMAT, FORMAT_VERSION = "fanin.run", "1"
@@ -41,5 +40,4 @@ def save_weights(
         if bool(tensors[name][~active].any()):
             raise ValueError(f"{name!r} has weights where its mask has none; zero them first")
         tensors[f"{name}{MASK_SUFFIX}"] = active.to(torch.uint8)
-    with atomic_path(Path(path)) as temporary:
-        temporary.write_bytes(save(tensors, {"format": FORMAT, "format_version": FORMAT_VERSION}))
+    write_file(path, save(tensors, {"format": FORMAT, "format_version": FORMAT_VERSION}))

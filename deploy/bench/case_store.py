@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from ..._base.atomic import output_folder, write_file
 from .plain import from_plain
-from .report import replace_file
 from .result import Case
 
 
@@ -22,7 +22,7 @@ class CaseStore:
 
     def __init__(self, folder: Path, conditions: dict[str, Any]):
         self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        output_folder(folder)
         file = folder / "conditions.json"
         conditions = json.loads(json.dumps(conditions))
         if not file.exists():
@@ -50,8 +50,7 @@ class CaseStore:
 
     @staticmethod
     def _write(file: Path, data: dict[str, Any]) -> None:
-        text = json.dumps(data, indent=1, allow_nan=False) + "\n"
-        replace_file(file, lambda stream: stream.write(text.encode()))
+        write_file(file, json.dumps(data, indent=1, allow_nan=False) + "\n")
 
 
 class StoreError(ValueError):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
-from .report import replace_file
+from ..._base.atomic import write_file
 from .requirements import require
 
 
@@ -21,8 +21,7 @@ def save_page(folders: Sequence[Path], path: Path, title: str) -> Path:
 
     Raises PageError for a folder without a report.
     """
-    text = render_page(folders, title)
-    return replace_file(path, lambda file: file.write(text.encode()))
+    return write_file(path, render_page(folders, title))
 
 
 def render_page(folders: Sequence[Path], title: str) -> str:

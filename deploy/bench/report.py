@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from ..._base.atomic import atomic_file, output_folder, write_file
 from .breakdown_report import breakdown_lines
 from .requirements import require
 from .result import Case, Result, threads_text
@@ -50,12 +49,15 @@ def write_report(
 ) -> list[Path]:
     """Write results.json, results.md and results.png into ``folder``; returns their paths."""
     require("matplotlib", "the benchmark draws its figure with it")
-    folder.mkdir(parents=True, exist_ok=True)
+    output_folder(folder)
     json_text = json.dumps(data, indent=1, allow_nan=False) + "\n"
+    figure = folder / "results.png"
+    with atomic_file(figure) as file:
+        picture(file)
     return [
-        replace_file(folder / "results.json", lambda file: file.write(json_text.encode())),
-        replace_file(folder / "results.md", lambda file: file.write(text.encode())),
-        replace_file(folder / "results.png", picture),
+        write_file(folder / "results.json", json_text),
+        write_file(folder / "results.md", text),
+        figure,
     ]
 
 
@@ -334,23 +336,3 @@ def plain(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return "not known" if value is None else str(value)
-
-
-def replace_file(path: Path, write: Callable[[IO[bytes]], object]) -> Path:
-    """Write the file under another name and rename it: a reader never sees half of it.
-
-    A symbolic link stays one: what it points to is replaced.
-    """
-    target = Path(os.path.realpath(path))
-    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    return path

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
+from ..._base.atomic import output_folder
 from .case_store import StoreError
 from .layer import DEEPSPARSE_PYTHON
 from .measure import Progress
@@ -84,7 +85,7 @@ def bench_zoo(
     Their files are written into ``models``, or taken from there with ``reuse``. Returns the results
     of all networks that ``folder`` has now, those of earlier calls included.
     """
-    models.mkdir(parents=True, exist_ok=True)
+    output_folder(models)
     for number, name in enumerate(spec.models):
         if progress:
             progress(f"{name}: export", number / len(spec.models))

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ... import ort_ops
+from ..._base.atomic import atomic_file, output_folder, staging_folder, write_file
 from ..cpus import MAX_THREADS
 from ..errors import SessionError
 from ..external_data import external_files
@@ -78,16 +77,16 @@ def write_triton_model(settings: TritonSettings) -> Path:
     signature = read_signature(open_session(model, threads=1), model)
     library = ort_ops.get_library_path()
     config = triton_config(settings, signature, library.name)
-    settings.folder.mkdir(parents=True, exist_ok=True)
-    beside = settings.folder / f".incoming-{os.getpid()}"
-    shutil.rmtree(beside, ignore_errors=True)
+    output_folder(settings.folder)
     try:
-        _copy_model(model, beside)
-        _copy(library, settings.folder / library.name)
-        _write(settings.folder / "config.pbtxt", config)
-        beside.rename(target)
+        with staging_folder(target) as scratch:
+            _copy_model(model, scratch / "version")
+            # Replaced as a whole: a running Triton may have the old library mapped.
+            with library.open("rb") as source, atomic_file(settings.folder / library.name) as copy:
+                shutil.copyfileobj(source, copy)
+            write_file(settings.folder / "config.pbtxt", config)
+            (scratch / "version").rename(target)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
         with contextlib.suppress(OSError):  # Triton would take an empty folder for a model
             settings.folder.rmdir()
     return settings.folder
@@ -158,21 +157,3 @@ def _copy_model(model: Path, folder: Path) -> None:
             )
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, target)
-
-
-def _copy(source: Path, target: Path) -> None:
-    _replace(target, lambda beside: shutil.copyfile(source, beside))
-
-
-def _write(target: Path, text: str) -> None:
-    _replace(target, lambda beside: beside.write_text(text, encoding="utf-8"))
-
-
-def _replace(target: Path, write: Callable[[Path], object]) -> None:
-    """Replace as a whole: a running Triton may have the old file mapped."""
-    beside = target.with_name(f".{target.name}-{os.getpid()}")
-    try:
-        write(beside)
-        beside.replace(target)
-    finally:
-        beside.unlink(missing_ok=True)

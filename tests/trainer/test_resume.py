@@ -140,19 +140,19 @@ def test_a_disk_that_fills_up_keeps_the_checkpoint_and_the_run_can_go_on(
     train(small_config, tmp_path / "undisturbed", progress=False)
     real, calls = torch.save, []
 
-    def full_at_third(state, path):
-        calls.append(path)
+    def full_at_third(state, file):
+        calls.append(file)
         if len(calls) == 3:
-            path.write_bytes(b"half")
+            file.write(b"half")
             raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos")
-        real(state, path)
+        real(state, file)
 
     monkeypatch.setattr(torch, "save", full_at_third)
     run = tmp_path / "run"
     with pytest.raises(RunFolderError, match=r"cannot write to .*disk full.*--resume"):
         train(small_config, run, progress=False)
     assert len(calls) == 3
-    assert not list(run.glob(".*.tmp"))
+    assert not list(run.glob(".fanin-*"))
     train(None, run, resume=True, progress=False)
 
     assert_equal_weights(tmp_path / "undisturbed", run)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ..._base.user_folders import cache_folder
 from .augmentation import Augmentation
 from .base import DataConfig, Dataset, Split
 from .idx_files import DataError, read_idx
@@ -119,7 +120,9 @@ def _reshaped(images: np.ndarray, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def _download(kind: _Kind) -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fanin"
+    cache = cache_folder()
+    if cache is None:
+        raise DataError(_missing(kind, "this user has no home folder to keep a download in"))
     found = _find_files(kind, cache)
     if found is not None:
         return found

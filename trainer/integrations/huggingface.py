@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ..atomic import atomic_path
+from ..._base.atomic import atomic_file
 from ..methods import Dense, SparseMethod
 from ..sparsifier import Sparsifier
 from .options import check_options
@@ -63,8 +63,8 @@ class SparsifierCallback(TrainerCallback):
         """Write sparsifier.pt into the checkpoint."""
         self.sparsifier.synchronize()
         if state.is_world_process_zero:
-            with atomic_path(_folder(args, state) / STATE) as temporary:
-                torch.save(self.sparsifier.state_dict(), temporary)
+            with atomic_file(_folder(args, state) / STATE) as file:
+                torch.save(self.sparsifier.state_dict(), file)
 
 
 def _folder(args: TrainingArguments, state: TrainerState) -> Path:

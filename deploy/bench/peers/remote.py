@@ -8,6 +8,7 @@ import os
 import subprocess
 import tempfile
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,15 @@ from typing import Any
 
 import numpy as np
 
+from ...._base.atomic import output_folder
+from ...._base.user_folders import cache_folder
+
 WORKER = Path(__file__).with_name("worker.py")
 
 # Longer than any model takes to compile; a process that hangs must not hang the benchmark.
 _LIMIT = 900.0
+
+_TORCH_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,7 @@ class RemoteEngine:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,
-                env=_environment(self.threads),
+                env=_environment(self._child.kind, self.threads, folder),
             )
         reply = self._ask(
             do="prepare",
@@ -168,11 +174,23 @@ class RemoteError(RuntimeError):
     """The child process could not do what it was asked."""
 
 
-def _environment(threads: int) -> dict[str, str]:
+def _environment(kind: str, threads: int, scratch: Path) -> dict[str, str]:
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    # Where later runs find compiled layers again, even when the system has emptied /tmp.
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    cache = {"TORCHINDUCTOR_CACHE_DIR": str(home / "fanin" / "torchinductor")}
+    cache = {}
+    if kind.startswith("torch") and _TORCH_CACHE not in os.environ:
+        cache = {_TORCH_CACHE: str(_compiled_layers(scratch))}
     # DeepSparse reports its use over the network when imported, unless told not to.
     fixed = {**dict.fromkeys(names, str(threads)), "NM_DISABLE_ANALYTICS": "1"}
     return {**cache, **os.environ, **fixed}
+
+
+def _compiled_layers(scratch: Path) -> Path:
+    """Say where later runs find compiled layers again, even when the system has emptied /tmp."""
+    cache = cache_folder()
+    try:
+        if cache is None:
+            raise OSError("this user has no home folder")
+        return output_folder(cache / "torchinductor")
+    except OSError as error:
+        warnings.warn(f"compiled layers are not kept for later runs: {error}", stacklevel=2)
+        return scratch / "torchinductor"
