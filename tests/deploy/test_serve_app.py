@@ -33,24 +33,6 @@ X = np.arange(8, dtype=np.float32).reshape(2, 4)
 INFER = "/v2/models/m/infer"
 
 
-@pytest.fixture
-def serving(tmp_path):
-    """Make an opened app; it serves m, 3 · x, unless told otherwise."""
-    opened = []
-
-    def make(model=None, **settings):
-        path = save(model or gain_model(3), tmp_path / "m.onnx")
-        sources = (ModelSource("m", path),)
-        app = create_app(ServeSettings(sources, **{"poll": 0, "threads": 1, **settings}))
-        app.state.fanin.open()
-        opened.append(app.state.fanin)
-        return app
-
-    yield make
-    for state in opened:
-        state.close()
-
-
 def test_health_and_metadata(serving):
     app = serving()
     assert get(app, "/v2/health/live").status == 200
