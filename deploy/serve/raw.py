@@ -69,7 +69,7 @@ def _string(body: bytes, spec: TensorSpec) -> np.ndarray:
     if any(isinstance(size, int) and size != 1 for size in spec.shape):
         raise _untold(spec)
     try:
-        return np.full([1] * len(spec.shape), str(body, "utf-8"), object)
+        return np.array([str(body, "utf-8")], object).reshape([1] * len(spec.shape))
     except UnicodeDecodeError:
         raise RequestError(f"input '{spec.name}' is not UTF-8") from None
 
