@@ -25,6 +25,7 @@ class RouteForms:
             return
         path = scope["path"]
         if len(path) > 1 and path.endswith("/"):
+            scope.setdefault("fanin", {})  # what the route tells the log, shared with the copy
             scope = {**scope, "path": path[:-1]}
         if scope["method"] != "HEAD":
             await self._app(scope, receive, send)

@@ -17,6 +17,7 @@ from fanin.deploy.serve.signature import Signature, TensorSpec
 
 X = TensorSpec("x", "FP32", ("batch", 3))
 MODEL = Signature((X,), (TensorSpec("y", "FP32", ("batch", 2)), TensorSpec("z", "INT64", ())))
+ANY_SHAPE = Signature((TensorSpec("x", "FP32", ()),), MODEL.outputs)
 DATATYPES = sorted(set(NUMPY) - {"BYTES"})
 
 
@@ -268,7 +269,10 @@ HEAD = st.fixed_dictionaries(
 def test_any_request_is_read_or_refused(head, binary, length):
     """Through protocol.decode: nothing but RequestError may come out of it."""
     text = json.dumps(head).encode()
-    for said in (length, str(len(text))):
+    for said in (length, str(len(text)), "0"):
         with contextlib.suppress(RequestError):
             asked = protocol.decode(text + binary, said, MODEL, 100)
             assert asked.inputs["x"].shape[1:] == (3,)
+            assert asked.inputs["x"].size
+        with contextlib.suppress(RequestError):
+            protocol.decode(text + binary, said, ANY_SHAPE, 1 << 31, 0)

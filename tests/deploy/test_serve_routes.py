@@ -1,6 +1,7 @@
 """What holds for the routes: health in JSON, HEAD beside GET, paths that end in a slash."""
 
 import asyncio
+import logging
 
 import numpy as np
 import pytest
@@ -100,6 +101,17 @@ def test_a_post_may_end_in_a_slash_and_is_never_redirected(serving):
     for path in ("/v2//", "/v2/models/m//", "//", "/v2/models/", "/"):
         got = get(app, path, headers=headers)
         assert (got.status, "location" in got.headers) == (404, False), path
+
+
+def test_the_log_tells_as_much_of_a_path_with_a_slash(serving, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("fanin.serve"), "propagate", True)
+    caplog.set_level(logging.INFO, "fanin.serve")
+    app = serving(access_log=True)
+    post(app, "/v2/models/m/infer/", json_body(X, id="7"))
+    head(app, "/v2")
+    *_, posted, headed = (record.fields for record in caplog.records)
+    assert (posted["path"], posted["model"], posted["id"]) == ("/v2/models/m/infer/", "m", "7")
+    assert (headed["method"], headed["path"], headed["status"]) == ("HEAD", "/v2", 200)
 
 
 def test_health_with_a_slash_wants_no_token_either(serving):
