@@ -21,7 +21,7 @@ _INSTEAD = "describe the inputs in JSON before their bytes"
 
 
 def read_raw(
-    body: bytes, signature: Signature, max_dimension: int, min_dimension: int = 1
+    body: bytes | bytearray, signature: Signature, max_dimension: int, min_dimension: int = 1
 ) -> dict[str, np.ndarray]:
     """Make the array of the model's only input; RequestError where the bytes do not tell its shape.
 
@@ -64,7 +64,7 @@ def _shape(size: int, spec: TensorSpec, batched: bool) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _string(body: bytes, spec: TensorSpec) -> np.ndarray:
+def _string(body: bytes | bytearray, spec: TensorSpec) -> np.ndarray:
     """Take the body for the content of one string: its length does not stand before it."""
     if any(isinstance(size, int) and size != 1 for size in spec.shape):
         raise _untold(spec)
