@@ -1,7 +1,8 @@
 # Everything that a fresh machine with Python >= 3.11, a C++17 compiler and pip needs: no root.
 #   make demo    train, export, verify and benchmark on real data; prints where the report is
 #   make test    lint and the default test suite
-#   make matrix  the same library under several onnxruntime releases (each in its own venv)
+#   make matrix  the same library under several onnxruntime releases, the server with KServe's client
+#                (each in its own venv)
 #   make bench-kernels   every kernel against the limits of this CPU, into out/
 #   make deepsparse-env  DeepSparse in .cache/, for fanin bench layer --engines dense,condensed,deepsparse
 #   make cross-check  every kernel and ONNX Runtime on emulated CPUs: older x86 and Arm64

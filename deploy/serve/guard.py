@@ -91,7 +91,7 @@ class Guard:
             )
 
     def _allowed(self, scope: Scope) -> bool:
-        if self._token is None or scope["path"] in _OPEN:
+        if self._token is None or scope["path"].removesuffix("/") in _OPEN:
             return True
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         return len(given) == 1 and hmac.compare_digest(given[0], self._token)

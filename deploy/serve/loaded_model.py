@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ class LoadedModel:
         batching = None
         if settings.max_batch > 1:
             _require_batchable(self.signature, version)
+            self.signature = replace(self.signature, batched=True)
             batching = Batching(settings.max_batch, settings.batch_delay)
         self._warm_up(version)
         self.scheduler = Scheduler(

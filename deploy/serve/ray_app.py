@@ -16,9 +16,10 @@ from ray import serve
 from .settings import ServeSettings, SettingsError
 
 # What a request of this application may set; the rest (address, workers, drain) is Ray's to decide.
-_SERVER = ("queue", "timeout", "max_body", "max_dimension", "max_batch", "batch_delay", "poll")
+_LIMITS = ("queue", "max_body", "max_dimension", "min_dimension", "max_batch")
+_SERVER = (*_LIMITS, "timeout", "batch_delay", "poll")
 _RAY = ("model", "cpus", "replicas", "max_replicas", "upscale_delay", "downscale_delay")
-_WHOLE = ("cpus", "replicas", "max_replicas", "queue", "max_body", "max_dimension", "max_batch")
+_WHOLE = ("cpus", "replicas", "max_replicas", *_LIMITS)
 
 
 def build(args: Mapping[str, Any]) -> serve.Application:
@@ -29,7 +30,8 @@ def build(args: Mapping[str, Any]) -> serve.Application:
     than one request a replica is under way, and takes them away again: after ``upscale_delay`` and
     ``downscale_delay`` seconds (Ray's own are 30 and 600) in which the average over the last half
     minute said so. The settings ``queue`` (of a replica; 4), ``timeout``, ``max_body``,
-    ``max_dimension``, ``max_batch``, ``batch_delay`` and ``poll`` are those of ServeSettings.
+    ``max_dimension``, ``min_dimension``, ``max_batch``, ``batch_delay`` and ``poll`` are those of
+    ServeSettings.
 
     Deploying again with other values replaces the replicas one after the other. Raises
     SettingsError for values that cannot be.

@@ -70,6 +70,7 @@ class ServeSettings:
     timeout: float = 30.0
     max_body: int = 64 << 20
     max_dimension: int = 4096
+    min_dimension: int = 1
     max_batch: int = 1
     batch_delay: float = 0.002
     versions: int = 1
@@ -95,6 +96,7 @@ class ServeSettings:
         _within("--timeout", self.timeout, 0.001, 86400)
         _within("--max-body", self.max_body, 1, 1 << 40)
         _within("--max-dimension", self.max_dimension, 1, 1 << 31)
+        _within("--min-dimension", self.min_dimension, 0, 1)
         _within("--max-batch", self.max_batch, 1, self.max_dimension)
         _within("--batch-delay", self.batch_delay, 0, 60)
         _within("--versions", self.versions, 1, 1000)

@@ -17,6 +17,11 @@ from .errors import RequestError
 
 _LENGTH = np.dtype("<u4")
 
+_JSON_WORDS = {
+    **{type(None): "null", bool: "true or false", str: "strings", list: "lists", dict: "objects"},
+    **{int: "integers", float: "numbers with a fraction or an exponent"},
+}
+
 
 def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> np.ndarray:
     """Read a tensor from nested or flat JSON lists; RequestError where anything does not fit."""
@@ -31,8 +36,9 @@ def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> np
     kinds = set(map(type, flat))
     allowed, words = _json_kinds(datatype)
     if not kinds <= allowed:
-        odd = sorted(kind.__name__ for kind in kinds - allowed)
-        raise RequestError(f"input '{name}': {datatype} takes {words}, not {', '.join(odd)}")
+        odd = ", ".join(sorted(_JSON_WORDS[kind] for kind in kinds - allowed))
+        hint = "; NaN and infinity go as binary data" if odd == "null" and float in allowed else ""
+        raise RequestError(f"input '{name}': {datatype} takes {words}, not {odd}{hint}")
     if datatype == "BYTES" and any("\ud800" <= char <= "\udfff" for char in "".join(flat)):
         raise RequestError(f"input '{name}': a string holds half of a surrogate pair")
     dtype = NUMPY[datatype]

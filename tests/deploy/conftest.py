@@ -91,3 +91,24 @@ def start(tmp_path):
         return Server(*arguments, log=tmp_path / "server.log", **more)
 
     return make
+
+
+@pytest.fixture
+def serving(tmp_path):
+    """Make an opened app; it serves m, 3 · x, unless told otherwise."""
+    from fanin.deploy.serve import ModelSource, ServeSettings
+    from fanin.deploy.serve.app import create_app
+
+    opened = []
+
+    def make(model=None, **settings):
+        path = save(model or gain_model(3), tmp_path / "m.onnx")
+        sources = (ModelSource("m", path),)
+        app = create_app(ServeSettings(sources, **{"poll": 0, "threads": 1, **settings}))
+        app.state.fanin.open()
+        opened.append(app.state.fanin)
+        return app
+
+    yield make
+    for state in opened:
+        state.close()

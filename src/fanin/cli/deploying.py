@@ -53,6 +53,9 @@ def serve(
     max_dimension: Annotated[
         int, typer.Option(help="Largest size where the model leaves it open (batch).")
     ] = 4096,
+    min_dimension: Annotated[
+        int, typer.Option(help="Smallest such size; 0 takes empty inputs (docs/serving.md).")
+    ] = 1,
     max_batch: Annotated[
         int, typer.Option(help="Rows that dynamic batching joins to a run; 1 is off.")
     ] = 1,
@@ -95,6 +98,7 @@ def serve(
             timeout=timeout,
             max_body=max_body,
             max_dimension=max_dimension,
+            min_dimension=min_dimension,
             max_batch=max_batch,
             batch_delay=batch_delay,
             versions=versions,
