@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # The session config key by which the op library learns its thread count, which it cannot ask for.
 THREADS_KEY = "fanin.threads"
 
+FORMAT_KEY = "session.load_model_format"  # ONNX Runtime's own; without it the suffix decides
+
 
 def open_session(
     path: str | os.PathLike[str],
@@ -56,7 +58,8 @@ def open_session(
     session without fanin's CUDA kernels.
     """
     model = _existing_file(path)
-    check_model(model)
+    if not _is_ort_format(model, options):
+        check_model(model)
     runtime = load_onnxruntime()
     provider_list = cuda.without_absent_gpu(_checked_providers(runtime, providers, options))
     if options is None:
@@ -75,6 +78,12 @@ def open_session(
     _check_providers_in_force(session, provider_list, model)
     cuda.warn_without_kernels(session, model)
     return session
+
+
+def _is_ort_format(model: Path, options: Any) -> bool:
+    """Whether the runtime reads the file as a flatbuffer, which names no data files."""
+    asked = None if options is None else _config_entry(options, FORMAT_KEY)
+    return asked == "ORT" if asked else model.suffix.lower() == ".ort"
 
 
 def _existing_file(path: str | os.PathLike[str]) -> Path:

@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError
 from onnx_ir.passes import common
 
+from ..onnx_file import external_files, read_checked
 from .errors import ExportError
 from .onnx_function import FUNCTION_OPSETS
 from .onnx_graphs import graphs_inside, graphs_of
 from .onnx_op import IR_VERSION
+from .onnx_reading import read_proto
 
 _CONVERT_TO = 17
 """Opset that older models are converted to."""
@@ -37,12 +38,7 @@ def load_source(path: Path) -> tuple[ir.Model, tuple[str, ...]]:
         ExportError: it is no ONNX model, or of versions that cannot be converted.
 
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist or is not a file")
-    try:
-        proto = onnx.load(path, load_external_data=False)
-    except DecodeError as error:
-        raise ExportError(f"{path} is not an ONNX model or is damaged") from error
+    proto = read_proto(path)
     if not proto.HasField("graph") or not proto.graph.output:
         raise ExportError(f"{path} is not an ONNX model or is damaged")
     _call_standard_domain_by_one_name(proto)
@@ -114,15 +110,7 @@ def _dense(sparse: onnx.SparseTensorProto, name: str) -> onnx.TensorProto:
 
 def data_files(path: Path) -> frozenset[Path]:
     """List the files that hold the weights of a model, where they exist."""
-    proto = onnx.load(path, load_external_data=False)
-    names = {
-        entry.value
-        for graph in graphs_of(proto.graph)
-        for tensor in graph.initializer
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
-    return frozenset((path.parent / name).resolve() for name in names)
+    return frozenset(file.resolve() for file in external_files(path, read_checked(path)))
 
 
 def _opset(path: Path, proto: onnx.ModelProto) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import SessionError
+from ..model_check import checked_content
 from ..session import open_session
 from .breakdown import amdahl_limit, profile
 from .engine import AbsentEngine, Engine
@@ -23,7 +24,6 @@ from .model_pair import (
     baseline_path,
     file_bytes,
     input_shapes,
-    model_content,
     require_baseline,
     structured_path,
 )
@@ -251,7 +251,7 @@ def _problem(
 
 
 def _facts(spec: BenchModelSpec) -> dict[str, Any]:
-    nodes = sum(node.domain == _DOMAIN for node in model_content(spec.model).nodes)
+    nodes = sum(node.domain == _DOMAIN for node in checked_content(spec.model).nodes)
     if not nodes:
         raise SessionError(
             f"it holds no {_DOMAIN} node, so there is nothing to compare with the dense model",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SessionError
-from ..model_file import ModelFile, ModelFileError, read_model_file
+from ..model_check import checked_content
 
 
 def baseline_path(model: Path, dense: Path | None) -> Path:
@@ -32,17 +32,9 @@ def require_baseline(model: Path, dense: Path | None) -> None:
         )
 
 
-def model_content(path: Path) -> ModelFile:
-    """Read the file's structure; SessionError when it is no ONNX file."""
-    try:
-        return read_model_file(path)
-    except ModelFileError as error:
-        raise SessionError(str(error), "Pass an ONNX file.", model=path) from error
-
-
 def file_bytes(path: Path) -> int:
     """Bytes on disk, external data included."""
-    beside = {path.parent / tensor.location for tensor in model_content(path).external}
+    beside = {path.parent / tensor.location for tensor in checked_content(path).external}
     return sum(file.stat().st_size for file in (path, *beside))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..model_check import checked_content
 from ..runtime import load_onnxruntime
 from ..session import open_session
 
@@ -122,7 +123,11 @@ class OrtEngine:
 
 
 def open_plain_session(path: Path, threads: int, options: Any = None) -> Any:
-    """Open a model in stock ONNX Runtime, on the CPU and without fanin's library."""
+    """Open a model in stock ONNX Runtime, on the CPU and without fanin's library.
+
+    Raises SessionError for a file that must not be opened, else what the runtime raises.
+    """
+    checked_content(path)
     runtime = load_onnxruntime()
     if options is None:
         options = runtime.SessionOptions()

@@ -15,10 +15,10 @@ from pathlib import Path, PurePosixPath
 
 from ... import ort_ops
 from ..._base.atomic import atomic_file, output_folder, staging_folder, write_file
+from ...onnx_file import external_files
 from ..cpus import MAX_THREADS
 from ..errors import SessionError
-from ..external_data import external_files
-from ..model_file import read_model_file
+from ..model_check import checked_content
 from ..session import open_session
 from .settings import ModelSource, SettingsError
 from .signature import Signature, TensorSpec, read_signature
@@ -145,9 +145,10 @@ def _quoted(text: str) -> str:
 
 
 def _copy_model(model: Path, folder: Path) -> None:
+    content = checked_content(model)
     folder.mkdir(parents=True)
     shutil.copyfile(model, folder / "model.onnx")
-    for file in external_files(model, read_model_file(model)):
+    for file in external_files(model, content):
         target = folder / file.relative_to(model.parent)
         if target.name == "model.onnx" and target.parent == folder:
             raise SessionError(

@@ -11,7 +11,7 @@ from fanin.deploy.bench import ort_engine
 from fanin.deploy.bench.engine import aligned_copy
 from fanin.deploy.bench.null_model import save_null_model
 from fanin.deploy.bench.ort_engine import OrtEngine, count_new_threads, os_threads
-from fanin.deploy.model_file import read_model_file
+from fanin.onnx_file import read_model_file
 
 X = np.array([[1, 2, 3, 4], [-1, 0.5, 0, 2]], np.float32)
 Y = np.array([[5.5, 18, -1, 29], [0.5, 1.5, -1, 7]], np.float32)

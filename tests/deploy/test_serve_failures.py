@@ -214,7 +214,7 @@ def test_a_model_that_cannot_be_read_for_its_check_is_not_opened_unchecked(tmp_p
     def fails(_):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(model_check, "read_model_file", fails)
+    monkeypatch.setattr(model_check, "read_checked", fails)
     with pytest.raises(SessionError, match=r"cannot be read \(Too many open files\)") as caught:
         open_session(path, threads=1)
     assert is_shortage(caught.value)

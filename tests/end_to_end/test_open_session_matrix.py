@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from fanin import deploy, ort_ops
+from fanin import deploy, onnx_file, ort_ops
 from fanin.export.onnx_op import condensed_layer_model
 
 from .test_version_matrix import LAYER, RELEASES, needs_old_python, python_of, weight_of
@@ -44,6 +44,7 @@ def package(tmp_path) -> Path:
     (root / "fanin" / "ort_ops").mkdir(parents=True)
     (root / "fanin" / "__init__.py").touch()
     shutil.copytree(deploy.__path__[0], root / "fanin" / "deploy")
+    shutil.copytree(onnx_file.__path__[0], root / "fanin" / "onnx_file")
     for folder in ort_ops.__path__:
         for file in (*Path(folder).glob("*.py"), *Path(folder).glob("*.so")):
             shutil.copy(file, root / "fanin" / "ort_ops")

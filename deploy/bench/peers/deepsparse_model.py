@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...model_check import checked_content
+
 if TYPE_CHECKING:
     import onnx
 
@@ -56,6 +58,7 @@ def deepsparse_file(path: Path, to: Path) -> DeepSparseFile:
     """Write the model in versions and operators that DeepSparse reads; raises UnsuitableError."""
     import onnx
 
+    checked_content(path)
     model = onnx.load(path)
     (opset,) = (entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
     if opset > _OPSET:

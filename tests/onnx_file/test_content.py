@@ -10,8 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from fanin.deploy import model_file
-from fanin.deploy.model_file import ExternalTensor, ModelFileError, Node, read_model_file
+from fanin.onnx_file import (
+    ExternalTensor,
+    ModelFileError,
+    Node,
+    OpsetImport,
+    content,
+    read_model_file,
+)
 
 
 def model_with_a_subgraph():
@@ -47,16 +53,17 @@ def model_with_a_subgraph():
 def test_nodes_of_subgraphs_opset_imports_and_functions_are_found(tmp_path):
     path = tmp_path / "m.onnx"
     onnx.save(model_with_a_subgraph(), path)
-    content = read_model_file(path)
-    assert sorted(content.nodes, key=lambda node: node.name) == [
+    found = read_model_file(path)
+    assert sorted(found.nodes, key=lambda node: node.name) == [
         Node("cast", "Cast", "", ("to",)),
         Node("if", "If", "", ("else_branch", "then_branch")),
         Node("in_a", "Identity", "com.inner"),
         Node("in_b", "Identity", "com.inner"),
     ]
-    assert content.opset_imports == {"": 20, "com.inner": 3}
-    assert content.functions == {("com.f", "Twice")}
-    assert content.external == []
+    assert found.opset_imports == [OpsetImport("", 20), OpsetImport("com.inner", 3)]
+    assert found.functions == {("com.f", "Twice")}
+    assert found.function_imports == [OpsetImport("", 20)]
+    assert found.external == []
 
 
 def test_external_tensors_are_found(tmp_path):
@@ -87,13 +94,13 @@ def test_subgraphs_nested_without_end_are_refused(tmp_path):
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_damaged_files_end_in_a_model_or_an_error(tmp_path_factory, data):
-    content = bytearray(model_with_a_subgraph().SerializeToString())
+    damaged = bytearray(model_with_a_subgraph().SerializeToString())
     for _ in range(data.draw(st.integers(1, 5))):
-        at = data.draw(st.integers(0, len(content) - 1))
-        content[at] = data.draw(st.integers(0, 255))
-    content = content[: data.draw(st.integers(0, len(content)))]
+        at = data.draw(st.integers(0, len(damaged) - 1))
+        damaged[at] = data.draw(st.integers(0, 255))
+    damaged = damaged[: data.draw(st.integers(0, len(damaged)))]
     path = tmp_path_factory.mktemp("damaged") / "m.onnx"
-    path.write_bytes(content)
+    path.write_bytes(damaged)
     # Any other exception, or an endless loop, fails the test.
     with contextlib.suppress(ModelFileError):
         read_model_file(path)
@@ -111,13 +118,13 @@ def heavy(tmp_path):
 
 def test_a_file_that_is_cut_short_meanwhile_is_an_error(heavy, monkeypatch):
     """A mapped one would end the process (SIGBUS)."""
-    walk = model_file._graph
+    walk = content._Walk._graph
 
     def cut(*arguments):
         os.truncate(heavy, 0)
         walk(*arguments)
 
-    monkeypatch.setattr(model_file, "_graph", cut)
+    monkeypatch.setattr(content._Walk, "_graph", cut)
     with pytest.raises(ModelFileError, match="cut off"):
         read_model_file(heavy)
 
@@ -129,7 +136,7 @@ def test_weights_are_jumped_over(heavy, monkeypatch):
         sizes.append(size)
         return read(descriptor, size, at)
 
-    monkeypatch.setattr(model_file.os, "pread", pread)
+    monkeypatch.setattr(os, "pread", pread)
     assert [node.name for node in read_model_file(heavy).nodes] == ["last"]
     assert sum(sizes) < heavy.stat().st_size / 10
 
