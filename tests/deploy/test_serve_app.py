@@ -41,7 +41,9 @@ def serving(tmp_path):
     def make(model=None, **settings):
         path = save(model or gain_model(3), tmp_path / "m.onnx")
         sources = (ModelSource("m", path),)
-        app = create_app(ServeSettings(sources, **{"poll": 0, "threads": 1, **settings}))
+        app = create_app(
+            ServeSettings(sources, **{"poll": 0, "threads": 1, "trial_timeout": 0, **settings})
+        )
         app.state.fanin.open()
         opened.append(app.state.fanin)
         return app

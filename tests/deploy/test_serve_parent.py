@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ._crashing import HANGS_ABOVE_0, model_of
 from ._serving import (
     INFER,
     Server,
@@ -21,7 +22,6 @@ from ._serving import (
     gain,
     requires_serving,
     save,
-    slow_model,
 )
 
 requires_serving()
@@ -99,10 +99,12 @@ def test_no_process_folder_or_port_is_left_of_a_server_whose_supervisor_ends(
             assert (again.port, gain(again)) == (port, 3)
 
 
+@pytest.mark.usefixtures("preloaded")
 def test_requests_under_way_are_answered_when_the_supervisor_is_killed(workers, tmp_path):
+    """Of a run that would never end."""
     versions = tmp_path / "slow" / "m"
-    save(slow_model(600), versions / "1" / "model.onnx")
-    body, headers = binary_body(np.ones((512, 512), np.float32))
+    save(model_of(HANGS_ABOVE_0), versions / "1" / "model.onnx")
+    body, headers = binary_body(np.ones((1, 4), np.float32))
     with workers(versions=versions) as server:
         pids = worker_pids(server)
         answers = []
