@@ -83,12 +83,12 @@ def run_worker(
 
     With a lifeline the process is a worker, which ends with its supervisor.
     """
-    from .app import create_app  # here, as it imports prometheus_client: see forget_inherited
-
     on_stop(_end)  # until the server takes them: it is not serving yet
     serving: list[_Server] = []
     if lifeline is not None:
         lifeline.watch(lambda: _end_without_supervisor(serving))
+    from .app import create_app  # here, as it imports prometheus_client: see forget_inherited
+
     map_large_blocks()
     state: ServerState | None = None
     try:

@@ -155,7 +155,7 @@ class Server:
     def __init__(self, *arguments, env=None, log=None, wait=60):
         self.log = log
         self._wait = wait
-        # No trials, which take half a second each, unless a test asks for them: the last one counts.
+        # Without trials, of half a second each, unless a test asks for them: the last one counts.
         options = ["--port", "0", "--trial-timeout", "0"]
         command = [sys.executable, "-m", "fanin", "serve", *options, *map(str, arguments)]
         with log.open("wb") as stderr:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ._crashing import HANGS_ABOVE_0, model_of
+from ._crashing import HANGS, HANGS_ABOVE_0, model_of
 from ._serving import (
     INFER,
     Server,
@@ -120,6 +120,25 @@ def test_requests_under_way_are_answered_when_the_supervisor_is_killed(workers, 
     ((status, answer),) = answers
     assert status == 503
     assert "ask again" in json.loads(answer)["error"]
+
+
+@pytest.mark.usefixtures("preloaded")
+@pytest.mark.parametrize("wait", [0, 2])
+def test_workers_that_do_not_serve_yet_end_with_their_supervisor(tmp_path, wait):
+    """At first they are programs that start; then they are in a run that never ends."""
+    path = save(model_of(HANGS), tmp_path / "m.onnx")
+    environment = {"TMPDIR": str(tmp_path)}
+    server = Server(path, "--workers", 2, env=environment, log=tmp_path / "log")
+    end = time.monotonic() + 60
+    while len(pids := children(server.process.pid)) < 2:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    time.sleep(wait)
+    assert all(map(lives, pids))
+    server.process.kill()
+    server.process.wait(60)
+    wait_until_gone(pids)
+    assert not list(tmp_path.glob("fanin-workers-*"))
 
 
 def test_a_stopped_worker_ends_with_its_supervisor_and_a_stopped_supervisor_ends_nothing(workers):
