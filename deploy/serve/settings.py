@@ -55,7 +55,9 @@ class ServeSettings:
     ``queue`` bounds the requests of a model that wait. ``max_batch`` above 1 turns dynamic batching
     on: that many rows a run, for which no request waits longer than ``batch_delay``.
     ``versions`` is how many of the newest versions in a folder are served. ``poll`` is the interval
-    at which files are looked at for a reload; 0 leaves reloads to the repository API. On SIGTERM
+    at which files are looked at for a reload; 0 leaves reloads to the repository API.
+    ``trial_timeout`` is the time that a version may take to be opened and run once in a process of
+    its own, before the server opens it; 0 opens it in the server at once. On SIGTERM
     the server goes on for ``drain_delay`` while it says that it is not ready, then ends what it has
     begun, at most ``drain_timeout``.
     """
@@ -75,6 +77,7 @@ class ServeSettings:
     batch_delay: float = 0.002
     versions: int = 1
     poll: float = 2.0
+    trial_timeout: float = 600.0
     drain_delay: float = 1.0
     drain_timeout: float = 30.0
     token: str | None = field(default=None, repr=False)
@@ -101,6 +104,7 @@ class ServeSettings:
         _within("--batch-delay", self.batch_delay, 0, 60)
         _within("--versions", self.versions, 1, 1000)
         _within("--poll", self.poll, 0, 86400)
+        _within("--trial-timeout", self.trial_timeout, 0, 86400)
         _within("--drain-delay", self.drain_delay, 0, 86400)
         _within("--drain-timeout", self.drain_timeout, 0, 86400)
         if self.token is not None and (not self.token.isascii() or len(self.token) < 16):

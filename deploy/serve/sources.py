@@ -50,6 +50,10 @@ class VersionFinder:
         self._external = {key: self._external[key] for key in self._external if key in listed}
         return found
 
+    def is_unchanged(self, version: Version) -> bool:
+        """Whether the version's files are still those that it was found with."""
+        return self._version(version.name, version.path).stamp == version.stamp
+
     def _version(self, name: str, path: Path) -> Version:
         main = _stamp([path])
         known, files = self._external.get(path, ((), []))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+from . import shared_folder
 from .metrics import Metrics
 from .repository import Repository
 from .settings import ServeSettings
+from .trial import Trial
 
 
 class ServerState:
@@ -16,7 +18,12 @@ class ServerState:
     def __init__(self, settings: ServeSettings):
         self.settings = settings
         self.metrics = Metrics()
-        self.repository = Repository(settings, self.metrics.load_attempted)
+        self._trial = None
+        if settings.trial_timeout:
+            self._trial = Trial(
+                settings.trial_timeout, settings.session_threads, shared_folder.current()
+            )
+        self.repository = Repository(settings, self.metrics.load_attempted, self._trial)
         self.metrics.watch(self.repository)
         self.draining = False
         # Their own: loads that wait for each other must not keep a scrape from its thread.
@@ -34,6 +41,8 @@ class ServerState:
     def close(self) -> None:
         """Stop watching and finish what is queued."""
         self._stop.set()
+        if self._trial is not None:
+            self._trial.stop()
         if self._watcher is not None:
             self._watcher.join()
         self.loads.shutdown(cancel_futures=True)

@@ -23,7 +23,7 @@ HEADER = "Inference-Header-Content-Length"
 def gain_model(gain, width=4):
     """y = gain · x, float32, symbolic batch: tells by its answer which file it came from."""
     weight = numpy_helper.from_array(np.full(width, gain, np.float32), "gain")
-    return _model([helper.make_node("Mul", ["x", "gain"], ["y"])], [weight], ["batch", width])
+    return network([helper.make_node("Mul", ["x", "gain"], ["y"])], [weight], ["batch", width])
 
 
 def slow_model(rounds, size=512):
@@ -34,10 +34,10 @@ def slow_model(rounds, size=512):
         helper.make_node("MatMul", [name, "w"], [following])
         for name, following in itertools.pairwise(names)
     ]
-    return _model(nodes, [weight], [size, size])
+    return network(nodes, [weight], [size, size])
 
 
-def _model(nodes, initializers, shape):
+def network(nodes, initializers, shape):
     tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy"]
     graph = helper.make_graph(nodes, "test", tensors[:1], tensors[1:], initializers)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
@@ -155,7 +155,9 @@ class Server:
     def __init__(self, *arguments, env=None, log=None, wait=60):
         self.log = log
         self._wait = wait
-        command = [sys.executable, "-m", "fanin", "serve", "--port", "0", *map(str, arguments)]
+        # Without trials, of half a second each, unless a test asks for them: the last one counts.
+        options = ["--port", "0", "--trial-timeout", "0"]
+        command = [sys.executable, "-m", "fanin", "serve", *options, *map(str, arguments)]
         with log.open("wb") as stderr:
             self.process = subprocess.Popen(
                 command,

@@ -91,12 +91,12 @@ def test_a_worker_that_cannot_come_back_leaves_the_others_serving(start, model):
 
 
 def test_several_workers_without_a_temporary_folder_say_so(model, monkeypatch):
-    from fanin.deploy.serve import ServeSettings, SettingsError, supervisor
+    from fanin.deploy.serve import ServeSettings, SettingsError, shared_folder, supervisor
 
     def nowhere(**_):
         raise FileNotFoundError(2, "No usable temporary directory found")
 
-    monkeypatch.setattr(supervisor.tempfile, "mkdtemp", nowhere)
+    monkeypatch.setattr(shared_folder.tempfile, "mkdtemp", nowhere)
     settings = ServeSettings.from_dict({"models": [str(model)], "workers": 2})
     with pytest.raises(SettingsError, match=r"No usable temporary directory.*--workers 1"):
         supervisor.supervise(settings, None)

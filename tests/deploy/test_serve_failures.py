@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import threading
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -274,7 +275,8 @@ def scripted(monkeypatch, *commands):
 
     settings = ServeSettings.from_dict({"models": ["m.onnx"], "workers": 2})
     listener = type("Listener", (), {"close": lambda _: None})()
-    made = supervisor._Supervisor(settings, listener, "/nonexistent")
+    lock = os.open(os.devnull, os.O_RDONLY)
+    made = supervisor._Supervisor(settings, listener, Path("/nonexistent"), lock)
     left, pids = list(commands), []
 
     def start():
@@ -290,11 +292,13 @@ def scripted(monkeypatch, *commands):
 
     monkeypatch.setattr(made, "_open", start)
     monkeypatch.setattr(supervisor, "_RETRY", 0.1)
-    previous = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    stopping = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    previous = [signal.getsignal(number) for number in stopping]
     try:
         return made.run(), left
     finally:
-        for number, handler in zip((signal.SIGTERM, signal.SIGINT), previous, strict=True):
+        made.close()
+        for number, handler in zip(stopping, previous, strict=True):
             signal.signal(number, handler)
         for pid in pids:
             with pytest.raises(ProcessLookupError):

@@ -117,7 +117,7 @@ def test_workers_share_the_port_and_the_metrics_and_one_that_is_killed_is_replac
             assert call(server, "POST", "/v2/models/model/infer", json_body(X))[0] == 200
         _, text = call(server, "GET", "/metrics")
         assert b'fanin_requests_total{model="model",status="200",version="1"} 50.0' in text
-        (folder,) = tmp_path.glob("fanin-metrics-*")
+        (folder,) = tmp_path.glob("fanin-workers-*")
         assert not list(folder.glob(f"*_{first}.db"))  # its counts are with those of the dead
         assert (folder / "counter_dead.db").exists()
         os.kill(server.process.pid, signal.SIGTERM)

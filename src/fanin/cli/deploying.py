@@ -66,6 +66,13 @@ def serve(
     poll: Annotated[
         float, typer.Option(help="Seconds between looks for changed files; 0 never looks.")
     ] = 2.0,
+    trial_timeout: Annotated[
+        float,
+        typer.Option(
+            help="Seconds for a version to open and run once in a process of its own, before the "
+            "server opens it, so that a crash ends that one alone; 0 does without."
+        ),
+    ] = 600.0,
     drain_delay: Annotated[
         float, typer.Option(help="Seconds after SIGTERM in which requests are still taken.")
     ] = 1.0,
@@ -103,6 +110,7 @@ def serve(
             batch_delay=batch_delay,
             versions=versions,
             poll=poll,
+            trial_timeout=trial_timeout,
             drain_delay=drain_delay,
             drain_timeout=drain_timeout,
             token=os.environ.get(TOKEN_VARIABLE) or None,
