@@ -16,7 +16,7 @@ import uvicorn
 from ..errors import SessionError
 from ..shortage import is_shortage
 from .app import create_app
-from .connection import connection_class
+from .connection import Limits, connection_class
 from .logs import configure_logging, event
 from .memory import map_large_blocks
 from .settings import TOKEN_VARIABLE, ServeSettings, SettingsError
@@ -91,13 +91,25 @@ def run_worker(settings: ServeSettings, listener: socket.socket) -> int:
         server_header=False,
         proxy_headers=False,
         ws="none",
-        http=connection_class(settings.timeout),
+        http=connection_class(_limits(state)),
         timeout_graceful_shutdown=settings.drain_timeout,  # type: ignore[arg-type]
         timeout_keep_alive=75,
     )
     _Server(config, state).run([listener])
     event(_log, "stopped", pid=os.getpid())
     return 0
+
+
+def _limits(state: ServerState) -> Limits:
+    settings, metrics = state.settings, state.metrics
+    return Limits(
+        timeout=settings.timeout,
+        connections=settings.max_connections,
+        body=settings.max_body,
+        budget=state.budget,
+        refused=metrics.refused,
+        counted=metrics.connections.inc,
+    )
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
