@@ -33,7 +33,7 @@ _SURPLUS_SECONDS = 5.0
 
 # Bytes of a chunked body that are parsed before others get their turn, a stop counted as so many:
 # each may hold thousands of chunks.
-_TURN, _STOP = 1 << 14, 64
+_TURN, _STOP = 1 << 13, 64
 
 _FULL = "this server has as many connections as it takes; try again later"
 _END = b"\r\n\r\n"
@@ -148,7 +148,8 @@ class _Connection(HttpToolsProtocol):
         if self._in_body:
             end = min(end, at + _TURN)
         # What ends with it has been found; else the next bytes may complete it.
-        self._tail = b"" if (self._tail + data[at:end]).endswith(_END) else data[at:end][-3:]
+        last = self._tail + data[max(at, end - 4) : end]
+        self._tail = b"" if last.endswith(_END) else last[-3:]
         return end
 
     def _parse(self, part: memoryview) -> None:
@@ -156,6 +157,9 @@ class _Connection(HttpToolsProtocol):
             self.parser.feed_data(part)
         except httptools.HttpParserUpgrade:
             self._upgraded = True
+        except httptools.HttpParserCallbackError:
+            self._refuse(400, "this is not HTTP/1.1: the target cannot be read", "malformed")
+            return
         except httptools.HttpParserError as error:
             self._refuse(400, f"this is not HTTP/1.1: {error}", "malformed")
             return
@@ -219,11 +223,11 @@ class _Connection(HttpToolsProtocol):
         if self._overrun or len(self.headers) > MOST_FIELDS:
             return
         self._wait(None)
-        self._in_body = True
-        self._size = self._discarded = 0
         names = dict(self.headers)
         self._left = None if b"transfer-encoding" in names else int(names.get(b"content-length", 0))
-        super().on_headers_complete()
+        super().on_headers_complete()  # raises where the target cannot be read
+        self._in_body = True
+        self._size = self._discarded = 0
         if self._surplus:
             self.cycle.keep_alive = False
 

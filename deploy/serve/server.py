@@ -19,6 +19,7 @@ from .app import create_app
 from .connection import Limits, connection_class
 from .logs import configure_logging, event
 from .memory import map_large_blocks
+from .native_lines import native_lines_as_events
 from .settings import TOKEN_VARIABLE, ServeSettings, SettingsError
 from .state import ServerState
 from .supervisor import CANNOT_START, CANNOT_START_NOW, supervise
@@ -66,6 +67,7 @@ def bind(settings: ServeSettings) -> socket.socket:
     return listener
 
 
+@native_lines_as_events()
 def run_worker(settings: ServeSettings, listener: socket.socket) -> int:
     """Serve on an open socket in this process; returns the exit status."""
     for number in (signal.SIGTERM, signal.SIGINT):
