@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -14,9 +15,9 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
 from ... import __version__
-from . import openapi
-from .body import read_body, single_header
-from .errors import RequestError, SchedulerClosedError, TooLittleMemoryError
+from . import large_json, openapi
+from .body import lease_of, read_body, single_header
+from .errors import RequestError, SchedulerClosedError, TooLittleMemoryError, TooMuchHeldError
 from .guard import Guard
 from .loaded_model import LoadedModel
 from .metrics import CONTENT_TYPE
@@ -32,6 +33,8 @@ _MODEL = "/v2/models/{model}"
 _VERSION = "/v2/models/{model}/versions/{version}"
 # Bodies of the repository routes are a few words.
 _SMALL = 1 << 16
+# Characters of a request's own words in a line of the log.
+_LOGGED = 200
 
 
 def create_app(settings: ServeSettings) -> FastAPI:
@@ -61,6 +64,7 @@ def create_app(settings: ServeSettings) -> FastAPI:
     app.add_middleware(
         Guard,
         token=settings.token,
+        budget=state.budget,
         draining=lambda: state.draining,
         access_log=settings.access_log,
     )
@@ -191,20 +195,29 @@ async def _infer(
         settings = state.settings
         body = await read_body(request, settings.max_body, settings.timeout)
         header_length = single_header(request, HEADER_LENGTH)
-        asked = decode(
+        lease = lease_of(request)
+        read = partial(
+            decode,
             body,
             header_length,
             found.signature,
             settings.max_dimension,
             settings.min_dimension,
+            hold=lease.take,
         )
-        log["id"] = asked.id
+        strings = any(spec.datatype == "BYTES" for spec in found.signature.inputs)
+        asked = await state.call(read, large_json.is_brief(body, header_length, strings))
+        log["id"] = asked.id and asked.id[:_LOGGED]
         found, job = await _run(state, found, version, asked)
         split = (job.queue_seconds, job.compute_seconds)
         log["queue_ms"], log["compute_ms"] = (round(seconds * 1e3, 3) for seconds in split)
-        content, head = encode(
-            model, found.version.name, asked, job.future.result(), found.signature
-        )
+        arrays = job.future.result()
+        binary = all(as_binary for _, as_binary in asked.outputs)
+        # The inputs are no longer needed; the answer is held until it is sent.
+        lease.resize(large_json.cost_of_answer(arrays, binary))
+        write = partial(encode, model, found.version.name, asked, arrays, found.signature)
+        content, head = await state.call(write, large_json.is_brief_answer(arrays, binary))
+        lease.resize(len(content))
         status = 200
         if head is None:
             return Response(content, media_type="application/json")
@@ -212,6 +225,8 @@ async def _infer(
         return Response(content, media_type="application/octet-stream", headers=headers)
     except RequestError as error:
         status = error.status
+        if isinstance(error, TooMuchHeldError):
+            state.metrics.refused("memory")
         raise
     except MemoryError:
         status = 503
@@ -290,7 +305,8 @@ def _not_ready(reason: str, **more: str) -> Response:
 
 async def _refused(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    return _error(str(error), error.status)
+    headers = {"retry-after": "1"} if error.status == 503 else None
+    return _error(str(error), error.status, headers)
 
 
 async def _no_route(_request: Request, error: Exception) -> Response:

@@ -7,14 +7,13 @@ clients and servers are ignored, but for those that ask for another answer than 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from . import tensors
+from . import large_json, tensors
 from .datatypes import NUMPY
 from .errors import RequestError
 from .raw import read_raw
@@ -41,23 +40,25 @@ class InferRequest:
 
 
 def decode(
-    body: bytes,
+    body: bytes | bytearray,
     header_length: str | None,
     signature: Signature,
     max_dimension: int,
     min_dimension: int = 1,
+    hold: Callable[[int], None] = lambda _size: None,
 ) -> InferRequest:
     """Read the body of an infer request; RequestError says what is wrong with it.
 
     ``header_length`` is the value of the header Inference-Header-Content-Length. Without one the
     body is JSON alone; where it is 0 there is no JSON (see ``raw``). No shape is allocated before
-    its size is known to be right.
+    its size is known to be right. ``hold`` is told how many bytes large JSON takes before it is
+    parsed, and may refuse.
     """
     at = _header_end(body, header_length)
     if header_length is not None and at == 0:
         arrays = read_raw(body, signature, max_dimension, min_dimension)
         return InferRequest(None, arrays, tuple((spec.name, True) for spec in signature.outputs))
-    head = _object(_parse(body[:at]), "the request")
+    head = _object(_parse(memoryview(body)[:at], hold), "the request")
     binary = memoryview(body)[at:]
     request_id = head.get("id")
     if request_id is not None and not isinstance(request_id, str):
@@ -76,27 +77,29 @@ def encode(
     Returns the body and the length of its JSON head, None where the body is JSON alone.
     """
     datatypes = {output.name: output.datatype for output in spec.outputs}
-    described, blobs = [], []
+    described: list[str] = []
+    blobs: list[bytes] = []
     for (name, as_binary), array in zip(request.outputs, arrays, strict=True):
         entry: dict[str, Any] = {
             "name": name,
             "datatype": datatypes[name],
             "shape": list(array.shape),
         }
+        data = ""
         if as_binary:
             blobs.append(tensors.to_bytes(array))
             entry["parameters"] = {"binary_data_size": len(blobs[-1])}
         else:
-            entry["data"] = tensors.to_json(name, array)
-        described.append(entry)
-    head: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": described}
+            data = f',"data":{tensors.to_json(name, array)}'
+        described.append(f"{_encode(entry)[:-1]}{data}}}")
+    head: dict[str, Any] = {"model_name": model, "model_version": version}
     if request.id is not None:
         head["id"] = request.id
-    text = _ENCODER.encode(head).encode()
+    text = f'{_encode(head)[:-1]},"outputs":[{",".join(described)}]}}'.encode()
     return b"".join([text, *blobs]), len(text) if blobs else None
 
 
-def _header_end(body: bytes, header_length: str | None) -> int:
+def _header_end(body: bytes | bytearray, header_length: str | None) -> int:
     if header_length is None:
         return len(body)
     if not (header_length.isascii() and header_length.isdigit() and len(header_length) < 20):
@@ -106,18 +109,12 @@ def _header_end(body: bytes, header_length: str | None) -> int:
     return int(header_length)
 
 
-def _not_json(word: str) -> float:
-    raise ValueError(f"{word} is not JSON, send it as binary data")
+_encode = large_json.ENCODER.encode
 
 
-# Made once: json.loads and json.dumps make a new one for each call that has options.
-_DECODER = json.JSONDecoder(parse_constant=_not_json)
-_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False)
-
-
-def _parse(text: bytes) -> Any:
+def _parse(text: memoryview, hold: Callable[[int], None]) -> Any:
     try:
-        return _DECODER.decode(text.decode("utf-8"))
+        return large_json.parse(text, hold)
     except RecursionError:
         raise RequestError("the JSON is nested too deeply") from None
     except ValueError as error:  # also of UTF-8, and of integers with thousands of digits

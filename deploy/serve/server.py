@@ -18,9 +18,10 @@ import uvicorn
 from ..errors import SessionError
 from ..shortage import is_shortage
 from . import shared_folder
-from .connection import connection_class
+from .connection import Limits, connection_class
 from .logs import configure_logging, event
 from .memory import map_large_blocks
+from .native_lines import native_lines_as_events
 from .parent import Lifeline, signal_at_parents_end
 from .settings import TOKEN_VARIABLE, ServeSettings, SettingsError
 from .signals import DRAINING, on_stop
@@ -76,6 +77,7 @@ def bind(settings: ServeSettings) -> socket.socket:
     return listener
 
 
+@native_lines_as_events()
 def run_worker(
     settings: ServeSettings, listener: socket.socket, lifeline: Lifeline | None = None
 ) -> int:
@@ -110,7 +112,7 @@ def run_worker(
         server_header=False,
         proxy_headers=False,
         ws="none",
-        http=connection_class(settings.timeout),
+        http=connection_class(_limits(state)),
         timeout_graceful_shutdown=settings.drain_timeout,  # type: ignore[arg-type]
         timeout_keep_alive=75,
     )
@@ -119,6 +121,18 @@ def run_worker(
     server.run([listener])
     event(_log, "stopped", pid=os.getpid())
     return 0
+
+
+def _limits(state: ServerState) -> Limits:
+    settings, metrics = state.settings, state.metrics
+    return Limits(
+        timeout=settings.timeout,
+        connections=settings.max_connections,
+        body=settings.max_body,
+        budget=state.budget,
+        refused=metrics.refused,
+        counted=metrics.connections.inc,
+    )
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:

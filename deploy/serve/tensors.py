@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from . import large_json
 from .datatypes import NUMPY
 from .errors import RequestError
 
@@ -75,14 +76,14 @@ def from_bytes(name: str, datatype: str, shape: tuple[int, ...], raw: memoryview
     return np.require(array, requirements="A")
 
 
-def to_json(name: str, array: np.ndarray) -> list[Any]:
-    """Flatten an output to JSON values; RequestError for what JSON cannot carry."""
+def to_json(name: str, array: np.ndarray) -> str:
+    """Write an output as a flat JSON list; RequestError for what JSON cannot carry."""
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise RequestError(
             f"output '{name}' holds NaN or infinity, which JSON cannot carry; ask for binary data",
             422,
         )
-    return array.reshape(-1).tolist()
+    return large_json.write(array)
 
 
 def to_bytes(array: np.ndarray) -> bytes:

@@ -37,8 +37,18 @@ def slow_model(rounds, size=512):
     return network(nodes, [weight], [size, size])
 
 
-def network(nodes, initializers, shape):
-    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy"]
+def wide_model(width, out):
+    """y[n, out] from x[n, width]: small requests with large answers."""
+    weight = numpy_helper.from_array(np.ones((width, out), np.float32), "w")
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    return network([node], [weight], ["batch", width], ["batch", out])
+
+
+def network(nodes, initializers, shape, out=None):
+    tensors = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, sizes)
+        for name, sizes in (("x", shape), ("y", out or shape))
+    ]
     graph = helper.make_graph(nodes, "test", tensors[:1], tensors[1:], initializers)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 

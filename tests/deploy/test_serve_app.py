@@ -414,7 +414,7 @@ def test_too_little_memory_for_a_request_is_503_and_counted(serving, monkeypatch
         def run(self, *_):
             raise error
 
-    def fails(*_):
+    def fails(*_, **_more):
         raise error
 
     with monkeypatch.context() as patch:

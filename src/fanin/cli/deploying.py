@@ -50,6 +50,14 @@ def serve(
     queue: Annotated[int, typer.Option(help="Requests of a model that may wait; then 503.")] = 64,
     timeout: Annotated[float, typer.Option(help="Seconds in queue and session; then 504.")] = 30.0,
     max_body: Annotated[int, typer.Option(help="Bytes of a request; more is 413.")] = 64 << 20,
+    max_buffered: Annotated[
+        int | None,
+        typer.Option(
+            help="Bytes of requests and answers that a worker holds; then 503. Unless given, 8 of "
+            "the largest requests."
+        ),
+    ] = None,
+    max_connections: Annotated[int, typer.Option(help="Connections of a worker; then 503.")] = 512,
     max_dimension: Annotated[
         int, typer.Option(help="Largest size where the model leaves it open (batch).")
     ] = 4096,
@@ -104,6 +112,8 @@ def serve(
             queue=queue,
             timeout=timeout,
             max_body=max_body,
+            max_buffered=max_buffered,
+            max_connections=max_connections,
             max_dimension=max_dimension,
             min_dimension=min_dimension,
             max_batch=max_batch,
