@@ -23,7 +23,7 @@ HEADER = "Inference-Header-Content-Length"
 def gain_model(gain, width=4):
     """y = gain · x, float32, symbolic batch: tells by its answer which file it came from."""
     weight = numpy_helper.from_array(np.full(width, gain, np.float32), "gain")
-    return network([helper.make_node("Mul", ["x", "gain"], ["y"])], [weight], ["batch", width])
+    return _model([helper.make_node("Mul", ["x", "gain"], ["y"])], [weight], ["batch", width])
 
 
 def slow_model(rounds, size=512):
@@ -34,10 +34,10 @@ def slow_model(rounds, size=512):
         helper.make_node("MatMul", [name, "w"], [following])
         for name, following in itertools.pairwise(names)
     ]
-    return network(nodes, [weight], [size, size])
+    return _model(nodes, [weight], [size, size])
 
 
-def network(nodes, initializers, shape):
+def _model(nodes, initializers, shape):
     tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy"]
     graph = helper.make_graph(nodes, "test", tensors[:1], tensors[1:], initializers)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
