@@ -15,7 +15,8 @@ class Lifeline:
     """A pipe between a process and its parent, which says nothing and ends with the parent.
 
     The parent alone has the write end, so that the kernel closes it whatever the parent dies of.
-    An end that came before the first look is found as well, on every system.
+    An end that came before the first look is found as well, on every system. While ONNX Runtime up
+    to 1.20 opens a session it keeps all of Python waiting, this included.
     """
 
     def __init__(self, descriptor: int):

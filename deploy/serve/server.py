@@ -222,7 +222,7 @@ def main() -> None:
     signal_at_parents_end(signal.SIGCONT)  # one that is stopped must see its supervisor's end, too
     text = sys.stdin.read()
     if not text:  # the supervisor ended before it could write them
-        sys.exit(CANNOT_START)
+        _end_without_supervisor([])
     settings = ServeSettings.from_json(text)
     configure_logging(settings.log_format)
     listener, lifeline = map(int, sys.argv[1:])

@@ -3,6 +3,10 @@
 Workers are started, not forked: threads of ONNX Runtime do not survive a fork. They get the
 settings on their standard input, so that a token stands in no command line and no environment.
 They end with the supervisor, whatever that dies of.
+
+No other process manager was found to do all of this. Killed by SIGKILL, those of uvicorn 0.54,
+granian 2.8 and circus 0.19 leave their workers running; gunicorn 27 forks its workers, and not all
+of its kinds notice at once. None tells a shortage from a file that does not open.
 """
 
 from __future__ import annotations

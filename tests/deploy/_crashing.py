@@ -5,9 +5,7 @@ import shutil
 import subprocess
 
 import pytest
-from onnx import helper
-
-from ._serving import network
+from onnx import TensorProto, helper
 
 # ONNX Runtime takes these functions from the C library, for the operators of the same names.
 _LIBRARY = """
@@ -22,7 +20,10 @@ CRASHES, IS_KILLED, HANGS, HANGS_ABOVE_0 = "Tan", "Cosh", "Sinh", "Acosh"
 
 
 def model_of(operator):
-    return network([helper.make_node(operator, ["x"], ["y"])], [], ["batch", 4])
+    """y = operator(x), float32 of four columns."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in "xy")
+    graph = helper.make_graph([helper.make_node(operator, ["x"], ["y"])], "test", [x], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
 
 def compile_library(folder):

@@ -23,7 +23,7 @@ HEADER = "Inference-Header-Content-Length"
 def gain_model(gain, width=4):
     """y = gain · x, float32, symbolic batch: tells by its answer which file it came from."""
     weight = numpy_helper.from_array(np.full(width, gain, np.float32), "gain")
-    return network([helper.make_node("Mul", ["x", "gain"], ["y"])], [weight], ["batch", width])
+    return _model([helper.make_node("Mul", ["x", "gain"], ["y"])], [weight], ["batch", width])
 
 
 def slow_model(rounds, size=512):
@@ -34,17 +34,17 @@ def slow_model(rounds, size=512):
         helper.make_node("MatMul", [name, "w"], [following])
         for name, following in itertools.pairwise(names)
     ]
-    return network(nodes, [weight], [size, size])
+    return _model(nodes, [weight], [size, size])
 
 
 def wide_model(width, out):
     """y[n, out] from x[n, width]: small requests with large answers."""
     weight = numpy_helper.from_array(np.ones((width, out), np.float32), "w")
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
-    return network([node], [weight], ["batch", width], ["batch", out])
+    return _model([node], [weight], ["batch", width], ["batch", out])
 
 
-def network(nodes, initializers, shape, out=None):
+def _model(nodes, initializers, shape, out=None):
     tensors = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, sizes)
         for name, sizes in (("x", shape), ("y", out or shape))
