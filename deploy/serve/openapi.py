@@ -130,7 +130,7 @@ INFER_RESPONSES: dict[int | str, dict[str, Any]] = {
             413: "The body is too large",
             415: "The content encoding is unknown",
             422: "An output holds NaN or infinity, which JSON cannot carry",
-            503: "The queue is full",
+            503: "The queue is full, or the server holds as many bytes as it may",
             504: "The time-out passed",
         }.items()
     },
