@@ -17,13 +17,14 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from .._base.atomic import is_scratch, output_folder, output_path, write_file
+from .._base.checksums import find_damage
 from .config_table import ConfigError
 from .data import describe
 from .layer_choice import ChoiceOptions, LayerChoice, choose_layers
 from .methods import Dense
 from .metrics import read_metrics
 from .recipe import TrainConfig, config_to_toml, parse_config, sparsifier_options
-from .weights_file import FORMAT, FORMAT_VERSION, MASK_SUFFIX, save_weights
+from .weights_file import FORMAT, FORMAT_VERSION, MASK_SUFFIX, checksum, save_weights
 
 CONFIG, METRICS, STATE, WEIGHTS = (
     "config.toml",
@@ -70,7 +71,7 @@ def load_run(path: str | os.PathLike[str]) -> Run:
             f"run {folder} is unfinished: it has no {WEIGHTS}. Finish it with "
             f"`fanin train --resume --out {folder}`"
         )
-    tensors = _read_weights(folder / WEIGHTS)
+    tensors = read_weights(folder / WEIGHTS)
     model = build_model(config)
     state = {name: tensor for name, tensor in tensors.items() if not name.endswith(MASK_SUFFIX)}
     masks = _masks(folder / WEIGHTS, tensors)
@@ -159,7 +160,11 @@ def _check_resumable(folder: Path, config: TrainConfig) -> None:
     )
 
 
-def _read_weights(path: Path) -> dict[str, Tensor]:
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Read all tensors of weights.safetensors, their checksums verified.
+
+    Raises RunFolderError when the file is damaged, of another kind or of another version.
+    """
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
@@ -170,12 +175,20 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
                     f"{path} has format version {metadata.get('format_version')}; this fanin "
                     f"reads {FORMAT_VERSION}. Install a newer fanin"
                 )
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise RunFolderError(
-            f"{path} is damaged ({error}). Delete it and finish the run again with "
-            f"`fanin train --resume --out {path.parent}`"
-        ) from error
+        raise _damaged(path, error) from error
+    damage = find_damage(metadata, tensors, lambda name: checksum(tensors[name]))
+    if damage:
+        raise _damaged(path, damage)
+    return tensors
+
+
+def _damaged(path: Path, reason: object) -> RunFolderError:
+    return RunFolderError(
+        f"{path} is damaged ({reason}). Delete it and finish the run again with "
+        f"`fanin train --resume --out {path.parent}`"
+    )
 
 
 def _masks(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

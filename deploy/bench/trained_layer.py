@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..._base.checksums import find_damage
 from ...export.condensed import CondensedWeight
+from ...export.condensed_file import array_checksum
 from ...export.errors import ExportError
 from .requirements import require
 
@@ -48,7 +50,7 @@ def load_trained_layer(path: Path, name: str | None = None) -> TrainedLayer:
 
 
 def _of_run(folder: Path) -> dict[str, CondensedWeight]:
-    safetensors = require("safetensors.numpy", "the weights of a run are read with it")
+    safetensors = require("safetensors", "the weights of a run are read with it")
     file = folder / _WEIGHTS
     if not file.is_file():
         raise TrainedLayerError(
@@ -56,7 +58,12 @@ def _of_run(folder: Path) -> dict[str, CondensedWeight]:
             f"fanin train --resume --out {folder} finishes it"
         )
     try:
-        tensors = safetensors.load_file(file)
+        with safetensors.safe_open(file, "numpy") as opened:
+            metadata = opened.metadata() or {}
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        damage = find_damage(metadata, tensors, lambda name: array_checksum(tensors[name]))
+        if damage:
+            raise ValueError(f"it is damaged, {damage}")
         masked = sorted(name.removesuffix(_MASK) for name in tensors if name.endswith(_MASK))
         return {
             name: CondensedWeight.from_dense(tensors[name], mask=tensors[name + _MASK])
