@@ -127,11 +127,11 @@ def _weight(path: Path, node: NodeProto, initializers: dict[str, TensorProto]) -
         raise ExportError(
             f"{path}: node {node.name!r}: {error} is missing or not a constant of the model"
         ) from error
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise ExportError(f"{path}: node {node.name!r}: {error}") from error
     try:
         return CondensedWeight(**arrays, in_features=math.prod(shape[1:]), out_features=shape[0])
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise ExportError(f"{path}: node {node.name!r}: {error}") from error
 
 

@@ -148,6 +148,11 @@ class _Walk:
     def _attribute(self, span: Span, nodes: list[Node], depth: int) -> str:
         """Walk what the attribute holds; return its name."""
         attribute = self._message([span], 1, 5, 6, 10, 11, 22, 23)
+        if attribute.numbers() - {1}:
+            self._inside(attribute, nodes, depth)
+        return _text(attribute.text(1))
+
+    def _inside(self, attribute: Message, nodes: list[Node], depth: int) -> None:
         self._tensor(attribute.spans(5))
         for graph in (*attribute.spans(6), *attribute.spans(11)):
             self._graph(graph, nodes, depth + 1)
@@ -156,7 +161,6 @@ class _Walk:
         self._sparse(attribute.spans(22))
         for sparse in attribute.spans(23):
             self._sparse([sparse])
-        return _text(attribute.text(1))
 
     def _sparse(self, spans: list[Span]) -> None:
         sparse = self._message(spans, 1, 2)

@@ -17,7 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _CUT_OFF = "it is cut off, or no protobuf message"
 _OTHER_TYPE = "one of its fields has another type than in ONNX"
-_MAX_TEXT = 1 << 16  # bytes of a name; doc strings and metadata are not read
+_BLOCK = 1 << 16  # bytes that are read at once
+_MAX_TEXT = _BLOCK  # bytes of a name; doc strings and metadata are not read
 
 Span = tuple[int, int]
 Value = int | Span | None  # a number, the place of bytes, None for the fixed-size types
@@ -30,29 +31,44 @@ class ModelFileError(ValueError):
 class FileBytes:
     """Bytes of an open file by place; ModelFileError behind its end, wherever that is by now."""
 
-    _BLOCK = 1 << 16
-
     def __init__(self, descriptor: int):
         self._descriptor = descriptor
         self._start, self._block = 0, b""
 
-    def byte(self, at: int) -> int:
-        """Return one byte; those around it are read with it."""
-        if not self._start <= at < self._start + len(self._block):
-            self._start = at
-            self._block = os.pread(self._descriptor, self._BLOCK, at)
-            if not self._block:
-                raise ModelFileError("it is cut off")
-        return self._block[at - self._start]
+    def varint(self, at: int, end: int, bits: int) -> tuple[int, int]:
+        """Return the number at a place, and the place behind it."""
+        value = 0
+        for shift in range(0, bits, 7):
+            if at >= end:
+                break
+            offset = at - self._start
+            if not 0 <= offset < len(self._block):
+                self._read(at)
+                offset = 0
+            byte = self._block[offset]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                if value >> bits:
+                    break
+                return value, at
+        raise ModelFileError(_CUT_OFF)
 
     def between(self, start: int, end: int) -> bytes:
         """Return the bytes of a name."""
         if end - start > _MAX_TEXT:
             raise ModelFileError(f"a name in it has {end - start} bytes, more than {_MAX_TEXT}")
-        found = os.pread(self._descriptor, end - start, start)
+        if start < self._start or end > self._start + len(self._block):
+            self._read(start)
+        found = self._block[start - self._start : end - self._start]
         if len(found) < end - start:
             raise ModelFileError("it is cut off")
         return found
+
+    def _read(self, at: int) -> None:
+        self._start, self._block = at, os.pread(self._descriptor, _BLOCK, at)
+        if not self._block:
+            raise ModelFileError("it is cut off")
 
 
 class Message:
@@ -65,6 +81,10 @@ class Message:
             for number, value in fields(data, span):
                 if number in wanted:
                     self._found.setdefault(number, []).append(value)
+
+    def numbers(self) -> set[int]:
+        """Tell which of the wanted fields there are."""
+        return set(self._found)
 
     def text(self, number: int) -> bytes:
         """Return a string: its last value, empty where there is none."""
@@ -87,15 +107,15 @@ def fields(data: FileBytes, span: Span) -> Iterator[tuple[int, Value]]:
     """Yield the numbers and values of the fields between two places."""
     at, end = span
     while at < end:
-        key, at = _varint(data, at, end, 32)
+        key, at = data.varint(at, end, 32)
         number, wire = key >> 3, key & 7
         if number == 0:
             raise ModelFileError("it is no protobuf message")
         value: Value = None
         if wire == _VARINT:
-            value, at = _varint(data, at, end, 64)
+            value, at = data.varint(at, end, 64)
         elif wire == _BYTES:
-            size, at = _varint(data, at, end, 31)
+            size, at = data.varint(at, end, 31)
             value = at, at + size
             at += size
         elif wire in (_FIXED64, _FIXED32):
@@ -112,18 +132,3 @@ def as_span(value: Value) -> Span:
     if not isinstance(value, tuple):
         raise ModelFileError(_OTHER_TYPE)
     return value
-
-
-def _varint(data: FileBytes, at: int, end: int, bits: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, bits, 7):
-        if at >= end:
-            break
-        byte = data.byte(at)
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if value >> bits:
-                break
-            return value, at
-    raise ModelFileError(_CUT_OFF)
