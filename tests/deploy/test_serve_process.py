@@ -139,9 +139,7 @@ def test_a_log_that_cannot_be_written_stops_nothing(model):
         )
     try:
         server = SimpleNamespace(address=f"127.0.0.1:{port_of(process.pid)}")
-        assert (
-            call(server, "GET", "/v2/health/ready")[0] == 200
-        )  # once it serves: before, it only listens
+        assert call(server, "GET", "/v2/health/ready")[0] == 200  # as soon as it serves
         model.write_bytes(b"garbage")
         failed = b'fanin_model_loads_total{model="model",result="failed"} 1.0'
         wait_until(lambda: failed in call(server, "GET", "/metrics")[1], "it tries the new file")
