@@ -229,7 +229,7 @@ import resource, sys
 from fanin.deploy import SessionError, open_session
 from fanin.deploy.shortage import is_shortage
 import onnxruntime
-used = int(open("/proc/self/statm").read().split()[0]) * 4096
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), resource.RLIM_INFINITY))
 try:
     open_session(sys.argv[1], threads=1)

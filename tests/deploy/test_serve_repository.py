@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 
 import numpy as np
 import onnx
@@ -13,6 +12,7 @@ from fanin.deploy.serve import ModelSource, ServeSettings, SettingsError, source
 from fanin.deploy.serve.errors import RequestError
 from fanin.deploy.serve.repository import Repository
 
+from .._waiting import PATIENCE, wait_until
 from ._serving import gain_model, save
 
 
@@ -27,7 +27,7 @@ def gain(repository, name="m", version=None):
     """What the served model multiplies with: tells which file it came from."""
     model = repository.find(name, version)
     job = model.scheduler.submit({"x": np.ones((1, 4), np.float32)}, ["y"])
-    return job.future.result(20)[0][0, 0]
+    return job.future.result(PATIENCE)[0][0, 0]
 
 
 def look_twice(repository):
@@ -116,7 +116,7 @@ def test_changed_external_data_are_reloaded(versions):
 
     def answer():
         job = found.find("m").scheduler.submit({"x": np.ones((1, 1024), np.float32)}, ["y"])
-        return job.future.result(20)[0][0, 0]
+        return job.future.result(PATIENCE)[0][0, 0]
 
     assert answer() == 2
     replacement = versions / "1" / ".data"
@@ -366,6 +366,7 @@ def test_no_request_is_lost_while_models_are_replaced(versions):
     """Four clients look the model up and submit, as the app does, through many reloads."""
     from fanin.deploy.serve.errors import SchedulerClosedError
 
+    before_it = set(threading.enumerate())
     found = repository(versions, queue=1000)
     stop, answers, errors = threading.Event(), [], []
 
@@ -385,15 +386,16 @@ def test_no_request_is_lost_while_models_are_replaced(versions):
     for value in range(2, 12):
         save(gain_model(value), versions / "1" / "model.onnx")
         found.load("m")
-        time.sleep(0.01)
+        before = len(answers)
+        wait_until(lambda: errors or len(answers) > before, "a client has an answer")  # noqa: B023
     assert gain(found) == 11
     stop.set()
     for thread in clients:
-        thread.join(20)
+        thread.join(PATIENCE)
     assert errors == []
     assert set(answers) <= set(range(1, 12))
     found.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("fanin-m")]
+    assert set(threading.enumerate()) <= before_it
 
 
 def test_a_model_that_cannot_be_batched_says_so(tmp_path):
