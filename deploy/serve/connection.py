@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from .budget import Budget
@@ -185,7 +185,7 @@ class _Connection(HttpToolsProtocol):
         if self._in_body:
             self._abort()
         else:
-            self.cycle.keep_alive = False  # the connection ends with this answer
+            self._end_with_answer()
 
     def _take_ahead(self) -> bytes:
         ahead, self._ahead = self._ahead, b""
@@ -196,9 +196,13 @@ class _Connection(HttpToolsProtocol):
     def _go_on(self) -> None:
         """Go on with what was kept."""
         ahead = self._take_ahead()
-        if ahead and not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if ahead:
             self.data_received(ahead)
-        self.flow.resume_reading()
+        cycle = self.cycle
+        if cycle.response_complete or len(cycle.body) <= HIGH_WATER_LIMIT:
+            self.flow.resume_reading()  # else whoever takes the body does so
 
     # What the parser finds
 
@@ -229,7 +233,7 @@ class _Connection(HttpToolsProtocol):
         self._in_body = True
         self._size = self._discarded = 0
         if self._surplus:
-            self.cycle.keep_alive = False
+            self._end_with_answer()
 
     def on_body(self, body: bytes) -> None:
         if not self._in_body or self._overrun:
@@ -256,6 +260,12 @@ class _Connection(HttpToolsProtocol):
         ends = self.transport.is_closing() or self._in_body
         self._wait(self.limits.timeout if ends else self.timeout_keep_alive)
         self._go_on()
+
+    def _end_with_answer(self) -> None:
+        """Close behind the answer, and tell so where it has not begun."""
+        cycle = self.cycle
+        cycle.keep_alive = False
+        cycle.default_headers = [*cycle.default_headers, (b"connection", b"close")]
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -60,6 +60,8 @@ class Client:
     def __init__(self, *, timeout=60, budget=1 << 20, token=None, body=1 << 20):
         self.answering = asyncio.Event()
         self.answering.set()
+        self.reading = asyncio.Event()
+        self.reading.set()
         self.budget = Budget(budget)
         self.refused = []
         guard = Guard(self._app, token, self.budget, lambda: False, False)
@@ -70,6 +72,7 @@ class Client:
         self.protocol.connection_made(self.transport)
 
     async def _app(self, scope, receive, send):
+        await self.reading.wait()
         body, more = b"", True
         while more:
             message = await receive()
@@ -162,6 +165,29 @@ def test_nothing_is_read_or_parsed_while_a_request_behind_waits():
         assert len(client.answers) == 1001
         assert client.transport.reading
         assert client.budget.held == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("size", [10, 50_000])
+def test_a_body_that_the_app_does_not_take_yet_is_not_read_on(size):
+    async def run():
+        client = Client()
+        client.reading.clear()
+        await client.send(b"POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        chunk = b"%x\r\n%b\r\n" % (size, b"x" * size)
+        sent = 0
+        while client.transport.reading and sent < 1_000_000:
+            await client.send(chunk * (100_000 // size))
+            sent += size * (100_000 // size)
+            for _ in range(20):
+                await settle()
+        assert sent == 100_000
+        client.reading.set()
+        await settle()
+        assert client.transport.reading
+        await client.send(b"0\r\n\r\n")
+        assert client.answers == [["POST", "/a", "x" * sent, ["transfer-encoding"]]]
 
     asyncio.run(run())
 
