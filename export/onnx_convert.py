@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
 
@@ -94,7 +96,7 @@ def convert(
     chooser = Chooser.of(policy, batch, portable)
     if target.exists() and source.exists() and target.samefile(source):
         raise ValueError(f"{onnx_out} is the model itself; give the result another name")
-    with staging_folder(target) as scratch:
+    with staging_folder(target) as scratch, _blaming(source):
         model, notes, found = _condensed(source, chooser, min_sparsity)
         needed = data_files(source)
         if target.resolve() in needed:
@@ -158,8 +160,10 @@ def plan_conversion(
 
     """
     chooser = Chooser.of(policy, batch, portable=False)
-    model, _, found = _condensed(Path(onnx_in), chooser, min_sparsity)
-    return final_layers(found.layers, lower(model, chooser, fold=True))
+    source = Path(onnx_in)
+    with _blaming(source):
+        model, _, found = _condensed(source, chooser, min_sparsity)
+        return final_layers(found.layers, lower(model, chooser, fold=True))
 
 
 def _condensed(
@@ -205,6 +209,22 @@ def _blame(source: Path, error: ExportError) -> ExportError:
     except ExportError as cause:
         return ExportError(f"{cause}, and it refuses {source} already; nothing was written")
     return error
+
+
+@contextmanager
+def _blaming(source: Path) -> Iterator[None]:
+    """Turn an error that nobody foresaw into a sentence where onnx refuses the source itself."""
+    try:
+        yield
+    except (ExportError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        try:
+            onnx.checker.check_model(source, full_check=True)
+        except Exception as cause:  # the checker's own, and those of the library below it
+            reason = str(cause).strip()
+            raise ExportError(f"onnx refuses {source}: {reason}; nothing was written") from error
+        raise
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
@@ -96,6 +97,19 @@ def test_external_data_go_along(tmp_path):
     x = np.ones((1, 512), np.float32)
     session = open_session(folder / "1" / "model.onnx", threads=1)
     assert (session.run(None, {"x": x})[0] == 3).all()
+
+
+def test_a_model_in_the_runtimes_own_format_is_refused(tmp_path):
+    """Triton takes model.onnx for what its name says."""
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "m.ort")
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    source = save(gain_model(3), tmp_path / "m.onnx")
+    onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    settings = TritonSettings(ModelSource("m", tmp_path / "m.ort"), tmp_path / "repository")
+    with pytest.raises(SessionError, match=r"m\.ort: this is not an ONNX file"):
+        write_triton_model(settings)
+    assert not (tmp_path / "repository" / "m").exists()
 
 
 def test_with_batching_triton_adds_the_batch_dimension(parse, tmp_path):

@@ -60,7 +60,7 @@ print(len(list((site / "fanin").rglob("*.cc"))))
 """
     assert run(bare_python, code).splitlines() == [
         "[]",
-        "['cli', 'deploy', 'export', 'ort_ops', 'trainer']",
+        "['cli', 'deploy', 'export', 'onnx_file', 'ort_ops', 'trainer']",
         "0",
     ]
 

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 from fanin.cli import app
-from fanin.export import ExportError, convert, inspect, plan_conversion
+from fanin.export import ExportError, convert, inspect, onnx_convert, plan_conversion
 
 from .onnx_models import node, sparse, write_model
 
@@ -106,6 +106,36 @@ def test_text_that_is_not_utf8_is_refused(tmp_path: Path, place: str, read):
     source.write_bytes(model.SerializeToString().replace(b"TEXT", b"\xff\xfe\xfd\xfc"))
     with pytest.raises(ExportError, match=r"m\.onnx is damaged: .*xff.* is not UTF-8"):
         read(source)
+
+
+def damaged(model: onnx.ModelProto, kind: str) -> None:
+    if kind == "no output":
+        del model.graph.node[0].output[:]
+    else:
+        model.graph.initializer.add(name="u", dims=[1])  # of no type
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"), [("no output", "output size 0"), ("no type", "Field 'data_type'")]
+)
+def test_an_error_that_comes_from_a_damaged_source_names_it(tmp_path: Path, kind, reason):
+    source = write_model(tmp_path / "m.onnx", MATMUL, {"w": W})
+    model = onnx.load(source)
+    damaged(model, kind)
+    onnx.save(model, source)
+    with pytest.raises(ExportError, match=rf"onnx refuses .*m\.onnx: .*{reason}"):
+        convert(source, tmp_path / "out.onnx", verify=False)
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_an_error_of_our_own_is_not_put_on_a_sound_source(tmp_path: Path, monkeypatch):
+    def fails(*_, **__):
+        raise IndexError("ours")
+
+    monkeypatch.setattr(onnx_convert, "lower", fails)
+    source = write_model(tmp_path / "m.onnx", MATMUL, {"w": W})
+    with pytest.raises(IndexError, match="ours"):
+        plan_conversion(source)
 
 
 def condensed_source(tmp_path: Path, change) -> Path:
