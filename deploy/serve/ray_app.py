@@ -18,7 +18,7 @@ from ray import serve
 from .settings import TOKEN_VARIABLE, ServeSettings, SettingsError
 
 # What a request of this application may set; the rest (address, workers, drain) is Ray's to decide.
-_LIMITS = ("queue", "max_body", "max_dimension", "min_dimension", "max_batch")
+_LIMITS = ("queue", "max_body", "max_buffered", "max_dimension", "min_dimension", "max_batch")
 _SERVER = (*_LIMITS, "timeout", "batch_delay", "poll", "trial_timeout")
 _RAY = ("model", "cpus", "replicas", "max_replicas", "upscale_delay", "downscale_delay")
 _WHOLE = ("cpus", "replicas", "max_replicas", *_LIMITS)
@@ -32,8 +32,8 @@ def build(args: Mapping[str, Any]) -> serve.Application:
     than one request a replica is under way, and takes them away again: after ``upscale_delay`` and
     ``downscale_delay`` seconds (Ray's own are 30 and 600) in which the average over the last half
     minute said so. The settings ``queue`` (of a replica; 4), ``timeout``, ``max_body``,
-    ``max_dimension``, ``min_dimension``, ``max_batch``, ``batch_delay``, ``poll`` and
-    ``trial_timeout`` are those of ServeSettings. FANIN_SERVE_TOKEN in the environment is the token
+    ``max_buffered``, ``max_dimension``, ``min_dimension``, ``max_batch``, ``batch_delay``, ``poll``
+    and ``trial_timeout`` are those of ServeSettings. FANIN_SERVE_TOKEN in the environment is the token
     that every request must carry.
 
     Deploying again with other values replaces the replicas one after the other. Raises
