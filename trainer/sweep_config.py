@@ -8,11 +8,11 @@ the recipe's (such as ``method``; an empty table means its defaults), and a ``gr
 import itertools
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from .._base.texts import parse_toml, read_text
 from .config_table import ConfigError
 from .names import near_matches
 from .recipe import TrainConfig, config_from_tables, config_to_tables, load_recipe, override
@@ -51,8 +51,8 @@ def load_sweep(name_or_path: str | os.PathLike[str]) -> list[SweepRun]:
             )
         path = _SHIPPED / f"{name_or_path}.toml"
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        tables = parse_toml(read_text(path))
+    except (OSError, ValueError) as error:
         raise ConfigError(f"sweep {path} cannot be read: {error}") from error
     try:
         return expand(tables, path.parent)
