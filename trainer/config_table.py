@@ -90,7 +90,7 @@ def _convert(hint: object, value: object, where: str) -> object:
             return float(value)
         except OverflowError:
             raise ConfigError(f"{where!r} is {short(value)}, too large a number") from None
-    if type(value) is not hint:
+    if hint is not object and type(value) is not hint:
         raise ConfigError(
             f"{where!r} must be {getattr(hint, '__name__', hint)}, got {type(value).__name__} "
             f"{short(value)}"

@@ -245,7 +245,7 @@ def extend(config: TrainConfig, factor: float) -> TrainConfig:
     number.
     """
     epochs = config.training.epochs * factor
-    if not 0 < factor < float("inf") or epochs != int(epochs):
+    if not 0 < epochs < float("inf") or epochs != int(epochs):
         raise ConfigError(
             f"{config.training.epochs} epochs times {factor:g} is no whole number of epochs"
         )

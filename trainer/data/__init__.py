@@ -29,7 +29,8 @@ DATASETS: dict[str, DatasetInfo] = {
 def check_data_config(config: DataConfig, augmentation: Augmentation) -> None:
     """Raise ValueError for unknown data sets and for options that they do not have."""
     if config.name not in DATASETS:
-        raise ValueError(f"unknown data set {short(config.name)}." + near_matches(config.name, DATASETS))
+        known = near_matches(config.name, DATASETS)
+        raise ValueError(f"unknown data set {short(config.name)}.{known}")
     info = DATASETS[config.name]
     for option in ("classes", "image_size", "workers", "shape", "samples"):
         if getattr(config, option) is not None and option not in info.options:
