@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from math import prod
 from pathlib import Path
 
 import torch
@@ -18,9 +19,11 @@ from torch import Tensor, nn
 
 from .._base.atomic import is_scratch, output_folder, output_path, write_file
 from .._base.checksums import find_damage
+from .._base.texts import read_text
 from .config_table import ConfigError
 from .data import describe
 from .layer_choice import ChoiceOptions, LayerChoice, choose_layers
+from .memory import model_bytes, require_memory
 from .methods import Dense
 from .metrics import read_metrics
 from .recipe import TrainConfig, config_to_toml, parse_config, sparsifier_options
@@ -55,8 +58,18 @@ class Run:
 
 
 def build_model(config: TrainConfig) -> nn.Module:
-    """Untrained model of a configuration."""
-    return config.model.build(*describe(config.data))
+    """Build the untrained model of a configuration.
+
+    Raises ConfigError for sizes that do not work out, or that this machine cannot hold.
+    """
+    shape, classes = describe(config.data)
+    try:
+        require_memory(2 * 4 * prod(shape), "a batch of two")
+        with torch.device("meta"):
+            require_memory(model_bytes(config.model.build(shape, classes)), "its weights")
+        return config.model.build(shape, classes)
+    except (ValueError, TypeError, RuntimeError) as error:  # torch's own, for sizes that overflow
+        raise ConfigError(f"in [model]: {str(error).splitlines()[0]}") from error
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
@@ -72,7 +85,7 @@ def load_run(path: str | os.PathLike[str]) -> Run:
             f"`fanin train --resume --out {folder}`"
         )
     tensors = read_weights(folder / WEIGHTS)
-    model = build_model(config)
+    model = _buildable(folder, config)
     state = {name: tensor for name, tensor in tensors.items() if not name.endswith(MASK_SUFFIX)}
     masks = _masks(folder / WEIGHTS, tensors)
     _check_tensors(folder / WEIGHTS, model, state, masks)
@@ -87,15 +100,22 @@ def load_run(path: str | os.PathLike[str]) -> Run:
     return Run(folder, model.eval(), masks, config, example, metrics)
 
 
+def _buildable(folder: Path, config: TrainConfig) -> nn.Module:
+    try:
+        return build_model(config)
+    except ConfigError as error:
+        raise RunFolderError(f"{CONFIG} of run {folder} cannot be used: {error}") from error
+
+
 def read_config(folder: Path) -> TrainConfig:
     """Read a run's configuration. Raises RunFolderError when there is none."""
     if not folder.is_dir():
         raise RunFolderError(f"there is no run folder {folder}; check the path")
     try:
-        return parse_config((folder / CONFIG).read_text(encoding="utf-8"), str(folder / CONFIG))
+        return parse_config(read_text(folder / CONFIG), str(folder / CONFIG))
     except FileNotFoundError as error:
         raise RunFolderError(f"{folder} is no run folder: it has no {CONFIG}") from error
-    except (OSError, UnicodeDecodeError, ConfigError) as error:
+    except (OSError, ValueError) as error:
         raise RunFolderError(f"{CONFIG} of run {folder} cannot be used: {error}") from error
 
 

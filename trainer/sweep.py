@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .._base.atomic import output_folder, write_file
-from .config_table import ConfigError
+from .._base.texts import parse_json, read_text
+from .config_table import ConfigError, from_table
 from .loop import TrainingError, TrainResult, train
 from .processes import started_by_torchrun
 from .run_folder import CONFIG, is_finished
@@ -105,11 +106,12 @@ def write_records(folder: Path, records: Sequence[SweepRecord]) -> None:
 def read_records(folder: Path) -> list[SweepRecord]:
     """Read sweep.json. Raises ValueError when it is missing or of another version."""
     try:
-        table = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
+        table = parse_json(read_text(folder / RESULTS))
         if table["schema_version"] != 1:
             raise ValueError(f"schema_version {table['schema_version']}")
-        return [SweepRecord(**record) for record in table["runs"]]
-    except (OSError, LookupError, TypeError, ValueError) as error:
+        found = [{k: v for k, v in run.items() if v is not None} for run in table["runs"]]
+        return [from_table(SweepRecord, run, "runs") for run in found]
+    except (OSError, LookupError, AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"{folder} is no finished or running sweep: {error}") from error
 
 

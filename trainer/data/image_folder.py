@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
+from ..memory import require_memory
 from ..seeds import derived_generator
 from .augmentation import Augmentation
 from .base import DataConfig, Dataset
@@ -23,6 +24,7 @@ def describe_imagenet(config: DataConfig) -> tuple[tuple[int, ...], int]:
     size, classes = config.image_size or _SIZE, config.classes or _CLASSES
     if size < 1 or classes < 1 or (config.workers or 0) < 0:
         raise ValueError("image_size and classes must be at least 1, workers at least 0")
+    require_memory(4 * 3 * size**2, "an image")
     return (3, size, size), classes
 
 
