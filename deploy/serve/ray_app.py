@@ -33,8 +33,8 @@ def build(args: Mapping[str, Any]) -> serve.Application:
     ``downscale_delay`` seconds (Ray's own are 30 and 600) in which the average over the last half
     minute said so. The settings ``queue`` (of a replica; 4), ``timeout``, ``max_body``,
     ``max_buffered``, ``max_dimension``, ``min_dimension``, ``max_batch``, ``batch_delay``, ``poll``
-    and ``trial_timeout`` are those of ServeSettings. FANIN_SERVE_TOKEN in the environment is the token
-    that every request must carry.
+    and ``trial_timeout`` are those of ServeSettings. FANIN_SERVE_TOKEN in the environment is the
+    token that every request must carry.
 
     Deploying again with other values replaces the replicas one after the other. Raises
     SettingsError for values that cannot be.
