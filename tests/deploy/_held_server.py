@@ -34,3 +34,7 @@ class Held:
 
     def release(self) -> None:
         self._released.touch()
+
+    def hold(self) -> None:
+        """From now on, again."""
+        self._released.unlink()

@@ -35,7 +35,11 @@ SMOKES = {
     "": Smoke("fanin.cli"),
     "export": Smoke(
         "fanin.export",
-        ("tests/export/test_condensed_file.py", "tests/export/test_onnx_op.py"),
+        # Without the opsets that onnxruntime 1.17 does not load.
+        (
+            *("tests/export/test_condensed_file.py", "tests/export/test_onnx_op.py"),
+            *("-k", "not 21 and not 22 and not 23"),
+        ),
         ("hypothesis", "ml-dtypes", "onnxruntime", "torch"),
     ),
     "train": Smoke(
