@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fanin.deploy.bench import BenchModelSpec, Result, bench_model
-from fanin.deploy.bench.report import result_table
+from fanin.deploy.bench.suites.cases_report import result_table
 from fanin.export import ExportReport, export
 from fanin.trainer import TrainResult, train
 from fanin.trainer.data import fashion_mnist_folder

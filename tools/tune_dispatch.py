@@ -37,9 +37,9 @@ from _dispatch_limits import (
     worst_small_batches,
 )
 
-from fanin.deploy.bench.machine import describe_machine
-from fanin.deploy.bench.masks import made_up_layer
-from fanin.deploy.bench.packed import pack
+from fanin.deploy.bench.engines.packed import pack
+from fanin.deploy.bench.measure.machine import describe_machine
+from fanin.deploy.bench.suites.random_layer import made_up_layer
 from fanin.export.condensed import CondensedWeight
 from fanin.ort_ops import _native
 

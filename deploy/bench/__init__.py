@@ -3,14 +3,14 @@
 ``docs/benchmarks.md`` says how the numbers are made and what they do not contain.
 """
 
-from .comparing import ResultComparison, ResultFileError, compare_results
-from .kernels import BenchKernelsSpec, KernelsResult, bench_kernels
-from .layer import BenchLayerSpec, bench_layer
-from .memory import BenchMemorySpec, MemoryResult, bench_memory
-from .model import BenchModelSpec, bench_model
-from .paper import BenchPaperSpec, PaperResult, bench_paper
 from .requirements import RequirementError
-from .result import Result
+from .results.compare import ResultComparison, ResultFileError, compare_results
+from .results.result import Result
+from .suites.kernels import BenchKernelsSpec, KernelsResult, bench_kernels
+from .suites.layer import BenchLayerSpec, bench_layer
+from .suites.memory import BenchMemorySpec, MemoryResult, bench_memory
+from .suites.model import BenchModelSpec, bench_model
+from .suites.paper import BenchPaperSpec, PaperResult, bench_paper
 
 __all__ = [
     "BenchKernelsSpec",

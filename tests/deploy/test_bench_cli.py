@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fanin.cli import app
-from fanin.deploy.bench.masks import made_up_layer
+from fanin.deploy.bench.suites.random_layer import made_up_layer
 from fanin.export.onnx_op import condensed_layer_model
 
 SMALL = ["--in-features", "24", "--out-features", "10", "--sparsity", "0.8", "--rounds", "2"]

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fanin.deploy.bench import BenchKernelsSpec, bench_kernels, layer_problem
-from fanin.deploy.bench import kernels as kernels_module
-from fanin.deploy.bench.kernels import admitted_kernels
-from fanin.deploy.bench.kernels_report import kernels_markdown, kernels_notes, kernels_table
-from fanin.deploy.bench.masks import made_up_layer
+from fanin.deploy.bench import BenchKernelsSpec, bench_kernels
+from fanin.deploy.bench.engines import reference
+from fanin.deploy.bench.suites import kernels as kernels_module
+from fanin.deploy.bench.suites.kernels import admitted_kernels
+from fanin.deploy.bench.suites.kernels_report import kernels_markdown, kernels_notes, kernels_table
+from fanin.deploy.bench.suites.random_layer import made_up_layer
 from fanin.ort_ops import kernel_table
 
 TINY = {
@@ -104,9 +105,9 @@ def test_the_reference_of_large_layers_needs_no_dense_weight(monkeypatch):
     spec = BenchKernelsSpec(**TINY)
     ((_, weight),) = spec.layers()
     x = np.random.default_rng(0).standard_normal((5, 64), np.float32)
-    dense = layer_problem.exact_outputs(weight, x)
-    monkeypatch.setattr(layer_problem, "_DENSE_REFERENCE", 0)
-    sparse = layer_problem.exact_outputs(weight, x)
+    dense = reference.exact_outputs(weight, x)
+    monkeypatch.setattr(reference, "_DENSE_REFERENCE", 0)
+    sparse = reference.exact_outputs(weight, x)
     np.testing.assert_allclose(sparse, dense, rtol=1e-12, atol=1e-12)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fanin.deploy.bench import BenchLayerSpec, RequirementError, bench_layer
-from fanin.deploy.bench import layer as layer_module
+from fanin.deploy.bench.suites import layer as layer_module
 
 TINY = {"in_features": 24, "out_features": 10, "rounds": 3, "turn": 1e-3}
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from fanin.cli import app
 from fanin.deploy import SessionError
 from fanin.deploy.bench import BenchMemorySpec, bench_memory
-from fanin.deploy.bench.masks import made_up_layer
+from fanin.deploy.bench.suites.random_layer import made_up_layer
 from fanin.export.onnx_op import condensed_layer_model, dense_layer_model
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/smaps_rollup")

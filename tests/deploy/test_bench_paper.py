@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from fanin.cli import app
 from fanin.deploy.bench import BenchPaperSpec
-from fanin.deploy.bench.families import best_of
-from fanin.deploy.bench.masks import made_up_layer
-from fanin.deploy.bench.paper import bench_paper
-from fanin.deploy.bench.trained_layer import load_trained_layer
+from fanin.deploy.bench.suites.families import best_of
+from fanin.deploy.bench.suites.paper import bench_paper
+from fanin.deploy.bench.suites.random_layer import made_up_layer
+from fanin.deploy.bench.suites.trained_layer import load_trained_layer
 from fanin.export.onnx_op import condensed_layer_model
 
 TINY = {

@@ -6,11 +6,11 @@ import pytest
 from typer.testing import CliRunner
 
 from fanin.cli import app
-from fanin.deploy.bench.crossover import BenchCrossoverSpec, bench_crossover, crossing
-from fanin.deploy.bench.crossover_report import crossover_grid, crossover_notes
-from fanin.deploy.bench.kernels import roof_sizes
-from fanin.deploy.bench.peers.standalone import cache_sizes
-from fanin.deploy.bench.scaling import BenchScalingSpec, bench_scaling, save_scaling
+from fanin.deploy.bench.engines.peers.conditions import cache_sizes
+from fanin.deploy.bench.suites.crossover import BenchCrossoverSpec, bench_crossover, crossing
+from fanin.deploy.bench.suites.crossover_report import crossover_grid, crossover_notes
+from fanin.deploy.bench.suites.kernels import roof_sizes
+from fanin.deploy.bench.suites.scaling import BenchScalingSpec, bench_scaling, save_scaling
 from fanin.export.forms import Chooser
 
 SMALL = {"in_features": 32, "out_features": 24, "rounds": 2, "turn": 1e-3}

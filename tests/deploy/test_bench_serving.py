@@ -5,9 +5,9 @@ import json
 import pytest
 
 from fanin.deploy.bench import RequirementError
-from fanin.deploy.bench.loadgen import LoadSettings, read_log, run_loadgen
-from fanin.deploy.bench.serving import BenchServingSpec, bench_serving
-from fanin.deploy.bench.serving_report import serving_grid, serving_notes
+from fanin.deploy.bench.measure.loadgen import LoadSettings, read_log, run_loadgen
+from fanin.deploy.bench.suites.serving import BenchServingSpec, bench_serving
+from fanin.deploy.bench.suites.serving_report import serving_grid, serving_notes
 
 SETTINGS = LoadSettings("Server", 0.2, 50.0, 0.1, 1e-3, 2)
 LOG = {

@@ -7,12 +7,20 @@ import pytest
 from typer.testing import CliRunner
 
 from fanin.cli import app
-from fanin.deploy.bench import zoo as zoo_module
-from fanin.deploy.bench.case_store import StoreError
-from fanin.deploy.bench.plain import from_plain
-from fanin.deploy.bench.result import Result
-from fanin.deploy.bench.zoo import BenchZooSpec, bench_zoo, read_zoo, save_zoo, zoo_grid, zoo_notes
-from fanin.deploy.bench.zoo_models import ZOO, ZooModel, thin
+from fanin.deploy.bench.results.plain import from_plain
+from fanin.deploy.bench.results.result import Result
+from fanin.deploy.bench.results.store import StoreError
+from fanin.deploy.bench.suites import zoo as zoo_module
+from fanin.deploy.bench.suites import zoo_models
+from fanin.deploy.bench.suites.zoo import (
+    BenchZooSpec,
+    bench_zoo,
+    read_zoo,
+    save_zoo,
+    zoo_grid,
+    zoo_notes,
+)
+from fanin.deploy.bench.suites.zoo_models import ZOO, ZooModel, thin
 
 torch = pytest.importorskip("torch")
 QUICK = {"rounds": 2, "budget": 0.01, "conditions": ()}
@@ -31,7 +39,7 @@ def small():
 def zoo(monkeypatch):
     """Two small networks in the place of the large ones."""
     models = {name: ZooModel(f"net {name}", (256,), small) for name in ("a", "b")}
-    for module in (zoo_module, __import__("fanin.deploy.bench.zoo_models", fromlist=["ZOO"])):
+    for module in (zoo_module, zoo_models):
         monkeypatch.setattr(module, "ZOO", models)
     return models
 

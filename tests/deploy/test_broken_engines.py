@@ -6,10 +6,11 @@ import numpy as np
 import onnx
 import pytest
 
-from fanin.deploy.bench.layer_problem import layer_problem
-from fanin.deploy.bench.masks import made_up_layer
-from fanin.deploy.bench.measure import Timing, measure
-from fanin.deploy.bench.ort_engine import OrtEngine
+from fanin.deploy.bench.engines.ort import OrtEngine
+from fanin.deploy.bench.measure.layer_problem import layer_problem
+from fanin.deploy.bench.measure.loop import measure
+from fanin.deploy.bench.measure.timing import Timing
+from fanin.deploy.bench.suites.random_layer import made_up_layer
 from fanin.export.onnx_op import condensed_layer_model
 
 QUICK = Timing(rounds=3, turn=1e-3, lead_in=1e-4, max_warmup=0.05)

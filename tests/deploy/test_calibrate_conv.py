@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from fanin.deploy import SessionError
-from fanin.deploy import calibrate_conv as module
-from fanin.deploy.bench.measure import Timing
-from fanin.deploy.calibrate_conv import ConvCalibrationSpec, calibrate_convolutions
-from fanin.deploy.calibrate_conv_models import random_weight
+from fanin.deploy.bench.measure.timing import Timing
+from fanin.deploy.bench.suites import calibrate_conv as module
+from fanin.deploy.bench.suites.calibrate_conv import ConvCalibrationSpec, calibrate_convolutions
+from fanin.deploy.bench.suites.calibrate_conv_models import random_weight
 from fanin.export.conv_cost import KINDS, ConvCostModel, ConvTable
 from fanin.export.conv_geometry import ConvGeometry
 

@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from fanin.deploy.bench.peers.deepsparse_model import UnsuitableError, deepsparse_file
+from fanin.deploy.bench.engines.peers.deepsparse_model import UnsuitableError, deepsparse_file
 
 ort = pytest.importorskip("onnxruntime")
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fanin.deploy.bench.masks import made_up_layer
+from fanin.deploy.bench.suites.random_layer import made_up_layer
 
 
 def layer(mask="random", seed=0, in_features=64, out_features=40, active=30, fan_in=9):

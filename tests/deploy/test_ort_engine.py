@@ -7,10 +7,10 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from fanin.deploy.bench import ort_engine
-from fanin.deploy.bench.engine import aligned_copy
-from fanin.deploy.bench.null_model import save_null_model
-from fanin.deploy.bench.ort_engine import OrtEngine, count_new_threads, os_threads
+from fanin.deploy.bench.engines import ort as ort_engine
+from fanin.deploy.bench.engines.null_model import save_null_model
+from fanin.deploy.bench.engines.ort import OrtEngine, count_new_threads, os_threads
+from fanin.deploy.bench.engines.protocol import aligned_copy
 from fanin.deploy.model_file import read_model_file
 
 X = np.array([[1, 2, 3, 4], [-1, 0.5, 0, 2]], np.float32)

@@ -8,19 +8,20 @@ import numpy as np
 import pytest
 
 from fanin.deploy.bench import BenchLayerSpec, bench_layer
-from fanin.deploy.bench.engine import SelfTimedEngine
-from fanin.deploy.bench.layer_engines import engine_option
-from fanin.deploy.bench.masks import made_up_layer
-from fanin.deploy.bench.measure import Timing, measure
-from fanin.deploy.bench.peers import (
+from fanin.deploy.bench.engines.peers import (
     csr_engines,
     deepsparse_engines,
     openvino_engine,
     torch_engine,
 )
-from fanin.deploy.bench.peers.deepsparse_forms import save
-from fanin.deploy.bench.peers.remote import Child, RemoteEngine, RemoteError
-from fanin.deploy.bench.problem import Problem, Sample
+from fanin.deploy.bench.engines.peers.deepsparse_forms import save
+from fanin.deploy.bench.engines.peers.remote import Child, RemoteEngine, RemoteError
+from fanin.deploy.bench.engines.protocol import SelfTimedEngine
+from fanin.deploy.bench.measure.loop import measure
+from fanin.deploy.bench.measure.problem import Problem, Sample
+from fanin.deploy.bench.measure.timing import Timing
+from fanin.deploy.bench.suites.layer_engines import engine_option
+from fanin.deploy.bench.suites.random_layer import made_up_layer
 
 FAKE = str(Path(__file__).with_name("fake_worker.py"))
 DEEPSPARSE = Path(__file__).parents[2] / ".cache/deepsparse-venv/bin/python"
@@ -256,7 +257,7 @@ def test_deepsparse_computes_the_layer_in_all_forms():
 
 
 def test_a_child_that_hangs_is_ended_and_the_reason_says_so(problem, monkeypatch):
-    monkeypatch.setattr("fanin.deploy.bench.peers.remote._LIMIT", 0.2)
+    monkeypatch.setattr("fanin.deploy.bench.engines.peers.remote._LIMIT", 0.2)
     child = Child((sys.executable, "-c", "import time; time.sleep(60)"), "x", {}, {}, False, "")
     engine = RemoteEngine("remote", "", child, 1, (2, 3))
     (measured,), _ = measure([engine], problem, QUICK)

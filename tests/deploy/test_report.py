@@ -8,11 +8,13 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from fanin.deploy.bench import RequirementError, report
-from fanin.deploy.bench.figure import _panels
-from fanin.deploy.bench.measure import Measurement, Timing, Warmup
-from fanin.deploy.bench.report import markdown, result_notes, result_table
-from fanin.deploy.bench.result import Result, make_case
+from fanin.deploy.bench import RequirementError
+from fanin.deploy.bench.measure.timing import Measurement, Timing, Warmup
+from fanin.deploy.bench.results.case import make_case
+from fanin.deploy.bench.results.result import Result
+from fanin.deploy.bench.suites import cases_report as report
+from fanin.deploy.bench.suites.cases_figure import _panels
+from fanin.deploy.bench.suites.cases_report import markdown, result_notes, result_table
 
 MACHINE = {
     "host": "box",

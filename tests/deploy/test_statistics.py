@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fanin.deploy.bench.statistics import Series, Spread, compare
+from fanin.deploy.bench.measure.statistics import Series, Spread, compare
 
 US = 1e-6
 

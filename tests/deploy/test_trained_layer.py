@@ -6,8 +6,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from fanin.deploy.bench import BenchLayerSpec, bench_layer
-from fanin.deploy.bench.masks import made_up_layer
-from fanin.deploy.bench.trained_layer import TrainedLayerError, load_trained_layer
+from fanin.deploy.bench.suites.random_layer import made_up_layer
+from fanin.deploy.bench.suites.trained_layer import TrainedLayerError, load_trained_layer
 from fanin.export.onnx_op import condensed_layer_model
 
 

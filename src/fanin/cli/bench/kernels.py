@@ -40,7 +40,7 @@ def bench_kernels(
     requires("bench", "onnx", "matplotlib")
     from ...deploy.bench import BenchKernelsSpec, RequirementError
     from ...deploy.bench import bench_kernels as measure
-    from ...deploy.bench.kernels_report import kernels_notes, kernels_table
+    from ...deploy.bench.suites.kernels_report import kernels_notes, kernels_table
 
     chosen = given(
         shapes=None if shapes is None else parse_shapes(shapes),

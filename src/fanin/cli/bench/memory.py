@@ -32,7 +32,7 @@ def bench_memory(
     from ...deploy import SessionError
     from ...deploy.bench import BenchMemorySpec
     from ...deploy.bench import bench_memory as measure
-    from ...deploy.bench.memory_report import memory_notes, memory_table
+    from ...deploy.bench.suites.memory_report import memory_notes, memory_table
 
     with readable(SessionError, OSError, ValueError):
         spec = BenchMemorySpec(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ...deploy.bench import KernelsResult, MemoryResult, PaperResult, Result
-    from ...deploy.bench.trained_layer import TrainedLayer
+    from ...deploy.bench.suites.trained_layer import TrainedLayer
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")]
 DeepSparsePython = Annotated[
@@ -75,8 +75,8 @@ def shapes(text: str) -> tuple[tuple[int, int], ...]:
 
 def masks(text: str, layer: str | None) -> tuple[tuple[str, ...], TrainedLayer | None]:
     """Split ``--mask`` into the names of made-up masks and the layer of the file in it."""
-    from ...deploy.bench.masks import MASKS
-    from ...deploy.bench.trained_layer import load_trained_layer
+    from ...deploy.bench.suites.random_layer import MASKS
+    from ...deploy.bench.suites.trained_layer import load_trained_layer
 
     parts = text.split(",")
     files = [Path(part) for part in parts if part not in MASKS]
@@ -97,8 +97,8 @@ def given(**options: object) -> dict[str, object]:
 
 def save_result(result: Result, folder: Path) -> None:
     """Show the tables and notes of a layer or model, and write its files."""
-    from ...deploy.bench.report import result_notes, result_table, rivals_table
-    from ...deploy.bench.runs_report import types_grid
+    from ...deploy.bench.suites.cases_report import result_notes, result_table, rivals_table
+    from ...deploy.bench.suites.runs_report import types_grid
 
     types = types_grid(result)
     tables = [result_table(result), rivals_table(result), types.to_rich() if types else None]

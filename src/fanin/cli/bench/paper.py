@@ -65,8 +65,8 @@ def bench_paper(
     from ...deploy import SessionError
     from ...deploy.bench import BenchPaperSpec, RequirementError
     from ...deploy.bench import bench_paper as measure
-    from ...deploy.bench.paper_report import paper_grid, paper_notes
-    from ...deploy.bench.trained_layer import load_trained_layer
+    from ...deploy.bench.suites.paper_report import paper_grid, paper_notes
+    from ...deploy.bench.suites.trained_layer import load_trained_layer
 
     with readable(SessionError, RequirementError, OSError, ValueError):
         layers = [text.partition("::") for text in trained or []]

@@ -42,7 +42,7 @@ def bench_scaling(
 
     from ...deploy import SessionError
     from ...deploy.bench import RequirementError
-    from ...deploy.bench.page import save_page
+    from ...deploy.bench.report.html import save_page
     from ...export import ExportError
 
     parts = names(of)
@@ -70,18 +70,18 @@ def _measure(
     """Measure a part; returns its tables, its notes and what writes its files."""
     if part == "outputs":
         from ...deploy.bench import BenchKernelsSpec, bench_kernels
-        from ...deploy.bench.kernels_report import kernels_notes, kernels_table
+        from ...deploy.bench.suites.kernels_report import kernels_notes, kernels_table
 
         result = bench_kernels(BenchKernelsSpec.scaling(**options), progress=say)
         return [kernels_table(result)], kernels_notes(result), result.save
     if part == "crossover":
-        from ...deploy.bench.crossover import BenchCrossoverSpec, bench_crossover
-        from ...deploy.bench.crossover_report import crossover_grid, crossover_notes
+        from ...deploy.bench.suites.crossover import BenchCrossoverSpec, bench_crossover
+        from ...deploy.bench.suites.crossover_report import crossover_grid, crossover_notes
 
         result = bench_crossover(BenchCrossoverSpec(**options), progress=say)
         return [crossover_grid(result).to_rich()], crossover_notes(result), result.save
-    from ...deploy.bench.report import result_notes, result_table
-    from ...deploy.bench.scaling import BenchScalingSpec, bench_scaling, save_scaling
+    from ...deploy.bench.suites.cases_report import result_notes, result_table
+    from ...deploy.bench.suites.scaling import BenchScalingSpec, bench_scaling, save_scaling
 
     make = BenchScalingSpec.over_threads if part == "threads" else BenchScalingSpec.over_batches
     result = bench_scaling(make(**options), progress=say)

@@ -45,9 +45,9 @@ def bench_serving(
     requires("loadgen", "mlperf_loadgen")
     from ...deploy import SessionError
     from ...deploy.bench import RequirementError
-    from ...deploy.bench.serving import BenchServingSpec
-    from ...deploy.bench.serving import bench_serving as measure
-    from ...deploy.bench.serving_report import serving_grid, serving_notes
+    from ...deploy.bench.suites.serving import BenchServingSpec
+    from ...deploy.bench.suites.serving import bench_serving as measure
+    from ...deploy.bench.suites.serving_report import serving_grid, serving_notes
 
     with readable(SessionError, RequirementError, OSError, ValueError):
         spec = BenchServingSpec(

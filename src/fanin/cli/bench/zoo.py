@@ -51,8 +51,8 @@ def bench_zoo(
 
     from ...deploy import SessionError
     from ...deploy.bench import RequirementError
-    from ...deploy.bench.zoo import BenchZooSpec, save_zoo, zoo_grid, zoo_notes
-    from ...deploy.bench.zoo import bench_zoo as measure
+    from ...deploy.bench.suites.zoo import BenchZooSpec, save_zoo, zoo_grid, zoo_notes
+    from ...deploy.bench.suites.zoo import bench_zoo as measure
     from ...export import ExportError
 
     if quick:

@@ -1,0 +1,330 @@
+"""Every kernel of the dispatch table, through the binding, against the limits of the core.
+
+No runtime takes part: this is what a kernel itself does, one thread, hot weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ....export.condensed import VALUE_TYPES, CondensedWeight
+from ....ort_ops import _native, kernel_table
+from ..engines.kernels import KernelEngine, ReadEngine, call_seconds, read_bytes_per_cycle
+from ..engines.peers.conditions import cache_sizes
+from ..measure.layer_problem import layer_problem
+from ..measure.loop import measure
+from ..measure.machine import describe_machine, load_average
+from ..measure.problem import Problem
+from ..measure.statistics import Spread
+from ..measure.timing import Progress, Timing
+from ..results.result import SCHEMA_VERSION
+from .random_layer import MASKS, made_up_layer
+from .spec_checks import check_batches, check_features, check_seed
+from .trained_layer import TrainedLayer
+
+# Where the system does not tell the sizes of its caches.
+_USUAL_CACHES = {2: 1 << 20, 3: 16 << 20}
+
+
+@dataclass(frozen=True)
+class BenchKernelsSpec:
+    """Kernels x shapes (in, out) x sparsity x mask x type of the weights x batch, on one thread.
+
+    Each neuron has round((1 - sparsity) * in) weights. ``trained`` adds a layer of a network at all
+    ``batches``. With ``dispatched`` only the kernel that the dispatch table takes is measured, else
+    every one that this CPU runs and whose row admits the case. ``turn`` is in seconds (see Timing).
+    """
+
+    shapes: tuple[tuple[int, int], ...] = ((3072, 768), (768, 3072))
+    sparsities: tuple[float, ...] = (0.8, 0.9, 0.95, 0.99)
+    batches: tuple[int, ...] = (1, 8, 16, 64, 256)
+    masks: tuple[str, ...] = MASKS[:1]
+    values: tuple[str, ...] = VALUE_TYPES[:1]
+    trained: TrainedLayer | None = None
+    dispatched: bool = False
+    rounds: int = 11
+    turn: float = 0.01
+    seed: int = 0
+
+    @classmethod
+    def scaling(cls, **others: Any) -> BenchKernelsSpec:
+        """Layers of 1,000 to 1,000,000 outputs, 32 of 1,024 inputs each, at batch 1."""
+        rows = (1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
+        return cls(
+            shapes=tuple((1024, out) for out in rows),
+            sparsities=(1 - 32 / 1024,),
+            batches=(1,),
+            dispatched=True,
+            **others,
+        )
+
+    def __post_init__(self):
+        check_batches(self.batches)
+        check_seed(self.seed)
+        if not set(self.masks) <= set(MASKS) or not (self.masks or self.trained):
+            raise ValueError(f"masks are {self.masks}; there are {', '.join(MASKS)}")
+        if not self.values or not set(self.values) <= set(VALUE_TYPES):
+            raise ValueError(f"values are {self.values}; there are {', '.join(VALUE_TYPES)}")
+        if not self.shapes or len(set(self.shapes)) < len(self.shapes):
+            raise ValueError(f"shapes are {self.shapes}; give one or more, each once")
+        for features, outputs in self.shapes:
+            check_features("shapes: inputs", features)
+            check_features("shapes: outputs", outputs)
+        for sparsity, (features, _) in itertools.product(self.sparsities, self.shapes):
+            if not 0 <= sparsity < 1 or not round((1 - sparsity) * features):
+                raise ValueError(f"sparsity {sparsity} leaves no weights of {features} inputs")
+        self.timing()
+
+    def timing(self) -> Timing:
+        """How the cases are timed."""
+        return Timing(rounds=self.rounds, turn=self.turn, max_warmup=0.5)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for the result file: the layer by its names, no paths."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        del fields["trained"]
+        return {**fields, "trained": self.trained.title} if self.trained else fields
+
+    def layers(self) -> Iterator[tuple[str, CondensedWeight]]:
+        """Make the layers, in every type, with the name of their mask, one at a time."""
+        for mask, weight in self._float32_layers():
+            for values in self.values:
+                yield mask, weight.astype(values)
+
+    def _float32_layers(self) -> Iterator[tuple[str, CondensedWeight]]:
+        for (features, outputs), sparsity, mask in itertools.product(
+            self.shapes, self.sparsities, self.masks
+        ):
+            rng = np.random.default_rng([self.seed, round(sparsity * 1e6), MASKS.index(mask)])
+            fan_in = round((1 - sparsity) * features)
+            yield mask, made_up_layer(mask, rng, features, outputs, outputs, fan_in)
+        if self.trained:
+            yield self.trained.title, self.trained.weight
+
+
+@dataclass(frozen=True)
+class KernelCase:
+    """One kernel on one layer. Times are in seconds, less what a call costs from Python.
+
+    ``footprint_bytes`` are the packed weights, the input and the output: what a run reads and
+    writes at least once. ``read`` is the time to read as many bytes in the same rounds. The limit
+    of a round is the longer of ``read`` and of the true multiply-adds at the core's peak;
+    ``share`` is limit over time, and ``limit`` says which it is. ``padding`` is stored lanes over
+    true weights, ``remainder`` the share of the weights outside the vector layout.
+    """
+
+    in_features: int
+    out_features: int
+    sparsity: float
+    mask: str
+    values: str
+    fan_in: int
+    batch: int
+    kernel: str
+    dispatched: bool
+    macs: int
+    packed_bytes: int
+    footprint_bytes: int
+    padding: float
+    remainder: float
+    pack_seconds: float
+    hertz: float
+    peak_macs_per_second: float
+    rounds_seconds: tuple[float, ...]
+    read_rounds_seconds: tuple[float, ...]
+    run: Spread | None
+    read: Spread | None
+    share: Spread | None
+    limit: Literal["read", "multiply-add"] | None
+    bytes_per_cycle: float | None
+    macs_per_cycle: float | None
+    read_bytes_per_cycle: float | None
+    error_before: float | None
+    error_after: float | None
+    excluded: str | None
+
+
+@dataclass(frozen=True)
+class KernelsResult:
+    """A finished kernel bench. ``roofs`` are (bytes, bytes per cycle) of plain reading."""
+
+    kind: Literal["kernels"]
+    title: str
+    created: str
+    seconds: float
+    spec: dict[str, Any]
+    timing: Timing
+    machine: dict[str, Any]
+    load_average_after: list[float] | None
+    call_seconds: float
+    roofs: tuple[tuple[int, float], ...]
+    cases: tuple[KernelCase, ...]
+    schema_version: int = SCHEMA_VERSION
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as numbers, texts, lists and dicts only."""
+        return dataclasses.asdict(self)
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write results.json, results.md and results.png into ``folder``, as Result.save does."""
+        from .kernels_report import save_kernels_report
+
+        return save_kernels_report(self, Path(folder))
+
+
+def bench_kernels(spec: BenchKernelsSpec, *, progress: Progress | None = None) -> KernelsResult:
+    """Measure the kernels; ``progress`` is told each layer's title and the share done."""
+    created, started = datetime.now(UTC), time.perf_counter()
+    machine = describe_machine()
+    cases: list[KernelCase] = []
+    calls = call_seconds()
+    made_up = len(spec.shapes) * len(spec.sparsities) * len(spec.masks)
+    count = (made_up + bool(spec.trained)) * len(spec.values)
+    for number, (mask, weight) in enumerate(spec.layers()):
+        if progress:
+            sizes = f"{weight.in_features} → {weight.out_features}"
+            sparse = f"{100 * (1 - weight.density):.4g} % sparse"
+            progress(f"{sizes}, {sparse}, {mask}, {weight.values.dtype}", number / count)
+        for batch in spec.batches:
+            cases += _measure_layer(spec, mask, weight, batch, calls)
+    return KernelsResult(
+        kind="kernels",
+        title="Kernels, 1 thread",
+        created=created.isoformat(timespec="seconds"),
+        seconds=time.perf_counter() - started,
+        spec=spec.to_dict(),
+        timing=spec.timing(),
+        machine=machine,
+        load_average_after=load_average(),
+        call_seconds=calls[0],
+        roofs=tuple((size, read_bytes_per_cycle(size, calls[1])) for size in roof_sizes()),
+        cases=tuple(cases),
+    )
+
+
+def roof_sizes() -> tuple[int, ...]:
+    """Return a size that fills half of each level of the caches, and one that fits into none.
+
+    Not of the first level: reading that much takes less time than the call does.
+    """
+    known = {level: size for level, size in cache_sizes().items() if level > 1}
+    caches = list((known or _USUAL_CACHES).values())
+    return (*(size // 2 for size in caches), 2 * max(caches))
+
+
+def admitted_kernels(weight: CondensedWeight, batch: int) -> list[str]:
+    """Kernels that this CPU runs and whose row of the dispatch table admits the case.
+
+    Kernels of float32 weights take 16-bit ones too, widened when packed: nothing new to measure.
+    """
+    density = weight.fan_in / weight.in_features
+
+    def within(value: float, low: float, high: float | None) -> bool:
+        return low <= value and (high is None or value <= high)
+
+    return [
+        row.name
+        for row in kernel_table()
+        if row.supported
+        and row.weights == weight.values.dtype.name
+        and within(batch, row.min_batch, row.max_batch)
+        and within(weight.fan_in, row.min_fan_in, row.max_fan_in)
+        and within(density, row.min_density, row.max_density)
+    ]
+
+
+def _measure_layer(
+    spec: BenchKernelsSpec,
+    mask: str,
+    weight: CondensedWeight,
+    batch: int,
+    calls: tuple[float, float],
+) -> list[KernelCase]:
+    problem = layer_problem(weight, batch, spec.seed)
+    dispatched = KernelEngine(weight, batch, None)
+    names = [] if spec.dispatched else admitted_kernels(weight, batch)
+    others = [name for name in names if name != dispatched.name]
+    return [
+        _measure_kernel(spec, mask, weight, batch, calls, problem, engine, engine is dispatched)
+        for engine in itertools.chain(
+            [dispatched], (KernelEngine(weight, batch, name) for name in others)
+        )
+    ]
+
+
+def _measure_kernel(
+    spec: BenchKernelsSpec,
+    mask: str,
+    weight: CondensedWeight,
+    batch: int,
+    calls: tuple[float, float],
+    problem: Problem,
+    engine: KernelEngine,
+    dispatched: bool,
+) -> KernelCase:
+    info, pack_seconds = engine.info, engine.pack_seconds
+    footprint = info.bytes + 4 * batch * (weight.in_features + weight.out_features)
+    (kernel,), read = measure([engine], problem, spec.timing(), null=ReadEngine(footprint))
+    hertz, peak = _native.clock_hertz(), _native.peak_macs_per_second()
+    macs = batch * int(weight.is_entry().sum())
+    fields: dict[str, Any] = dict.fromkeys(
+        (
+            "run",
+            "read",
+            "share",
+            "limit",
+            "bytes_per_cycle",
+            "macs_per_cycle",
+            "read_bytes_per_cycle",
+        )
+    )
+    if kernel.excluded is None and read is not None and read.excluded is None:
+        # A run as short as the call itself is not told from it: it counts as a nanosecond.
+        runs = [max(seconds - calls[0], 1e-9) for seconds in kernel.rounds_seconds]
+        reads = [max(seconds - calls[1], 1e-9) for seconds in read.rounds_seconds]
+        run, reading = Spread.of(runs), Spread.of(reads)
+        fields = {
+            "run": run,
+            "read": reading,
+            "share": Spread.of(
+                [max(low, macs / peak) / own for low, own in zip(reads, runs, strict=True)]
+            ),
+            "limit": "read" if reading.median >= macs / peak else "multiply-add",
+            "bytes_per_cycle": footprint / (run.median * hertz),
+            "macs_per_cycle": macs / (run.median * hertz),
+            "read_bytes_per_cycle": footprint / (reading.median * hertz),
+        }
+    return KernelCase(
+        in_features=weight.in_features,
+        out_features=weight.out_features,
+        sparsity=1 - weight.density,
+        mask=mask,
+        values=weight.values.dtype.name,
+        fan_in=weight.fan_in,
+        batch=batch,
+        kernel=info.kernel,
+        dispatched=dispatched,
+        macs=macs,
+        packed_bytes=info.bytes,
+        footprint_bytes=footprint,
+        padding=info.padding,
+        remainder=info.remainder,
+        pack_seconds=pack_seconds,
+        hertz=hertz,
+        peak_macs_per_second=peak,
+        rounds_seconds=tuple(kernel.rounds_seconds),
+        read_rounds_seconds=tuple(read.rounds_seconds if read else ()),
+        error_before=kernel.error_before,
+        error_after=kernel.error_after,
+        excluded=kernel.excluded or (read.excluded if read else None),
+        **fields,
+    )

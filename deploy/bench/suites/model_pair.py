@@ -1,0 +1,93 @@
+"""An exported model and the dense baseline that it is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...errors import SessionError
+from ...model_file import ModelFile, ModelFileError, read_model_file
+
+
+def baseline_path(model: Path, dense: Path | None) -> Path:
+    """Return the baseline's file: the given one, or NAME.dense.onnx beside the model."""
+    return model.with_name(f"{model.stem}.dense{model.suffix}") if dense is None else Path(dense)
+
+
+def structured_path(model: Path) -> Path:
+    """Return NAME.structured.onnx beside the model."""
+    return model.with_name(f"{model.stem}.structured{model.suffix}")
+
+
+def require_baseline(model: Path, dense: Path | None) -> None:
+    """Raise SessionError, which names the option that makes it, when the usual one is missing."""
+    usual = baseline_path(model, None)
+    if dense is None and model.is_file() and not usual.exists():
+        raise SessionError(
+            f"there is no dense baseline {usual.name} beside it",
+            "Export again with fanin export --dense-baseline, or name the dense model with --dense "
+            "FILE (of a converted file that is its source).",
+            model=model,
+        )
+
+
+def model_content(path: Path) -> ModelFile:
+    """Read the file's structure; SessionError when it is no ONNX file."""
+    try:
+        return read_model_file(path)
+    except ModelFileError as error:
+        raise SessionError(str(error), "Pass an ONNX file.", model=path) from error
+
+
+def file_bytes(path: Path) -> int:
+    """Bytes on disk, external data included."""
+    beside = {path.parent / tensor.location for tensor in model_content(path).external}
+    return sum(file.stat().st_size for file in (path, *beside))
+
+
+def input_shapes(
+    model: Path, dense_path: Path, batches: Sequence[int], condensed: Any, dense: Any
+) -> dict[str, list[int | None]]:
+    """Shape of each input, with None for the batch; ``condensed`` and ``dense`` are sessions.
+
+    Raises SessionError when the two models do not fit together, or an input cannot be made.
+    """
+    ours, theirs = _signature(condensed), _signature(dense)
+    if ours != theirs:
+        raise SessionError(
+            f"its inputs and outputs are {ours}, those of {dense_path.name} are {theirs}",
+            "Pass the dense baseline of the same model.",
+            model=model,
+        )
+    shapes = {}
+    for meta in condensed.get_inputs():
+        if meta.type != "tensor(float)":
+            raise SessionError(
+                f"input '{meta.name}' is a {meta.type}; the benchmark makes float32 inputs only",
+                "Time this model in your own code, through open_session.",
+                model=model,
+            )
+        batch, *rest = meta.shape or [None]
+        if any(not isinstance(size, int) for size in rest):
+            raise SessionError(
+                f"input '{meta.name}' has the shape {meta.shape}; only its first dimension, the "
+                "batch, may be free",
+                "Export the model with fixed sizes for the others.",
+                model=model,
+            )
+        if isinstance(batch, int) and set(batches) != {batch}:
+            raise SessionError(
+                f"input '{meta.name}' has a fixed batch of {batch}; batches are {batches}",
+                f"Ask for batch {batch}, or export the model with a dynamic batch.",
+                model=model,
+            )
+        shapes[meta.name] = [batch if isinstance(batch, int) else None, *rest]
+    return shapes
+
+
+def _signature(session: Any) -> str:
+    def text(metas: Any) -> str:
+        return ", ".join(f"{meta.name} {meta.type} {list(meta.shape)}" for meta in metas)
+
+    return f"({text(session.get_inputs())}) → ({text(session.get_outputs())})"

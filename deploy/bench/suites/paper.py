@@ -1,0 +1,191 @@
+"""The paper's figures on CPUs as one benchmark: threads x batch x sparsity, every engine.
+
+SRigL, arXiv 2305.02299, section 4.4 and appendix: the 3072 -> 768 layer of ViT-B/16 at batch sizes
+of 1 to 256 and sparsities of 80 to 99 %.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ....export.condensed import CondensedWeight
+from ..measure.machine import describe_machine, load_average
+from ..measure.pinning import pinned
+from ..measure.timing import Progress
+from ..report.text import threads_text
+from ..results.case import Case
+from ..results.result import Result
+from ..results.store import CaseStore
+from .layer import DEEPSPARSE_PYTHON, BenchLayerSpec, measure_layer
+from .layer_engines import COMPILED, ENGINES, NARROW
+from .trained_layer import TrainedLayer
+
+_ALL = tuple(name for name in ENGINES if name not in (*NARROW, "fallback"))
+
+
+@dataclass(frozen=True)
+class BenchPaperSpec:
+    """Layers of ``in_features`` x ``out_features``, random masks at each of the ``sparsities``.
+
+    ``ablated`` is the share of neurons without weights, which the paper's ``structured`` form lives
+    on. ``trained`` layers are measured beside, at their own sizes and sparsity. ``minutes`` bound
+    the timed part of all cases together; each case gets its share of what is left. ``conditions``
+    are measured at batch 1 only.
+    """
+
+    in_features: int = 3072
+    out_features: int = 768
+    threads: tuple[int, ...] = (1, 2)
+    batches: tuple[int, ...] = (1, 8, 64, 256)
+    sparsities: tuple[float, ...] = (0.8, 0.9, 0.95, 0.99)
+    ablated: float = 0.3
+    engines: tuple[str, ...] = _ALL
+    trained: tuple[TrainedLayer, ...] = ()
+    rounds: int = 31
+    minutes: float = 38.0
+    conditions: tuple[str, ...] = ("cold", "paced")
+    seed: int = 0
+    deepsparse_python: Path = DEEPSPARSE_PYTHON
+
+    @classmethod
+    def quick(cls, **others: Any) -> BenchPaperSpec:
+        """Fewer cases and rounds; without the engines that are compiled for tens of seconds."""
+        engines = tuple(name for name in _ALL if name not in COMPILED)
+        fields = {"batches": (1, 64), "sparsities": (0.9, 0.99), "rounds": 7, "minutes": 1.5}
+        return cls(**{"engines": engines, "conditions": (), **fields, **others})
+
+    def __post_init__(self):
+        if not self.threads or min(self.threads) < 1 or len(set(self.threads)) < len(self.threads):
+            raise ValueError(f"threads are {self.threads}; give one or more, each once")
+        if not self.minutes > 0:
+            raise ValueError(f"minutes is {self.minutes}; it must be above 0")
+        self.layer_spec(self.threads[0])
+
+    def layer_spec(self, threads: int) -> BenchLayerSpec:
+        """Return what a thread count's cases are measured as."""
+        return BenchLayerSpec(
+            in_features=self.in_features,
+            out_features=self.out_features,
+            sparsities=self.sparsities,
+            batches=self.batches,
+            threads=threads,
+            ablated=self.ablated,
+            rounds=self.rounds,
+            seed=self.seed,
+            engines=self.engines,
+            deepsparse_python=self.deepsparse_python,
+        )
+
+    def left_out(self) -> tuple[str, ...]:
+        """Name the engines of the whole suite that this one does not have."""
+        return tuple(name for name in _ALL if name not in self.engines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for the result files, layers by their names and no paths."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        del fields["deepsparse_python"]
+        return {**fields, "trained": [layer.title for layer in self.trained]}
+
+
+@dataclass(frozen=True)
+class PaperResult:
+    """A result for each number of threads, and how many cases are still to be measured."""
+
+    spec: BenchPaperSpec
+    results: tuple[Result, ...]
+    missing: int
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write results.json, .md and .png, an index.html, and a folder for each thread count."""
+        from .paper_report import save_paper_report
+
+        return save_paper_report(self, Path(folder))
+
+
+def bench_paper(
+    spec: BenchPaperSpec,
+    folder: Path,
+    *,
+    stop_after: float | None = None,
+    progress: Progress | None = None,
+) -> PaperResult:
+    """Measure the cases that ``folder`` does not hold yet.
+
+    After ``stop_after`` minutes no further case is begun; another call goes on from there. Raises
+    StoreError when the folder holds cases of another benchmark.
+    """
+    started, created = time.perf_counter(), datetime.now(UTC)
+    machine = describe_machine()
+    fixed = {name: machine[name] for name in ("cpu", "cpus_available", "fanin", "onnxruntime")}
+    fixed |= {name: value for name, value in spec.to_dict().items() if name != "minutes"}
+    store = CaseStore(folder / "cases", fixed)
+    settings = list(_settings(spec))
+    done: dict[str, Case] = {}
+    for title, *_ in settings:
+        case = store.get(title)
+        if case is not None:
+            done[title] = case
+    for title, threads, batch, sparsity, mask, weight in settings:
+        minutes = (time.perf_counter() - started) / 60
+        if title in done or (stop_after is not None and minutes > stop_after):
+            continue
+        if progress:
+            progress(title, len(done) / len(settings))
+        spent = sum(case.facts["timing_seconds"] for case in done.values())
+        left = max(0.0, 60 * spec.minutes - spent) / (len(settings) - len(done))
+        layer_spec = replace(
+            spec.layer_spec(threads),
+            budget=max(left, 1e-3),
+            conditions=spec.conditions if batch == 1 else (),
+        )
+        facts = {"mask": mask, "threads": threads}
+        with tempfile.TemporaryDirectory(prefix="fanin-bench-") as scratch, pinned(threads):
+            case = measure_layer(layer_spec, weight, facts, sparsity, batch, title, Path(scratch))
+        store.put(case)
+        done[title] = case
+    results = tuple(
+        Result(
+            kind="layer",
+            title=f"Layer {spec.in_features} → {spec.out_features}, {threads_text(threads)}",
+            created=created.isoformat(timespec="seconds"),
+            seconds=time.perf_counter() - started,
+            spec=spec.to_dict(),
+            timing=spec.layer_spec(threads).timing(),
+            machine=machine,
+            load_average_after=load_average(),
+            cases=tuple(done[one[0]] for one in settings if one[0] in done and one[1] == threads),
+        )
+        for threads in spec.threads
+    )
+    return PaperResult(spec, results, len(settings) - len(done))
+
+
+def _settings(
+    spec: BenchPaperSpec,
+) -> Iterator[tuple[str, int, int, float, str, CondensedWeight]]:
+    """Yield title, threads, batch, sparsity, mask and weight of every case."""
+    layers = [
+        (sparsity, "random", spec.layer_spec(1).weight("random", sparsity))
+        for sparsity in spec.sparsities
+    ]
+    layers += [(1 - layer.weight.density, layer.title, layer.weight) for layer in spec.trained]
+    for threads, batch, (sparsity, mask, weight) in itertools.product(
+        spec.threads, spec.batches, layers
+    ):
+        sparse = f"{100 * sparsity:.4g} % sparse" + ("" if mask == "random" else f", {mask}")
+        yield (
+            f"{sparse}, batch {batch}, {threads_text(threads)}",
+            threads,
+            batch,
+            sparsity,
+            mask,
+            weight,
+        )

@@ -1,0 +1,201 @@
+"""MLPerf-style online latency of an exported model and its dense baseline."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from ...session import open_session
+from ..engines.ort import open_plain_session
+from ..measure.loadgen import SCENARIOS, LoadResult, LoadSettings, Scenario, run_loadgen
+from ..measure.machine import describe_machine, load_average
+from ..measure.timing import Progress
+from ..results.result import SCHEMA_VERSION
+from .model_pair import baseline_path, input_shapes, require_baseline
+
+_SAMPLES = 64
+_TOLERANCE = 1e-4
+_PROBES = 20
+_LOAD = 0.7
+
+
+@dataclass(frozen=True)
+class BenchServingSpec:
+    """A model and its dense baseline (as in BenchModelSpec) under LoadGen, in this process.
+
+    Each of ``turns`` lets every engine run every scenario for ``seconds``. ``rate`` is of Server's
+    queries, per second, the same for all engines; None is what keeps the dense model busy for 0.7
+    of the time. ``target_latency`` (seconds) is the 99th percentile that Server's runs must keep to
+    be called valid. ``workers`` threads answer Server's queries, each with ``threads`` in its
+    session's pool.
+    """
+
+    model: Path
+    dense: Path | None = None
+    scenarios: tuple[Scenario, ...] = SCENARIOS
+    seconds: float = 10.0
+    turns: int = 3
+    rate: float | None = None
+    target_latency: float = 0.1
+    workers: int = 1
+    threads: int = 1
+    seed: int = 0
+
+    def __post_init__(self):
+        object.__setattr__(self, "model", Path(self.model))
+        unknown = set(self.scenarios) - set(SCENARIOS)
+        if unknown or not self.scenarios:
+            raise ValueError(f"scenarios are {self.scenarios}; there are {', '.join(SCENARIOS)}")
+        for name in ("turns", "workers", "threads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("seconds", "target_latency", "rate"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} is {value}; it must be above 0")
+
+    @property
+    def dense_path(self) -> Path:
+        """The baseline's file, given or by its usual name."""
+        return baseline_path(self.model, self.dense)
+
+
+@dataclass(frozen=True)
+class ServingRow:
+    """One engine in one scenario, over its turns; ``excluded`` says why it does not count."""
+
+    engine: str
+    scenario: Scenario
+    turns: tuple[LoadResult, ...]
+    excluded: str | None = None
+
+    def latency(self, percentile: str) -> float:
+        """Median over the turns, in seconds."""
+        return median(turn.latencies[percentile] for turn in self.turns)
+
+
+@dataclass(frozen=True)
+class ServingResult:
+    """A finished measurement; ``rate`` is that of Server's queries."""
+
+    title: str
+    created: str
+    seconds: float
+    spec: dict[str, Any]
+    rate: float
+    machine: dict[str, Any]
+    load_average_after: list[float] | None
+    rows: tuple[ServingRow, ...]
+    kind: str = "serving"
+    schema_version: int = SCHEMA_VERSION
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as numbers, texts, lists and dicts only."""
+        return dataclasses.asdict(self)
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write results.json, results.md and results.png into ``folder``."""
+        from .serving_report import save_serving_report
+
+        return save_serving_report(self, Path(folder))
+
+
+class _Answers:
+    """A session, the samples that it is asked for, and its latest answer to each."""
+
+    def __init__(self, session: Any, samples: list[dict[str, np.ndarray]]):
+        self._session = session
+        self._samples = samples
+        self.outputs: dict[int, list[np.ndarray]] = {}
+
+    def __call__(self, index: int) -> None:
+        self.outputs[index] = self._session.run(None, self._samples[index])
+
+    def mistake(self, expected: list[list[np.ndarray]]) -> str | None:
+        """Compare the answers; None when all are right."""
+        for index, outputs in self.outputs.items():
+            for got, want in zip(outputs, expected[index], strict=True):
+                error = np.abs(got.astype(np.float64) - want).max() / (np.abs(want).max() or 1.0)
+                if not error <= _TOLERANCE:
+                    return f"its answer to sample {index} is wrong by {error:.1e}"
+        return None
+
+
+def bench_serving(spec: BenchServingSpec, *, progress: Progress | None = None) -> ServingResult:
+    """Run the scenarios, the engines in turn.
+
+    Raises RequirementError without LoadGen, SessionError when a file does not open.
+    """
+    require_baseline(spec.model, spec.dense)
+    created, started = datetime.now(UTC), time.perf_counter()
+    machine = describe_machine()
+    sessions = {
+        "dense": open_plain_session(spec.dense_path, spec.threads),
+        "condensed": open_session(spec.model, threads=spec.threads),
+    }
+    shapes = input_shapes(
+        spec.model, spec.dense_path, (1,), sessions["condensed"], sessions["dense"]
+    )
+    rng = np.random.default_rng(spec.seed)
+    samples = [
+        {
+            name: rng.standard_normal([1 if size is None else size for size in shape], np.float32)
+            for name, shape in shapes.items()
+        }
+        for _ in range(_SAMPLES)
+    ]
+    expected = [sessions["dense"].run(None, sample) for sample in samples]
+    rate = spec.rate or _LOAD / median(_run_seconds(sessions["dense"], samples))
+    shortest = {name: min(_run_seconds(session, samples)) for name, session in sessions.items()}
+    turns: dict[tuple[str, Scenario], list[LoadResult]] = {}
+    excluded: dict[tuple[str, Scenario], str] = {}
+    for turn in range(spec.turns):
+        for number, scenario in enumerate(spec.scenarios):
+            if progress:
+                done = (turn * len(spec.scenarios) + number) / (spec.turns * len(spec.scenarios))
+                progress(f"{scenario}, turn {turn + 1}", done)
+            for name, session in sessions.items():
+                answers = _Answers(session, samples)
+                settings = LoadSettings(
+                    scenario,
+                    spec.seconds,
+                    rate,
+                    spec.target_latency,
+                    shortest[name] / 2,
+                    spec.workers,
+                )
+                result = run_loadgen(answers, _SAMPLES, settings, spec.seed + turn)
+                turns.setdefault((name, scenario), []).append(result)
+                mistake = answers.mistake(expected)
+                if mistake:
+                    excluded[name, scenario] = mistake
+    fields = dataclasses.asdict(spec)
+    return ServingResult(
+        title=f"{spec.model.name} under LoadGen, MLPerf-style",
+        created=created.isoformat(timespec="seconds"),
+        seconds=time.perf_counter() - started,
+        spec={**fields, "model": spec.model.name, "dense": spec.dense_path.name},
+        rate=rate,
+        machine=machine,
+        load_average_after=load_average(),
+        rows=tuple(
+            ServingRow(name, scenario, tuple(own), excluded.get((name, scenario)))
+            for (name, scenario), own in turns.items()
+        ),
+    )
+
+
+def _run_seconds(session: Any, samples: list[dict[str, np.ndarray]]) -> list[float]:
+    times = []
+    for sample in samples[:_PROBES]:
+        start = time.perf_counter()
+        session.run(None, sample)
+        times.append(time.perf_counter() - start)
+    return times
