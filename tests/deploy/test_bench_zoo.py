@@ -7,8 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fanin.cli import app
-from fanin.deploy.bench.results.plain import from_plain
-from fanin.deploy.bench.results.result import Result
+from fanin.deploy.bench import load_result
 from fanin.deploy.bench.results.store import StoreError
 from fanin.deploy.bench.suites import zoo as zoo_module
 from fanin.deploy.bench.suites import zoo_models
@@ -16,11 +15,9 @@ from fanin.deploy.bench.suites.zoo import (
     BenchZooSpec,
     bench_zoo,
     read_zoo,
-    save_zoo,
-    zoo_grid,
-    zoo_notes,
 )
 from fanin.deploy.bench.suites.zoo_models import ZOO, ZooModel, thin
+from fanin.deploy.bench.suites.zoo_report import save_zoo, zoo_document
 
 torch = pytest.importorskip("torch")
 QUICK = {"rounds": 2, "budget": 0.01, "conditions": ()}
@@ -80,16 +77,23 @@ def test_networks_are_measured_into_folders_of_their_own_and_shown_together(tmp_
     spec = BenchZooSpec(models=("b",), engines=zoo_module.ENGINES[:3], **QUICK)
     results = bench_zoo(spec, tmp_path / "out", tmp_path / "models", reuse=True)
     assert list(results) == ["a", "b"]
-    grid = zoo_grid(results)
-    assert grid.headings == ["network", "dense", "condensed", "structured", "limit of condensed"]
+    document = zoo_document(results)
+    (grid,) = document.screen
+    assert list(grid.headings) == [
+        "network",
+        "dense",
+        "condensed",
+        "structured",
+        "limit of condensed",
+    ]
     assert [row[3] == "" for row in grid.rows] == [False, True]
-    assert any("b: structured is excluded" in note for note in zoo_notes(results))
+    assert any("b: structured is excluded" in note for note in document.notes)
     names = {path.name for path in save_zoo(results, tmp_path / "out")}
     assert names == {"results.json", "results.md", "results.png", "index.html"}
     assert (tmp_path / "out" / "index.html").read_text().count("<section>") == 3
     # What was read from the files is what was measured.
     data = json.loads((tmp_path / "out" / "b" / "results.json").read_text())
-    assert from_plain(Result, data) == results["b"]
+    assert load_result(tmp_path / "out" / "b") == results["b"]
     assert json.loads(json.dumps(results["b"].to_dict())) == data
     # Results of another number of threads are not mixed with them.
     data["timing"]["threads"] = 2

@@ -17,7 +17,8 @@ class Spread:
     """Median, quartiles and range of one figure over the rounds.
 
     ``interval`` is the 95 % bootstrap interval of the median (percentiles of the medians of 1,000
-    resamples): where the median would lie if the same rounds were drawn again.
+    resamples): where the median would lie if the same rounds were drawn again. None in results of
+    earlier versions.
     """
 
     median: float
@@ -26,7 +27,7 @@ class Spread:
     min: float
     max: float
     count: int
-    interval: tuple[float, float]
+    interval: tuple[float, float] | None = None
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:

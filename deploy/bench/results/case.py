@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from ..measure.breakdown import Breakdown
 from ..measure.statistics import Comparison, Series, Spread, compare
 from ..measure.timing import Measurement, Warmup
+from .plain import RAW
 
 
 @dataclass(frozen=True)
@@ -32,16 +33,16 @@ class EngineResult:
     first_run_seconds: float | None
     warmup: Warmup | None
     repeats: int | None
-    rounds_seconds: tuple[float, ...]
     run: Spread | None
     op: Spread | None
-    percentiles: dict[str, float]
-    conditions: dict[str, Spread]
-    precision: str
     error_before: float | None
     error_after: float | None
     excluded: str | None
+    percentiles: dict[str, float] = field(default_factory=dict)
+    conditions: dict[str, Spread] = field(default_factory=dict)
+    precision: str = "float32"
     call_seconds: float | None = None
+    rounds_seconds: tuple[float, ...] = field(default=(), metadata=RAW)
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,10 @@ class Case:
             if engine.name == name:
                 return engine
         raise KeyError(name)
+
+    def comparison(self, engine: str) -> Comparison | None:
+        """Return how that engine compares with the first one; None where it does not."""
+        return next((one for one in self.comparisons if one.engine == engine), None)
 
 
 def make_case(

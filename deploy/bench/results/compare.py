@@ -2,44 +2,45 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.table import Table
-
-from .result import SCHEMA_VERSION
+from ..measure.statistics import Spread
+from .case import Case
+from .result import Result, ResultFileError, read_result
 
 Verdict = Literal["faster", "slower", "within noise"]
+
+COMPARED = {"layer": Case, "model": Case, "scaling": Case}
+"""Kinds of results that can be compared, and what their cases are."""
 
 
 @dataclass(frozen=True)
 class Change:
     """One engine's speed-up over the baseline in one case, before and after.
 
-    Quartiles and medians over the rounds. The speed-up is compared rather than the time, since both
-    of its times are of one round: a machine that is slower today is no change. It is of the op
-    where both results have it. ``verdict``: the quartiles of the two do not overlap, or they do.
+    The speed-up is compared rather than the time, since both of its times are of one round: a
+    machine that is slower today is no change. It is of the op where both results have it.
     """
 
     case: str
     engine: str
     of: Literal["op", "run"]
-    old: tuple[float, float, float]
-    new: tuple[float, float, float]
+    old: Spread
+    new: Spread
 
     @property
     def verdict(self) -> Verdict:
-        """Say whether the change is beyond the noise."""
-        if self.new[0] > self.old[2]:
+        """Say whether the change is beyond the noise: the quartiles of the two do not overlap."""
+        if self.new.q1 > self.old.q3:
             return "faster"
-        return "slower" if self.new[2] < self.old[0] else "within noise"
+        return "slower" if self.new.q3 < self.old.q1 else "within noise"
 
     @property
     def ratio(self) -> float:
         """New speed-up over the old one."""
-        return self.new[1] / self.old[1]
+        return self.new.median / self.old.median
 
 
 @dataclass(frozen=True)
@@ -50,85 +51,54 @@ class ResultComparison:
     unmatched: tuple[str, ...]
     conditions: tuple[str, ...]
 
-    def to_rich_table(self) -> Table:
-        """Lay the changes out for the terminal."""
-        table = Table(title="speed-up over dense, old and new", caption="; ".join(self.conditions))
-        for heading in ("case", "engine", "of", "old", "new", "ratio", "verdict"):
-            table.add_column(heading, overflow="fold")
-        for one in self.changes:
-            spans = [f"{mid:.2f}× [{low:.2f}–{high:.2f}]" for low, mid, high in (one.old, one.new)]
-            table.add_row(one.case, one.engine, one.of, *spans, f"{one.ratio:.2f}", one.verdict)
-        return table
-
-
-class ResultFileError(ValueError):
-    """A file that is no result of a benchmark that can be compared."""
-
 
 def compare_results(old: str | Path, new: str | Path) -> ResultComparison:
-    """Compare two ``results.json`` of ``fanin bench layer`` or ``fanin bench model``.
+    """Compare two ``results.json`` whose cases compare engines with dense (see COMPARED).
 
     ``old`` and ``new`` are files or the folders that hold them. Raises ResultFileError for other
     files and for results of different benchmarks, OSError when one cannot be read.
     """
-    before, after = _read(Path(old)), _read(Path(new))
-    if before["kind"] != after["kind"]:
+    before, after = (_read(Path(path)) for path in (old, new))
+    if before.kind != after.kind:
         raise ResultFileError(
-            f"{old} is of fanin bench {before['kind']}, {new} of fanin bench {after['kind']}; "
+            f"{old} is of fanin bench {before.kind}, {new} of fanin bench {after.kind}; "
             "compare results of one benchmark"
         )
     found, wanted = _speedups(before), _speedups(after)
     changes = []
-    for key in found.keys() & wanted.keys():
-        of = "op" if "op" in found[key] and "op" in wanted[key] else "run"
-        changes.append(Change(*key, of, found[key][of], wanted[key][of]))
-    order = {key: place for place, key in enumerate(wanted)}
-    changes.sort(key=lambda one: order[one.case, one.engine])
+    for key, ratios in wanted.items():
+        if key in found:
+            of = "op" if "op" in ratios and "op" in found[key] else "run"
+            changes.append(Change(*key, of, found[key][of], ratios[of]))
     unmatched = [f"only in the old result: {', '.join(key)}" for key in found if key not in wanted]
     unmatched += [f"only in the new result: {', '.join(key)}" for key in wanted if key not in found]
     return ResultComparison(tuple(changes), tuple(unmatched), tuple(_conditions(before, after)))
 
 
-def _read(path: Path) -> dict[str, Any]:
-    file = path / "results.json" if path.is_dir() else path
-    try:
-        data = json.loads(file.read_text())
-    except ValueError as error:
-        raise ResultFileError(f"{file} is no JSON: {error}") from None
-    if not isinstance(data, dict) or data.get("kind") not in ("layer", "model"):
-        raise ResultFileError(f"{file} is no result of fanin bench layer or fanin bench model")
-    if data.get("schema_version") != SCHEMA_VERSION:
-        raise ResultFileError(
-            f"{file} has schema_version {data.get('schema_version')}, this fanin reads "
-            f"{SCHEMA_VERSION}; measure again"
-        )
-    return data
+def _read(path: Path) -> Result[Case]:
+    return read_result(path / "results.json" if path.is_dir() else path, COMPARED)
 
 
-def _speedups(data: dict[str, Any]) -> dict[tuple[str, str], dict[str, tuple[float, ...]]]:
-    found = {}
-    for case in data["cases"]:
-        for one in case["comparisons"]:
-            spreads = {"run": one["run_ratio"], "op": one["op_ratio"]}
-            found[case["title"], one["engine"]] = {
-                of: (spread["q1"], spread["median"], spread["q3"])
-                for of, spread in spreads.items()
-                if spread is not None
-            }
+def _speedups(result: Result[Case]) -> dict[tuple[str, str], dict[Literal["op", "run"], Spread]]:
+    found: dict[tuple[str, str], dict[Literal["op", "run"], Spread]] = {}
+    for case in result.cases:
+        for one in case.comparisons:
+            ratios = found[case.title, one.engine] = {"run": one.run_ratio}
+            if one.op_ratio is not None:
+                ratios["op"] = one.op_ratio
     return found
 
 
-def _conditions(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+def _conditions(before: Result[Case], after: Result[Case]) -> list[str]:
     """List what else differs, in words: a change may come from there."""
 
-    def facts(data: dict[str, Any]) -> dict[str, Any]:
-        machine = data["machine"]
+    def facts(result: Result[Case]) -> dict[str, Any]:
         names = ("cpu", "cpus_available", "fanin", "onnxruntime", "environment")
         return {
-            "benchmark": data["title"],
-            **{name: machine.get(name) for name in names},
-            "ISA": machine["kernels"]["isa_in_force"],
-            "threads": data["timing"]["threads"],
+            "benchmark": result.title,
+            **{name: result.machine.get(name) for name in names},
+            "ISA": result.machine["kernels"]["isa_in_force"],
+            "threads": result.timing.threads if result.timing else None,
         }
 
     old, new = facts(before), facts(after)

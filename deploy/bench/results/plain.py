@@ -1,20 +1,35 @@
-"""Dataclasses from the plain data that results.json holds of them."""
+"""Dataclasses to plain data, which JSON holds, and back."""
 
 from __future__ import annotations
 
 import dataclasses
 import types
 import typing
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
-T = TypeVar("T")
+RAW = {"raw": True}
+"""Metadata of fields that hold every round's figure: they are left out unless asked for."""
 
 
-def from_plain(kind: type[T], data: Any) -> T:
-    """Make a ``kind`` of what ``dataclasses.asdict`` and JSON made of one.
+def to_plain(value: Any, *, raw: bool = False) -> Any:
+    """Turn dataclasses, mappings and sequences into dicts and lists, RAW fields on request."""
+    if dataclasses.is_dataclass(value):
+        kept = [one for one in dataclasses.fields(value) if raw or not one.metadata.get("raw")]
+        return {one.name: to_plain(getattr(value, one.name), raw=raw) for one in kept}
+    if isinstance(value, Mapping):
+        return {key: to_plain(inner, raw=raw) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(inner, raw=raw) for inner in value]
+    return value
 
-    Knows dataclasses, tuples, dicts, optional values and what JSON has itself. Raises KeyError for
-    a field that is missing and has no default.
+
+def from_plain(kind: Any, data: Any) -> Any:
+    """Make a ``kind`` of what ``to_plain`` and JSON made of one.
+
+    Knows dataclasses, tuples, dicts, optional values and what JSON has itself; anything else stays
+    as it is, and so do values of type variables. Raises KeyError for a field that is missing and
+    has no default.
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if dataclasses.is_dataclass(kind):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from pathlib import Path
 from typing import Any
 
 from .case import Case
-from .files import replace_file
-from .plain import from_plain
+from .files import write_json
+from .plain import from_plain, to_plain
 
 
 class CaseStore:
@@ -26,7 +25,7 @@ class CaseStore:
         file = folder / "conditions.json"
         conditions = json.loads(json.dumps(conditions))
         if not file.exists():
-            self._write(file, conditions)
+            write_json(file, conditions)
         found = json.loads(file.read_text())
         keys = sorted(found.keys() | conditions.keys())
         differing = [key for key in keys if found.get(key) != conditions.get(key)]
@@ -43,15 +42,10 @@ class CaseStore:
 
     def put(self, case: Case) -> None:
         """Write a finished case."""
-        self._write(self._file(case.title), dataclasses.asdict(case))
+        write_json(self._file(case.title), to_plain(case, raw=True))
 
     def _file(self, title: str) -> Path:
         return self._folder / (re.sub(r"[^0-9A-Za-z.]+", "-", title).strip("-") + ".json")
-
-    @staticmethod
-    def _write(file: Path, data: dict[str, Any]) -> None:
-        text = json.dumps(data, indent=1, allow_nan=False) + "\n"
-        replace_file(file, lambda stream: stream.write(text.encode()))
 
 
 class StoreError(ValueError):

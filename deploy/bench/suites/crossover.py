@@ -5,28 +5,24 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import tempfile
-import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ....export.condensed import CondensedWeight
-from ....export.forms import Chooser
 from ...cpus import available_cpus
 from ..engines.null_model import save_null_model
 from ..engines.ort import OrtEngine
 from ..engines.self_checked import SelfCheckedLayer
 from ..measure.layer_problem import self_checked_problem
 from ..measure.loop import measure
-from ..measure.machine import describe_machine, load_average
 from ..measure.pinning import pinned
 from ..measure.statistics import Series, Spread, compare
 from ..measure.timing import Measurement, Progress, Timing
 from ..requirements import require
-from ..results.result import SCHEMA_VERSION
+from ..results.plain import to_plain
+from ..results.result import Recorder, Result
 from .random_layer import made_up_layer
 from .spec_checks import check_batches
 
@@ -91,33 +87,9 @@ class Crossover:
     auto: float | None
 
 
-@dataclass(frozen=True)
-class CrossoverResult:
-    """A finished measurement; ``excluded`` are engines that did not count, with the reason."""
-
-    title: str
-    created: str
-    seconds: float
-    spec: dict[str, Any]
-    timing: Timing
-    machine: dict[str, Any]
-    load_average_after: list[float] | None
-    cost_model: str
-    points: tuple[CrossoverPoint, ...]
-    crossovers: tuple[Crossover, ...]
-    excluded: tuple[str, ...]
-    kind: str = "crossover"
-    schema_version: int = SCHEMA_VERSION
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as numbers, texts, lists and dicts only."""
-        return dataclasses.asdict(self)
-
-    def save(self, folder: str | Path) -> list[Path]:
-        """Write results.json, results.md and results.png into ``folder``."""
-        from .crossover_report import save_crossover_report
-
-        return save_crossover_report(self, Path(folder))
+CrossoverResult = Result[CrossoverPoint]
+"""A finished measurement. Its ``facts``: ``cost_model``, ``crossovers``, and ``excluded``, the
+engines that did not count, with the reason."""
 
 
 def bench_crossover(
@@ -125,8 +97,9 @@ def bench_crossover(
 ) -> CrossoverResult:
     """Measure the layer at each number of threads and batch; all sparsities share their rounds."""
     require("onnx", "the benchmark makes its models with it")
-    created, started = datetime.now(UTC), time.perf_counter()
-    machine = describe_machine()
+    from ....export.forms import Chooser
+
+    recorder = Recorder()
     settings = list(itertools.product(spec.threads, spec.batches))
     points: list[CrossoverPoint] = []
     excluded: list[str] = []
@@ -146,18 +119,15 @@ def bench_crossover(
             for ratios in ([one.speedup.median for one in own], [one.predicted for one in own])
         )
         crossovers.append(Crossover(threads, batch, measured, predicted))
-    return CrossoverResult(
-        title=f"Crossover of a layer {spec.in_features} → {spec.out_features}",
-        created=created.isoformat(timespec="seconds"),
-        seconds=time.perf_counter() - started,
-        spec=dataclasses.asdict(spec),
-        timing=spec.timing(max(spec.threads)),
-        machine=machine,
-        load_average_after=load_average(),
+    return recorder.result(
+        "crossover",
+        f"Crossover of a layer {spec.in_features} → {spec.out_features}",
+        dataclasses.asdict(spec),
+        spec.timing(max(spec.threads)),
+        tuple(points),
         cost_model=Chooser.of("auto", 1, portable=False).costs.machine,
-        points=tuple(points),
-        crossovers=tuple(crossovers),
-        excluded=tuple(excluded),
+        crossovers=to_plain(crossovers),
+        excluded=excluded,
     )
 
 
@@ -178,6 +148,7 @@ def crossing(sparsities: list[float], ratios: list[float]) -> float | None:
 def _measure(
     spec: BenchCrossoverSpec, threads: int, batch: int, folder: Path
 ) -> tuple[list[CrossoverPoint], list[str]]:
+    from ....export.forms import Chooser
     from ....export.onnx_op import condensed_layer_model, dense_layer_model
 
     weights = {sparsity: _weight(spec, sparsity) for sparsity in spec.sparsities}

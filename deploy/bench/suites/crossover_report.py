@@ -1,45 +1,74 @@
-"""A crossover as files and as tables."""
+"""The report of a crossover."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import IO
+from typing import Any
 
-from ..report.tables import Grid
-from .cases_report import busy_note, conditions, write_report
-from .crossover import TIE, CrossoverResult
-from .runs_report import ratio_text
+from ..report.blocks import busy_note, conditions, with_cpu
+from ..report.document import Document, Notes, Section, Table, Text
+from ..report.figure import Axis, Figure, Panel, Series
+from ..report.text import ratio_text, threads_text
+from ..results.plain import from_plain
+from ..results.result import Result
+from .crossover import TIE, Crossover, CrossoverPoint
 
-
-def save_crossover_report(result: CrossoverResult, folder: Path) -> list[Path]:
-    """See CrossoverResult.save."""
-
-    def picture(file: IO[bytes]) -> None:
-        draw(result, file)
-
-    return write_report(folder, result.to_dict(), _markdown(result), picture)
+_COLOURS = ("#d1495b", "#1f6f8b", "#b58900", "#6a994e")
 
 
-def crossover_grid(result: CrossoverResult) -> Grid:
+def crossover_document(result: Result[CrossoverPoint]) -> Document:
+    """Report on the crossovers and on the points that they are between."""
+    headings = ("batch", "threads", "sparsity", "measured speed-up", "predicted", "auto takes")
+    points = [
+        [
+            str(one.batch),
+            str(one.threads),
+            f"{one.sparsity:.0%}",
+            ratio_text(one.speedup),
+            f"{one.predicted:.2f}×",
+            one.auto,
+            "yes" if one.agrees else "no",
+        ]
+        for one in result.cases
+    ]
+    found = [from_plain(Crossover, one) for one in result.facts["crossovers"]]
+    table = _table(result, found)
+    blocks = [
+        table,
+        Notes(_notes(result)),
+        Text(
+            "The sparsity above which CondensedGemm takes less time than the dense Gemm (op "
+            "times: each less a null session, same round), interpolated between those measured; "
+            "*under all* and *none*: it does at all of them, at none of them. The prediction is "
+            "of the exporter's cost model, for one thread. Speed-ups: median (95 % bootstrap "
+            "interval) [min–max]."
+        ),
+        Section("Points"),
+        Table((*headings, "agrees"), points, words=0),
+        *conditions(result),
+    ]
+    return Document(result.title, blocks, [table], _figure(result, found))
+
+
+def _table(result: Result[Any], found: list[Crossover]) -> Table:
     """Lay out the sparsity from which on condensed is faster: a row per batch."""
-    threads = list(dict.fromkeys(one.threads for one in result.crossovers))
+    threads = list(dict.fromkeys(one.threads for one in found))
     rows = []
-    for batch in dict.fromkeys(one.batch for one in result.crossovers):
-        own = {one.threads: one for one in result.crossovers if one.batch == batch}
+    for batch in dict.fromkeys(one.batch for one in found):
+        own = {one.threads: one for one in found if one.batch == batch}
         cells = [_sparsity(own[count].measured) for count in threads]
         rows.append([str(batch), *cells, _sparsity(own[threads[0]].auto)])
-    headings = ["batch", *(f"{count} thread{'s' * (count > 1)}" for count in threads)]
-    return Grid(result.title, [*headings, "predicted by auto"], rows, words=0)
+    headings = ("batch", *map(threads_text, threads), "predicted by auto")
+    return Table(headings, rows, words=0, title=result.title)
 
 
-def crossover_notes(result: CrossoverResult) -> list[str]:
+def _notes(result: Result[CrossoverPoint]) -> list[str]:
     """Say how often the exporter's choice was the slower form, and what it cost."""
-    wrong = [one for one in result.points if not one.agrees]
-    count = len(result.points)
+    wrong = [one for one in result.cases if not one.agrees]
+    count = len(result.cases)
     notes = busy_note(result.machine)
     notes.append(
         f"export --policy auto takes the faster form, or one within {TIE - 1:.0%} of it, at "
-        f"{count - len(wrong)} of {count} points (its cost model: {result.cost_model})"
+        f"{count - len(wrong)} of {count} points (its cost model: {result.facts['cost_model']})"
     )
     for one in wrong:
         slower = 1 / one.speedup.median if one.auto == "condensed" else one.speedup.median
@@ -47,87 +76,29 @@ def crossover_notes(result: CrossoverResult) -> list[str]:
             f"batch {one.batch}, {one.sparsity:.0%} sparse, threads {one.threads}: auto takes "
             f"{one.auto}, which is {slower:.2f} times as slow as the other form"
         )
-    return notes + list(result.excluded)
+    return notes + list(result.facts["excluded"])
 
 
-def draw(result: CrossoverResult, file: IO[bytes]) -> None:
-    """Write the figure as PNG: crossover sparsity against batch, a line per number of threads."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+def _figure(result: Result[Any], found: list[Crossover]) -> Figure:
+    """Show the crossover's sparsity against the batch, a line per number of threads."""
 
-    figure = Figure(figsize=(7, 4.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    axis = figure.subplots()
-    colours = ("#d1495b", "#1f6f8b", "#b58900", "#6a994e")
-    lines = {}
-    for number, threads in enumerate(dict.fromkeys(one.threads for one in result.crossovers)):
-        own = [one for one in result.crossovers if one.threads == threads]
-        lines[f"measured, {threads} thread{'s' * (threads > 1)}"] = (
-            [(one.batch, one.measured) for one in own],
-            {"color": colours[number % len(colours)], "marker": "o"},
-        )
-        lines["predicted by export --policy auto"] = (
-            [(one.batch, one.auto) for one in own],
-            {"color": "#777", "linestyle": "--", "marker": "."},
-        )
-    for label, (places, style) in lines.items():
+    def line(label: str, places: dict[int, float | None], **style: str) -> Series:
         # A layer that is dense at every sparsity measured has its crossover at the top.
-        ys = [100 * (1.0 if at is None else at) for _, at in places]
-        axis.plot([batch for batch, _ in places], ys, label=label, **style)
-    axis.set_xscale("log", base=2)
-    batches = sorted({one.batch for one in result.crossovers})
-    axis.set_xticks(batches, [str(batch) for batch in batches])
-    axis.set_ylim(-2, 102)
-    axis.set_xlabel("batch")
-    axis.set_ylabel("sparsity above which condensed is faster, %")
-    axis.grid(color="#ddd", linewidth=0.6)
-    axis.legend(frameon=False, fontsize=8)
-    axis.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(f"{result.title}\n{result.machine.get('cpu') or ''}", fontsize=10)
-    figure.savefig(file, format="png", dpi=150)
+        ys = [100 * (1.0 if at is None else at) for at in places.values()]
+        return Series(label, "line", list(places), ys, **style)
 
-
-def _markdown(result: CrossoverResult) -> str:
-    points = Grid(
-        "",
-        ("batch", "threads", "sparsity", "measured speed-up", "predicted", "auto takes", "agrees"),
-        [
-            [
-                str(one.batch),
-                str(one.threads),
-                f"{one.sparsity:.0%}",
-                ratio_text(one.speedup),
-                f"{one.predicted:.2f}×",
-                one.auto,
-                "yes" if one.agrees else "no",
-            ]
-            for one in result.points
-        ],
-        words=0,
-    )
-    lines = [
-        f"# {result.title}",
-        "",
-        *crossover_grid(result).to_markdown(),
-        "",
-        "Notes:",
-        "",
-        *(f"- {note}" for note in crossover_notes(result)),
-        "",
-        "The sparsity above which CondensedGemm takes less time than the dense Gemm (op times: "
-        "each less a null session, same round), interpolated between those measured; *under all* "
-        "and *none*: it does at all of them, at none of them. The prediction is of the exporter's "
-        "cost model, for one thread. Speed-ups: median (95 % bootstrap interval) [min–max].",
-        "",
-        "## Points",
-        "",
-        *points.to_markdown(),
-        "",
-        "## Conditions",
-        "",
-        *(f"- {line}" for line in conditions(result)),
-    ]
-    return "\n".join(lines) + "\n"
+    series = []
+    for number, threads in enumerate(dict.fromkeys(one.threads for one in found)):
+        measured = {one.batch: one.measured for one in found if one.threads == threads}
+        colour = _COLOURS[number % len(_COLOURS)]
+        label = f"measured, {threads_text(threads)}"
+        series.append(line(label, measured, colour=colour, marker="o"))
+    predicted = {one.batch: one.auto for one in found}
+    label = "predicted by export --policy auto"
+    series.append(line(label, predicted, colour="#777", style="--", marker="."))
+    ticks = {batch: str(batch) for batch in sorted(predicted)}
+    y = Axis("sparsity above which condensed is faster, %", limits=(-2, 102))
+    return Figure(with_cpu(result), [Panel(series, Axis("batch", log=2, ticks=ticks), y)])
 
 
 def _sparsity(value: float | None) -> str:

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -22,11 +19,11 @@ from ..engines.kernels import KernelEngine, ReadEngine, call_seconds, read_bytes
 from ..engines.peers.conditions import cache_sizes
 from ..measure.layer_problem import layer_problem
 from ..measure.loop import measure
-from ..measure.machine import describe_machine, load_average
 from ..measure.problem import Problem
 from ..measure.statistics import Spread
 from ..measure.timing import Progress, Timing
-from ..results.result import SCHEMA_VERSION
+from ..results.plain import RAW
+from ..results.result import Recorder, Result
 from .random_layer import MASKS, made_up_layer
 from .spec_checks import check_batches, check_features, check_seed
 from .trained_layer import TrainedLayer
@@ -139,8 +136,6 @@ class KernelCase:
     pack_seconds: float
     hertz: float
     peak_macs_per_second: float
-    rounds_seconds: tuple[float, ...]
-    read_rounds_seconds: tuple[float, ...]
     run: Spread | None
     read: Spread | None
     share: Spread | None
@@ -151,40 +146,18 @@ class KernelCase:
     error_before: float | None
     error_after: float | None
     excluded: str | None
+    rounds_seconds: tuple[float, ...] = field(default=(), metadata=RAW)
+    read_rounds_seconds: tuple[float, ...] = field(default=(), metadata=RAW)
 
 
-@dataclass(frozen=True)
-class KernelsResult:
-    """A finished kernel bench. ``roofs`` are (bytes, bytes per cycle) of plain reading."""
-
-    kind: Literal["kernels"]
-    title: str
-    created: str
-    seconds: float
-    spec: dict[str, Any]
-    timing: Timing
-    machine: dict[str, Any]
-    load_average_after: list[float] | None
-    call_seconds: float
-    roofs: tuple[tuple[int, float], ...]
-    cases: tuple[KernelCase, ...]
-    schema_version: int = SCHEMA_VERSION
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as numbers, texts, lists and dicts only."""
-        return dataclasses.asdict(self)
-
-    def save(self, folder: str | Path) -> list[Path]:
-        """Write results.json, results.md and results.png into ``folder``, as Result.save does."""
-        from .kernels_report import save_kernels_report
-
-        return save_kernels_report(self, Path(folder))
+KernelsResult = Result[KernelCase]
+"""A finished kernel bench. Its ``facts``: ``call_seconds``, and ``roofs``, (bytes, bytes per cycle)
+of plain reading."""
 
 
 def bench_kernels(spec: BenchKernelsSpec, *, progress: Progress | None = None) -> KernelsResult:
     """Measure the kernels; ``progress`` is told each layer's title and the share done."""
-    created, started = datetime.now(UTC), time.perf_counter()
-    machine = describe_machine()
+    recorder = Recorder()
     cases: list[KernelCase] = []
     calls = call_seconds()
     made_up = len(spec.shapes) * len(spec.sparsities) * len(spec.masks)
@@ -196,18 +169,14 @@ def bench_kernels(spec: BenchKernelsSpec, *, progress: Progress | None = None) -
             progress(f"{sizes}, {sparse}, {mask}, {weight.values.dtype}", number / count)
         for batch in spec.batches:
             cases += _measure_layer(spec, mask, weight, batch, calls)
-    return KernelsResult(
-        kind="kernels",
-        title="Kernels, 1 thread",
-        created=created.isoformat(timespec="seconds"),
-        seconds=time.perf_counter() - started,
-        spec=spec.to_dict(),
-        timing=spec.timing(),
-        machine=machine,
-        load_average_after=load_average(),
+    return recorder.result(
+        "kernels",
+        "Kernels, 1 thread",
+        spec.to_dict(),
+        spec.timing(),
+        tuple(cases),
         call_seconds=calls[0],
         roofs=tuple((size, read_bytes_per_cycle(size, calls[1])) for size in roof_sizes()),
-        cases=tuple(cases),
     )
 
 

@@ -1,18 +1,18 @@
-"""A kernel bench as files and as a table for the terminal."""
+"""The report of a kernel bench."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import IO
-
-from rich.table import Table
+from statistics import median
 
 from ..measure.statistics import Spread
+from ..report.blocks import busy_note, conditions, with_cpu
+from ..report.document import Document, Notes, Table, Text
+from ..report.figure import Axis, Figure, Panel, Series
 from ..report.text import seconds_text
-from .cases_report import busy_note, conditions, write_report
-from .kernels import KernelCase, KernelsResult
+from ..results.result import Result
+from .kernels import KernelCase
 
-HEADINGS = (
+_HEADINGS = (
     "layer",
     "batch",
     "kernel",
@@ -26,37 +26,26 @@ HEADINGS = (
 )
 
 
-def save_kernels_report(result: KernelsResult, folder: Path) -> list[Path]:
-    """See KernelsResult.save."""
-    from .kernels_figure import draw
-
-    def picture(file: IO[bytes]) -> None:
-        draw(result, file)
-
-    return write_report(folder, result.to_dict(), kernels_markdown(result), picture)
-
-
-def kernels_table(result: KernelsResult) -> Table:
-    """Lay the result out for the terminal: a line per layer and batch, below it its kernels."""
-    table = Table(title=result.title)
-    table.add_column("kernel", overflow="fold")
-    shown = [HEADINGS.index(name) for name in ("time", "B/cycle", "MAC/cycle", "padding")]
-    for name, width in (("time", 7), ("B/cyc", 5), ("MAC/cyc", 7), ("pad", 4), ("limit", 5)):
-        table.add_column(name, justify="right", no_wrap=True, min_width=width)
-    previous = None
-    for case in result.cases:
-        heading = f"{_layer(case)}, batch {case.batch}"
-        if heading != previous:
-            table.add_section()
-            table.add_row(f"[bold]{heading}[/bold]")
-        previous = heading
-        row = _row(case)
-        share = f"{case.share.median:.0%}" if case.share else ""
-        table.add_row(row[2], *(row[at] for at in shown), share)
-    return table
+def kernels_document(result: Result[KernelCase]) -> Document:
+    """Report on the kernels."""
+    blocks = [
+        Table(_HEADINGS, [_row(case) for case in result.cases], words=3),
+        Notes(kernel_notes(result)),
+        Text(
+            "A star marks the kernel that the dispatch table takes. *time* is the median of the "
+            f"rounds, less a call from Python ({seconds_text(result.facts['call_seconds'])}). "
+            "*B/cycle* counts packed weights, input and output once; *read B/cycle* is plain "
+            "reading of as many bytes in the same rounds; *MAC/cycle* counts true weights, "
+            "*padding* is stored lanes over true weights. The limit is the longer of that reading "
+            "and of the multiply-adds at the core's peak; the share is limit over time, per "
+            "round: median [min–max]. Cycles are of the clock measured in each case."
+        ),
+        *conditions(result, *_rates(result)),
+    ]
+    return Document(result.title, blocks, [_screen_table(result)], _figure(result))
 
 
-def kernels_notes(result: KernelsResult) -> list[str]:
+def kernel_notes(result: Result[KernelCase]) -> list[str]:
     """List what qualifies the numbers, and how time grows with the number of outputs."""
     notes = busy_note(result.machine)
     notes += [
@@ -78,44 +67,35 @@ def kernels_notes(result: KernelsResult) -> list[str]:
     return notes
 
 
-def kernels_markdown(result: KernelsResult) -> str:
-    """Write the content of results.md."""
-    lines = [
-        f"# {result.title}",
-        "",
-        "| " + " | ".join(HEADINGS) + " |",
-        "|" + "|".join("---" if at in (0, 2) else "---:" for at in range(len(HEADINGS))) + "|",
-        *("| " + " | ".join(_row(case)) + " |" for case in result.cases),
-    ]
-    notes = kernels_notes(result)
-    if notes:
-        lines += ["", "Notes:", "", *(f"- {note}" for note in notes)]
-    lines += [
-        "",
-        "A star marks the kernel that the dispatch table takes. *time* is the median of the "
-        f"rounds, less a call from Python ({seconds_text(result.call_seconds)}). *B/cycle* counts "
-        "packed weights, input and output once; *read B/cycle* is plain reading of as many bytes "
-        "in the same rounds; *MAC/cycle* counts true weights, *padding* is stored lanes over true "
-        "weights. The limit is the longer of that reading and of the multiply-adds at the core's "
-        "peak; the share is limit over time, per round: median [min–max]. Cycles are of the clock "
-        "measured in each case.",
-        "",
-        "## Conditions",
-        "",
-        *(f"- {line}" for line in conditions(result)),
-    ]
-    roofs = ", ".join(f"{size >> 10} KiB {rate:.1f}" for size, rate in result.roofs)
-    lines.append(f"- reading, bytes per cycle: {roofs}")
+def _screen_table(result: Result[KernelCase]) -> Table:
+    """Lay out a line per layer and batch, below it its kernels."""
+    rows: list[list[str]] = []
+    previous = None
+    for case in result.cases:
+        heading = f"{_layer(case)}, batch {case.batch}"
+        if heading != previous:
+            rows.append([heading])
+        previous = heading
+        cells = dict(zip(_HEADINGS, _row(case), strict=True))
+        share = f"{case.share.median:.0%}" if case.share else ""
+        names = ("kernel", "time", "B/cycle", "MAC/cycle", "padding")
+        rows.append([*(cells[name] for name in names), share])
+    return Table(
+        ("kernel", "time", "B/cyc", "MAC/cyc", "pad", "limit"), rows, words=1, title=result.title
+    )
+
+
+def _rates(result: Result[KernelCase]) -> list[str]:
+    roofs = ", ".join(f"{size >> 10} KiB {rate:.1f}" for size, rate in result.facts["roofs"])
+    lines = [f"reading, bytes per cycle: {roofs}"]
     if result.cases:
-        hertz = Spread.of([case.hertz for case in result.cases])
+        hertz = Spread.of([case.hertz / 1e9 for case in result.cases])
         peak = Spread.of([case.peak_macs_per_second / case.hertz for case in result.cases])
-        lines.append(
-            f"- clock: {hertz.median / 1e9:.2f} GHz [{hertz.min / 1e9:.2f}–{hertz.max / 1e9:.2f}]"
-        )
-        lines.append(
-            f"- peak, multiply-adds per cycle: {peak.median:.1f} [{peak.min:.1f}–{peak.max:.1f}]"
-        )
-    return "\n".join(lines) + "\n"
+        lines += [
+            f"clock: {hertz.median:.2f} GHz [{hertz.min:.2f}–{hertz.max:.2f}]",
+            f"peak, multiply-adds per cycle: {peak.median:.1f} [{peak.min:.1f}–{peak.max:.1f}]",
+        ]
+    return lines
 
 
 def _layer(case: KernelCase) -> str:
@@ -140,3 +120,65 @@ def _row(case: KernelCase) -> list[str]:
         case.limit,
         f"{share.median:.0%} [{share.min:.0%}–{share.max:.0%}]",
     ]
+
+
+def _figure(result: Result[KernelCase]) -> Figure:
+    """Show a roofline, or time against outputs where only their number differs."""
+    cases = [case for case in result.cases if case.run is not None]
+    settings = {
+        (case.sparsity, case.batch, case.mask, case.values, case.in_features) for case in cases
+    }
+    scaling = len(settings) == 1 and len({case.out_features for case in cases}) > 2
+    panel = _scaling(cases, result) if scaling else _roofline(cases, result)
+    return Figure(with_cpu(result), [panel])
+
+
+def _scaling(cases: list[KernelCase], result: Result[KernelCase]) -> Panel:
+    """Show time against outputs, and what reading the footprint takes from each memory level."""
+    outputs = [case.out_features for case in cases]
+    limits = [max(case.read.median, case.macs / case.peak_macs_per_second) for case in cases]
+    hertz = median(case.hertz for case in cases)
+    series = [
+        Series(
+            "kernel (share of the limit beside)",
+            "line",
+            outputs,
+            [case.run.median * 1e6 for case in cases],
+            texts=[f"{case.share.median:.0%}" for case in cases],
+            marker="o",
+        ),
+        Series("limit", "line", outputs, [1e6 * one for one in limits], colour="#777", style="--"),
+    ]
+    shades = ("#6baed6", "#3182bd", "#08519c")
+    for (size, rate), shade in zip(result.facts["roofs"], shades, strict=False):
+        label = f"reading as from {_size(size)}, {rate * hertz / 1e9:.1f} GB/s"
+        times = [case.footprint_bytes / (rate * hertz) * 1e6 for case in cases]
+        series.append(Series(label, "line", outputs, times, colour=shade, style=":"))
+    x = Axis(f"outputs, {cases[0].fan_in} of {cases[0].in_features} inputs each", log=10)
+    return Panel(series, x, Axis("µs", log=10))
+
+
+def _roofline(cases: list[KernelCase], result: Result[KernelCase]) -> Panel:
+    """Show multiply-adds per cycle against those per byte, under what reading and units allow."""
+    x = Axis("multiply-adds per byte of packed weights, input and output", log=10)
+    y = Axis("multiply-adds per cycle", log=10)
+    if not cases:
+        return Panel([], x, y)
+    intensity = [case.macs / case.footprint_bytes for case in cases]
+    low, high = min(intensity) / 1.5, max(intensity) * 1.5
+    peak = median(case.peak_macs_per_second / case.hertz for case in cases)
+    series = []
+    for (size, rate), style in zip(result.facts["roofs"], ("-", "--", ":"), strict=False):
+        ends = [low, high] if high * rate < peak else [low, max(low, peak / rate), high]
+        roof = [min(peak, end * rate) for end in ends]
+        label = f"reading {_size(size)}, {rate:.1f} B/cycle"
+        series.append(Series(label, "line", ends, roof, colour="#777", style=style))
+    for kernel in dict.fromkeys(case.kernel for case in cases):
+        own = [case for case in cases if case.kernel == kernel]
+        xs = [case.macs / case.footprint_bytes for case in own]
+        series.append(Series(kernel, "points", xs, [case.macs_per_cycle for case in own]))
+    return Panel(series, x, y, reference=peak)
+
+
+def _size(size: int) -> str:
+    return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"

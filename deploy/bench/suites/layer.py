@@ -7,7 +7,6 @@ import itertools
 import tempfile
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,25 +14,22 @@ import numpy as np
 
 from ....export.condensed import CondensedWeight
 from ..engines.packed import pack
+from ..engines.peers.deepsparse_forms import DEEPSPARSE_PYTHON
 from ..measure.layer_problem import layer_problem
 from ..measure.loop import measure
-from ..measure.machine import describe_machine, load_average
 from ..measure.pinning import pinned
 from ..measure.timing import Progress, Timing
 from ..report.text import threads_text
 from ..requirements import require
 from ..results.case import Case, make_case
-from ..results.result import Result
+from ..results.result import Recorder, Result
 from .layer_engines import ENGINES, FAMILIES, engine_option, layer_engines
 from .random_layer import MASKS, made_up_layer
-from .spec_checks import check_batches, check_dense_size, check_features, check_seed
+from .spec_checks import check_batches, check_dense_size, check_features, check_seed, timing_of
 from .trained_layer import TrainedLayer
 
 TRAINED = "trained"
 """The mask of a spec's trained layer."""
-
-DEEPSPARSE_PYTHON = Path(".cache/deepsparse-venv/bin/python")
-"""Where ``make deepsparse-env`` puts it, in the working directory."""
 
 
 @dataclass(frozen=True)
@@ -126,14 +122,7 @@ class BenchLayerSpec:
 
     def timing(self) -> Timing:
         """How the cases are timed."""
-        return Timing(
-            threads=self.threads,
-            rounds=self.rounds,
-            turn=self.turn,
-            budget=self.budget,
-            max_warmup=self.warmup,
-            conditions=self.conditions,
-        )
+        return timing_of(self)
 
     @property
     def active(self) -> int:
@@ -160,7 +149,7 @@ class BenchLayerSpec:
         return {**fields, "trained": self.trained.title} if self.trained else fields
 
 
-def bench_layer(spec: BenchLayerSpec, *, progress: Progress | None = None) -> Result:
+def bench_layer(spec: BenchLayerSpec, *, progress: Progress | None = None) -> Result[Case]:
     """Measure the layer of ``spec``; ``progress`` is told each case's title and the share done.
 
     Raises RequirementError when onnx is missing, SessionError when ONNX Runtime is.
@@ -170,9 +159,8 @@ def bench_layer(spec: BenchLayerSpec, *, progress: Progress | None = None) -> Re
         return _bench_layer(spec, progress)
 
 
-def _bench_layer(spec: BenchLayerSpec, progress: Progress | None) -> Result:
-    created, started = datetime.now(UTC), time.perf_counter()
-    machine = describe_machine()
+def _bench_layer(spec: BenchLayerSpec, progress: Progress | None) -> Result[Case]:
+    recorder = Recorder()
     cases: list[Case] = []
     settings = list(itertools.product(spec.sparsities, spec.masks, spec.batches))
     with tempfile.TemporaryDirectory(prefix="fanin-bench-") as folder:
@@ -184,17 +172,8 @@ def _bench_layer(spec: BenchLayerSpec, progress: Progress | None) -> Result:
             weight = spec.weight(mask, sparsity)
             facts = {"mask": mask}
             cases.append(measure_layer(spec, weight, facts, sparsity, batch, title, Path(folder)))
-    return Result(
-        kind="layer",
-        title=f"Layer {spec.in_features} → {spec.out_features}, {threads_text(spec.threads)}",
-        created=created.isoformat(timespec="seconds"),
-        seconds=time.perf_counter() - started,
-        spec=spec.to_dict(),
-        timing=spec.timing(),
-        machine=machine,
-        load_average_after=load_average(),
-        cases=tuple(cases),
-    )
+    title = f"Layer {spec.in_features} → {spec.out_features}, {threads_text(spec.threads)}"
+    return recorder.result("layer", title, spec.to_dict(), spec.timing(), tuple(cases))
 
 
 def measure_layer(

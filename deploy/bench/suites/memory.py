@@ -2,43 +2,40 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ...errors import SessionError
 from ...session import open_session
 from ..engines.peers import remote
+from ..engines.peers.deepsparse_forms import DEEPSPARSE_PYTHON
 from ..engines.peers.deepsparse_model import UnsuitableError, deepsparse_file
-from ..measure.machine import describe_machine
 from ..measure.timing import Progress
-from ..results.result import SCHEMA_VERSION
-from .layer import DEEPSPARSE_PYTHON
+from ..report.blocks import conditions, with_cpu
+from ..report.document import Document, Notes, Table, Text
+from ..report.figure import Axis, Figure, Panel, Series
+from ..results.result import Recorder, Result
 from .model import ENGINES
-from .model_pair import baseline_path, file_bytes, input_shapes, require_baseline, structured_path
+from .model_pair import ModelPairSpec, file_bytes, input_shapes
 
 _PROBE = Path(remote.__file__).with_name("memory_probe.py")
 _LIMIT = 600.0
 
 
 @dataclass(frozen=True)
-class BenchMemorySpec:
+class BenchMemorySpec(ModelPairSpec):
     """An exported model and its dense baseline, opened ``sessions`` times in one process each.
 
-    ``dense`` and ``engines`` as in BenchModelSpec; inputs have ``batch`` samples.
+    ``engines`` as in BenchModelSpec; inputs have ``batch`` samples.
     """
 
-    model: Path
-    dense: Path | None = None
     sessions: int = 4
     batch: int = 1
     threads: int = 1
@@ -46,23 +43,13 @@ class BenchMemorySpec:
     deepsparse_python: Path = DEEPSPARSE_PYTHON
 
     def __post_init__(self):
-        object.__setattr__(self, "model", Path(self.model))
+        super().__post_init__()
         for name in ("sessions", "batch", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         unknown = set(self.engines) - set(ENGINES)
         if unknown or not self.engines or len(set(self.engines)) < len(self.engines):
             raise ValueError(f"engines are {self.engines}; there are {', '.join(ENGINES)}")
-
-    @property
-    def dense_path(self) -> Path:
-        """The baseline's file, given or by its usual name."""
-        return baseline_path(self.model, self.dense)
-
-    @property
-    def structured_path(self) -> Path:
-        """The file of the structured form, by its usual name."""
-        return structured_path(self.model)
 
 
 @dataclass(frozen=True)
@@ -90,28 +77,7 @@ class EngineMemory:
         return (self.anonymous[-1] - self.anonymous[0]) / (len(self.anonymous) - 1)
 
 
-@dataclass(frozen=True)
-class MemoryResult:
-    """A finished measurement."""
-
-    title: str
-    created: str
-    seconds: float
-    spec: dict[str, Any]
-    machine: dict[str, Any]
-    engines: tuple[EngineMemory, ...]
-    kind: str = "memory"
-    schema_version: int = SCHEMA_VERSION
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as numbers, texts, lists and dicts only."""
-        return dataclasses.asdict(self)
-
-    def save(self, folder: str | Path) -> list[Path]:
-        """Write results.json, results.md and results.png into ``folder``; returns their paths."""
-        from .memory_report import save_memory_report
-
-        return save_memory_report(self, Path(folder))
+MemoryResult = Result[EngineMemory]
 
 
 def bench_memory(spec: BenchMemorySpec, *, progress: Progress | None = None) -> MemoryResult:
@@ -125,8 +91,8 @@ def bench_memory(spec: BenchMemorySpec, *, progress: Progress | None = None) -> 
             "Run this on Linux.",
             model=spec.model,
         )
-    require_baseline(spec.model, spec.dense)
-    created, started = datetime.now(UTC), time.perf_counter()
+    spec.require_baseline()
+    recorder = Recorder()
     condensed, dense = open_session(spec.model), open_session(spec.dense_path)
     shapes = input_shapes(spec.model, spec.dense_path, (spec.batch,), condensed, dense)
     del condensed, dense
@@ -141,16 +107,61 @@ def bench_memory(spec: BenchMemorySpec, *, progress: Progress | None = None) -> 
                 progress(name, number / len(spec.engines))
             engines.append(_measure(spec, name, inputs, Path(folder)))
     sessions = "1 session" if spec.sessions == 1 else f"{spec.sessions} sessions"
-    fields = dataclasses.asdict(spec)
-    del fields["deepsparse_python"]
-    return MemoryResult(
-        title=f"Memory of {spec.model.name}, {sessions}",
-        created=created.isoformat(timespec="seconds"),
-        seconds=time.perf_counter() - started,
-        spec={**fields, "model": spec.model.name, "dense": spec.dense_path.name},
-        machine=describe_machine(),
-        engines=tuple(engines),
-    )
+    title = f"Memory of {spec.model.name}, {sessions}"
+    return recorder.result("memory", title, spec.to_dict(), None, tuple(engines))
+
+
+def memory_document(result: Result[EngineMemory]) -> Document:
+    """Report on the engines; the figure has own memory against the number of sessions."""
+    excluded = [one for one in result.cases if one.excluded]
+    versions = [f"{one.engine}: {one.version}" for one in result.cases if one.version]
+    headings = ("engine", "file", "own, 1 session", "own, all", "own, each further", "mapped files")
+    table = Table(headings, [_row(one) for one in result.cases], words=1, title=result.title)
+    blocks = [
+        table,
+        Notes([f"{one.engine} is excluded ({one.excluded})" for one in excluded]),
+        Text(
+            "*own* are anonymous pages, which no other process shares; *mapped files* are pages of "
+            "files, which all processes share that map them and which the system may take back. "
+            "Both over what the process took with the packages loaded, after every session has "
+            "run once, each engine in a process of its own (`/proc/self/smaps_rollup`)."
+        ),
+        *conditions(result, *versions),
+    ]
+    series = [
+        Series(
+            one.engine,
+            "line",
+            range(1, len(one.anonymous) + 1),
+            [size / 1e6 for size in one.anonymous],
+            marker="o",
+        )
+        for one in result.cases
+        if one.excluded is None
+    ]
+    most = max((len(one.xs) for one in series), default=1)
+    x = Axis("sessions in one process", ticks={count: str(count) for count in range(1, most + 1)})
+    largest = max((max(one.ys) for one in series), default=1.0)
+    panel = Panel(series, x, Axis("anonymous memory, MB", limits=(0, 1.1 * largest)))
+    return Document(result.title, blocks, [table], Figure(with_cpu(result), [panel]))
+
+
+def _row(engine: EngineMemory) -> list[str]:
+    if engine.excluded is not None:
+        return [engine.engine, _megabytes(engine.file_bytes), "excluded", "", "", ""]
+    each = engine.anonymous_per_session
+    return [
+        engine.engine,
+        _megabytes(engine.file_bytes),
+        _megabytes(engine.anonymous[0]),
+        _megabytes(engine.anonymous[-1]),
+        "" if each is None else _megabytes(each),
+        _megabytes(engine.file_backed[-1]),
+    ]
+
+
+def _megabytes(size: float) -> str:
+    return f"{size / 1e6:.1f} MB"
 
 
 def _measure(

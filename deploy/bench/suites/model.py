@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-import time
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +14,18 @@ from ...errors import SessionError
 from ...session import open_session
 from ..engines.ort import OrtEngine
 from ..engines.peers import deepsparse_model, openvino_model
+from ..engines.peers.deepsparse_forms import DEEPSPARSE_PYTHON
 from ..engines.protocol import AbsentEngine, Engine
 from ..measure.breakdown import amdahl_limit, profile
 from ..measure.loop import measure
-from ..measure.machine import describe_machine, load_average
 from ..measure.pinning import pinned
 from ..measure.problem import Problem, Sample, vary_inputs
 from ..measure.timing import Progress, Timing
 from ..report.text import threads_text
 from ..results.case import Case, make_case
-from ..results.result import Result
-from .layer import DEEPSPARSE_PYTHON
-from .model_pair import (
-    baseline_path,
-    file_bytes,
-    input_shapes,
-    model_content,
-    require_baseline,
-    structured_path,
-)
-from .spec_checks import check_batches, check_seed
+from ..results.result import Recorder, Result
+from .model_pair import ModelPairSpec, file_bytes, input_shapes, model_content
+from .spec_checks import check_batches, check_seed, timing_of
 
 ENGINES = ("dense", "condensed", "structured", "deepsparse", "openvino")
 
@@ -45,11 +35,10 @@ _FAMILIES = {"DeepSparse": ("deepsparse",), "OpenVINO": ("openvino",)}
 
 
 @dataclass(frozen=True)
-class BenchModelSpec:
+class BenchModelSpec(ModelPairSpec):
     """An exported model against its dense baseline.
 
-    ``dense`` is the baseline's file; None is NAME.dense.onnx beside ``model``, which
-    ``fanin export --dense-baseline`` writes. Inputs are standard normal float32 numbers of
+    Inputs are standard normal float32 numbers of
     ``seed``; their first dimension is the batch. ``tolerance`` bounds the difference between the
     two models' outputs, relative to the largest one: they sum the same products in another order.
     ``turn``, ``budget`` (of a batch) and ``warmup`` (at most) are in seconds; they and
@@ -61,8 +50,6 @@ class BenchModelSpec:
     the times of the single nodes, from runs of their own after the timed rounds.
     """
 
-    model: Path
-    dense: Path | None = None
     batches: tuple[int, ...] = (1,)
     threads: int = 1
     rounds: int = Timing.rounds
@@ -78,9 +65,7 @@ class BenchModelSpec:
     deepsparse_python: Path = DEEPSPARSE_PYTHON
 
     def __post_init__(self):
-        object.__setattr__(self, "model", Path(self.model))
-        if self.dense is not None:
-            object.__setattr__(self, "dense", Path(self.dense))
+        super().__post_init__()
         check_batches(self.batches)
         check_seed(self.seed)
         if self.engines[:2] != ENGINES[:2] or len(set(self.engines)) < len(self.engines):
@@ -94,60 +79,33 @@ class BenchModelSpec:
 
     def timing(self) -> Timing:
         """How the cases are timed."""
-        return Timing(
-            threads=self.threads,
-            rounds=self.rounds,
-            turn=self.turn,
-            budget=self.budget,
-            max_warmup=self.warmup,
-            conditions=self.conditions,
-        )
-
-    @property
-    def dense_path(self) -> Path:
-        """The baseline's file, given or by its usual name."""
-        return baseline_path(self.model, self.dense)
-
-    @property
-    def structured_path(self) -> Path:
-        """The file of the structured form, by its usual name."""
-        return structured_path(self.model)
+        return timing_of(self)
 
 
-def bench_model(spec: BenchModelSpec, *, progress: Progress | None = None) -> Result:
+def bench_model(spec: BenchModelSpec, *, progress: Progress | None = None) -> Result[Case]:
     """Measure the model of ``spec``; ``progress`` is told each case's title and the share done.
 
     Raises SessionError when one of the files does not open or the two do not fit together.
     """
-    require_baseline(spec.model, spec.dense)
+    spec.require_baseline()
     with pinned(spec.threads, pin=spec.pin):
         return _bench_model(spec, progress)
 
 
-def _bench_model(spec: BenchModelSpec, progress: Progress | None) -> Result:
-    created, started = datetime.now(UTC), time.perf_counter()
+def _bench_model(spec: BenchModelSpec, progress: Progress | None) -> Result[Case]:
+    recorder = Recorder()
     condensed, dense = open_session(spec.model), open_session(spec.dense_path)
     facts = _facts(spec)
     shapes = input_shapes(spec.model, spec.dense_path, spec.batches, condensed, dense)
     del condensed
-    machine = describe_machine()
     cases: list[Case] = []
     for batch in spec.batches:
         title = f"batch {batch}"
         if progress:
             progress(title, len(cases) / len(spec.batches))
         cases.append(_measure_case(spec, batch, title, shapes, dense, facts))
-    return Result(
-        kind="model",
-        title=f"{spec.model.name}, {threads_text(spec.threads)}",
-        created=created.isoformat(timespec="seconds"),
-        seconds=time.perf_counter() - started,
-        spec=_named(spec),
-        timing=spec.timing(),
-        machine=machine,
-        load_average_after=load_average(),
-        cases=tuple(cases),
-    )
+    title = f"{spec.model.name}, {threads_text(spec.threads)}"
+    return recorder.result("model", title, spec.to_dict(), spec.timing(), tuple(cases))
 
 
 def _measure_case(
@@ -222,13 +180,6 @@ def _with_breakdowns(spec: BenchModelSpec, case: Case, problem: Problem) -> Case
     if all(runs.values()):
         limit = amdahl_limit(runs["dense"].median, runs["condensed"].median, breakdowns[-1])
     return dataclasses.replace(case, breakdowns=breakdowns, limit=limit)
-
-
-def _named(spec: BenchModelSpec) -> dict[str, Any]:
-    """Write the spec with file names only: where somebody keeps models is nobody's business."""
-    fields = {**asdict(spec), "model": spec.model.name, "dense": spec.dense_path.name}
-    del fields["deepsparse_python"]
-    return fields
 
 
 def _problem(

@@ -3,33 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...errors import SessionError
 from ...model_file import ModelFile, ModelFileError, read_model_file
+from ..results.plain import to_plain
 
 
-def baseline_path(model: Path, dense: Path | None) -> Path:
-    """Return the baseline's file: the given one, or NAME.dense.onnx beside the model."""
-    return model.with_name(f"{model.stem}.dense{model.suffix}") if dense is None else Path(dense)
+@dataclass(frozen=True)
+class ModelPairSpec:
+    """An exported model and its dense baseline.
 
+    ``dense`` is the baseline's file; None is NAME.dense.onnx beside ``model``, which
+    ``fanin export --dense-baseline`` writes.
+    """
 
-def structured_path(model: Path) -> Path:
-    """Return NAME.structured.onnx beside the model."""
-    return model.with_name(f"{model.stem}.structured{model.suffix}")
+    model: Path
+    dense: Path | None = None
 
+    def __post_init__(self):
+        object.__setattr__(self, "model", Path(self.model))
+        if self.dense is not None:
+            object.__setattr__(self, "dense", Path(self.dense))
 
-def require_baseline(model: Path, dense: Path | None) -> None:
-    """Raise SessionError, which names the option that makes it, when the usual one is missing."""
-    usual = baseline_path(model, None)
-    if dense is None and model.is_file() and not usual.exists():
-        raise SessionError(
-            f"there is no dense baseline {usual.name} beside it",
-            "Export again with fanin export --dense-baseline, or name the dense model with --dense "
-            "FILE (of a converted file that is its source).",
-            model=model,
-        )
+    @property
+    def dense_path(self) -> Path:
+        """The baseline's file, given or by its usual name."""
+        return self._beside("dense") if self.dense is None else self.dense
+
+    @property
+    def structured_path(self) -> Path:
+        """The file of the structured form, by its usual name."""
+        return self._beside("structured")
+
+    def require_baseline(self) -> None:
+        """Raise SessionError when the usual one is missing; it names the option that makes it."""
+        if self.dense is None and self.model.is_file() and not self.dense_path.exists():
+            raise SessionError(
+                f"there is no dense baseline {self.dense_path.name} beside it",
+                "Export again with fanin export --dense-baseline, or name the dense model with "
+                "--dense FILE (of a converted file that is its source).",
+                model=self.model,
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it with file names only: where somebody keeps models is nobody's business."""
+        data = to_plain(self)
+        data.pop("deepsparse_python", None)
+        return {**data, "model": self.model.name, "dense": self.dense_path.name}
+
+    def _beside(self, form: str) -> Path:
+        return self.model.with_name(f"{self.model.stem}.{form}{self.model.suffix}")
 
 
 def model_content(path: Path) -> ModelFile:

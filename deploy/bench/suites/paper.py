@@ -12,23 +12,23 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ....export.condensed import CondensedWeight
-from ..measure.machine import describe_machine, load_average
+from ..engines.peers.deepsparse_forms import DEEPSPARSE_PYTHON
 from ..measure.pinning import pinned
 from ..measure.timing import Progress
 from ..report.text import threads_text
 from ..results.case import Case
-from ..results.result import Result
+from ..results.result import Recorder, Result
 from ..results.store import CaseStore
-from .layer import DEEPSPARSE_PYTHON, BenchLayerSpec, measure_layer
+from .layer import BenchLayerSpec, measure_layer
 from .layer_engines import COMPILED, ENGINES, NARROW
 from .trained_layer import TrainedLayer
 
-_ALL = tuple(name for name in ENGINES if name not in (*NARROW, "fallback"))
+SUITE = tuple(name for name in ENGINES if name not in (*NARROW, "fallback"))
+"""The engines of the whole suite."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class BenchPaperSpec:
     batches: tuple[int, ...] = (1, 8, 64, 256)
     sparsities: tuple[float, ...] = (0.8, 0.9, 0.95, 0.99)
     ablated: float = 0.3
-    engines: tuple[str, ...] = _ALL
+    engines: tuple[str, ...] = SUITE
     trained: tuple[TrainedLayer, ...] = ()
     rounds: int = 31
     minutes: float = 38.0
@@ -58,7 +58,7 @@ class BenchPaperSpec:
     @classmethod
     def quick(cls, **others: Any) -> BenchPaperSpec:
         """Fewer cases and rounds; without the engines that are compiled for tens of seconds."""
-        engines = tuple(name for name in _ALL if name not in COMPILED)
+        engines = tuple(name for name in SUITE if name not in COMPILED)
         fields = {"batches": (1, 64), "sparsities": (0.9, 0.99), "rounds": 7, "minutes": 1.5}
         return cls(**{"engines": engines, "conditions": (), **fields, **others})
 
@@ -84,10 +84,6 @@ class BenchPaperSpec:
             deepsparse_python=self.deepsparse_python,
         )
 
-    def left_out(self) -> tuple[str, ...]:
-        """Name the engines of the whole suite that this one does not have."""
-        return tuple(name for name in _ALL if name not in self.engines)
-
     def to_dict(self) -> dict[str, Any]:
         """Return it for the result files, layers by their names and no paths."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -99,15 +95,8 @@ class BenchPaperSpec:
 class PaperResult:
     """A result for each number of threads, and how many cases are still to be measured."""
 
-    spec: BenchPaperSpec
-    results: tuple[Result, ...]
+    results: tuple[Result[Case], ...]
     missing: int
-
-    def save(self, folder: str | Path) -> list[Path]:
-        """Write results.json, .md and .png, an index.html, and a folder for each thread count."""
-        from .paper_report import save_paper_report
-
-        return save_paper_report(self, Path(folder))
 
 
 def bench_paper(
@@ -122,9 +111,10 @@ def bench_paper(
     After ``stop_after`` minutes no further case is begun; another call goes on from there. Raises
     StoreError when the folder holds cases of another benchmark.
     """
-    started, created = time.perf_counter(), datetime.now(UTC)
-    machine = describe_machine()
-    fixed = {name: machine[name] for name in ("cpu", "cpus_available", "fanin", "onnxruntime")}
+    started = time.perf_counter()
+    recorder = Recorder()
+    names = ("cpu", "cpus_available", "fanin", "onnxruntime")
+    fixed = {name: recorder.machine[name] for name in names}
     fixed |= {name: value for name, value in spec.to_dict().items() if name != "minutes"}
     store = CaseStore(folder / "cases", fixed)
     settings = list(_settings(spec))
@@ -152,20 +142,16 @@ def bench_paper(
         store.put(case)
         done[title] = case
     results = tuple(
-        Result(
-            kind="layer",
-            title=f"Layer {spec.in_features} → {spec.out_features}, {threads_text(threads)}",
-            created=created.isoformat(timespec="seconds"),
-            seconds=time.perf_counter() - started,
-            spec=spec.to_dict(),
-            timing=spec.layer_spec(threads).timing(),
-            machine=machine,
-            load_average_after=load_average(),
-            cases=tuple(done[one[0]] for one in settings if one[0] in done and one[1] == threads),
+        recorder.result(
+            "layer",
+            f"Layer {spec.in_features} → {spec.out_features}, {threads_text(threads)}",
+            spec.to_dict(),
+            spec.layer_spec(threads).timing(),
+            tuple(done[one[0]] for one in settings if one[0] in done and one[1] == threads),
         )
         for threads in spec.threads
     )
-    return PaperResult(spec, results, len(settings) - len(done))
+    return PaperResult(results, len(settings) - len(done))
 
 
 def _settings(

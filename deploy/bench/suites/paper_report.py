@@ -1,55 +1,104 @@
-"""The suite of the paper's figures as files."""
+"""The report of the paper's figures: the best engine of each kind, over threads and batches."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import IO
 
+from ..report.blocks import conditions
+from ..report.document import Document, Notes, Section, Table, Text
+from ..report.figure import Axis, Figure, Panel, Series, names_axis
+from ..report.files import write_report
 from ..report.html import save_page
-from ..report.tables import Grid
-from ..report.text import seconds_text
-from ..results.case import Case
-from .cases_report import conditions, write_report
-from .families import KINDS, best_of
-from .paper import PaperResult
-from .paper_figure import draw
+from ..report.text import seconds_text, threads_text
+from ..results.case import Case, EngineResult
+from ..results.result import Result
+from .cases_report import cases_document
+from .layer_engines import FAMILIES, engine_option
+from .paper import SUITE, PaperResult
+
+_KINDS = {
+    "ONNX Runtime dense": (("dense",), "#4d4d4d"),
+    "structured": (("structured",), "#8c8c8c"),
+    "OpenVINO": (FAMILIES["OpenVINO"], "#b58900"),
+    "torch dense": (("torch", "torch-compile"), "#e07b39"),
+    "CSR": (FAMILIES["CSR"], "#7fb069"),
+    "paper's condensed form": (("torch-gather",), "#9d79bc"),
+    "DeepSparse": (FAMILIES["DeepSparse"], "#1f6f8b"),
+    "fanin": (("condensed",), "#d1495b"),
+}
+"""Names of kinds: the options of the engines that belong to each, and its colour."""
 
 
-def save_paper_report(result: PaperResult, folder: Path) -> list[Path]:
-    """See PaperResult.save."""
-    begun = [one for one in result.results if one.cases]
-    cases = [case for one in begun for case in one.cases]
-    first = result.results[0]
+def best_of(case: Case, kind: str) -> EngineResult | None:
+    """Return the kind's engine of the least median run time; None when none counts."""
+    options, _ = _KINDS[kind]
+    found = [
+        one for one in case.engines if one.excluded is None and engine_option(one.name) in options
+    ]
+    return min(found, key=lambda one: one.run.median, default=None)
 
-    def picture(file: IO[bytes]) -> None:
-        draw(f"{_title(result)}\n{first.machine.get('cpu') or ''}", cases, file)
 
-    folders = [folder / f"threads-{one.timing.threads}" for one in begun]
+def save_paper(result: PaperResult, folder: Path, *, raw: bool = False) -> list[Path]:
+    """Write results.json, .md and .png, an index.html, and a folder for each thread count."""
+    begun = {f"threads-{one.timing.threads}": one for one in result.results if one.cases}
     paths: list[Path] = []
-    for one, place in zip(begun, folders, strict=True):
-        paths += one.save(place)
-    data = {
-        "kind": "paper",
-        "schema_version": first.schema_version,
-        "title": _title(result),
-        "created": first.created,
-        "spec": result.spec.to_dict(),
-        "missing_cases": result.missing,
-        "results": [f"{place.name}/results.json" for place in folders],
-        "best": [_best(case) for case in cases],
-    }
-    paths += write_report(folder, data, _markdown(result, cases), picture)
-    paths.append(save_page([folder, *folders], folder / "index.html", _title(result)))
-    return paths
+    for name, one in begun.items():
+        paths += write_report(one, cases_document(one), folder / name, raw=raw)
+    first = result.results[0]
+    summary = Result(
+        kind="paper",
+        title=_title(result),
+        created=first.created,
+        seconds=first.seconds,
+        spec=first.spec,
+        timing=None,
+        machine=first.machine,
+        load_average_after=first.load_average_after,
+        cases=tuple(_best(case) for case in _cases(result)),
+        facts={"missing_cases": result.missing},
+        parts={name: f"{name}/results.json" for name in begun},
+    )
+    paths += write_report(summary, paper_document(result), folder)
+    shown = [folder, *(folder / name for name in begun)]
+    return [*paths, save_page(shown, folder / "index.html", summary.title)]
 
 
-def paper_grid(result: PaperResult, *, short: bool = False) -> Grid:
-    """Lay out the best engine of each kind: run time, and how much faster fanin is in that case.
+def paper_document(result: PaperResult) -> Document:
+    """Report on the best engine of each kind; each thread count's own report has all engines."""
+    forms = ("DeepSparse", "CSR", "torch dense")
+    best_forms = [
+        [case.title, *(one.name if (one := best_of(case, kind)) else "" for kind in forms)]
+        for case in _cases(result)
+    ]
+    blocks = [
+        _table(result),
+        Notes(_notes(result)),
+        Text(
+            "Medians over the rounds of whole runs; each column has the fastest engine or graph "
+            "form of its kind in that case. *over fanin* is that time over fanin's; the results "
+            "of each thread count have all engines, ratios of single rounds, and their spread. "
+            "Bars of the figure are these medians, error bars the quartiles over the rounds."
+        ),
+        Section("Best forms"),
+        Table(("case", *forms), best_forms, words=4),
+        *conditions(result.results[0]),
+    ]
+    return Document(_title(result), blocks, [_table(result, short=True)], _figure(result))
 
-    ``short`` leaves out the times of the others.
-    """
-    cases = [case for one in result.results for case in one.cases]
-    kinds = [kind for kind in KINDS if any(best_of(case, kind) for case in cases)]
+
+def _cases(result: PaperResult) -> list[Case]:
+    return [case for one in result.results for case in one.cases]
+
+
+def _title(result: PaperResult) -> str:
+    spec = result.results[0].spec
+    return f"The paper's layer, {spec['in_features']} → {spec['out_features']}, on a CPU"
+
+
+def _table(result: PaperResult, *, short: bool = False) -> Table:
+    """Lay out run times, and how much faster fanin is; ``short`` leaves out the others' times."""
+    cases = _cases(result)
+    kinds = [kind for kind in _KINDS if any(best_of(case, kind) for case in cases)]
     rows = []
     for case in cases:
         ours = best_of(case, "fanin")
@@ -64,15 +113,13 @@ def paper_grid(result: PaperResult, *, short: bool = False) -> Grid:
     headings = ["case"]
     for kind in kinds:
         headings += [kind] if kind == "fanin" or short else [kind, "over fanin"]
-    title = "Times over fanin's, whole runs" if short else _title(result)
-    return Grid(title, headings, rows, words=1)
+    return Table(headings, rows, words=1, title="Times over fanin's, whole runs")
 
 
-def paper_notes(result: PaperResult) -> list[str]:
+def _notes(result: PaperResult) -> list[str]:
     """Say what is missing, and how long the parts took."""
-    cases = [case for one in result.results for case in one.cases]
-    notes = []
-    left_out = result.spec.left_out()
+    cases, notes = _cases(result), []
+    left_out = [name for name in SUITE if name not in result.results[0].spec["engines"]]
     if left_out:
         notes.append(f"left out: {', '.join(left_out)}")
     if result.missing:
@@ -95,19 +142,15 @@ def paper_notes(result: PaperResult) -> list[str]:
     return notes + list(reasons)
 
 
-def _title(result: PaperResult) -> str:
-    return f"The paper's layer, {result.spec.in_features} → {result.spec.out_features}, on a CPU"
-
-
 def _best(case: Case) -> dict[str, object]:
-    found = {kind: best_of(case, kind) for kind in KINDS}
+    found = {kind: best_of(case, kind) for kind in _KINDS}
     return {
-        "case": case.title,
+        "title": case.title,
         "threads": case.facts["threads"],
         "batch": case.batch,
         "sparsity": case.sparsity,
         "mask": case.facts["mask"],
-        "engines": {
+        "best": {
             kind: {"engine": one.name, "median_seconds": one.run.median}
             for kind, one in found.items()
             if one is not None
@@ -115,35 +158,29 @@ def _best(case: Case) -> dict[str, object]:
     }
 
 
-def _markdown(result: PaperResult, cases: list[Case]) -> str:
-    lines = [
-        f"# {_title(result)}",
-        "",
-        *paper_grid(result).to_markdown(),
-        "",
-        "Notes:",
-        "",
-        *(f"- {note}" for note in paper_notes(result)),
-        "",
-        "Medians over the rounds of whole runs; each column has the fastest engine or graph form "
-        "of its kind in that case. *over fanin* is that time over fanin's; the results of each "
-        "thread count have all engines, ratios of single rounds, and their spread. Bars of the "
-        "figure are these medians, error bars the quartiles over the rounds.",
-        "",
-        "## Best forms",
-        "",
-        *Grid("", ("case", "DeepSparse", "CSR", "torch dense"), _forms(cases), 4).to_markdown(),
-        "",
-        "## Conditions",
-        "",
-        *(f"- {line}" for line in conditions(result.results[0])),
-    ]
-    return "\n".join(lines) + "\n"
+def _figure(result: PaperResult) -> Figure:
+    """Show a panel per number of threads and batch: bars of each kind's best engine."""
+    panels = []
+    for one in result.results:
+        for batch in dict.fromkeys(case.batch for case in one.cases):
+            cases = [case for case in one.cases if case.batch == batch]
+            title = f"batch {batch}, {threads_text(one.timing.threads)}"
+            x, y = names_axis([_label(case) for case in cases]), Axis("whole run, µs", log=10)
+            panels.append(Panel(_bars(cases), x, y, title))
+    title = f"{_title(result)}\n{result.results[0].machine.get('cpu') or ''}"
+    return Figure(title, panels, columns=2, shared=False)
 
 
-def _forms(cases: list[Case]) -> list[list[str]]:
-    rows = []
-    for case in cases:
-        found = [best_of(case, kind) for kind in ("DeepSparse", "CSR", "torch dense")]
-        rows.append([case.title, *(one.name if one else "" for one in found)])
-    return rows
+def _bars(cases: list[Case]) -> list[Series]:
+    series = []
+    for kind, (_, colour) in _KINDS.items():
+        found = [(at, best_of(case, kind)) for at, case in enumerate(cases)]
+        places = [(at, one.run) for at, one in found if one is not None]
+        if places:
+            series.append(Series.of_spreads(kind, "bars", places, scale=1e6, colour=colour))
+    return series
+
+
+def _label(case: Case) -> str:
+    sparsity = f"{100 * case.sparsity:.3g} %"
+    return sparsity if case.facts["mask"] == "random" else f"{sparsity}\ntrained"

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ...cpus import available_cpus
-from ..measure.machine import describe_machine, load_average
 from ..measure.pinning import pinned
+from ..measure.statistics import Spread
 from ..measure.timing import Progress
+from ..report.blocks import with_cpu
+from ..report.document import Document
+from ..report.figure import Axis, Figure, Panel, Series
 from ..report.text import threads_text
 from ..results.case import Case
-from ..results.result import Result
+from ..results.result import Recorder, Result
+from .cases_report import cases_document
 from .layer import BenchLayerSpec, measure_layer
 
 
@@ -59,10 +60,9 @@ class BenchScalingSpec:
         return BenchLayerSpec(**fields, threads=threads[0])
 
 
-def bench_scaling(spec: BenchScalingSpec, *, progress: Progress | None = None) -> Result:
+def bench_scaling(spec: BenchScalingSpec, *, progress: Progress | None = None) -> Result[Case]:
     """Measure the layer at each number of threads, batch and sparsity."""
-    created, started = datetime.now(UTC), time.perf_counter()
-    machine = describe_machine()
+    recorder = Recorder()
     layer = spec.layer_spec()
     settings = list(itertools.product(spec.sparsities, spec.threads, spec.batches))
     cases: list[Case] = []
@@ -75,68 +75,35 @@ def bench_scaling(spec: BenchScalingSpec, *, progress: Progress | None = None) -
             facts = {"mask": "random", "threads": threads}
             own = replace(layer, threads=threads)
             cases.append(measure_layer(own, weight, facts, sparsity, batch, title, Path(folder)))
-    return Result(
-        kind="layer",
-        title=f"Layer {spec.in_features} → {spec.out_features} against {spec.axis}",
-        created=created.isoformat(timespec="seconds"),
-        seconds=time.perf_counter() - started,
-        spec=asdict(spec),
-        timing=layer.timing(),
-        machine=machine,
-        load_average_after=load_average(),
-        cases=tuple(cases),
-    )
+    title = f"Layer {spec.in_features} → {spec.out_features} against {spec.axis}"
+    return recorder.result("scaling", title, asdict(spec), layer.timing(), tuple(cases))
 
 
-def save_scaling(result: Result, folder: Path) -> list[Path]:
-    """Write results.json, results.md and results.png into ``folder``."""
-    from .cases_report import markdown, write_report
-
-    def picture(file: IO[bytes]) -> None:
-        draw(result, file)
-
-    return write_report(folder, result.to_dict(), markdown(result), picture)
-
-
-def draw(result: Result, file: IO[bytes]) -> None:
-    """Write the figure as PNG: whole runs against the axis, a line per engine and other setting."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    axis = figure.subplots()
-    for label, xs, runs in _lines(result):
-        line = axis.plot(xs, [run.median * 1e6 for run in runs], "o-", label=label, markersize=4)
-        quartiles = [[getattr(run, name) * 1e6 for run in runs] for name in ("q1", "q3")]
-        axis.fill_between(xs, *quartiles, alpha=0.2, color=line[0].get_color(), linewidth=0)
-    values = sorted({_place(case, result) for case in result.cases})
-    axis.set_xscale("log", base=2)
-    axis.set_yscale("log")
-    axis.set_xticks(values, [str(value) for value in values])
-    axis.set_xlabel(result.spec["axis"])
-    axis.set_ylabel("whole run, µs (band: quartiles)")
-    axis.grid(which="major", color="#ddd", linewidth=0.6)
-    axis.legend(frameon=False, fontsize=8)
-    axis.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(f"{result.title}\n{result.machine.get('cpu') or ''}", fontsize=10)
-    figure.savefig(file, format="png", dpi=150)
+def scaling_document(result: Result[Case]) -> Document:
+    """Report on the cases; the figure has a line per engine and other setting."""
+    series = [
+        Series.of_spreads(label, "line", list(places.items()), scale=1e6)
+        for label, places in _lines(result).items()
+    ]
+    ticks = {place: str(place) for place in sorted({_place(case, result) for case in result.cases})}
+    x = Axis(result.spec["axis"], log=2, ticks=ticks)
+    panel = Panel(series, x, Axis("whole run, µs (band: quartiles)", log=10))
+    return cases_document(result, Figure(with_cpu(result), [panel]))
 
 
-def _lines(result: Result) -> Iterator[tuple[str, list[int], list[Any]]]:
-    lines: dict[str, list[tuple[int, Any]]] = {}
+def _lines(result: Result[Case]) -> dict[str, dict[int, Spread]]:
+    lines: dict[str, dict[int, Spread]] = {}
     by_threads = result.spec["axis"] == "threads"
     for case in result.cases:
         other = f"batch {case.batch}" if by_threads else threads_text(case.facts["threads"])
         for engine in case.engines:
             if engine.run is not None:
+                # Dense once, whatever the sparsity.
                 sparse = "" if engine.name == "dense" else f" {case.sparsity:.0%}"
-                place = (_place(case, result), engine.run)
-                lines.setdefault(f"{engine.name}{sparse}, {other}", []).append(place)
-    for label, places in lines.items():
-        xs, runs = zip(*dict(places).items(), strict=True)  # dense once, whatever the sparsity
-        yield label, list(xs), list(runs)
+                line = lines.setdefault(f"{engine.name}{sparse}, {other}", {})
+                line[_place(case, result)] = engine.run
+    return lines
 
 
-def _place(case: Case, result: Result) -> int:
+def _place(case: Case, result: Result[Case]) -> int:
     return case.facts["threads"] if result.spec["axis"] == "threads" else case.batch

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -15,10 +12,9 @@ import numpy as np
 from ...session import open_session
 from ..engines.ort import open_plain_session
 from ..measure.loadgen import SCENARIOS, LoadResult, LoadSettings, Scenario, run_loadgen
-from ..measure.machine import describe_machine, load_average
 from ..measure.timing import Progress
-from ..results.result import SCHEMA_VERSION
-from .model_pair import baseline_path, input_shapes, require_baseline
+from ..results.result import Recorder, Result
+from .model_pair import ModelPairSpec, input_shapes
 
 _SAMPLES = 64
 _TOLERANCE = 1e-4
@@ -27,8 +23,8 @@ _LOAD = 0.7
 
 
 @dataclass(frozen=True)
-class BenchServingSpec:
-    """A model and its dense baseline (as in BenchModelSpec) under LoadGen, in this process.
+class BenchServingSpec(ModelPairSpec):
+    """A model and its dense baseline under LoadGen, in this process.
 
     Each of ``turns`` lets every engine run every scenario for ``seconds``. ``rate`` is of Server's
     queries, per second, the same for all engines; None is what keeps the dense model busy for 0.7
@@ -37,8 +33,6 @@ class BenchServingSpec:
     session's pool.
     """
 
-    model: Path
-    dense: Path | None = None
     scenarios: tuple[Scenario, ...] = SCENARIOS
     seconds: float = 10.0
     turns: int = 3
@@ -49,7 +43,7 @@ class BenchServingSpec:
     seed: int = 0
 
     def __post_init__(self):
-        object.__setattr__(self, "model", Path(self.model))
+        super().__post_init__()
         unknown = set(self.scenarios) - set(SCENARIOS)
         if unknown or not self.scenarios:
             raise ValueError(f"scenarios are {self.scenarios}; there are {', '.join(SCENARIOS)}")
@@ -60,11 +54,6 @@ class BenchServingSpec:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name} is {value}; it must be above 0")
-
-    @property
-    def dense_path(self) -> Path:
-        """The baseline's file, given or by its usual name."""
-        return baseline_path(self.model, self.dense)
 
 
 @dataclass(frozen=True)
@@ -81,30 +70,8 @@ class ServingRow:
         return median(turn.latencies[percentile] for turn in self.turns)
 
 
-@dataclass(frozen=True)
-class ServingResult:
-    """A finished measurement; ``rate`` is that of Server's queries."""
-
-    title: str
-    created: str
-    seconds: float
-    spec: dict[str, Any]
-    rate: float
-    machine: dict[str, Any]
-    load_average_after: list[float] | None
-    rows: tuple[ServingRow, ...]
-    kind: str = "serving"
-    schema_version: int = SCHEMA_VERSION
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as numbers, texts, lists and dicts only."""
-        return dataclasses.asdict(self)
-
-    def save(self, folder: str | Path) -> list[Path]:
-        """Write results.json, results.md and results.png into ``folder``."""
-        from .serving_report import save_serving_report
-
-        return save_serving_report(self, Path(folder))
+ServingResult = Result[ServingRow]
+"""A finished measurement. Its ``facts``: ``rate``, that of Server's queries."""
 
 
 class _Answers:
@@ -133,9 +100,8 @@ def bench_serving(spec: BenchServingSpec, *, progress: Progress | None = None) -
 
     Raises RequirementError without LoadGen, SessionError when a file does not open.
     """
-    require_baseline(spec.model, spec.dense)
-    created, started = datetime.now(UTC), time.perf_counter()
-    machine = describe_machine()
+    spec.require_baseline()
+    recorder = Recorder()
     sessions = {
         "dense": open_plain_session(spec.dense_path, spec.threads),
         "condensed": open_session(spec.model, threads=spec.threads),
@@ -176,20 +142,12 @@ def bench_serving(spec: BenchServingSpec, *, progress: Progress | None = None) -
                 mistake = answers.mistake(expected)
                 if mistake:
                     excluded[name, scenario] = mistake
-    fields = dataclasses.asdict(spec)
-    return ServingResult(
-        title=f"{spec.model.name} under LoadGen, MLPerf-style",
-        created=created.isoformat(timespec="seconds"),
-        seconds=time.perf_counter() - started,
-        spec={**fields, "model": spec.model.name, "dense": spec.dense_path.name},
-        rate=rate,
-        machine=machine,
-        load_average_after=load_average(),
-        rows=tuple(
-            ServingRow(name, scenario, tuple(own), excluded.get((name, scenario)))
-            for (name, scenario), own in turns.items()
-        ),
+    rows = tuple(
+        ServingRow(name, scenario, tuple(own), excluded.get((name, scenario)))
+        for (name, scenario), own in turns.items()
     )
+    title = f"{spec.model.name} under LoadGen, MLPerf-style"
+    return recorder.result("serving", title, spec.to_dict(), None, rows, rate=rate)
 
 
 def _run_seconds(session: Any, samples: list[dict[str, np.ndarray]]) -> list[float]:

@@ -1,8 +1,11 @@
-"""Checks that the specs of the benchmarks share; ValueErrors name the field."""
+"""What the specs of the benchmarks share: timing, and checks whose ValueErrors name the field."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+from ..measure.timing import Timing
 
 MAX_FEATURES = 2**31 - 1
 """Of the op's attributes."""
@@ -38,3 +41,15 @@ def check_dense_size(in_features: int, out_features: int) -> None:
             f"in_features {in_features} and out_features {out_features} make a dense weight of "
             f"{4 * in_features * out_features / 1e9:.1f} GB; the dense model holds up to 2.1 GB"
         )
+
+
+def timing_of(spec: Any) -> Timing:
+    """Return how a spec with all fields of timing is measured."""
+    return Timing(
+        threads=spec.threads,
+        rounds=spec.rounds,
+        turn=spec.turn,
+        budget=spec.budget,
+        max_warmup=spec.warmup,
+        conditions=spec.conditions,
+    )

@@ -15,6 +15,9 @@ from ..protocol import AbsentEngine, Engine
 from .remote import WORKER, Child, RemoteEngine
 
 FAMILY = "deepsparse"
+DEEPSPARSE_PYTHON = Path(".cache/deepsparse-venv/bin/python")
+"""Where ``make deepsparse-env`` puts it, in the working directory."""
+
 REMEDY = "run make deepsparse-env in a checkout of fanin, or pass --deepsparse-python"
 
 # DeepSparse 1.8 refuses newer ones.

@@ -15,6 +15,7 @@ from .options import (
     Mask,
     Out,
     Pin,
+    Raw,
     Rounds,
     Seed,
     Threads,
@@ -23,7 +24,7 @@ from .options import (
     given,
     masks,
     names,
-    save_result,
+    show_and_save,
 )
 
 
@@ -60,6 +61,7 @@ def bench_layer(
     conditions: Conditions = "cold,paced",
     pin: Pin = True,
     seed: Seed = 0,
+    raw: Raw = False,
 ) -> None:
     """Measure one layer of constant fan-in weights: dense Gemm, CondensedGemm, other runtimes."""
     requires("bench", "onnx", "onnxruntime", "matplotlib")
@@ -97,4 +99,4 @@ def bench_layer(
         else:
             spec = BenchLayerSpec.of_trained(trained, made_up, **common)
         require_writable(out)
-        save_result(measure(spec, progress=say), out)
+        show_and_save(measure(spec, progress=say), out, raw=raw)

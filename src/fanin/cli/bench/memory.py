@@ -32,7 +32,6 @@ def bench_memory(
     from ...deploy import SessionError
     from ...deploy.bench import BenchMemorySpec
     from ...deploy.bench import bench_memory as measure
-    from ...deploy.bench.suites.memory_report import memory_notes, memory_table
 
     with readable(SessionError, OSError, ValueError):
         spec = BenchMemorySpec(
@@ -45,5 +44,4 @@ def bench_memory(
             **given(deepsparse_python=deepsparse_python),
         )
         require_writable(out)
-        result = measure(spec, progress=say)
-        show_and_save(result, [memory_table(result)], memory_notes(result), out)
+        show_and_save(measure(spec, progress=say), out)

@@ -14,13 +14,14 @@ from .options import (
     DeepSparsePython,
     Out,
     Pin,
+    Raw,
     Rounds,
     Threads,
     Time,
     Warmup,
     given,
     names,
-    save_result,
+    show_and_save,
 )
 
 
@@ -49,6 +50,7 @@ def bench_model(
     conditions: Conditions = "cold,paced",
     pin: Pin = True,
     seed: Annotated[int, typer.Option(help="Seed of the inputs.")] = 0,
+    raw: Raw = False,
 ) -> None:
     """Measure a whole exported model against its dense baseline."""
     requires("bench", "onnx", "onnxruntime", "matplotlib")
@@ -73,4 +75,4 @@ def bench_model(
             **given(deepsparse_python=deepsparse_python),
         )
         require_writable(out)
-        save_result(measure(spec, progress=say), out)
+        show_and_save(measure(spec, progress=say), out, raw=raw)

@@ -47,7 +47,6 @@ def bench_serving(
     from ...deploy.bench import RequirementError
     from ...deploy.bench.suites.serving import BenchServingSpec
     from ...deploy.bench.suites.serving import bench_serving as measure
-    from ...deploy.bench.suites.serving_report import serving_grid, serving_notes
 
     with readable(SessionError, RequirementError, OSError, ValueError):
         spec = BenchServingSpec(
@@ -63,5 +62,4 @@ def bench_serving(
             seed=seed,
         )
         require_writable(out)
-        result = measure(spec, progress=say)
-        show_and_save(result, [serving_grid(result).to_rich()], serving_notes(result), out)
+        show_and_save(measure(spec, progress=say), out)

@@ -1,25 +1,18 @@
-"""Single runs of a result: percentiles, cold caches, paced arrivals, and engines of other types."""
+"""Tables of single runs: percentiles, cold caches, paced arrivals; and engines of other types."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ..measure.statistics import Comparison, Spread
-from ..report.tables import Grid
-from ..report.text import seconds_text
+from ..report.document import Table
+from ..report.text import ratio_text, seconds_text
 from ..results.case import Case, EngineResult
 from ..results.result import Result
 
 _CONDITIONS = {"cold": "caches flushed", "paced": "after a pause"}
 
 
-def ratio_text(spread: Spread) -> str:
-    """Write a speed-up: median, bootstrap interval, range."""
-    low, high = spread.interval
-    return f"{spread.median:.2f}× ({low:.2f}–{high:.2f}) [{spread.min:.2f}–{spread.max:.2f}]"
-
-
-def runs_grid(result: Result) -> Grid | None:
+def runs_table(result: Result[Case]) -> Table | None:
     """Lay out the percentiles of single runs, beside runs under other conditions; None without."""
     conditions = [
         name for name in _CONDITIONS if any(name in one.conditions for _, one in _counted(result))
@@ -38,7 +31,7 @@ def runs_grid(result: Result) -> Grid | None:
     def cells(case: Case, engine: EngineResult) -> list[str]:
         row = [seconds_text(engine.percentiles.get(name)) for name in percentiles]
         row.append(seconds_text(engine.first_run_seconds))
-        compared = _comparison(case, engine)
+        compared = case.comparison(engine.name)
         for name in conditions:
             spread = engine.conditions.get(name)
             ratio = compared.conditions.get(name) if compared else None
@@ -46,16 +39,16 @@ def runs_grid(result: Result) -> Grid | None:
             row.append(ratio_text(ratio) if ratio else "")
         return row
 
-    return Grid("Single runs", headings, list(_rows(result, lambda _: True, cells)))
+    return Table(headings, list(_rows(result, lambda _: True, cells)))
 
 
-def types_grid(result: Result) -> Grid | None:
+def types_table(result: Result[Case]) -> Table | None:
     """Lay out engines that compute with narrower types, beside those of float32 that they rival."""
     if all(one.precision == "float32" for _, one in _counted(result)):
         return None
 
     def cells(case: Case, engine: EngineResult) -> list[str]:
-        compared = _comparison(case, engine)
+        compared = case.comparison(engine.name)
         error = engine.error_after
         return [
             engine.precision,
@@ -69,11 +62,10 @@ def types_grid(result: Result) -> Grid | None:
         return engine.precision != "float32" or engine.name in ("dense", "condensed")
 
     headings = ("case", "engine", "type", "run", "run speed-up", "op speed-up", "error")
-    rows = list(_rows(result, shown, cells))
-    return Grid("By type", headings, rows, words=3)
+    return Table(headings, list(_rows(result, shown, cells)), words=3, title="By type")
 
 
-def _counted(result: Result) -> Iterator[tuple[Case, EngineResult]]:
+def _counted(result: Result[Case]) -> Iterator[tuple[Case, EngineResult]]:
     for case in result.cases:
         for engine in case.engines:
             if engine.excluded is None:
@@ -81,7 +73,7 @@ def _counted(result: Result) -> Iterator[tuple[Case, EngineResult]]:
 
 
 def _rows(
-    result: Result,
+    result: Result[Case],
     shown: Callable[[EngineResult], bool],
     cells: Callable[[Case, EngineResult], list[str]],
 ) -> Iterator[list[str]]:
@@ -90,7 +82,3 @@ def _rows(
         if shown(engine):
             yield ["" if case is titled else case.title, engine.name, *cells(case, engine)]
             titled = case
-
-
-def _comparison(case: Case, engine: EngineResult) -> Comparison | None:
-    return next((one for one in case.comparisons if one.engine == engine.name), None)

@@ -1,0 +1,34 @@
+"""A result and its report as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..requirements import require
+from ..results.files import replace_file, write_json
+from ..results.result import Result
+from .document import Document
+from .markdown import to_markdown
+from .png import draw
+
+
+def write_report(
+    result: Result[Any], document: Document, folder: str | Path, *, raw: bool = False
+) -> list[Path]:
+    """Write results.json, results.md and results.png into ``folder``; returns their paths.
+
+    With ``raw`` also raw.json, which has every round's figures. The folder is made when missing;
+    each file is replaced as a whole or not at all. Raises OSError when it cannot be written.
+    """
+    require("matplotlib", "the benchmark draws its figure with it")
+    folder, text = Path(folder), to_markdown(document)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [
+        write_json(folder / "results.json", result.to_dict()),
+        replace_file(folder / "results.md", lambda file: file.write(text.encode())),
+        replace_file(folder / "results.png", lambda file: draw(document.figure, file)),
+    ]
+    if raw:
+        paths.append(write_json(folder / "raw.json", result.to_dict(raw=True)))
+    return paths
