@@ -19,7 +19,7 @@ from fanin.deploy.bench.engines import reference
 from fanin.deploy.bench.report.markdown import to_markdown
 from fanin.deploy.bench.suites import kernels as kernels_module
 from fanin.deploy.bench.suites.kernels import admitted_kernels
-from fanin.deploy.bench.suites.random_layer import made_up_layer
+from fanin.deploy.bench.suites.random_layer import random_sparse_layer
 from fanin.ort_ops import kernel_table
 
 TINY = {
@@ -82,7 +82,7 @@ def test_weights_of_16_bits_are_measured_with_their_own_kernels_and_read_less():
 
 
 def test_only_kernels_whose_row_admits_the_case_are_forced():
-    weight = made_up_layer("random", np.random.default_rng(0), 64, 40, 40, 6)
+    weight = random_sparse_layer("random", np.random.default_rng(0), 64, 40, 40, 6)
     rows = {row.name: row for row in kernel_table()}
     for batch in (1, 5, 300):
         for name in admitted_kernels(weight, batch):

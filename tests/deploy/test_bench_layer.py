@@ -94,7 +94,7 @@ def test_a_missing_onnx_names_the_extra(monkeypatch):
         ({"batches": (0,)}, "batches are"),
         ({"threads": 0}, "threads is 0"),
         ({"engines": ("condensed",)}, "dense comes first"),
-        ({"engines": ("dense", "magic")}, "unknown engines"),
+        ({"engines": ("dense", "magic")}, "there are dense, condensed"),
         ({"masks": ("random", "random")}, "masks are"),
         ({"masks": ("trained",)}, "masks are"),
     ],

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from fanin.cli import app
 from fanin.deploy import SessionError
 from fanin.deploy.bench import BenchMemorySpec, bench_memory, save_result
-from fanin.deploy.bench.suites.random_layer import made_up_layer
+from fanin.deploy.bench.suites.random_layer import random_sparse_layer
 from fanin.export.onnx_op import condensed_layer_model, dense_layer_model
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/smaps_rollup")
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/smap
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A layer of 16 MB dense, a tenth of it kept; its baseline is beside it."""
-    weight = made_up_layer("random", np.random.default_rng(0), 2048, 2048, 2048, 204)
+    weight = random_sparse_layer("random", np.random.default_rng(0), 2048, 2048, 2048, 204)
     path = tmp_path_factory.mktemp("memory") / "model.onnx"
     onnx.save(condensed_layer_model(weight, None), path)
     onnx.save(dense_layer_model(weight, None), path.with_suffix(".dense.onnx"))

@@ -192,7 +192,7 @@ def test_an_empty_node_is_the_difference_of_a_long_and_a_short_chain(monkeypatch
     seconds = itertools.cycle([9.0, 12e-6, 112e-6])
 
     def run(session):
-        session.run(None, {"x0": np.ones(4, np.float32)})
+        session.run(None, {"x": np.ones(4, np.float32)})
         return next(seconds)
 
     monkeypatch.setattr("fanin.deploy.bench.measure.empty_node._run_seconds", run)

@@ -11,7 +11,7 @@ from fanin.cli import app
 from fanin.deploy.bench import BenchPaperSpec
 from fanin.deploy.bench.suites.paper import SUITE, bench_paper
 from fanin.deploy.bench.suites.paper_report import best_of, save_paper
-from fanin.deploy.bench.suites.random_layer import made_up_layer
+from fanin.deploy.bench.suites.random_layer import random_sparse_layer
 from fanin.deploy.bench.suites.trained_layer import load_trained_layer
 from fanin.export.onnx_op import condensed_layer_model
 
@@ -30,7 +30,7 @@ TINY = {
 
 @pytest.fixture
 def file(tmp_path):
-    weight = made_up_layer("clustered", np.random.default_rng(0), 20, 12, 8, 4)
+    weight = random_sparse_layer("clustered", np.random.default_rng(0), 20, 12, 8, 4)
     onnx.save(condensed_layer_model(weight, None), tmp_path / "net.onnx")
     return tmp_path / "net.onnx"
 

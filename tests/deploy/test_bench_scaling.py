@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from fanin.cli import app
 from fanin.deploy.bench import report_of, save_result
-from fanin.deploy.bench.engines.peers.conditions import cache_sizes
+from fanin.deploy.bench.engines.child.conditions import cache_sizes
 from fanin.deploy.bench.suites.crossover import BenchCrossoverSpec, bench_crossover, crossing
 from fanin.deploy.bench.suites.kernels import roof_sizes
 from fanin.deploy.bench.suites.scaling import BenchScalingSpec, bench_scaling

@@ -16,7 +16,7 @@ from fanin.deploy.bench.suites.zoo import (
     bench_zoo,
     read_zoo,
 )
-from fanin.deploy.bench.suites.zoo_models import ZOO, ZooModel, thin
+from fanin.deploy.bench.suites.zoo_models import ZOO, ZooModel, sparsify
 from fanin.deploy.bench.suites.zoo_report import save_zoo, zoo_document
 
 torch = pytest.importorskip("torch")
@@ -43,7 +43,7 @@ def zoo(monkeypatch):
 
 def test_every_row_of_a_thinned_layer_has_as_many_weights_and_the_last_layer_loses_none(zoo):
     model = small()
-    thin(model, zoo["a"], 0.75, 0.25)
+    sparsify(model, zoo["a"], 0.75, 0.25)
     counts = [(layer.weight != 0).sum(dim=1).numpy() for layer in model if hasattr(layer, "weight")]
     assert [int((count == 0).sum()) for count in counts] == [128, 96, 0]
     for count, expected in zip(counts, (85, 171, 96), strict=True):  # a third of 256, of 512; 1/4

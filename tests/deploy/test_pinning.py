@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from fanin.deploy.bench.engines.peers import conditions
+from fanin.deploy.bench.engines.child import conditions
 from fanin.deploy.bench.measure.pinning import pinned
 
 needs_affinity = pytest.mark.skipif(

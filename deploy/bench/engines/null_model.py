@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ..requirements import require
+from .onnx_models import build_model
 
 
 def save_null_model(path: Path, batch: int, in_features: int, out_features: int) -> str:
@@ -18,25 +19,13 @@ def save_null_model(path: Path, batch: int, in_features: int, out_features: int)
     kernel also has to write. Returns the name of the operator.
     """
     onnx = require("onnx", "the benchmark makes its models with it")
-    helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
     if out_features == in_features:
         form, arguments = "Neg", {}  # a Slice of everything is optimised away
     elif out_features < in_features:
-        form = "Slice"
-        arguments = {"starts": [0], "ends": [out_features], "axes": [1]}
+        form, arguments = "Slice", {"starts": [0], "ends": [out_features], "axes": [1]}
     else:
-        form = "Pad"
-        arguments = {"pads": [0, 0, 0, out_features - in_features]}
-    graph = helper.make_graph(
-        [helper.make_node(form, ["x", *arguments], ["y"], name="null")],
-        "null",
-        [helper.make_tensor_value_info("x", float32, [batch, in_features])],
-        [helper.make_tensor_value_info("y", float32, [batch, out_features])],
-        [
-            onnx.numpy_helper.from_array(np.array(value, np.int64), name)
-            for name, value in arguments.items()
-        ],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-    onnx.save(model, path)
+        form, arguments = "Pad", {"pads": [0, 0, 0, out_features - in_features]}
+    node = onnx.helper.make_node(form, ["x", *arguments], ["y"], name="null")
+    constants = {name: np.array(value, np.int64) for name, value in arguments.items()}
+    onnx.save(build_model([node], (batch, in_features), (batch, out_features), constants), path)
     return form

@@ -61,7 +61,7 @@ class OrtEngine:
         runtime = load_onnxruntime()
         self.version = f"onnxruntime {runtime.__version__}"
         before = os_threads()
-        self._session = self._open(runtime)
+        self._session = open_model(self._path, self.threads, library=self._library)
         if before is not None:
             # The pool, and the thread that calls run.
             self.threads = 1 + count_new_threads(before, self.threads - 1)
@@ -81,11 +81,6 @@ class OrtEngine:
         """See Engine."""
         self._outputs = []
         self._binding = self._session = None
-
-    def _open(self, runtime: Any) -> Any:
-        if self._library:
-            return open_session(self._path, threads=self.threads)
-        return open_plain_session(self._path, self.threads, runtime.SessionOptions())
 
     def _bind_inputs(self, runtime: Any, inputs: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Bind the caller's arrays; returns the sizes that they give to symbolic dimensions."""
@@ -121,9 +116,11 @@ class OrtEngine:
             self._outputs.append(value)
 
 
-def open_plain_session(path: Path, threads: int, options: Any = None) -> Any:
-    """Open a model in stock ONNX Runtime, on the CPU and without fanin's library."""
+def open_model(path: Path, threads: int, options: Any = None, *, library: bool) -> Any:
+    """Open a model as open_session does; without ``library`` in stock ONNX Runtime, on the CPU."""
     runtime = load_onnxruntime()
+    if library:
+        return open_session(path, threads=threads, options=options)
     if options is None:
         options = runtime.SessionOptions()
     options.intra_op_num_threads = threads

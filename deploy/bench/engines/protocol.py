@@ -59,7 +59,7 @@ class SelfTimedEngine(Engine, Protocol):
         """
 
 
-class AbsentEngine:
+class UnavailableEngine:
     """Stands for an engine that cannot be had here; it is excluded with the reason."""
 
     version = form = ""
@@ -73,7 +73,7 @@ class AbsentEngine:
 
     def prepare(self, inputs: Mapping[str, np.ndarray]) -> NoReturn:  # noqa: ARG002
         """Raise the reason."""
-        raise AbsentEngineError(self._reason)
+        raise EngineUnavailableError(self._reason)
 
     def run(self) -> None:
         """Never called, since ``prepare`` fails."""
@@ -86,7 +86,7 @@ class AbsentEngine:
         """Nothing to free."""
 
 
-class AbsentEngineError(Exception):
+class EngineUnavailableError(Exception):
     """An engine that was asked for is not installed."""
 
 

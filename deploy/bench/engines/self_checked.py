@@ -1,4 +1,4 @@
-"""Layers of different weights on one problem."""
+"""Engines of different weights or images on one problem."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ class SelfCheckedLayer(OrtEngine):
 
     def output(self) -> Sequence[np.ndarray]:
         """Return the largest error, as a share of the largest output: float32 ``[1]``."""
-        (y,) = super().output()
-        exact = self._right_output()
-        return [np.array([np.abs(y - exact).max() / np.abs(exact).max()], np.float32)]
+        return _error(super().output(), self._right_output())
 
     def _right_output(self) -> np.ndarray:
         for seen, exact in self._exact:
@@ -59,10 +57,10 @@ class SelfCheckedLayer(OrtEngine):
         return self._exact[-1][1]
 
 
-class OwnImage(OrtEngine):
+class SelfCheckedImage(OrtEngine):
     """A model on an image of its own, whose output, to the benchmark, is its error.
 
-    So models of other images can take turns in the same rounds (``own_image_problem``).
+    So models of other images can take turns in the same rounds.
     """
 
     def __init__(self, name: str, path: Path, x: np.ndarray, right: np.ndarray, *, library: bool):
@@ -76,5 +74,9 @@ class OwnImage(OrtEngine):
 
     def output(self) -> Sequence[np.ndarray]:
         """Return the largest error, as a share of the largest output: float32 ``[1]``."""
-        (y,) = super().output()
-        return [np.array([np.abs(y - self._right).max() / np.abs(self._right).max()], np.float32)]
+        return _error(super().output(), self._right)
+
+
+def _error(outputs: Sequence[np.ndarray], right: np.ndarray) -> list[np.ndarray]:
+    (y,) = outputs
+    return [np.array([np.abs(y - right).max() / np.abs(right).max()], np.float32)]

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...runtime import load_onnxruntime
-from ...session import open_session
-from ..engines.ort import open_plain_session
+from ..engines.ort import open_model
 from .empty_node import EmptyNode, is_node_time, time_empty_nodes
 
 _DOMAIN_OPS = ("CondensedGemm", "CondensedConv")
@@ -102,19 +101,13 @@ def profile(
     options.enable_profiling = True
     with tempfile.TemporaryDirectory(prefix="fanin-profile-") as folder:
         options.profile_file_prefix = str(Path(folder) / "run")
-        session = _open(path, threads, options, library)
-        plain = _open(path, threads, load_onnxruntime().SessionOptions(), library)
+        session = open_model(path, threads, options, library=library)
+        plain = open_model(path, threads, library=library)
         walls = _run(session, plain, dict(inputs), run_seconds)
         events = json.loads(Path(session.end_profiling()).read_text())
         del session, plain
         gc.collect()  # their threads end now, not during the next engine's measurement
     return _breakdown(engine, events, walls, time_empty_nodes(threads))
-
-
-def _open(path: Path, threads: int, options: Any, library: bool) -> Any:
-    if library:
-        return open_session(path, threads=threads, options=options)
-    return open_plain_session(path, threads, options)
 
 
 def _run(

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -14,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from ...runtime import load_onnxruntime
-from ..engines.ort import open_plain_session
+from ..engines.onnx_models import build_model
+from ..engines.ort import open_model
 from ..requirements import require
 
 _NODES = 100
@@ -42,10 +44,8 @@ def time_empty_nodes(threads: int) -> EmptyNode:
     with TemporaryDirectory(prefix="fanin-profile-") as folder:
         options.profile_file_prefix = str(Path(folder) / "run")
         paths = [_save_chain(Path(folder), nodes) for nodes in (1, 1 + _NODES)]
-        profiled = open_plain_session(paths[1], threads, options)
-        plain = [
-            open_plain_session(path, threads, load_onnxruntime().SessionOptions()) for path in paths
-        ]
+        profiled = open_model(paths[1], threads, options, library=False)
+        plain = [open_model(path, threads, library=False) for path in paths]
         blocks = [[_run_seconds(one) for one in (profiled, *plain)] for _ in range(_BLOCKS)]
         events = json.loads(Path(profiled.end_profiling()).read_text())
     one, many = (median(times) for times in list(zip(*blocks, strict=True))[1:])
@@ -60,7 +60,7 @@ def is_node_time(event: Mapping[str, Any]) -> bool:
 
 
 def _run_seconds(session: Any) -> float:
-    inputs = {"x0": np.ones(4, np.float32)}
+    inputs = {"x": np.ones(4, np.float32)}
     times = []
     for _ in range(_RUNS):
         start = time.perf_counter()
@@ -71,16 +71,9 @@ def _run_seconds(session: Any) -> float:
 
 def _save_chain(folder: Path, count: int) -> Path:
     onnx = require("onnx", "the benchmark makes its models with it")
-    helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
+    names = ["x", *(f"v{number}" for number in range(1, count)), "y"]
     # No optimisation removes sines or puts them together.
-    nodes = [helper.make_node("Sin", [f"x{i}"], [f"x{i + 1}"]) for i in range(count)]
-    graph = helper.make_graph(
-        nodes,
-        "chain",
-        [helper.make_tensor_value_info("x0", float32, [4])],
-        [helper.make_tensor_value_info(f"x{count}", float32, [4])],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    nodes = [onnx.helper.make_node("Sin", [before], [after]) for before, after in pairwise(names)]
     path = folder / f"chain-{count}.onnx"
-    onnx.save(model, path)
+    onnx.save(build_model(nodes, [4], [4]), path)
     return path

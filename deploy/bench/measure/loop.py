@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median
 
-from ..engines.peers.conditions import Conditions, wait_until_quiet
+from ..engines.child.conditions import Conditions, wait_until_quiet
 from ..engines.protocol import Engine, SelfTimedEngine
 from .problem import Problem, Sample, first_number
 from .timing import Measurement, Timing, Warmup
@@ -141,7 +141,9 @@ class _Runner:
         result.version, result.threads = engine.version, engine.threads
         result.call_seconds = engine.call_seconds
         if engine.threads != self.timing.threads:
-            raise UnfairError(f"runs with {engine.threads} threads, not {self.timing.threads}")
+            raise UnequalThreadsError(
+                f"runs with {engine.threads} threads, not {self.timing.threads}"
+            )
         result.first_run_seconds = self._timed_runs(1)[0] / 1e9
         result.error_before = self._error(self.problem.timed)
 
@@ -249,5 +251,5 @@ class _Runner:
         return self.problem.error(self.engine.output(), sample, self.engine.precision)
 
 
-class UnfairError(Exception):
+class UnequalThreadsError(Exception):
     """An engine runs under other conditions than those of the comparison."""

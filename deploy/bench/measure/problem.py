@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,9 +27,9 @@ error that was found stands beside every time."""
 class Problem:
     """Samples of the same shapes: to time with, and to check with after the timing.
 
-    ``varied`` differs from ``timed`` in one number, the first of the first input (``vary_inputs``
-    makes its inputs); timed runs get the two in turn, so that none can repeat the answer of the run
-    before. Without it all of them get ``timed``. ``fresh`` is seen once, at the end.
+    ``varied`` differs from ``timed`` in one number, the first of the first input; timed runs get
+    the two in turn, so that none can repeat the answer of the run before. Without it all of them
+    get ``timed``. ``fresh`` is seen once, at the end.
 
     ``inputs`` are the live arrays that engines bind, ``present`` is the sample that they hold.
     An output is right when its type is ``dtype`` and max |y - y64| <= tolerance * max |y64|, for
@@ -51,6 +51,22 @@ class Problem:
         self.tolerance = tolerance
         self.dtype = np.dtype(dtype)
         self.inputs = {name: aligned_copy(array) for name, array in timed.inputs.items()}
+
+    @classmethod
+    def of(
+        cls,
+        timed: Mapping[str, np.ndarray],
+        fresh: Mapping[str, np.ndarray],
+        right: Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]],
+        tolerance: float,
+    ) -> Problem:
+        """Make the problem of these inputs, whose ``right`` outputs are float64."""
+        varied = {name: array.copy() for name, array in timed.items()}
+        for array in varied.values():
+            array.flat[0] += 8
+            break
+        samples = [Sample(inputs, right(inputs)) for inputs in (timed, fresh, varied)]
+        return cls(*samples[:2], varied=samples[2], tolerance=tolerance)
 
     def load(self, sample: Sample) -> None:
         """Make ``sample`` the present content of the inputs."""
@@ -97,15 +113,6 @@ class Problem:
                 )
             worst = max(worst, error)
         return worst
-
-
-def vary_inputs(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Copy the inputs with another number in the first place of the first one."""
-    copies = {name: array.copy() for name, array in inputs.items()}
-    for array in copies.values():
-        array.flat[0] += 8
-        break
-    return copies
 
 
 def first_number(sample: Sample) -> float:

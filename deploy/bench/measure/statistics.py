@@ -60,7 +60,7 @@ class Comparison:
     conditions: dict[str, Spread] = field(default_factory=dict)
 
 
-class Series(NamedTuple):
+class RoundTimes(NamedTuple):
     """Seconds per round of one engine's run, and of its null call in the same rounds.
 
     ``conditions`` are seconds per round of runs under other conditions.
@@ -72,7 +72,7 @@ class Series(NamedTuple):
     conditions: Mapping[str, Sequence[float]] = MappingProxyType({})
 
 
-def compare(baseline: Series, engine: Series) -> Comparison:
+def compare(baseline: RoundTimes, engine: RoundTimes) -> Comparison:
     """Speed-up of ``engine`` over ``baseline``, which took turns in the same rounds."""
     (base_name, base_times, base_null, _), (name, times, null, _) = baseline, engine
     op, note = None, "no null session was run"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ...cpus import MAX_THREADS
-from ..engines.peers.conditions import CONDITIONS
+from ..engines.child.conditions import CONDITIONS
 
 Progress = Callable[[str, float], None]
 """Is told what is measured next, and the share done."""

@@ -25,7 +25,7 @@ def conditions(result: Result[Any], *more: str) -> list[Section | Bullets]:
     return [Section("Conditions"), Bullets([*lines, *more])]
 
 
-def with_cpu(result: Result[Any]) -> str:
+def figure_title(result: Result[Any]) -> str:
     """Write the title of a result's figure."""
     return f"{result.title}\n{result.machine.get('cpu') or ''}"
 
@@ -51,7 +51,7 @@ def comparison_table(compared: ResultComparison) -> Table:
     return Table(
         ("case", "engine", "of", "old", "new", "ratio", "verdict"),
         [row(one) for one in compared.changes],
-        words=1,
+        words=3,
         title="speed-up over dense, old and new",
         caption="; ".join(compared.conditions),
     )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..measure.breakdown import Breakdown
-from ..measure.statistics import Comparison, Series, Spread, compare
+from ..measure.statistics import Comparison, RoundTimes, Spread, compare
 from ..measure.timing import Measurement, Warmup
 from .plain import RAW
 
@@ -127,12 +127,12 @@ def make_case(
     )
 
 
-def _series(measured: Measurement, null: Measurement | None) -> Series:
+def _series(measured: Measurement, null: Measurement | None) -> RoundTimes:
     """Give the engine its null calls: its own, else those of the null session if there is one."""
     zeros = null.rounds_seconds if null is not None and null.excluded is None else None
     if measured.call_seconds is not None:
         zeros = [measured.call_seconds] * len(measured.rounds_seconds)
-    return Series(measured.name, measured.rounds_seconds, zeros, measured.conditions)
+    return RoundTimes(measured.name, measured.rounds_seconds, zeros, measured.conditions)
 
 
 def _percentiles(runs: Sequence[float]) -> dict[str, float]:
@@ -144,8 +144,8 @@ def _percentiles(runs: Sequence[float]) -> dict[str, float]:
     }
 
 
-def _rival(family: str, forms: Sequence[Series], condensed: Series) -> Rival:
-    def typical(one: Series) -> float:
+def _rival(family: str, forms: Sequence[RoundTimes], condensed: RoundTimes) -> Rival:
+    def typical(one: RoundTimes) -> float:
         zeros = one.null or [0.0] * len(one.times)
         return Spread.of([own - zero for own, zero in zip(one.times, zeros, strict=True)]).median
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ....export.condensed import CondensedWeight
 from ....export.cost_model import Calibration
 from ....export.forms import structured_layer_model
 from ....export.onnx_op import condensed_layer_model, dense_layer_model
@@ -21,6 +20,7 @@ from ..measure.machine import describe_machine
 from ..measure.timing import Timing
 from .calibrate_conv import ConvCalibrationSpec, calibrate_convolutions
 from .calibrate_rounds import SHORTEST, fastest_rounds, measure_rounds
+from .random_layer import random_sparse_layer
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,10 @@ def _measure_size(spec: CalibrationSpec, batch: int, size: int) -> dict[str, np.
     """
     rng = np.random.default_rng(spec.seed)
     # What a dense kernel multiplies with does not change its time, zeros included.
-    layers = {density: _layer(rng, size, density) for density in spec.densities}
+    layers = {
+        density: random_sparse_layer("random", rng, size, size, size, max(1, round(density * size)))
+        for density in spec.densities
+    }
     whole = layers[spec.densities[0]]
     halved = replace(
         whole, values=whole.values[::2], indices=whole.indices[::2], rows=whole.rows[::2]
@@ -140,17 +143,3 @@ def _measure_size(spec: CalibrationSpec, batch: int, size: int) -> dict[str, np.
             f"at {size} × {size}, batch {batch}",
             null=OrtEngine("null", "null", null, 1, library=False),
         )
-
-
-def _layer(rng: np.random.Generator, size: int, density: float) -> CondensedWeight:
-    """Make a square layer of constant fan-in."""
-    fan_in = max(1, round(density * size))
-    columns = np.argpartition(rng.random((size, size)), fan_in - 1, axis=1)[:, :fan_in]
-    return CondensedWeight(
-        values=rng.standard_normal((size, fan_in)).astype(np.float32),
-        indices=np.sort(columns, axis=1).astype(np.uint16),
-        rows=np.arange(size, dtype=np.int32),
-        bias=np.ones(size, np.float32),
-        in_features=size,
-        out_features=size,
-    )

@@ -14,17 +14,17 @@ import numpy as np
 from ....export.conv_cost import KINDS, ConvTable
 from ....export.conv_geometry import ConvGeometry
 from ....export.onnx_op import condensed_conv_model
-from ..engines.self_checked import OwnImage
+from ..engines.self_checked import SelfCheckedImage
 from ..measure.timing import Timing
 from .calibrate_conv_models import (
     chain_model,
     null_model,
     own_image_problem,
     place_model,
-    random_weight,
     save_case,
 )
 from .calibrate_rounds import SHORTEST, fastest_rounds, measure_rounds
+from .random_layer import random_sparse_layer
 
 if TYPE_CHECKING:
     import onnx
@@ -122,7 +122,7 @@ def calibrate_convolutions(
     """
     points = list(_points(spec))
     with tempfile.TemporaryDirectory() as scratch:
-        engines: dict[_Point, list[OwnImage]] = {}
+        engines: dict[_Point, list[SelfCheckedImage]] = {}
         passes: dict[_Point, list[dict[str, np.ndarray]]] = {point: [] for point in points}
         for number in range(spec.passes * len(points)):
             point = points[number % len(points)]
@@ -178,7 +178,7 @@ def _geometry(kind: str, channels: int) -> ConvGeometry:
     )
 
 
-def _engines(point: _Point, folder: Path, seed: int) -> Iterator[OwnImage]:
+def _engines(point: _Point, folder: Path, seed: int) -> Iterator[SelfCheckedImage]:
     """Make the models of a point; the names are those that _seconds reads."""
     rng = np.random.default_rng(seed)
     geometry, side = point.geometry, point.side
@@ -191,12 +191,12 @@ def _engines(point: _Point, folder: Path, seed: int) -> Iterator[OwnImage]:
 
     def engine(
         name: str, model: onnx.ModelProto, image: tuple[int, int], *, library: bool = False
-    ) -> OwnImage:
+    ) -> SelfCheckedImage:
         path = folder / f"{len(list(folder.iterdir()))}.onnx"
         right = save_case(model, path, images[image])
-        return OwnImage(name, path, images[image], right, library=library)
+        return SelfCheckedImage(name, path, images[image], right, library=library)
 
-    def dense(name: str, *layers: ConvGeometry | None) -> OwnImage:
+    def dense(name: str, *layers: ConvGeometry | None) -> SelfCheckedImage:
         image = (outputs, side) if layers[0] is pixel and inputs != outputs else (inputs, before)
         return engine(name, chain_model(layers, image[1], rng), image)
 
@@ -213,7 +213,9 @@ def _engines(point: _Point, folder: Path, seed: int) -> Iterator[OwnImage]:
     yield engine("null", null_model(inputs), (inputs, 1))
     yield engine("placed", place_model(inputs, before), (inputs, before))
     for density in point.densities:
-        weight = random_weight(rng, geometry, density)
+        rows, columns = geometry.out_channels, geometry.in_features
+        fan_in = max(1, round(density * columns))
+        weight = random_sparse_layer("random", rng, columns, rows, rows, fan_in)
         model = condensed_conv_model(weight, geometry, (1, before, before))
         yield engine(f"condensed {density}", model, (inputs, before), library=True)
 

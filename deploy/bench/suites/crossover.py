@@ -18,13 +18,13 @@ from ..engines.self_checked import SelfCheckedLayer
 from ..measure.layer_problem import self_checked_problem
 from ..measure.loop import measure
 from ..measure.pinning import pinned
-from ..measure.statistics import Series, Spread, compare
+from ..measure.statistics import RoundTimes, Spread, compare
 from ..measure.timing import Measurement, Progress, Timing
 from ..requirements import require
 from ..results.plain import to_plain
 from ..results.result import Recorder, Result
-from .random_layer import made_up_layer
-from .spec_checks import check_batches
+from .random_layer import random_sparse_layer
+from .specs import check_batches
 
 TIE = 1.1
 """Ratio of times within which either form will do: the cost model's own grain is no finer."""
@@ -201,7 +201,7 @@ def _measure(
 
 def _speedup(base: Measurement, condensed: Measurement, nothing: Measurement) -> Spread:
     zeros = nothing.rounds_seconds if nothing.excluded is None else None
-    series = (Series(one.name, one.rounds_seconds, zeros) for one in (base, condensed))
+    series = (RoundTimes(one.name, one.rounds_seconds, zeros) for one in (base, condensed))
     compared = compare(*series)
     return compared.op_ratio or compared.run_ratio
 
@@ -210,4 +210,4 @@ def _weight(spec: BenchCrossoverSpec, sparsity: float) -> CondensedWeight:
     rng = np.random.default_rng([spec.seed, round(sparsity * 1e6)])
     fan_in = max(1, round((1 - sparsity) * spec.in_features))
     sizes = (spec.in_features, spec.out_features)
-    return made_up_layer("random", rng, *sizes, spec.out_features, fan_in)
+    return random_sparse_layer("random", rng, *sizes, spec.out_features, fan_in)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..report.blocks import busy_note, conditions, with_cpu
+from ..report.blocks import busy_note, conditions, figure_title
 from ..report.document import Document, Notes, Section, Table, Text
 from ..report.figure import Axis, Figure, Panel, Series
 from ..report.text import ratio_text, threads_text
@@ -98,7 +98,7 @@ def _figure(result: Result[Any], found: list[Crossover]) -> Figure:
     series.append(line(label, predicted, colour="#777", style="--", marker="."))
     ticks = {batch: str(batch) for batch in sorted(predicted)}
     y = Axis("sparsity above which condensed is faster, %", limits=(-2, 102))
-    return Figure(with_cpu(result), [Panel(series, Axis("batch", log=2, ticks=ticks), y)])
+    return Figure(figure_title(result), [Panel(series, Axis("batch", log=2, ticks=ticks), y)])
 
 
 def _sparsity(value: float | None) -> str:

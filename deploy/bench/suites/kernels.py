@@ -5,7 +5,6 @@ No runtime takes part: this is what a kernel itself does, one thread, hot weight
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,17 +14,16 @@ import numpy as np
 
 from ....export.condensed import VALUE_TYPES, CondensedWeight
 from ....ort_ops import _native, kernel_table
+from ..engines.child.conditions import cache_sizes
 from ..engines.kernels import KernelEngine, ReadEngine, call_seconds, read_bytes_per_cycle
-from ..engines.peers.conditions import cache_sizes
 from ..measure.layer_problem import layer_problem
 from ..measure.loop import measure
-from ..measure.problem import Problem
 from ..measure.statistics import Spread
-from ..measure.timing import Progress, Timing
+from ..measure.timing import Measurement, Progress, Timing
 from ..results.plain import RAW
 from ..results.result import Recorder, Result
-from .random_layer import MASKS, made_up_layer
-from .spec_checks import check_batches, check_features, check_seed
+from .random_layer import MASKS, random_sparse_layer
+from .specs import check_batches, check_choices, check_features, check_seed, spec_facts
 from .trained_layer import TrainedLayer
 
 # Where the system does not tell the sizes of its caches.
@@ -69,8 +67,7 @@ class BenchKernelsSpec:
         check_seed(self.seed)
         if not set(self.masks) <= set(MASKS) or not (self.masks or self.trained):
             raise ValueError(f"masks are {self.masks}; there are {', '.join(MASKS)}")
-        if not self.values or not set(self.values) <= set(VALUE_TYPES):
-            raise ValueError(f"values are {self.values}; there are {', '.join(VALUE_TYPES)}")
+        check_choices("values", self.values, VALUE_TYPES)
         if not self.shapes or len(set(self.shapes)) < len(self.shapes):
             raise ValueError(f"shapes are {self.shapes}; give one or more, each once")
         for features, outputs in self.shapes:
@@ -85,12 +82,6 @@ class BenchKernelsSpec:
         """How the cases are timed."""
         return Timing(rounds=self.rounds, turn=self.turn, max_warmup=0.5)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it for the result file: the layer by its names, no paths."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        del fields["trained"]
-        return {**fields, "trained": self.trained.title} if self.trained else fields
-
     def layers(self) -> Iterator[tuple[str, CondensedWeight]]:
         """Make the layers, in every type, with the name of their mask, one at a time."""
         for mask, weight in self._float32_layers():
@@ -103,7 +94,7 @@ class BenchKernelsSpec:
         ):
             rng = np.random.default_rng([self.seed, round(sparsity * 1e6), MASKS.index(mask)])
             fan_in = round((1 - sparsity) * features)
-            yield mask, made_up_layer(mask, rng, features, outputs, outputs, fan_in)
+            yield mask, random_sparse_layer(mask, rng, features, outputs, outputs, fan_in)
         if self.trained:
             yield self.trained.title, self.trained.weight
 
@@ -136,16 +127,16 @@ class KernelCase:
     pack_seconds: float
     hertz: float
     peak_macs_per_second: float
-    run: Spread | None
-    read: Spread | None
-    share: Spread | None
-    limit: Literal["read", "multiply-add"] | None
-    bytes_per_cycle: float | None
-    macs_per_cycle: float | None
-    read_bytes_per_cycle: float | None
     error_before: float | None
     error_after: float | None
     excluded: str | None
+    run: Spread | None = None
+    read: Spread | None = None
+    share: Spread | None = None
+    limit: Literal["read", "multiply-add"] | None = None
+    bytes_per_cycle: float | None = None
+    macs_per_cycle: float | None = None
+    read_bytes_per_cycle: float | None = None
     rounds_seconds: tuple[float, ...] = field(default=(), metadata=RAW)
     read_rounds_seconds: tuple[float, ...] = field(default=(), metadata=RAW)
 
@@ -160,8 +151,8 @@ def bench_kernels(spec: BenchKernelsSpec, *, progress: Progress | None = None) -
     recorder = Recorder()
     cases: list[KernelCase] = []
     calls = call_seconds()
-    made_up = len(spec.shapes) * len(spec.sparsities) * len(spec.masks)
-    count = (made_up + bool(spec.trained)) * len(spec.values)
+    random_layers = len(spec.shapes) * len(spec.sparsities) * len(spec.masks)
+    count = (random_layers + bool(spec.trained)) * len(spec.values)
     for number, (mask, weight) in enumerate(spec.layers()):
         if progress:
             sizes = f"{weight.in_features} → {weight.out_features}"
@@ -172,7 +163,7 @@ def bench_kernels(spec: BenchKernelsSpec, *, progress: Progress | None = None) -
     return recorder.result(
         "kernels",
         "Kernels, 1 thread",
-        spec.to_dict(),
+        spec_facts(spec),
         spec.timing(),
         tuple(cases),
         call_seconds=calls[0],
@@ -217,83 +208,68 @@ def _measure_layer(
     weight: CondensedWeight,
     batch: int,
     calls: tuple[float, float],
-) -> list[KernelCase]:
+) -> Iterator[KernelCase]:
+    """Measure the kernel that is dispatched, and the others unless ``spec`` leaves them out."""
     problem = layer_problem(weight, batch, spec.seed)
-    dispatched = KernelEngine(weight, batch, None)
+    engine = KernelEngine(weight, batch, None)
     names = [] if spec.dispatched else admitted_kernels(weight, batch)
-    others = [name for name in names if name != dispatched.name]
-    return [
-        _measure_kernel(spec, mask, weight, batch, calls, problem, engine, engine is dispatched)
-        for engine in itertools.chain(
-            [dispatched], (KernelEngine(weight, batch, name) for name in others)
+    others = [name for name in names if name != engine.name]
+    for name in (None, *others):
+        engine = KernelEngine(weight, batch, name) if name else engine
+        footprint = engine.info.bytes + 4 * batch * (weight.in_features + weight.out_features)
+        (kernel,), read = measure([engine], problem, spec.timing(), null=ReadEngine(footprint))
+        macs = batch * int(weight.is_entry().sum())
+        hertz, peak = _native.clock_hertz(), _native.peak_macs_per_second()
+        yield KernelCase(
+            in_features=weight.in_features,
+            out_features=weight.out_features,
+            sparsity=1 - weight.density,
+            mask=mask,
+            values=weight.values.dtype.name,
+            fan_in=weight.fan_in,
+            batch=batch,
+            kernel=engine.name,
+            dispatched=name is None,
+            macs=macs,
+            packed_bytes=engine.info.bytes,
+            footprint_bytes=footprint,
+            padding=engine.info.padding,
+            remainder=engine.info.remainder,
+            pack_seconds=engine.pack_seconds,
+            hertz=hertz,
+            peak_macs_per_second=peak,
+            rounds_seconds=tuple(kernel.rounds_seconds),
+            read_rounds_seconds=tuple(read.rounds_seconds),
+            error_before=kernel.error_before,
+            error_after=kernel.error_after,
+            excluded=kernel.excluded or read.excluded,
+            **_figures(kernel, read, calls, footprint, macs, hertz, peak),
         )
-    ]
 
 
-def _measure_kernel(
-    spec: BenchKernelsSpec,
-    mask: str,
-    weight: CondensedWeight,
-    batch: int,
+def _figures(
+    kernel: Measurement,
+    read: Measurement,
     calls: tuple[float, float],
-    problem: Problem,
-    engine: KernelEngine,
-    dispatched: bool,
-) -> KernelCase:
-    info, pack_seconds = engine.info, engine.pack_seconds
-    footprint = info.bytes + 4 * batch * (weight.in_features + weight.out_features)
-    (kernel,), read = measure([engine], problem, spec.timing(), null=ReadEngine(footprint))
-    hertz, peak = _native.clock_hertz(), _native.peak_macs_per_second()
-    macs = batch * int(weight.is_entry().sum())
-    fields: dict[str, Any] = dict.fromkeys(
-        (
-            "run",
-            "read",
-            "share",
-            "limit",
-            "bytes_per_cycle",
-            "macs_per_cycle",
-            "read_bytes_per_cycle",
-        )
-    )
-    if kernel.excluded is None and read is not None and read.excluded is None:
-        # A run as short as the call itself is not told from it: it counts as a nanosecond.
-        runs = [max(seconds - calls[0], 1e-9) for seconds in kernel.rounds_seconds]
-        reads = [max(seconds - calls[1], 1e-9) for seconds in read.rounds_seconds]
-        run, reading = Spread.of(runs), Spread.of(reads)
-        fields = {
-            "run": run,
-            "read": reading,
-            "share": Spread.of(
-                [max(low, macs / peak) / own for low, own in zip(reads, runs, strict=True)]
-            ),
-            "limit": "read" if reading.median >= macs / peak else "multiply-add",
-            "bytes_per_cycle": footprint / (run.median * hertz),
-            "macs_per_cycle": macs / (run.median * hertz),
-            "read_bytes_per_cycle": footprint / (reading.median * hertz),
-        }
-    return KernelCase(
-        in_features=weight.in_features,
-        out_features=weight.out_features,
-        sparsity=1 - weight.density,
-        mask=mask,
-        values=weight.values.dtype.name,
-        fan_in=weight.fan_in,
-        batch=batch,
-        kernel=info.kernel,
-        dispatched=dispatched,
-        macs=macs,
-        packed_bytes=info.bytes,
-        footprint_bytes=footprint,
-        padding=info.padding,
-        remainder=info.remainder,
-        pack_seconds=pack_seconds,
-        hertz=hertz,
-        peak_macs_per_second=peak,
-        rounds_seconds=tuple(kernel.rounds_seconds),
-        read_rounds_seconds=tuple(read.rounds_seconds if read else ()),
-        error_before=kernel.error_before,
-        error_after=kernel.error_after,
-        excluded=kernel.excluded or (read.excluded if read else None),
-        **fields,
-    )
+    footprint: int,
+    macs: int,
+    hertz: float,
+    peak: float,
+) -> dict[str, Any]:
+    """Return what follows from the times; nothing when one of the two does not count."""
+    if kernel.excluded or read.excluded:
+        return {}
+    # A run as short as the call itself is not told from it: it counts as a nanosecond.
+    runs = [max(seconds - calls[0], 1e-9) for seconds in kernel.rounds_seconds]
+    reads = [max(seconds - calls[1], 1e-9) for seconds in read.rounds_seconds]
+    shares = [max(low, macs / peak) / own for low, own in zip(reads, runs, strict=True)]
+    run, reading = Spread.of(runs), Spread.of(reads)
+    return {
+        "run": run,
+        "read": reading,
+        "share": Spread.of(shares),
+        "limit": "read" if reading.median >= macs / peak else "multiply-add",
+        "bytes_per_cycle": footprint / (run.median * hertz),
+        "macs_per_cycle": macs / (run.median * hertz),
+        "read_bytes_per_cycle": footprint / (reading.median * hertz),
+    }

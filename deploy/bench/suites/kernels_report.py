@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from ..measure.statistics import Spread
-from ..report.blocks import busy_note, conditions, with_cpu
+from ..report.blocks import busy_note, conditions, figure_title
 from ..report.document import Document, Notes, Table, Text
 from ..report.figure import Axis, Figure, Panel, Series
 from ..report.text import seconds_text
@@ -130,7 +130,7 @@ def _figure(result: Result[KernelCase]) -> Figure:
     }
     scaling = len(settings) == 1 and len({case.out_features for case in cases}) > 2
     panel = _scaling(cases, result) if scaling else _roofline(cases, result)
-    return Figure(with_cpu(result), [panel])
+    return Figure(figure_title(result), [panel])
 
 
 def _scaling(cases: list[KernelCase], result: Result[KernelCase]) -> Panel:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import tempfile
 import time
@@ -14,7 +13,7 @@ import numpy as np
 
 from ....export.condensed import CondensedWeight
 from ..engines.packed import pack
-from ..engines.peers.deepsparse_forms import DEEPSPARSE_PYTHON
+from ..engines.peers import DEEPSPARSE_PYTHON
 from ..measure.layer_problem import layer_problem
 from ..measure.loop import measure
 from ..measure.pinning import pinned
@@ -24,8 +23,16 @@ from ..requirements import require
 from ..results.case import Case, make_case
 from ..results.result import Recorder, Result
 from .layer_engines import ENGINES, FAMILIES, engine_option, layer_engines
-from .random_layer import MASKS, made_up_layer
-from .spec_checks import check_batches, check_dense_size, check_features, check_seed, timing_of
+from .random_layer import MASKS, random_sparse_layer
+from .specs import (
+    check_batches,
+    check_choices,
+    check_dense_size,
+    check_features,
+    check_seed,
+    spec_facts,
+    timing_of,
+)
 from .trained_layer import TrainedLayer
 
 TRAINED = "trained"
@@ -34,13 +41,13 @@ TRAINED = "trained"
 
 @dataclass(frozen=True)
 class BenchLayerSpec:
-    """A layer of made-up constant fan-in weights at several sparsities and batch sizes.
+    """A layer of random constant fan-in weights at several sparsities and batch sizes.
 
     ``sparsities`` are the shares of zeros in the whole weight, ablated neurons included;
     ``ablated`` is the share of output neurons without any weight. Each active neuron gets
     round((1 - sparsity) * in_features * out_features / active) weights at random columns.
 
-    ``masks``: see MASKS. ``trained`` is a layer to measure beside made-up ones of its sizes, under
+    ``masks``: see MASKS. ``trained`` is a layer to measure beside random ones of its sizes, under
     the mask ``trained``; then the sizes, sparsity and ablation must be its own: make such a spec
     with ``of_trained``.
 
@@ -75,7 +82,7 @@ class BenchLayerSpec:
 
     @classmethod
     def of_trained(cls, layer: TrainedLayer, masks: tuple[str, ...] = (), **others: Any) -> Self:
-        """Make the spec of a trained layer, and of made-up ones of its sizes with ``masks``."""
+        """Make the spec of a trained layer, and of random ones of its sizes with ``masks``."""
         weight = layer.weight
         return cls(
             weight.in_features,
@@ -89,8 +96,7 @@ class BenchLayerSpec:
 
     def __post_init__(self):
         known = (*MASKS, TRAINED) if self.trained else MASKS
-        if not self.masks or not set(self.masks) <= set(known) or _repeats(self.masks):
-            raise ValueError(f"masks are {self.masks}; there are {', '.join(known)}, each once")
+        check_choices("masks", self.masks, known)
         for name in ("in_features", "out_features"):
             check_features(name, getattr(self, name))
         check_dense_size(self.in_features, self.out_features)
@@ -98,12 +104,10 @@ class BenchLayerSpec:
         check_seed(self.seed)
         if not 0 <= self.ablated < 1:
             raise ValueError(f"ablated is {self.ablated}; it must be in [0, 1)")
-        unknown = set(self.engines) - set(ENGINES)
-        if unknown:
-            raise ValueError(f"unknown engines {sorted(unknown)}; there are {', '.join(ENGINES)}")
-        if self.engines[:1] != ("dense",) or _repeats(self.engines):
-            raise ValueError(f"engines are {self.engines}; dense comes first, and each one once")
-        if not self.sparsities or _repeats(self.sparsities):
+        check_choices("engines", self.engines, ENGINES)
+        if self.engines[0] != "dense":
+            raise ValueError(f"engines are {self.engines}; dense comes first")
+        if not self.sparsities or len(set(self.sparsities)) < len(self.sparsities):
             raise ValueError(f"sparsities are {self.sparsities}; give one or more, each once")
         for sparsity in self.sparsities:
             if not 0 <= sparsity < 1:
@@ -138,15 +142,9 @@ class BenchLayerSpec:
         if mask == TRAINED:
             return self.trained.weight
         rng = np.random.default_rng([self.seed, round(sparsity * 1e6), MASKS.index(mask)])
-        return made_up_layer(
+        return random_sparse_layer(
             mask, rng, self.in_features, self.out_features, self.active, self.fan_in(sparsity)
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it for the result file: the layer by its names, no paths."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        del fields["deepsparse_python"], fields["trained"]
-        return {**fields, "trained": self.trained.title} if self.trained else fields
 
 
 def bench_layer(spec: BenchLayerSpec, *, progress: Progress | None = None) -> Result[Case]:
@@ -173,7 +171,7 @@ def _bench_layer(spec: BenchLayerSpec, progress: Progress | None) -> Result[Case
             facts = {"mask": mask}
             cases.append(measure_layer(spec, weight, facts, sparsity, batch, title, Path(folder)))
     title = f"Layer {spec.in_features} → {spec.out_features}, {threads_text(spec.threads)}"
-    return recorder.result("layer", title, spec.to_dict(), spec.timing(), tuple(cases))
+    return recorder.result("layer", title, spec_facts(spec), spec.timing(), tuple(cases))
 
 
 def measure_layer(
@@ -225,7 +223,3 @@ def packing(weight: CondensedWeight, batch: int) -> dict[str, Any]:
         "padding": info.padding,
         "remainder": info.remainder,
     }
-
-
-def _repeats(entries: tuple[Any, ...]) -> bool:
-    return len(set(entries)) < len(entries)

@@ -9,7 +9,7 @@ from ....export.condensed import CondensedWeight
 from ..engines.null_model import save_null_model
 from ..engines.ort import OrtEngine
 from ..engines.peers import csr_engines, deepsparse_engines, openvino_engine, torch_engine
-from ..engines.protocol import AbsentEngine, Engine
+from ..engines.protocol import Engine, UnavailableEngine
 from ..engines.quantized import QuantizationError, save_int8
 from ..requirements import RequirementError
 
@@ -71,7 +71,7 @@ def layer_engines(
     engines: list[Engine] = []
     for name in names:
         if name == "structured" and weight.active == weight.out_features:
-            engines.append(AbsentEngine(name, "no neuron is ablated: it is the dense layer"))
+            engines.append(UnavailableEngine(name, "no neuron is ablated: it is the dense layer"))
         elif name in _RUNTIME:
             engines.append(_runtime_engine(name, weight, batch, threads, folder))
         elif name == "deepsparse":
@@ -102,7 +102,7 @@ def _runtime_engine(
     except (RequirementError, QuantizationError) as error:
         if kind != "int8":
             raise
-        return AbsentEngine(name, str(error))
+        return UnavailableEngine(name, str(error))
     return OrtEngine(name, form, path, threads, library=library, precision=precision)
 
 

@@ -14,18 +14,20 @@ from typing import Any
 
 from ...errors import SessionError
 from ...session import open_session
-from ..engines.peers import remote
-from ..engines.peers.deepsparse_forms import DEEPSPARSE_PYTHON
-from ..engines.peers.deepsparse_model import UnsuitableError, deepsparse_file
+from ..engines import child
+from ..engines.peers import DEEPSPARSE_PYTHON
+from ..engines.peers.deepsparse_model import UnsupportedModelError, deepsparse_file
+from ..engines.protocol import EngineUnavailableError
 from ..measure.timing import Progress
-from ..report.blocks import conditions, with_cpu
+from ..report.blocks import conditions, figure_title
 from ..report.document import Document, Notes, Table, Text
 from ..report.figure import Axis, Figure, Panel, Series
 from ..results.result import Recorder, Result
 from .model import ENGINES
 from .model_pair import ModelPairSpec, file_bytes, input_shapes
+from .specs import check_choices
 
-_PROBE = Path(remote.__file__).with_name("memory_probe.py")
+_PROBE = Path(child.__file__).with_name("memory_probe.py")
 _LIMIT = 600.0
 
 
@@ -47,9 +49,7 @@ class BenchMemorySpec(ModelPairSpec):
         for name in ("sessions", "batch", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        unknown = set(self.engines) - set(ENGINES)
-        if unknown or not self.engines or len(set(self.engines)) < len(self.engines):
-            raise ValueError(f"engines are {self.engines}; there are {', '.join(ENGINES)}")
+        check_choices("engines", self.engines, ENGINES)
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def memory_document(result: Result[EngineMemory]) -> Document:
     x = Axis("sessions in one process", ticks={count: str(count) for count in range(1, most + 1)})
     largest = max((max(one.ys) for one in series), default=1.0)
     panel = Panel(series, x, Axis("anonymous memory, MB", limits=(0, 1.1 * largest)))
-    return Document(result.title, blocks, [table], Figure(with_cpu(result), [panel]))
+    return Document(result.title, blocks, [table], Figure(figure_title(result), [panel]))
 
 
 def _row(engine: EngineMemory) -> list[str]:
@@ -178,7 +178,9 @@ def _measure(
     try:
         if name == "deepsparse":
             if not spec.deepsparse_python.is_file():
-                raise UnsuitableError("DeepSparse's Python is not there; run make deepsparse-env")
+                raise EngineUnavailableError(
+                    "DeepSparse's Python is not there; run make deepsparse-env"
+                )
             path = deepsparse_file(path, folder / "deepsparse.onnx").path
             python = str(spec.deepsparse_python.absolute())
         request = {
@@ -189,7 +191,7 @@ def _measure(
             "inputs": inputs,
         }
         reply = _ask([python, str(_PROBE), json.dumps(request)])
-    except UnsuitableError as error:
+    except (EngineUnavailableError, UnsupportedModelError) as error:
         return EngineMemory(name, "", size, (), (), str(error))
     start, *steps = reply["steps"]
     grown = {key: tuple(step[key] - start[key] for step in steps) for key in start}
@@ -203,11 +205,11 @@ def _ask(command: list[str]) -> dict[str, Any]:
             command, capture_output=True, text=True, timeout=_LIMIT, env=environment, check=False
         )
     except subprocess.TimeoutExpired:
-        raise UnsuitableError(f"it took longer than {_LIMIT:.0f} s") from None
+        raise EngineUnavailableError(f"it took longer than {_LIMIT:.0f} s") from None
     if not done.stdout:
         last = (done.stderr.strip() or "it said nothing").split("\n")[-1]
-        raise UnsuitableError(f"its process ended with status {done.returncode}: {last}")
+        raise EngineUnavailableError(f"its process ended with status {done.returncode}: {last}")
     reply = json.loads(done.stdout)
     if "error" in reply:
-        raise UnsuitableError(reply["error"])
+        raise EngineUnavailableError(reply["error"])
     return reply

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,18 @@ import numpy as np
 from ...errors import SessionError
 from ...session import open_session
 from ..engines.ort import OrtEngine
-from ..engines.peers import deepsparse_model, openvino_model
-from ..engines.peers.deepsparse_forms import DEEPSPARSE_PYTHON
-from ..engines.protocol import AbsentEngine, Engine
+from ..engines.peers import DEEPSPARSE_PYTHON, deepsparse_model, openvino_model
+from ..engines.protocol import Engine, UnavailableEngine
 from ..measure.breakdown import amdahl_limit, profile
 from ..measure.loop import measure
 from ..measure.pinning import pinned
-from ..measure.problem import Problem, Sample, vary_inputs
+from ..measure.problem import Problem
 from ..measure.timing import Progress, Timing
 from ..report.text import threads_text
 from ..results.case import Case, make_case
 from ..results.result import Recorder, Result
 from .model_pair import ModelPairSpec, file_bytes, input_shapes, model_content
-from .spec_checks import check_batches, check_seed, timing_of
+from .specs import check_batches, check_choices, check_seed, timing_of
 
 ENGINES = ("dense", "condensed", "structured", "deepsparse", "openvino")
 
@@ -68,11 +68,9 @@ class BenchModelSpec(ModelPairSpec):
         super().__post_init__()
         check_batches(self.batches)
         check_seed(self.seed)
-        if self.engines[:2] != ENGINES[:2] or len(set(self.engines)) < len(self.engines):
+        check_choices("engines", self.engines, ENGINES)
+        if self.engines[:2] != ENGINES[:2]:
             raise ValueError(f"engines are {self.engines}; dense and condensed come first")
-        unknown = set(self.engines) - set(ENGINES)
-        if unknown:
-            raise ValueError(f"unknown engines {sorted(unknown)}; there are {', '.join(ENGINES)}")
         if not 0 < self.tolerance < 1:
             raise ValueError(f"tolerance is {self.tolerance}; it must be between 0 and 1")
         self.timing()
@@ -137,7 +135,7 @@ def _engines(spec: BenchModelSpec, problem: Problem, folder: Path) -> list[Engin
             engines.append(_structured(spec))
         elif len(inputs) != 1 or len(outputs) != 1:
             reason = f"the model has {len(inputs)} inputs and {len(outputs)} outputs; one is needed"
-            engines.append(AbsentEngine(name, reason))
+            engines.append(UnavailableEngine(name, reason))
         elif name == "openvino":
             engines.append(openvino_model(dense, inputs[0], outputs[0], threads, folder))
         else:
@@ -150,7 +148,7 @@ def _structured(spec: BenchModelSpec) -> Engine:
     path = spec.structured_path
     if path.is_file():
         return OrtEngine("structured", path.name, path, spec.threads, library=False)
-    return AbsentEngine(
+    return UnavailableEngine(
         "structured",
         f"there is no {path.name} beside the model, which fanin export --policy structured "
         "writes; without ablated neurons it is the dense one",
@@ -196,12 +194,10 @@ def _problem(
             for name, shape in shapes.items()
         }
 
-    timed, fresh = draw(1), draw(2)
-    samples = [
-        Sample(inputs, [output.astype(np.float64) for output in dense.run(None, inputs)])
-        for inputs in (timed, fresh, vary_inputs(timed))
-    ]
-    return Problem(*samples[:2], varied=samples[2], tolerance=spec.tolerance)
+    def right(inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        return [output.astype(np.float64) for output in dense.run(None, inputs)]
+
+    return Problem.of(draw(1), draw(2), right, spec.tolerance)
 
 
 def _facts(spec: BenchModelSpec) -> dict[str, Any]:

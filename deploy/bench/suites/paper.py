@@ -6,7 +6,6 @@ of 1 to 256 and sparsities of 80 to 99 %.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import tempfile
 import time
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ....export.condensed import CondensedWeight
-from ..engines.peers.deepsparse_forms import DEEPSPARSE_PYTHON
+from ..engines.peers import DEEPSPARSE_PYTHON
 from ..measure.pinning import pinned
 from ..measure.timing import Progress
 from ..report.text import threads_text
@@ -25,6 +24,7 @@ from ..results.result import Recorder, Result
 from ..results.store import CaseStore
 from .layer import BenchLayerSpec, measure_layer
 from .layer_engines import COMPILED, ENGINES, NARROW
+from .specs import spec_facts
 from .trained_layer import TrainedLayer
 
 SUITE = tuple(name for name in ENGINES if name not in (*NARROW, "fallback"))
@@ -84,12 +84,6 @@ class BenchPaperSpec:
             deepsparse_python=self.deepsparse_python,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it for the result files, layers by their names and no paths."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        del fields["deepsparse_python"]
-        return {**fields, "trained": [layer.title for layer in self.trained]}
-
 
 @dataclass(frozen=True)
 class PaperResult:
@@ -115,7 +109,7 @@ def bench_paper(
     recorder = Recorder()
     names = ("cpu", "cpus_available", "fanin", "onnxruntime")
     fixed = {name: recorder.machine[name] for name in names}
-    fixed |= {name: value for name, value in spec.to_dict().items() if name != "minutes"}
+    fixed |= {name: value for name, value in spec_facts(spec).items() if name != "minutes"}
     store = CaseStore(folder / "cases", fixed)
     settings = list(_settings(spec))
     done: dict[str, Case] = {}
@@ -145,7 +139,7 @@ def bench_paper(
         recorder.result(
             "layer",
             f"Layer {spec.in_features} → {spec.out_features}, {threads_text(threads)}",
-            spec.to_dict(),
+            spec_facts(spec),
             spec.layer_spec(threads).timing(),
             tuple(done[one[0]] for one in settings if one[0] in done and one[1] == threads),
         )

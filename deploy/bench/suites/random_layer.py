@@ -1,4 +1,4 @@
-"""Where the weights of a made-up layer are."""
+"""Where the weights of a random layer are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ twice as wide as its fan-in at a random place, like a local receptive field."""
 _CHUNK = 1 << 22
 
 
-def made_up_layer(
+def random_sparse_layer(
     mask: str,
     rng: np.random.Generator,
     in_features: int,

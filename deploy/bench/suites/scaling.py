@@ -12,7 +12,7 @@ from ...cpus import available_cpus
 from ..measure.pinning import pinned
 from ..measure.statistics import Spread
 from ..measure.timing import Progress
-from ..report.blocks import with_cpu
+from ..report.blocks import figure_title
 from ..report.document import Document
 from ..report.figure import Axis, Figure, Panel, Series
 from ..report.text import threads_text
@@ -88,7 +88,7 @@ def scaling_document(result: Result[Case]) -> Document:
     ticks = {place: str(place) for place in sorted({_place(case, result) for case in result.cases})}
     x = Axis(result.spec["axis"], log=2, ticks=ticks)
     panel = Panel(series, x, Axis("whole run, µs (band: quartiles)", log=10))
-    return cases_document(result, Figure(with_cpu(result), [panel]))
+    return cases_document(result, Figure(figure_title(result), [panel]))
 
 
 def _lines(result: Result[Case]) -> dict[str, dict[int, Spread]]:

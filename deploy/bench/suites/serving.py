@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ...session import open_session
-from ..engines.ort import open_plain_session
+from ..engines.ort import open_model
 from ..measure.loadgen import SCENARIOS, LoadResult, LoadSettings, Scenario, run_loadgen
 from ..measure.timing import Progress
 from ..results.result import Recorder, Result
 from .model_pair import ModelPairSpec, input_shapes
+from .specs import check_choices
 
 _SAMPLES = 64
 _TOLERANCE = 1e-4
@@ -44,9 +44,7 @@ class BenchServingSpec(ModelPairSpec):
 
     def __post_init__(self):
         super().__post_init__()
-        unknown = set(self.scenarios) - set(SCENARIOS)
-        if unknown or not self.scenarios:
-            raise ValueError(f"scenarios are {self.scenarios}; there are {', '.join(SCENARIOS)}")
+        check_choices("scenarios", self.scenarios, SCENARIOS)
         for name in ("turns", "workers", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
@@ -103,8 +101,8 @@ def bench_serving(spec: BenchServingSpec, *, progress: Progress | None = None) -
     spec.require_baseline()
     recorder = Recorder()
     sessions = {
-        "dense": open_plain_session(spec.dense_path, spec.threads),
-        "condensed": open_session(spec.model, threads=spec.threads),
+        "dense": open_model(spec.dense_path, spec.threads, library=False),
+        "condensed": open_model(spec.model, spec.threads, library=True),
     }
     shapes = input_shapes(
         spec.model, spec.dense_path, (1,), sessions["condensed"], sessions["dense"]

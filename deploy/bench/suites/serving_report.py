@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..report.blocks import busy_note, conditions, with_cpu
+from ..report.blocks import busy_note, conditions, figure_title
 from ..report.document import Document, Notes, Table, Text
 from ..report.figure import Axis, Figure, Panel, Series, names_axis
 from ..report.text import seconds_text
@@ -86,4 +86,4 @@ def _figure(result: Result[ServingRow]) -> Figure:
             if row.scenario == scenario and not row.excluded
         ]
         panels.append(Panel(series, names_axis(_PERCENTILES), Axis("latency, ms"), scenario))
-    return Figure(with_cpu(result), panels, shared=False)
+    return Figure(figure_title(result), panels, shared=False)

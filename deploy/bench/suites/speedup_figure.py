@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..measure.statistics import Spread
-from ..report.blocks import with_cpu
+from ..report.blocks import figure_title
 from ..report.figure import Axis, Figure, Panel, Series, names_axis
 from ..results.case import Case
 from ..results.result import Result
@@ -33,7 +33,7 @@ def speedup_figure(result: Result[Case]) -> Figure:
             for batch in dict.fromkeys(case.batch for case in result.cases)
         ]
     wide = len(panels) == 4 or any(len(panel.x.ticks) > 4 for panel in panels)
-    return Figure(with_cpu(result), panels, columns=2 if wide else 3)
+    return Figure(figure_title(result), panels, columns=2 if wide else 3)
 
 
 def _panel(title: str, axis: str, cases: list[tuple[str, Case]]) -> Panel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..engines.peers.deepsparse_forms import DEEPSPARSE_PYTHON
+from ..engines.peers import DEEPSPARSE_PYTHON
 from ..measure.timing import Progress
 from ..report.files import write_report
 from ..results.case import Case
@@ -13,6 +13,7 @@ from ..results.result import Result, read_result
 from ..results.store import StoreError
 from .cases_report import cases_document
 from .model import ENGINES, BenchModelSpec, bench_model
+from .specs import check_choices
 from .zoo_models import ZOO, export_zoo_model
 
 
@@ -35,9 +36,7 @@ class BenchZooSpec:
     deepsparse_python: Path = DEEPSPARSE_PYTHON
 
     def __post_init__(self):
-        unknown = set(self.models) - set(ZOO)
-        if unknown or not self.models:
-            raise ValueError(f"models are {self.models}; there are {', '.join(ZOO)}")
+        check_choices("models", self.models, tuple(ZOO))
         if not 0 < self.sparsity < 1 or not 0 <= self.ablated < 1:
             raise ValueError(
                 f"sparsity is {self.sparsity}, ablated {self.ablated}; they must be in (0, 1) and "

@@ -1,4 +1,4 @@
-"""The models of ``fanin bench zoo``: known networks with made-up weights of constant fan-in.
+"""The models of ``fanin bench zoo``: known networks with random weights of constant fan-in.
 
 Times do not depend on the values of weights. Uniform sparsity; of each network those layers are
 sparse that SRigL's authors make so: all of ResNet-50 and of the perceptron, all of MobileNet-V3 but
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..requirements import require
-from .random_layer import made_up_layer
+from .random_layer import random_sparse_layer
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -48,9 +48,9 @@ def export_zoo_model(name: str, folder: Path, sparsity: float, ablated: float, b
     entry = ZOO[name]
     torch.manual_seed(0)
     model = entry.build()
-    thin(model, entry, sparsity, ablated)
+    sparsify(model, entry, sparsity, ablated)
     inputs = torch.randn(2, *entry.sample)
-    _settle_norms(model, inputs)
+    _set_norm_statistics(model, inputs)
     path = folder / f"{name}-{100 * sparsity:g}-{100 * ablated:g}.onnx"
     common = {"batch": batch, "opset": _OPSET}
     export(model.eval(), path, inputs, dense_baseline=True, **common)
@@ -60,7 +60,7 @@ def export_zoo_model(name: str, folder: Path, sparsity: float, ablated: float, b
     return path
 
 
-def thin(model: nn.Module, entry: ZooModel, sparsity: float, ablated: float) -> None:
+def sparsify(model: nn.Module, entry: ZooModel, sparsity: float, ablated: float) -> None:
     """Give every sparse weight constant fan-in; the last layer loses no neuron."""
     import torch
 
@@ -75,12 +75,12 @@ def thin(model: nn.Module, entry: ZooModel, sparsity: float, ablated: float) -> 
         active = max(1, rows - round(gone * rows))
         fan_in = min(columns, max(1, round((1 - sparsity) * columns * rows / active)))
         rng = np.random.default_rng(number)
-        layer = made_up_layer("random", rng, columns, rows, active, fan_in)
+        layer = random_sparse_layer("random", rng, columns, rows, active, fan_in)
         with torch.no_grad():
             weight.copy_(torch.from_numpy(layer.to_dense()).reshape(weight.shape))
 
 
-def _settle_norms(model: nn.Module, inputs: Tensor) -> None:
+def _set_norm_statistics(model: nn.Module, inputs: Tensor) -> None:
     """Take the statistics of batch norms from the inputs, so that activations keep their size."""
     import torch
 

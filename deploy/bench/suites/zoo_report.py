@@ -46,7 +46,7 @@ def zoo_document(results: dict[str, Result[Case]]) -> Document:
         Text(
             "Speed-ups of whole runs over ONNX Runtime dense in the same round: median (95 % "
             "bootstrap interval) [min–max]. The limit is what condensed would reach if its "
-            "condensed nodes took no time. Weights and masks are made up; each network's own "
+            "condensed nodes took no time. Weights and masks are random; each network's own "
             "report has all times and nodes."
         ),
         Section("Where the time of condensed goes"),

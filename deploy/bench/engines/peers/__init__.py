@@ -1,12 +1,12 @@
-"""Other runtimes that compute a sparse layer, each in a process of its own."""
+"""Other runtimes that compute a sparse layer or a model, each in a process of its own."""
 
-from .csr_forms import csr_engines
-from .deepsparse_forms import deepsparse_engines
-from .model_forms import deepsparse_model, openvino_model
-from .openvino_forms import openvino_engine
-from .torch_forms import torch_engine
+from .csr import csr_engines
+from .deepsparse import DEEPSPARSE_PYTHON, deepsparse_engines, deepsparse_model
+from .openvino import openvino_engine, openvino_model
+from .torch import torch_engine
 
 __all__ = [
+    "DEEPSPARSE_PYTHON",
     "csr_engines",
     "deepsparse_engines",
     "deepsparse_model",

@@ -27,7 +27,7 @@ _OPSET, _IR = 18, 8
 """The newest that DeepSparse 1.8 takes."""
 
 
-class UnsuitableError(Exception):
+class UnsupportedModelError(Exception):
     """A model that a runtime does not take."""
 
 
@@ -53,7 +53,12 @@ class DeepSparseFile:
 
 
 def deepsparse_file(path: Path, to: Path) -> DeepSparseFile:
-    """Write the model in versions and operators that DeepSparse reads; raises UnsuitableError."""
+    """Write the model in versions and operators that DeepSparse reads.
+
+    Raises:
+        UnsupportedModelError: the model cannot be converted.
+
+    """
     import onnx
 
     model = onnx.load(path)
@@ -63,7 +68,7 @@ def deepsparse_file(path: Path, to: Path) -> DeepSparseFile:
             model = onnx.version_converter.convert_version(model, _OPSET)
         except Exception as error:  # the converter raises RuntimeError and its own kinds
             said = str(error).strip().split("\n")[0]
-            raise UnsuitableError(
+            raise UnsupportedModelError(
                 f"DeepSparse 1.8 takes opset {_OPSET} at most, and {path.name}, of opset {opset}, "
                 f"cannot be converted ({said}); export with --opset 17"
             ) from error

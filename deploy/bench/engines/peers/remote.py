@@ -6,6 +6,7 @@ import json
 import math
 import os
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
-WORKER = Path(__file__).with_name("worker.py")
+from .....export.condensed import CondensedWeight
+
+WORKER = Path(__file__).parents[1] / "child" / "worker.py"
 
 # Longer than any model takes to compile; a process that hangs must not hang the benchmark.
 _LIMIT = 900.0
@@ -25,17 +28,23 @@ _LIMIT = 900.0
 class Child:
     """A process to start, and what it is asked to prepare.
 
-    ``command`` starts a worker. ``kind``, ``layer`` and ``null`` are of its protocol. With
-    ``columns`` the input goes to it as [in_features, batch] and the output comes back as
-    [out_features, batch]. ``remedy`` says how to get the package that it misses.
+    ``kind``, ``layer`` and ``null`` are of the worker's protocol. ``remedy`` says how to get the
+    package that it misses. With ``columns`` the input goes to it as [in_features, batch] and the
+    output comes back as [out_features, batch]. ``command`` starts a worker.
     """
 
-    command: tuple[str, ...]
     kind: str
     layer: Mapping[str, Any]
     null: Mapping[str, Any]
-    columns: bool
     remedy: str
+    columns: bool = False
+    command: tuple[str, ...] = (sys.executable, str(WORKER))
+
+
+def null_layer() -> CondensedWeight:
+    """Make a layer too small to matter, whose run is the cost of a call."""
+    one = np.ones((1, 1), np.float32)
+    return CondensedWeight.from_dense(one, one[0])
 
 
 class RemoteEngine:
@@ -149,7 +158,7 @@ class RemoteEngine:
         if not line and late.is_set():
             raise RemoteError(f"it took longer than {_LIMIT:g} s to {request['do']}")
         if not line:
-            raise RemoteError(self._obituary(process))
+            raise RemoteError(self._exit_reason(process))
         reply = json.loads(line)
         if "missing" in reply:
             raise RemoteError(f"{reply['error']}; {self._child.remedy}")
@@ -157,7 +166,7 @@ class RemoteEngine:
             raise RemoteError(reply["error"])
         return reply
 
-    def _obituary(self, process: subprocess.Popen[str]) -> str:
+    def _exit_reason(self, process: subprocess.Popen[str]) -> str:
         status = process.wait()
         said = (Path(self._folder.name) / "stderr").read_text(errors="replace").split("\n")
         last = next((line for line in reversed(said) if line.strip()), "it said nothing")

@@ -49,9 +49,9 @@ def bench_kernels(
         dispatched=dispatched or None,
     )
     with readable(RequirementError, OSError, ValueError):
-        made_up, trained = masks(mask, layer)
+        random_masks, trained = masks(mask, layer)
         spec = BenchKernelsSpec(
-            masks=made_up,
+            masks=random_masks,
             values=names(values),
             trained=trained,
             rounds=rounds,

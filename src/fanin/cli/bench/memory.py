@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..common import readable, require_writable, requires, say
-from .options import DeepSparsePython, Out, given, names, show_and_save
+from .options import DeepSparsePython, Dense, Model, Out, given, names, show_and_save
 
 
 def bench_memory(
-    model: Annotated[Path, typer.Argument(help="Exported ONNX file.")],
+    model: Model,
     out: Out,
-    dense: Annotated[
-        Path | None, typer.Option(help="Dense baseline; default MODEL.dense.onnx beside it.")
-    ] = None,
+    dense: Dense = None,
     sessions: Annotated[int, typer.Option(help="Sessions in one process.")] = 4,
     batch: Annotated[
         int, typer.Option("--batch", "-b", help="Samples of the run in each session.")

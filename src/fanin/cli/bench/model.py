@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,6 +11,8 @@ from .options import (
     Batches,
     Conditions,
     DeepSparsePython,
+    Dense,
+    Model,
     Out,
     Pin,
     Raw,
@@ -26,11 +27,9 @@ from .options import (
 
 
 def bench_model(
-    model: Annotated[Path, typer.Argument(help="Exported ONNX file.")],
+    model: Model,
     out: Out,
-    dense: Annotated[
-        Path | None, typer.Option(help="Dense baseline; default MODEL.dense.onnx beside it.")
-    ] = None,
+    dense: Dense = None,
     batch: Batches = "1,64",
     engines: Annotated[
         str,

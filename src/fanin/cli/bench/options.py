@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from ...deploy.bench import Result
     from ...deploy.bench.suites.trained_layer import TrainedLayer
 
+Model = Annotated[Path, typer.Argument(help="Exported ONNX file.")]
+Dense = Annotated[
+    Path | None, typer.Option(help="Dense baseline; default MODEL.dense.onnx beside it.")
+]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")]
 DeepSparsePython = Annotated[
     Path | None,
@@ -75,7 +79,7 @@ def shapes(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def masks(text: str, layer: str | None) -> tuple[tuple[str, ...], TrainedLayer | None]:
-    """Split ``--mask`` into the names of made-up masks and the layer of the file in it."""
+    """Split ``--mask`` into the names of random masks and the layer of the file in it."""
     from ...deploy.bench.suites.random_layer import MASKS
     from ...deploy.bench.suites.trained_layer import load_trained_layer
 

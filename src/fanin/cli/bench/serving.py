@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..common import readable, require_writable, requires, say
-from .options import Out, Seed, Threads, names, show_and_save
+from .options import Dense, Model, Out, Seed, Threads, names, show_and_save
 
 
 def bench_serving(
-    model: Annotated[Path, typer.Argument(help="Exported ONNX file.")],
+    model: Model,
     out: Out,
-    dense: Annotated[
-        Path | None, typer.Option(help="Dense baseline; default MODEL.dense.onnx beside it.")
-    ] = None,
+    dense: Dense = None,
     scenario: Annotated[
         str, typer.Option("--scenario", "-s", help="Of SingleStream, Server.")
     ] = "SingleStream,Server",

@@ -55,7 +55,7 @@ def bench_zoo(
     deepsparse_python: DeepSparsePython = None,
     raw: Raw = False,
 ) -> None:
-    """Measure known networks with made-up sparse weights: dense, condensed and other runtimes."""
+    """Measure known networks with random sparse weights: dense, condensed and other runtimes."""
     requires("bench", "onnx", "onnxruntime", "matplotlib")
     requires("train", "torch", "torchvision")
     from ...deploy import SessionError

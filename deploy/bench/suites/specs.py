@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,12 @@ MAX_FEATURES = 2**31 - 1
 
 # A protobuf, and so an ONNX file without external data, holds less than 2 GiB.
 _MAX_DENSE_WEIGHTS = (2**31 - 2**20) // 4
+
+
+def check_choices(name: str, chosen: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse no choices, unknown ones and one that is made twice."""
+    if not chosen or not set(chosen) <= set(known) or len(set(chosen)) < len(chosen):
+        raise ValueError(f"{name} are {chosen}; there are {', '.join(known)}, each once")
 
 
 def check_batches(batches: Sequence[int]) -> None:
@@ -53,3 +60,15 @@ def timing_of(spec: Any) -> Timing:
         max_warmup=spec.warmup,
         conditions=spec.conditions,
     )
+
+
+def spec_facts(spec: Any) -> dict[str, Any]:
+    """Return a spec for the result file: trained layers by their titles, and no paths."""
+    names = [one.name for one in dataclasses.fields(spec) if one.name != "deepsparse_python"]
+    facts = {name: getattr(spec, name) for name in names}
+    trained = facts.pop("trained", None)
+    if isinstance(trained, tuple):
+        facts["trained"] = [layer.title for layer in trained]
+    elif trained is not None:
+        facts["trained"] = trained.title
+    return facts

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from .....export.condensed import CondensedWeight
 from ..protocol import Engine
-from .remote import WORKER, Child, RemoteEngine
+from .remote import Child, RemoteEngine, null_layer
 
-REMEDIES = {
-    "scipy-csr": "run: pip install 'fanin[bench]'",
-    "torch-csr": "run: pip install 'fanin[train]'",
-}
+_EXTRAS = {"scipy-csr": "bench", "torch-csr": "train"}
 
 
 def csr_engines(
@@ -26,21 +23,17 @@ def csr_engines(
     rows as all others do and transposes them in its time, and ``-t``, whose input and output are
     transposed already.
     """
-    arrays = folder / "csr.npz"
-    _save(arrays, weight)
-    null = folder / "csr-null.npz"
-    one = np.ones((1, 1), np.float32)
-    _save(null, CondensedWeight.from_dense(one, one[0]))
+    layer = _save(folder / "csr.npz", weight)
+    null = {**_save(folder / "csr-null.npz", null_layer()), "shape": [1, 1]}
     engines: list[Engine] = []
     for columns in (False, True) if batch > 1 else (False,):
         shape = [weight.in_features, batch] if columns else [batch, weight.in_features]
         child = Child(
-            command=(sys.executable, str(WORKER)),
             kind=kind,
-            layer={"arrays": str(arrays), "shape": shape, "columns": columns},
-            null={"arrays": str(null), "shape": [1, 1], "columns": columns},
+            layer={**layer, "shape": shape, "columns": columns},
+            null={**null, "columns": columns},
+            remedy=f"run: pip install 'fanin[{_EXTRAS[kind]}]'",
             columns=columns,
-            remedy=REMEDIES[kind],
         )
         name = f"{kind}-t" if columns else kind
         form = "CSR x [in, batch], transposes not timed" if columns else "CSR x [batch, in]"
@@ -48,7 +41,7 @@ def csr_engines(
     return engines
 
 
-def _save(path: Path, weight: CondensedWeight) -> None:
+def _save(path: Path, weight: CondensedWeight) -> dict[str, Any]:
     entries = weight.is_entry()
     counts = np.zeros(weight.out_features + 1, np.int32)
     counts[1 + weight.rows] = entries.sum(axis=1)
@@ -60,3 +53,4 @@ def _save(path: Path, weight: CondensedWeight) -> None:
         shape=np.array([weight.out_features, weight.in_features]),
         bias=weight.bias,
     )
+    return {"arrays": str(path)}

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from .....export.condensed import CondensedWeight
 from ..protocol import Engine
-from .remote import WORKER, Child, RemoteEngine
+from .remote import Child, RemoteEngine, null_layer
 
-REMEDY = "run: pip install 'fanin[train]'"
-
-FORMS = {
+_FORMS = {
     "torch": "functional.linear, eager",
     "torch-compile": "functional.linear, torch.compile(mode='max-autotune'), frozen weights",
     "torch-gather": "(x[:, indices] * values).sum(-1), torch.compile(mode='max-autotune')",
@@ -24,20 +22,18 @@ FORMS = {
 def torch_engine(
     name: str, weight: CondensedWeight, batch: int, threads: int, folder: Path
 ) -> Engine:
-    """Make the engine of one of FORMS; its arrays go into ``folder``."""
-    one = np.ones((1, 1), np.float32)
+    """Make the engine of one of _FORMS; its arrays go into ``folder``."""
     child = Child(
-        command=(sys.executable, str(WORKER)),
         kind="torch-gather" if name == "torch-gather" else "torch",
-        layer=_layer(name, weight, batch, folder / f"{name}.npz"),
-        null=_layer(name, CondensedWeight.from_dense(one, one[0]), 1, folder / f"{name}-null.npz"),
-        columns=False,
-        remedy=REMEDY,
+        layer=_save(name, weight, batch, folder / f"{name}.npz"),
+        null=_save(name, null_layer(), 1, folder / f"{name}-null.npz"),
+        remedy="run: pip install 'fanin[train]'",
     )
-    return RemoteEngine(name, FORMS[name], child, threads, (batch, weight.out_features))
+    return RemoteEngine(name, _FORMS[name], child, threads, (batch, weight.out_features))
 
 
-def _layer(name: str, weight: CondensedWeight, batch: int, path: Path) -> dict:
+def _save(name: str, weight: CondensedWeight, batch: int, path: Path) -> dict[str, Any]:
+    """Write the layer's arrays; returns the worker's description of it."""
     if name == "torch-gather":
         np.savez(
             path,
