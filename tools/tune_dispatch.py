@@ -37,7 +37,7 @@ from _dispatch_limits import (
     worst_small_batches,
 )
 
-from fanin.deploy.bench.engines.packed import pack
+from fanin.deploy.bench.engines.kernels import pack
 from fanin.deploy.bench.measure.machine import describe_machine
 from fanin.deploy.bench.suites.random_layer import random_sparse_layer
 from fanin.export.condensed import CondensedWeight

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 
 from fanin.deploy.bench.engines import ort as ort_engine
-from fanin.deploy.bench.engines.null_model import save_null_model
+from fanin.deploy.bench.engines.onnx_models import save_null_model
 from fanin.deploy.bench.engines.ort import OrtEngine, count_new_threads, os_threads
 from fanin.deploy.bench.engines.protocol import aligned_copy
 from fanin.deploy.model_file import read_model_file

@@ -2,6 +2,7 @@
 
 import io
 import json
+import struct
 import sys
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from rich.console import Console
 from fanin.deploy.bench import RequirementError, report_of, save_result
 from fanin.deploy.bench.measure.timing import Measurement, Timing, Warmup
 from fanin.deploy.bench.report import files
+from fanin.deploy.bench.report.document import Table
 from fanin.deploy.bench.report.markdown import to_markdown
 from fanin.deploy.bench.report.terminal import print_report
 from fanin.deploy.bench.results.case import make_case
@@ -322,6 +324,27 @@ def test_the_figure_is_a_png_with_a_panel_per_batch(result, tmp_path):
     assert (run.xs, op.xs) == ([0, 1], [0])  # an op ratio is in the noise
     assert op.ys == [pytest.approx(5)]
     assert (op.least, op.most) == ([pytest.approx(5)], [pytest.approx(6)])
+
+
+def test_many_batches_are_drawn_in_rows_that_fit_a_page(tmp_path):
+    cases = [
+        make_case(
+            f"c{batch}", batch, 0.9, {}, [measured("dense", 9), measured("condensed", 3)], None
+        )
+        for batch in range(1, 8)
+    ]
+    figure = report_of(layer_result(*cases)).figure
+    assert (len(figure.panels), figure.columns) == (7, 3)
+    _, _, picture = save_result(layer_result(*cases), tmp_path)
+    width, height = struct.unpack(">II", picture.read_bytes()[16:24])
+    assert width == 960
+    assert height > width
+
+
+def test_brackets_in_names_reach_the_terminal(result):
+    console = Console(width=110, file=io.StringIO())
+    print_report(replace(report_of(result), screen=[Table(("a", "b"), [["x[red]", "y"]])]), console)
+    assert "x[red]" in console.file.getvalue()
 
 
 def test_a_result_without_any_ratio_still_has_a_figure(tmp_path):

@@ -10,10 +10,24 @@ import numpy as np
 
 from ....export.condensed import CondensedWeight
 from ....ort_ops import _native
-from .packed import pack
 from .protocol import aligned_copy
 
 _CALLS = 2000
+
+
+def pack(weight: CondensedWeight, batch: int, kernel: str | None = None) -> _native.PackedGemm:
+    """Pack for one batch, by the kernel of that name or the one that the dispatch table takes."""
+    return _native.PackedGemm(
+        weight.values,
+        weight.indices,
+        weight.rows,
+        weight.bias,
+        weight.in_features,
+        weight.out_features,
+        min_batch=batch,
+        max_batch=batch,
+        kernel=kernel,
+    )
 
 
 class KernelEngine:

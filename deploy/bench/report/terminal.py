@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from .document import Document, Table
 
@@ -31,7 +32,5 @@ def to_rich(table: Table) -> RichTable:
     for row in table.rows:
         if len(row) == 1:
             made.add_section()
-            made.add_row(f"[bold]{row[0]}[/bold]")
-        else:
-            made.add_row(*row)
+        made.add_row(*map(Text, row), style="bold" if len(row) == 1 else None)
     return made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -159,25 +159,20 @@ def _engine_result(measured: Measurement, null_times: Sequence[float] | None) ->
     op = None
     if counts and null_times is not None:
         op = Spread.of([own - zero for own, zero in zip(times, null_times, strict=True)])
+    taken = {
+        one.name: getattr(measured, one.name)
+        for one in fields(EngineResult)
+        if hasattr(measured, one.name)
+    }
     return EngineResult(
-        name=measured.name,
-        version=measured.version,
-        form=measured.form,
-        threads=measured.threads,
-        load_seconds=measured.load_seconds,
-        first_run_seconds=measured.first_run_seconds,
-        warmup=measured.warmup,
-        repeats=measured.repeats,
-        rounds_seconds=tuple(times),
-        run=Spread.of(times) if counts else None,
-        op=op,
-        percentiles=_percentiles(measured.runs_seconds) if counts else {},
-        conditions={
-            name: Spread.of(seconds) for name, seconds in measured.conditions.items() if counts
-        },
-        precision=measured.precision,
-        error_before=measured.error_before,
-        error_after=measured.error_after,
-        excluded=measured.excluded,
-        call_seconds=measured.call_seconds,
+        **{
+            **taken,
+            "run": Spread.of(times) if counts else None,
+            "op": op,
+            "percentiles": _percentiles(measured.runs_seconds) if counts else {},
+            "conditions": {
+                name: Spread.of(seconds) for name, seconds in measured.conditions.items() if counts
+            },
+            "rounds_seconds": tuple(times),
+        }
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ..measure.statistics import Comparison, Spread
-from ..report.blocks import busy_note, conditions
+from ..report.blocks import busy_note, conditions, figure_title
 from ..report.document import Bullets, Document, Notes, Section, Table, Text
-from ..report.figure import Figure
+from ..report.figure import Axis, Figure, Panel, Series, names_axis
 from ..report.text import (
     plain_text,
     range_text,
@@ -20,7 +20,6 @@ from ..results.case import Case, EngineResult
 from ..results.result import Result
 from .breakdown_blocks import breakdown_blocks
 from .runs_tables import runs_table, types_table
-from .speedup_figure import speedup_figure
 
 _EXPLANATION = (
     "Times are medians over the rounds of each round's median run, with the range over the rounds "
@@ -33,6 +32,10 @@ _EXPLANATION = (
     "is after 5 to 50 ms without work. *error* is the largest difference from the reference, "
     "relative to the largest output."
 )
+_SERIES = {
+    "run": ("whole session.run", "#1f6f8b"),
+    "op": ("op time (less the null session)", "#d1495b"),
+}
 _HEADINGS = ("case", "engine", "run", "op", "run speed-up", "op speed-up", "first run", "error")
 
 
@@ -60,7 +63,7 @@ def cases_document(result: Result[Case], figure: Figure | None = None) -> Docume
         Section("Cases"),
         Bullets([f"{case.title}: {plain_text(case.facts)}" for case in result.cases]),
     ]
-    return Document(result.title, blocks, screen, figure or speedup_figure(result))
+    return Document(result.title, blocks, screen, figure or _speedup_figure(result))
 
 
 def case_notes(result: Result[Case]) -> list[str]:
@@ -227,3 +230,49 @@ def _summary(result: Result[Case]) -> str:
     if load:
         parts.append(f"load average {load[0]:.1f} on {result.machine['cpus']} CPUs")
     return ", ".join(part for part in parts if part)
+
+
+def _speedup_figure(result: Result[Case]) -> Figure:
+    """Show a panel per batch (layer) or one over the batches (model).
+
+    A dot is the median of the condensed engine's speed-up over dense in the same round, the wide
+    band spans the quartiles, the thin one the range. The axis is logarithmic, so that twice as fast
+    and half as fast are equally far from the dashed line of dense.
+    """
+    if result.kind == "model":
+        panels = [_panel("", "", [(case.title, case) for case in result.cases])]
+    else:
+        panels = [
+            _panel(
+                f"batch {batch}",
+                "sparsity",
+                [(_label(case, result), case) for case in result.cases if case.batch == batch],
+            )
+            for batch in dict.fromkeys(case.batch for case in result.cases)
+        ]
+    wide = len(panels) == 4 or any(len(panel.x.ticks) > 4 for panel in panels)
+    return Figure(figure_title(result), panels, columns=2 if wide else 3)
+
+
+def _panel(title: str, axis: str, cases: list[tuple[str, Case]]) -> Panel:
+    series = []
+    for name, (label, colour) in _SERIES.items():
+        places = [(at, spread) for at, (_, case) in enumerate(cases) if (spread := _of(case, name))]
+        if places:
+            texts = [f"{spread.median:.{2 if spread.median < 10 else 1}f}×" for _, spread in places]
+            series.append(Series.of_spreads(label, "spans", places, texts=texts, colour=colour))
+    y = Axis("speed-up over ONNX Runtime dense", log=10, unit="×")
+    return Panel(series, names_axis([label for label, _ in cases], axis), y, title, reference=1)
+
+
+def _of(case: Case, name: str) -> Spread | None:
+    compared = case.comparison("condensed")
+    return getattr(compared, f"{name}_ratio") if compared else None
+
+
+def _label(case: Case, result: Result[Case]) -> str:
+    sparsity = f"{100 * (case.sparsity or 0):.3g} %"
+    if len({one.facts.get("mask") for one in result.cases}) == 1:
+        return sparsity
+    layer, _, _ = case.facts["mask"].partition(" of ")  # of a trained one, without its file
+    return f"{sparsity}\n{layer.removesuffix('.weight')}"

@@ -12,7 +12,7 @@ import numpy as np
 
 from ....export.condensed import CondensedWeight
 from ...cpus import available_cpus
-from ..engines.null_model import save_null_model
+from ..engines.onnx_models import save_null_model
 from ..engines.ort import OrtEngine
 from ..engines.self_checked import SelfCheckedLayer
 from ..measure.layer_problem import self_checked_problem

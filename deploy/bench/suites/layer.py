@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from ....export.condensed import CondensedWeight
-from ..engines.packed import pack
+from ..engines.kernels import pack
 from ..engines.peers import DEEPSPARSE_PYTHON
 from ..measure.layer_problem import layer_problem
 from ..measure.loop import measure

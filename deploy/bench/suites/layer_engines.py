@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ....export.condensed import CondensedWeight
-from ..engines.null_model import save_null_model
+from ..engines.onnx_models import save_null_model
 from ..engines.ort import OrtEngine
 from ..engines.peers import csr_engines, deepsparse_engines, openvino_engine, torch_engine
 from ..engines.protocol import Engine, UnavailableEngine
-from ..engines.quantized import QuantizationError, save_int8
-from ..requirements import RequirementError
+from ..requirements import RequirementError, require
 
 ENGINES = (
     "dense",
@@ -43,6 +43,8 @@ FAMILIES = {
     "torch": ("torch", "torch-compile", "torch-gather"),
     "CSR": ("torch-csr", "scipy-csr"),
 }
+
+_INTEGER_OPS = ("MatMulInteger", "DynamicQuantizeMatMul", "QGemm", "ConvInteger")
 
 # Name: form, model, whether with the library, what it computes with.
 _RUNTIME = {
@@ -114,7 +116,7 @@ def _save(kind: str, weight: CondensedWeight, batch: int, folder: Path) -> Path:
 
     path = folder / f"{kind}.onnx"
     if kind == "int8":
-        return save_int8(dense_layer_model(weight, batch), path)
+        return _save_int8(dense_layer_model(weight, batch), path)
     if kind in ("float16", "bfloat16"):
         model = condensed_layer_model(weight.astype(kind), batch)
     else:
@@ -126,3 +128,24 @@ def _save(kind: str, weight: CondensedWeight, batch: int, folder: Path) -> Path:
         model = make[kind](weight, batch)
     onnx.save(model, path)
     return path
+
+
+def _save_int8(model: Any, path: Path) -> Path:
+    """Quantize the weights of an ONNX model dynamically (int8, per channel); returns ``path``.
+
+    Raises QuantizationError when the tool left every weight as it was.
+    """
+    onnx = require("onnx", "the benchmark makes its models with it")
+    quantization = require("onnxruntime.quantization", "it makes the int8 model")
+    source = path.with_suffix(".float32.onnx")
+    onnx.save(model, source)
+    quantization.quantize_dynamic(
+        source, path, per_channel=True, weight_type=quantization.QuantType.QInt8
+    )
+    if not {node.op_type for node in onnx.load(path).graph.node} & set(_INTEGER_OPS):
+        raise QuantizationError("quantize_dynamic left every weight as it was")
+    return path
+
+
+class QuantizationError(RuntimeError):
+    """ONNX Runtime's tool did not do what it is for."""
