@@ -35,7 +35,7 @@ class KernelEngine:
 
     threads = 1
     precision = "float32"
-    call_seconds = None
+    call_seconds: float | None = None
     version = "fanin"
 
     def __init__(self, weight: CondensedWeight, batch: int, kernel: str | None):
@@ -70,7 +70,7 @@ class ReadEngine:
     version = ""
     threads = 1
     precision = "float32"
-    call_seconds = None
+    call_seconds: float | None = None
 
     def __init__(self, size: int):
         self._size = size

@@ -33,7 +33,7 @@ class OrtEngine:
     session has the same options and stock operators only.
     """
 
-    call_seconds = None  # of a session, see null_model
+    call_seconds: float | None = None  # of a session, see null_model
 
     def __init__(
         self,

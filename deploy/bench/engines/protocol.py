@@ -65,7 +65,7 @@ class UnavailableEngine:
     version = form = ""
     threads = 0
     precision = "float32"
-    call_seconds = None
+    call_seconds: float | None = None
 
     def __init__(self, name: str, reason: str):
         self.name = name

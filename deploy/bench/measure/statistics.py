@@ -75,7 +75,8 @@ class RoundTimes(NamedTuple):
 def compare(baseline: RoundTimes, engine: RoundTimes) -> Comparison:
     """Speed-up of ``engine`` over ``baseline``, which took turns in the same rounds."""
     (base_name, base_times, base_null, _), (name, times, null, _) = baseline, engine
-    op, note = None, "no null session was run"
+    op: Spread | None = None
+    note: str | None = "no null session was run"
     if base_null is not None and null is not None:
         note = _noise(base_name, base_times, base_null) or _noise(name, times, null)
         if note is None:

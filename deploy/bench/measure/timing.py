@@ -43,7 +43,7 @@ class Timing:
     steady_windows: int = 3
     steady_tolerance: float = 0.05
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("threads", "rounds", "min_rounds", "min_repeats"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")

@@ -64,7 +64,7 @@ class Axis:
 
     label: str = ""
     log: int | None = None
-    ticks: Mapping[float, str] | None = None
+    ticks: Mapping[float, str] | Mapping[int, str] | None = None
     limits: tuple[float, float] | None = None
     unit: str = ""
 

@@ -44,6 +44,13 @@ class EngineResult:
     call_seconds: float | None = None
     rounds_seconds: tuple[float, ...] = field(default=(), metadata=RAW)
 
+    @property
+    def run_seconds(self) -> float:
+        """Median run of an engine that counts."""
+        if self.run is None:
+            raise ValueError(f"{self.name} is excluded ({self.excluded})")
+        return self.run.median
+
 
 @dataclass(frozen=True)
 class Rival:

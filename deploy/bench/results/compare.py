@@ -11,8 +11,9 @@ from .case import Case
 from .result import Result, ResultFileError, read_result
 
 Verdict = Literal["faster", "slower", "within noise"]
+Part = Literal["op", "run"]
 
-COMPARED = {"layer": Case, "model": Case, "scaling": Case}
+COMPARED: dict[str, type] = {"layer": Case, "model": Case, "scaling": Case}
 """Kinds of results that can be compared, and what their cases are."""
 
 
@@ -26,7 +27,7 @@ class Change:
 
     case: str
     engine: str
-    of: Literal["op", "run"]
+    of: Part
     old: Spread
     new: Spread
 
@@ -68,7 +69,7 @@ def compare_results(old: str | Path, new: str | Path) -> ResultComparison:
     changes = []
     for key, ratios in wanted.items():
         if key in found:
-            of = "op" if "op" in ratios and "op" in found[key] else "run"
+            of: Part = "op" if "op" in ratios and "op" in found[key] else "run"
             changes.append(Change(*key, of, found[key][of], ratios[of]))
     unmatched = [f"only in the old result: {', '.join(key)}" for key in found if key not in wanted]
     unmatched += [f"only in the new result: {', '.join(key)}" for key in wanted if key not in found]
@@ -79,8 +80,8 @@ def _read(path: Path) -> Result[Case]:
     return read_result(path / "results.json" if path.is_dir() else path, COMPARED)
 
 
-def _speedups(result: Result[Case]) -> dict[tuple[str, str], dict[Literal["op", "run"], Spread]]:
-    found: dict[tuple[str, str], dict[Literal["op", "run"], Spread]] = {}
+def _speedups(result: Result[Case]) -> dict[tuple[str, str], dict[Part, Spread]]:
+    found: dict[tuple[str, str], dict[Part, Spread]] = {}
     for case in result.cases:
         for one in case.comparisons:
             ratios = found[case.title, one.engine] = {"run": one.run_ratio}

@@ -43,7 +43,7 @@ class BenchCrossoverSpec:
     turn: float = 0.01
     seed: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_batches(self.batches)
         if len(self.sparsities) < 2 or list(self.sparsities) != sorted(set(self.sparsities)):
             raise ValueError(f"sparsities are {self.sparsities}; give two or more, increasing")

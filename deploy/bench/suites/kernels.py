@@ -62,7 +62,7 @@ class BenchKernelsSpec:
             **others,
         )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_batches(self.batches)
         check_seed(self.seed)
         if not set(self.masks) <= set(MASKS) or not (self.masks or self.trained):

@@ -117,7 +117,7 @@ def _row(case: KernelCase) -> list[str]:
         f"{case.read_bytes_per_cycle:.1f}",
         f"{case.macs_per_cycle:.1f}",
         f"{case.padding:.2f}",
-        case.limit,
+        case.limit or "",
         f"{share.median:.0%} [{share.min:.0%}–{share.max:.0%}]",
     ]
 

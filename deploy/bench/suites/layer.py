@@ -94,7 +94,7 @@ class BenchLayerSpec:
             **others,
         )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         known = (*MASKS, TRAINED) if self.trained else MASKS
         check_choices("masks", self.masks, known)
         for name in ("in_features", "out_features"):

@@ -44,7 +44,7 @@ class BenchMemorySpec(ModelPairSpec):
     engines: tuple[str, ...] = ENGINES[:2]
     deepsparse_python: Path = DEEPSPARSE_PYTHON
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("sessions", "batch", "threads"):
             if getattr(self, name) < 1:

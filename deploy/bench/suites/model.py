@@ -64,7 +64,7 @@ class BenchModelSpec(ModelPairSpec):
     breakdown: bool = True
     deepsparse_python: Path = DEEPSPARSE_PYTHON
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         check_batches(self.batches)
         check_seed(self.seed)

@@ -23,7 +23,7 @@ class ModelPairSpec:
     model: Path
     dense: Path | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "model", Path(self.model))
         if self.dense is not None:
             object.__setattr__(self, "dense", Path(self.dense))

@@ -62,7 +62,7 @@ class BenchPaperSpec:
         fields = {"batches": (1, 64), "sparsities": (0.9, 0.99), "rounds": 7, "minutes": 1.5}
         return cls(**{"engines": engines, "conditions": (), **fields, **others})
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not self.threads or min(self.threads) < 1 or len(set(self.threads)) < len(self.threads):
             raise ValueError(f"threads are {self.threads}; give one or more, each once")
         if not self.minutes > 0:

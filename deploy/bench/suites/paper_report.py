@@ -35,7 +35,7 @@ def best_of(case: Case, kind: str) -> EngineResult | None:
     found = [
         one for one in case.engines if one.excluded is None and engine_option(one.name) in options
     ]
-    return min(found, key=lambda one: one.run.median, default=None)
+    return min(found, key=lambda one: one.run_seconds, default=None)
 
 
 def save_paper(result: PaperResult, folder: Path, *, raw: bool = False) -> list[Path]:
@@ -106,9 +106,9 @@ def _table(result: PaperResult, *, short: bool = False) -> Table:
         for kind in kinds:
             best = best_of(case, kind)
             if kind == "fanin" or not short:
-                row.append(seconds_text(best.run.median) if best else "")
+                row.append(seconds_text(best.run_seconds) if best else "")
             if kind != "fanin":
-                row.append(f"{best.run.median / ours.run.median:.2f}×" if best and ours else "")
+                row.append(f"{best.run_seconds / ours.run_seconds:.2f}×" if best and ours else "")
         rows.append(row)
     headings = ["case"]
     for kind in kinds:
@@ -151,7 +151,7 @@ def _best(case: Case) -> dict[str, object]:
         "sparsity": case.sparsity,
         "mask": case.facts["mask"],
         "best": {
-            kind: {"engine": one.name, "median_seconds": one.run.median}
+            kind: {"engine": one.name, "median_seconds": one.run_seconds}
             for kind, one in found.items()
             if one is not None
         },

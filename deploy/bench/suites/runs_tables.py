@@ -52,7 +52,7 @@ def types_table(result: Result[Case]) -> Table | None:
         error = engine.error_after
         return [
             engine.precision,
-            seconds_text(engine.run.median),
+            seconds_text(engine.run_seconds),
             ratio_text(compared.run_ratio) if compared else "",
             ratio_text(compared.op_ratio) if compared and compared.op_ratio else "",
             "" if error is None else f"{error:.0e}",

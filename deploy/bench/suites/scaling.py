@@ -47,7 +47,7 @@ class BenchScalingSpec:
         """Powers of two from 1 to 512, on one thread."""
         return cls("batch", (1,), tuple(2**power for power in range(10)), **others)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.axis not in ("threads", "batch"):
             raise ValueError(f"axis is {self.axis!r}; it must be threads or batch")
         self.layer_spec()

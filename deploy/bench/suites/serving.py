@@ -42,7 +42,7 @@ class BenchServingSpec(ModelPairSpec):
     threads: int = 1
     seed: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         check_choices("scenarios", self.scenarios, SCENARIOS)
         for name in ("turns", "workers", "threads"):

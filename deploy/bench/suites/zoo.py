@@ -35,7 +35,7 @@ class BenchZooSpec:
     engines: tuple[str, ...] = ENGINES
     deepsparse_python: Path = DEEPSPARSE_PYTHON
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_choices("models", self.models, tuple(ZOO))
         if not 0 < self.sparsity < 1 or not 0 <= self.ablated < 1:
             raise ValueError(

@@ -22,7 +22,7 @@ _COLOURS["openvino"] = "#b58900"
 def save_zoo(results: dict[str, Result[Case]], folder: Path) -> list[Path]:
     """Write results.json, .md and .png over the networks, and an index.html with all of them."""
     first = next(iter(results.values()))
-    summary = Result(
+    summary: Result[Case] = Result(
         kind="zoo",
         title=_TITLE,
         created=first.created,
