@@ -26,7 +26,7 @@ import numpy as np
 from _serving import Client, Message, Server, make_mlp, wrk
 
 from fanin.deploy import open_session
-from fanin.deploy.bench.machine import describe_machine
+from fanin.deploy.bench.measure.machine import describe_machine
 from fanin.onnx_file import external_files, read_model_file
 
 OVERHEAD_BOUND = 1.0  # ms

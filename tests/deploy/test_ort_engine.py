@@ -9,10 +9,10 @@ import onnxruntime
 import pytest
 
 from fanin.deploy import SessionError
-from fanin.deploy.bench import ort_engine
-from fanin.deploy.bench.engine import aligned_copy
-from fanin.deploy.bench.null_model import save_null_model
-from fanin.deploy.bench.ort_engine import OrtEngine, count_new_threads, os_threads
+from fanin.deploy.bench.engines import ort as ort_engine
+from fanin.deploy.bench.engines.onnx_models import save_null_model
+from fanin.deploy.bench.engines.ort import OrtEngine, count_new_threads, os_threads
+from fanin.deploy.bench.engines.protocol import aligned_copy
 from fanin.onnx_file import read_model_file
 
 X = np.array([[1, 2, 3, 4], [-1, 0.5, 0, 2]], np.float32)

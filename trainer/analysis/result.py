@@ -50,9 +50,7 @@ class Analysis:
             "rows": [dict(row) for row in self.rows],
         }
         paths = [folder / f"{self.name}.json", folder / f"{self.name}.md"]
-        for path, text in zip(
-            paths, (json.dumps(table, indent=1), self.to_markdown()), strict=True
-        ):
+        for path, text in zip(paths, (_row_a_line(table), self.to_markdown()), strict=True):
             write_file(path, text)
         if self.draw is not None:
             paths.append(folder / f"{self.name}.png")
@@ -70,6 +68,12 @@ class Analysis:
         axes.set_title(self.title)
         with atomic_file(path) as file:
             figure.savefig(file, format="png", dpi=120)
+
+
+def _row_a_line(table: dict[str, object]) -> str:
+    rows = ",\n  ".join(json.dumps(row) for row in table["rows"])
+    head = json.dumps({name: value for name, value in table.items() if name != "rows"})
+    return f'{head[:-1]}, "rows": [\n  {rows}]}}\n'
 
 
 def _line(cells: Sequence[str]) -> str:

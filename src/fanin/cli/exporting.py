@@ -137,7 +137,7 @@ def calibrate(
     """Measure dense and condensed layers on this machine, for fanin export --policy auto."""
     requires("bench", "onnx", "onnxruntime")
     from ..deploy import SessionError
-    from ..deploy.calibrate import calibrate as measure
+    from ..deploy.bench.suites.calibrate import calibrate as measure
     from ..export.cost_model import user_calibration_path
 
     path = out or user_calibration_path()
