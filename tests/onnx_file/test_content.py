@@ -19,6 +19,8 @@ from fanin.onnx_file import (
     read_model_file,
 )
 
+from ._encoding import field
+
 
 def model_with_a_subgraph():
     def branch(name):
@@ -75,13 +77,6 @@ def test_external_tensors_are_found(tmp_path):
 
 
 def test_subgraphs_nested_without_end_are_refused(tmp_path):
-    def field(number, content):
-        size, length = len(content), b""
-        while size > 127:
-            length += bytes([size & 127 | 128])
-            size >>= 7
-        return bytes([number << 3 | 2]) + length + bytes([size]) + content
-
     graph = b""
     for _ in range(200):
         graph = field(1, field(5, field(6, graph)))
@@ -139,6 +134,14 @@ def test_weights_are_jumped_over(heavy, monkeypatch):
     monkeypatch.setattr(os, "pread", pread)
     assert [node.name for node in read_model_file(heavy).nodes] == ["last"]
     assert sum(sizes) < heavy.stat().st_size / 10
+
+
+def test_an_empty_name_may_end_the_file(tmp_path):
+    """It is read last, when what was read before is far from there."""
+    node = field(1, field(5, field(1, "a")) + field(6, "doc" * 30_000) + field(3, ""))
+    (tmp_path / "m.onnx").write_bytes(field(7, node))
+    (found,) = read_model_file(tmp_path / "m.onnx").nodes
+    assert found == Node("", "", "", ("a",))
 
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path):

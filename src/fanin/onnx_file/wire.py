@@ -58,6 +58,8 @@ class FileBytes:
         """Return the bytes of a name."""
         if end - start > _MAX_TEXT:
             raise ModelFileError(f"a name in it has {end - start} bytes, more than {_MAX_TEXT}")
+        if start == end:
+            return b""  # of which there is nothing to read at the end of the file
         if start < self._start or end > self._start + len(self._block):
             self._read(start)
         found = self._block[start - self._start : end - self._start]
