@@ -1,7 +1,9 @@
 # Everything that a fresh machine with Python >= 3.11, a C++17 compiler and pip needs: no root.
 #   make demo    train, export, verify and benchmark on real data; prints where the report is
 #   make test    lint and the default test suite
-#   make matrix  the same library under several onnxruntime releases (each in its own venv)
+#   make matrix  the same library under several onnxruntime releases, the server with KServe's client
+#                (each in its own venv)
+#   make lowest  every extra with the lowest versions that are declared; make newest: the newest
 #   make bench-kernels   every kernel against the limits of this CPU, into out/
 #   make deepsparse-env  DeepSparse in .cache/, for fanin bench layer --engines dense,condensed,deepsparse
 #   make cross-check  every kernel and ONNX Runtime on emulated CPUs: older x86 and Arm64
@@ -16,8 +18,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NATIVE_SOURCES := CMakeLists.txt $(shell find ort_ops/csrc cmake -type f)
 FORMATTED := $(shell find ort_ops/csrc examples/cpp_app -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: help env demo test lint format pytest matrix cross-check sanitize bench-layer bench-kernels \
-  deepsparse-env clean
+.PHONY: help env demo test lint format pytest matrix lowest newest cross-check sanitize bench-layer \
+  bench-kernels deepsparse-env clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -49,12 +51,16 @@ format: env
 	$(BIN)/clang-format -i $(FORMATTED)
 
 pytest: env
-	$(BIN)/python -m pytest -m 'not matrix and not slow' -n $(TEST_WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -m 'not matrix and not lowest and not newest and not slow' \
+	  -n $(TEST_WORKERS) --dist worksteal
 
 test: lint pytest
 
 matrix: env
 	$(BIN)/python -m pytest -m matrix
+
+lowest newest: env
+	$(BIN)/python -m pytest -m $@ tests/end_to_end
 
 cross-check: env
 	$(BIN)/python -m pytest -m emulated

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import ort_ops
+from ..onnx_file import ModelFileError, read_model_file
 from .diagnosis import OPS
-from .model_file import ModelFileError, read_model_file
 
 Provider = str | tuple[str, dict[str, Any]]
 

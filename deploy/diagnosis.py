@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ..onnx_file import DataFileError, ModelFile, ModelFileError, Node, read_model_file
 from .errors import SessionError
-from .model_file import ModelFile, ModelFileError, Node, read_model_file
 from .shortage import is_shortage, tells_of_shortage
 
 DOMAIN = "ai.fanin"
@@ -22,10 +22,11 @@ _UPGRADE = "Upgrade fanin, or export the model again with this version."
 def explain_failed_load(model: Path, error: Exception) -> SessionError:
     """Make the SessionError for ``error``, raised by the runtime while it opened ``model``."""
     text = _plain(str(error))
-    if "Domain already set in registry" in text:
+    if re.search("Domain already set in registry|Conflicting with a registered kernel", text):
         return SessionError(
-            "a custom-op domain is registered twice in the given options",
-            "open_session registers fanin's op library itself: pass options without it.",
+            "two custom-op libraries in the given options claim the same domain, or one that is "
+            "not fanin's is registered twice",
+            "Register each of them once, or leave them out (open_session registers fanin's own).",
             model=model,
         )
     if tells_of_shortage(text) and not any(op in text for op in OPS):
@@ -35,12 +36,10 @@ def explain_failed_load(model: Path, error: Exception) -> SessionError:
             "then open it again.",
             model=model,
         )
-    if model.suffix == ".ort":  # a flatbuffer, which only the runtime reads
-        return _from_message(model, text, None)
     try:
         content = read_model_file(model)
-    except ModelFileError as reason:
-        return SessionError(f"this is not an ONNX file: {reason}", _file_hint(model), model=model)
+    except ModelFileError:  # a flatbuffer, or another file by now
+        return _from_message(model, text, None)
     except OSError as reason:
         return unreadable(model, reason)
     return (
@@ -58,6 +57,18 @@ def unreadable(model: Path, reason: OSError) -> SessionError:
         "Open it again when that has passed." if shortage else "Check the disk.",
         model=model,
     )
+
+
+def not_onnx(model: Path, reason: ModelFileError) -> SessionError:
+    """Make the SessionError for a file that is no ONNX model, or one with weights elsewhere."""
+    if isinstance(reason, DataFileError):
+        return SessionError(
+            str(reason),
+            "External data belong beside the model. Do not open this file unless you know "
+            "where it comes from; onnx.load and onnx.save_model write it anew.",
+            model=model,
+        )
+    return SessionError(f"this is not an ONNX file: {reason}", _file_hint(model), model=model)
 
 
 def _plain(text: str) -> str:
@@ -94,10 +105,11 @@ def _missing_external_data(model: Path, content: ModelFile) -> SessionError | No
 
 
 def _unknown_op(model: Path, content: ModelFile) -> SessionError | None:
+    imported = {entry.domain for entry in content.opset_imports}
     for node in content.nodes:
         if (node.domain, node.op_type) in content.functions and node.domain != DOMAIN:
             continue
-        if node.domain == DOMAIN and DOMAIN not in content.opset_imports:
+        if node.domain == DOMAIN and DOMAIN not in imported:
             return SessionError(
                 f"node '{node.name}' uses {node.op_type} of domain '{DOMAIN}', but the model has "
                 "no opset import for that domain",

@@ -18,15 +18,12 @@ def gemm_kernels() -> str:
     rng = np.random.default_rng(0)
     rows, width = 24, 300
     arrays = _random_rows(rng, rows, 37, width)
-    bias = rng.standard_normal(rows, np.float32)
+    sizes = {"in_features": width, "out_features": rows}
     for isa in _native.supported_isas():
-        packed = _native.PackedGemm(*arrays, bias, width, rows, isa=isa)
+        packed = _native.PackedGemm(**arrays, **sizes, isa=isa)
         for batch in (1, 5, 64):
             x = rng.standard_normal((batch, width), np.float32)
-            values, indices, stored = arrays
-            want = reference.condensed_gemm(
-                x, values, indices, bias, stored, in_features=width, out_features=rows
-            )
+            want = reference.condensed_gemm(x, **arrays, **sizes)
             _compare(packed.run(x), want, f"the {isa} kernel for batch {batch}")
     return _names(ort_ops.kernel_table())
 
@@ -37,8 +34,7 @@ def conv_kernels() -> str:
 
     rng = np.random.default_rng(0)
     channels, outputs = 5, 24
-    values, indices, rows = _random_rows(rng, outputs, 11, channels * 9)
-    bias = rng.standard_normal(outputs, np.float32)
+    arrays = _random_rows(rng, outputs, 11, channels * 9)
     layer = {
         "in_channels": channels,
         "out_channels": outputs,
@@ -49,19 +45,23 @@ def conv_kernels() -> str:
         "group": 1,
     }
     x = rng.standard_normal((2, channels, 9, 11), np.float32)
-    want = reference.condensed_conv(x, values, indices, bias, rows, **layer)
+    want = reference.condensed_conv(x, **arrays, **layer)
     for isa in _native.supported_isas():
-        packed = _native.PackedConv(values, indices, rows, bias, **layer, isa=isa)
+        packed = _native.PackedConv(**arrays, **layer, isa=isa)
         _compare(packed.run(x), want, f"the {isa} kernel of convolutions")
     return _names(ort_ops.conv_kernel_table())
 
 
 def _random_rows(
     rng: np.random.Generator, rows: int, fan_in: int, width: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    values = rng.standard_normal((rows, fan_in), np.float32)
+) -> dict[str, np.ndarray]:
     columns = rng.permuted(np.tile(np.arange(width), (rows, 1)), axis=1)[:, :fan_in]
-    return values, np.sort(columns).astype(np.uint16), np.arange(rows, dtype=np.int32)
+    return {
+        "values": rng.standard_normal((rows, fan_in), np.float32),
+        "indices": np.sort(columns).astype(np.uint16),
+        "rows": np.arange(rows, dtype=np.int32),
+        "bias": rng.standard_normal(rows, np.float32),
+    }
 
 
 def _compare(got: np.ndarray, want: np.ndarray, what: str) -> None:

@@ -12,9 +12,9 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..onnx_file import ModelFile, ModelFileError, read_model_file
 from .diagnosis import DOMAIN
 from .doctor_probe import Finding, FindingError
-from .model_file import ModelFile, ModelFileError, read_model_file
 
 # Of the op's own log: the op, the node, the kernel and its bytes. Names may hold anything.
 _PACKED = re.compile(r"(Condensed\w+) node '(.*)': ([\w-]+): (\d+) bytes, (?:packed|shared)", re.A)

@@ -22,11 +22,10 @@ from .shortage import is_shortage
 if TYPE_CHECKING:
     import onnxruntime
 
-# Session config keys. The first is read by the op library, which cannot ask the runtime for its
-# thread count; the second marks options that already carry the library, since registering it twice
-# fails ("Domain already set in registry").
+# The session config key by which the op library learns its thread count, which it cannot ask for.
 THREADS_KEY = "fanin.threads"
-LIBRARY_KEY = "fanin.library"
+
+FORMAT_KEY = "session.load_model_format"  # ONNX Runtime's own; without it the suffix decides
 
 
 def open_session(
@@ -50,15 +49,17 @@ def open_session(
 
     ``options`` are the caller's own session options. They are used as they are, except that this
     sets on them ``intra_op_num_threads`` (only when ``threads`` is given), the config entries
-    ``fanin.threads`` and ``fanin.library``, and the registered library. The same options may open
-    several sessions. Options that say something else than ``threads`` are refused.
+    ``fanin.threads`` and ``fanin.library``, and the registered library, which may be registered
+    already. The same options may open several sessions. Options that say something else than
+    ``threads`` are refused.
 
     Raises SessionError, which says what is wrong, where, and what to do next. Warns
     (RuntimeWarning) about slow settings: parallel execution, more threads than CPUs, a CUDA
     session without fanin's CUDA kernels.
     """
     model = _existing_file(path)
-    check_model(model)
+    if not _is_ort_format(model, options):
+        check_model(model)
     runtime = load_onnxruntime()
     provider_list = cuda.without_absent_gpu(_checked_providers(runtime, providers, options))
     if options is None:
@@ -77,6 +78,12 @@ def open_session(
     _check_providers_in_force(session, provider_list, model)
     cuda.warn_without_kernels(session, model)
     return session
+
+
+def _is_ort_format(model: Path, options: Any) -> bool:
+    """Whether the runtime reads the file as a flatbuffer, which names no data files."""
+    asked = None if options is None else _config_entry(options, FORMAT_KEY)
+    return asked == "ORT" if asked else model.suffix.lower() == ".ort"
 
 
 def _existing_file(path: str | os.PathLike[str]) -> Path:
@@ -239,16 +246,15 @@ def _register(options: Any) -> None:
         raise SessionError(
             f"fanin's op library is missing: {error}", "Install fanin again (pip install fanin)."
         ) from error
-    if _config_entry(options, LIBRARY_KEY) == library:
-        return
     try:
         ort_ops.register(options)
     except Exception as error:  # the runtime's exceptions share no base class
+        remedy = "fanin doctor tells what is wrong with the installation."
+        if "already" in str(error):
+            remedy = "Pass options without the other one: open_session registers its own."
         raise SessionError(
-            f"the op library {library} cannot be registered: {error}",
-            "fanin doctor tells what is wrong with the installation.",
+            f"the op library {library} cannot be registered: {error}", remedy
         ) from error
-    options.add_session_config_entry(LIBRARY_KEY, library)
 
 
 def _config_entry(options: Any, key: str) -> str | None:

@@ -12,8 +12,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from fanin.deploy.bench import BenchModelSpec, Result, bench_model
-from fanin.deploy.bench.report import result_table
+from fanin.deploy.bench import (
+    BenchModelSpec,
+    Result,
+    bench_model,
+    print_report,
+    report_of,
+    save_result,
+)
 from fanin.export import ExportReport, export
 from fanin.trainer import TrainResult, train
 from fanin.trainer.data import fashion_mnist_folder
@@ -72,8 +78,8 @@ def main() -> None:
 
     console.rule("Latency in ONNX Runtime, condensed against dense in the same run")
     result = bench_model(BenchModelSpec(model=model, batches=(1, 64)))
-    result.save(options.out / "bench")
-    console.print(result_table(result))
+    save_result(result, options.out / "bench")
+    print_report(report_of(result), console)
 
     console.print(summary(data, dense, sparse, report, result))
     console.print(f"Report: {options.out / 'bench' / 'results.md'}, figure: results.png beside it")

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from .atomic import publish, staging_folder
+import numpy as np
+
+from .._base.atomic import publish, staging_folder
+from .._base.checksums import find_damage, tensor_checksum, with_checksums
 from .condensed import CondensedWeight
 
 FORMAT = "fanin.condensed"
@@ -29,6 +32,8 @@ def save_condensed(path: str | Path, layers: Mapping[str, CondensedWeight]) -> N
     tensors = {f"{name}.{part}": getattr(w, part) for name, w in layers.items() for part in _PARTS}
     metadata = {"format": FORMAT, "format_version": str(FORMAT_VERSION)}
     metadata |= {f"{name}.in_features": str(w.in_features) for name, w in layers.items()}
+    checksums = {name: array_checksum(array) for name, array in tensors.items()}
+    metadata = with_checksums(metadata, checksums)
     with staging_folder(path) as scratch:
         save_file(tensors, scratch / path.name, metadata=metadata)
         publish(scratch / path.name, path)
@@ -55,6 +60,9 @@ def load_condensed(path: str | Path) -> dict[str, CondensedWeight]:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"{path} is not a safetensors file or is damaged: {error}") from error
+    damage = find_damage(metadata, tensors, lambda name: array_checksum(tensors[name]))
+    if damage:
+        raise ValueError(f"{path} is damaged: {damage}; get it again from where it was written")
     layers = {}
     for key, in_features in metadata.items():
         name, _, field = key.rpartition(".")
@@ -66,6 +74,12 @@ def load_condensed(path: str | Path) -> dict[str, CondensedWeight]:
             "the file was not written by save_condensed or was changed since"
         )
     return layers
+
+
+def array_checksum(array: np.ndarray) -> str:
+    """Return the checksum that a file of ours has for an array."""
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return tensor_checksum(str(array.dtype), array.shape, memoryview(data))
 
 
 def _require_version(path: Path, metadata: Mapping[str, str]) -> None:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from .._base.atomic import output_folder, write_file
+from .._base.user_folders import data_folder
 from .conv_cost import ConvCostModel, ConvTable
 from .errors import ExportError
 from .interpolation import interpolate
@@ -52,12 +54,10 @@ class Calibration:
     convolutions: tuple[ConvTable, ...] = ()
 
     def save(self, path: Path) -> None:
-        """Write the table as JSON."""
+        """Write the table as JSON; raises OSError with what to do."""
         text = json.dumps({"format_version": FORMAT_VERSION} | asdict(self), indent=1)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = path.with_name(f".{path.name}.new")
-        scratch.write_text(text + "\n")
-        os.replace(scratch, path)
+        output_folder(path.parent)
+        write_file(path, text + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Calibration:
@@ -101,13 +101,16 @@ class Calibration:
         return table
 
 
-def user_calibration_path() -> Path:
-    """Say where the user's table lies: in FANIN_CALIBRATION, or in the user's data folder."""
+def user_calibration_path() -> Path | None:
+    """Say where the user's table lies: in FANIN_CALIBRATION, or in the user's data folder.
+
+    None where neither is known.
+    """
     named = os.environ.get("FANIN_CALIBRATION")
     if named:
         return Path(named)
-    home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(home) / "fanin" / "calibration.json"
+    folder = data_folder()
+    return None if folder is None else folder / "calibration.json"
 
 
 class CostModel:
@@ -136,7 +139,13 @@ class CostModel:
     def of_this_machine(cls) -> CostModel:
         """Take the user's calibration if there is one, else the shipped one."""
         path = user_calibration_path()
-        return cls(Calibration.load(path) if path.is_file() else Calibration.shipped())
+        try:
+            own = path is not None and path.is_file()
+        except OSError as error:  # as where HOME is another user's
+            model = cls(Calibration.shipped())
+            model.machine += f"; {path} cannot be read ({error.strerror})"
+            return model
+        return cls(Calibration.load(path) if own else Calibration.shipped())
 
     def dense(self, batch: int, out_features: int, in_features: int) -> float:
         """Predict a dense Gemm."""

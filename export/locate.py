@@ -9,6 +9,7 @@ import onnx
 from onnx import helper
 
 from .engines import load_original, load_plain, load_with_library
+from .onnx_reading import read_proto
 from .verify import max_error
 
 
@@ -31,7 +32,7 @@ def first_difference(
         A clause for an error message, empty when no value tells.
 
     """
-    right, wrong = onnx.load(reference), onnx.load(path)
+    right, wrong = (read_proto(file, weights=True) for file in (reference, path))
     known = {name for node in right.graph.node for name in node.output if name}
     makers = {name: node for node in wrong.graph.node for name in node.output if name in known}
     if not makers:

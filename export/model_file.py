@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from .atomic import publish
+from .._base.atomic import named_errors, publish
 
 EXTERNAL_DATA_THRESHOLD = 16 << 20
 """Bytes of weights above which they go to a data file, unless asked otherwise."""
@@ -48,6 +48,11 @@ def stage_model(model: ir.Model, path: Path, external_data_threshold: int) -> St
     belong together can never meet, even if the process dies between the two renames of an export
     over an older one.
     """
+    with named_errors(path.name):
+        return _stage(model, path, external_data_threshold)
+
+
+def _stage(model: ir.Model, path: Path, external_data_threshold: int) -> StagedModel:
     tensors = [v.const_value for g in model.graphs() for v in g.initializers.values()]
     large = [tensor for tensor in tensors if tensor.nbytes >= _INLINE_TENSOR_BYTES]
     if not large or sum(tensor.nbytes for tensor in large) <= external_data_threshold:
@@ -70,7 +75,7 @@ def publish_model(
 
     Args:
         staged: what was written.
-        target: name of the model.
+        target: name of the model, no link.
         keep: resolved paths of data files that another model needs.
 
     Returns:
@@ -85,6 +90,6 @@ def publish_model(
     ours = re.compile(re.escape(target.name) + r"\.[0-9a-f]{12}\.data")
     for sibling in target.parent.iterdir():
         old = ours.fullmatch(sibling.name) and sibling != data_path
-        if old and sibling.resolve() not in keep:
+        if old and sibling.is_file() and sibling.resolve() not in keep:
             sibling.unlink()
     return data_path

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 
 from .engines import Run, load_original
 from .errors import ExportError
+from .onnx_reading import read_proto
 from .verify import Case, largest_change
 
 _SIZES = ((2, 5), (1, 8), (3, 6), (1, 1), (1, 16), (1, 32), (1, 64), (1, 224))
@@ -40,7 +41,7 @@ def cases_for(
         ExportError: the model runs on none of them.
 
     """
-    proto = onnx.load(path, load_external_data=False)
+    proto = read_proto(path)
     constants = {tensor.name for tensor in proto.graph.initializer}
     ports = [port for port in proto.graph.input if port.name not in constants]
     names = tuple(port.name for port in ports)

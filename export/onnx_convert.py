@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from .atomic import staging_folder
+from .._base.atomic import output_path, staging_folder
 from .condensed import VALUE_TYPES, CondensedWeight
 from .conv_geometry import ConvGeometry
 from .errors import ExportError
@@ -61,7 +63,7 @@ def convert(
 
     Args:
         onnx_in: the model; opset 11 to 23. It is only read.
-        onnx_out: the file to write; its folder must exist.
+        onnx_out: the file to write; its folder must exist. What a link leads to is replaced.
         policy: "auto" gives each layer the form that is predicted to be the fastest, "condensed",
             "structured" or "dense" the one that it names.
         batch: value of the first symbolic dimension that "auto" decides for.
@@ -86,16 +88,19 @@ def convert(
         OSError: the output folder is missing or cannot be written.
 
     """
-    source, target = Path(onnx_in), Path(onnx_out)
+    source, target = Path(onnx_in), output_path(onnx_out)
     require_range("min_sparsity", min_sparsity, 0, 1)
     require_range("external_data_threshold", external_data_threshold, 0, MAX_INLINE_BYTES)
     if values_dtype not in VALUE_TYPES:
         raise ValueError(f"values_dtype is {values_dtype!r}, it must be {' or '.join(VALUE_TYPES)}")
     chooser = Chooser.of(policy, batch, portable)
     if target.exists() and source.exists() and target.samefile(source):
-        raise ValueError(f"{target} is the model itself; give the result another name")
-    with staging_folder(target) as scratch:
+        raise ValueError(f"{onnx_out} is the model itself; give the result another name")
+    with staging_folder(target) as scratch, _blaming(source):
         model, notes, found = _condensed(source, chooser, min_sparsity)
+        needed = data_files(source)
+        if target.resolve() in needed:
+            raise ValueError(f"{onnx_out} holds weights of {source}; give the result another name")
         lowered = lower(model, chooser, fold=fold)
         staged = _stage(model, source, scratch / target.name, external_data_threshold)
         large = staged.nbytes + bytes_saved(found.layers) > LARGE
@@ -120,9 +125,9 @@ def convert(
         if rounded:
             layers = rounded.layers(layers)
             notes += rounding_notes(layers, values_dtype, "they are of another type already")
-        data_path = publish_model(staged, target, keep=data_files(source))
+        data_path = publish_model(staged, target, keep=needed)
     return ExportReport(
-        path=str(target),
+        path=os.fspath(onnx_out),
         data_path=str(data_path) if data_path else None,
         dense_path=None,
         opset=model.opset_imports[""],
@@ -155,8 +160,10 @@ def plan_conversion(
 
     """
     chooser = Chooser.of(policy, batch, portable=False)
-    model, _, found = _condensed(Path(onnx_in), chooser, min_sparsity)
-    return final_layers(found.layers, lower(model, chooser, fold=True))
+    source = Path(onnx_in)
+    with _blaming(source):
+        model, _, found = _condensed(source, chooser, min_sparsity)
+        return final_layers(found.layers, lower(model, chooser, fold=True))
 
 
 def _condensed(
@@ -202,6 +209,22 @@ def _blame(source: Path, error: ExportError) -> ExportError:
     except ExportError as cause:
         return ExportError(f"{cause}, and it refuses {source} already; nothing was written")
     return error
+
+
+@contextmanager
+def _blaming(source: Path) -> Iterator[None]:
+    """Turn an error that nobody foresaw into a sentence where onnx refuses the source itself."""
+    try:
+        yield
+    except (ExportError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        try:
+            onnx.checker.check_model(source, full_check=True)
+        except Exception as cause:  # the checker's own, and those of the library below it
+            reason = str(cause).strip()
+            raise ExportError(f"onnx refuses {source}: {reason}; nothing was written") from error
+        raise
 
 
 @dataclass(frozen=True)

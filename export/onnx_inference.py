@@ -1,6 +1,7 @@
 """Type and shape inference of our operators, for onnx's registry of schemas.
 
-Every refusal names the node. What is not known is not refused.
+Every refusal names the node. What is not known is not refused: behind an operator that onnx does
+not know, an input has no type at all, and a node may leave inputs out.
 """
 
 from __future__ import annotations
@@ -17,16 +18,15 @@ _Dims = list[int | None]
 
 def infer_gemm(ctx: onnx.shape_inference.InferenceContext) -> None:
     """Give Y the type of X and its shape with out_features as the last dimension."""
-    x = ctx.get_input_type(0)
-    if not x.HasField("tensor_type"):
+    in_features, out_features = (_attribute(ctx, f"{end}_features").i for end in ("in", "out"))
+    _check_weights(ctx, out_features)
+    x = _tensor_type(ctx, 0)
+    if x is None:
         return
-    in_features = ctx.get_attribute("in_features").i
-    out_features = ctx.get_attribute("out_features").i
     dims = _dims(x)
     if dims is not None and (not dims or dims[-1] not in (None, in_features)):
         last = dims[-1] if dims else "missing"
         raise _refusal(ctx, f"the last dimension of X is {last}, in_features is {in_features}")
-    _check_weights(ctx, out_features)
 
     y = onnx.TypeProto()
     y.tensor_type.elem_type = x.tensor_type.elem_type
@@ -43,11 +43,11 @@ def infer_conv(ctx: onnx.shape_inference.InferenceContext) -> None:
 
     A spatial axis whose length the convolution keeps keeps its symbolic name as well.
     """
-    x = ctx.get_input_type(0)
-    if not x.HasField("tensor_type"):
-        return
     geometry = _geometry(ctx)
     _check_weights(ctx, geometry.out_channels)
+    x = _tensor_type(ctx, 0)
+    if x is None:
+        return
     dims = _dims(x)
     wanted = (None, geometry.in_channels, *[None] * geometry.axes)
     if dims is not None and _conflict(dims, wanted):
@@ -89,18 +89,12 @@ def _fitting_size(
 
 
 def _geometry(ctx: onnx.shape_inference.InferenceContext) -> ConvGeometry:
-    def attribute(name: str) -> onnx.AttributeProto:
-        found = ctx.get_attribute(name)
-        if found is None:
-            raise _refusal(ctx, f"the attribute {name} is missing")
-        return found
-
     names = ("kernel_shape", "strides", "pads", "dilations")
-    lists = {name: tuple(attribute(name).ints) for name in names}
+    lists = {name: tuple(_attribute(ctx, name).ints) for name in names}
     for name, sizes in lists.items():
         if not sizes:
             raise _refusal(ctx, f"the attribute {name} is empty")
-    numbers = {name: attribute(name).i for name in ("in_channels", "out_channels", "group")}
+    numbers = {name: _attribute(ctx, name).i for name in ("in_channels", "out_channels", "group")}
     try:
         return ConvGeometry(**lists, **numbers)
     except ValueError as error:
@@ -108,8 +102,7 @@ def _geometry(ctx: onnx.shape_inference.InferenceContext) -> ConvGeometry:
 
 
 def _check_weights(ctx: onnx.shape_inference.InferenceContext, outputs: int) -> None:
-    values, indices = _dims(ctx.get_input_type(1)), _dims(ctx.get_input_type(2))
-    bias, rows = _dims(ctx.get_input_type(3)), _dims(ctx.get_input_type(4))
+    values, indices, bias, rows = (_dims(_tensor_type(ctx, index)) for index in range(1, 5))
     if _conflict(values, (None, None)):
         raise _refusal(ctx, f"values has the shape {_text(values)}, it must be [active, fan_in]")
     if values is not None and _conflict(indices, values):
@@ -118,6 +111,19 @@ def _check_weights(ctx: onnx.shape_inference.InferenceContext, outputs: int) -> 
         raise _refusal(ctx, f"bias has the shape {_text(bias)}, it must be [{outputs}]")
     if _conflict(rows, (values[0] if values is not None else None,)):
         raise _refusal(ctx, f"rows has the shape {_text(rows)}, values has {_text(values)}")
+
+
+def _attribute(ctx: onnx.shape_inference.InferenceContext, name: str) -> onnx.AttributeProto:
+    found = ctx.get_attribute(name)
+    if found is None:
+        raise _refusal(ctx, f"the attribute {name} is missing")
+    return found
+
+
+def _tensor_type(ctx: onnx.shape_inference.InferenceContext, index: int) -> onnx.TypeProto | None:
+    """Return the type of an input; None where it is left out, of unknown type or no tensor."""
+    kind = ctx.get_input_type(index) if index < ctx.get_num_inputs() else None
+    return kind if kind is not None and kind.HasField("tensor_type") else None
 
 
 def _dims(kind: onnx.TypeProto | None) -> _Dims | None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx
-from google.protobuf.message import DecodeError
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from .condensed import CondensedWeight
@@ -18,6 +17,7 @@ from .conv_geometry import ConvGeometry
 from .errors import ExportError
 from .onnx_function import clip_is_open
 from .onnx_graphs import graphs_of
+from .onnx_reading import read_proto
 from .onnx_schema import CONDENSED_CONV, CONDENSED_GEMM, DOMAIN, INPUTS_GEMM, INTEGER_LISTS
 from .report import LayerReport, layer_table
 
@@ -69,7 +69,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
 
     """
     path = Path(path)
-    model = _load(path)
+    model = read_proto(path, weights=True)
     initializers = _initializers(model.graph)
     nodes = _condensed_nodes(model.graph)
     carried = {(function.domain, function.name) for function in model.functions}
@@ -93,23 +93,9 @@ def condensed_weights(path: str | os.PathLike[str]) -> dict[str, CondensedWeight
 
     """
     path = Path(path)
-    model = _load(path)
+    model = read_proto(path, weights=True)
     initializers = _initializers(model.graph)
     return {node.name: _weight(path, node, initializers) for node in _condensed_nodes(model.graph)}
-
-
-def _load(path: Path) -> onnx.ModelProto:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist or is not a file")
-    try:
-        model = onnx.load(path)
-    except DecodeError as error:
-        raise ExportError(f"{path} is not an ONNX model or is damaged") from error
-    except onnx.checker.ValidationError as error:
-        raise ExportError(f"{path}: its data file is missing or damaged: {error}") from error
-    if not model.HasField("graph"):
-        raise ExportError(f"{path} is not an ONNX model or is damaged")
-    return model
 
 
 def _initializers(graph: onnx.GraphProto) -> dict[str, TensorProto]:
@@ -141,11 +127,11 @@ def _weight(path: Path, node: NodeProto, initializers: dict[str, TensorProto]) -
         raise ExportError(
             f"{path}: node {node.name!r}: {error} is missing or not a constant of the model"
         ) from error
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise ExportError(f"{path}: node {node.name!r}: {error}") from error
     try:
         return CondensedWeight(**arrays, in_features=math.prod(shape[1:]), out_features=shape[0])
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise ExportError(f"{path}: node {node.name!r}: {error}") from error
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError
 from onnx_ir.passes import common
 
+from ..onnx_file import external_files, read_checked
 from .errors import ExportError
 from .onnx_function import FUNCTION_OPSETS
 from .onnx_graphs import graphs_inside, graphs_of
 from .onnx_op import IR_VERSION
+from .onnx_reading import read_proto
+from .onnx_sparse import make_dense
 
 _CONVERT_TO = 17
 """Opset that older models are converted to."""
@@ -37,18 +37,15 @@ def load_source(path: Path) -> tuple[ir.Model, tuple[str, ...]]:
         ExportError: it is no ONNX model, or of versions that cannot be converted.
 
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist or is not a file")
-    try:
-        proto = onnx.load(path, load_external_data=False)
-    except DecodeError as error:
-        raise ExportError(f"{path} is not an ONNX model or is damaged") from error
+    proto = read_proto(path)
     if not proto.HasField("graph") or not proto.graph.output:
         raise ExportError(f"{path} is not an ONNX model or is damaged")
     _call_standard_domain_by_one_name(proto)
-    notes = [
-        f"{name} was a sparse tensor, read as a dense one" for name in _make_dense(proto.graph)
-    ]
+    try:
+        sparse = list(make_dense(proto.graph))
+    except ExportError as error:
+        raise ExportError(f"{path}: {error}") from error
+    notes = [f"{name} was a sparse tensor, read as a dense one" for name in sparse]
     opset = _opset(path, proto)
     if opset < FUNCTION_OPSETS.start:
         proto = _newer(path, proto, opset)
@@ -83,46 +80,9 @@ def _call_standard_domain_by_one_name(proto: onnx.ModelProto) -> None:
             node.domain = ""
 
 
-def _make_dense(graph: onnx.GraphProto) -> Iterator[str]:
-    """Turn sparse initializers and sparse Constants into dense ones; yield their names.
-
-    onnx-ir does not know them, and a runtime makes them dense as well.
-    """
-    for part in graphs_of(graph):
-        for sparse in part.sparse_initializer:
-            part.initializer.append(_dense(sparse, sparse.values.name))
-            yield sparse.values.name
-        del part.sparse_initializer[:]
-        for node in part.node:
-            for attribute in node.attribute if node.op_type == "Constant" else ():
-                if attribute.HasField("sparse_tensor"):
-                    dense = _dense(attribute.sparse_tensor, node.output[0])
-                    attribute.CopyFrom(onnx.helper.make_attribute("value", dense))
-                    yield node.output[0]
-
-
-def _dense(sparse: onnx.SparseTensorProto, name: str) -> onnx.TensorProto:
-    values = onnx.numpy_helper.to_array(sparse.values)
-    places = onnx.numpy_helper.to_array(sparse.indices)
-    dense = np.zeros(list(sparse.dims), values.dtype)
-    if places.ndim == 1:
-        dense.reshape(-1)[places] = values
-    else:
-        dense[tuple(places.T)] = values
-    return onnx.numpy_helper.from_array(dense, name)
-
-
 def data_files(path: Path) -> frozenset[Path]:
     """List the files that hold the weights of a model, where they exist."""
-    proto = onnx.load(path, load_external_data=False)
-    names = {
-        entry.value
-        for graph in graphs_of(proto.graph)
-        for tensor in graph.initializer
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
-    return frozenset((path.parent / name).resolve() for name in names)
+    return frozenset(file.resolve() for file in external_files(path, read_checked(path)))
 
 
 def _opset(path: Path, proto: onnx.ModelProto) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from onnx_ir.passes import common
 from torch import Tensor, nn
 
-from .atomic import staging_folder
+from .._base.atomic import output_path, staging_folder
 from .condensed import VALUE_TYPES
 from .errors import ExportError
 from .forms import Chooser, Policy
@@ -78,7 +79,7 @@ def export(
 
     Args:
         model_or_run: a module with float32 parameters, or the path of a finished run folder.
-        path: the ONNX file; its folder must exist.
+        path: the ONNX file; its folder must exist. What a link leads to is replaced.
         example_input: float or integer tensors ``[batch, ...]`` that the model takes, in order;
             a run folder brings its own.
         masks: bool tensors by qualified parameter name. When given, only these weights are
@@ -112,13 +113,22 @@ def export(
 
     """
     path = Path(path)
+    target = output_path(path)
+    baseline_path = path.with_name(f"{path.stem}.dense{path.suffix}")
     require_range("min_sparsity", min_sparsity, 0, 1)
     if values_dtype not in VALUE_TYPES:
         raise ValueError(f"values_dtype is {values_dtype!r}, it must be {' or '.join(VALUE_TYPES)}")
     require_range("opset", opset, OPSETS.start, OPSETS.stop - 1)
     require_range("external_data_threshold", external_data_threshold, 0, MAX_INLINE_BYTES)
     chooser = Chooser.of(policy, batch, portable)
-    with staging_folder(path) as scratch, plain_torch():
+    with ExitStack() as stack:
+        scratch = stack.enter_context(staging_folder(target))
+        if dense_baseline:
+            baseline_target = output_path(baseline_path)
+            if baseline_target == target:
+                raise ValueError(f"{baseline_path} links to {target}; remove that link")
+            baseline_scratch = stack.enter_context(staging_folder(baseline_target))
+        stack.enter_context(plain_torch())
         model, masks, example_input = _resolve(model_or_run, masks, example_input)
         copied = eval_copy(model, masks)
         model, masks = copied.model, copied.masks
@@ -140,30 +150,29 @@ def export(
             float64_noise(model, cases),
             values_dtype,
         )
-        baseline_path = path.with_name(f"{path.stem}.dense{path.suffix}")
         baseline = None
         if dense_baseline:
             dense = replace(
                 settings, masks={}, min_sparsity=1.0, fold=False, values_dtype="float32"
             )
-            baseline = _write([model], cases, dense, scratch / baseline_path.name)
+            baseline = _write([model], cases, dense, baseline_scratch / baseline_target.name)
         sparse = replace_layers(model, plans)
         # Nothing here may hold on to the condensed arrays: the file's own copies replace them.
         del model, copied
         plans = [plan.without_weight() for plan in plans]
         holder = [sparse]
         del sparse
-        main = _write(holder, cases, settings, scratch / path.name)
+        main = _write(holder, cases, settings, scratch / target.name)
         layers = final_layers(
             _with_rounding(_with_nodes(plans, main), main, values_dtype), main.lowered
         )
         file_bytes = main.staged.nbytes
         if baseline is not None:
             dense_bytes = baseline.staged.nbytes
-            publish_model(baseline.staged, baseline_path)
+            publish_model(baseline.staged, baseline_target)
         else:
             dense_bytes = file_bytes + bytes_saved(layers)
-        data_path = publish_model(main.staged, path)
+        data_path = publish_model(main.staged, target)
     return ExportReport(
         path=str(path),
         data_path=str(data_path) if data_path else None,

@@ -50,15 +50,16 @@ def get_library_path() -> Path:
 def register(session_options: onnxruntime.SessionOptions) -> None:
     """Make the operators known to the sessions that are made with these options.
 
-    Call it once per ``SessionOptions``: ONNX Runtime refuses a domain that comes twice. Where the
-    number of intra-op threads is known, set the session config entry ``fanin.threads`` to it first.
+    Where the number of intra-op threads is known, set the session config entry ``fanin.threads`` to
+    it first. Options that carry the operators already stay as they are.
 
     Args:
         session_options: an ``onnxruntime.SessionOptions``; it is changed in place.
 
     Raises:
         FileNotFoundError: the library has not been built.
-        Exception: whatever ONNX Runtime raises, for instance if it is older than 1.17.
+        Exception: whatever ONNX Runtime raises, for instance if it is older than 1.17, or if the
+            options carry the operators of another copy of the library.
 
     """
     session_options.register_custom_ops_library(str(get_library_path()))

@@ -1,4 +1,7 @@
-"""The compiled kernels for NumPy arrays: what the tests and the kernel benches call."""
+"""The compiled kernels for NumPy arrays: what the tests and the kernel benches call.
+
+What takes more than three arguments takes them by name, but for the x of a run.
+"""
 
 from typing import TypeVar
 
@@ -91,13 +94,13 @@ class PackedGemm:
 
     def __init__(
         self,
+        *,
         values: npt.NDArray[np.generic],
         indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
         rows: npt.NDArray[np.int32],
         bias: npt.NDArray[np.float32],
         in_features: int,
         out_features: int,
-        *,
         isa: str = "auto",
         min_batch: int = 1,
         max_batch: int | None = None,
@@ -107,6 +110,7 @@ class PackedGemm:
     def run(
         self,
         x: npt.NDArray[_T],
+        *,
         residual: npt.NDArray[_T] | None = None,
         clip_min: float = ...,
         clip_max: float = ...,
@@ -121,6 +125,7 @@ class PackedGemm:
     def info(self) -> list[PackedInfo]: ...
     def holds(
         self,
+        *,
         values: npt.NDArray[np.generic],
         indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
         rows: npt.NDArray[np.int32],
@@ -138,11 +143,11 @@ class PackedConv:
 
     def __init__(
         self,
+        *,
         values: npt.NDArray[np.generic],
         indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
         rows: npt.NDArray[np.int32],
         bias: npt.NDArray[np.float32],
-        *,
         in_channels: int,
         out_channels: int,
         kernel_shape: tuple[int, int],
@@ -157,6 +162,7 @@ class PackedConv:
     def run(
         self,
         x: npt.NDArray[np.float32],
+        *,
         residual: npt.NDArray[np.float32] | None = None,
         clip_min: float = ...,
         clip_max: float = ...,
@@ -172,6 +178,7 @@ class PackedConv:
     def info(self) -> list[PackedInfo]: ...
     def holds(
         self,
+        *,
         values: npt.NDArray[np.generic],
         indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
         rows: npt.NDArray[np.int32],
@@ -180,6 +187,7 @@ class PackedConv:
         """Whether it was packed from these arrays: what its layout holds is compared with them."""
 
 def run_plain_conv(
+    *,
     values: npt.NDArray[np.generic],
     indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
     rows: npt.NDArray[np.int32],
@@ -190,7 +198,6 @@ def run_plain_conv(
     clip_max: float = ...,
     gate_scale: float = 0.0,
     gate_shift: float = 1.0,
-    *,
     in_channels: int,
     out_channels: int,
     kernel_shape: tuple[int, int],
@@ -205,6 +212,7 @@ def conv_kernel_table() -> list[ConvKernelRow]:
     """Return every convolution kernel of this build, the preferred first."""
 
 def run_plain(
+    *,
     values: npt.NDArray[np.generic],
     indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
     rows: npt.NDArray[np.int32],
@@ -219,6 +227,7 @@ def run_plain(
     """Run the scalar oracle: sums in float32 in the order of the stored entries."""
 
 def content_hash(
+    *,
     values: npt.NDArray[np.generic],
     indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
     rows: npt.NDArray[np.int32],

@@ -15,7 +15,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
-from fanin.deploy.bench.masks import made_up_layer
+from fanin.deploy.bench.suites.random_layer import random_sparse_layer
 from fanin.export import ExportReport, convert, export
 
 TOKENS = 32
@@ -85,7 +85,7 @@ def thin_(
     active = out_features - round(ablated * out_features)
     fan_in = min(in_features, round((1 - sparsity) * in_features * out_features / active))
     rng = np.random.default_rng([out_features, in_features])
-    layer = made_up_layer("random", rng, in_features, out_features, active, fan_in)
+    layer = random_sparse_layer("random", rng, in_features, out_features, active, fan_in)
     dense = torch.from_numpy(layer.to_dense())
     with torch.no_grad():
         parameter.copy_(dense.T if turned else dense)

@@ -90,7 +90,7 @@ def build(folder: Path, names: Sequence[str]) -> int:
 
 def run(folder: Path, number: int, names: Sequence[str], seconds: float) -> int:
     """Time every model that the run lacks, each in a fresh process, and save after each."""
-    from fanin.deploy.bench.machine import describe_machine
+    from fanin.deploy.bench.measure.machine import describe_machine
 
     path = RESULTS / f"run{number}.json"
     results = json.loads(path.read_text()) if path.is_file() else {}
@@ -125,9 +125,10 @@ def run(folder: Path, number: int, names: Sequence[str], seconds: float) -> int:
 
 def time_model(folder: Path, name: str) -> int:
     """Time the two files of a model in turn, outputs checked before and after."""
-    from fanin.deploy.bench.measure import Timing, measure
-    from fanin.deploy.bench.ort_engine import OrtEngine
-    from fanin.deploy.bench.problem import Problem
+    from fanin.deploy.bench.engines.ort import OrtEngine
+    from fanin.deploy.bench.measure.loop import measure
+    from fanin.deploy.bench.measure.problem import Problem
+    from fanin.deploy.bench.measure.timing import Timing
 
     facts = json.loads((folder / f"{name}.json").read_text())
     dense, auto = folder / f"{name}.dense.onnx", folder / f"{name}.onnx"
@@ -173,7 +174,7 @@ def sample(dense: Path, batch: int, seed: int):
     """Make inputs, and compute the dense model on them."""
     import onnxruntime
 
-    from fanin.deploy.bench.problem import Sample
+    from fanin.deploy.bench.measure.problem import Sample
 
     session = onnxruntime.InferenceSession(dense, providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(seed)

@@ -68,7 +68,7 @@ def build(work: Path, limit: float, dry: bool) -> dict[str, Any]:
     """Install the package into a folder, with kernels for this card alone."""
     environment = dict(os.environ)
     environment.setdefault("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 2))
-    options = ["-C", "cmake.define.FANIN_CUDA=OFF"]
+    options = ["-C", "cmake.define.FANIN_CUDA=OFF", "-C", "cmake.define.FANIN_EMULATION=ON"]
     architecture = "none"
     if not dry:
         query = ("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")

@@ -59,7 +59,7 @@ class CondensedLayer:
 
         def run() -> torch.Tensor:
             stream = torch.cuda.current_stream().cuda_stream
-            self.gemm.run(x.data_ptr(), x.shape[0], y.data_ptr(), stream=stream)
+            self.gemm.run(x=x.data_ptr(), batch=x.shape[0], y=y.data_ptr(), stream=stream)
             return y
 
         return run

@@ -61,7 +61,14 @@ class Subject:
         y = np.full(self.layer.y_shape(x), np.nan, x.dtype)
         extra = None if residual is None else images(residual)
         if self.conv is not None:
-            self.conv.run_arrays(images(x), images(y), extra, *clip, shift)
+            self.conv.run_arrays(
+                images(x),
+                y=images(y),
+                residual=extra,
+                clip_min=clip[0],
+                clip_max=clip[1],
+                shift=shift,
+            )
         else:
             from fanin.ort_ops import _cuda_emulation
 

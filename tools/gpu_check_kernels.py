@@ -73,7 +73,7 @@ class Subject:
             from fanin.ort_ops import _cuda_emulation
 
             _cuda_emulation.run(
-                self.kernel["layout"],
+                layout=self.kernel["layout"],
                 **self.layer.arrays(),
                 in_features=self.layer.in_features,
                 x=bits(x),
@@ -84,7 +84,9 @@ class Subject:
                 clip_max=clip[1],
             )
         else:
-            self.gemm.run_arrays(bits(x), bits(y), extra, *clip, shift)
+            self.gemm.run_arrays(
+                bits(x), y=bits(y), residual=extra, clip_min=clip[0], clip_max=clip[1], shift=shift
+            )
         return y
 
 

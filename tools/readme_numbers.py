@@ -56,7 +56,7 @@ def networks(results: Path) -> list[str]:
         "| network | " + " | ".join(engines.values()) + " |",
         "|---|" + "---:|" * len(engines),
     ]
-    for file in _read(folder)["results"].values():
+    for file in _read(folder)["parts"].values():
         data = _read(folder / Path(file).parent)
         (case,) = data["cases"]
         cells = [_times(_run_ratio(case, engine)) for engine in engines]

@@ -26,9 +26,8 @@ import numpy as np
 from _serving import Client, Message, Server, make_mlp, wrk
 
 from fanin.deploy import open_session
-from fanin.deploy.bench.machine import describe_machine
-from fanin.deploy.external_data import external_files
-from fanin.deploy.model_file import read_model_file
+from fanin.deploy.bench.measure.machine import describe_machine
+from fanin.onnx_file import external_files, read_model_file
 
 OVERHEAD_BOUND = 1.0  # ms
 MEMORY_BOUND = 0.02

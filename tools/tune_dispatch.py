@@ -37,9 +37,9 @@ from _dispatch_limits import (
     worst_small_batches,
 )
 
-from fanin.deploy.bench.machine import describe_machine
-from fanin.deploy.bench.masks import made_up_layer
-from fanin.deploy.bench.packed import pack
+from fanin.deploy.bench.engines.kernels import pack
+from fanin.deploy.bench.measure.machine import describe_machine
+from fanin.deploy.bench.suites.random_layer import random_sparse_layer
 from fanin.export.condensed import CondensedWeight
 from fanin.ort_ops import _native
 
@@ -150,7 +150,7 @@ def measure_density() -> Times:
 def layer(features: int, outputs: int, fan_in: int, seed: int = 0) -> CondensedWeight:
     """Make a layer of random columns."""
     generator = np.random.default_rng([fan_in, seed])
-    return made_up_layer("random", generator, features, outputs, outputs, fan_in)
+    return random_sparse_layer("random", generator, features, outputs, outputs, fan_in)
 
 
 def runs_of(

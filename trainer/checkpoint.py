@@ -1,5 +1,7 @@
 """training_state.pt: everything that makes a resumed run equal an undisturbed one."""
 
+import io
+import shutil
 import zipfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -7,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from .atomic import atomic_path
+from .._base.atomic import atomic_file
 
 FORMAT_VERSION = 1
 
@@ -65,9 +67,9 @@ def save_checkpoint(
         "circumstances": asdict(circumstances),
         "metrics_bytes": metrics_bytes,
     }
-    with atomic_path(path) as temporary:
+    with atomic_file(path) as file:
         try:
-            torch.save(state, temporary)
+            torch.save(state, file)
         except RuntimeError as error:  # what torch's own writer makes of a full disk
             raise OSError(f"{path} cannot be written; is the disk full? ({error})") from error
 
@@ -77,7 +79,7 @@ def load_checkpoint(path: Path, parts: dict[str, Stateful]) -> tuple[Progress, C
 
     Raises ValueError when the file is damaged or does not fit.
     """
-    state = _read(path)
+    state = read_state(path)
     version = state.get("format_version") if isinstance(state, dict) else None
     if version != FORMAT_VERSION:
         raise ValueError(f"{path} has format {version}, not {FORMAT_VERSION}")
@@ -94,16 +96,27 @@ def load_checkpoint(path: Path, parts: dict[str, Stateful]) -> tuple[Progress, C
         raise ValueError(f"{path} does not fit this run ({reason})") from error
 
 
-def _read(path: Path) -> object:
+def read_state(path: Path) -> object:
+    """Read what ``torch.save`` wrote, its checksums verified, onto the CPU.
+
+    Raises ValueError when the file is damaged.
+    """
+    # torch writes checksums and does not look at them, and where the archive's own directory is
+    # damaged it may read what is no part of the file. So it gets an archive made anew.
+    sound = io.BytesIO()
     try:
-        # torch writes the checksums and does not look at them: a damaged tensor would go unnoticed.
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-    except (OSError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
-    if damaged is not None:
-        raise ValueError(f"{path} is damaged: the checksum of {damaged} is wrong")
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # pickle's machinery raises whatever the bytes lead it to
+        with zipfile.ZipFile(path) as archive, zipfile.ZipFile(sound, "w") as rebuilt:
+            size = path.stat().st_size
+            for entry in archive.infolist():
+                # torch packs nothing: what unpacks to more than the file could fill the memory.
+                size -= entry.file_size
+                if entry.compress_type != zipfile.ZIP_STORED or size < 0:
+                    raise zipfile.BadZipFile("it is packed, which torch's files never are")
+                plain = zipfile.ZipInfo(entry.filename)
+                plain.file_size = entry.file_size
+                with archive.open(entry) as record, rebuilt.open(plain, "w") as copy:
+                    shutil.copyfileobj(record, copy, 1 << 20)
+        sound.seek(0)
+        return torch.load(sound, map_location="cpu", weights_only=True)
+    except Exception as error:  # both readers raise whatever the bytes lead them to
         raise ValueError(f"{path} is damaged: {error}") from error

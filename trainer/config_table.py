@@ -5,6 +5,7 @@ import types
 import typing
 from collections.abc import Mapping
 
+from .._base.texts import short
 from .names import near_matches
 
 T = typing.TypeVar("T")
@@ -21,7 +22,7 @@ def from_table(cls: type[T], table: object, where: str) -> T:
     without a default must be present. Raises ConfigError.
     """
     if not isinstance(table, Mapping):
-        raise ConfigError(f"[{where}] must be a table, got {table!r}")
+        raise ConfigError(f"[{where}] must be a table, got {short(table)}")
     hints = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}
     for key in table:
@@ -45,7 +46,7 @@ def tagged_from_table(classes: Mapping[str, type], table: object, where: str) ->
         raise ConfigError(f"[{where}] must be a table with a 'name', one of {sorted(classes)}")
     name = table["name"]
     if name not in classes:
-        raise ConfigError(f"unknown {where} {name!r}." + near_matches(name, classes))
+        raise ConfigError(f"unknown {where} {short(name)}." + near_matches(name, classes))
     rest = {key: value for key, value in table.items() if key != "name"}
     return from_table(classes[name], rest, where)
 
@@ -74,21 +75,26 @@ def _convert(hint: object, value: object, where: str) -> object:
         return _convert(options[0], value, where)
     if origin is typing.Literal:
         if value not in arguments:
-            raise ConfigError(f"{where!r} must be one of {list(arguments)}, got {value!r}")
+            raise ConfigError(f"{where!r} must be one of {list(arguments)}, got {short(value)}")
         return value
     if origin is tuple:
         if not isinstance(value, list | tuple):
-            raise ConfigError(f"{where!r} must be a list, got {value!r}")
+            raise ConfigError(f"{where!r} must be a list, got {short(value)}")
         return tuple(_convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     if origin is dict:
         if not isinstance(value, Mapping):
-            raise ConfigError(f"{where!r} must be a table, got {value!r}")
+            raise ConfigError(f"{where!r} must be a table, got {short(value)}")
         return {key: _convert(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if type(value) is not hint:
+        try:
+            return float(value)
+        except OverflowError:
+            raise ConfigError(f"{where!r} is {short(value)}, too large a number") from None
+    if hint is not object and type(value) is not hint:
         raise ConfigError(
             f"{where!r} must be {getattr(hint, '__name__', hint)}, got {type(value).__name__} "
-            f"{value!r}"
+            f"{short(value)}"
         )
+    if hint is int and not -(2**63) <= value < 2**63:
+        raise ConfigError(f"{where!r} is {short(value)}, more than 64 bits hold")
     return value

@@ -95,6 +95,13 @@ def train(
                 run.train(metrics, display)
             if processes.is_first:
                 write_weights(folder, run.step.evaluated, run.sparsifier.masks)
+        except RuntimeError as error:
+            if not _is_shortage(error):
+                raise
+            raise TrainingError(
+                f"out of memory near step {run.progress.step + 1}: {str(error).splitlines()[0]}. "
+                "Lower training.batch_size, or raise training.accumulate"
+            ) from error
         except OSError as error:
             raise RunFolderError(
                 f"cannot write to {folder}: {error}. Its last checkpoint is kept: make room, then "
@@ -112,6 +119,11 @@ def _device(name: str) -> torch.device:
         return torch.device("cpu")
     index = os.environ.get("LOCAL_RANK")  # of torchrun: one GPU for each process
     return torch.device("cuda" if index is None else f"cuda:{index}")
+
+
+def _is_shortage(error: RuntimeError) -> bool:
+    # torch has a class of its own for a GPU's memory only.
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def _data(

@@ -2,9 +2,13 @@
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
+
+from .._base.texts import parse_json
 
 
 class Mirror(Protocol):
@@ -83,13 +87,24 @@ class NoMetrics:
         pass
 
 
+@contextmanager
+def expected_content(path: Path) -> Iterator[None]:
+    """Raise ValueError, naming ``path``, where records turn out not to be what training writes."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path} does not hold what training writes ({type(error).__name__}: {error})"
+        ) from error
+
+
 def read_metrics(path: Path) -> list[dict[str, object]]:
     """All records. Raises ValueError for a line that is not a JSON object."""
     records = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
+            record = parse_json(line)
+        except ValueError as error:
             raise ValueError(f"line {number} of {path} is not JSON ({error})") from error
         if not isinstance(record, dict):
             raise ValueError(f"line {number} of {path} is not a JSON object")

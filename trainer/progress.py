@@ -17,6 +17,7 @@ class TrainingDisplay:
     """Progress bar on standard error; shows nothing when not ``enabled``."""
 
     def __init__(self, enabled: bool, total_steps: int, title: str) -> None:
+        self._enabled = enabled
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -34,7 +35,8 @@ class TrainingDisplay:
         self._progress.update(self._task, completed=step, loss=text)
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        if self._enabled:
+            self._progress.start()
         return self
 
     def __exit__(
@@ -43,4 +45,5 @@ class TrainingDisplay:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._progress.stop()
+        if self._enabled:  # rich before 15 ends a disabled one with an empty line
+            self._progress.stop()

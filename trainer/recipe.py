@@ -6,7 +6,6 @@ pick a class by ``name`` and take that class's fields. Unknown keys are errors.
 
 import dataclasses
 import os
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -15,6 +14,7 @@ from typing import Literal
 
 import tomli_w
 
+from .._base.texts import parse_toml, read_text
 from .config_table import ConfigError, from_table, tagged_from_table, to_table
 from .data import Augmentation, DataConfig, check_data_config
 from .methods import METHODS, SRSTE, Dense, SparseMethod
@@ -162,8 +162,8 @@ def load_recipe(name_or_path: str | os.PathLike[str]) -> TrainConfig:
     path = Path(name_or_path)
     if path.suffix == ".toml" or path.is_file():
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            text = read_text(path)
+        except (OSError, ValueError) as error:
             raise ConfigError(f"recipe {path} cannot be read: {error}") from error
         return parse_config(text, str(path))
     if str(name_or_path) not in recipe_names():
@@ -179,8 +179,8 @@ def load_recipe(name_or_path: str | os.PathLike[str]) -> TrainConfig:
 def parse_config(text: str, source: str) -> TrainConfig:
     """Parse a recipe's text; ``source`` is its name for messages. Raises ConfigError."""
     try:
-        return config_from_tables(tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, ConfigError) as error:
+        return config_from_tables(parse_toml(text))
+    except ValueError as error:  # ConfigError included
         raise ConfigError(f"recipe {source}: {error}") from error
 
 
@@ -245,7 +245,7 @@ def extend(config: TrainConfig, factor: float) -> TrainConfig:
     number.
     """
     epochs = config.training.epochs * factor
-    if not 0 < factor < float("inf") or epochs != int(epochs):
+    if not 0 < epochs < float("inf") or epochs != int(epochs):
         raise ConfigError(
             f"{config.training.epochs} epochs times {factor:g} is no whole number of epochs"
         )
@@ -267,8 +267,8 @@ def adjusted(
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         try:
-            changes[key] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError as error:
+            changes[key] = parse_toml(f"value = {value}")["value"]
+        except ValueError as error:
             raise ConfigError(
                 f'{assignment!r} is not KEY=VALUE with a TOML value such as 5 or "text"'
             ) from error

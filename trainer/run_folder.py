@@ -10,20 +10,24 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from math import prod
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from .atomic import atomic_path, remove_leftovers
+from .._base.atomic import is_scratch, output_folder, output_path, write_file
+from .._base.checksums import find_damage
+from .._base.texts import read_text
 from .config_table import ConfigError
 from .data import describe
 from .layer_choice import ChoiceOptions, LayerChoice, choose_layers
+from .memory import model_bytes, require_memory
 from .methods import Dense
 from .metrics import read_metrics
 from .recipe import TrainConfig, config_to_toml, parse_config, sparsifier_options
-from .weights_file import FORMAT, FORMAT_VERSION, MASK_SUFFIX, save_weights
+from .weights_file import FORMAT, FORMAT_VERSION, MASK_SUFFIX, checksum, save_weights
 
 CONFIG, METRICS, STATE, WEIGHTS = (
     "config.toml",
@@ -31,7 +35,6 @@ CONFIG, METRICS, STATE, WEIGHTS = (
     "training_state.pt",
     "weights.safetensors",
 )
-_PROBE = "write-test.tmp"
 
 
 class RunFolderError(Exception):
@@ -55,8 +58,18 @@ class Run:
 
 
 def build_model(config: TrainConfig) -> nn.Module:
-    """Untrained model of a configuration."""
-    return config.model.build(*describe(config.data))
+    """Build the untrained model of a configuration.
+
+    Raises ConfigError for sizes that do not work out, or that this machine cannot hold.
+    """
+    shape, classes = describe(config.data)
+    try:
+        require_memory(2 * 4 * prod(shape), "a batch of two")
+        with torch.device("meta"):
+            require_memory(model_bytes(config.model.build(shape, classes)), "its weights")
+        return config.model.build(shape, classes)
+    except (ValueError, TypeError, RuntimeError) as error:  # torch's own, for sizes that overflow
+        raise ConfigError(f"in [model]: {str(error).splitlines()[0]}") from error
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
@@ -71,8 +84,8 @@ def load_run(path: str | os.PathLike[str]) -> Run:
             f"run {folder} is unfinished: it has no {WEIGHTS}. Finish it with "
             f"`fanin train --resume --out {folder}`"
         )
-    tensors = _read_weights(folder / WEIGHTS)
-    model = build_model(config)
+    tensors = read_weights(folder / WEIGHTS)
+    model = _buildable(folder, config)
     state = {name: tensor for name, tensor in tensors.items() if not name.endswith(MASK_SUFFIX)}
     masks = _masks(folder / WEIGHTS, tensors)
     _check_tensors(folder / WEIGHTS, model, state, masks)
@@ -87,15 +100,22 @@ def load_run(path: str | os.PathLike[str]) -> Run:
     return Run(folder, model.eval(), masks, config, example, metrics)
 
 
+def _buildable(folder: Path, config: TrainConfig) -> nn.Module:
+    try:
+        return build_model(config)
+    except ConfigError as error:
+        raise RunFolderError(f"{CONFIG} of run {folder} cannot be used: {error}") from error
+
+
 def read_config(folder: Path) -> TrainConfig:
     """Read a run's configuration. Raises RunFolderError when there is none."""
     if not folder.is_dir():
         raise RunFolderError(f"there is no run folder {folder}; check the path")
     try:
-        return parse_config((folder / CONFIG).read_text(encoding="utf-8"), str(folder / CONFIG))
+        return parse_config(read_text(folder / CONFIG), str(folder / CONFIG))
     except FileNotFoundError as error:
         raise RunFolderError(f"{folder} is no run folder: it has no {CONFIG}") from error
-    except (OSError, UnicodeDecodeError, ConfigError) as error:
+    except (OSError, ValueError) as error:
         raise RunFolderError(f"{CONFIG} of run {folder} cannot be used: {error}") from error
 
 
@@ -109,28 +129,23 @@ def open_run(folder: Path, config: TrainConfig, *, resume: bool) -> Iterator[Non
     """
     if resume:
         _check_resumable(folder, config)
-    elif folder.is_dir() and any(not p.name.endswith(".tmp") for p in folder.iterdir()):
+    elif folder.is_dir() and any(not is_scratch(p.name) for p in folder.iterdir()):
         raise RunFolderError(
             f"{folder} exists and is not empty. Continue that run with --resume, or choose another "
             "output folder"
         )
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        output_folder(folder)
+        for name in (CONFIG, METRICS, STATE, WEIGHTS):
+            output_path(folder / name)
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
-        raise _not_writable(folder, error) from error
+        raise RunFolderError(f"cannot write to {folder}: {error}") from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise RunFolderError(f"another process is training into {folder}") from error
-        try:
-            remove_leftovers(folder)
-            with atomic_path(folder / _PROBE) as temporary:
-                temporary.touch()
-            (folder / _PROBE).unlink()
-        except OSError as error:
-            raise _not_writable(folder, error) from error
         yield
     finally:
         os.close(descriptor)
@@ -143,8 +158,7 @@ def is_finished(folder: Path) -> bool:
 
 def write_config(folder: Path, config: TrainConfig) -> None:
     """Write the configuration; this makes the folder a run folder."""
-    with atomic_path(folder / CONFIG) as temporary:
-        temporary.write_text(config_to_toml(config), encoding="utf-8")
+    write_file(folder / CONFIG, config_to_toml(config))
 
 
 def write_weights(folder: Path, model: nn.Module, masks: dict[str, Tensor]) -> None:
@@ -166,11 +180,11 @@ def _check_resumable(folder: Path, config: TrainConfig) -> None:
     )
 
 
-def _not_writable(folder: Path, error: OSError) -> RunFolderError:
-    return RunFolderError(f"cannot write to {folder}: {error}. Choose another output folder")
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Read all tensors of weights.safetensors, their checksums verified.
 
-
-def _read_weights(path: Path) -> dict[str, Tensor]:
+    Raises RunFolderError when the file is damaged, of another kind or of another version.
+    """
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
@@ -181,12 +195,20 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
                     f"{path} has format version {metadata.get('format_version')}; this fanin "
                     f"reads {FORMAT_VERSION}. Install a newer fanin"
                 )
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise RunFolderError(
-            f"{path} is damaged ({error}). Delete it and finish the run again with "
-            f"`fanin train --resume --out {path.parent}`"
-        ) from error
+        raise _damaged(path, error) from error
+    damage = find_damage(metadata, tensors, lambda name: checksum(tensors[name]))
+    if damage:
+        raise _damaged(path, damage)
+    return tensors
+
+
+def _damaged(path: Path, reason: object) -> RunFolderError:
+    return RunFolderError(
+        f"{path} is damaged ({reason}). Delete it and finish the run again with "
+        f"`fanin train --resume --out {path.parent}`"
+    )
 
 
 def _masks(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .atomic import atomic_path
-from .config_table import ConfigError
+from .._base.atomic import output_folder, write_file
+from .._base.texts import parse_json, read_text
+from .config_table import ConfigError, from_table
 from .loop import TrainingError, TrainResult, train
 from .processes import started_by_torchrun
 from .run_folder import CONFIG, is_finished
@@ -58,7 +59,7 @@ def run_sweep(
     if started_by_torchrun():
         raise ConfigError("torchrun is for one training; start a sweep alone, or with Ray")
     runs, folder = load_sweep(path), Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
+    output_folder(folder)
     if ray:
         from .sweep_ray import run_with_ray
 
@@ -89,9 +90,8 @@ def run_one(
 
 def write_records(folder: Path, records: Sequence[SweepRecord]) -> None:
     """Write sweep.json and sweep.csv."""
-    with atomic_path(folder / RESULTS) as temporary:
-        table = {"schema_version": 1, "runs": [asdict(record) for record in records]}
-        temporary.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    table = {"schema_version": 1, "runs": [asdict(record) for record in records]}
+    write_file(folder / RESULTS, json.dumps(table, indent=1) + "\n")
     keys = sorted({key for record in records for key in record.values})
     plain = [name for name in SweepRecord.__dataclass_fields__ if name != "values"]
     text = io.StringIO()
@@ -100,18 +100,18 @@ def write_records(folder: Path, records: Sequence[SweepRecord]) -> None:
     for record in records:
         figures = [getattr(record, name) for name in plain]
         writer.writerow(figures + [record.values.get(key) for key in keys])
-    with atomic_path(folder / "sweep.csv") as temporary:
-        temporary.write_text(text.getvalue(), encoding="utf-8")
+    write_file(folder / "sweep.csv", text.getvalue())
 
 
 def read_records(folder: Path) -> list[SweepRecord]:
     """Read sweep.json. Raises ValueError when it is missing or of another version."""
     try:
-        table = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
+        table = parse_json(read_text(folder / RESULTS))
         if table["schema_version"] != 1:
             raise ValueError(f"schema_version {table['schema_version']}")
-        return [SweepRecord(**record) for record in table["runs"]]
-    except (OSError, LookupError, TypeError, ValueError) as error:
+        found = [{k: v for k, v in run.items() if v is not None} for run in table["runs"]]
+        return [from_table(SweepRecord, run, "runs") for run in found]
+    except (OSError, LookupError, AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"{folder} is no finished or running sweep: {error}") from error
 
 

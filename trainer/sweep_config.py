@@ -8,11 +8,11 @@ the recipe's (such as ``method``; an empty table means its defaults), and a ``gr
 import itertools
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from .._base.texts import parse_toml, read_text, short
 from .config_table import ConfigError
 from .names import near_matches
 from .recipe import TrainConfig, config_from_tables, config_to_tables, load_recipe, override
@@ -51,8 +51,8 @@ def load_sweep(name_or_path: str | os.PathLike[str]) -> list[SweepRun]:
             )
         path = _SHIPPED / f"{name_or_path}.toml"
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        tables = parse_toml(read_text(path))
+    except (OSError, ValueError) as error:
         raise ConfigError(f"sweep {path} cannot be read: {error}") from error
     try:
         return expand(tables, path.parent)
@@ -69,16 +69,25 @@ def expand(tables: Mapping[str, object], folder: Path = Path()) -> list[SweepRun
         raise ConfigError("key 'recipe' must name a recipe")
     named = tables["recipe"]
     base = load_recipe(folder / named if named.endswith(".toml") else named)
-    if tables.get("set"):
-        base = override(base, tables["set"])
+    base = override(base, _table(tables.get("set", {}), "set"))
+    variants = tables.get("variants", [{"label": "run"}])
+    if not isinstance(variants, list):
+        raise ConfigError(f"'variants' must be a list of tables, got {short(variants)}")
     runs: list[SweepRun] = []
-    for variant in tables.get("variants", [{"label": "run"}]):
-        runs += _variant_runs(base, variant, tables.get("grid", {}))
+    for variant in variants:
+        grid = _table(tables.get("grid", {}), "grid")
+        runs += _variant_runs(base, _table(variant, "variants"), grid)
     names = [run.name for run in runs]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"two runs would be {name!r}; give variants labels of their own")
     return runs
+
+
+def _table(value: object, where: str) -> Mapping[str, object]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"[{where}] must be a table, got {short(value)}")
+    return value
 
 
 def _variant_runs(
@@ -87,7 +96,7 @@ def _variant_runs(
     label = variant.get("label")
     if not isinstance(label, str) or not label.replace("-", "").replace("_", "").isalnum():
         raise ConfigError(f"a variant needs a label of letters, digits and dashes, got {label!r}")
-    own = variant.get("grid", {})
+    own = _table(variant.get("grid", {}), "variants.grid")
     replaced = {key: value for key, value in variant.items() if key not in ("label", "grid")}
     axes = {**own, **grid}
     for key, values in axes.items():
@@ -113,7 +122,7 @@ def _configured(
     for key, table in replaced.items():
         if key not in tables:
             raise ConfigError(f"unknown table {key!r}." + near_matches(key, tables))
-        tables[key] = dict(table)
+        tables[key] = dict(_table(table, f"variants.{key}"))
     for key, value in values.items():
         table, _, name = key.partition(".")
         if table not in tables or not name:

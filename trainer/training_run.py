@@ -49,10 +49,7 @@ class TrainingRun:
         self.batches = batches_of_epoch(config, len(data.train), processes.count)
         self.total_steps = self.batches * training.epochs
         torch.manual_seed(training.seed)
-        try:
-            self.model = build_model(config).to(device)
-        except ValueError as error:
-            raise ConfigError(f"in [model]: {error}") from error
+        self.model = build_model(config).to(device)
         self.optimizer = config.optimizer.build(self.model.parameters())
         self.scheduler = config.lr_schedule.build(self.optimizer, self.total_steps, self.batches)
         classes = describe(config.data)[1]

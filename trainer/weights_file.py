@@ -6,13 +6,13 @@ active).
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from .atomic import atomic_path
+from .._base.atomic import write_file
+from .._base.checksums import tensor_checksum, with_checksums
 from .layers import unwrapped
 
 FORMAT, FORMAT_VERSION = "fanin.run", "1"
@@ -41,5 +41,12 @@ def save_weights(
         if bool(tensors[name][~active].any()):
             raise ValueError(f"{name!r} has weights where its mask has none; zero them first")
         tensors[f"{name}{MASK_SUFFIX}"] = active.to(torch.uint8)
-    with atomic_path(Path(path)) as temporary:
-        temporary.write_bytes(save(tensors, {"format": FORMAT, "format_version": FORMAT_VERSION}))
+    checksums = {name: checksum(tensor) for name, tensor in tensors.items()}
+    metadata = {"format": FORMAT, "format_version": FORMAT_VERSION}
+    write_file(path, save(tensors, with_checksums(metadata, checksums)))
+
+
+def checksum(tensor: Tensor) -> str:
+    """Return the checksum that the file has for a tensor, which lies on the CPU."""
+    data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+    return tensor_checksum(str(tensor.dtype).removeprefix("torch."), tensor.shape, memoryview(data))

@@ -1,16 +1,25 @@
 """Benchmarks: sparse against dense, in one run, checked and with their spread.
 
-``docs/benchmarks.md`` says how the numbers are made and what they do not contain.
+``docs/benchmarks.md`` says how the numbers are made and what they do not contain. The folders, each
+of which imports only from those below it:
+
+    suites    what each benchmark measures, its result's report, and calibration
+    report    one model of a document and of its figure; Markdown, terminal, HTML page, PNG
+    results   pure data: the envelope of all results, reading, writing, comparing
+    measure   the timing loop, statistics, problems, the machine and its conditions
+    engines   what is timed: the protocol, ONNX Runtime, kernels, other runtimes
 """
 
-from .comparing import ResultComparison, ResultFileError, compare_results
-from .kernels import BenchKernelsSpec, KernelsResult, bench_kernels
-from .layer import BenchLayerSpec, bench_layer
-from .memory import BenchMemorySpec, MemoryResult, bench_memory
-from .model import BenchModelSpec, bench_model
-from .paper import BenchPaperSpec, PaperResult, bench_paper
+from .report.terminal import print_report
 from .requirements import RequirementError
-from .result import Result
+from .results.compare import ResultComparison, compare_results
+from .results.result import Result, ResultFileError
+from .suites.kernels import BenchKernelsSpec, KernelsResult, bench_kernels
+from .suites.layer import BenchLayerSpec, bench_layer
+from .suites.memory import BenchMemorySpec, MemoryResult, bench_memory
+from .suites.model import BenchModelSpec, bench_model
+from .suites.paper import BenchPaperSpec, PaperResult, bench_paper
+from .suites.reports import load_result, report_of, save_result
 
 __all__ = [
     "BenchKernelsSpec",
@@ -31,4 +40,8 @@ __all__ = [
     "bench_model",
     "bench_paper",
     "compare_results",
+    "load_result",
+    "print_report",
+    "report_of",
+    "save_result",
 ]

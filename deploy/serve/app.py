@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -14,13 +15,14 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
 from ... import __version__
-from . import openapi
-from .body import read_body, single_header
-from .errors import RequestError, SchedulerClosedError, TooLittleMemoryError
+from . import large_json, openapi
+from .body import lease_of, read_body, single_header
+from .errors import RequestError, SchedulerClosedError, TooLittleMemoryError, TooMuchHeldError
 from .guard import Guard
 from .loaded_model import LoadedModel
 from .metrics import CONTENT_TYPE
 from .protocol import HEADER_LENGTH, InferRequest, decode, encode
+from .route_forms import RouteForms
 from .scheduler import Job
 from .settings import ServeSettings
 from .state import ServerState
@@ -29,8 +31,10 @@ from .state import ServerState
 # framework would validate them on every request, which costs more than reading the request.
 _MODEL = "/v2/models/{model}"
 _VERSION = "/v2/models/{model}/versions/{version}"
-# Bodies of the repository routes say nothing that this server reads.
+# Bodies of the repository routes are a few words.
 _SMALL = 1 << 16
+# Characters of a request's own words in a line of the log.
+_LOGGED = 200
 
 
 def create_app(settings: ServeSettings) -> FastAPI:
@@ -51,13 +55,16 @@ def create_app(settings: ServeSettings) -> FastAPI:
         version=__version__,
         description="Open Inference Protocol V2",
         lifespan=lifespan,
+        redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
     )
     app.state.fanin = state
+    app.add_middleware(RouteForms)
     app.add_middleware(
         Guard,
         token=settings.token,
+        budget=state.budget,
         draining=lambda: state.draining,
         access_log=settings.access_log,
     )
@@ -71,27 +78,34 @@ def create_app(settings: ServeSettings) -> FastAPI:
 
 
 def _add_health(app: FastAPI, state: ServerState) -> None:
-    @app.get("/v2/health/live", tags=["health"])
+    @app.get("/v2/health/live", tags=["health"], responses=openapi.LIVE)
     async def live() -> Response:
         """Tell that the process answers."""
-        return Response()
+        return JSONResponse({"live": True})
 
-    @app.get("/v2/health/ready", tags=["health"], responses={503: {"description": "Not ready"}})
+    @app.get("/v2/health/ready", tags=["health"], responses=openapi.READY)
     async def ready() -> Response:
         """Tell whether every model serves and the server is not about to stop."""
-        return Response(status_code=200 if state.repository.ready() and not state.draining else 503)
+        if state.draining:
+            return _not_ready("the server is about to stop")
+        if not state.repository.ready():
+            return _not_ready("not every model serves; POST /v2/repository/index says why")
+        return JSONResponse({"ready": True})
 
     async def model_ready(request: Request) -> Response:
         """Tell whether the model, or the version, serves."""
+        name = request.path_params["model"]
+        if not state.repository.versions(name):
+            return _not_ready(f"model '{name}' is not loaded", name=name)
         state.repository.find(**request.path_params)
-        return Response()
+        return JSONResponse({"name": name, "ready": True})
 
     names = state.settings.names
     for path in (_MODEL, _VERSION):
         app.get(
             f"{path}/ready",
             tags=["health"],
-            responses=openapi.ERRORS,
+            responses=openapi.MODEL_READY,
             openapi_extra=openapi.names_in(path, names),
         )(model_ready)
 
@@ -132,7 +146,7 @@ def _add_models(app: FastAPI, state: ServerState) -> None:
 
 def _add_repository(app: FastAPI, state: ServerState) -> None:
     async def change(request: Request, action: Callable[[str], None], model: str) -> Response:
-        await read_body(request, _SMALL, state.settings.timeout)
+        _refuse_contents(await read_body(request, _SMALL, state.settings.timeout))
         if state.settings.workers > 1:
             raise RequestError(
                 "with several workers, models are loaded and unloaded by their files alone"
@@ -181,14 +195,29 @@ async def _infer(
         settings = state.settings
         body = await read_body(request, settings.max_body, settings.timeout)
         header_length = single_header(request, HEADER_LENGTH)
-        asked = decode(body, header_length, found.signature, settings.max_dimension)
-        log["id"] = asked.id
+        lease = lease_of(request)
+        read = partial(
+            decode,
+            body,
+            header_length,
+            found.signature,
+            settings.max_dimension,
+            settings.min_dimension,
+            hold=lease.take,
+        )
+        strings = any(spec.datatype == "BYTES" for spec in found.signature.inputs)
+        asked = await state.call(read, large_json.is_brief(body, header_length, strings))
+        log["id"] = asked.id and asked.id[:_LOGGED]
         found, job = await _run(state, found, version, asked)
         split = (job.queue_seconds, job.compute_seconds)
         log["queue_ms"], log["compute_ms"] = (round(seconds * 1e3, 3) for seconds in split)
-        content, head = encode(
-            model, found.version.name, asked, job.future.result(), found.signature
-        )
+        arrays = job.future.result()
+        binary = all(as_binary for _, as_binary in asked.outputs)
+        # The inputs are no longer needed; the answer is held until it is sent.
+        lease.resize(large_json.cost_of_answer(arrays, binary))
+        write = partial(encode, model, found.version.name, asked, arrays, found.signature)
+        content, head = await state.call(write, large_json.is_brief_answer(arrays, binary))
+        lease.resize(len(content))
         status = 200
         if head is None:
             return Response(content, media_type="application/json")
@@ -196,6 +225,8 @@ async def _infer(
         return Response(content, media_type="application/octet-stream", headers=headers)
     except RequestError as error:
         status = error.status
+        if isinstance(error, TooMuchHeldError):
+            state.metrics.refused("memory")
         raise
     except MemoryError:
         status = 503
@@ -237,27 +268,55 @@ async def _run(
 
 
 def _only_ready(body: bytes) -> bool:
+    only = _small_object(body).get("ready", False)
+    if not isinstance(only, bool):
+        raise RequestError("ready is neither true nor false")
+    return only
+
+
+def _refuse_contents(body: bytes) -> None:
+    """Refuse what the protocol's load can bring along: a model's files or another configuration."""
+    for name, value in (_small_object(body).get("parameters") or {}).items():
+        if value and (name == "config" or name.startswith("file:")):
+            raise RequestError(
+                f"the parameter '{name[:100]}' is not supported: models are loaded from the files "
+                "that the server was started with"
+            )
+
+
+def _small_object(body: bytes) -> dict[str, Any]:
+    """Read the body of a repository route, which may be empty."""
     if not body.strip():
-        return False
+        return {}
     try:
         asked = json.loads(body)
     except (ValueError, RecursionError):
         raise RequestError("the body is not JSON") from None
-    if not isinstance(asked, dict) or not isinstance(asked.get("ready", False), bool):
-        raise RequestError('the body is not {"ready": true} or {}')
-    return asked.get("ready", False)
+    if not isinstance(asked, dict):
+        raise RequestError("the body is not a JSON object")
+    if not isinstance(asked.get("parameters") or {}, dict):
+        raise RequestError("parameters is not a JSON object")
+    return asked
+
+
+def _not_ready(reason: str, **more: str) -> Response:
+    return JSONResponse({**more, "ready": False, "error": reason}, 503)
 
 
 async def _refused(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    return _error(str(error), error.status)
+    headers = {"retry-after": "1"} if error.status == 503 else None
+    return _error(str(error), error.status, headers)
 
 
 async def _no_route(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     text = {404: "there is no such path; /docs lists them", 405: "this path takes another method"}
     message = text.get(error.status_code, str(error.detail))
-    return _error(message, error.status_code, error.headers)
+    headers = dict(error.headers or {})
+    if headers.get("Allow") == "GET":
+        headers["Allow"] = "GET, HEAD"
+    return _error(message, error.status_code, headers)
 
 
 def _error(message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:

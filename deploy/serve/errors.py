@@ -35,5 +35,14 @@ class TooLittleMemoryError(RequestError):
         super().__init__(f"there is too little memory for these inputs{told}; try again later", 503)
 
 
+class TooMuchHeldError(RequestError):
+    """Other requests and answers use all the memory that the process may hold for them."""
+
+    def __init__(self):
+        super().__init__(
+            "the server holds as many bytes of requests and answers as it may; try again later", 503
+        )
+
+
 class SchedulerClosedError(Exception):
     """The model was replaced or unloaded between look-up and submission: look it up again."""

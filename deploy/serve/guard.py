@@ -10,9 +10,10 @@ import hmac
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from typing import Any
 
+from .budget import Budget
 from .logs import event
 
 Scope = MutableMapping[str, Any]
@@ -23,8 +24,12 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 _log = logging.getLogger("fanin.serve")
 
 # Probes of an orchestrator carry no token.
-_OPEN = ("/v2/health/live", "/v2/health/ready")
+OPEN = ("/v2/health/live", "/v2/health/ready")
 
+# Bytes of an answer that are handed on at a time: the next ones wait until these are read.
+_PIECE = 1 << 16
+# Characters of a path in a line of the log.
+_LOGGED = 1000
 
 _NO_UPGRADE = (
     "this server speaks HTTP/1.1 alone: send the request without Upgrade (Java's HttpClient: "
@@ -35,8 +40,16 @@ _NO_UPGRADE = (
 class Guard:
     """Wraps the app. While ``draining()``, every answer asks the client to close its connection."""
 
-    def __init__(self, app: App, token: str | None, draining: Callable[[], bool], access_log: bool):
+    def __init__(
+        self,
+        app: App,
+        token: str | None,
+        budget: Budget,
+        draining: Callable[[], bool],
+        access_log: bool,
+    ):
         self._app = app
+        self._budget = budget
         self._token = None if token is None else f"Bearer {token}".encode()
         self._draining = draining
         self._access_log = access_log
@@ -58,32 +71,36 @@ class Guard:
                 # for, the parser reads no more.
                 if self._draining() or status in (408, 413) or upgrade:
                     message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
-            await send(message)
+            for part in _in_pieces(message):
+                await send(part)
 
+        lease = scope["fanin_lease"] = self._budget.lease()
         try:
             if not self._allowed(scope):
-                await _answer(forward, 401, "this server wants a token: Authorization: Bearer …")
+                await answer(forward, 401, "this server wants a token: Authorization: Bearer …")
             elif upgrade and _has_body(scope):
                 # The parser takes what follows for another protocol: the body would be empty.
-                await _answer(forward, 400, _NO_UPGRADE)
+                await answer(forward, 400, _NO_UPGRADE)
             else:
                 await self._app(scope, receive, forward)
         except asyncio.CancelledError:
             if not self._draining():
                 raise
             if not status:
-                await _answer(forward, 503, "the server stops before the request ended; ask again")
+                await answer(forward, 503, "the server stops before the request ended; ask again")
         except Exception:
             _log.exception("a request failed")
             if not status:
-                await _answer(forward, 500, "the server failed; its log says why")
+                await answer(forward, 500, "the server failed; its log says why")
+        finally:
+            lease.release()
         if self._access_log or status >= 500:
             event(
                 _log,
                 "request",
                 logging.WARNING if status >= 500 else logging.INFO,
                 method=scope["method"],
-                path=scope["path"],
+                path=scope["path"][:_LOGGED],
                 status=status,
                 client=(scope.get("client") or [None])[0],
                 ms=round((time.perf_counter() - start) * 1e3, 3),
@@ -91,10 +108,22 @@ class Guard:
             )
 
     def _allowed(self, scope: Scope) -> bool:
-        if self._token is None or scope["path"] in _OPEN:
+        if self._token is None or scope["path"].removesuffix("/") in OPEN:
             return True
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         return len(given) == 1 and hmac.compare_digest(given[0], self._token)
+
+
+def _in_pieces(message: MutableMapping[str, Any]) -> Iterator[MutableMapping[str, Any]]:
+    body = message.get("body", b"")
+    if len(body) <= _PIECE:
+        yield message
+        return
+    last = (len(body) - 1) // _PIECE
+    for number in range(last + 1):
+        more = number < last or message.get("more_body", False)
+        part = body[number * _PIECE : (number + 1) * _PIECE]
+        yield {**message, "body": part, "more_body": more}
 
 
 def _asks_for_upgrade(scope: Scope) -> bool:
@@ -111,9 +140,16 @@ def _has_body(scope: Scope) -> bool:
     )
 
 
-async def _answer(send: Send, status: int, error: str) -> None:
-    headers = [(b"content-type", b"application/json")]
+async def answer(send: Send, status: int, error: str) -> None:
+    """Answer a request with an error."""
+    body = json.dumps({"error": error}).encode()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+    ]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
+    if status == 503:
+        headers.append((b"retry-after", b"1"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": json.dumps({"error": error}).encode()})
+    await send({"type": "http.response.body", "body": body})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,8 +33,9 @@ class LoadedModel:
         batching = None
         if settings.max_batch > 1:
             _require_batchable(self.signature, version)
+            self.signature = replace(self.signature, batched=True)
             batching = Batching(settings.max_batch, settings.batch_delay)
-        self._warm_up(version)
+        warm_up(self._session, self.signature, version.path)
         self.scheduler = Scheduler(
             name,
             self._run,
@@ -71,26 +74,27 @@ class LoadedModel:
                 raise RequestError(message) from error
             raise
 
-    def _warm_up(self, version: Version) -> None:
-        """Run once with every open size 1, so that the first request is not the slow one."""
-        inputs = {
-            spec.name: np.full(
-                [size if isinstance(size, int) else 1 for size in spec.shape],
-                "" if spec.datatype == "BYTES" else 0,
-                NUMPY[spec.datatype],
-            )
-            for spec in self.signature.inputs
-        }
-        try:
-            self._session.run(None, inputs)
-        except Exception as error:
-            if is_shortage(error):
-                raise SessionError(
-                    f"there is not enough memory to run it ({_first_line(error)})",
-                    "Use a machine with more memory, or fewer models and workers.",
-                    model=version.path,
-                ) from error
-            # Else a model may refuse sizes of 1; requests show what it takes.
+
+def warm_up(session: Any, signature: Signature, path: Path) -> None:
+    """Run once with every open size 1, so that the first request is not the slow one."""
+    inputs = {
+        spec.name: np.full(
+            [size if isinstance(size, int) else 1 for size in spec.shape],
+            "" if spec.datatype == "BYTES" else 0,
+            NUMPY[spec.datatype],
+        )
+        for spec in signature.inputs
+    }
+    try:
+        session.run(None, inputs)
+    except Exception as error:
+        if is_shortage(error):
+            raise SessionError(
+                f"there is not enough memory to run it ({_first_line(error)})",
+                "Use a machine with more memory, or fewer models and workers.",
+                model=path,
+            ) from error
+        # Else a model may refuse sizes of 1; requests show what it takes.
 
 
 def _require_batchable(signature: Signature, version: Version) -> None:

@@ -21,7 +21,7 @@ def configure_logging(log_format: str) -> None:
 
     A log that cannot be written (a full disk, a closed pipe) is lost; the server goes on.
     """
-    handler = _Handler()
+    handler = LineHandler()
     handler.setFormatter(_Json() if log_format == "json" else _Text())
     for name in ("fanin.serve", "uvicorn"):
         logger = logging.getLogger(name)
@@ -32,22 +32,24 @@ def configure_logging(log_format: str) -> None:
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
 
 
-class _Handler(logging.Handler):
+class LineHandler(logging.Handler):
     """Writes lines to stderr and loses those that it cannot write.
 
     A buffer would keep the rest of a line that a full disk cut off, and glue it to a later one.
     """
 
     _cut = False
+    descriptor = 2
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Write a record as one line, or as several with an exception."""
         line = f"{self.format(record)}\n".encode(errors="backslashreplace")
         if self._cut:
             line = b"\n" + line
         done = 0
         try:
             while done < len(line):
-                done += os.write(2, line[done:])
+                done += os.write(self.descriptor, line[done:])
             self._cut = False
         except OSError:
             self._cut = self._cut or done > 0
@@ -69,16 +71,33 @@ class _Json(logging.Formatter):
 class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = getattr(record, "fields", {})
-        words = [_time(record), record.levelname, record.getMessage()]
-        words += [f"{key}={_one_line(value)}" for key, value in fields.items()]
-        text = " ".join(words)
-        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+        words = [_time(record), record.levelname, _printable(record.getMessage())]
+        words += [f"{key}={_one_word(value)}" for key, value in fields.items()]
+        lines = [" ".join(words)]
+        if record.exc_info:
+            # Indented: a line of an error's message cannot pass for one of the log.
+            traceback = self.formatException(record.exc_info).split("\n")
+            lines += [f"  {_printable(line)}" for line in traceback]
+        return "\n".join(lines)
 
 
 def _time(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
 
 
-def _one_line(value: Any) -> str:
+def _one_word(value: Any) -> str:
+    """Quote what has spaces, quotes, or characters that a terminal or a reader of lines obeys."""
     text = str(value)
-    return json.dumps(text) if set(text) & set(' \n\r\t"') else text
+    if text and text.isprintable() and not set(text) & set(' "'):
+        return text
+    return _printable(json.dumps(text, ensure_ascii=False))
+
+
+def _printable(text: str) -> str:
+    """Escape all but printable characters: control codes of both sets, U+2028, directions, …."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else json.dumps(char)[1:-1].replace("\x7f", r"\u007f")
+        for char in text
+    )

@@ -39,6 +39,9 @@ _BUCKETS = (
     *(1.0, 2.5, 5.0, 10.0, 30.0),
 )
 _MODEL = ("model", "version")
+# Of refusals: the limit on connections, that on bytes held, a head or an answer over its time or
+# size, and what is not HTTP.
+REASONS = ("connections", "memory", "head", "answer", "malformed")
 # Seconds for which the series of a version that no longer serves are still shown, from the first
 # scrape that finds it gone: so every scraper sees its last counts.
 _SHOWN = 120.0
@@ -74,12 +77,17 @@ class Metrics:
         self.request_seconds = self._histogram("request", "From the request's head to its answer")
         self.queue_seconds = self._histogram("queue", "Waiting for a thread")
         self.compute_seconds = self._histogram("compute", "In the session")
-        self.in_flight = Gauge(
-            "fanin_in_flight_requests",
-            "Infer requests that are being served",
+        self.in_flight = self._sum("in_flight_requests", "Infer requests that are being served")
+        self.connections = self._sum("connections", "Open connections")
+        self.held_bytes = self._sum("buffered_bytes", "Bytes of requests and answers held now")
+        refusals = Counter(
+            "fanin_refusals",
+            "Connections and requests that were refused or cut off, by what was exceeded",
+            ("reason",),
             registry=self.registry,
-            multiprocess_mode="livesum",
         )
+        # All of them now: a full disk may have no room for new ones.
+        self._refusals = {reason: refusals.labels(reason) for reason in REASONS}
         self._children: dict[tuple, tuple] = {}
         self._gone: _Gone | None = None
 
@@ -117,6 +125,10 @@ class Metrics:
         if split:
             children[2].observe(split[0])
             children[3].observe(split[1])
+
+    def refused(self, reason: str) -> None:
+        """Count a connection or request that was refused for one of REASONS."""
+        self._refusals[reason].inc()
 
     def load_attempted(self, model: str, _version: str, failure: Failure | None) -> None:
         """Count an attempt to load a model."""
@@ -159,6 +171,9 @@ class Metrics:
             return False
         self._full = False
         return True
+
+    def _sum(self, name: str, text: str) -> Gauge:
+        return Gauge(f"fanin_{name}", text, registry=self.registry, multiprocess_mode="livesum")
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"fanin_{name}", text, (*_MODEL, *labels), registry=self.registry)

@@ -18,34 +18,40 @@ _DATATYPE = {
 }
 
 
-def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
+def _object(required: tuple[str, ...], more: bool = False, **properties: Any) -> dict[str, Any]:
+    """Describe an object; with ``more``, keys that the protocol does not know are ignored."""
     return {
         "type": "object",
         "required": list(required),
         "properties": properties,
-        "additionalProperties": False,
+        "additionalProperties": more,
     }
 
 
 REQUEST = _object(
     ("inputs",),
+    more=True,
     id={"type": "string"},
-    parameters=_object((), binary_data_output={"type": "boolean"}),
+    parameters=_object((), more=True, binary_data_output={"type": "boolean"}),
     inputs={
         "type": "array",
         "items": _object(
             ("name", "shape", "datatype"),
+            more=True,
             name=_NAME,
             shape=_SHAPE,
             datatype=_DATATYPE,
-            parameters=_object((), binary_data_size={"type": "integer", "minimum": 0}),
+            parameters=_object((), more=True, binary_data_size={"type": "integer", "minimum": 0}),
             data={"type": "array", "description": "Row-major, flat or nested as the shape is."},
         ),
     },
     outputs={
         "type": "array",
         "items": _object(
-            ("name",), name=_NAME, parameters=_object((), binary_data={"type": "boolean"})
+            ("name",),
+            more=True,
+            name=_NAME,
+            parameters=_object((), more=True, binary_data={"type": "boolean"}),
         ),
     },
 )
@@ -68,7 +74,8 @@ RESPONSE = _object(
     },
 )
 
-ERROR = _object(("error",), error={"type": "string"})
+_REASON = {"error": {"type": "string"}}
+ERROR = _object(("error",), **_REASON)
 
 _BINARY = {"type": "string", "format": "binary"}
 
@@ -103,7 +110,8 @@ def infer_in(path: str, models: Sequence[str]) -> dict[str, Any]:
         "requestBody": {
             "required": True,
             "description": "JSON; or, with the header Inference-Header-Content-Length, JSON of "
-            "that length and the tensors' bytes behind it.",
+            "that length and the tensors' bytes behind it. Where it is 0, the bytes of the only "
+            "input alone.",
             "content": _content(REQUEST),
         },
         "parameters": [*names_in(path, models)["parameters"], length],
@@ -122,7 +130,7 @@ INFER_RESPONSES: dict[int | str, dict[str, Any]] = {
             413: "The body is too large",
             415: "The content encoding is unknown",
             422: "An output holds NaN or infinity, which JSON cannot carry",
-            503: "The queue is full",
+            503: "The queue is full, or the server holds as many bytes as it may",
             504: "The time-out passed",
         }.items()
     },
@@ -131,6 +139,23 @@ INFER_RESPONSES: dict[int | str, dict[str, Any]] = {
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"description": text, "content": {"application/json": {"schema": ERROR}}}
     for status, text in {400: "The model does not load", 404: "No such model or version"}.items()
+}
+
+
+def _flags(description: str, *names: str, **more: Any) -> dict[str, Any]:
+    schema = _object((*more, *names), **more, **{name: {"type": "boolean"} for name in names})
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
+
+
+LIVE: dict[int | str, dict[str, Any]] = {200: _flags("The process answers", "live")}
+READY: dict[int | str, dict[str, Any]] = {
+    200: _flags("Every model serves", "ready"),
+    503: _flags("Not every model serves, or the server is about to stop", "ready", **_REASON),
+}
+MODEL_READY: dict[int | str, dict[str, Any]] = {
+    200: _flags("The model serves", "ready", name=_NAME),
+    404: ERRORS[404],
+    503: _flags("The model is not loaded", "ready", name=_NAME, **_REASON),
 }
 
 

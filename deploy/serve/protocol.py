@@ -1,24 +1,33 @@
 """Requests and responses of Open Inference Protocol V2, with the binary tensor data extension.
 
-Every departure from the protocol is refused with a sentence. So is what this server does not do
-(sequences, shared memory, classification): an answer that ignores a parameter would be wrong.
+Departures from the protocol are refused with a sentence. Parameters and keys that it leaves to
+clients and servers are ignored, but for those that ask for another answer than this server gives
+(sequences, shared memory, classification): these are refused, too.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from . import tensors
+from . import large_json, tensors
 from .datatypes import NUMPY
 from .errors import RequestError
+from .raw import read_raw
 from .signature import Signature, TensorSpec
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
+
+# Parameters of the extensions that this server does not have, by where they stand. A value like 0
+# or false means that the extension is not used.
+_REFUSED = {
+    "request": ("sequence_id", "sequence_start", "sequence_end"),
+    "input": ("shared_memory_region",),
+    "output": ("shared_memory_region", "classification"),
+}
 
 
 @dataclass(frozen=True)
@@ -31,22 +40,32 @@ class InferRequest:
 
 
 def decode(
-    body: bytes, header_length: str | None, signature: Signature, max_dimension: int
+    body: bytes | bytearray,
+    header_length: str | None,
+    signature: Signature,
+    max_dimension: int,
+    min_dimension: int = 1,
+    hold: Callable[[int], None] = lambda _size: None,
 ) -> InferRequest:
     """Read the body of an infer request; RequestError says what is wrong with it.
 
-    ``header_length`` is the value of the header Inference-Header-Content-Length, None without one:
-    the body is JSON alone then. No shape is allocated before its size is known to be right.
+    ``header_length`` is the value of the header Inference-Header-Content-Length. Without one the
+    body is JSON alone; where it is 0 there is no JSON (see ``raw``). No shape is allocated before
+    its size is known to be right. ``hold`` is told how many bytes large JSON takes before it is
+    parsed, and may refuse.
     """
     at = _header_end(body, header_length)
-    head = _object(_parse(body[:at]), "the request", ("id", "parameters", "inputs", "outputs"))
+    if header_length is not None and at == 0:
+        arrays = read_raw(body, signature, max_dimension, min_dimension)
+        return InferRequest(None, arrays, tuple((spec.name, True) for spec in signature.outputs))
+    head = _object(_parse(memoryview(body)[:at], hold), "the request")
     binary = memoryview(body)[at:]
     request_id = head.get("id")
     if request_id is not None and not isinstance(request_id, str):
         raise RequestError("id is not a string")
-    parameters = _parameters(head, "the request", ("binary_data_output",))
+    parameters = _parameters(head, "the request", "request")
     as_binary = _flag(parameters, "binary_data_output", "the request")
-    inputs = _inputs(head, binary, signature, max_dimension)
+    inputs = _inputs(head, binary, signature, max_dimension, min_dimension)
     return InferRequest(request_id, inputs, _outputs(head, signature, as_binary))
 
 
@@ -58,27 +77,29 @@ def encode(
     Returns the body and the length of its JSON head, None where the body is JSON alone.
     """
     datatypes = {output.name: output.datatype for output in spec.outputs}
-    described, blobs = [], []
+    described: list[str] = []
+    blobs: list[bytes] = []
     for (name, as_binary), array in zip(request.outputs, arrays, strict=True):
         entry: dict[str, Any] = {
             "name": name,
             "datatype": datatypes[name],
             "shape": list(array.shape),
         }
+        data = ""
         if as_binary:
             blobs.append(tensors.to_bytes(array))
             entry["parameters"] = {"binary_data_size": len(blobs[-1])}
         else:
-            entry["data"] = tensors.to_json(name, array)
-        described.append(entry)
-    head: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": described}
+            data = f',"data":{tensors.to_json(name, array)}'
+        described.append(f"{_encode(entry)[:-1]}{data}}}")
+    head: dict[str, Any] = {"model_name": model, "model_version": version}
     if request.id is not None:
         head["id"] = request.id
-    text = _ENCODER.encode(head).encode()
+    text = f'{_encode(head)[:-1]},"outputs":[{",".join(described)}]}}'.encode()
     return b"".join([text, *blobs]), len(text) if blobs else None
 
 
-def _header_end(body: bytes, header_length: str | None) -> int:
+def _header_end(body: bytes | bytearray, header_length: str | None) -> int:
     if header_length is None:
         return len(body)
     if not (header_length.isascii() and header_length.isdigit() and len(header_length) < 20):
@@ -88,18 +109,12 @@ def _header_end(body: bytes, header_length: str | None) -> int:
     return int(header_length)
 
 
-def _not_json(word: str) -> float:
-    raise ValueError(f"{word} is not JSON")
+_encode = large_json.ENCODER.encode
 
 
-# Made once: json.loads and json.dumps make a new one for each call that has options.
-_DECODER = json.JSONDecoder(parse_constant=_not_json)
-_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False)
-
-
-def _parse(text: bytes) -> Any:
+def _parse(text: memoryview, hold: Callable[[int], None]) -> Any:
     try:
-        return _DECODER.decode(text.decode("utf-8"))
+        return large_json.parse(text, hold)
     except RecursionError:
         raise RequestError("the JSON is nested too deeply") from None
     except ValueError as error:  # also of UTF-8, and of integers with thousands of digits
@@ -107,14 +122,18 @@ def _parse(text: bytes) -> Any:
 
 
 def _inputs(
-    head: dict, binary: memoryview, signature: Signature, max_dimension: int
+    head: dict,
+    binary: memoryview,
+    signature: Signature,
+    max_dimension: int,
+    min_dimension: int,
 ) -> dict[str, np.ndarray]:
     entries = _list(head, "inputs")
     known = {spec.name: spec for spec in signature.inputs}
     read: dict[str, tuple[dict, tuple[int, ...], int | None]] = {}
     for number, item in enumerate(entries):
         where = f"inputs[{number}]"
-        entry = _object(item, where, ("name", "shape", "datatype", "parameters", "data"))
+        entry = _object(item, where)
         spec = known.get(_name(entry, where))
         if spec is None:
             raise RequestError(
@@ -123,7 +142,7 @@ def _inputs(
         if spec.name in read:
             raise RequestError(f"input '{spec.name}' comes twice")
         size = _binary_size(entry, spec.name)
-        if (size is None) == ("data" not in entry):
+        if (size is None) == (entry.get("data") is None):
             raise RequestError(
                 f"input '{spec.name}' needs either data or the parameter binary_data_size"
             )
@@ -131,7 +150,8 @@ def _inputs(
     missing = [name for name in known if name not in read]
     if missing:
         raise RequestError(f"the request lacks the input {', '.join(missing)}")
-    signature.check_shapes({name: shape for name, (_, shape, _) in read.items()}, max_dimension)
+    shapes = {name: shape for name, (_, shape, _) in read.items()}
+    signature.check_shapes(shapes, max_dimension, min_dimension)
     announced = sum(size or 0 for _, _, size in read.values())
     if announced != len(binary):
         raise RequestError(
@@ -149,20 +169,22 @@ def _inputs(
 
 
 def _binary_size(entry: dict, name: str) -> int | None:
-    parameters = _parameters(entry, f"input '{name}'", ("binary_data_size",))
-    size = parameters.get("binary_data_size")
+    size = _parameters(entry, f"input '{name}'", "input").get("binary_data_size")
     if size is not None and (type(size) is not int or size < 0):
         raise RequestError(f"input '{name}': binary_data_size is not a number of bytes")
     return size
 
 
 def _shape(entry: dict, spec: TensorSpec) -> tuple[int, ...]:
-    datatype = entry.get("datatype")
+    for key in ("datatype", "shape"):
+        if key not in entry:
+            raise RequestError(f"input '{spec.name}' has no {key}")
+    datatype = entry["datatype"]
     if datatype != spec.datatype:
         known = isinstance(datatype, str) and datatype in (*NUMPY, "BF16")
         said = f"is {datatype}" if known else "is not a datatype of the protocol"
         raise RequestError(f"input '{spec.name}': datatype {said}; the model takes {spec.datatype}")
-    shape = entry.get("shape")
+    shape = entry["shape"]
     if not isinstance(shape, list) or not all(type(size) is int for size in shape):
         raise RequestError(f"input '{spec.name}': shape is not a list of integers")
     return tuple(shape)
@@ -174,7 +196,7 @@ def _outputs(head: dict, signature: Signature, as_binary: bool) -> tuple[tuple[s
         return tuple((name, as_binary) for name in known)
     wanted: dict[str, bool] = {}
     for number, item in enumerate(_list(head, "outputs")):
-        entry = _object(item, f"outputs[{number}]", ("name", "parameters"))
+        entry = _object(item, f"outputs[{number}]")
         name = _name(entry, f"outputs[{number}]")
         if name not in known:
             raise RequestError(
@@ -182,38 +204,32 @@ def _outputs(head: dict, signature: Signature, as_binary: bool) -> tuple[tuple[s
             )
         if name in wanted:
             raise RequestError(f"output '{name}' comes twice")
-        parameters = _parameters(entry, f"output '{name}'", ("binary_data",))
+        parameters = _parameters(entry, f"output '{name}'", "output")
         wanted[name] = _flag(parameters, "binary_data", f"output '{name}'", as_binary)
     return tuple((wanted or dict.fromkeys(known, as_binary)).items())
 
 
-def _object(value: Any, where: str, keys: tuple[str, ...]) -> dict:
+def _object(value: Any, where: str) -> dict:
     if not isinstance(value, dict):
         raise RequestError(f"{where} is not a JSON object")
-    unknown = sorted(set(value) - set(keys))
-    if unknown:
-        raise RequestError(
-            f"{where} has '{_short(unknown[0])}', which is none of {', '.join(keys)}"
-        )
     return value
 
 
-def _parameters(entry: dict, where: str, supported: tuple[str, ...]) -> Mapping[str, Any]:
+def _parameters(entry: dict, where: str, kind: str) -> dict[str, Any]:
     parameters = entry.get("parameters")
     if parameters is None:
         return {}
     if not isinstance(parameters, dict):
         raise RequestError(f"the parameters of {where} are not a JSON object")
-    for name in parameters:
-        if name not in supported:
+    for name in _REFUSED[kind]:
+        if parameters.get(name):
             raise RequestError(
-                f"{where} has the parameter '{_short(name)}', which this server does not support; "
-                f"it supports {', '.join(supported)}"
+                f"{where} has the parameter '{name}', which this server does not support"
             )
     return parameters
 
 
-def _flag(parameters: Mapping[str, Any], name: str, where: str, default: bool = False) -> bool:
+def _flag(parameters: dict[str, Any], name: str, where: str, default: bool = False) -> bool:
     value = parameters.get(name, default)
     if not isinstance(value, bool):
         raise RequestError(f"the parameter {name} of {where} is neither true nor false")

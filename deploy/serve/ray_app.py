@@ -3,22 +3,25 @@
     serve run fanin.deploy.serve.ray_app:build model=/models/mlp.onnx cpus=2 replicas=3
 
 One number, ``cpus``, is what Ray reserves for a replica and the number of threads of its session: a
-replica runs one request at a time on all of them. Paths must exist on every machine.
+replica runs one request at a time on all of them. Paths must exist on every machine. The token is
+taken from the environment in which the application is built, and goes to the replicas with it.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ray import serve
 
-from .settings import ServeSettings, SettingsError
+from .settings import TOKEN_VARIABLE, ServeSettings, SettingsError
 
 # What a request of this application may set; the rest (address, workers, drain) is Ray's to decide.
-_SERVER = ("queue", "timeout", "max_body", "max_dimension", "max_batch", "batch_delay", "poll")
+_LIMITS = ("queue", "max_body", "max_buffered", "max_dimension", "min_dimension", "max_batch")
+_SERVER = (*_LIMITS, "timeout", "batch_delay", "poll", "trial_timeout")
 _RAY = ("model", "cpus", "replicas", "max_replicas", "upscale_delay", "downscale_delay")
-_WHOLE = ("cpus", "replicas", "max_replicas", "queue", "max_body", "max_dimension", "max_batch")
+_WHOLE = ("cpus", "replicas", "max_replicas", *_LIMITS)
 
 
 def build(args: Mapping[str, Any]) -> serve.Application:
@@ -29,7 +32,9 @@ def build(args: Mapping[str, Any]) -> serve.Application:
     than one request a replica is under way, and takes them away again: after ``upscale_delay`` and
     ``downscale_delay`` seconds (Ray's own are 30 and 600) in which the average over the last half
     minute said so. The settings ``queue`` (of a replica; 4), ``timeout``, ``max_body``,
-    ``max_dimension``, ``max_batch``, ``batch_delay`` and ``poll`` are those of ServeSettings.
+    ``max_buffered``, ``max_dimension``, ``min_dimension``, ``max_batch``, ``batch_delay``, ``poll``
+    and ``trial_timeout`` are those of ServeSettings. FANIN_SERVE_TOKEN in the environment is the
+    token that every request must carry.
 
     Deploying again with other values replaces the replicas one after the other. Raises
     SettingsError for values that cannot be.
@@ -56,7 +61,14 @@ def build(args: Mapping[str, Any]) -> serve.Application:
         if not 0 <= delay <= 86400:
             raise SettingsError(f"{name.removesuffix('_s')} is {delay:g}; it may be 0 to 86400")
     settings = ServeSettings.from_dict(
-        {"queue": 4, **values, "threads": cpus, "concurrency": 1, "drain_delay": 0.0}
+        {
+            "queue": 4,
+            **values,
+            "threads": cpus,
+            "concurrency": 1,
+            "drain_delay": 0.0,
+            "token": os.environ.get(TOKEN_VARIABLE) or None,
+        }
     )
     scale: dict[str, Any] = {"num_replicas": replicas}
     if most > replicas:
@@ -82,8 +94,11 @@ def _app_builder(settings: ServeSettings) -> Callable[[], Any]:
     """Make what a replica calls to get its app; a model that does not open fails the deployment."""
 
     def build_app() -> Any:
-        from .app import create_app
+        from . import shared_folder
         from .logs import configure_logging
+
+        shared_folder.forget_inherited()
+        from .app import create_app
 
         configure_logging(settings.log_format)
         app = create_app(settings)
@@ -95,6 +110,11 @@ def _app_builder(settings: ServeSettings) -> Callable[[], Any]:
 
 def _checked(args: Mapping[str, Any]) -> dict[str, Any]:
     """Take the values that there are, as the numbers that they are: ``serve run`` gives strings."""
+    if "token" in args:
+        raise SettingsError(
+            f"a token is no argument, which others can read: set {TOKEN_VARIABLE} in the "
+            "environment in which the application is built"
+        )
     unknown = sorted(set(args) - {*_SERVER, *_RAY})
     if unknown:
         raise SettingsError(

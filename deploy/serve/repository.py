@@ -2,15 +2,17 @@
 
 Only models that the server was started with are ever opened; a request can name them, not files.
 A version that cannot be opened never replaces one that serves: the reason is kept for the index,
-the log and the metrics. It is tried again when its files change; after a shortage (of memory,
-descriptors, threads, disk space) also without, in growing intervals.
+the log and the metrics. With a trial, nor does one that would end the process. It is tried again
+when its files change; after a shortage (of memory, descriptors, threads, disk space) also without,
+in growing intervals.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..errors import SessionError
@@ -21,6 +23,7 @@ from .logs import event
 from .memory import release_unused
 from .settings import ModelSource, ServeSettings
 from .sources import Stamp, Version, VersionFinder
+from .trial import Trial
 
 _log = logging.getLogger("fanin.serve")
 
@@ -31,17 +34,24 @@ Observer = Callable[[str, str, Failure | None], None]
 class Repository:
     """All models by name. Its methods may be called from any thread; loading blocks its caller."""
 
-    def __init__(self, settings: ServeSettings, observer: Observer = lambda *_: None):
+    def __init__(
+        self,
+        settings: ServeSettings,
+        observer: Observer = lambda *_: None,
+        trial: Trial | None = None,
+    ):
+        self._trial = trial
         self._entries = {
-            source.name: _Entry(source, settings, observer) for source in settings.models
+            source.name: _Entry(source, settings, observer, trial) for source in settings.models
         }
 
     def open(self) -> None:
         """Load every model; SessionError for the first that has no version that opens."""
-        for entry in self._entries.values():
-            entry.refresh(settled_only=False)
-            if not entry.serving:
-                raise entry.why_nothing_serves()
+        with self._trials():
+            for entry in self._entries.values():
+                entry.refresh(settled_only=False)
+                if not entry.serving:
+                    raise entry.why_nothing_serves()
 
     def find(self, model: str, version: str | None = None) -> LoadedModel:
         """Return the version asked for, or the newest; RequestError (404) if it does not serve."""
@@ -75,7 +85,10 @@ class Repository:
         """Load what is on disk now; RequestError when the newest version does not open."""
         entry = self._entry(name)
         entry.wanted = True
-        entry.refresh(settled_only=False, again=True)
+        with self._trials():
+            if self._trial is not None:
+                self._trial.forget()
+            entry.refresh(settled_only=False, again=True)
         if entry.failures:
             version, failure = next(iter(entry.failures.items()))
             kept = ", ".join(entry.serving)
@@ -93,11 +106,12 @@ class Repository:
 
     def refresh(self) -> None:
         """Take up what has changed on disk, once it has stopped changing."""
-        for entry in self._entries.values():
-            try:
-                entry.refresh()
-            except Exception:  # whatever it is, the next look must come
-                _log.exception("looking for changes of '%s' failed", entry.name)
+        with self._trials():
+            for entry in self._entries.values():
+                try:
+                    entry.refresh()
+                except Exception:  # whatever it is, the next look must come
+                    _log.exception("looking for changes of '%s' failed", entry.name)
 
     def close(self) -> None:
         """Finish all requests and free all models."""
@@ -109,6 +123,15 @@ class Repository:
         """List every version with state and reason, in the terms of the repository extension."""
         return [row for entry in self._entries.values() for row in entry.index()]
 
+    @contextlib.contextmanager
+    def _trials(self) -> Iterator[None]:
+        """One process tries all versions that a pass finds, and ends with it."""
+        try:
+            yield
+        finally:
+            if self._trial is not None:
+                self._trial.end()
+
     def _entry(self, name: str) -> _Entry:
         entry = self._entries.get(name)
         if entry is None:
@@ -119,7 +142,13 @@ class Repository:
 class _Entry:
     """One model. ``serving`` is replaced as a whole, so that readers need no lock."""
 
-    def __init__(self, source: ModelSource, settings: ServeSettings, observer: Observer):
+    def __init__(
+        self,
+        source: ModelSource,
+        settings: ServeSettings,
+        observer: Observer,
+        trial: Trial | None,
+    ):
         self.name = source.name
         self.wanted = True
         self.serving: dict[str, LoadedModel] = {}
@@ -127,6 +156,7 @@ class _Entry:
         self._source = source
         self._settings = settings
         self._observer = observer
+        self._trial = trial
         self._finder = VersionFinder(source)
         self._failed: dict[str, Failure] = {}
         self._seen: dict[str, Stamp] = {}
@@ -152,8 +182,10 @@ class _Entry:
 
     def why_nothing_serves(self) -> SessionError:
         """Say why after a refresh that left nothing serving."""
-        for failure in self.failures.values():
-            return SessionError(f"model '{self.name}' does not load: {failure.reason}", "")
+        for version, failure in self.failures.items():
+            return SessionError(
+                f"version {version} of model '{self.name}' does not load: {failure.reason}", ""
+            )
         return SessionError(
             f"model '{self.name}' has no version",
             "Name an .onnx file, or a folder that holds 1/model.onnx.",
@@ -219,6 +251,10 @@ class _Entry:
         if settled_only and self._seen.get(version.name) != version.stamp:
             return loaded  # perhaps still being written: the next look decides
         try:
+            if self._trial is not None:
+                if not self._trial.passes(version):
+                    return loaded
+                self._require_unchanged(version)
             model = LoadedModel(self.name, version, self._settings)
         except Exception as error:  # whatever it is, it must not take the server down
             failure = Failure.of(error, version.stamp, before)
@@ -237,6 +273,14 @@ class _Entry:
             concurrency=self._settings.runs,
         )
         return model
+
+    def _require_unchanged(self, version: Version) -> None:
+        if not self._finder.is_unchanged(version):
+            raise SessionError(
+                "its files changed while they were tried",
+                "Write a version beside its folder and rename it.",
+                model=version.path,
+            )
 
     def _tell_once(self, failures: dict[str, Failure]) -> None:
         for version, failure in failures.items():

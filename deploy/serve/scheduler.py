@@ -253,7 +253,9 @@ class Scheduler:
 
     def _learn(self, elements: int, seconds: float) -> None:
         """Larger inputs take longer, and the smallest ones take some time, too."""
-        each = seconds / max(1, elements)
+        if not elements:
+            return  # what an empty request takes says nothing of others
+        each = seconds / elements
         if self._seconds_per_element is None:
             self._seconds_per_element, self._least_seconds = each, seconds
             return

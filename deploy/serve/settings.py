@@ -16,6 +16,9 @@ TOKEN_VARIABLE = "FANIN_SERVE_TOKEN"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
+# Answers may be larger than the largest request.
+_LEAST_BUFFERED = 64 << 20
+
 
 class SettingsError(ValueError):
     """An option that cannot be; says which and what it may be."""
@@ -52,10 +55,14 @@ class ServeSettings:
     ``threads`` is the intra-op pool of every session, ``concurrency`` how many requests of a model
     run at the same time, ``workers`` the number of processes. What is None is chosen so that
     workers × concurrency × threads is the number of CPUs: all threads for one request.
-    ``queue`` bounds the requests of a model that wait. ``max_batch`` above 1 turns dynamic batching
-    on: that many rows a run, for which no request waits longer than ``batch_delay``.
+    ``queue`` bounds the requests of a model that wait, ``max_connections`` the connections of a
+    process, ``max_buffered`` the bytes of requests and answers that it holds at a time.
+    ``max_batch`` above 1 turns dynamic batching on: that many rows a run, for which no request
+    waits longer than ``batch_delay``.
     ``versions`` is how many of the newest versions in a folder are served. ``poll`` is the interval
-    at which files are looked at for a reload; 0 leaves reloads to the repository API. On SIGTERM
+    at which files are looked at for a reload; 0 leaves reloads to the repository API.
+    ``trial_timeout`` is the time that a version may take to be opened and run once in a process of
+    its own, before the server opens it; 0 opens it in the server at once. On SIGTERM
     the server goes on for ``drain_delay`` while it says that it is not ready, then ends what it has
     begun, at most ``drain_timeout``.
     """
@@ -69,11 +76,15 @@ class ServeSettings:
     queue: int = 64
     timeout: float = 30.0
     max_body: int = 64 << 20
+    max_buffered: int | None = None
+    max_connections: int = 512
     max_dimension: int = 4096
+    min_dimension: int = 1
     max_batch: int = 1
     batch_delay: float = 0.002
     versions: int = 1
     poll: float = 2.0
+    trial_timeout: float = 600.0
     drain_delay: float = 1.0
     drain_timeout: float = 30.0
     token: str | None = field(default=None, repr=False)
@@ -94,11 +105,16 @@ class ServeSettings:
         _within("--queue", self.queue, 0, 1_000_000)
         _within("--timeout", self.timeout, 0.001, 86400)
         _within("--max-body", self.max_body, 1, 1 << 40)
+        if self.max_buffered is not None:
+            _within("--max-buffered", self.max_buffered, 1, 1 << 50)
+        _within("--max-connections", self.max_connections, 1, 1_000_000)
         _within("--max-dimension", self.max_dimension, 1, 1 << 31)
+        _within("--min-dimension", self.min_dimension, 0, 1)
         _within("--max-batch", self.max_batch, 1, self.max_dimension)
         _within("--batch-delay", self.batch_delay, 0, 60)
         _within("--versions", self.versions, 1, 1000)
         _within("--poll", self.poll, 0, 86400)
+        _within("--trial-timeout", self.trial_timeout, 0, 86400)
         _within("--drain-delay", self.drain_delay, 0, 86400)
         _within("--drain-timeout", self.drain_timeout, 0, 86400)
         if self.token is not None and (not self.token.isascii() or len(self.token) < 16):
@@ -127,6 +143,13 @@ class ServeSettings:
         if self.concurrency is not None:
             return self.concurrency
         return max(1, available_cpus() // self.workers // self.session_threads)
+
+    @property
+    def buffered(self) -> int:
+        """Bytes of requests and answers that a process holds at a time: eight of the largest."""
+        if self.max_buffered is not None:
+            return self.max_buffered
+        return max(8 * self.max_body, _LEAST_BUFFERED)
 
     def to_json(self) -> str:
         """Serialize, for another process."""

@@ -6,8 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..external_data import external_files
-from ..model_file import ModelFileError, read_model_file
+from ...onnx_file import external_files, read_model_file
 from .settings import ModelSource
 
 # Of the model file and each of its data files: path, inode, size, time of the last change in ns.
@@ -42,7 +41,7 @@ class VersionFinder:
         if path.suffix in (".onnx", ".ort") and not os.path.isdir(path):
             return [self._version("1", path)]
         try:
-            names = [item.name for item in path.iterdir() if item.is_dir()]
+            names = [name for name in os.listdir(path) if os.path.isdir(path / name)]
         except OSError:
             return []
         numbers = sorted({name for name in names if _is_version(name)}, key=int, reverse=True)
@@ -51,16 +50,20 @@ class VersionFinder:
         self._external = {key: self._external[key] for key in self._external if key in listed}
         return found
 
+    def is_unchanged(self, version: Version) -> bool:
+        """Whether the version's files are still those that it was found with."""
+        return self._version(version.name, version.path).stamp == version.stamp
+
     def _version(self, name: str, path: Path) -> Version:
         main = _stamp([path])
         known, files = self._external.get(path, ((), []))
         if main != known:
             try:
                 files = external_files(path, read_model_file(path)) if main else []
-            except ModelFileError:
-                files = []
             except OSError:  # perhaps of the moment: the next look reads it again
                 return Version(name, path, main)
+            except Exception:  # opening it tells why; the other versions are looked at meanwhile
+                files = []
             self._external[path] = (main, files)
         return Version(name, path, main + _stamp(files) if main else ())
 
@@ -74,7 +77,7 @@ def _stamp(files: list[Path]) -> Stamp:
     for file in files:
         try:
             state = file.stat()
-        except OSError:
+        except (OSError, ValueError):  # ValueError: a zero byte in the name
             continue
         found.append((str(file), state.st_ino, state.st_size, state.st_mtime_ns))
     return tuple(found)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
+from . import shared_folder
+from .budget import Budget
 from .metrics import Metrics
 from .repository import Repository
 from .settings import ServeSettings
+from .trial import Trial
+
+_T = TypeVar("_T")
 
 
 class ServerState:
@@ -16,11 +24,19 @@ class ServerState:
     def __init__(self, settings: ServeSettings):
         self.settings = settings
         self.metrics = Metrics()
-        self.repository = Repository(settings, self.metrics.load_attempted)
+        self._trial = None
+        if settings.trial_timeout:
+            self._trial = Trial(
+                settings.trial_timeout, settings.session_threads, shared_folder.current()
+            )
+        self.repository = Repository(settings, self.metrics.load_attempted, self._trial)
         self.metrics.watch(self.repository)
+        self.budget = Budget(settings.buffered, self.metrics.held_bytes.inc)
         self.draining = False
         # Their own: loads that wait for each other must not keep a scrape from its thread.
         self.loads = ThreadPoolExecutor(4, thread_name_prefix="fanin-load")
+        # Large JSON. Two, since each keeps the event loop from its turn for a while.
+        self.large = ThreadPoolExecutor(2, thread_name_prefix="fanin-large")
         self._stop = threading.Event()
         self._watcher: threading.Thread | None = None
 
@@ -31,12 +47,21 @@ class ServerState:
             self._watcher = threading.Thread(target=self._watch, name="fanin-watch", daemon=True)
             self._watcher.start()
 
+    async def call(self, function: Callable[[], _T], brief: bool) -> _T:
+        """Call at once what is ``brief``, else on a thread for what is large."""
+        if brief:
+            return function()
+        return await asyncio.get_running_loop().run_in_executor(self.large, function)
+
     def close(self) -> None:
         """Stop watching and finish what is queued."""
         self._stop.set()
+        if self._trial is not None:
+            self._trial.stop()
         if self._watcher is not None:
             self._watcher.join()
         self.loads.shutdown(cancel_futures=True)
+        self.large.shutdown(cancel_futures=True)
         self.repository.close()
 
     def _watch(self) -> None:

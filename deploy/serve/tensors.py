@@ -12,10 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from . import large_json
 from .datatypes import NUMPY
 from .errors import RequestError
 
 _LENGTH = np.dtype("<u4")
+
+_JSON_WORDS = {
+    **{type(None): "null", bool: "true or false", str: "strings", list: "lists", dict: "objects"},
+    **{int: "integers", float: "numbers with a fraction or an exponent"},
+}
 
 
 def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> np.ndarray:
@@ -31,8 +37,9 @@ def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> np
     kinds = set(map(type, flat))
     allowed, words = _json_kinds(datatype)
     if not kinds <= allowed:
-        odd = sorted(kind.__name__ for kind in kinds - allowed)
-        raise RequestError(f"input '{name}': {datatype} takes {words}, not {', '.join(odd)}")
+        odd = ", ".join(sorted(_JSON_WORDS[kind] for kind in kinds - allowed))
+        hint = "; NaN and infinity go as binary data" if odd == "null" and float in allowed else ""
+        raise RequestError(f"input '{name}': {datatype} takes {words}, not {odd}{hint}")
     if datatype == "BYTES" and any("\ud800" <= char <= "\udfff" for char in "".join(flat)):
         raise RequestError(f"input '{name}': a string holds half of a surrogate pair")
     dtype = NUMPY[datatype]
@@ -69,14 +76,14 @@ def from_bytes(name: str, datatype: str, shape: tuple[int, ...], raw: memoryview
     return np.require(array, requirements="A")
 
 
-def to_json(name: str, array: np.ndarray) -> list[Any]:
-    """Flatten an output to JSON values; RequestError for what JSON cannot carry."""
+def to_json(name: str, array: np.ndarray) -> str:
+    """Write an output as a flat JSON list; RequestError for what JSON cannot carry."""
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise RequestError(
             f"output '{name}' holds NaN or infinity, which JSON cannot carry; ask for binary data",
             422,
         )
-    return array.reshape(-1).tolist()
+    return large_json.write(array)
 
 
 def to_bytes(array: np.ndarray) -> bytes:

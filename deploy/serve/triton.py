@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ... import ort_ops
+from ..._base.atomic import atomic_file, output_folder, staging_folder, write_file
+from ...onnx_file import external_files
 from ..cpus import MAX_THREADS
 from ..errors import SessionError
-from ..external_data import external_files
-from ..model_file import read_model_file
+from ..model_check import checked_content
 from ..session import open_session
 from .settings import ModelSource, SettingsError
 from .signature import Signature, TensorSpec, read_signature
@@ -78,16 +77,16 @@ def write_triton_model(settings: TritonSettings) -> Path:
     signature = read_signature(open_session(model, threads=1), model)
     library = ort_ops.get_library_path()
     config = triton_config(settings, signature, library.name)
-    settings.folder.mkdir(parents=True, exist_ok=True)
-    beside = settings.folder / f".incoming-{os.getpid()}"
-    shutil.rmtree(beside, ignore_errors=True)
+    output_folder(settings.folder)
     try:
-        _copy_model(model, beside)
-        _copy(library, settings.folder / library.name)
-        _write(settings.folder / "config.pbtxt", config)
-        beside.rename(target)
+        with staging_folder(target) as scratch:
+            _copy_model(model, scratch / "version")
+            # Replaced as a whole: a running Triton may have the old library mapped.
+            with library.open("rb") as source, atomic_file(settings.folder / library.name) as copy:
+                shutil.copyfileobj(source, copy)
+            write_file(settings.folder / "config.pbtxt", config)
+            (scratch / "version").rename(target)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
         with contextlib.suppress(OSError):  # Triton would take an empty folder for a model
             settings.folder.rmdir()
     return settings.folder
@@ -146,9 +145,10 @@ def _quoted(text: str) -> str:
 
 
 def _copy_model(model: Path, folder: Path) -> None:
+    content = checked_content(model)
     folder.mkdir(parents=True)
     shutil.copyfile(model, folder / "model.onnx")
-    for file in external_files(model, read_model_file(model)):
+    for file in external_files(model, content):
         target = folder / file.relative_to(model.parent)
         if target.name == "model.onnx" and target.parent == folder:
             raise SessionError(
@@ -158,21 +158,3 @@ def _copy_model(model: Path, folder: Path) -> None:
             )
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, target)
-
-
-def _copy(source: Path, target: Path) -> None:
-    _replace(target, lambda beside: shutil.copyfile(source, beside))
-
-
-def _write(target: Path, text: str) -> None:
-    _replace(target, lambda beside: beside.write_text(text, encoding="utf-8"))
-
-
-def _replace(target: Path, write: Callable[[Path], object]) -> None:
-    """Replace as a whole: a running Triton may have the old file mapped."""
-    beside = target.with_name(f".{target.name}-{os.getpid()}")
-    try:
-        write(beside)
-        beside.replace(target)
-    finally:
-        beside.unlink(missing_ok=True)

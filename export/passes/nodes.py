@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ import onnx_ir as ir
 
 from ..condensed import CondensedWeight
 from ..conv_geometry import ConvGeometry
+from ..errors import ExportError
 from ..onnx_schema import (
     CONDENSED_CONV,
     CONDENSED_GEMM,
@@ -122,27 +124,51 @@ def constant_of(value: ir.Value | None) -> np.ndarray | None:
 
 
 def read_weight(node: ir.Node) -> CondensedWeight | None:
-    """Read the weight of a condensed node; None when a part of it is no constant."""
+    """Read the weight of a condensed node; None when a part of it is no constant.
+
+    Raises:
+        ExportError: the node, which the source had already, breaks the format.
+
+    """
     arrays = dict(zip(INPUTS_GEMM, map(constant_of, node.inputs), strict=False))
-    if any(arrays[part] is None for part in PARTS):
+    if any(arrays.get(part) is None for part in PARTS):
         return None
     if is_condensed_conv(node):
         geometry = read_geometry(node)
         sizes = (geometry.in_features, geometry.out_channels)
     else:
-        sizes = tuple(node.attributes.get_int(name) for name in ("in_features", "out_features"))
-    return CondensedWeight(
-        **{part: arrays[part] for part in PARTS}, in_features=sizes[0], out_features=sizes[1]
-    )
+        sizes = tuple(_integers(node, "in_features", "out_features").values())
+    with _named(node):
+        return CondensedWeight(
+            **{part: arrays[part] for part in PARTS}, in_features=sizes[0], out_features=sizes[1]
+        )
 
 
 def read_geometry(node: ir.Node) -> ConvGeometry:
-    """Read the attributes of a CondensedConv."""
-    numbers = ("in_channels", "out_channels", "group")
-    return ConvGeometry(
-        **{name: node.attributes.get_int(name) for name in numbers},
-        **{name: tuple(node.attributes.get_ints(name)) for name in INTEGER_LISTS},
-    )
+    """Read the attributes of a CondensedConv; raises ExportError as read_weight does."""
+    with _named(node):
+        return ConvGeometry(
+            **_integers(node, "in_channels", "out_channels", "group"),
+            **{name: tuple(node.attributes.get_ints(name, ())) for name in INTEGER_LISTS},
+        )
+
+
+def _integers(node: ir.Node, *names: str) -> dict[str, int]:
+    with _named(node):
+        found = {name: node.attributes.get_int(name) for name in names}
+        for name, number in found.items():
+            if number is None:
+                raise ValueError(f"the attribute {name} is missing")
+        return found
+
+
+@contextmanager
+def _named(node: ir.Node) -> Iterator[None]:
+    """Say of which node an error is."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise ExportError(f"node {node.name!r} ({node.op_type}): {error}") from error
 
 
 def clip_of(node: ir.Node) -> tuple[float, float]:

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +17,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+from .._waiting import PATIENCE, wait_until
 
 HEADER = "Inference-Header-Content-Length"
 
@@ -37,8 +40,18 @@ def slow_model(rounds, size=512):
     return _model(nodes, [weight], [size, size])
 
 
-def _model(nodes, initializers, shape):
-    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy"]
+def wide_model(width, out):
+    """y[n, out] from x[n, width]: small requests with large answers."""
+    weight = numpy_helper.from_array(np.ones((width, out), np.float32), "w")
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    return _model([node], [weight], ["batch", width], ["batch", out])
+
+
+def _model(nodes, initializers, shape, out=None):
+    tensors = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, sizes)
+        for name, sizes in (("x", shape), ("y", out or shape))
+    ]
     graph = helper.make_graph(nodes, "test", tensors[:1], tensors[1:], initializers)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
@@ -152,10 +165,12 @@ def post(app, path, body=b"", headers=None, **more):
 class Server:
     """A `fanin serve` process on a free port; ``with`` it is ready, and stopped at the end."""
 
-    def __init__(self, *arguments, env=None, log=None, wait=60):
+    def __init__(self, *arguments, env=None, log=None, wait=PATIENCE):
         self.log = log
         self._wait = wait
-        command = [sys.executable, "-m", "fanin", "serve", "--port", "0", *map(str, arguments)]
+        # Without trials, of half a second each, unless a test asks for them: the last one counts.
+        options = ["--port", "0", "--trial-timeout", "0"]
+        command = [sys.executable, "-m", "fanin", "serve", *options, *map(str, arguments)]
         with log.open("wb") as stderr:
             self.process = subprocess.Popen(
                 command,
@@ -178,7 +193,7 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
             try:
-                self.process.wait(30)
+                self.process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
@@ -195,7 +210,7 @@ class Server:
                 events.append(json.loads(line))
         return [event for event in events if name in (None, event["event"])]
 
-    def wait_for(self, name, count=1, seconds=30):
+    def wait_for(self, name, count=1, seconds=PATIENCE):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             found = self.events(name)
@@ -204,6 +219,14 @@ class Server:
             time.sleep(0.05)
         raise AssertionError(f"no event '{name}':\n{self.log.read_text()}")
 
+    def listens(self):
+        """Whether a client can connect still."""
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE).close()
+        except ConnectionRefusedError:
+            return False
+        return True
+
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 INFER = "/v2/models/m/infer"
@@ -211,7 +234,7 @@ INFER = "/v2/models/m/infer"
 
 def call(server, method, path, body=None, headers=None):
     """One request on a connection of its own: status, body."""
-    connection = http.client.HTTPConnection(server.address, timeout=60)
+    connection = http.client.HTTPConnection(server.address, timeout=PATIENCE)
     try:
         connection.request(method, path, body, headers or {})
         answer = connection.getresponse()
@@ -232,6 +255,22 @@ def requires_serving():
 
     for name in ("fastapi", "uvicorn", "prometheus_client"):
         pytest.importorskip(name, reason=f"needs {name}: pip install 'fanin[serve]'")
+
+
+def port_of(process_id):
+    """The port that a process has chosen to listen on, for a server without a log."""
+
+    def found():
+        lines = Path(f"/proc/{process_id}/net/tcp").read_text().splitlines()[1:]
+        listening = {line.split()[9]: line.split()[1] for line in lines if line.split()[3] == "0A"}
+        for descriptor in Path(f"/proc/{process_id}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                inode = os.readlink(descriptor).removeprefix("socket:[").rstrip("]")
+                if inode in listening:
+                    return int(listening[inode].rpartition(":")[2], 16)
+        return None
+
+    return wait_until(found, "it listens")
 
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -1,5 +1,6 @@
 """Small models for the deploy tests, made with onnx alone so that unsound ones can be made too."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from ._crashing import compile_library
 from ._serving import Server, gain_model, save
 
 WEIGHTS = {
@@ -91,3 +93,40 @@ def start(tmp_path):
         return Server(*arguments, log=tmp_path / "server.log", **more)
 
     return make
+
+
+@pytest.fixture
+def serving(tmp_path):
+    """Make an opened app; it serves m, 3 · x, unless told otherwise."""
+    from fanin.deploy.serve import ModelSource, ServeSettings
+    from fanin.deploy.serve.app import create_app
+
+    opened = []
+
+    def make(model=None, **settings):
+        path = save(model or gain_model(3), tmp_path / "m.onnx")
+        sources = (ModelSource("m", path),)
+        app = create_app(
+            ServeSettings(sources, **{"poll": 0, "threads": 1, "trial_timeout": 0, **settings})
+        )
+        app.state.fanin.open()
+        opened.append(app.state.fanin)
+        return app
+
+    yield make
+    for state in opened:
+        state.close()
+
+
+@pytest.fixture(scope="session")
+def crashing_library(tmp_path_factory):
+    """Compile the library of _crashing.py."""
+    return compile_library(tmp_path_factory.mktemp("crashing"))
+
+
+@pytest.fixture
+def preloaded(crashing_library, monkeypatch):
+    """Let the processes that the test starts have that library."""
+    before = os.environ.get("LD_PRELOAD")
+    both = f"{before}:{crashing_library}" if before else str(crashing_library)
+    monkeypatch.setenv("LD_PRELOAD", both)

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fanin.cli import app
-from fanin.deploy.bench.masks import made_up_layer
+from fanin.deploy.bench.suites.random_layer import random_sparse_layer
 from fanin.export.onnx_op import condensed_layer_model
 
 SMALL = ["--in-features", "24", "--out-features", "10", "--sparsity", "0.8", "--rounds", "2"]
@@ -20,7 +20,7 @@ def invoke(*arguments):
 
 @pytest.fixture
 def file(tmp_path):
-    weight = made_up_layer("random", np.random.default_rng(0), 24, 10, 7, 5)
+    weight = random_sparse_layer("random", np.random.default_rng(0), 24, 10, 7, 5)
     onnx.save(condensed_layer_model(weight, None), tmp_path / "net.onnx")
     return tmp_path / "net.onnx"
 
@@ -54,7 +54,7 @@ def test_layer_of_a_file_has_its_own_sizes(file, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["layer", "--engines", "dense,magic"], "unknown engines"),
+        (["layer", "--engines", "dense,magic"], "there are dense, condensed"),
         (["layer", "--layer", "fc1"], "--layer goes with a file"),
         (["layer", "--mask", "a.onnx,b.onnx"], "several files"),
         (["layer", "--mask", "absent.onnx"], "absent.onnx does not exist"),

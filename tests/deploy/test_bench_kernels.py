@@ -8,11 +8,18 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fanin.deploy.bench import BenchKernelsSpec, bench_kernels, layer_problem
-from fanin.deploy.bench import kernels as kernels_module
-from fanin.deploy.bench.kernels import admitted_kernels
-from fanin.deploy.bench.kernels_report import kernels_markdown, kernels_notes, kernels_table
-from fanin.deploy.bench.masks import made_up_layer
+from fanin.deploy.bench import (
+    BenchKernelsSpec,
+    bench_kernels,
+    print_report,
+    report_of,
+    save_result,
+)
+from fanin.deploy.bench.engines import reference
+from fanin.deploy.bench.report.markdown import to_markdown
+from fanin.deploy.bench.suites import kernels as kernels_module
+from fanin.deploy.bench.suites.kernels import admitted_kernels
+from fanin.deploy.bench.suites.random_layer import random_sparse_layer
 from fanin.ort_ops import kernel_table
 
 TINY = {
@@ -71,11 +78,11 @@ def test_weights_of_16_bits_are_measured_with_their_own_kernels_and_read_less():
         assert {weights[case.kernel] for case in cases[1:]} <= {values}
         assert [case.excluded for case in cases] == [None] * len(cases)
         assert [case.dispatched for case in cases] == [True] + [False] * (len(cases) - 1)
-    assert ", 89.8 % bfloat16 |" in kernels_markdown(result)
+    assert ", 89.8 % bfloat16 |" in to_markdown(report_of(result))
 
 
 def test_only_kernels_whose_row_admits_the_case_are_forced():
-    weight = made_up_layer("random", np.random.default_rng(0), 64, 40, 40, 6)
+    weight = random_sparse_layer("random", np.random.default_rng(0), 64, 40, 40, 6)
     rows = {row.name: row for row in kernel_table()}
     for batch in (1, 5, 300):
         for name in admitted_kernels(weight, batch):
@@ -96,17 +103,17 @@ def test_a_wrong_kernel_is_excluded_and_said(monkeypatch):
     (case,) = result.cases
     assert case.run is case.share is None
     assert "output 0 is wrong" in case.excluded
-    assert any("is excluded" in note for note in kernels_notes(result))
-    assert "excluded" in kernels_markdown(result)
+    assert any("is excluded" in note for note in report_of(result).notes)
+    assert "excluded" in to_markdown(report_of(result))
 
 
 def test_the_reference_of_large_layers_needs_no_dense_weight(monkeypatch):
     spec = BenchKernelsSpec(**TINY)
     ((_, weight),) = spec.layers()
     x = np.random.default_rng(0).standard_normal((5, 64), np.float32)
-    dense = layer_problem.exact_outputs(weight, x)
-    monkeypatch.setattr(layer_problem, "_DENSE_REFERENCE", 0)
-    sparse = layer_problem.exact_outputs(weight, x)
+    dense = reference.exact_outputs(weight, x)
+    monkeypatch.setattr(reference, "_DENSE_REFERENCE", 0)
+    sparse = reference.exact_outputs(weight, x)
     np.testing.assert_allclose(sparse, dense, rtol=1e-12, atol=1e-12)
 
 
@@ -118,18 +125,18 @@ def test_the_scaling_suite_has_the_layers_of_extreme_classification():
     assert (first.fan_in, first.in_features, first.out_features) == (32, 1024, 1000)
 
 
-def test_the_files_are_written_with_schema_version_1(result, tmp_path):
-    paths = result.save(tmp_path)
+def test_the_files_are_written_with_their_schema_version(result, tmp_path):
+    paths = save_result(result, tmp_path)
     assert [path.name for path in paths] == ["results.json", "results.md", "results.png"]
     data = json.loads(paths[0].read_text())
-    assert (data["schema_version"], data["kind"]) == (1, "kernels")
+    assert (data["schema_version"], data["kind"]) == (2, "kernels")
     assert len(data["cases"]) == len(result.cases)
     text = paths[1].read_text()
     for case in result.cases:
         assert case.kernel in text
     assert "64 → 40, 90.6 % clustered" in text
     console = Console(width=80, file=io.StringIO())
-    console.print(kernels_table(result))
+    print_report(report_of(result), console)
     assert "…" not in console.file.getvalue()
     assert "64 → 40, 90.6 %, batch 5" in console.file.getvalue()
     assert paths[2].read_bytes().startswith(b"\x89PNG")
@@ -138,7 +145,7 @@ def test_the_files_are_written_with_schema_version_1(result, tmp_path):
 def test_sizes_alone_are_drawn_as_scaling(tmp_path):
     sizes = tuple((64, out) for out in (10, 20, 40))
     spec = BenchKernelsSpec(**{**TINY, "shapes": sizes, "batches": (1,)}, dispatched=True)
-    assert bench_kernels(spec).save(tmp_path)[2].stat().st_size > 1000
+    assert save_result(bench_kernels(spec), tmp_path)[2].stat().st_size > 1000
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from fanin.cli import app
 from fanin.deploy import SessionError
-from fanin.deploy.bench import BenchMemorySpec, bench_memory
-from fanin.deploy.bench.masks import made_up_layer
+from fanin.deploy.bench import BenchMemorySpec, bench_memory, save_result
+from fanin.deploy.bench.suites.random_layer import random_sparse_layer
 from fanin.export.onnx_op import condensed_layer_model, dense_layer_model
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/smaps_rollup")
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/smap
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A layer of 16 MB dense, a tenth of it kept; its baseline is beside it."""
-    weight = made_up_layer("random", np.random.default_rng(0), 2048, 2048, 2048, 204)
+    weight = random_sparse_layer("random", np.random.default_rng(0), 2048, 2048, 2048, 204)
     path = tmp_path_factory.mktemp("memory") / "model.onnx"
     onnx.save(condensed_layer_model(weight, None), path)
     onnx.save(dense_layer_model(weight, None), path.with_suffix(".dense.onnx"))
@@ -33,7 +33,7 @@ def result(model):
 
 
 def test_dense_sessions_take_a_copy_each_and_condensed_ones_share_the_packed_weights(result):
-    dense, condensed = result.engines
+    dense, condensed = result.cases
     assert (dense.excluded, condensed.excluded) == (None, None)
     assert len(dense.anonymous) == len(condensed.anonymous) == 3
     assert dense.anonymous_per_session > 15e6  # ONNX Runtime packs the 16.8 MB for each session
@@ -44,7 +44,7 @@ def test_dense_sessions_take_a_copy_each_and_condensed_ones_share_the_packed_wei
 
 def test_the_result_names_files_but_no_folders_and_can_be_saved(result, model, tmp_path):
     assert str(model.parent) not in str(result.to_dict())
-    paths = result.save(tmp_path / "out")
+    paths = save_result(result, tmp_path / "out")
     assert [path.name for path in paths] == ["results.json", "results.md", "results.png"]
     assert json.loads(paths[0].read_text())["kind"] == "memory"
     assert "| condensed | " in paths[1].read_text()
@@ -52,7 +52,7 @@ def test_the_result_names_files_but_no_folders_and_can_be_saved(result, model, t
 
 def test_openvino_is_measured_beside(model):
     pytest.importorskip("openvino")
-    (engine,) = bench_memory(BenchMemorySpec(model, sessions=1, engines=("openvino",))).engines
+    (engine,) = bench_memory(BenchMemorySpec(model, sessions=1, engines=("openvino",))).cases
     assert engine.excluded is None
     assert engine.anonymous[0] > 1e6
 
@@ -61,7 +61,7 @@ def test_a_runtime_that_is_not_there_is_named_and_the_others_are_measured(model,
     spec = BenchMemorySpec(
         model, sessions=1, engines=("condensed", "deepsparse"), deepsparse_python=tmp_path / "no"
     )
-    condensed, deepsparse = bench_memory(spec).engines
+    condensed, deepsparse = bench_memory(spec).cases
     assert condensed.excluded is None
     assert "make deepsparse-env" in deepsparse.excluded
 

@@ -8,9 +8,9 @@ import pytest
 
 from fanin.deploy import SessionError
 from fanin.deploy.bench import BenchModelSpec, bench_model
-from fanin.deploy.bench.breakdown import Breakdown, NodeTime, _breakdown, amdahl_limit
-from fanin.deploy.bench.empty_node import EmptyNode, time_empty_nodes
-from fanin.deploy.bench.model import ENGINES
+from fanin.deploy.bench.measure.breakdown import Breakdown, NodeTime, _breakdown, amdahl_limit
+from fanin.deploy.bench.measure.empty_node import EmptyNode, time_empty_nodes
+from fanin.deploy.bench.suites.model import ENGINES
 
 QUICK = {"rounds": 3, "turn": 1e-3}
 
@@ -192,10 +192,10 @@ def test_an_empty_node_is_the_difference_of_a_long_and_a_short_chain(monkeypatch
     seconds = itertools.cycle([9.0, 12e-6, 112e-6])
 
     def run(session):
-        session.run(None, {"x0": np.ones(4, np.float32)})
+        session.run(None, {"x": np.ones(4, np.float32)})
         return next(seconds)
 
-    monkeypatch.setattr("fanin.deploy.bench.empty_node._run_seconds", run)
+    monkeypatch.setattr("fanin.deploy.bench.measure.empty_node._run_seconds", run)
     empty = time_empty_nodes(1)
     assert (empty.seconds, empty.call_seconds) == pytest.approx((1e-6, 11e-6))
     assert 0 <= empty.profiled_seconds < 9
@@ -211,7 +211,7 @@ def test_times_are_kept_when_the_profiler_fails(save_condensed, save_dense, monk
     def broken(*_, **__):
         raise OSError("no space left")
 
-    monkeypatch.setattr("fanin.deploy.bench.model.profile", broken)
+    monkeypatch.setattr("fanin.deploy.bench.suites.model.profile", broken)
     (case,) = bench_model(BenchModelSpec(save_condensed(), dense=save_dense(), **QUICK)).cases
     assert case.engine("condensed").run is not None
     assert (case.breakdowns, case.facts["breakdown_failed"]) == ((), "OSError: no space left")

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fanin.cli import app
-from fanin.deploy.bench.page import PageError, save_page
+from fanin.deploy.bench.report.html import PageError, save_page
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""

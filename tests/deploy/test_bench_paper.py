@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from fanin.cli import app
 from fanin.deploy.bench import BenchPaperSpec
-from fanin.deploy.bench.families import best_of
-from fanin.deploy.bench.masks import made_up_layer
-from fanin.deploy.bench.paper import bench_paper
-from fanin.deploy.bench.trained_layer import load_trained_layer
+from fanin.deploy.bench.suites.paper import SUITE, bench_paper
+from fanin.deploy.bench.suites.paper_report import best_of, save_paper
+from fanin.deploy.bench.suites.random_layer import random_sparse_layer
+from fanin.deploy.bench.suites.trained_layer import load_trained_layer
 from fanin.export.onnx_op import condensed_layer_model
 
 TINY = {
@@ -30,7 +30,7 @@ TINY = {
 
 @pytest.fixture
 def file(tmp_path):
-    weight = made_up_layer("clustered", np.random.default_rng(0), 20, 12, 8, 4)
+    weight = random_sparse_layer("clustered", np.random.default_rng(0), 20, 12, 8, 4)
     onnx.save(condensed_layer_model(weight, None), tmp_path / "net.onnx")
     return tmp_path / "net.onnx"
 
@@ -69,13 +69,13 @@ def test_a_folder_of_another_benchmark_is_refused(tmp_path):
 
 def test_the_files_hold_all_threads_and_the_best_of_each_kind(tmp_path):
     result = bench_paper(BenchPaperSpec(**TINY), tmp_path)
-    names = {str(path.relative_to(tmp_path)) for path in result.save(tmp_path)}
+    names = {str(path.relative_to(tmp_path)) for path in save_paper(result, tmp_path)}
     files = {f"results.{kind}" for kind in ("json", "md", "png")}
     expected = files | {f"threads-{count}/{file}" for count in (1, 2) for file in files}
     assert names == expected | {"index.html"}
     data = json.loads((tmp_path / "results.json").read_text())
-    assert len(data["best"]) == 2
-    best = data["best"][0]["engines"]
+    assert len(data["cases"]) == 2
+    best = data["cases"][0]["best"]
     assert set(best) == {"ONNX Runtime dense", "structured", "fanin"}
     case = result.results[0].cases[0]
     assert best["fanin"]["median_seconds"] == case.engine("condensed").run.median
@@ -85,10 +85,10 @@ def test_the_files_hold_all_threads_and_the_best_of_each_kind(tmp_path):
     assert "| 80 % sparse, batch 3, 2 threads |" in text
 
 
-def test_quick_leaves_compiled_engines_out_and_says_so():
+def test_quick_leaves_compiled_engines_out():
     spec = BenchPaperSpec.quick()
-    assert spec.left_out() == ("torch-compile", "torch-gather")
-    assert BenchPaperSpec().left_out() == ()
+    assert set(SUITE) - set(spec.engines) == {"torch-compile", "torch-gather"}
+    assert BenchPaperSpec().engines == SUITE
     assert {"deepsparse", "openvino", "structured", "scipy-csr"} <= set(spec.engines)
 
 

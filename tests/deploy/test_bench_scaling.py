@@ -6,11 +6,11 @@ import pytest
 from typer.testing import CliRunner
 
 from fanin.cli import app
-from fanin.deploy.bench.crossover import BenchCrossoverSpec, bench_crossover, crossing
-from fanin.deploy.bench.crossover_report import crossover_grid, crossover_notes
-from fanin.deploy.bench.kernels import roof_sizes
-from fanin.deploy.bench.peers.standalone import cache_sizes
-from fanin.deploy.bench.scaling import BenchScalingSpec, bench_scaling, save_scaling
+from fanin.deploy.bench import report_of, save_result
+from fanin.deploy.bench.engines.child.conditions import cache_sizes
+from fanin.deploy.bench.suites.crossover import BenchCrossoverSpec, bench_crossover, crossing
+from fanin.deploy.bench.suites.kernels import roof_sizes
+from fanin.deploy.bench.suites.scaling import BenchScalingSpec, bench_scaling
 from fanin.export.forms import Chooser
 
 SMALL = {"in_features": 32, "out_features": 24, "rounds": 2, "turn": 1e-3}
@@ -38,10 +38,10 @@ def crossover():
 
 
 def test_every_point_says_what_auto_takes_and_whether_that_was_right(crossover):
-    assert crossover.excluded == ()
-    points = [(one.threads, one.batch, one.sparsity) for one in crossover.points]
+    assert crossover.facts["excluded"] == []
+    points = [(one.threads, one.batch, one.sparsity) for one in crossover.cases]
     assert points == [(t, b, s) for t in (1, 2) for b in (1, 2) for s in (0.3, 0.9)]
-    for one in crossover.points:
+    for one in crossover.cases:
         costs = Chooser.of("auto", one.batch, portable=False).costs
         stored = 24 * round((1 - one.sparsity) * 32)
         predicted = costs.dense(one.batch, 24, 32) / costs.condensed(one.batch, 24, 32, stored)
@@ -52,14 +52,18 @@ def test_every_point_says_what_auto_takes_and_whether_that_was_right(crossover):
 
 
 def test_the_table_has_a_row_per_batch_and_the_figure_is_drawn(crossover, tmp_path):
-    grid = crossover_grid(crossover)
-    assert grid.headings == ["batch", "1 thread", "2 threads", "predicted by auto"]
+    (grid,) = report_of(crossover).screen
+    assert grid.headings == ("batch", "1 thread", "2 threads", "predicted by auto")
     assert [row[0] for row in grid.rows] == ["1", "2"]
-    agreeing = sum(one.agrees for one in crossover.points)
-    assert any(f"at {agreeing} of 8 points" in note for note in crossover_notes(crossover))
-    paths = crossover.save(tmp_path)
+    agreeing = sum(one.agrees for one in crossover.cases)
+    assert any(f"at {agreeing} of 8 points" in note for note in report_of(crossover).notes)
+    paths = save_result(crossover, tmp_path)
     data = json.loads(paths[0].read_text())
-    assert (data["kind"], len(data["points"]), len(data["crossovers"])) == ("crossover", 8, 4)
+    assert (data["kind"], len(data["cases"]), len(data["facts"]["crossovers"])) == (
+        "crossover",
+        8,
+        4,
+    )
     assert paths[2].read_bytes().startswith(b"\x89PNG")
 
 
@@ -76,7 +80,7 @@ def test_a_line_has_a_case_for_each_value(axis, tmp_path):
     for case in result.cases:
         for engine in case.engines:
             assert (engine.excluded, engine.threads) == (None, case.facts["threads"])
-    names = [path.name for path in save_scaling(result, tmp_path)]
+    names = [path.name for path in save_result(result, tmp_path)]
     assert names == ["results.json", "results.md", "results.png"]
 
 

@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-from fanin.deploy.bench import RequirementError
-from fanin.deploy.bench.loadgen import LoadSettings, read_log, run_loadgen
-from fanin.deploy.bench.serving import BenchServingSpec, bench_serving
-from fanin.deploy.bench.serving_report import serving_grid, serving_notes
+from fanin.deploy.bench import RequirementError, report_of, save_result
+from fanin.deploy.bench.measure.loadgen import LoadSettings, read_log, run_loadgen
+from fanin.deploy.bench.suites.serving import BenchServingSpec, bench_serving
 
 SETTINGS = LoadSettings("Server", 0.2, 50.0, 0.1, 1e-3, 2)
 LOG = {
@@ -61,15 +60,17 @@ def test_both_engines_are_asked_in_turn_and_right(save_condensed, save_dense, tm
     model = save_condensed()
     save_dense()
     result = bench_serving(BenchServingSpec(model, seconds=0.1, turns=2, rate=100.0))
-    assert [(row.engine, row.scenario, row.excluded, len(row.turns)) for row in result.rows] == [
+    assert [(row.engine, row.scenario, row.excluded, len(row.turns)) for row in result.cases] == [
         ("dense", "SingleStream", None, 2),
         ("condensed", "SingleStream", None, 2),
         ("dense", "Server", None, 2),
         ("condensed", "Server", None, 2),
     ]
-    assert [row[0] for row in serving_grid(result).rows] == ["SingleStream"] * 2 + ["Server"] * 2
-    assert any("no MLPerf results" in note for note in serving_notes(result))
-    paths = result.save(tmp_path / "out")
+    assert [row[0] for row in report_of(result).screen[0].rows] == ["SingleStream"] * 2 + [
+        "Server"
+    ] * 2
+    assert any("no MLPerf results" in note for note in report_of(result).notes)
+    paths = save_result(result, tmp_path / "out")
     data = json.loads(paths[0].read_text())
     assert (data["kind"], data["spec"]["model"]) == ("serving", "model.onnx")
     assert str(tmp_path) not in paths[0].read_text()
@@ -81,10 +82,10 @@ def test_an_engine_that_answers_wrongly_is_left_out(save_condensed, save_dense):
     result = bench_serving(
         BenchServingSpec(save_condensed(), scenarios=("SingleStream",), seconds=0.05, turns=1)
     )
-    dense, condensed = result.rows
+    dense, condensed = result.cases
     assert dense.excluded is None
     assert "is wrong by" in condensed.excluded
-    assert serving_grid(result).rows[1][2] == "excluded"
+    assert report_of(result).screen[0].rows[1][2] == "excluded"
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,17 @@ import pytest
 from typer.testing import CliRunner
 
 from fanin.cli import app
-from fanin.deploy.bench import zoo as zoo_module
-from fanin.deploy.bench.case_store import StoreError
-from fanin.deploy.bench.plain import from_plain
-from fanin.deploy.bench.result import Result
-from fanin.deploy.bench.zoo import BenchZooSpec, bench_zoo, read_zoo, save_zoo, zoo_grid, zoo_notes
-from fanin.deploy.bench.zoo_models import ZOO, ZooModel, thin
+from fanin.deploy.bench import load_result
+from fanin.deploy.bench.results.store import StoreError
+from fanin.deploy.bench.suites import zoo as zoo_module
+from fanin.deploy.bench.suites import zoo_models
+from fanin.deploy.bench.suites.zoo import (
+    BenchZooSpec,
+    bench_zoo,
+    read_zoo,
+)
+from fanin.deploy.bench.suites.zoo_models import ZOO, ZooModel, sparsify
+from fanin.deploy.bench.suites.zoo_report import save_zoo, zoo_document
 
 torch = pytest.importorskip("torch")
 QUICK = {"rounds": 2, "budget": 0.01, "conditions": ()}
@@ -31,14 +36,14 @@ def small():
 def zoo(monkeypatch):
     """Two small networks in the place of the large ones."""
     models = {name: ZooModel(f"net {name}", (256,), small) for name in ("a", "b")}
-    for module in (zoo_module, __import__("fanin.deploy.bench.zoo_models", fromlist=["ZOO"])):
+    for module in (zoo_module, zoo_models):
         monkeypatch.setattr(module, "ZOO", models)
     return models
 
 
 def test_every_row_of_a_thinned_layer_has_as_many_weights_and_the_last_layer_loses_none(zoo):
     model = small()
-    thin(model, zoo["a"], 0.75, 0.25)
+    sparsify(model, zoo["a"], 0.75, 0.25)
     counts = [(layer.weight != 0).sum(dim=1).numpy() for layer in model if hasattr(layer, "weight")]
     assert [int((count == 0).sum()) for count in counts] == [128, 96, 0]
     for count, expected in zip(counts, (85, 171, 96), strict=True):  # a third of 256, of 512; 1/4
@@ -72,16 +77,23 @@ def test_networks_are_measured_into_folders_of_their_own_and_shown_together(tmp_
     spec = BenchZooSpec(models=("b",), engines=zoo_module.ENGINES[:3], **QUICK)
     results = bench_zoo(spec, tmp_path / "out", tmp_path / "models", reuse=True)
     assert list(results) == ["a", "b"]
-    grid = zoo_grid(results)
-    assert grid.headings == ["network", "dense", "condensed", "structured", "limit of condensed"]
+    document = zoo_document(results)
+    (grid,) = document.screen
+    assert list(grid.headings) == [
+        "network",
+        "dense",
+        "condensed",
+        "structured",
+        "limit of condensed",
+    ]
     assert [row[3] == "" for row in grid.rows] == [False, True]
-    assert any("b: structured is excluded" in note for note in zoo_notes(results))
+    assert any("b: structured is excluded" in note for note in document.notes)
     names = {path.name for path in save_zoo(results, tmp_path / "out")}
     assert names == {"results.json", "results.md", "results.png", "index.html"}
     assert (tmp_path / "out" / "index.html").read_text().count("<section>") == 3
     # What was read from the files is what was measured.
     data = json.loads((tmp_path / "out" / "b" / "results.json").read_text())
-    assert from_plain(Result, data) == results["b"]
+    assert load_result(tmp_path / "out" / "b") == results["b"]
     assert json.loads(json.dumps(results["b"].to_dict())) == data
     # Results of another number of threads are not mixed with them.
     data["timing"]["threads"] = 2

@@ -6,10 +6,11 @@ import numpy as np
 import onnx
 import pytest
 
-from fanin.deploy.bench.layer_problem import layer_problem
-from fanin.deploy.bench.masks import made_up_layer
-from fanin.deploy.bench.measure import Timing, measure
-from fanin.deploy.bench.ort_engine import OrtEngine
+from fanin.deploy.bench.engines.ort import OrtEngine
+from fanin.deploy.bench.measure.layer_problem import layer_problem
+from fanin.deploy.bench.measure.loop import measure
+from fanin.deploy.bench.measure.timing import Timing
+from fanin.deploy.bench.suites.random_layer import random_sparse_layer
 from fanin.export.onnx_op import condensed_layer_model
 
 QUICK = Timing(rounds=3, turn=1e-3, lead_in=1e-4, max_warmup=0.05)
@@ -17,7 +18,7 @@ QUICK = Timing(rounds=3, turn=1e-3, lead_in=1e-4, max_warmup=0.05)
 
 @pytest.fixture(scope="module")
 def weight():
-    return made_up_layer("random", np.random.default_rng(0), 24, 10, 7, 5)
+    return random_sparse_layer("random", np.random.default_rng(0), 24, 10, 7, 5)
 
 
 @pytest.fixture
@@ -45,9 +46,9 @@ class Wrong(Sound):
 class ManyThreads(Sound):
     """Asks the runtime for another thread than it was told to."""
 
-    def _open(self, runtime):
+    def prepare(self, inputs):
         self.threads = 2
-        return super()._open(runtime)
+        super().prepare(inputs)
 
 
 class Half(Sound):

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from fanin.cli import app
 from fanin.deploy import SessionError
-from fanin.deploy import calibrate as module
-from fanin.deploy.bench.measure import Timing
-from fanin.deploy.calibrate import CalibrationSpec, calibrate
-from fanin.deploy.calibrate_conv import ConvCalibrationSpec
+from fanin.deploy.bench.measure.timing import Timing
+from fanin.deploy.bench.suites import calibrate as module
+from fanin.deploy.bench.suites.calibrate import CalibrationSpec, calibrate
+from fanin.deploy.bench.suites.calibrate_conv import ConvCalibrationSpec
 from fanin.export.cost_model import Calibration, CostModel
 
 SMALL = CalibrationSpec(

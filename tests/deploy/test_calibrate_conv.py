@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from fanin.deploy import SessionError
-from fanin.deploy import calibrate_conv as module
-from fanin.deploy.bench.measure import Timing
-from fanin.deploy.calibrate_conv import ConvCalibrationSpec, calibrate_convolutions
-from fanin.deploy.calibrate_conv_models import random_weight
+from fanin.deploy.bench.measure.timing import Timing
+from fanin.deploy.bench.suites import calibrate_conv as module
+from fanin.deploy.bench.suites.calibrate_conv import ConvCalibrationSpec, calibrate_convolutions
 from fanin.export.conv_cost import KINDS, ConvCostModel, ConvTable
 from fanin.export.conv_geometry import ConvGeometry
 
@@ -44,13 +43,6 @@ def test_every_kind_is_measured_on_the_whole_grid(capfd):
     assert ConvCostModel(tables).dense(geometry, 1, (5, 5)) > 0
     # ONNX Runtime warns where a model declares another shape than it has.
     assert "shape" not in capfd.readouterr().err
-
-
-def test_random_filters_have_a_constant_fan_in():
-    geometry = ConvGeometry(8, 16, (3, 3))
-    weight = random_weight(np.random.default_rng(0), geometry, 0.1)
-    assert weight.values.shape == (16, 7)
-    assert weight.padding == 0
 
 
 def test_channels_of_every_kind_are_asked_for():

@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from fanin.deploy.bench.peers.deepsparse_model import UnsuitableError, deepsparse_file
+from fanin.deploy.bench.engines.peers.deepsparse_model import UnsupportedModelError, deepsparse_file
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -144,5 +144,5 @@ def test_what_is_rewritten_is_named(tmp_path):
 def test_model_that_cannot_be_made_old_enough_is_refused_with_the_remedy(tmp_path):
     node = helper.make_node("Gelu", ["x"], ["y"])
     path = write(tmp_path / "in.onnx", [node], opset=20)
-    with pytest.raises(UnsuitableError, match="export with --opset 17"):
+    with pytest.raises(UnsupportedModelError, match="export with --opset 17"):
         deepsparse_file(path, tmp_path / "out.onnx")

@@ -26,7 +26,9 @@ def test_it_tells_the_kernels_that_a_session_packs_for(save_condensed, monkeypat
     assert layers.ok
     arrays = [onnx.numpy_helper.to_array(item) for item in onnx.load(path).graph.initializer]
     values, indices, bias, rows = arrays[:4]
-    packed = _native.PackedGemm(values, indices, rows, bias, 4, 4)
+    packed = _native.PackedGemm(
+        values=values, indices=indices, rows=rows, bias=bias, in_features=4, out_features=4
+    )
     kernels = " and ".join(info.kernel for info in packed.info())
     assert f"1 CondensedGemm (fc1): {kernels}; 0.0 MB packed" in layers.detail
 

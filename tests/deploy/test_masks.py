@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from fanin.deploy.bench.masks import made_up_layer
+from fanin.deploy.bench.suites.random_layer import random_sparse_layer
 
 
 def layer(mask="random", seed=0, in_features=64, out_features=40, active=30, fan_in=9):
     rng = np.random.default_rng(seed)
-    return made_up_layer(mask, rng, in_features, out_features, active, fan_in)
+    return random_sparse_layer(mask, rng, in_features, out_features, active, fan_in)
 
 
 @pytest.mark.parametrize("mask", ["random", "clustered"])

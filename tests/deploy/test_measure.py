@@ -5,8 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from fanin.deploy.bench.measure import Timing, measure
-from fanin.deploy.bench.problem import Problem, Sample
+from fanin.deploy.bench.measure.loop import measure
+from fanin.deploy.bench.measure.problem import Problem, Sample
+from fanin.deploy.bench.measure.timing import Timing
 
 US = 1000  # nanoseconds
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import helper
 
@@ -145,3 +146,79 @@ def test_an_unsound_convolution_is_refused_with_node_and_remedy(save_condensed):
         open_session(path)
     assert it.value.node == "fc1"
     assert "fanin export" in it.value.remedy
+
+
+GROUP = b"\x83\x7d\x84\x7d"  # an empty group of an unknown field, which protobuf skips
+
+
+@pytest.mark.parametrize("end", [GROUP, b"\xba\x80\x80\x80\x80\x00\x00", b"\0"])
+def test_a_model_that_cannot_be_checked_is_not_opened(save_condensed, end):
+    path = with_attribute(save_condensed(), clip_mxa=6.0)
+    path.write_bytes(path.read_bytes() + end)
+    with pytest.raises(SessionError, match=r"not an ONNX file: .*Copy or export the file again"):
+        open_session(path)
+
+
+@pytest.mark.parametrize("versions", [(7, 1), (1, 7)])
+def test_every_import_of_the_ops_must_be_of_our_version(save_condensed, versions):
+    def change(model):
+        (domain,) = [entry for entry in model.opset_import if entry.domain == "ai.fanin"]
+        domain.version = versions[0]
+        model.opset_import.append(helper.make_opsetid("ai.fanin", versions[1]))
+
+    with pytest.raises(SessionError, match="wants version 7 of the ops"):
+        open_session(changed(save_condensed(), change))
+
+
+def in_a_function(version, **attributes):
+    """Move the layer into a function that imports a version of our domain."""
+
+    def change(model):
+        node = model.graph.node[0]
+        inner = helper.make_node("CondensedGemm", node.input, ["Z"], "fc1", domain="ai.fanin")
+        inner.attribute.extend(node.attribute)
+        inner.attribute.extend(helper.make_attribute(*item) for item in attributes.items())
+        imports = [helper.make_opsetid("", 20), helper.make_opsetid("ai.fanin", version)]
+        model.functions.append(
+            helper.make_function("f", "F", list(node.input), ["Z"], [inner], imports)
+        )
+        model.opset_import.append(helper.make_opsetid("f", 1))
+        node.domain, node.op_type = "f", "F"
+        del node.attribute[:]
+
+    return change
+
+
+def test_nodes_of_functions_are_checked(save_condensed):
+    y = open_session(changed(save_condensed(), in_a_function(1))).run(
+        None, {"X": np.ones((1, 4), np.float32)}
+    )[0]
+    assert np.array_equal(y, [[3.5, 7, -1, 11]])
+    with pytest.raises(SessionError, match="node 'fc1' has an attribute 'clip_mxa'"):
+        open_session(changed(save_condensed(), in_a_function(1, clip_mxa=1.0)))
+    with pytest.raises(SessionError, match="wants version 2 of the ops"):
+        open_session(changed(save_condensed(), in_a_function(2)))
+
+
+def test_weights_at_an_address_in_memory_are_refused(save_dense):
+    """Up to 1.23 ONNX Runtime reads from the address that the file names."""
+
+    def change(model):
+        (tensor,) = [one for one in model.graph.initializer if one.name == "W"]
+        tensor.ClearField("raw_data")
+        tensor.data_location = tensor.EXTERNAL
+        for key, value in (("location", "*/_ORT_MEM_ADDR_/*"), ("offset", "64"), ("length", "64")):
+            tensor.external_data.add(key=key, value=value)
+
+    with pytest.raises(SessionError, match="the weights of 'W' have no file's name"):
+        open_session(changed(save_dense(), change))
+
+
+def test_a_file_is_checked_as_what_the_runtime_takes_it_for(save_condensed):
+    path = with_attribute(save_condensed("model.ort"), clip_mxa=6.0)
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.load_model_format", "ONNX")
+    with pytest.raises(SessionError, match="has an attribute 'clip_mxa'"):
+        open_session(path, options=options)
+    with pytest.raises(SessionError, match="ONNX Runtime refused the model"):
+        open_session(path)

@@ -103,6 +103,13 @@ def test_the_same_options_open_several_sessions(save_condensed):
         np.testing.assert_allclose(output, Y, rtol=1e-6)
 
 
+def test_options_that_carry_the_library_already_are_taken(save_condensed):
+    options = onnxruntime.SessionOptions()
+    ort_ops.register(options)
+    session = open_session(save_condensed(), threads=1, options=options)
+    np.testing.assert_allclose(session.run(None, {"X": X})[0], Y, rtol=1e-6)
+
+
 def test_options_are_still_usable_after_a_model_that_does_not_open(save_condensed):
     options = onnxruntime.SessionOptions()
     with pytest.raises(SessionError):

@@ -4,14 +4,16 @@ import itertools
 import sys
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
-from fanin.deploy.bench import ort_engine
-from fanin.deploy.bench.engine import aligned_copy
-from fanin.deploy.bench.null_model import save_null_model
-from fanin.deploy.bench.ort_engine import OrtEngine, count_new_threads, os_threads
-from fanin.deploy.model_file import read_model_file
+from fanin.deploy import SessionError
+from fanin.deploy.bench.engines import ort as ort_engine
+from fanin.deploy.bench.engines.onnx_models import save_null_model
+from fanin.deploy.bench.engines.ort import OrtEngine, count_new_threads, os_threads
+from fanin.deploy.bench.engines.protocol import aligned_copy
+from fanin.onnx_file import read_model_file
 
 X = np.array([[1, 2, 3, 4], [-1, 0.5, 0, 2]], np.float32)
 Y = np.array([[5.5, 18, -1, 29], [0.5, 1.5, -1, 7]], np.float32)
@@ -51,6 +53,20 @@ def test_the_dense_engine_needs_no_library(save_dense):
     engine.run()
     np.testing.assert_allclose(engine.output()[0], Y, rtol=1e-6)
     engine.close()
+
+
+@pytest.mark.parametrize("library", [True, False])
+def test_a_model_that_wants_other_peoples_files_is_not_opened(save_dense, library):
+    path = save_dense()
+    model = onnx.load(path)
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../secret")
+    onnx.save(model, path)
+    engine = OrtEngine("dense", "Gemm", path, 1, library=library)
+    with pytest.raises(SessionError, match=r"'W' lie outside of the model's folder: '\.\./secret'"):
+        engine.prepare({"X": aligned_copy(X)})
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads are counted in /proc")

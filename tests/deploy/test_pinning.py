@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from fanin.deploy.bench.peers import standalone
-from fanin.deploy.bench.pinning import pinned
+from fanin.deploy.bench.engines.child import conditions
+from fanin.deploy.bench.measure.pinning import pinned
 
 needs_affinity = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity"), reason="the system has no affinities"
@@ -41,21 +41,21 @@ def test_the_cpus_come_back_after_an_error():
 def test_a_pause_is_between_5_and_50_milliseconds(monkeypatch):
     slept = []
     monkeypatch.setattr(time, "sleep", slept.append)
-    conditions = standalone.Conditions(1, seed=3)
+    made = conditions.Conditions(1, seed=3)
     for _ in range(200):
-        conditions.prepare("paced")
+        made.prepare("paced")
     assert 0.005 <= min(slept) < 0.01
     assert 0.045 < max(slept) <= 0.05
-    conditions.prepare("")
+    made.prepare("")
     assert len(slept) == 200
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_flushing_writes_all_of_twice_the_largest_cache(threads, monkeypatch):
-    monkeypatch.setattr(standalone, "_LEAST_FLUSH", 1 << 16)
-    monkeypatch.setattr(standalone, "cache_sizes", lambda: {1: 1 << 12, 2: 1 << 17})
-    conditions = standalone.Conditions(threads)
-    conditions.prepare("cold")
-    conditions.prepare("cold")
-    assert sum(part.nbytes for part in conditions._parts) == 2 << 17
-    assert all((part == 2).all() for part in conditions._parts)
+    monkeypatch.setattr(conditions, "_LEAST_FLUSH", 1 << 16)
+    monkeypatch.setattr(conditions, "cache_sizes", lambda: {1: 1 << 12, 2: 1 << 17})
+    made = conditions.Conditions(threads)
+    made.prepare("cold")
+    made.prepare("cold")
+    assert sum(part.nbytes for part in made._parts) == 2 << 17
+    assert all((part == 2).all() for part in made._parts)

@@ -75,7 +75,7 @@ def test_a_block_that_cannot_be_filled_is_an_error(tool, tree, text, message):
 def test_networks_come_from_the_zoos_results(tool, tree):
     folder = tree / "docs" / "results" / "networks"
     (folder / "mlp").mkdir(parents=True)
-    (folder / "results.json").write_text(json.dumps({"results": {"mlp": "mlp/results.json"}}))
+    (folder / "results.json").write_text(json.dumps({"parts": {"mlp": "mlp/results.json"}}))
     ratios = [("condensed", 5.61), ("openvino", 0.72)]
     comparisons = [{"engine": name, "run_ratio": {"median": ratio}} for name, ratio in ratios]
     data = {"title": "MLP, 90 %", "cases": [{"comparisons": comparisons}]}

@@ -2,17 +2,21 @@
 
 import io
 import json
+import struct
 import sys
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from fanin.deploy.bench import RequirementError, report
-from fanin.deploy.bench.figure import _panels
-from fanin.deploy.bench.measure import Measurement, Timing, Warmup
-from fanin.deploy.bench.report import markdown, result_notes, result_table
-from fanin.deploy.bench.result import Result, make_case
+from fanin.deploy.bench import RequirementError, report_of, save_result
+from fanin.deploy.bench.measure.timing import Measurement, Timing, Warmup
+from fanin.deploy.bench.report import files
+from fanin.deploy.bench.report.document import Table
+from fanin.deploy.bench.report.markdown import to_markdown
+from fanin.deploy.bench.report.terminal import print_report
+from fanin.deploy.bench.results.case import make_case
+from fanin.deploy.bench.results.result import Result
 
 MACHINE = {
     "host": "box",
@@ -83,9 +87,9 @@ def result():
 
 
 def test_the_json_holds_everything_and_its_schema_version(result, tmp_path):
-    result.save(tmp_path)
+    save_result(result, tmp_path)
     data = json.loads((tmp_path / "results.json").read_text())
-    assert data["schema_version"] == 1
+    assert data["schema_version"] == 2
     assert set(data) == {
         "schema_version",
         "kind",
@@ -97,6 +101,8 @@ def test_the_json_holds_everything_and_its_schema_version(result, tmp_path):
         "machine",
         "load_average_after",
         "cases",
+        "facts",
+        "parts",
     }
     assert data["timing"]["rounds"] == 3
     assert data["machine"] == MACHINE
@@ -122,7 +128,6 @@ def test_the_json_holds_everything_and_its_schema_version(result, tmp_path):
         "first_run_seconds",
         "warmup",
         "repeats",
-        "rounds_seconds",
         "run",
         "op",
         "percentiles",
@@ -133,7 +138,6 @@ def test_the_json_holds_everything_and_its_schema_version(result, tmp_path):
         "excluded",
         "call_seconds",
     }
-    assert first["engines"][0]["rounds_seconds"] == pytest.approx([105e-6, 125e-6, 115e-6])
     assert first["comparisons"][0]["op_ratio"]["median"] == pytest.approx(5)
     assert first["comparisons"][0]["run_ratio"]["max"] == pytest.approx(5)
     assert second["comparisons"][0]["op_ratio"] is None
@@ -171,7 +175,7 @@ def test_the_best_form_of_each_family_is_the_rival():
     assert deepsparse.comparison.op_ratio.median == pytest.approx(2)
     assert deepsparse.comparison.run_ratio.median == pytest.approx(2)
     assert csr.comparison.baseline == "scipy-csr"
-    text = markdown(layer_result(case))
+    text = to_markdown(report_of(layer_result(case)))
     assert "| c | deepsparse-conv (of 2) | 54.0 µs | 44.0 µs | 2.00× [2.00–2.80] |" in text
     assert "deepsparse-conv: onnxruntime 1.30.0, form of deepsparse-conv, 1 thread, a call" in text
 
@@ -193,7 +197,7 @@ def test_other_masks_are_compared_with_the_random_one():
             ("clustered", 1.5, 8, 25),  # has no random one beside it
         )
     ]
-    assert result_notes(layer_result(*cases)) == [
+    assert report_of(layer_result(*cases)).notes == [
         "clustered, batch 1: padding 1.50 (random 1.20), speed-up 0.80 of the random mask's"
     ]
 
@@ -210,7 +214,7 @@ def test_an_engine_that_every_case_lacks_is_noted_once():
         )
         for number in range(3)
     ]
-    assert result_notes(layer_result(*cases)) == ["deepsparse is excluded (not there)"]
+    assert report_of(layer_result(*cases)).notes == ["deepsparse is excluded (not there)"]
 
 
 def test_an_unknown_engine_is_a_key_error(result):
@@ -232,7 +236,7 @@ def test_without_a_usable_baseline_there_are_no_ratios():
 
 
 def test_the_markdown_has_the_table_the_notes_and_the_conditions(result):
-    text = markdown(result)
+    text = to_markdown(report_of(result))
     assert "| 90 % sparse, batch 1 | dense | 115 µs [105–125] | 110 µs [100–120] |" in text
     assert "4.60× [4.20–5.00]" not in text.splitlines()[0]
     assert "|  | condensed | 25.0 µs [25.0–27.0] |" in text
@@ -240,21 +244,21 @@ def test_the_markdown_has_the_table_the_notes_and_the_conditions(result):
     assert "|  | fallback | excluded |" in text
     assert "- cpu: Test CPU" in text
     assert "fan_in 307" in text
-    for note in result_notes(result):
+    for note in report_of(result).notes:
         assert note in text
 
 
 def test_without_a_null_session_there_is_no_op_column(result):
     engines = [measured("dense", 100, 110, 120), measured("condensed", 20, 20, 20)]
     model = replace(result, kind="model", cases=(make_case("batch 1", 1, None, {}, engines, None),))
-    text = markdown(model)
+    text = to_markdown(report_of(model))
     assert "| case | engine | run | run speed-up | first run | error |" in text
     assert (
         "|  | condensed | 20.0 µs [20.0–20.0] | 5.50× (5.00–6.00) [5.00–6.00] | 1.00 ms | 2e-07 |"
         in text
     )
     assert "noise" not in text
-    assert [column.header for column in result_table(model).columns] == [
+    assert list(report_of(model).screen[0].headings) == [
         "case",
         "engine",
         "run",
@@ -275,7 +279,7 @@ def test_percentiles_conditions_and_narrow_types_have_tables_of_their_own():
         engine("condensed", 20, cold=30),
         engine("dense-int8", 40, "int8"),
     ]
-    text = markdown(layer_result(make_case("c", 1, 0.9, {}, engines, None)))
+    text = to_markdown(report_of(layer_result(make_case("c", 1, 0.9, {}, engines, None))))
     first, types, runs = text.split("\n## ")[:3]
     assert "dense-int8" not in first
     assert "| dense-int8 | int8 | 40.0 µs | 2.50× (2.50–2.50) [2.50–2.50] |" in types
@@ -286,7 +290,7 @@ def test_percentiles_conditions_and_narrow_types_have_tables_of_their_own():
 
 
 def test_the_notes_say_what_qualifies_the_numbers(result):
-    assert result_notes(result) == [
+    assert report_of(result).notes == [
         "99 % sparse, batch 1: condensed was not steady after 0.5 s of warm-up",
         "99 % sparse, batch 1: fallback is excluded (OSError: no licence)",
         "99 % sparse, batch 1: no op speed-up of condensed, since condensed took no longer than "
@@ -296,14 +300,14 @@ def test_the_notes_say_what_qualifies_the_numbers(result):
 
 def test_a_busy_machine_is_noted(result):
     busy = replace(result, machine={**MACHINE, "load_average": [1.5, 1, 1]})
-    assert "load average 1.5 on 2 CPUs" in result_notes(busy)[0]
+    assert "load average 1.5 on 2 CPUs" in report_of(busy).notes[0]
     unknown = replace(result, machine={**MACHINE, "load_average": None})
-    assert result_notes(unknown) == result_notes(result)
+    assert report_of(unknown).notes == report_of(result).notes
 
 
 def test_the_terminal_table_fits_110_columns(result):
     console = Console(width=110, file=io.StringIO())
-    console.print(result_table(result))
+    print_report(report_of(result), console)
     text = console.file.getvalue()
     assert "…" not in text
     assert "4.26× [4.20–5.00]" in text
@@ -311,26 +315,49 @@ def test_the_terminal_table_fits_110_columns(result):
 
 
 def test_the_figure_is_a_png_with_a_panel_per_batch(result, tmp_path):
-    result.save(tmp_path)
+    save_result(result, tmp_path)
     assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG\r\n")
-    ((title, places),) = _panels(result)
-    assert title == "batch 1"
-    assert [label for label, _ in places] == ["90 %", "99 %"]
-    assert set(places[0][1]) == {"run", "op"}
-    assert set(places[1][1]) == {"run"}  # its op ratio is in the noise
+    (panel,) = report_of(result).figure.panels
+    assert panel.title == "batch 1"
+    assert list(panel.x.ticks.values()) == ["90 %", "99 %"]
+    run, op = panel.series
+    assert (run.xs, op.xs) == ([0, 1], [0])  # an op ratio is in the noise
+    assert op.ys == [pytest.approx(5)]
+    assert (op.least, op.most) == ([pytest.approx(5)], [pytest.approx(6)])
+
+
+def test_many_batches_are_drawn_in_rows_that_fit_a_page(tmp_path):
+    cases = [
+        make_case(
+            f"c{batch}", batch, 0.9, {}, [measured("dense", 9), measured("condensed", 3)], None
+        )
+        for batch in range(1, 8)
+    ]
+    figure = report_of(layer_result(*cases)).figure
+    assert (len(figure.panels), figure.columns) == (7, 3)
+    _, _, picture = save_result(layer_result(*cases), tmp_path)
+    width, height = struct.unpack(">II", picture.read_bytes()[16:24])
+    assert width == 960
+    assert height > width
+
+
+def test_brackets_in_names_reach_the_terminal(result):
+    console = Console(width=110, file=io.StringIO())
+    print_report(replace(report_of(result), screen=[Table(("a", "b"), [["x[red]", "y"]])]), console)
+    assert "x[red]" in console.file.getvalue()
 
 
 def test_a_result_without_any_ratio_still_has_a_figure(tmp_path):
     wrong = measured("dense", excluded="WrongOutputError: x")
     result = layer_result(make_case("c", 1, 0.9, {}, [wrong, measured("condensed", 5)], None))
-    result.save(tmp_path)
+    save_result(result, tmp_path)
     assert (tmp_path / "results.png").stat().st_size > 1000
 
 
 def test_the_folder_is_made_and_old_files_are_replaced(result, tmp_path):
     folder = tmp_path / "a" / "b"
-    first = result.save(folder)
-    second = result.save(str(folder))
+    first = save_result(result, folder)
+    second = save_result(result, str(folder))
     assert first == second == [folder / f"results.{kind}" for kind in ("json", "md", "png")]
     assert sorted(path.name for path in folder.iterdir()) == [
         "results.json",
@@ -347,23 +374,23 @@ def test_a_result_that_is_a_link_stays_one_and_its_target_is_replaced(result, tm
     folder.mkdir()
     (folder / "results.json").symlink_to(target)
     (folder / "results.md").symlink_to(tmp_path / "kept" / "new.md")
-    result.save(folder)
+    save_result(result, folder)
     assert (folder / "results.json").readlink() == target
-    assert json.loads(target.read_text())["schema_version"] == 1
+    assert json.loads(target.read_text())["schema_version"] == 2
     assert (tmp_path / "kept" / "new.md").read_text().startswith("# ")
     assert sorted(path.name for path in target.parent.iterdir()) == ["latest.json", "new.md"]
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_rubbish(result, tmp_path, monkeypatch):
-    result.save(tmp_path)
+    save_result(result, tmp_path)
     before = (tmp_path / "results.md").read_text()
 
     def fails(_):
         raise OSError("disk full")
 
-    monkeypatch.setattr(report, "markdown", fails)
+    monkeypatch.setattr(files, "to_markdown", fails)
     with pytest.raises(OSError, match="disk full"):
-        result.save(tmp_path)
+        save_result(result, tmp_path)
     assert (tmp_path / "results.md").read_text() == before
     assert len(list(tmp_path.iterdir())) == 3
 
@@ -371,5 +398,5 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_rubbish(result, tmp_path,
 def test_a_missing_matplotlib_is_named_before_anything_is_written(result, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(RequirementError, match="matplotlib is not installed"):
-        result.save(tmp_path / "new")
+        save_result(result, tmp_path / "new")
     assert not (tmp_path / "new").exists()

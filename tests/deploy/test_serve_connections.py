@@ -2,11 +2,15 @@
 
 import contextlib
 import http.client
+import itertools
+import select
 import socket
 import threading
 import time
 
-from ._serving import INFER, X, call, json_body, requires_serving, save, slow_model
+from .._waiting import PATIENCE
+from ._held_server import Held
+from ._serving import INFER, X, call, gain_model, json_body, requires_serving, save
 
 requires_serving()
 
@@ -41,7 +45,9 @@ def test_a_body_behind_an_upgrade_is_refused_with_what_to_do_and_nothing_else_is
             (f"{infer}Upgrade: h2c\r\nConnection: close\r\n\r\n{body}", 200, b"outputs"),
             (f"GET /v2 HTTP/1.1\r\nHost: x\r\n{upgrade}\r\n", 200, b"fanin"),
         ):
-            with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+            with socket.create_connection(
+                ("127.0.0.1", server.port), timeout=PATIENCE
+            ) as connection:
                 connection.sendall(text.encode())
                 answer = b"".join(iter(lambda: connection.recv(65536), b""))  # it is closed
             assert answer.startswith(f"HTTP/1.1 {status}".encode()), answer
@@ -49,22 +55,27 @@ def test_a_body_behind_an_upgrade_is_refused_with_what_to_do_and_nothing_else_is
 
 
 def test_loads_that_wait_for_each_other_do_not_hold_up_scrapes(start, tmp_path):
-    path = save(slow_model(200), tmp_path / "m.onnx")
-    with start(path, "--threads", 1, "--poll", 0) as server:
+    path = save(gain_model(3), tmp_path / "m.onnx")
+    held = Held(tmp_path, "__init__")
+    held.release()
+    with start(path, "--threads", 1, "--poll", 0, env=held.environment) as server:
+        held.hold()
         load = "/v2/repository/models/m/load"
         done = []
         clients = [
             threading.Thread(target=lambda: done.append(call(server, "POST", load)[0]))
             for _ in range(20)
         ]
-        save(slow_model(201), path)
+        save(gain_model(5), path)
         for client in clients:
             client.start()
         # A thread of a scrape would come after those of the loads, of which the first still runs.
-        assert b"fanin_model_loads_total" in call(server, "GET", "/metrics")[1]
-        assert len(done) < 20
+        for _ in range(50):
+            assert b"fanin_model_loads_total" in call(server, "GET", "/metrics")[1]
+        assert done == []
+        held.release()
         for client in clients:
-            client.join(60)
+            client.join(PATIENCE)
         assert done == [200] * 20
 
 
@@ -72,31 +83,42 @@ def test_heads_that_do_not_end_are_cut_off_and_slow_ones_are_not(start, model):
     head = f"POST {INFER.replace('/m/', '/model/')} HTTP/1.1\r\nHost: x\r\n".encode()
     body = json_body(X)
     rest = b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
-    with start(model, "--threads", 1, "--timeout", 1) as server:
+    with start(model, "--threads", 1, "--timeout", 3) as server:
 
-        def answer(*parts):
-            """What comes for these parts, one every 0.4 seconds, until the connection is closed."""
-            with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        def answer(*parts, drip=()):
+            """What comes for these parts, sent with pauses, until the connection is closed.
+
+            What drips is sent until the server has had enough of it.
+            """
+            address = ("127.0.0.1", server.port)
+            with socket.create_connection(address, timeout=PATIENCE) as connection:
                 for part in parts:
-                    with contextlib.suppress(ConnectionError):
-                        connection.sendall(part)
+                    connection.sendall(part)
                     time.sleep(0.4)
-                return b"".join(iter(lambda: connection.recv(65536), b""))
+                received = b""
+                for part in drip:
+                    connection.sendall(part)
+                    if select.select([connection], [], [], 0.2)[0]:
+                        received += connection.recv(65536)
+                        if b"HTTP/1.1 408 " in received:
+                            break
+                return received + b"".join(iter(lambda: connection.recv(65536), b""))
 
-        drip = answer(head, *[b"X: a\r\n"] * 5)
-        assert drip.startswith(b"HTTP/1.1 408 ")
-        assert b"the head of the request did not come within 1 s" in drip
-        after_a_request = answer(head + rest + head, *[b"X: a\r\n"] * 5)
+        endless = itertools.repeat(b"X: a\r\n")
+        late = answer(head, drip=endless)
+        assert late.startswith(b"HTTP/1.1 408 ")
+        assert b"the head of the request did not come within 3 s" in late
+        after_a_request = answer(head + rest + head, drip=endless)
         assert after_a_request.startswith(b"HTTP/1.1 200 ")
         assert b"HTTP/1.1 408 " in after_a_request
         slow = answer(head, rest + head, b"Connection: close\r\n" + rest)
         assert slow.count(b"HTTP/1.1 200 ") == 2
         # A connection that is kept is not one that is late.
-        connection = http.client.HTTPConnection(server.address, timeout=30)
+        connection = http.client.HTTPConnection(server.address, timeout=PATIENCE)
         connection.connect()
         kept = connection.sock
-        for _ in range(2):
-            time.sleep(1.5)
+        for pause in (0, 3.5):
+            time.sleep(pause)
             connection.request("POST", INFER.replace("/m/", "/model/"), body)
             assert len(connection.getresponse().read()) > 50
         assert connection.sock is kept
@@ -106,7 +128,7 @@ def test_heads_that_do_not_end_are_cut_off_and_slow_ones_are_not(start, model):
 def test_a_head_without_bounds_is_cut_off_and_a_long_one_is_not(start, model):
     with start(model, "--threads", 1) as server:
         assert call(server, "GET", "/v2", headers={"X": "a" * 60_000})[0] == 200
-        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
             connection.sendall(b"GET /v2 HTTP/1.1\r\nX: ")
             sent = 0
             with contextlib.suppress(ConnectionError):
@@ -114,16 +136,19 @@ def test_a_head_without_bounds_is_cut_off_and_a_long_one_is_not(start, model):
                     connection.sendall(b"a" * 4096)
                     sent += 4096
         assert sent < 64 << 20
-        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
             connection.sendall(b"GET /v2 HTTP/1.1\r\nX: ")
-            time.sleep(0.2)
-            connection.sendall(b"a" * 66_000)
+            # What the server reads together with the beginning does not count.
+            for _ in range(20):
+                connection.sendall(b"a" * 66_000)
+                if select.select([connection], [], [], 1)[0]:
+                    break
             assert connection.recv(65536).startswith(b"HTTP/1.1 431 ")
         # A large body and the beginning of the next head in one piece are no large head.
         body = json_body(X, id="a" * 100_000)
         head = b"POST /v2/models/model/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
         request = head % len(body) + body
-        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
             for part in (request[:20], request[20:] + request[:20], request[20:]):
                 connection.sendall(part)
                 time.sleep(0.2)

@@ -65,10 +65,10 @@ def test_its_commands_run_here():
     assert done.returncode == 0, done.stderr
     program = json.loads(arguments("HEALTHCHECK")[0].removeprefix("CMD "))
     assert program[:2] == ["python", "-c"]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        check = program[2].replace(":8000", f":{free.getsockname()[1]}")
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # and it does not listen
+        check = program[2].replace(":8000", f":{silent.getsockname()[1]}")
+        done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
     assert "URLError" in done.stderr  # nothing serves there: the check fails as it should
 
 

@@ -7,10 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 
+from .._waiting import wait_until
 from ._serving import Server, call, gain, gain_model, requires_serving, save
 
 requires_serving()
@@ -39,10 +39,12 @@ def fill(folder, name="filler"):
 def wait_for_loads(server, result, count, model="m"):
     """Until the metrics count so many; every request meanwhile is answered."""
     line = f'fanin_model_loads_total{{model="{model}",result="{result}"}} {count}.0'
-    end = time.monotonic() + 30
-    while line.encode() not in call(server, "GET", "/metrics")[1]:
-        assert time.monotonic() < end
+
+    def counted():
         gain(server)
+        return line.encode() in call(server, "GET", "/metrics")[1]
+
+    wait_until(counted, f"{count} loads have {result}")
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -91,12 +93,12 @@ def test_a_worker_that_cannot_come_back_leaves_the_others_serving(start, model):
 
 
 def test_several_workers_without_a_temporary_folder_say_so(model, monkeypatch):
-    from fanin.deploy.serve import ServeSettings, SettingsError, supervisor
+    from fanin.deploy.serve import ServeSettings, SettingsError, shared_folder, supervisor
 
     def nowhere(**_):
         raise FileNotFoundError(2, "No usable temporary directory found")
 
-    monkeypatch.setattr(supervisor.tempfile, "mkdtemp", nowhere)
+    monkeypatch.setattr(shared_folder.tempfile, "mkdtemp", nowhere)
     settings = ServeSettings.from_dict({"models": [str(model)], "workers": 2})
     with pytest.raises(SettingsError, match=r"No usable temporary directory.*--workers 1"):
         supervisor.supervise(settings, None)

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ._serving import REPOSITORY, requires_serving
+from .._waiting import PATIENCE
+from ._serving import REPOSITORY, port_of, requires_serving
 
 requires_serving()
 
@@ -65,24 +65,20 @@ def test_the_walk_through(digits, tmp_path, text, heading, end):
     model, expected = digits
     shutil.copyfile(model, tmp_path / "model.onnx")
     start, *asks = commands(text, heading, end)
-    assert len(asks) == 3
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    assert len(asks) == (3 if text is README else 5)
     scripts = Path(sys.executable).parent
     environment = {"PATH": f"{scripts}:/usr/local/bin:/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
     server = subprocess.Popen(
-        ["sh", "-c", f"exec {start} --port {port}"],
+        ["sh", "-c", f"exec {start} --port 0"],
         cwd=tmp_path,
         env=environment,
         stderr=subprocess.DEVNULL,
     )
     try:
+        port = port_of(server.pid)
         answers = []
         for command in asks:
             command = command.replace("localhost:8000", f"localhost:{port}")
-            # The first one finds a server that is still starting.
-            command = command.replace("curl -s", "curl -s --retry 60 --retry-connrefused")
             done = subprocess.run(
                 ["sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True
             )
@@ -90,11 +86,14 @@ def test_the_walk_through(digits, tmp_path, text, heading, end):
             answers.append(done.stdout)
     finally:
         server.terminate()
-        server.wait(60)
-    described, _, inferred = answers
+        server.wait(PATIENCE)
+    described, _, inferred, *_ = answers
     assert json.loads(described)["inputs"][0]["shape"] == [-1, 1, 8, 8]
     data = json.loads(inferred)["outputs"][0]["data"]
     assert np.allclose(data, expected.ravel(), rtol=1e-5, atol=1e-6)
+    if text is GUIDE:  # the raw request
+        raw = (tmp_path / "answer").read_bytes()[-4 * len(data) :]
+        assert np.frombuffer(raw, "<f4").tolist() == np.array(data, "<f4").tolist()
 
 
 @pytest.mark.parametrize("text", [README, GUIDE], ids=["README", "serving.md"])
@@ -110,7 +109,7 @@ def test_every_option_that_is_named_exists(text):
         )
         helped += done.stdout
     section = text if text is GUIDE else text[text.index("## Serve") : text.index("## Where")]
-    of_others = {"--rm", "--model-repository", "--build", "--minutes"}
+    of_others = {"--data-binary", "--rm", "--model-repository", "--build", "--minutes"}
     for option in found:
         if option in section and option not in of_others:
             assert option in helped, option

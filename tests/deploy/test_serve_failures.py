@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import threading
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -214,7 +215,7 @@ def test_a_model_that_cannot_be_read_for_its_check_is_not_opened_unchecked(tmp_p
     def fails(_):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(model_check, "read_model_file", fails)
+    monkeypatch.setattr(model_check, "read_checked", fails)
     with pytest.raises(SessionError, match=r"cannot be read \(Too many open files\)") as caught:
         open_session(path, threads=1)
     assert is_shortage(caught.value)
@@ -228,7 +229,7 @@ import resource, sys
 from fanin.deploy import SessionError, open_session
 from fanin.deploy.shortage import is_shortage
 import onnxruntime
-used = int(open("/proc/self/statm").read().split()[0]) * 4096
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), resource.RLIM_INFINITY))
 try:
     open_session(sys.argv[1], threads=1)
@@ -274,7 +275,8 @@ def scripted(monkeypatch, *commands):
 
     settings = ServeSettings.from_dict({"models": ["m.onnx"], "workers": 2})
     listener = type("Listener", (), {"close": lambda _: None})()
-    made = supervisor._Supervisor(settings, listener, "/nonexistent")
+    lock = os.open(os.devnull, os.O_RDONLY)
+    made = supervisor._Supervisor(settings, listener, Path("/nonexistent"), lock)
     left, pids = list(commands), []
 
     def start():
@@ -290,11 +292,13 @@ def scripted(monkeypatch, *commands):
 
     monkeypatch.setattr(made, "_open", start)
     monkeypatch.setattr(supervisor, "_RETRY", 0.1)
-    previous = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    stopping = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    previous = [signal.getsignal(number) for number in stopping]
     try:
         return made.run(), left
     finally:
-        for number, handler in zip((signal.SIGTERM, signal.SIGINT), previous, strict=True):
+        made.close()
+        for number, handler in zip(stopping, previous, strict=True):
             signal.signal(number, handler)
         for pid in pids:
             with pytest.raises(ProcessLookupError):

@@ -116,7 +116,7 @@ def request(rng):
 def test_spoilt_requests_end_in_4xx(tmp_path, seed):
     rng = random.Random(seed)
     source = ModelSource("m", save(gain_model(3), tmp_path / "m.onnx"))
-    app = create_app(ServeSettings((source,), poll=0, threads=1))
+    app = create_app(ServeSettings((source,), poll=0, threads=1, trial_timeout=0))
     app.state.fanin.open()
 
     async def run():

@@ -5,18 +5,20 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from .._waiting import PATIENCE, wait_until
 from ._serving import (
     X,
     call,
     gain,
     gain_model,
     json_body,
+    port_of,
     requires_serving,
     save,
 )
@@ -117,11 +119,11 @@ def test_workers_share_the_port_and_the_metrics_and_one_that_is_killed_is_replac
             assert call(server, "POST", "/v2/models/model/infer", json_body(X))[0] == 200
         _, text = call(server, "GET", "/metrics")
         assert b'fanin_requests_total{model="model",status="200",version="1"} 50.0' in text
-        (folder,) = tmp_path.glob("fanin-metrics-*")
+        (folder,) = tmp_path.glob("fanin-workers-*")
         assert not list(folder.glob(f"*_{first}.db"))  # its counts are with those of the dead
         assert (folder / "counter_dead.db").exists()
         os.kill(server.process.pid, signal.SIGTERM)
-        assert server.process.wait(60) == 0
+        assert server.process.wait(PATIENCE) == 0
         assert not folder.exists()
         for pid in (second, replacement):
             with pytest.raises(ProcessLookupError):
@@ -130,31 +132,22 @@ def test_workers_share_the_port_and_the_metrics_and_one_that_is_killed_is_replac
 
 def test_a_log_that_cannot_be_written_stops_nothing(model):
     """A full disk under the log: /dev/full refuses every write."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     command = [sys.executable, "-m", "fanin", "serve", str(model), "--access-log"]
     with open("/dev/full", "wb") as full:
         process = subprocess.Popen(
-            [*command, "--port", str(port), "--poll", "0.1"], stdout=full, stderr=full
+            [*command, "--port", "0", "--poll", "0.1"], stdout=full, stderr=full
         )
-    server = type("Running", (), {"address": f"127.0.0.1:{port}"})
     try:
-        end = time.monotonic() + 60
-        while True:
-            try:
-                assert call(server, "GET", "/v2/health/ready")[0] == 200
-                break
-            except OSError:
-                assert time.monotonic() < end
-                time.sleep(0.1)
+        server = SimpleNamespace(address=f"127.0.0.1:{port_of(process.pid)}")
+        assert call(server, "GET", "/v2/health/ready")[0] == 200  # as soon as it serves
         model.write_bytes(b"garbage")
+        failed = b'fanin_model_loads_total{model="model",result="failed"} 1.0'
+        wait_until(lambda: failed in call(server, "GET", "/metrics")[1], "it tries the new file")
         for _ in range(20):
             assert call(server, "POST", "/v2/models/model/infer", json_body(X))[0] == 200
-            time.sleep(0.02)
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(60)
+        process.wait(PATIENCE)
     assert process.returncode == 0
 
 
@@ -181,7 +174,7 @@ def test_an_address_for_everyone_without_a_token_is_warned_about(start, model):
 
 def run(*arguments):
     command = [sys.executable, "-m", "fanin", "serve", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

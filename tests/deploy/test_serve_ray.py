@@ -47,10 +47,10 @@ def port():
     ray.shutdown()
 
 
-def ask(port, method="POST", path="/v2/models/m/infer", body=None):
+def ask(port, method="POST", path="/v2/models/m/infer", body=None, headers=None):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
-        connection.request(method, path, body if body is not None else json_body(X))
+        connection.request(method, path, body if body is not None else json_body(X), headers or {})
         answer = connection.getresponse()
         return answer.status, answer.read()
     finally:
@@ -121,6 +121,37 @@ def test_replicas_serve_and_the_sessions_threads_are_the_cpus(port, tmp_path):
     deployment = serve.status().applications["default"].deployments["fanin"]
     assert sum(deployment.replica_states.values()) == 1
     assert application._bound_deployment.ray_actor_options["num_cpus"] == 2
+
+
+@pytest.mark.slow
+def test_a_token_is_wanted_by_every_replica_and_metrics_of_others_are_left_alone(
+    port, tmp_path, monkeypatch
+):
+    path = save(gain_model(3), tmp_path / "m.onnx")
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    token = "token-of-this-test-only"
+    monkeypatch.setenv("FANIN_SERVE_TOKEN", token)
+    application = build({"model": f"m={path}"})
+    monkeypatch.delenv("FANIN_SERVE_TOKEN")
+    environment = {"env_vars": {"PROMETHEUS_MULTIPROC_DIR": str(theirs)}}
+    application._bound_deployment.ray_actor_options["runtime_env"] = environment
+    serve.run(application, route_prefix="/")
+    assert ask(port)[0] == 401
+    assert ask(port, headers={"Authorization": "Bearer of-something-else"})[0] == 401
+    assert ask(port, headers={"Authorization": f"Bearer {token}"})[0] == 200
+    assert ask(port, "GET", "/v2/health/ready", b"")[0] == 200
+    status, text = ask(port, "GET", "/metrics", b"", {"Authorization": f"Bearer {token}"})
+    assert (status, b'fanin_requests_total{model="m",status="200"' in text) == (200, True)
+    assert list(theirs.iterdir()) == []
+
+
+def test_a_token_comes_from_the_environment_and_from_no_argument(monkeypatch):
+    with pytest.raises(SettingsError, match="set FANIN_SERVE_TOKEN in the environment"):
+        build({"model": "m.onnx", "token": "token-of-this-test-only"})
+    monkeypatch.setenv("FANIN_SERVE_TOKEN", "short")
+    with pytest.raises(SettingsError, match="16 or more ASCII characters"):
+        build({"model": "m.onnx"})
 
 
 @pytest.mark.slow

@@ -2,17 +2,17 @@
 
 import os
 import threading
-import time
 
 import numpy as np
 import onnx
 import pytest
 
 from fanin.deploy import SessionError
-from fanin.deploy.serve import ModelSource, ServeSettings, SettingsError
+from fanin.deploy.serve import ModelSource, ServeSettings, SettingsError, sources
 from fanin.deploy.serve.errors import RequestError
 from fanin.deploy.serve.repository import Repository
 
+from .._waiting import PATIENCE, wait_until
 from ._serving import gain_model, save
 
 
@@ -27,7 +27,7 @@ def gain(repository, name="m", version=None):
     """What the served model multiplies with: tells which file it came from."""
     model = repository.find(name, version)
     job = model.scheduler.submit({"x": np.ones((1, 4), np.float32)}, ["y"])
-    return job.future.result(20)[0][0, 0]
+    return job.future.result(PATIENCE)[0][0, 0]
 
 
 def look_twice(repository):
@@ -116,7 +116,7 @@ def test_changed_external_data_are_reloaded(versions):
 
     def answer():
         job = found.find("m").scheduler.submit({"x": np.ones((1, 1024), np.float32)}, ["y"])
-        return job.future.result(20)[0][0, 0]
+        return job.future.result(PATIENCE)[0][0, 0]
 
     assert answer() == 2
     replacement = versions / "1" / ".data"
@@ -265,15 +265,73 @@ def test_external_data_outside_of_the_models_folder_are_refused(versions, locati
     outside = versions / "outside"
     outside.write_bytes(np.ones(4, np.float32).tobytes())
     (versions / "1" / "link").symlink_to(outside)
+    (versions / "1" / "model.onnx").write_bytes(wanting(location))
+    with pytest.raises(SessionError, match="outside of the model's folder") as caught:
+        repository(versions)
+    assert shown in str(caught.value)
+
+
+def stored(content):
+    return lambda folder: folder.mkdir() or (folder / "model.onnx").write_bytes(content)
+
+
+def wanting(location):
+    """A model with its weights in a file of this name."""
     model = gain_model(1)
     tensor = model.graph.initializer[0]
     tensor.ClearField("raw_data")
     tensor.data_location = onnx.TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value=location)
-    (versions / "1" / "model.onnx").write_bytes(model.SerializeToString())
-    with pytest.raises(SessionError, match="outside of the model's folder") as caught:
-        repository(versions)
-    assert shown in str(caught.value)
+    return model.SerializeToString()
+
+
+SPOILT = {
+    "opset import of another type": stored(
+        gain_model(2).SerializeToString() + b"\x42\x03\x12\x01x"
+    ),
+    "group": stored(gain_model(2).SerializeToString() + b"\x83\x7d\x84\x7d"),
+    "zero byte in a location": stored(wanting("a\0b")),
+    "location that is too long": stored(wanting("a" * 5000)),
+    "empty file": stored(b""),
+    "pipe": lambda folder: folder.mkdir() or os.mkfifo(folder / "model.onnx"),
+    "folder as the model": lambda folder: (folder / "model.onnx").mkdir(parents=True),
+    "loop of links": lambda folder: (
+        folder.mkdir() or (folder / "model.onnx").symlink_to("model.onnx")
+    ),
+    "link to nowhere": lambda folder: folder.symlink_to("a" * 4000),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
+def test_one_spoilt_version_stops_neither_reloads_nor_a_restart(versions, spoil):
+    found = repository(versions)
+    spoil(versions / "2")
+    look_twice(found)
+    assert found.versions("m") == ["1"]
+    found.close()
+    found = repository(versions)
+    assert found.versions("m") == ["1"]
+    save(gain_model(3), versions / "3" / "model.onnx")
+    look_twice(found)
+    assert (found.versions("m"), gain(found)) == (["3"], 3)
+    found.close()
+
+
+def test_no_error_from_reading_one_version_stops_the_others(versions, monkeypatch):
+    """Whatever it is: the walk through the file has no say in what else is served."""
+    read = sources.read_model_file
+
+    def fails(path):
+        if path.parent.name == "2":
+            raise RecursionError("deep")
+        return read(path)
+
+    monkeypatch.setattr(sources, "read_model_file", fails)
+    save(gain_model(2), versions / "2" / "model.onnx")
+    save(gain_model(3), versions / "3" / "model.onnx")
+    found = repository(versions, versions=3)
+    assert found.versions("m") == ["3", "2", "1"]
+    found.close()
 
 
 def test_unloading_frees_and_loading_brings_back(versions):
@@ -308,6 +366,7 @@ def test_no_request_is_lost_while_models_are_replaced(versions):
     """Four clients look the model up and submit, as the app does, through many reloads."""
     from fanin.deploy.serve.errors import SchedulerClosedError
 
+    before_it = set(threading.enumerate())
     found = repository(versions, queue=1000)
     stop, answers, errors = threading.Event(), [], []
 
@@ -327,15 +386,16 @@ def test_no_request_is_lost_while_models_are_replaced(versions):
     for value in range(2, 12):
         save(gain_model(value), versions / "1" / "model.onnx")
         found.load("m")
-        time.sleep(0.01)
+        before = len(answers)
+        wait_until(lambda: errors or len(answers) > before, "a client has an answer")  # noqa: B023
     assert gain(found) == 11
     stop.set()
     for thread in clients:
-        thread.join(20)
+        thread.join(PATIENCE)
     assert errors == []
     assert set(answers) <= set(range(1, 12))
     found.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("fanin-m")]
+    assert set(threading.enumerate()) <= before_it
 
 
 def test_a_model_that_cannot_be_batched_says_so(tmp_path):

@@ -4,13 +4,13 @@ import http.client
 import json
 import signal
 import threading
-import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from ._serving import INFER, Server, X, binary_body, call, gain, requires_serving, save, slow_model
+from .._waiting import PATIENCE, wait_until
+from ._held_server import Held
+from ._serving import INFER, Server, X, binary_body, call, gain, requires_serving
 
 requires_serving()
 
@@ -27,7 +27,7 @@ class Load:
 
     def _client(self):
         body, headers = binary_body(X)
-        connection = http.client.HTTPConnection(self.server.address, timeout=60)
+        connection = http.client.HTTPConnection(self.server.address, timeout=PATIENCE)
         try:
             while True:
                 connection.request("POST", INFER, body, headers)
@@ -43,110 +43,123 @@ class Load:
 
     def join(self):
         for thread in self.threads:
-            thread.join(60)
+            thread.join(PATIENCE)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_sigterm_under_load_loses_no_request(start, model, workers):
-    with start(model.parent.parent, "--workers", workers, "--drain-delay", 0.5) as server:
+    # As long as it takes until all clients have been told to go: the next signal ends it.
+    with start(model.parent.parent, "--workers", workers, "--drain-delay", 600) as server:
         server.wait_for("serving", workers)
         load = Load(server)
-        time.sleep(1)
+        wait_until(lambda: len(load.answers) > 10 or load.lost, "requests are answered")
         server.process.send_signal(signal.SIGTERM)
         load.join()
-        assert server.process.wait(60) == 0
+        server.wait_for("draining", workers)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(PATIENCE) == 0
     assert load.lost == []
     assert set(load.answers) == {200}
     assert len(load.answers) > 10
     assert len(server.events("stopped")) == workers
 
 
-def stop_during_a_run(server, body, headers):
-    """Send SIGTERM while a request runs; returns the client's answers."""
-    answers = []
-    client = threading.Thread(
-        target=lambda: answers.append(call(server, "POST", INFER, body, headers))
-    )
-    client.start()
-    while b"fanin_in_flight_requests 1.0" not in call(server, "GET", "/metrics")[1]:
-        assert client.is_alive()
-    server.process.send_signal(signal.SIGTERM)
-    client.join(60)
-    return answers
+@pytest.fixture
+def held(tmp_path):
+    runs = Held(tmp_path, "_run")
+    yield runs
+    runs.release()
 
 
-def test_a_run_under_way_ends_after_sigterm(start, tmp_path):
-    path = save(slow_model(200), tmp_path / "m.onnx")
-    body, headers = binary_body(np.ones((512, 512), np.float32))
-    with start(path, "--drain-delay", 0, "--threads", 1) as server:
-        answers = stop_during_a_run(server, body, headers)
-        server.process.wait(60)
-    assert [status for status, _ in answers] == [200]
+class Clients:
+    """Requests, each on a thread and a connection of its own, and their answers."""
+
+    def __init__(self, server, count):
+        self.answers = []
+        body, headers = binary_body(X)
+        self.threads = [
+            threading.Thread(
+                target=lambda: self.answers.append(call(server, "POST", INFER, body, headers))
+            )
+            for _ in range(count)
+        ]
+        for thread in self.threads:
+            thread.start()
+        line = f"fanin_in_flight_requests {count}.0".encode()
+        wait_until(lambda: line in call(server, "GET", "/metrics")[1], "the requests are there")
+
+    def join(self):
+        for thread in self.threads:
+            thread.join(PATIENCE)
+        return self.answers
 
 
-def test_a_run_that_outlasts_the_drain_is_answered_with_an_error_of_the_protocol(start, tmp_path):
-    path = save(slow_model(600), tmp_path / "m.onnx")
-    body, headers = binary_body(np.ones((512, 512), np.float32))
-    arguments = (path, "--drain-delay", 0, "--drain-timeout", 0, "--threads", 1)
-    with start(*arguments) as server:
-        answers = stop_during_a_run(server, body, headers)
-        assert server.process.wait(60) == 0
-    ((status, answer),) = answers
+def test_a_run_under_way_ends_after_sigterm(start, model, held):
+    arguments = (model.parent.parent, "--drain-delay", 0, "--drain-timeout", 600, "--threads", 1)
+    with start(*arguments, env=held.environment) as server:
+        clients = Clients(server, 1)
+        server.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: not server.listens(), "the signal has been heard")
+        held.release()
+        assert [status for status, _ in clients.join()] == [200]
+        assert server.process.wait(PATIENCE) == 0
+
+
+def test_a_run_that_outlasts_the_drain_is_answered_with_an_error_of_the_protocol(
+    start, model, held
+):
+    arguments = (model.parent.parent, "--drain-delay", 0, "--drain-timeout", 0, "--threads", 1)
+    with start(*arguments, env=held.environment) as server:
+        clients = Clients(server, 1)
+        server.process.send_signal(signal.SIGTERM)
+        ((status, answer),) = clients.join()
+        held.release()
+        assert server.process.wait(PATIENCE) == 0
     assert status == 503
     assert "ask again" in json.loads(answer)["error"]
     assert "Traceback" not in server.log.read_text()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_one_more_signal_cuts_off_what_is_under_way_and_ends_at_once(start, tmp_path, workers):
-    path = save(slow_model(300), tmp_path / "m.onnx")
-    body, headers = binary_body(np.ones((512, 512), np.float32))
-    arguments = (path, "--drain-delay", 0, "--threads", 1, "--concurrency", 1)
-    with start(*arguments, "--workers", workers) as server:
+def test_one_more_signal_cuts_off_what_is_under_way_and_ends_at_once(start, model, held, workers):
+    """Nothing ever lets these runs end."""
+    arguments = (model.parent.parent, "--drain-delay", 0, "--drain-timeout", 600, "--threads", 1)
+    arguments += ("--concurrency", 1, "--workers", workers)
+    with start(*arguments, env=held.environment) as server:
         server.wait_for("serving", workers)
-        answers = []
-        clients = [
-            threading.Thread(
-                target=lambda: answers.append(call(server, "POST", INFER, body, headers))
-            )
-            for _ in range(4)
-        ]
-        for client in clients:
-            client.start()
-        while b"fanin_in_flight_requests 4.0" not in call(server, "GET", "/metrics")[1]:
-            assert all(client.is_alive() for client in clients)
-        for _ in range(2):
-            server.process.send_signal(signal.SIGINT)
-            time.sleep(0.5)
-        for client in clients:
-            client.join(60)
-        assert server.process.wait(10) == 0
-    assert {status for status, _ in answers} <= {200, 503}
-    counted = [event["status"] for event in server.events("request")]
-    assert counted == [503] * sum(status == 503 for status, _ in answers)
-    assert sum(event.get("cut_off", 0) for event in server.events("stopped")) == len(counted) > 0
+        clients = Clients(server, 4)
+        server.process.send_signal(signal.SIGINT)
+        wait_until(lambda: not server.listens(), "the signal has been heard")
+        server.process.send_signal(signal.SIGINT)
+        answers = clients.join()
+        assert server.process.wait(PATIENCE) == 0
+    assert [status for status, _ in answers] == [503] * 4
+    assert [event["status"] for event in server.events("request")] == [503] * 4
+    assert sum(event.get("cut_off", 0) for event in server.events("stopped")) == 4
     assert "Traceback" not in server.log.read_text()
     assert "terminate called" not in server.log.read_text()
 
 
-def test_a_signal_while_models_are_loaded_ends_it_as_one_while_it_serves(tmp_path):
+def test_a_signal_while_models_are_loaded_ends_it_as_one_while_it_serves(model, tmp_path):
     """Without a handler the first process of a container would not even notice."""
-    path = save(slow_model(300), tmp_path / "m.onnx")
-    server = Server(path, "--threads", 1, log=tmp_path / "log")
+    environment = Held(tmp_path, "__init__").environment
+    server = Server(model, "--threads", 1, env=environment, log=tmp_path / "log")
     status = Path(f"/proc/{server.process.pid}/status")
-    end = time.monotonic() + 60
-    caught = 0
-    while not caught >> (signal.SIGTERM - 1) & 1:  # the mask of signals with a handler
-        assert time.monotonic() < end
-        caught = int(status.read_text().partition("SigCgt:")[2].split()[0], 16)
+
+    def caught():
+        """Whether SIGTERM is in the mask of signals with a handler."""
+        mask = int(status.read_text().partition("SigCgt:")[2].split()[0], 16)
+        return mask >> (signal.SIGTERM - 1) & 1
+
+    wait_until(caught, "it has a handler", pause=0.001)
     server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(60) == 0
+    assert server.process.wait(PATIENCE) == 0
     assert not server.events("serving")
     assert "Traceback" not in server.log.read_text()
 
 
 def test_metrics_can_be_scraped_while_draining(start, model):
-    with start(model.parent.parent, "--drain-delay", 2, "--threads", 1) as server:
+    with start(model.parent.parent, "--drain-delay", 600, "--threads", 1) as server:
         server.process.send_signal(signal.SIGTERM)
         server.wait_for("draining")
         assert call(server, "POST", INFER, b"{")[0] == 400
@@ -155,4 +168,5 @@ def test_metrics_can_be_scraped_while_draining(start, model):
         for status in (200, 400):
             line = f'fanin_requests_total{{model="m",status="{status}",version="1"}} 1.0'
             assert line.encode() in text
-        assert server.process.wait(60) == 0
+        server.process.send_signal(signal.SIGTERM)  # one more ends it
+        assert server.process.wait(PATIENCE) == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
@@ -98,6 +99,19 @@ def test_external_data_go_along(tmp_path):
     assert (session.run(None, {"x": x})[0] == 3).all()
 
 
+def test_a_model_in_the_runtimes_own_format_is_refused(tmp_path):
+    """Triton takes model.onnx for what its name says."""
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "m.ort")
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    source = save(gain_model(3), tmp_path / "m.onnx")
+    onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    settings = TritonSettings(ModelSource("m", tmp_path / "m.ort"), tmp_path / "repository")
+    with pytest.raises(SessionError, match=r"m\.ort: this is not an ONNX file"):
+        write_triton_model(settings)
+    assert not (tmp_path / "repository" / "m").exists()
+
+
 def test_with_batching_triton_adds_the_batch_dimension(parse, tmp_path):
     path = save(gain_model(1), tmp_path / "m.onnx")
     folder = write(path, tmp_path / "repo", max_batch=8)
@@ -157,19 +171,12 @@ def test_a_model_that_does_not_open_leaves_nothing(tmp_path):
     assert not (tmp_path / "repo").exists()
 
 
-@pytest.mark.parametrize("full_at", ["model.onnx", ort_ops.get_library_path().name])
-def test_a_disk_that_is_full_leaves_no_part_of_a_model(
-    save_condensed, tmp_path, monkeypatch, full_at
-):
-    copy = shutil.copyfile
+@pytest.mark.parametrize("copy", ["copyfile", "copyfileobj"], ids=["model", "library"])
+def test_a_disk_that_is_full_leaves_no_part_of_a_model(save_condensed, tmp_path, monkeypatch, copy):
+    def full(source, target):  # noqa: ARG001
+        raise OSError(28, "No space left on device")
 
-    def full(source, target):
-        if full_at not in Path(target).name:
-            return copy(source, target)
-        Path(target).write_bytes(b"half of it")
-        raise OSError(28, "No space left on device", str(target))
-
-    monkeypatch.setattr(shutil, "copyfile", full)
+    monkeypatch.setattr(shutil, copy, full)
     with pytest.raises(OSError, match="No space left"):
         write(save_condensed(), tmp_path / "repo")
     assert list((tmp_path / "repo").iterdir()) == []

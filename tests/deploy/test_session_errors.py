@@ -1,6 +1,7 @@
 """Every way a model can fail to open ends in one sentence: what, where, what to do next."""
 
 import os
+import shutil
 import sys
 import types
 from pathlib import Path
@@ -197,11 +198,29 @@ class TestTheLibrary:
         monkeypatch.setattr(ort_ops, "get_library_path", lambda: broken)
         assert "cannot be registered" in refused(save_condensed()).problem
 
-    def test_registered_by_the_caller_too(self, save_condensed):
+    def test_another_copy_registered_by_the_caller(self, save_condensed, tmp_path):
+        library = ort_ops.get_library_path()
+        copy = shutil.copy(library, tmp_path / library.name)
         options = onnxruntime.SessionOptions()
-        ort_ops.register(options)
+        options.register_custom_ops_library(str(copy))
         error = refused(save_condensed(), options=options)
-        assert "registered twice" in error.problem
+        assert f"carry the ops of ai.fanin from {copy} already" in error.problem
+        assert f"those of {library} cannot be added" in error.problem
+        assert "options without the other one" in error.remedy
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "Domain already set in registry",
+            "Failed to add kernel for ArgSort ai.onnx.contrib CPUExecutionProvider: Conflicting "
+            "with a registered kernel with op versions. the since version is: 1",
+        ],
+    )
+    def test_two_registrations_of_one_domain(self, save_condensed, text):
+        text = f"[ONNXRuntimeError] : 1 : FAIL : {text}"
+        error = explain_failed_load(save_condensed(), RuntimeError(text))
+        assert "claim the same domain" in error.problem
+        assert "Register each of them once" in str(error)
 
 
 class TestTheRuntime:

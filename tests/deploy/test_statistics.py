@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fanin.deploy.bench.statistics import Series, Spread, compare
+from fanin.deploy.bench.measure.statistics import RoundTimes, Spread, compare
 
 US = 1e-6
 
@@ -13,7 +13,7 @@ def micro(*values):
 
 
 def versus(dense, ours, null):
-    return compare(Series("dense", dense, null), Series("ours", ours, null))
+    return compare(RoundTimes("dense", dense, null), RoundTimes("ours", ours, null))
 
 
 def test_spread_has_median_quartiles_and_range():
@@ -36,8 +36,8 @@ def test_the_bootstrap_interval_holds_the_median_of_as_many_draws_as_it_should()
 
 
 def test_conditions_have_ratios_of_their_own_rounds():
-    slow = Series("a", micro(10), None, {"cold": micro(30, 40), "paced": micro(8)})
-    fast = Series("b", micro(5), None, {"cold": micro(10, 20)})
+    slow = RoundTimes("a", micro(10), None, {"cold": micro(30, 40), "paced": micro(8)})
+    fast = RoundTimes("b", micro(5), None, {"cold": micro(10, 20)})
     compared = compare(slow, fast)
     assert set(compared.conditions) == {"cold"}
     assert compared.conditions["cold"].median == pytest.approx(2.5)
@@ -87,8 +87,8 @@ def test_a_baseline_in_the_noise_counts_too():
 
 def test_each_side_is_relieved_of_its_own_null_call():
     slow, fast = (
-        Series("a", micro(110, 120), micro(10, 20)),
-        Series("b", micro(21, 21), micro(1, 1)),
+        RoundTimes("a", micro(110, 120), micro(10, 20)),
+        RoundTimes("b", micro(21, 21), micro(1, 1)),
     )
     assert compare(slow, fast).op_ratio.median == pytest.approx(5)
     assert compare(slow, fast._replace(null=None)).op_ratio is None

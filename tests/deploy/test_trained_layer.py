@@ -6,14 +6,14 @@ import pytest
 from safetensors.numpy import save_file
 
 from fanin.deploy.bench import BenchLayerSpec, bench_layer
-from fanin.deploy.bench.masks import made_up_layer
-from fanin.deploy.bench.trained_layer import TrainedLayerError, load_trained_layer
+from fanin.deploy.bench.suites.random_layer import random_sparse_layer
+from fanin.deploy.bench.suites.trained_layer import TrainedLayerError, load_trained_layer
 from fanin.export.onnx_op import condensed_layer_model
 
 
 @pytest.fixture
 def weight():
-    return made_up_layer("clustered", np.random.default_rng(0), 24, 10, 7, 5)
+    return random_sparse_layer("clustered", np.random.default_rng(0), 24, 10, 7, 5)
 
 
 @pytest.fixture

@@ -1,16 +1,28 @@
 """open_session and the doctor under every onnxruntime that we promise, without onnx and torch."""
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import onnx
 import pytest
+from onnx import TensorProto, helper
 
-from fanin import deploy, ort_ops
+from fanin import deploy, onnx_file, ort_ops
 from fanin.export.onnx_op import condensed_layer_model
 
+from ..onnx_file._encoding import (
+    END_GROUP,
+    GROUP,
+    adding_model,
+    entry,
+    external_tensor,
+    number_field,
+    tag,
+    with_tensor,
+)
 from .test_version_matrix import LAYER, RELEASES, needs_old_python, python_of, weight_of
 
 pytestmark = pytest.mark.matrix
@@ -44,6 +56,7 @@ def package(tmp_path) -> Path:
     (root / "fanin" / "ort_ops").mkdir(parents=True)
     (root / "fanin" / "__init__.py").touch()
     shutil.copytree(deploy.__path__[0], root / "fanin" / "deploy")
+    shutil.copytree(onnx_file.__path__[0], root / "fanin" / "onnx_file")
     for folder in ort_ops.__path__:
         for file in (*Path(folder).glob("*.py"), *Path(folder).glob("*.so")):
             shutil.copy(file, root / "fanin" / "ort_ops")
@@ -105,6 +118,68 @@ def test_sessions_open_errors_explain_and_the_doctor_is_content(release, package
         assert found_node == node, text
         assert words in text
     assert not outcomes
+
+
+@pytest.fixture
+def attacks(tmp_path) -> Path:
+    """Models that want what lies outside of their folder, each in another way."""
+    (tmp_path / "secret").write_bytes(bytes(16))
+    folder = tmp_path / "attacks"
+    folder.mkdir()
+    os.mkfifo(folder / "pipe")
+    os.symlink(b"../secret", os.fsencode(folder) + b"/\xff")
+
+    def save(name: str, content: bytes) -> None:
+        (folder / f"{name}.onnx").write_bytes(content)
+
+    plain = adding_model(external_tensor("../secret")).SerializeToString()
+    bare = TensorProto(name="W", data_type=1, dims=[4], data_location=1).SerializeToString()
+    save("plain", plain)
+    save("group", plain + tag(2000, GROUP) + tag(2000, END_GROUP))
+    save("number", number_field(7, 5) + plain)
+    save("not-utf8", with_tensor(bare + entry("location", b"\xff")))
+    save("two", with_tensor(bare + entry("location", "../secret") + entry("location", "pipe")))
+    save("pipe", adding_model(external_tensor("pipe")).SerializeToString())
+    address = external_tensor("*/_ORT_MEM_ADDR_/*", offset="4096", length="16")
+    save("address", adding_model(address).SerializeToString())
+    default = helper.make_node("Constant", [], ["c"])
+    default.attribute.add(name="value", ref_attr_name="v", type=4)
+    function = helper.make_function(
+        "f",
+        "F",
+        ["a"],
+        ["b"],
+        [default, helper.make_node("Add", ["a", "c"], ["b"])],
+        [helper.make_opsetid("", 17)],
+        attribute_protos=[helper.make_attribute("v", external_tensor("../secret"))],
+    )
+    model = adding_model()
+    model.functions.append(function)
+    model.opset_import.append(helper.make_opsetid("f", 1))
+    model.graph.node[0].CopyFrom(helper.make_node("F", ["x"], ["y"], domain="f"))
+    model.ir_version = 9
+    save("default", model.SerializeToString())
+    return folder
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_no_release_is_given_a_model_that_reaches_out_of_its_folder(release, package, attacks):
+    """Up to 1.23 the runtime alone opens them, crashes, or waits for ever."""
+    _, outcomes = run_in(release, package, attacks)
+    assert {name: node for name, (node, _) in outcomes.items()} == dict.fromkeys(
+        ["plain", "group", "number", "not-utf8", "two", "pipe", "address", "default"]
+    )
+    for name, words in {
+        "plain": "outside of the model's folder",
+        "group": "protobuf group",
+        "number": "another type than in ONNX",
+        "not-utf8": "not UTF-8",
+        "two": "outside of the model's folder",
+        "pipe": "not a regular file",
+        "address": "no file's name",
+        "default": "outside of the model's folder",
+    }.items():
+        assert words in outcomes[name][1]
 
 
 @needs_old_python

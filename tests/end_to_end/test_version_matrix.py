@@ -26,12 +26,15 @@ pytestmark = pytest.mark.matrix
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "ort-matrix"
 PROGRAM = Path(__file__).with_name("_run_models.py")
 NEWEST = "newest"
+# The lowest release that is declared, the last of every minor version since, and the newest.
+WITH_NUMPY_2 = (
+    *("1.19.2", "1.20.1", "1.21.1", "1.22.1", "1.23.2", "1.24.4", "1.25.1", "1.26.0"),
+    *("1.27.0", "1.28.0", "1.29.0", "1.30.0", "1.31.1"),
+)
 # onnxruntime before 1.19 was built against NumPy 1 and imports with nothing else.
 REQUIREMENTS = {
-    "1.17.3": ["onnxruntime==1.17.3", "numpy<2"],
-    "1.20.1": ["onnxruntime==1.20.1"],
-    "1.23.2": ["onnxruntime==1.23.2"],
-    "1.27.0": ["onnxruntime==1.27.0"],
+    **{release: [f"onnxruntime=={release}", "numpy<2"] for release in ("1.17.0", "1.18.1")},
+    **{release: [f"onnxruntime=={release}"] for release in WITH_NUMPY_2},
     NEWEST: ["--upgrade", "onnxruntime"],
 }
 TOO_OLD = {"1.16.3": ["onnxruntime==1.16.3", "numpy<2"]}
@@ -106,6 +109,7 @@ def save_op_models(folder: Path) -> Mapping[str, str | None]:
     save(folder, "unnamed-dimension", replace(spec, x_shape=(None, 400)).build(), X=x)
     save(folder, "unknown-rank", replace(spec, x_shape=None).build(), X=x.reshape(7, 2, 5, 400))
     save(folder, "empty", spec.build(), X=x[:0])
+    save(folder, "twice-registered", spec.build(), X=x)
     save(folder, "fed", fed.build(), X=x, **LAYER.weights, residual=np.zeros(1, np.float32))
     sound = dict.fromkeys(path.stem for path in folder.glob("*.onnx"))
 

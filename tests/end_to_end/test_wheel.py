@@ -60,9 +60,19 @@ print(len(list((site / "fanin").rglob("*.cc"))))
 """
     assert run(bare_python, code).splitlines() == [
         "[]",
-        "['cli', 'deploy', 'export', 'ort_ops', 'trainer']",
+        "['cli', 'deploy', 'export', 'onnx_file', 'ort_ops', 'trainer']",
         "0",
     ]
+
+
+def test_what_only_tests_need_is_not_installed(bare_python):
+    code = """
+import pathlib, fanin.ort_ops
+folder = pathlib.Path(fanin.ort_ops.__file__).parent
+print(sorted(path.name.split(".")[0] for path in folder.glob("*.so") if "cuda" not in path.name))
+print([path.name for path in folder.glob("*emulation*")])
+"""
+    assert run(bare_python, code).splitlines() == ["['_native', 'libfanin_ort_ops']", "[]"]
 
 
 def test_a_model_runs_in_the_bare_environment(bare_python):

@@ -240,9 +240,9 @@ def _draw_route(rng: np.random.Generator, layer: Layer) -> str:
     )
 
 
-def _arrays(layer: Layer) -> tuple[object, ...]:
-    sizes = (layer.in_features, layer.out_features)
-    return (layer.values, layer.indices, layer.rows, layer.bias, *sizes)
+def _arrays(layer: Layer) -> dict[str, object]:
+    sizes = {"in_features": layer.in_features, "out_features": layer.out_features}
+    return {**layer.weights, **sizes}
 
 
 @dataclass
@@ -288,22 +288,23 @@ Runs = Callable[[np.ndarray, "np.ndarray | None", np.ndarray], None]
 
 def _runner(layer: Layer, case: Case) -> Runs:
     route, _, name = case.route.partition(" ")
+    clip = {"clip_min": case.clip[0], "clip_max": case.clip[1]}
     if route == "session":
         return lambda x, residual, out: _run_session(layer, case, name, x, residual, out)
     if route == "plain":
 
         def plain(x: np.ndarray, residual: np.ndarray | None, out: np.ndarray) -> None:
-            out[...] = _native.run_plain(*_arrays(layer), x, residual, *case.clip)
+            out[...] = _native.run_plain(**_arrays(layer), x=x, residual=residual, **clip)
 
         return plain
     # Half of the layers are packed for the very batch, the others for all of them.
     limits = {"min_batch": case.batch, "max_batch": case.batch} if case.offset % 2 else {}
-    gemm = _native.PackedGemm(*_arrays(layer), **{route: name}, **limits, threads=case.threads)
+    gemm = _native.PackedGemm(**_arrays(layer), **{route: name}, **limits, threads=case.threads)
 
     def packed(x: np.ndarray, residual: np.ndarray | None, out: np.ndarray) -> None:
-        gemm.run(x, residual, *case.clip, threads=case.threads, out=out)
+        gemm.run(x, residual=residual, **clip, threads=case.threads, out=out)
         if case.threads > 1:
-            alone = gemm.run(x, residual, *case.clip)
+            alone = gemm.run(x, residual=residual, **clip)
             bits = np.uint32 if out.dtype == np.float32 else np.uint16
             same = (alone.view(bits) == out.view(bits)) | (np.isnan(alone) & np.isnan(out))
             if not same.all():

@@ -37,8 +37,13 @@ class ConvLayer:
     group: int = 1
 
     @property
-    def arrays(self) -> tuple[np.ndarray, ...]:
-        return self.values, self.indices, self.rows, self.bias
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {
+            "values": self.values,
+            "indices": self.indices,
+            "rows": self.rows,
+            "bias": self.bias,
+        }
 
     @property
     def attributes(self) -> dict[str, object]:
@@ -53,7 +58,7 @@ class ConvLayer:
         }
 
     def pack(self, **options: object) -> _native.PackedConv:
-        return _native.PackedConv(*self.arrays, **self.attributes, **options)
+        return _native.PackedConv(**self.arrays, **self.attributes, **options)
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         """Rows and columns of the output; below 1 where the window does not fit."""
@@ -131,6 +136,14 @@ def kernels(*, whole_depthwise: bool = False) -> list[str]:
 OPEN_GATE, HARD_SWISH = (0.0, 1.0), (1 / 6, 0.5)
 
 
+def ends(
+    clip: tuple[float, float] = (-np.inf, np.inf), gate: tuple[float, float] = OPEN_GATE
+) -> dict[str, float]:
+    """The arguments of a run that say what is made of its sums."""
+    names = ("clip_min", "clip_max", "gate_scale", "gate_shift")
+    return dict(zip(names, (*clip, *gate), strict=True))
+
+
 def gated(
     value: np.ndarray, bound: np.ndarray, gate: tuple[float, float]
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -184,7 +197,7 @@ def check_case(seed: int, number: int) -> Tally:
     if rng.random() < 0.4:
         residual = rng.standard_normal(total.shape).astype(np.float32)
     try:
-        y = _run(rng, layer, x, residual, (*clip, *gate), f"{route} {name}".strip(), threads)
+        y = _run(rng, layer, x, residual, ends(clip, gate), f"{route} {name}".strip(), threads)
         worst = compare(layer, total, magnitude, y, residual, clip, gate)
     except Exception as error:
         raise RandomConvError(
@@ -245,23 +258,25 @@ def _run(
     layer: ConvLayer,
     x: np.ndarray,
     residual: np.ndarray | None,
-    end: tuple[float, float, float, float],
+    end: dict[str, float],
     route: str,
     threads: int,
 ) -> np.ndarray:
     placed, _ = guarded(x.shape, int(rng.integers(16)))
     placed[...] = x
     if route == "plain":
-        return _native.run_plain_conv(*layer.arrays, placed, residual, *end, **layer.attributes)
+        return _native.run_plain_conv(
+            **layer.arrays, **layer.attributes, x=placed, residual=residual, **end
+        )
     option, name = route.split()
     conv = layer.pack(**{option: name}, threads=threads)
     out, whole = guarded((len(x), len(layer.bias), *layer.output_size(*x.shape[2:])), 5)
-    conv.run(placed, residual, *end, threads=threads, out=out)
+    conv.run(placed, residual=residual, **end, threads=threads, out=out)
     inside = np.count_nonzero(np.isnan(out))
     if np.count_nonzero(np.isnan(whole)) != whole.size - out.size + inside:
         raise RandomConvError("wrote outside the output")
     if threads > 1:
-        alone = conv.run(x, residual, *end)
+        alone = conv.run(x, residual=residual, **end)
         same = (alone.view(np.uint32) == out.view(np.uint32)) | (np.isnan(alone) & np.isnan(out))
         if not same.all():
             raise RandomConvError(f"differs between 1 and {threads} threads")

@@ -10,7 +10,9 @@ from fanin.ort_ops import _native
 def gemm():
     values, indices = np.array([[2.0, 3.0]], np.float32), np.array([[0, 2]], np.uint16)
     rows, bias = np.array([1], np.int32), np.array([1.0, 0.0], np.float32)
-    return _native.PackedGemm(values, indices, rows, bias, 3, 2)
+    return _native.PackedGemm(
+        values=values, indices=indices, rows=rows, bias=bias, in_features=3, out_features=2
+    )
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float16])

@@ -27,9 +27,10 @@ def test_every_kernel_gives_the_same_bits_over_its_residual(kernel, size):
     x = rng.standard_normal((3, 30, *size)).astype(np.float32)
     residual = rng.standard_normal((3, 70, *size)).astype(np.float32)
     for threads in (1, 2, 3):
-        want = conv.run(x, residual, -2.0, 2.0, threads=threads)
+        end = {"clip_min": -2.0, "clip_max": 2.0, "threads": threads}
+        want = conv.run(x, residual=residual, **end)
         both = residual.copy()
-        conv.run(x, both, -2.0, 2.0, threads=threads, out=both)
+        conv.run(x, residual=both, **end, out=both)
         assert np.array_equal(both, want)
 
 

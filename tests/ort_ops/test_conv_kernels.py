@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 
 from fanin.ort_ops import _native
 
+from ._own_weights import of_its_own
 from ._random_convs import (
     HARD_SWISH,
     ConvLayer,
     RandomConvError,
     check_case,
     compare,
+    ends,
     guarded,
     kernels,
     random_layer,
@@ -25,7 +27,7 @@ every_kernel = pytest.mark.parametrize("kernel", kernels())
 
 def check(layer, x, kernel, residual=None, clip=(-np.inf, np.inf), **options):
     conv = layer.pack(kernel=kernel, **options)
-    y = conv.run(x, residual, *clip)
+    y = conv.run(x, residual=residual, **ends(clip))
     compare(layer, *layer.sums(x), y, residual, clip)
     return conv, y
 
@@ -165,7 +167,7 @@ def test_a_weight_that_is_not_finite_meets_the_zeros_outside_the_image(kernel):
     want[0], want[:, 0] = np.nan, np.nan
     for y in (
         layer.pack(kernel=kernel).run(x),
-        _native.run_plain_conv(*layer.arrays, x, **layer.attributes),
+        _native.run_plain_conv(**layer.arrays, **layer.attributes, x=x),
     ):
         assert np.array_equal(y, np.broadcast_to(want, (1, 8, 3, 3)), equal_nan=True)
 
@@ -191,7 +193,7 @@ def test_nan_passes_the_clip_and_ablated_outputs_are_bias_and_residual(kernel):
     ablated = np.setdiff1d(np.arange(40), layer.rows)
     x = np.full((1, 5, 6, 7), np.nan, np.float32)
     residual = normal(rng, 1, 40, 4, 5)
-    y = layer.pack(kernel=kernel).run(x, residual, 0.0, 6.0)
+    y = layer.pack(kernel=kernel).run(x, residual=residual, clip_min=0.0, clip_max=6.0)
     assert np.isnan(y[:, layer.rows]).all()
     want = np.clip(layer.bias[:, None, None] + residual, 0, 6)[:, ablated]
     assert np.array_equal(y[:, ablated], want)
@@ -218,11 +220,12 @@ def test_result_does_not_depend_on_threads_or_alignment(kernel, size):
     layer = random_layer(rng, 60, 200, (3, 3), 54, pads=(1, 1, 1, 1))
     conv = layer.pack(kernel=kernel)
     x, residual = normal(rng, 2, 60, *size), normal(rng, 2, 200, *size)
-    want = conv.run(x, residual, -2.0, 2.0)
+    end = ends((-2.0, 2.0))
+    want = conv.run(x, residual=residual, **end)
     for threads in (1, 2, 3, 7):
         placed, _ = guarded(x.shape, threads)
         placed[...] = x
-        assert np.array_equal(conv.run(placed, residual, -2.0, 2.0, threads=threads), want)
+        assert np.array_equal(conv.run(placed, residual=residual, **end, threads=threads), want)
 
 
 @every_kernel
@@ -237,7 +240,7 @@ def test_one_packed_convolution_runs_images_of_every_size(kernel):
 
 @every_kernel
 def test_a_packed_convolution_is_shared_by_content_and_geometry(kernel):
-    layer = random_layer(np.random.default_rng(9), 8, 24, (3, 3), 20)
+    layer = of_its_own(random_layer(np.random.default_rng(9), 8, 24, (3, 3), 20))
     first = layer.pack(kernel=kernel)
     assert [info.shared for info in first.info()] == [False]
     assert [info.shared for info in layer.pack(kernel=kernel).info()] == [True]
@@ -256,14 +259,14 @@ def test_a_packed_convolution_is_shared_by_content_and_geometry(kernel):
 def test_a_packed_convolution_tells_its_weights_from_any_others(kernel):
     layer = random_layer(np.random.default_rng(10), 12, 32, (3, 3), 20, group=2, active=31)
     packed = layer.pack(kernel=kernel)
-    assert packed.holds(*layer.arrays)
+    assert packed.holds(**layer.arrays)
     for at in range(0, layer.values.size, 7):
         values = layer.values.copy()
         values.reshape(-1).view(np.uint32)[at] ^= 1
-        assert not packed.holds(values, *layer.arrays[1:])
+        assert not packed.holds(**layer.arrays | {"values": values})
     bias = layer.bias.copy()
     bias[-1] += 1
-    assert not packed.holds(*layer.arrays[:3], bias)
+    assert not packed.holds(**layer.arrays | {"bias": bias})
 
 
 @pytest.mark.parametrize(
@@ -307,7 +310,7 @@ def test_pixels_that_are_not_finite_reach_their_own_channel_alone(kernel, specia
     layer = random_layer(rng, 20, 20, (3, 3), 9, group=20, pads=(1, 1, 1, 1))
     x = normal(rng, 1, 20, 9, 9)
     x[0, 7, 4, 4] = special
-    y = layer.pack(kernel=kernel).run(x, gate_scale=HARD_SWISH[0], gate_shift=HARD_SWISH[1])
+    y = layer.pack(kernel=kernel).run(x, **ends(gate=HARD_SWISH))
     compare(layer, *layer.sums(x), y, gate=HARD_SWISH)
     assert np.isfinite(y[0, [*range(7), *range(8, 20)]]).all()
     # An infinite sum of -Inf is gated by 0.
@@ -355,7 +358,7 @@ def sums_by_taps(layer, x):
 def test_attributes_that_are_wrong_are_refused_by_name(change, message):
     layer = random_layer(np.random.default_rng(12), 8, 9, (3, 3), 9)
     with pytest.raises(ValueError, match=message):
-        _native.PackedConv(*layer.arrays, **(layer.attributes | change))
+        _native.PackedConv(**layer.arrays, **(layer.attributes | change))
 
 
 def test_indices_beyond_the_window_are_refused_with_their_place():
@@ -374,6 +377,6 @@ def test_arrays_of_a_run_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="larger than X of 5 x 2"):
         conv.run(x[..., :2])
     with pytest.raises(ValueError, match=r"residual has the shape \[1, 9, 5, 5\]"):
-        conv.run(x, np.zeros((1, 9, 5, 5), np.float32))
+        conv.run(x, residual=np.zeros((1, 9, 5, 5), np.float32))
     with pytest.raises(ValueError, match="out has the shape"):
         conv.run(x, out=np.zeros((1, 9, 3, 4), np.float32))

@@ -80,6 +80,13 @@ def test_nothing_is_stored():
     assert np.array_equal(y, np.maximum(layer.bias[:, None, None] + residual, 0))
 
 
+@pytest.mark.parametrize("size", [(0, 0), (0, 6), (5, 0)])
+def test_an_empty_image_is_the_padding_alone(size):
+    layer = ConvLayer.random(ConvGeometry(6, 10, (2, 2), pads=(1, 1, 1, 1), group=2), 7)
+    y, _ = run(layer, np.zeros((2, 6, *size), np.float32))
+    assert np.array_equal(y, np.broadcast_to(layer.bias[:, None, None], y.shape))
+
+
 def test_the_grid_has_a_warp_for_each_32_pixels_of_a_filter():
     layer = ConvLayer.random(ConvGeometry(4, 6, (1, 1)), 2)
     for batch, size, warps in ((1, 4, 6), (2, 4, 6), (3, 4, 12), (1, 9, 18)):

@@ -38,7 +38,9 @@ def test_equals_the_float64_reference_over_random_shapes(kernel):
         residual = rng.standard_normal((batch, out_features)).astype(TYPES[kind])
         y = poisoned(batch, out_features, kind)
         shift = int(rng.choice([0, 4, 16]))
-        gemm.run_arrays(bits(x), bits(y), bits(residual), -1.0, 2.0, shift)
+        gemm.run_arrays(
+            bits(x), y=bits(y), residual=bits(residual), clip_min=-1.0, clip_max=2.0, shift=shift
+        )
         want, allowed = layer.expect(x, residual, -1.0, 2.0)
         assert (np.abs(y.astype(np.float64) - want) <= allowed).all()
 

@@ -25,7 +25,7 @@ SHAPES_PER_CASE = 340
 def run(layout, layer, x, residual=None, clip_min=-np.inf, clip_max=np.inf, **device):
     y = poisoned(len(x), layer.out_features, x.dtype.name)
     report = _cuda_emulation.run(
-        layout,
+        layout=layout,
         **layer.arrays(),
         in_features=layer.in_features,
         x=bits(x),
@@ -181,3 +181,13 @@ def test_blocks_of_the_layer_of_the_benchmarks_fill_the_device_once():
     x = rng.standard_normal((1, 3072)).astype(np.float32)
     _, report = run("stream", layer, x)
     assert 66 < report["grid"][0] <= 132 * 8
+
+
+@every_layout
+@pytest.mark.parametrize(
+    "device", [{"multiprocessors": 0}, {"cluster": 0}, {"cluster": 9}, {"shared_bytes": 0}], ids=str
+)
+def test_a_device_without_what_plans_divide_by_is_refused(layout, device):
+    layer = Layer.random(np.random.default_rng(0), 9, 4, 2, 4)
+    with pytest.raises(ValueError, match="a device has multiprocessors, clusters of 1 to 8 blocks"):
+        run(layout, layer, np.zeros((1, 9), np.float32), **device)

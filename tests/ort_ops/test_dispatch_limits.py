@@ -135,18 +135,18 @@ def test_between_windows_and_rows_few_samples_take_rows_and_many_take_panels(isa
     # 2 of 20,000 inputs: too few for a window.
     rng = np.random.default_rng(0)
     columns = np.sort(rng.permutation(20_000)[:200].reshape(100, 2), axis=1).astype(np.int32)
-    arrays = (
-        rng.standard_normal((100, 2)).astype(np.float32),
-        columns,
-        np.arange(100, dtype=np.int32),
-        np.zeros(100, np.float32),
-        20_000,
-        100,
-    )
-    few, many = _native.PackedGemm(*arrays, isa=isa).info()
+    layer = {
+        "values": rng.standard_normal((100, 2)).astype(np.float32),
+        "indices": columns,
+        "rows": np.arange(100, dtype=np.int32),
+        "bias": np.zeros(100, np.float32),
+        "in_features": 20_000,
+        "out_features": 100,
+    }
+    few, many = _native.PackedGemm(**layer, isa=isa).info()
     assert (few.kernel, few.min_batch) == ("f32-gemm-rows-scalar", 1)
     assert "-panel" in many.kernel
     assert (many.min_batch, many.max_batch) == (few.max_batch + 1, None)
     for batch, kernel in ((few.max_batch, few.kernel), (many.min_batch, many.kernel)):
-        (info,) = _native.PackedGemm(*arrays, isa=isa, min_batch=batch, max_batch=batch).info()
+        (info,) = _native.PackedGemm(**layer, isa=isa, min_batch=batch, max_batch=batch).info()
         assert info.kernel == kernel

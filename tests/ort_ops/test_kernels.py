@@ -26,17 +26,17 @@ class Layer:
     out_features: int
 
     def arrays(self):
-        return (
-            self.values,
-            self.indices,
-            self.rows,
-            self.bias,
-            self.in_features,
-            self.out_features,
-        )
+        return {
+            "values": self.values,
+            "indices": self.indices,
+            "rows": self.rows,
+            "bias": self.bias,
+            "in_features": self.in_features,
+            "out_features": self.out_features,
+        }
 
     def pack(self, **options):
-        return _native.PackedGemm(*self.arrays(), **options)
+        return _native.PackedGemm(**self.arrays(), **options)
 
     def sums(self, x):
         """Sum and sum of magnitudes per output in float64, both [batch, out_features]."""
@@ -141,7 +141,7 @@ def test_any_shape(kernel, in_features, out_features, density, batch, index_type
     layer = make_layer(rng, in_features, out_features, fan_in, active=active, index_type=index_type)
     x = unaligned(rng.standard_normal((batch, in_features)).astype(np.float32))
     residual = unaligned(rng.standard_normal((batch, out_features)).astype(np.float32))
-    y = layer.pack(kernel=kernel).run(x, residual, -0.5, 1.5)
+    y = layer.pack(kernel=kernel).run(x, residual=residual, clip_min=-0.5, clip_max=1.5)
     assert_close(layer, x, y, residual, (-0.5, 1.5))
 
 
@@ -236,7 +236,7 @@ def test_inputs_and_outputs_beyond_the_second_level_cache(kernel, in_features, o
     layer = make_layer(rng, in_features, out_features, 11, active=out_features - 3)
     x = unaligned(rng.standard_normal((batch, in_features)).astype(np.float32))
     residual = unaligned(rng.standard_normal((batch, out_features)).astype(np.float32))
-    y = layer.pack(kernel=kernel).run(x, residual, -1.0, 2.0)
+    y = layer.pack(kernel=kernel).run(x, residual=residual, clip_min=-1.0, clip_max=2.0)
     assert_close(layer, x, y, residual, (-1.0, 2.0))
 
 
@@ -296,9 +296,11 @@ def test_nan_passes_the_clip_and_infinities_are_clipped(kernel, batch):
     gemm = layer.pack(kernel=kernel)
     assert np.array_equal(gemm.run(x), x, equal_nan=True)
     want = np.array([np.nan, 6, 0, 6, 0, 0.5, 0, 1, 0], np.float32)
-    assert np.array_equal(gemm.run(x, None, 0.0, 6.0), np.tile(want, (batch, 1)), equal_nan=True)
+    assert np.array_equal(
+        gemm.run(x, clip_min=0.0, clip_max=6.0), np.tile(want, (batch, 1)), equal_nan=True
+    )
     residual = np.full((batch, 9), np.nan, np.float32)
-    assert np.isnan(gemm.run(x, residual, 0.0, 6.0)).all()
+    assert np.isnan(gemm.run(x, residual=residual, clip_min=0.0, clip_max=6.0)).all()
 
 
 @every_kernel
@@ -312,7 +314,7 @@ def test_ablated_outputs_are_bias_and_residual(kernel, batch):
     gemm = layer.pack(kernel=kernel)
     assert np.array_equal(gemm.run(x)[:, ablated], np.tile(layer.bias[ablated], (batch, 1)))
     want = np.maximum(layer.bias + residual, 0)[:, ablated]
-    y = gemm.run(x, residual, clip_min=0.0)
+    y = gemm.run(x, residual=residual, clip_min=0.0)
     assert np.array_equal(y[:, ablated], want)
     assert np.isnan(y[:, layer.rows]).all()
 
@@ -322,12 +324,12 @@ def test_ablated_outputs_are_bias_and_residual(kernel, batch):
 def test_layer_without_any_stored_row(kernel, batch):
     bias = np.arange(5, dtype=np.float32)
     gemm = _native.PackedGemm(
-        np.zeros((0, 3), np.float32),
-        np.zeros((0, 3), np.int32),
-        np.zeros(0, np.int32),
-        bias,
-        8,
-        5,
+        values=np.zeros((0, 3), np.float32),
+        indices=np.zeros((0, 3), np.int32),
+        rows=np.zeros(0, np.int32),
+        bias=bias,
+        in_features=8,
+        out_features=5,
         kernel=kernel,
     )
     assert np.array_equal(gemm.run(np.ones((batch, 8), np.float32)), np.tile(bias, (batch, 1)))
@@ -361,9 +363,10 @@ def test_result_does_not_depend_on_threads(kernel, batch):
     x = rng.standard_normal((batch, 1500)).astype(np.float32)
     residual = rng.standard_normal((batch, 1100)).astype(np.float32)
     gemm = layer.pack(kernel=kernel)
-    want = gemm.run(x, residual, -2.0, 2.0)
+    end = {"residual": residual, "clip_min": -2.0, "clip_max": 2.0}
+    want = gemm.run(x, **end)
     for threads in (2, 3, 7):
-        assert np.array_equal(gemm.run(x, residual, -2.0, 2.0, threads=threads), want)
+        assert np.array_equal(gemm.run(x, **end, threads=threads), want)
     # Nor on what else is in the batch, for one kernel and tile.
     assert_close(layer, x, want, residual, (-2, 2))
 
@@ -390,4 +393,4 @@ def test_plain_is_the_stored_order_in_float32():
     want = np.tile(layer.bias, (3, 1))
     for j in range(7):
         want[:, layer.rows] += layer.values[:, j] * x[:, layer.indices[:, j]]
-    assert np.array_equal(_native.run_plain(*layer.arrays(), x), want)
+    assert np.array_equal(_native.run_plain(**layer.arrays(), x=x), want)

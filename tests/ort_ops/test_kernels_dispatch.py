@@ -15,12 +15,12 @@ def pack(in_features=256, out_features=64, fan_in=32, **options):
     rng = np.random.default_rng(0)
     columns = np.sort(np.argsort(rng.random((out_features, in_features)), 1)[:, :fan_in], 1)
     return _native.PackedGemm(
-        rng.standard_normal(columns.shape).astype(np.float32),
-        columns.astype(np.uint16),
-        np.arange(out_features, dtype=np.int32),
-        np.zeros(out_features, np.float32),
-        in_features,
-        out_features,
+        values=rng.standard_normal(columns.shape).astype(np.float32),
+        indices=columns.astype(np.uint16),
+        rows=np.arange(out_features, dtype=np.int32),
+        bias=np.zeros(out_features, np.float32),
+        in_features=in_features,
+        out_features=out_features,
         **options,
     )
 
@@ -130,12 +130,12 @@ def test_far_fewer_weights_than_columns_are_packed_by_the_weights(isa):
     # Layouts that walk over the columns would take minutes and gigabytes for 2^31 of them.
     in_features = 2**31 - 1
     gemm = _native.PackedGemm(
-        np.ones((500, 2), np.float32),
-        np.tile(np.array([0, in_features - 1], np.int32), (500, 1)),
-        np.arange(500, dtype=np.int32),
-        np.zeros(500, np.float32),
-        in_features,
-        500,
+        values=np.ones((500, 2), np.float32),
+        indices=np.tile(np.array([0, in_features - 1], np.int32), (500, 1)),
+        rows=np.arange(500, dtype=np.int32),
+        bias=np.zeros(500, np.float32),
+        in_features=in_features,
+        out_features=500,
         isa=isa,
     )
     (info,) = gemm.info()
@@ -149,12 +149,12 @@ def test_few_weights_meet_their_columns_far_apart(isa):
     x = np.zeros((3, in_features), np.float32)
     x[:, [0, 65_535, 65_536, in_features - 1]] = [1, 10, 100, 1000]
     gemm = _native.PackedGemm(
-        np.array([[1, 2, 3], [4, 5, 6]], np.float32),
-        np.array([[0, 65_536, in_features - 1], [1, 65_535, 65_536]], np.int32),
-        np.array([0, 2], np.int32),
-        np.array([0.5, 7.0, 0.0], np.float32),
-        in_features,
-        3,
+        values=np.array([[1, 2, 3], [4, 5, 6]], np.float32),
+        indices=np.array([[0, 65_536, in_features - 1], [1, 65_535, 65_536]], np.int32),
+        rows=np.array([0, 2], np.int32),
+        bias=np.array([0.5, 7.0, 0.0], np.float32),
+        in_features=in_features,
+        out_features=3,
         isa=isa,
     )
     np.testing.assert_array_equal(gemm.run(x), [[3201.5, 7.0, 650.0]] * 3)
@@ -163,12 +163,12 @@ def test_few_weights_meet_their_columns_far_apart(isa):
 @pytest.mark.parametrize("isa", _native.supported_isas())
 def test_rows_padded_beyond_the_number_of_inputs_are_taken(isa):
     gemm = _native.PackedGemm(
-        np.array([[1, 2, 0, 0, 0]], np.float32),
-        np.array([[0, 2, 2, 2, 2]], np.int32),
-        np.array([0], np.int32),
-        np.array([0.5], np.float32),
-        3,
-        1,
+        values=np.array([[1, 2, 0, 0, 0]], np.float32),
+        indices=np.array([[0, 2, 2, 2, 2]], np.int32),
+        rows=np.array([0], np.int32),
+        bias=np.array([0.5], np.float32),
+        in_features=3,
+        out_features=1,
         isa=isa,
     )
     x = np.array([[1, np.inf, 10]], np.float32)
@@ -179,12 +179,12 @@ def test_rows_padded_beyond_the_number_of_inputs_are_taken(isa):
 @pytest.mark.parametrize("isa", _native.supported_isas())
 def test_layer_without_rows_and_without_fan_in_is_taken(isa):
     gemm = _native.PackedGemm(
-        np.zeros((0, 0), np.float32),
-        np.zeros((0, 0), np.uint16),
-        np.zeros(0, np.int32),
-        np.array([1, 2], np.float32),
-        3,
-        2,
+        values=np.zeros((0, 0), np.float32),
+        indices=np.zeros((0, 0), np.uint16),
+        rows=np.zeros(0, np.int32),
+        bias=np.array([1, 2], np.float32),
+        in_features=3,
+        out_features=2,
         isa=isa,
     )
     for batch in (1, 9):

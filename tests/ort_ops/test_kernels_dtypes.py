@@ -51,7 +51,8 @@ def test_equals_the_float32_kernel_over_all_tails(row):
         for batch in (1, 2, 3, 5, 31 + fan_in):
             x = unaligned(rng.standard_normal((batch, in_features)).astype(np.float32))
             residual = rng.standard_normal((batch, out_features)).astype(np.float32)
-            assert_same_bits(gemm.run(x, residual, -0.5, 1.5), twin.run(x, residual, -0.5, 1.5))
+            end = {"residual": residual, "clip_min": -0.5, "clip_max": 1.5}
+            assert_same_bits(gemm.run(x, **end), twin.run(x, **end))
 
 
 @every_half_kernel
@@ -114,7 +115,8 @@ def test_kernels_of_float32_weights_widen_16_bit_values(row, kind):
     half, wide = rounded(make_layer(rng, 203, 77, 21, active=70), kind)
     x = rng.standard_normal((37, 203)).astype(np.float32)
     assert_same_bits(half.pack(kernel=row.name).run(x), wide.pack(kernel=row.name).run(x))
-    assert_same_bits(_native.run_plain(*half.arrays(), x), _native.run_plain(*wide.arrays(), x))
+    plain = [_native.run_plain(**layer.arrays(), x=x) for layer in (half, wide)]
+    assert_same_bits(*plain)
 
 
 @every_float_kernel
@@ -125,8 +127,9 @@ def test_float16_activations_are_widened_and_the_result_rounded_once(row):
     for batch in (0, 1, 2, 7, 70):
         x = unaligned(rng.standard_normal((batch, 203)).astype(np.float16))
         residual = rng.standard_normal((batch, 77)).astype(np.float16)
-        wide = gemm.run(x.astype(np.float32), residual.astype(np.float32), -0.5, 1.5)
-        assert_same_bits(gemm.run(x, residual, -0.5, 1.5), wide.astype(np.float16))
+        clip = {"clip_min": -0.5, "clip_max": 1.5}
+        wide = gemm.run(x.astype(np.float32), residual=residual.astype(np.float32), **clip)
+        assert_same_bits(gemm.run(x, residual=residual, **clip), wide.astype(np.float16))
 
 
 def test_a_batch_of_several_slices_is_right_for_any_number_of_threads():
@@ -135,11 +138,11 @@ def test_a_batch_of_several_slices_is_right_for_any_number_of_threads():
     gemm = layer.pack()
     x = rng.standard_normal((250, 20_000)).astype(np.float16)
     residual = rng.standard_normal((250, 33)).astype(np.float16)
-    y = gemm.run(x, residual)
+    y = gemm.run(x, residual=residual)
     want, magnitude = layer.sums(x)
     bound = 2.0**-11 * (np.abs(want) + np.abs(residual)) + 10 * EPS32 * (magnitude + 4)
     assert (np.abs(y - (want + residual)) <= bound).all()
-    assert_same_bits(gemm.run(x, residual, threads=4), y)
+    assert_same_bits(gemm.run(x, residual=residual, threads=4), y)
 
 
 @every_type
@@ -147,13 +150,13 @@ def test_every_16_bit_value_is_widened_exactly(kind):
     values = np.arange(1 << 16, dtype=np.uint16).view(kind)[:, None]
     count = len(values)
     y = _native.run_plain(
-        values,
-        np.zeros((count, 1), np.int32),
-        np.arange(count, dtype=np.int32),
-        np.zeros(count, np.float32),
-        1,
-        count,
-        np.ones((1, 1), np.float32),
+        values=values,
+        indices=np.zeros((count, 1), np.int32),
+        rows=np.arange(count, dtype=np.int32),
+        bias=np.zeros(count, np.float32),
+        in_features=1,
+        out_features=count,
+        x=np.ones((1, 1), np.float32),
     )
     assert np.array_equal(y[0], values[:, 0].astype(np.float32), equal_nan=True)
 
@@ -164,12 +167,12 @@ def test_every_float16_passes_through_unchanged(width):
     x = np.pad(x, (0, -len(x) % width)).view(np.float16).reshape(-1, width)
     diagonal = np.arange(width, dtype=np.int32)
     gemm = _native.PackedGemm(
-        np.ones((width, 1), np.float32),
-        diagonal[:, None],
-        diagonal,
-        np.full(width, -0.0, np.float32),
-        width,
-        width,
+        values=np.ones((width, 1), np.float32),
+        indices=diagonal[:, None],
+        rows=diagonal,
+        bias=np.full(width, -0.0, np.float32),
+        in_features=width,
+        out_features=width,
         isa="scalar",
     )
     for sample in x:
@@ -191,13 +194,13 @@ def test_results_are_rounded_to_the_nearest_float16_and_ties_to_even(width):
     diagonal = np.arange(width, dtype=np.int32)
     for bias in wanted:
         y = _native.run_plain(
-            np.zeros((0, 0), np.float32),
-            np.zeros((0, 0), np.int32),
-            diagonal[:0],
-            bias,
-            1,
-            width,
-            np.zeros((1, 1), np.float16),
+            values=np.zeros((0, 0), np.float32),
+            indices=np.zeros((0, 0), np.int32),
+            rows=diagonal[:0],
+            bias=bias,
+            in_features=1,
+            out_features=width,
+            x=np.zeros((1, 1), np.float16),
         )
         with np.errstate(over="ignore"):
             assert_same_bits(y[0], bias.astype(np.float16))
@@ -242,9 +245,9 @@ def test_other_types_of_activations_are_refused():
     with pytest.raises(ValueError, match="x is bfloat16, it must be float32 or float16"):
         gemm.run(np.ones((1, 9), ml_dtypes.bfloat16))
     with pytest.raises(ValueError, match="residual is float32, it must be float16"):
-        gemm.run(np.ones((1, 9), np.float16), np.ones((1, 2), np.float32))
+        gemm.run(np.ones((1, 9), np.float16), residual=np.ones((1, 2), np.float32))
     with pytest.raises(ValueError, match="residual is float16, it must be float32"):
-        gemm.run(np.ones((1, 9), np.float32), np.ones((1, 2), np.float16))
+        gemm.run(np.ones((1, 9), np.float32), residual=np.ones((1, 2), np.float16))
 
 
 @every_half_kernel

@@ -10,6 +10,7 @@ import pytest
 from fanin.ort_ops import _native
 
 from ._models import Layer, assert_close
+from ._own_weights import of_its_own
 
 ROWS = [row for row in _native.kernel_table() if row.supported]
 KERNELS = [row.name for row in ROWS]
@@ -26,9 +27,9 @@ def pack(layer: Layer, **options) -> _native.PackedGemm:
 
 
 def of_type(layer: Layer, kernel: str) -> Layer:
-    """The layer with values of the type that the kernel's layout stores."""
+    """The layer with values of the type that the kernel's layout stores, and a bias of its own."""
     (stored,) = {row.weights for row in ROWS if row.name == kernel}
-    return replace(layer, values=layer.values.astype(TYPES[stored]))
+    return of_its_own(replace(layer, values=layer.values.astype(TYPES[stored])))
 
 
 def shared(packed: _native.PackedGemm) -> list[bool]:
@@ -131,7 +132,7 @@ def test_clustered_rows_and_a_remainder_are_compared_too(kernel):
 def test_zeros_of_either_sign_and_nan_are_compared_by_their_bits(kernel):
     values = of_type(SMALL, kernel).values
     values[:3, 0] = [0.0, -0.0, np.nan]
-    layer = replace(SMALL, values=values)
+    layer = of_its_own(replace(SMALL, values=values))
     packed = pack(layer, kernel=kernel)
     assert packed.holds(**layer.weights)
     flipped = values.copy()
@@ -161,7 +162,7 @@ def colliding(layer: Layer) -> Layer:
 
 @pytest.mark.parametrize("isa", _native.supported_isas())
 def test_layers_whose_hashes_collide_are_not_shared(isa):
-    layer = Layer.random(200, 100, 20)
+    layer = of_its_own(Layer.random(200, 100, 20))
     other = colliding(layer)
     sizes = {"in_features": 200, "out_features": 100}
     assert _native.content_hash(**layer.weights, **sizes) == _native.content_hash(
@@ -177,17 +178,19 @@ def test_layers_whose_hashes_collide_are_not_shared(isa):
 
 @pytest.mark.parametrize("isa", _native.supported_isas())
 def test_a_known_batch_shares_the_layouts_that_any_batch_needs_as_well(isa):
-    any_batch = pack(SMALL, isa=isa)
+    layer = of_its_own(SMALL)
+    any_batch = pack(layer, isa=isa)
     names = {info.kernel for info in any_batch.info()}
     for batch in (1, 2, 64):
-        (info,) = pack(SMALL, isa=isa, min_batch=batch, max_batch=batch).info()
+        (info,) = pack(layer, isa=isa, min_batch=batch, max_batch=batch).info()
         assert info.shared == (info.kernel in names)
-    (one,) = pack(SMALL, isa=isa, min_batch=1, max_batch=1).info()
+    (one,) = pack(layer, isa=isa, min_batch=1, max_batch=1).info()
     assert one.shared
 
 
 def test_instruction_sets_do_not_share():
-    packed = {isa: pack(SMALL, isa=isa) for isa in _native.supported_isas()}
+    alike = of_its_own(SMALL)
+    packed = {isa: pack(alike, isa=isa) for isa in _native.supported_isas()}
     by_kernel: dict[str, list[bool]] = {}
     for layer in packed.values():
         for info in layer.info():
@@ -215,7 +218,7 @@ def test_the_packed_layout_does_not_depend_on_the_number_of_threads(kernel):
 
 
 def test_threads_that_ask_at_the_same_time_pack_once():
-    layers = [LARGE, SMALL]
+    layers = [of_its_own(LARGE), of_its_own(SMALL)]
     for _ in range(5):
         with ThreadPoolExecutor(8) as pool:
             packed = list(pool.map(lambda i: pack(layers[i % 2], threads=2), range(16)))
@@ -244,7 +247,7 @@ def test_threads_that_share_and_free_in_any_order_get_the_right_results():
 @pytest.mark.parametrize("kernel", [row.name for row in ROWS if row.weights == "float32"])
 @pytest.mark.parametrize("stored", ["float16", "bfloat16"])
 def test_a_float32_layout_of_16_bit_weights_is_shared_and_told_apart(kernel, stored):
-    layer = replace(SMALL, values=SMALL.values.astype(TYPES[stored]))
+    layer = of_its_own(replace(SMALL, values=SMALL.values.astype(TYPES[stored])))
     packed = pack(layer, kernel=kernel)
     assert shared(pack(layer, kernel=kernel)) == [True]
     last = layer.values.shape[1] * (layer.values.shape[0] - 1)

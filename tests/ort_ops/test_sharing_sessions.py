@@ -19,9 +19,14 @@ from fanin import ort_ops
 from fanin.ort_ops import _native
 
 from ._models import Layer, Spec, run, spec_of
+from ._own_weights import of_its_own
 
-LAYER = Layer.random(1024, 700, 100, active=650)
 INFO, WARNING = 1, 2
+
+
+@pytest.fixture
+def layer() -> Layer:
+    return of_its_own(Layer.random(1024, 700, 100, active=650))
 
 
 def opened(model: bytes | Path, level: int = INFO) -> onnxruntime.InferenceSession:
@@ -46,14 +51,14 @@ def layouts(capfd: pytest.CaptureFixture[str]) -> list[tuple[str, bool]]:
     return [(kernel, how != "packed") for kernel, how in found]
 
 
-def test_sessions_share_what_the_first_has_packed_until_the_last_is_gone(capfd):
-    model = spec_of(LAYER).build().SerializeToString()
+def test_sessions_share_what_the_first_has_packed_until_the_last_is_gone(layer, capfd):
+    model = spec_of(layer).build().SerializeToString()
     first = opened(model)
     names = [name for name, _ in layouts(capfd)]
-    x = LAYER.x(1), LAYER.x(20)
+    x = layer.x(1), layer.x(20)
     alone = [run(first, X=one) for one in x]
     assert len(names) == len(
-        _native.PackedGemm(**LAYER.weights, in_features=1024, out_features=700).info()
+        _native.PackedGemm(**layer.weights, in_features=1024, out_features=700).info()
     )
 
     second = opened(model)
@@ -71,21 +76,21 @@ def test_sessions_share_what_the_first_has_packed_until_the_last_is_gone(capfd):
     assert layouts(capfd) == [(name, False) for name in names]
 
 
-def test_nothing_is_logged_at_the_default_level(capfd):
+def test_nothing_is_logged_at_the_default_level(layer, capfd):
     for _ in range(2):
-        session = opened(spec_of(LAYER).build().SerializeToString(), WARNING)
-    run(session, X=LAYER.x(1))
+        session = opened(spec_of(layer).build().SerializeToString(), WARNING)
+    run(session, X=layer.x(1))
     assert capfd.readouterr().err == ""
 
 
-def test_the_same_weights_in_other_files_are_shared_and_outlive_them(tmp_path, capfd):
-    one = save(spec_of(LAYER), tmp_path / "one")
+def test_the_same_weights_in_other_files_are_shared_and_outlive_them(layer, tmp_path, capfd):
+    one = save(spec_of(layer), tmp_path / "one")
     first = opened(one)
-    x = LAYER.x(3)
+    x = layer.x(3)
     expected = run(first, X=x)
     assert not any(shared for _, shared in layouts(capfd))
-    second = opened(save(spec_of(LAYER), tmp_path / "two"))
-    third = opened(save(spec_of(LAYER), tmp_path / "three", external=False))
+    second = opened(save(spec_of(layer), tmp_path / "two"))
+    third = opened(save(spec_of(layer), tmp_path / "three", external=False))
     assert [shared for _, shared in layouts(capfd)] == [True] * 4
     del first
     shutil.rmtree(tmp_path / "one")
@@ -95,46 +100,46 @@ def test_the_same_weights_in_other_files_are_shared_and_outlive_them(tmp_path, c
         np.testing.assert_array_equal(run(session, X=x), expected)
 
 
-def test_layers_of_equal_sizes_with_other_weights_are_not_shared(capfd):
-    values = LAYER.values.copy()
+def test_layers_of_equal_sizes_with_other_weights_are_not_shared(layer, capfd):
+    values = layer.values.copy()
     values[-1, -1] += 1
-    other = replace(LAYER, values=values)
-    x = LAYER.x(2)
-    sessions = [opened(spec_of(one).build().SerializeToString()) for one in (LAYER, other)]
+    other = replace(layer, values=values)
+    x = layer.x(2)
+    sessions = [opened(spec_of(one).build().SerializeToString()) for one in (layer, other)]
     assert not any(shared for _, shared in layouts(capfd))
     y, other_y = (run(session, X=x) for session in sessions)
-    changed = np.zeros(LAYER.out_features, bool)
-    changed[LAYER.rows[-1]] = True
+    changed = np.zeros(layer.out_features, bool)
+    changed[layer.rows[-1]] = True
     assert np.all((y != other_y).any(axis=0) == changed)
 
 
-def test_a_static_batch_shares_its_layout_with_a_symbolic_one(capfd):
-    symbolic = opened(spec_of(LAYER).build().SerializeToString())
+def test_a_static_batch_shares_its_layout_with_a_symbolic_one(layer, capfd):
+    symbolic = opened(spec_of(layer).build().SerializeToString())
     names = [name for name, _ in layouts(capfd)]
     for batch in (1, 64):
-        spec = replace(spec_of(LAYER), x_shape=(batch, LAYER.in_features))
+        spec = replace(spec_of(layer), x_shape=(batch, layer.in_features))
         static = opened(spec.build().SerializeToString())
         ((name, shared),) = layouts(capfd)
         assert shared
         assert name in names
-        x = LAYER.x(batch)
+        x = layer.x(batch)
         np.testing.assert_array_equal(run(static, X=x), run(symbolic, X=x))
 
 
-def test_sessions_of_other_instruction_sets_are_not_shared(capfd, monkeypatch):
+def test_sessions_of_other_instruction_sets_are_not_shared(layer, capfd, monkeypatch):
     sessions = []
     seen: set[str] = set()
     for isa in _native.supported_isas():
         monkeypatch.setenv("FANIN_ISA", isa)
-        sessions.append(opened(spec_of(LAYER).build().SerializeToString()))
+        sessions.append(opened(spec_of(layer).build().SerializeToString()))
         for name, shared in layouts(capfd):
             assert shared == (name in seen)
             seen.add(name)
 
 
-def test_sessions_made_at_the_same_time_pack_once(tmp_path, capfd):
-    path = save(spec_of(LAYER), tmp_path)
-    x = LAYER.x(2)
+def test_sessions_made_at_the_same_time_pack_once(layer, tmp_path, capfd):
+    path = save(spec_of(layer), tmp_path)
+    x = layer.x(2)
     for _ in range(5):
         with ThreadPoolExecutor(8) as pool:
             sessions = list(pool.map(opened, [path] * 8))

@@ -2,11 +2,9 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -16,13 +14,22 @@ from fanin.trainer import RunFolderError, loop, train
 from fanin.trainer.recipe import config_to_toml, override
 from fanin.trainer.training_run import TrainingRun
 
+# Ends for good before the step that it is given, whatever it has written until then.
 CHILD = """
-import sys
+import os, signal, sys
 import torch
-from safetensors.torch import load_file
 from fanin.trainer import train
+from fanin.trainer.training_run import TrainingRun
 
 torch.set_num_threads(1)
+take_step = TrainingRun._step
+
+def step(run, *arguments):
+    if run.progress.step == int(sys.argv[4]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    take_step(run, *arguments)
+
+TrainingRun._step = step
 train(sys.argv[1], sys.argv[2], resume=sys.argv[3] == "resume", progress=False)
 """
 
@@ -44,31 +51,10 @@ def assert_equal_weights(*folders):
         assert tensor.numpy().tobytes() == second[name].numpy().tobytes(), name
 
 
-def last_step(folder):
-    """Newest step in metrics.jsonl while another process is writing to it."""
-    try:
-        with (folder / "metrics.jsonl").open("rb") as file:
-            file.seek(-min(file.seek(0, os.SEEK_END), 4096), os.SEEK_END)
-            steps = re.findall(rb'"step": (\d+),', file.read())
-    except FileNotFoundError:
-        return 0
-    return int(steps[-1]) if steps else 0
-
-
-def start(recipe, out, mode):
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, "-c", CHILD, recipe, out, mode], env=environment)
-
-
-def kill_after(recipe, out, mode, step):
-    child = start(recipe, out, mode)
-    deadline = time.monotonic() + 300
-    while last_step(out) < step:
-        assert child.poll() is None, "the run ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    child.send_signal(signal.SIGKILL)
-    assert child.wait() == -signal.SIGKILL
+def kill_at(recipe, out, mode, step):
+    command = [sys.executable, "-c", CHILD, recipe, out, mode, str(step)]
+    done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False)
+    assert done.returncode == -signal.SIGKILL
     assert not (out / "weights.safetensors").exists()
 
 
@@ -82,8 +68,8 @@ def test_killed_and_resumed_training_ends_bit_equal_to_an_undisturbed_one(small_
 
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     train(config, undisturbed, progress=False)
-    kill_after(recipe, killed, "new", step=33)  # epochs have 23 steps, checkpoints are 7 apart
-    kill_after(recipe, killed, "resume", step=75)
+    kill_at(recipe, killed, "new", step=33)  # epochs have 23 steps, checkpoints are 7 apart
+    kill_at(recipe, killed, "resume", step=75)
     train(None, killed, resume=True, progress=False)
 
     assert_equal_weights(undisturbed, killed)
@@ -140,19 +126,19 @@ def test_a_disk_that_fills_up_keeps_the_checkpoint_and_the_run_can_go_on(
     train(small_config, tmp_path / "undisturbed", progress=False)
     real, calls = torch.save, []
 
-    def full_at_third(state, path):
-        calls.append(path)
+    def full_at_third(state, file):
+        calls.append(file)
         if len(calls) == 3:
-            path.write_bytes(b"half")
+            file.write(b"half")
             raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos")
-        real(state, path)
+        real(state, file)
 
     monkeypatch.setattr(torch, "save", full_at_third)
     run = tmp_path / "run"
     with pytest.raises(RunFolderError, match=r"cannot write to .*disk full.*--resume"):
         train(small_config, run, progress=False)
     assert len(calls) == 3
-    assert not list(run.glob(".*.tmp"))
+    assert not list(run.glob(".fanin-*"))
     train(None, run, resume=True, progress=False)
 
     assert_equal_weights(tmp_path / "undisturbed", run)

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,18 +18,23 @@ from fanin.trainer.processes import Processes
 from fanin.trainer.recipe import config_to_toml, override
 from fanin.trainer.training_run import batches_of_epoch
 
+from .._waiting import wait_until
+
 PROCESSES = 2
+HALTING = Path(__file__).with_name("_halting_train.py")
 
 
-def start(*arguments):
+def start(*arguments, halt=None):
+    """Train; with ``halt``, all processes stand still before that step until they are killed."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(PROCESSES), "-m", "fanin", "train", "--no-progress"]
+    command += ["--nproc-per-node", str(PROCESSES)]
+    command += ["-m", "fanin"] if halt is None else [HALTING]
     return subprocess.Popen(
-        [*command, *map(str, arguments)],
+        [*map(str, command), "train", "--no-progress", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "FANIN_TEST_HALT": str(halt)},
     )
 
 
@@ -44,7 +48,7 @@ def kill_all(process):
 
 
 def finish(process):
-    out, errors = process.communicate(timeout=300)
+    out, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors[-3000:]
     return out
 
@@ -120,12 +124,14 @@ def test_a_batch_shared_by_processes_trains_as_it_does_in_one(small_config, tmp_
 
 def test_killed_and_resumed_processes_end_bit_equal(whole, recipe, tmp_path):
     killed = tmp_path / "killed"
-    process, deadline = start(recipe, "--out", killed), time.monotonic() + 200
+    process = start(recipe, "--out", killed, halt=8)
     metrics = killed / "metrics.jsonl"
-    while not metrics.is_file() or metrics.read_bytes().count(b'"step", ') < 8:
+
+    def halted():
         assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+        return metrics.is_file() and metrics.read_bytes().count(b'"step", ') == 8
+
+    wait_until(halted, "it has come to the step where it halts", seconds=600)
     kill_all(process)
     assert not (killed / "weights.safetensors").exists()
     finish(start("--resume", "--out", killed))

@@ -10,7 +10,8 @@ from torch import Tensor
 from ..data import describe
 from ..distributions import weight_budget
 from ..methods import Dense, SRigL
-from ..run_folder import Run, layer_choice
+from ..metrics import expected_content
+from ..run_folder import METRICS, Run, layer_choice
 from ..update import LayerRule, salience_threshold
 from .flops import inference_flops, layer_work, training_flops
 from .result import Analysis
@@ -28,8 +29,9 @@ def analyse_run(run: Run) -> list[Analysis]:
         found += [active_neurons(run.masks), fan_ins(run.masks)]
     if isinstance(run.config.method, SRigL):
         found.append(thresholds(run))
-    if any(record["event"] == "update" for record in run.metrics):
-        found.append(exploration(run.metrics))
+    with expected_content(run.path / METRICS):
+        if any(record["event"] == "update" for record in run.metrics):
+            found.append(exploration(run.metrics))
     return found
 
 

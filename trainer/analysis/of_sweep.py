@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..metrics import read_metrics
+from ..metrics import expected_content, read_metrics
 from ..names import near_matches
 from ..run_folder import METRICS
 from ..sweep import SEED, SweepRecord, grouped
@@ -64,12 +65,12 @@ def differences(records: Sequence[SweepRecord], reference: str) -> Analysis:
             continue
         fits = [a for values, a in base if values.items() <= record.values.items()]
         if len(fits) == 1:
-            values = tuple((k, v) for k, v in record.values.items() if k != SEED)
-            groups.setdefault((record.variant, values), []).append(record.test_accuracy - fits[0])
+            key = (record.variant, _values_text(record))
+            groups.setdefault(key, []).append(record.test_accuracy - fits[0])
     rows = [
         {
             "variant": variant,
-            **{key.split(".")[-1]: value for key, value in values},
+            **{key.split(".")[-1]: value for key, value in json.loads(values).items()},
             "pairs": len(found),
             "points": 100 * statistics.fmean(found),
             "standard error": 100 * statistics.stdev(found) / len(found) ** 0.5
@@ -91,16 +92,30 @@ def layers(records: Sequence[SweepRecord], folder: Path) -> Analysis:
     for record in records:
         if record.error is not None:
             continue
-        metrics = read_metrics(folder / record.name / METRICS)
-        last = [line for line in metrics if line["event"] == "epoch"][-1]
-        values = tuple((k, v) for k, v in record.values.items() if k != SEED)
-        for layer in last["layers"]:
-            if layer["sparse"]:
-                groups.setdefault((record.variant, values, layer["name"]), []).append(layer)
-    rows = [
+        path = folder / record.name / METRICS
+        metrics = read_metrics(path)
+        with expected_content(path):
+            last = [line for line in metrics if line["event"] == "epoch"][-1]
+            for layer in last["layers"]:
+                if layer["sparse"]:
+                    key = (record.variant, _values_text(record), layer["name"])
+                    groups.setdefault(key, []).append(layer)
+    with expected_content(folder):
+        rows = _layer_rows(groups)
+    note = "At the end of training; fan-in: the largest of a neuron. Means over seeds."
+    return Analysis("layers", "Layers", rows, note)
+
+
+def _values_text(record: SweepRecord) -> str:
+    """Write what was varied but the seed as a key: lists and tables are none."""
+    return json.dumps({key: value for key, value in record.values.items() if key != SEED})
+
+
+def _layer_rows(groups: Mapping[tuple, Sequence[Mapping[str, object]]]) -> list[dict[str, object]]:
+    return [
         {
             "variant": variant,
-            **{key.split(".")[-1]: value for key, value in values},
+            **{key.split(".")[-1]: value for key, value in json.loads(values).items()},
             "layer": name,
             "runs": len(found),
             "neurons": found[0]["shape"][0],
@@ -111,8 +126,6 @@ def layers(records: Sequence[SweepRecord], folder: Path) -> Analysis:
         }
         for (variant, values, name), found in groups.items()
     ]
-    note = "At the end of training; fan-in: the largest of a neuron. Means over seeds."
-    return Analysis("layers", "Layers", rows, note)
 
 
 def _against(key: str, table: Sequence[Mapping[str, object]]) -> Analysis:
@@ -126,7 +139,10 @@ def _against(key: str, table: Sequence[Mapping[str, object]]) -> Analysis:
         others = {k: v for k, v in row["values"].items() if k != key}
         extra = "".join(f" {k.split('.')[-1]}={v}" for k, v in others.items())
         curves.setdefault(f"{row['variant']}{extra}", []).append(row)
-    values = list(dict.fromkeys(row["values"][key] for row in shown if key in row["values"]))
+    values: list[object] = []  # some are lists or tables, which no set holds
+    for row in shown:
+        if key in row["values"] and row["values"][key] not in values:
+            values.append(row["values"][key])
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
 
     def place(row: Mapping[str, object]) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..atomic import atomic_path
+from ..._base.atomic import atomic_file, output_folder, write_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +41,7 @@ class Analysis:
 
     def save(self, folder: Path) -> list[Path]:
         """Write NAME.json, NAME.md and, with a figure, NAME.png; returns their paths."""
-        folder.mkdir(parents=True, exist_ok=True)
+        output_folder(folder)
         table = {
             "schema_version": 1,
             "name": self.name,
@@ -50,11 +50,8 @@ class Analysis:
             "rows": [dict(row) for row in self.rows],
         }
         paths = [folder / f"{self.name}.json", folder / f"{self.name}.md"]
-        for path, text in zip(
-            paths, (json.dumps(table, indent=1), self.to_markdown()), strict=True
-        ):
-            with atomic_path(path) as temporary:
-                temporary.write_text(text, encoding="utf-8")
+        for path, text in zip(paths, (_row_a_line(table), self.to_markdown()), strict=True):
+            write_file(path, text)
         if self.draw is not None:
             paths.append(folder / f"{self.name}.png")
             self._save_figure(paths[-1])
@@ -69,8 +66,14 @@ class Analysis:
         axes = figure.add_subplot()
         self.draw(axes)
         axes.set_title(self.title)
-        with atomic_path(path) as temporary:
-            figure.savefig(temporary, format="png", dpi=120)
+        with atomic_file(path) as file:
+            figure.savefig(file, format="png", dpi=120)
+
+
+def _row_a_line(table: dict[str, object]) -> str:
+    rows = ",\n  ".join(json.dumps(row) for row in table["rows"])
+    head = json.dumps({name: value for name, value in table.items() if name != "rows"})
+    return f'{head[:-1]}, "rows": [\n  {rows}]}}\n'
 
 
 def _line(cells: Sequence[str]) -> str:

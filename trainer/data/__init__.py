@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from ..._base.texts import short
 from ..names import near_matches
 from .augmentation import Augmentation, mix_batch
 from .base import DataConfig, Dataset, DatasetInfo, DataSplit, Split, epoch_order, fixed
@@ -28,7 +29,8 @@ DATASETS: dict[str, DatasetInfo] = {
 def check_data_config(config: DataConfig, augmentation: Augmentation) -> None:
     """Raise ValueError for unknown data sets and for options that they do not have."""
     if config.name not in DATASETS:
-        raise ValueError(f"unknown data set {config.name!r}." + near_matches(config.name, DATASETS))
+        known = near_matches(config.name, DATASETS)
+        raise ValueError(f"unknown data set {short(config.name)}.{known}")
     info = DATASETS[config.name]
     for option in ("classes", "image_size", "workers", "shape", "samples"):
         if getattr(config, option) is not None and option not in info.options:

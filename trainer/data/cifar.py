@@ -1,11 +1,11 @@
 """CIFAR-10, read by torchvision; pixels in [0, 1], not normalised, as in the authors' code."""
 
-import os
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from ..._base.user_folders import cache_folder
 from .augmentation import Augmentation
 from .base import DataConfig, Dataset, Split
 from .idx_files import DataError
@@ -24,7 +24,12 @@ def load_cifar10(
         from torchvision.datasets import CIFAR10
     except ImportError as error:
         raise DataError("CIFAR-10 needs torchvision; install fanin[train]") from error
-    root = folder or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fanin"
+    root = folder or cache_folder()
+    if root is None:
+        raise DataError(
+            "this user has no home folder to keep CIFAR-10 in; give a folder that holds "
+            "cifar-10-batches-py"
+        )
     splits = []
     for train in (True, False):
         try:

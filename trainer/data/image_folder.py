@@ -3,16 +3,21 @@
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
+from ..memory import require_memory
 from ..seeds import derived_generator
 from .augmentation import Augmentation
 from .base import DataConfig, Dataset
 from .idx_files import DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 _CLASSES, _SIZE = 1000, 224
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -23,6 +28,7 @@ def describe_imagenet(config: DataConfig) -> tuple[tuple[int, ...], int]:
     size, classes = config.image_size or _SIZE, config.classes or _CLASSES
     if size < 1 or classes < 1 or (config.workers or 0) < 0:
         raise ValueError("image_size and classes must be at least 1, workers at least 0")
+    require_memory(4 * 3 * size**2, "an image")
     return (3, size, size), classes
 
 
@@ -39,7 +45,7 @@ def load_imagenet(config: DataConfig, folder: Path | None, augmentation: Augment
     sources = []
     for part in ("train", "val"):
         try:
-            source = ImageFolder(folder / part)
+            source = ImageFolder(folder / part, loader=read_image)
         except OSError as error:  # FileNotFoundError names a missing or empty class
             raise DataError(f"{folder / part} is no folder of class folders: {error}") from error
         if len(source.classes) != classes:
@@ -94,11 +100,15 @@ class FolderSplit:
             pin_memory=self._device.type == "cuda",
             generator=torch.Generator(),  # else it would draw from the global one
         )
-        for images, labels in loader:
-            yield (
-                images.to(self._device, non_blocking=True),
-                labels.to(self._device, non_blocking=True),
-            )
+        try:
+            for images, labels in loader:
+                yield (
+                    images.to(self._device, non_blocking=True),
+                    labels.to(self._device, non_blocking=True),
+                )
+        except DataError as error:
+            # From a worker process it comes with the traceback of there in front.
+            raise DataError(str(error).strip().rpartition("DataError: ")[2]) from error
 
     def fingerprint(self) -> int:
         """Checksum of the images' names, sizes and classes; their content is not read."""
@@ -110,6 +120,16 @@ class FolderSplit:
         return checksum
 
 
+def read_image(path: str) -> "Image":
+    """Read an image as RGB. Raises ValueError for one of more pixels than Pillow holds for sane."""
+    from PIL import Image
+
+    with Image.open(path) as image:
+        if image.width * image.height > Image.MAX_IMAGE_PIXELS:
+            raise ValueError(f"it has {image.width} × {image.height} pixels; take it out")
+        return image.convert("RGB")
+
+
 class _Images(TorchDataset):
     def __init__(self, source: TorchDataset, transform: object | None, evaluate: object) -> None:
         self.source, self.transform, self.evaluate = source, transform, evaluate
@@ -118,7 +138,7 @@ class _Images(TorchDataset):
         index, seed = key
         try:
             image, label = self.source[index]
-        except OSError as error:
+        except Exception as error:  # Pillow's decoders raise whatever the bytes lead them to
             raise DataError(f"{self.source.samples[index][0]} cannot be read: {error}") from error
         if seed is None:
             return self.evaluate(image), label

@@ -2,17 +2,21 @@
 
 import os
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from ..._base.user_folders import cache_folder
+from ..memory import require_memory
 from .augmentation import Augmentation
 from .base import DataConfig, Dataset, Split
 from .idx_files import DataError, read_idx
 
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 _SIDE = 28
+_TRAIN = 60_000
 
 # Files of one split: images, labels; the names are those of the original distributions.
 _IDX_SPLITS = {
@@ -53,6 +57,7 @@ def describe_mnist(config: DataConfig) -> tuple[tuple[int, ...], int]:
         )
     if config.samples is not None and config.samples < 1:
         raise ValueError(f"samples must be at least 1, got {config.samples}")
+    require_memory(4 * prod(shape) * min(config.samples or _TRAIN, _TRAIN), "the samples")
     return tuple(shape), 10
 
 
@@ -119,7 +124,9 @@ def _reshaped(images: np.ndarray, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def _download(kind: _Kind) -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fanin"
+    cache = cache_folder()
+    if cache is None:
+        raise DataError(_missing(kind, "this user has no home folder to keep a download in"))
     found = _find_files(kind, cache)
     if found is not None:
         return found

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from ..memory import require_memory
 from ..seeds import derived_generator
 from .augmentation import Augmentation
 from .base import DataConfig, Dataset, Split
@@ -19,8 +20,9 @@ def describe_synthetic(config: DataConfig) -> tuple[tuple[int, ...], int]:
         default if getattr(config, name) is None else getattr(config, name)
         for name, default in _DEFAULTS.items()
     )
-    if min(*shape, classes, samples) < 1 or not shape:
+    if not shape or min(*shape, classes, samples) < 1:
         raise ValueError("shape, classes and samples must be at least 1")
+    require_memory(4 * prod(shape) * (samples + samples // 4 + classes), "the samples")
     return tuple(shape), classes
 
 

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ..atomic import atomic_path
+from ..._base.atomic import atomic_file
+from ..checkpoint import read_state
 from ..methods import Dense, SparseMethod
 from ..sparsifier import Sparsifier
 from .options import check_options
@@ -63,8 +64,8 @@ class SparsifierCallback(TrainerCallback):
         """Write sparsifier.pt into the checkpoint."""
         self.sparsifier.synchronize()
         if state.is_world_process_zero:
-            with atomic_path(_folder(args, state) / STATE) as temporary:
-                torch.save(self.sparsifier.state_dict(), temporary)
+            with atomic_file(_folder(args, state) / STATE) as file:
+                torch.save(self.sparsifier.state_dict(), file)
 
 
 def _folder(args: TrainingArguments, state: TrainerState) -> Path:
@@ -76,7 +77,7 @@ def _saved_state(args: TrainingArguments, state: TrainerState) -> dict[str, obje
     folders = [Path(given)] if isinstance(given, str) else []
     for folder in [*folders, _folder(args, state)]:
         if (folder / STATE).is_file():
-            return torch.load(folder / STATE, map_location="cpu", weights_only=True)
+            return read_state(folder / STATE)
     raise FileNotFoundError(
         f"training goes on from step {state.global_step}, but {_folder(args, state)} has no "
         f"{STATE}; set args.resume_from_checkpoint to the folder that has one"

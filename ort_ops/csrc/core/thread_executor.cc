@@ -1,6 +1,5 @@
 #include "core/thread_executor.h"
 
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -12,8 +11,8 @@ void ThreadExecutor::run(size_t chunks, void (*body)(void*, size_t) noexcept, vo
   size_t started = 1;
   try {
     for (; started < chunks; ++started) others.emplace_back(body, context, started);
-  } catch (const std::system_error&) {
-    // No more threads to be had: this one does the rest.
+  } catch (...) {
+    // No more threads, or no memory for one: this one does the rest.
   }
   for (size_t chunk = started; chunk < chunks; ++chunk) body(context, chunk);
   body(context, 0);

@@ -19,7 +19,8 @@ constexpr int64_t kWholeGroup = 8;  // of samples that the stream kernel stages
 const char* layout_name(Layout layout) { return layout == Layout::kStream ? "stream" : "panel"; }
 
 const std::vector<KernelRow>& kernel_table() {
-  static const std::vector<KernelRow> table = {
+  static const auto& table = *new std::vector<KernelRow>{
+      // never destroyed
       {"f32-gemm-stream-cuda", Layout::kStream, ValueType::kFloat32, kFew},
       {"f16-gemm-stream-cuda", Layout::kStream, ValueType::kFloat16, kFew},
       {"bf16-gemm-stream-cuda", Layout::kStream, ValueType::kBfloat16, kFew},

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -18,7 +19,7 @@ class Copy {
  public:
   Copy(const void* from, int64_t bytes, int64_t shift) {
     const auto size = static_cast<size_t>(bytes);
-    check(cudaMalloc(&memory_, size + static_cast<size_t>(shift)));
+    check(cudaMalloc(&memory_, std::max<size_t>(1, size + static_cast<size_t>(shift))));
     data_ = static_cast<char*>(memory_) + shift;
     if (from) check(cudaMemcpy(data_, from, size, cudaMemcpyHostToDevice));
   }

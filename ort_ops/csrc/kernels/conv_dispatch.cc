@@ -58,7 +58,8 @@ std::unique_ptr<ConvKernel> pack_panels(const CondensedView& view, const ConvGeo
 }  // namespace
 
 const std::vector<ConvKernelRow>& conv_kernel_table() {
-  static const std::vector<ConvKernelRow> table = {
+  // Never destroyed, as the other table.
+  static const auto& table = *new std::vector<ConvKernelRow>{
 #if defined(__x86_64__)
       {"f32-conv-lanes16-avx512f", Isa::kAvx512f, fits_lanes, 1, kMaxTaps, 0.0,
        pack_lanes<kConvLanes16Avx512f, kConvPlanesAvx512f>},

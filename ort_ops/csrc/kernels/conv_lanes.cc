@@ -26,7 +26,8 @@ constexpr double kMaxRingPixels = 1 << 20;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// The sizes of one run.
+// The sizes of one run. The image may be empty where the padding alone holds the window; the output
+// and the padded rows never are (see validate of a ConvInput).
 struct LaneSizes {
   int64_t image_rows;
   int64_t height, width;  // of the output
@@ -45,7 +46,7 @@ struct LaneSizes {
         columns(input.width + geometry.pads[1] + geometry.pads[3]),
         padded((height - 1) * geometry.strides[0] + reach),
         slots(std::clamp(kRingPixels / columns, reach, padded)),
-        fill_rows(std::max<int64_t>(1, kBatchPixels / input.width)),
+        fill_rows(input.width > 0 ? std::max<int64_t>(1, kBatchPixels / input.width) : 1),
         drain_rows(std::clamp<int64_t>(kBatchPixels / width, 1, height)) {}
 };
 
@@ -207,6 +208,7 @@ class ConvLanes final : public ConvKernel {
             float* ring, uint8_t* scratch) const {
     const LaneSizes& sizes = run.sizes;
     const int64_t lanes = ops_.lanes, width = run.input.width;
+    if (width == 0) return;  // padding alone: the ring is zeros already
     auto* stage = reinterpret_cast<float*>(scratch + run.plan.stage);
     const int64_t begin = std::max<int64_t>(first - geometry_.pads[0], 0);
     const int64_t end = std::min(last - geometry_.pads[0], run.input.height);

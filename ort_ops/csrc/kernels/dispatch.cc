@@ -147,7 +147,8 @@ bool fits(const KernelRow& row, Isa isa, int64_t batch, const CondensedView& vie
 }  // namespace
 
 const std::vector<KernelRow>& kernel_table() {
-  static const std::vector<KernelRow> table = make_table();
+  // Never destroyed: sessions may be made and run while the process exits.
+  static const auto& table = *new std::vector<KernelRow>(make_table());
   return table;
 }
 

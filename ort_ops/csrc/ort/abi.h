@@ -99,6 +99,8 @@ enum AttributeType : int { kIntAttribute = 1, kIntsAttribute = 2 };
   ROW(99, 1, void, ReleaseTensorTypeAndShapeInfo, (OrtTensorTypeAndShapeInfo*))                 \
   ROW(125, 4, OrtStatus*, GetAvailableProviders, (char*** names, int* count))                   \
   ROW(126, 4, OrtStatus*, ReleaseAvailableProviders, (char** names, int count))                 \
+  ROW(130, 5, OrtStatus*, AddSessionConfigEntry,                                                \
+      (OrtSessionOptions*, const char* key, const char* value))                                 \
   ROW(132, 5, void, ReleaseAllocator, (OrtAllocator*))                                          \
   ROW(162, 8, OrtStatus*, KernelInfoGetAttributeArray_float,                                    \
       (const OrtKernelInfo*, const char* name, float* out, size_t* size))                       \

@@ -103,15 +103,13 @@ CondensedConvOp::CondensedConvOp(const Runtime& owner, ElementType activations,
   // Y takes the residual's memory where nothing else reads that: it is in cache by then, while
   // lines of another buffer would have to be brought in before they can be written.
   version = kInplaceApiVersion;
-  GetMayInplace = [](int** inputs, int** outputs) -> size_t {
-    *inputs = new int{kResidual};
-    *outputs = new int{0};
+  GetMayInplace = [](int** inputs, int** outputs) noexcept -> size_t {
+    static int input = kResidual, output = 0;  // the runtime only reads them
+    *inputs = &input;
+    *outputs = &output;
     return 1;
   };
-  ReleaseMayInplace = [](int* inputs, int* outputs) {
-    delete inputs;
-    delete outputs;
-  };
+  ReleaseMayInplace = [](int*, int*) noexcept {};
 }
 
 }  // namespace fanin::ort

@@ -33,16 +33,18 @@ void set_kernel(OrtCustomOp& op) {
   op.CreateKernelV2 = [](const OrtCustomOp* raw_op, const OrtApi*, const OrtKernelInfo* raw,
                          void** kernel) noexcept -> OrtStatus* {
     const auto& self = *static_cast<const Op*>(raw_op);
-    std::string node = self.name;
-    return guarded(self.runtime.api, node, [&] {
+    std::string node;
+    const char* where = self.name;
+    return guarded(self.runtime.api, where, [&] {
       const KernelInfo info(self.runtime, raw, self.name);
       node = info.node();
+      where = node.c_str();
       *kernel = new Kernel(self, info, node);
     });
   };
   op.KernelComputeV2 = [](void* kernel, OrtKernelContext* context) noexcept -> OrtStatus* {
     const auto& self = *static_cast<const Kernel*>(kernel);
-    return guarded(self.runtime().api, self.node(), [&] { self.compute(context); });
+    return guarded(self.runtime().api, self.node().c_str(), [&] { self.compute(context); });
   };
   op.KernelDestroy = [](void* kernel) noexcept { delete static_cast<Kernel*>(kernel); };
 }

@@ -64,12 +64,16 @@ std::string describe(const Driver& driver, int ordinal) {
 
 }  // namespace
 
-std::string own_folder() {
+std::string own_path() {
   Dl_info info{};
-  if (dladdr(reinterpret_cast<void*>(&own_folder), &info) == 0 || info.dli_fname == nullptr)
-    return ".";
-  const char* slash = std::strrchr(info.dli_fname, '/');
-  return slash == nullptr ? "." : std::string(info.dli_fname, slash);
+  const bool found = dladdr(reinterpret_cast<void*>(&own_path), &info) != 0;
+  return found && info.dli_fname != nullptr ? info.dli_fname : "a library without a name";
+}
+
+std::string own_folder() {
+  const std::string path = own_path();
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash);
 }
 
 CudaLoad load_cuda_library(const std::string& folder) {

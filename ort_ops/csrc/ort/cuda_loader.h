@@ -8,7 +8,10 @@
 
 namespace fanin::ort {
 
-// The folder of the library that this code is linked into.
+// The library that this code is linked into, as it was loaded.
+std::string own_path();
+
+// Its folder.
 std::string own_folder();
 
 struct CudaLoad {

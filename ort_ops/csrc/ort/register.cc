@@ -22,6 +22,10 @@ namespace {
 
 constexpr const char* kDomain = "ai.fanin";
 
+// The session config key that marks options which carry these ops, with the library's path: the
+// runtime takes a domain that comes twice, and refuses to make a session with it.
+constexpr const char* kLibraryKey = "fanin.library";
+
 // The ops for the CUDA provider, or why there are none.
 struct CudaOps {
   std::vector<const OrtCustomOp*> ops;
@@ -43,7 +47,7 @@ bool offers_cuda(const Api& api) {
 // still not come up for want of a device; then no node asks for these ops.
 CudaOps cuda_ops(const Runtime& runtime) {
   if (!offers_cuda(runtime.api)) return {};
-  static const CudaLoad load = load_cuda_library(own_folder());
+  static const CudaLoad& load = *new CudaLoad(load_cuda_library(own_folder()));
   const std::string prefix = "fanin's CUDA kernels are not in use, its ops run on the CPU: ";
   if (load.state == CudaLoad::State::kBroken)
     return {{}, prefix + load.problem + "; install fanin again"};
@@ -100,10 +104,19 @@ OrtCustomOpDomain* domain_for(const OrtApiBase& base, std::optional<int> threads
 
 void register_ops(OrtSessionOptions* options, const OrtApiBase& base) {
   const Runtime runtime = Runtime::of(base);
+  const std::string path = own_path();
+  if (const std::optional<std::string> other = config_entry(runtime, options, kLibraryKey)) {
+    if (*other == path) return;
+    throw Error(kInvalidArgument, "these session options carry the ops of " + std::string(kDomain) +
+                                      " from " + *other + " already, so that those of " + path +
+                                      " cannot be added; register one of the two libraries");
+  }
   std::optional<int> threads = threads_of_options(runtime, options);
   // More than the CPUs are never used; without the cap, each new number would make a domain.
   if (threads) threads = std::min(*threads, available_cpus());
-  check(runtime.api, runtime.api.AddCustomOpDomain(options, domain_for(base, threads)));
+  OrtCustomOpDomain* domain = domain_for(base, threads);
+  check(runtime.api, runtime.api.AddSessionConfigEntry(options, kLibraryKey, path.c_str()));
+  check(runtime.api, runtime.api.AddCustomOpDomain(options, domain));
 }
 
 }  // namespace

@@ -36,4 +36,18 @@ Runtime Runtime::of(const OrtApiBase& base) {
   return runtime;
 }
 
+std::optional<std::string> config_entry(const Runtime& runtime, const OrtSessionOptions* options,
+                                        const char* key) {
+  const Api& api = runtime.api;
+  int found = 0;
+  check(api, api.HasSessionConfigEntry(options, key, &found));
+  if (!found) return std::nullopt;
+  size_t size = 0;
+  check(api, api.GetSessionConfigEntry(options, key, nullptr, &size));
+  std::string value(size, '\0');
+  check(api, api.GetSessionConfigEntry(options, key, value.data(), &size));
+  value.resize(size > 0 ? size - 1 : 0);  // without the terminating NUL
+  return value;
+}
+
 }  // namespace fanin::ort

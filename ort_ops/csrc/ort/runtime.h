@@ -2,6 +2,7 @@
 // application's).
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "ort/abi.h"
@@ -19,5 +20,9 @@ struct Runtime {
   // Throws Error, with a sentence for the user, if the runtime is older than kApiVersion.
   static Runtime of(const OrtApiBase& base);
 };
+
+// The entry of that key in the configuration of session options; none if absent.
+std::optional<std::string> config_entry(const Runtime& runtime, const OrtSessionOptions* options,
+                                        const char* key);
 
 }  // namespace fanin::ort

@@ -37,19 +37,20 @@ inline bool succeeded(const Api& api, OrtStatus* status) {
 }
 
 // A status that says "where: what".
-inline OrtStatus* make_status(const Api& api, ErrorCode code, const std::string& where,
+inline OrtStatus* make_status(const Api& api, ErrorCode code, const char* where,
                               const char* what) noexcept {
   try {
-    return api.CreateStatus(static_cast<int>(code), (where + ": " + what).c_str());
+    return api.CreateStatus(static_cast<int>(code), (std::string(where) + ": " + what).c_str());
   } catch (...) {  // no memory for the sentence
     return api.CreateStatus(static_cast<int>(code), what);
   }
 }
 
 // Runs body() and returns null, or the exception that it threw as a status. `where` names the place
-// for the user; the body may still improve it.
+// for the user; the body may still point it to a better name. It is no std::string, since making
+// one in the call could throw, and a callback of the runtime must not.
 template <typename Body>
-OrtStatus* guarded(const Api& api, const std::string& where, Body&& body) noexcept {
+OrtStatus* guarded(const Api& api, const char* const& where, Body&& body) noexcept {
   try {
     body();
     return nullptr;

@@ -38,16 +38,9 @@ int parse_threads(const std::string& value) {
 }
 
 std::optional<int> threads_of_options(const Runtime& runtime, const OrtSessionOptions* options) {
-  const Api& api = runtime.api;
-  int found = 0;
-  check(api, api.HasSessionConfigEntry(options, kThreadsKey, &found));
-  if (!found) return std::nullopt;
-  size_t size = 0;
-  check(api, api.GetSessionConfigEntry(options, kThreadsKey, nullptr, &size));
-  std::string value(size, '\0');
-  check(api, api.GetSessionConfigEntry(options, kThreadsKey, value.data(), &size));
-  value.resize(size > 0 ? size - 1 : 0);  // without the terminating NUL
-  return parse_threads(value);
+  const std::optional<std::string> value = config_entry(runtime, options, kThreadsKey);
+  if (!value) return std::nullopt;
+  return parse_threads(*value);
 }
 
 std::optional<int> threads_of_session(const Runtime& runtime, const OrtKernelInfo* info) {

@@ -191,6 +191,8 @@ PYBIND11_MODULE(_native, module) {
   using namespace pybind11::literals;
   const float infinity = std::numeric_limits<float>::infinity();
 
+  // What takes more than three arguments takes them by name, but for the x of a run: arrays of the
+  // same type, or two numbers, are too easily given in another's place.
   py::class_<KernelRow>(module, "KernelRow")
       .def_property_readonly("name", [](const KernelRow& row) { return row.name; })
       .def_property_readonly("isa", [](const KernelRow& row) { return isa_name(row.isa); })
@@ -225,20 +227,20 @@ PYBIND11_MODULE(_native, module) {
       .def(py::init<const py::object&, const py::object&, const py::object&, const py::object&,
                     int64_t, int64_t, const std::string&, int64_t, std::optional<int64_t>,
                     std::optional<std::string>, int64_t>(),
-           "values"_a, "indices"_a, "rows"_a, "bias"_a, "in_features"_a, "out_features"_a,
-           py::kw_only(), "isa"_a = "auto", "min_batch"_a = 1, "max_batch"_a = py::none(),
+           py::kw_only(), "values"_a, "indices"_a, "rows"_a, "bias"_a, "in_features"_a,
+           "out_features"_a, "isa"_a = "auto", "min_batch"_a = 1, "max_batch"_a = py::none(),
            "kernel"_a = py::none(), "threads"_a = 1)
-      .def("run", &PyGemm::run, "x"_a, "residual"_a = py::none(), "clip_min"_a = -infinity,
-           "clip_max"_a = infinity, "threads"_a = 1, "out"_a = py::none())
+      .def("run", &PyGemm::run, "x"_a, py::kw_only(), "residual"_a = py::none(),
+           "clip_min"_a = -infinity, "clip_max"_a = infinity, "threads"_a = 1, "out"_a = py::none())
       .def("info", &PyGemm::info)
-      .def("holds", &PyGemm::holds, "values"_a, "indices"_a, "rows"_a, "bias"_a);
+      .def("holds", &PyGemm::holds, py::kw_only(), "values"_a, "indices"_a, "rows"_a, "bias"_a);
 
   bind_conv(module);
-  module.def("run_plain", &run_plain_arrays, "values"_a, "indices"_a, "rows"_a, "bias"_a,
-             "in_features"_a, "out_features"_a, "x"_a, "residual"_a = py::none(),
+  module.def("run_plain", &run_plain_arrays, py::kw_only(), "values"_a, "indices"_a, "rows"_a,
+             "bias"_a, "in_features"_a, "out_features"_a, "x"_a, "residual"_a = py::none(),
              "clip_min"_a = -infinity, "clip_max"_a = infinity);
-  module.def("content_hash", &content_hash_arrays, "values"_a, "indices"_a, "rows"_a, "bias"_a,
-             "in_features"_a, "out_features"_a);
+  module.def("content_hash", &content_hash_arrays, py::kw_only(), "values"_a, "indices"_a, "rows"_a,
+             "bias"_a, "in_features"_a, "out_features"_a);
   module.def("kernel_table", [] {
     std::vector<KernelRow> rows = kernel_table();
     return rows;
@@ -261,12 +263,15 @@ PYBIND11_MODULE(_native, module) {
         return read_once(info.ptr, static_cast<size_t>(info.size * info.itemsize));
       },
       "buffer"_a);
-  module.def("cuda_library", [](const std::string& folder) {
-    static constexpr const char* kStates[] = {"loaded", "not built", "no driver", "broken"};
-    const ort::CudaLoad load = ort::load_cuda_library(folder);
-    return py::make_tuple(kStates[static_cast<int>(load.state)], load.problem,
-                          load.library ? load.library->cuda_version : 0);
-  });
+  module.def(
+      "cuda_library",
+      [](const std::string& folder) {
+        static constexpr const char* kStates[] = {"loaded", "not built", "no driver", "broken"};
+        const ort::CudaLoad load = ort::load_cuda_library(folder);
+        return py::make_tuple(kStates[static_cast<int>(load.state)], load.problem,
+                              load.library ? load.library->cuda_version : 0);
+      },
+      "folder"_a);
   module.def("cuda_devices", [] {
     const ort::CudaDevices devices = ort::cuda_devices();
     return py::make_tuple(devices.problem, devices.driver_version, devices.names);

@@ -208,19 +208,19 @@ void bind_conv(py::module_& module) {
       .def(py::init<const py::object&, const py::object&, const py::object&, const py::object&,
                     int64_t, int64_t, const Pair&, const Pair&, const Pads&, const Pair&, int64_t,
                     const std::string&, std::optional<std::string>, int64_t>(),
-           "values"_a, "indices"_a, "rows"_a, "bias"_a, py::kw_only(), "in_channels"_a,
+           py::kw_only(), "values"_a, "indices"_a, "rows"_a, "bias"_a, "in_channels"_a,
            "out_channels"_a, "kernel_shape"_a, "strides"_a = ones, "pads"_a = zeros,
            "dilations"_a = ones, "group"_a = 1, "isa"_a = "auto", "kernel"_a = py::none(),
            "threads"_a = 1)
-      .def("run", &PyConv::run, "x"_a, "residual"_a = py::none(), "clip_min"_a = -infinity,
-           "clip_max"_a = infinity, "gate_scale"_a = 0.0f, "gate_shift"_a = 1.0f, "threads"_a = 1,
-           "out"_a = py::none())
+      .def("run", &PyConv::run, "x"_a, py::kw_only(), "residual"_a = py::none(),
+           "clip_min"_a = -infinity, "clip_max"_a = infinity, "gate_scale"_a = 0.0f,
+           "gate_shift"_a = 1.0f, "threads"_a = 1, "out"_a = py::none())
       .def("info", &PyConv::info)
-      .def("holds", &PyConv::holds, "values"_a, "indices"_a, "rows"_a, "bias"_a);
+      .def("holds", &PyConv::holds, py::kw_only(), "values"_a, "indices"_a, "rows"_a, "bias"_a);
 
-  module.def("run_plain_conv", &run_plain_conv_arrays, "values"_a, "indices"_a, "rows"_a, "bias"_a,
-             "x"_a, "residual"_a = py::none(), "clip_min"_a = -infinity, "clip_max"_a = infinity,
-             "gate_scale"_a = 0.0f, "gate_shift"_a = 1.0f, py::kw_only(), "in_channels"_a,
+  module.def("run_plain_conv", &run_plain_conv_arrays, py::kw_only(), "values"_a, "indices"_a,
+             "rows"_a, "bias"_a, "x"_a, "residual"_a = py::none(), "clip_min"_a = -infinity,
+             "clip_max"_a = infinity, "gate_scale"_a = 0.0f, "gate_shift"_a = 1.0f, "in_channels"_a,
              "out_channels"_a, "kernel_shape"_a, "strides"_a = ones, "pads"_a = zeros,
              "dilations"_a = ones, "group"_a = 1);
   module.def("conv_kernel_table", [] {

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import typer
 
+from .._base.atomic import output_folder
+
 
 @contextmanager
 def readable(*errors: type[Exception]) -> Iterator[None]:
@@ -40,11 +42,7 @@ def requires(extra: str, *modules: str) -> None:
 
 def require_writable(folder: Path) -> None:
     """Make the results' folder before the measurement, so that a bad one loses no time."""
-    import tempfile
-
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder):
-        pass
+    output_folder(folder)
 
 
 def numbers(text: str, kind: type, option: str) -> tuple:

@@ -50,9 +50,20 @@ def serve(
     queue: Annotated[int, typer.Option(help="Requests of a model that may wait; then 503.")] = 64,
     timeout: Annotated[float, typer.Option(help="Seconds in queue and session; then 504.")] = 30.0,
     max_body: Annotated[int, typer.Option(help="Bytes of a request; more is 413.")] = 64 << 20,
+    max_buffered: Annotated[
+        int | None,
+        typer.Option(
+            help="Bytes of requests and answers that a worker holds; then 503. Unless given, 8 of "
+            "the largest requests."
+        ),
+    ] = None,
+    max_connections: Annotated[int, typer.Option(help="Connections of a worker; then 503.")] = 512,
     max_dimension: Annotated[
         int, typer.Option(help="Largest size where the model leaves it open (batch).")
     ] = 4096,
+    min_dimension: Annotated[
+        int, typer.Option(help="Smallest such size; 0 takes empty inputs (docs/serving.md).")
+    ] = 1,
     max_batch: Annotated[
         int, typer.Option(help="Rows that dynamic batching joins to a run; 1 is off.")
     ] = 1,
@@ -63,6 +74,13 @@ def serve(
     poll: Annotated[
         float, typer.Option(help="Seconds between looks for changed files; 0 never looks.")
     ] = 2.0,
+    trial_timeout: Annotated[
+        float,
+        typer.Option(
+            help="Seconds for a version to open and run once in a process of its own, before the "
+            "server opens it, so that a crash ends that one alone; 0 does without."
+        ),
+    ] = 600.0,
     drain_delay: Annotated[
         float, typer.Option(help="Seconds after SIGTERM in which requests are still taken.")
     ] = 1.0,
@@ -94,11 +112,15 @@ def serve(
             queue=queue,
             timeout=timeout,
             max_body=max_body,
+            max_buffered=max_buffered,
+            max_connections=max_connections,
             max_dimension=max_dimension,
+            min_dimension=min_dimension,
             max_batch=max_batch,
             batch_delay=batch_delay,
             versions=versions,
             poll=poll,
+            trial_timeout=trial_timeout,
             drain_delay=drain_delay,
             drain_timeout=drain_timeout,
             token=os.environ.get(TOKEN_VARIABLE) or None,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .common import readable, require_writable, requires, say
+from .._base.atomic import output_folder, output_path
+from .common import readable, requires, say
 
 if TYPE_CHECKING:
     from ..export import ExportReport
@@ -136,11 +137,18 @@ def calibrate(
     """Measure dense and condensed layers on this machine, for fanin export --policy auto."""
     requires("bench", "onnx", "onnxruntime")
     from ..deploy import SessionError
-    from ..deploy.calibrate import calibrate as measure
+    from ..deploy.bench.suites.calibrate import calibrate as measure
     from ..export.cost_model import user_calibration_path
 
     path = out or user_calibration_path()
+    if path is None:
+        raise typer.BadParameter(
+            "this user has no home folder to keep the calibration in; name a file, here or in "
+            "FANIN_CALIBRATION",
+            param_hint="--out",
+        )
     with readable(SessionError, OSError):
-        require_writable(path.parent)
+        output_folder(path.parent)
+        output_path(path)
         measure(progress=say).save(path)
     typer.echo(f"Wrote {path}")

@@ -100,9 +100,9 @@ py::dict run_conv(const py::array& values, const std::string& value_type, const 
 PYBIND11_MODULE(_cuda_emulation, module) {
   using namespace pybind11::literals;
   const float infinity = std::numeric_limits<float>::infinity();
-  module.def("run", &fanin::cuda::run, "layout"_a, "values"_a, "value_type"_a, "indices"_a,
-             "rows"_a, "bias"_a, "in_features"_a, "x"_a, "activations"_a, "residual"_a, "y"_a,
-             "clip_min"_a = -infinity, "clip_max"_a = infinity, "multiprocessors"_a = 132,
+  module.def("run", &fanin::cuda::run, py::kw_only(), "layout"_a, "values"_a, "value_type"_a,
+             "indices"_a, "rows"_a, "bias"_a, "in_features"_a, "x"_a, "activations"_a, "residual"_a,
+             "y"_a, "clip_min"_a = -infinity, "clip_max"_a = infinity, "multiprocessors"_a = 132,
              "shared_bytes"_a = 232448, "cluster"_a = 8);
   module.def("run_conv", &fanin::cuda::run_conv, py::kw_only(), "values"_a, "value_type"_a,
              "indices"_a, "rows"_a, "bias"_a, "in_features"_a, "in_channels"_a, "group"_a,

@@ -1,6 +1,7 @@
 #include "cuda/emulation/gemm.h"
 
 #include <stdexcept>
+#include <string>
 
 #include "cuda/emulation/grid.h"
 #include "cuda/visit.h"
@@ -57,9 +58,21 @@ Report run_panel(const CondensedView& view, const Request& request, const RunArg
   return report;
 }
 
+// Plans divide by what a device has.
+void check_limits(const DeviceLimits& limits) {
+  constexpr int64_t kLeastSharedBytes = 48 << 10;
+  if (limits.multiprocessors < 1 || limits.cluster < 1 ||
+      limits.cluster > PanelShape::kMaxCluster || limits.shared_bytes_per_block < kLeastSharedBytes)
+    throw std::invalid_argument("a device has multiprocessors, clusters of 1 to " +
+                                std::to_string(PanelShape::kMaxCluster) + " blocks, and at least " +
+                                std::to_string(kLeastSharedBytes) +
+                                " bytes of shared memory for a block");
+}
+
 }  // namespace
 
 Report run_gemm(const CondensedView& view, const Request& request, const RunArguments& run) {
+  check_limits(request.limits);
   if (run.batch < 1) throw std::invalid_argument("an empty batch launches nothing");
   if (request.layout == "stream") return run_stream(view, request, run);
   if (request.layout == "panel") return run_panel(view, request, run);

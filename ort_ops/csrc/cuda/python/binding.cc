@@ -187,10 +187,11 @@ PYBIND11_MODULE(_cuda, module) {
            py::kw_only(), "values"_a, "value_type"_a, "indices"_a, "rows"_a, "bias"_a,
            "in_features"_a, "activations"_a, "device"_a = 0, "min_batch"_a = 1,
            "max_batch"_a = py::none(), "kernel"_a = py::none())
-      .def("run", &PyGemm::run, "x"_a, "batch"_a, "y"_a, "residual"_a = 0, "clip_min"_a = -infinity,
-           "clip_max"_a = infinity, "stream"_a = 0)
-      .def("run_arrays", &PyGemm::run_arrays, "x"_a, "y"_a, "residual"_a = py::none(),
-           "clip_min"_a = -infinity, "clip_max"_a = infinity, "shift"_a = 0)
+      .def("run", &PyGemm::run, py::kw_only(), "x"_a, "batch"_a, "y"_a, "residual"_a = 0,
+           "clip_min"_a = -infinity, "clip_max"_a = infinity, "stream"_a = 0)
+      .def("run_arrays", &PyGemm::run_arrays, "x"_a, py::kw_only(), "y"_a,
+           "residual"_a = py::none(), "clip_min"_a = -infinity, "clip_max"_a = infinity,
+           "shift"_a = 0)
       .def("info", &PyGemm::info);
   using fanin::cuda::PyConv;
   py::class_<PyConv>(module, "PackedConv")
@@ -201,9 +202,9 @@ PYBIND11_MODULE(_cuda, module) {
            py::kw_only(), "values"_a, "value_type"_a, "indices"_a, "rows"_a, "bias"_a,
            "in_features"_a, "in_channels"_a, "group"_a, "kernel"_a, "strides"_a, "pads"_a,
            "dilations"_a, "activations"_a, "device"_a = 0)
-      .def("run_arrays", &PyConv::run_arrays, "x"_a, "y"_a, "residual"_a = py::none(),
-           "clip_min"_a = -infinity, "clip_max"_a = infinity, "gate_scale"_a = 0.0f,
-           "gate_shift"_a = 1.0f, "shift"_a = 0)
+      .def("run_arrays", &PyConv::run_arrays, "x"_a, py::kw_only(), "y"_a,
+           "residual"_a = py::none(), "clip_min"_a = -infinity, "clip_max"_a = infinity,
+           "gate_scale"_a = 0.0f, "gate_shift"_a = 1.0f, "shift"_a = 0)
       .def("info", &PyConv::info);
   module.def("device_count", &fanin::cuda::device_count);
   module.def("kernel_table", &fanin::cuda::table);

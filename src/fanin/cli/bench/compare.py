@@ -18,13 +18,13 @@ def bench_compare(
     ] = False,
 ) -> None:
     """Say what got faster or slower, against dense in the same rounds, beyond the noise of both."""
-    from rich.console import Console
-
     from ...deploy.bench import ResultFileError, compare_results
+    from ...deploy.bench.report.blocks import comparison_table
+    from ...deploy.bench.report.terminal import print_table
 
     with readable(ResultFileError, OSError):
         compared = compare_results(old, new)
-    Console().print(compared.to_rich_table())
+    print_table(comparison_table(compared))
     for line in compared.unmatched:
         typer.secho(line, fg=typer.colors.YELLOW)
     if fail_if_slower and any(one.verdict == "slower" for one in compared.changes):

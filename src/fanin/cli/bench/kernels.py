@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..common import numbers, readable, require_writable, requires, say
-from .options import Layer, Out, Seed, given, masks, names, show_and_save
+from .options import Layer, Out, Raw, Seed, given, masks, names, show_and_save
 from .options import shapes as parse_shapes
 
 
@@ -35,12 +35,12 @@ def bench_kernels(
     ] = False,
     rounds: Annotated[int, typer.Option(help="Rounds, each beside plain reading.")] = 11,
     seed: Seed = 0,
+    raw: Raw = False,
 ) -> None:
     """Measure every kernel that this CPU runs against the limits of its core, on one thread."""
     requires("bench", "onnx", "matplotlib")
     from ...deploy.bench import BenchKernelsSpec, RequirementError
     from ...deploy.bench import bench_kernels as measure
-    from ...deploy.bench.kernels_report import kernels_notes, kernels_table
 
     chosen = given(
         shapes=None if shapes is None else parse_shapes(shapes),
@@ -49,9 +49,9 @@ def bench_kernels(
         dispatched=dispatched or None,
     )
     with readable(RequirementError, OSError, ValueError):
-        made_up, trained = masks(mask, layer)
+        random_masks, trained = masks(mask, layer)
         spec = BenchKernelsSpec(
-            masks=made_up,
+            masks=random_masks,
             values=names(values),
             trained=trained,
             rounds=rounds,
@@ -59,5 +59,4 @@ def bench_kernels(
             **chosen,
         )
         require_writable(out)
-        result = measure(spec, progress=say)
-        show_and_save(result, [kernels_table(result)], kernels_notes(result), out)
+        show_and_save(measure(spec, progress=say), out, raw=raw)

@@ -15,6 +15,7 @@ from .options import (
     Mask,
     Out,
     Pin,
+    Raw,
     Rounds,
     Seed,
     Threads,
@@ -23,7 +24,7 @@ from .options import (
     given,
     masks,
     names,
-    save_result,
+    show_and_save,
 )
 
 
@@ -60,6 +61,7 @@ def bench_layer(
     conditions: Conditions = "cold,paced",
     pin: Pin = True,
     seed: Seed = 0,
+    raw: Raw = False,
 ) -> None:
     """Measure one layer of constant fan-in weights: dense Gemm, CondensedGemm, other runtimes."""
     requires("bench", "onnx", "onnxruntime", "matplotlib")
@@ -86,15 +88,15 @@ def bench_layer(
         **given(deepsparse_python=deepsparse_python),
     }
     with readable(SessionError, RequirementError, OSError, ValueError):
-        made_up, trained = masks(mask, layer)
+        random_masks, trained = masks(mask, layer)
         if trained is None:
-            spec = BenchLayerSpec(**sizes, masks=made_up, **common)
+            spec = BenchLayerSpec(**sizes, masks=random_masks, **common)
         elif sizes:
             raise typer.BadParameter(
                 "a trained layer has its own sizes, sparsity and ablation; leave out --"
                 + ", --".join(name.replace("_", "-") for name in sizes)
             )
         else:
-            spec = BenchLayerSpec.of_trained(trained, made_up, **common)
+            spec = BenchLayerSpec.of_trained(trained, random_masks, **common)
         require_writable(out)
-        save_result(measure(spec, progress=say), out)
+        show_and_save(measure(spec, progress=say), out, raw=raw)

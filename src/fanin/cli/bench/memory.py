@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..common import readable, require_writable, requires, say
-from .options import DeepSparsePython, Out, given, names, show_and_save
+from .options import DeepSparsePython, Dense, Model, Out, given, names, show_and_save
 
 
 def bench_memory(
-    model: Annotated[Path, typer.Argument(help="Exported ONNX file.")],
+    model: Model,
     out: Out,
-    dense: Annotated[
-        Path | None, typer.Option(help="Dense baseline; default MODEL.dense.onnx beside it.")
-    ] = None,
+    dense: Dense = None,
     sessions: Annotated[int, typer.Option(help="Sessions in one process.")] = 4,
     batch: Annotated[
         int, typer.Option("--batch", "-b", help="Samples of the run in each session.")
@@ -32,7 +29,6 @@ def bench_memory(
     from ...deploy import SessionError
     from ...deploy.bench import BenchMemorySpec
     from ...deploy.bench import bench_memory as measure
-    from ...deploy.bench.memory_report import memory_notes, memory_table
 
     with readable(SessionError, OSError, ValueError):
         spec = BenchMemorySpec(
@@ -45,5 +41,4 @@ def bench_memory(
             **given(deepsparse_python=deepsparse_python),
         )
         require_writable(out)
-        result = measure(spec, progress=say)
-        show_and_save(result, [memory_table(result)], memory_notes(result), out)
+        show_and_save(measure(spec, progress=say), out)

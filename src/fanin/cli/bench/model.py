@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,24 +11,25 @@ from .options import (
     Batches,
     Conditions,
     DeepSparsePython,
+    Dense,
+    Model,
     Out,
     Pin,
+    Raw,
     Rounds,
     Threads,
     Time,
     Warmup,
     given,
     names,
-    save_result,
+    show_and_save,
 )
 
 
 def bench_model(
-    model: Annotated[Path, typer.Argument(help="Exported ONNX file.")],
+    model: Model,
     out: Out,
-    dense: Annotated[
-        Path | None, typer.Option(help="Dense baseline; default MODEL.dense.onnx beside it.")
-    ] = None,
+    dense: Dense = None,
     batch: Batches = "1,64",
     engines: Annotated[
         str,
@@ -49,6 +49,7 @@ def bench_model(
     conditions: Conditions = "cold,paced",
     pin: Pin = True,
     seed: Annotated[int, typer.Option(help="Seed of the inputs.")] = 0,
+    raw: Raw = False,
 ) -> None:
     """Measure a whole exported model against its dense baseline."""
     requires("bench", "onnx", "onnxruntime", "matplotlib")
@@ -73,4 +74,4 @@ def bench_model(
             **given(deepsparse_python=deepsparse_python),
         )
         require_writable(out)
-        save_result(measure(spec, progress=say), out)
+        show_and_save(measure(spec, progress=say), out, raw=raw)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from ...deploy.bench import Result
+    from ...deploy.bench.suites.trained_layer import TrainedLayer
 
-    from ...deploy.bench import KernelsResult, MemoryResult, PaperResult, Result
-    from ...deploy.bench.trained_layer import TrainedLayer
-
+Model = Annotated[Path, typer.Argument(help="Exported ONNX file.")]
+Dense = Annotated[
+    Path | None, typer.Option(help="Dense baseline; default MODEL.dense.onnx beside it.")
+]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")]
 DeepSparsePython = Annotated[
     Path | None,
@@ -54,6 +56,9 @@ Conditions = Annotated[
     ),
 ]
 Pin = Annotated[bool, typer.Option(help="Stay on as many CPUs as there are threads.")]
+Raw = Annotated[
+    bool, typer.Option("--raw", help="Also write raw.json, which has the figures of every round.")
+]
 Seed = Annotated[int, typer.Option(help="Seed of masks, weights and inputs.")]
 
 
@@ -74,9 +79,9 @@ def shapes(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def masks(text: str, layer: str | None) -> tuple[tuple[str, ...], TrainedLayer | None]:
-    """Split ``--mask`` into the names of made-up masks and the layer of the file in it."""
-    from ...deploy.bench.masks import MASKS
-    from ...deploy.bench.trained_layer import load_trained_layer
+    """Split ``--mask`` into the names of random masks and the layer of the file in it."""
+    from ...deploy.bench.suites.random_layer import MASKS
+    from ...deploy.bench.suites.trained_layer import load_trained_layer
 
     parts = text.split(",")
     files = [Path(part) for part in parts if part not in MASKS]
@@ -95,28 +100,14 @@ def given(**options: object) -> dict[str, object]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def save_result(result: Result, folder: Path) -> None:
-    """Show the tables and notes of a layer or model, and write its files."""
-    from ...deploy.bench.report import result_notes, result_table, rivals_table
-    from ...deploy.bench.runs_report import types_grid
-
-    types = types_grid(result)
-    tables = [result_table(result), rivals_table(result), types.to_rich() if types else None]
-    show_and_save(result, [table for table in tables if table], result_notes(result), folder)
-
-
-def show_and_save(
-    result: Result | KernelsResult | MemoryResult | PaperResult,
-    tables: list[Table],
-    notes: list[str],
-    folder: Path,
-) -> None:
+def show_and_save(result: Result[Any], folder: Path, *, raw: bool = False) -> None:
     """Print, then write: a disk that fills up now does not lose the measurement."""
-    from rich.console import Console
+    from ...deploy.bench import print_report, report_of, save_result
 
-    for table in tables:
-        Console().print(table)
-    for note in notes:
-        typer.secho(note, fg=typer.colors.YELLOW)
-    paths = result.save(folder)
-    typer.echo("Wrote " + ", ".join(str(path) for path in paths))
+    print_report(report_of(result))
+    say_written(save_result(result, folder, raw=raw))
+
+
+def say_written(paths: list[Path]) -> None:
+    """Name the files."""
+    typer.echo("Wrote " + ", ".join(map(str, paths)))

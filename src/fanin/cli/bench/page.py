@@ -17,7 +17,7 @@ def bench_page(
 ) -> None:
     """Put results into one self-contained HTML page with sortable tables and figures."""
     requires("bench", "markdown_it")
-    from ...deploy.bench.page import PageError, save_page
+    from ...deploy.bench.report.html import PageError, save_page
 
     with readable(PageError, OSError):
         typer.echo(f"Wrote {save_page(folders, out, title)}")

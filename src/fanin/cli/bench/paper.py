@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..common import numbers, readable, require_writable, requires, say
-from .options import DeepSparsePython, Out, Seed, given, names, show_and_save
+from .options import DeepSparsePython, Out, Raw, Seed, given, names, say_written
 
 
 def bench_paper(
@@ -56,6 +56,7 @@ def bench_paper(
     ] = None,
     deepsparse_python: DeepSparsePython = None,
     seed: Seed = 0,
+    raw: Raw = False,
 ) -> None:
     """Measure the paper's CPU figures: one layer by threads, batch and sparsity, in every engine.
 
@@ -63,10 +64,10 @@ def bench_paper(
     """
     requires("bench", "onnx", "onnxruntime", "matplotlib")
     from ...deploy import SessionError
-    from ...deploy.bench import BenchPaperSpec, RequirementError
+    from ...deploy.bench import BenchPaperSpec, RequirementError, print_report
     from ...deploy.bench import bench_paper as measure
-    from ...deploy.bench.paper_report import paper_grid, paper_notes
-    from ...deploy.bench.trained_layer import load_trained_layer
+    from ...deploy.bench.suites.paper_report import paper_document, save_paper
+    from ...deploy.bench.suites.trained_layer import load_trained_layer
 
     with readable(SessionError, RequirementError, OSError, ValueError):
         layers = [text.partition("::") for text in trained or []]
@@ -88,4 +89,5 @@ def bench_paper(
         )
         require_writable(out)
         result = measure(spec, out, stop_after=stop_after, progress=say)
-        show_and_save(result, [paper_grid(result, short=True).to_rich()], paper_notes(result), out)
+        print_report(paper_document(result))
+        say_written(save_paper(result, out, raw=raw))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..common import readable, require_writable, requires, say
-from .options import Out, Seed, given, names
+from .options import Out, Raw, Seed, given, names, show_and_save
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from ...deploy.bench import Result
 
 PARTS = ("threads", "batch", "outputs", "crossover")
 
@@ -32,17 +30,16 @@ def bench_scaling(
         int | None, typer.Option(help="Interleaved rounds.", show_default="31, or less")
     ] = None,
     seed: Seed = 0,
+    raw: Raw = False,
 ) -> None:
     """Measure how times grow with threads, batch and outputs, and where sparsity begins to pay.
 
     Each part has a folder of its own in OUT; OUT/index.html shows all that are there.
     """
     requires("bench", "onnx", "onnxruntime", "matplotlib")
-    from rich.console import Console
-
     from ...deploy import SessionError
     from ...deploy.bench import RequirementError
-    from ...deploy.bench.page import save_page
+    from ...deploy.bench.report.html import save_page
     from ...export import ExportError
 
     parts = names(of)
@@ -54,35 +51,22 @@ def bench_scaling(
     with readable(SessionError, RequirementError, ExportError, OSError, ValueError):
         require_writable(out)
         for part in parts:
-            tables, notes, save = _measure(part, {**options, "seed": seed})
-            for table in tables:
-                Console().print(table)
-            for note in notes:
-                typer.secho(note, fg=typer.colors.YELLOW)
-            save(out / part)
+            result = _measure(part, {**options, "seed": seed})
+            show_and_save(result, out / part, raw=raw)
         shown = [out / part for part in PARTS if (out / part / "results.md").is_file()]
         typer.echo(f"Wrote {save_page(shown, out / 'index.html', 'fanin: scaling')}")
 
 
-def _measure(
-    part: str, options: dict[str, Any]
-) -> tuple[list[Table], list[str], Callable[[Path], Any]]:
-    """Measure a part; returns its tables, its notes and what writes its files."""
+def _measure(part: str, options: dict[str, Any]) -> Result[Any]:
     if part == "outputs":
         from ...deploy.bench import BenchKernelsSpec, bench_kernels
-        from ...deploy.bench.kernels_report import kernels_notes, kernels_table
 
-        result = bench_kernels(BenchKernelsSpec.scaling(**options), progress=say)
-        return [kernels_table(result)], kernels_notes(result), result.save
+        return bench_kernels(BenchKernelsSpec.scaling(**options), progress=say)
     if part == "crossover":
-        from ...deploy.bench.crossover import BenchCrossoverSpec, bench_crossover
-        from ...deploy.bench.crossover_report import crossover_grid, crossover_notes
+        from ...deploy.bench.suites.crossover import BenchCrossoverSpec, bench_crossover
 
-        result = bench_crossover(BenchCrossoverSpec(**options), progress=say)
-        return [crossover_grid(result).to_rich()], crossover_notes(result), result.save
-    from ...deploy.bench.report import result_notes, result_table
-    from ...deploy.bench.scaling import BenchScalingSpec, bench_scaling, save_scaling
+        return bench_crossover(BenchCrossoverSpec(**options), progress=say)
+    from ...deploy.bench.suites.scaling import BenchScalingSpec, bench_scaling
 
     make = BenchScalingSpec.over_threads if part == "threads" else BenchScalingSpec.over_batches
-    result = bench_scaling(make(**options), progress=say)
-    return [result_table(result)], result_notes(result), lambda folder: save_scaling(result, folder)
+    return bench_scaling(make(**options), progress=say)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..common import readable, require_writable, requires, say
-from .options import Out, Seed, Threads, names, show_and_save
+from .options import Dense, Model, Out, Seed, Threads, names, show_and_save
 
 
 def bench_serving(
-    model: Annotated[Path, typer.Argument(help="Exported ONNX file.")],
+    model: Model,
     out: Out,
-    dense: Annotated[
-        Path | None, typer.Option(help="Dense baseline; default MODEL.dense.onnx beside it.")
-    ] = None,
+    dense: Dense = None,
     scenario: Annotated[
         str, typer.Option("--scenario", "-s", help="Of SingleStream, Server.")
     ] = "SingleStream,Server",
@@ -45,9 +42,8 @@ def bench_serving(
     requires("loadgen", "mlperf_loadgen")
     from ...deploy import SessionError
     from ...deploy.bench import RequirementError
-    from ...deploy.bench.serving import BenchServingSpec
-    from ...deploy.bench.serving import bench_serving as measure
-    from ...deploy.bench.serving_report import serving_grid, serving_notes
+    from ...deploy.bench.suites.serving import BenchServingSpec
+    from ...deploy.bench.suites.serving import bench_serving as measure
 
     with readable(SessionError, RequirementError, OSError, ValueError):
         spec = BenchServingSpec(
@@ -63,5 +59,4 @@ def bench_serving(
             seed=seed,
         )
         require_writable(out)
-        result = measure(spec, progress=say)
-        show_and_save(result, [serving_grid(result).to_rich()], serving_notes(result), out)
+        show_and_save(measure(spec, progress=say), out)

@@ -8,7 +8,17 @@ from typing import Annotated
 import typer
 
 from ..common import readable, require_writable, requires, say
-from .options import Conditions, DeepSparsePython, Out, Rounds, Threads, given, names
+from .options import (
+    Conditions,
+    DeepSparsePython,
+    Out,
+    Raw,
+    Rounds,
+    Threads,
+    given,
+    names,
+    say_written,
+)
 
 
 def bench_zoo(
@@ -43,16 +53,16 @@ def bench_zoo(
         bool, typer.Option("--reuse", help="Take ONNX files that are there, made before.")
     ] = False,
     deepsparse_python: DeepSparsePython = None,
+    raw: Raw = False,
 ) -> None:
-    """Measure known networks with made-up sparse weights: dense, condensed and other runtimes."""
+    """Measure known networks with random sparse weights: dense, condensed and other runtimes."""
     requires("bench", "onnx", "onnxruntime", "matplotlib")
     requires("train", "torch", "torchvision")
-    from rich.console import Console
-
     from ...deploy import SessionError
-    from ...deploy.bench import RequirementError
-    from ...deploy.bench.zoo import BenchZooSpec, save_zoo, zoo_grid, zoo_notes
-    from ...deploy.bench.zoo import bench_zoo as measure
+    from ...deploy.bench import RequirementError, print_report
+    from ...deploy.bench.suites.zoo import BenchZooSpec
+    from ...deploy.bench.suites.zoo import bench_zoo as measure
+    from ...deploy.bench.suites.zoo_report import save_zoo, zoo_document
     from ...export import ExportError
 
     if quick:
@@ -74,8 +84,6 @@ def bench_zoo(
             ),
         )
         require_writable(out)
-        results = measure(spec, out, files, reuse=reuse, progress=say)
-        Console().print(zoo_grid(results).to_rich())
-        for note in zoo_notes(results):
-            typer.secho(note, fg=typer.colors.YELLOW)
-        typer.echo("Wrote " + ", ".join(str(path) for path in save_zoo(results, out)))
+        results = measure(spec, out, files, reuse=reuse, raw=raw, progress=say)
+        print_report(zoo_document(results))
+        say_written(save_zoo(results, out))

@@ -1,0 +1,1 @@
+"""What is timed: the protocol of an engine, and every engine."""

@@ -1,0 +1,26 @@
+"""The right outputs of a layer, in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....export.condensed import CondensedWeight
+from ....ort_ops.reference import condensed_gemm
+
+# Above this many weights the dense matrix for the reference is too large to make.
+_DENSE_REFERENCE = 1 << 24
+
+
+def exact_outputs(weight: CondensedWeight, x: np.ndarray) -> np.ndarray:
+    """Compute [batch, out_features] in float64; the dense weight is made only where it fits."""
+    if weight.in_features * weight.out_features <= _DENSE_REFERENCE:
+        return x.astype(np.float64) @ weight.to_dense().T.astype(np.float64) + weight.bias
+    return condensed_gemm(
+        x,
+        weight.values,
+        weight.indices,
+        weight.bias,
+        weight.rows,
+        in_features=weight.in_features,
+        out_features=weight.out_features,
+    )

@@ -1,0 +1,1 @@
+"""Measuring: the timing loop, statistics, problems, the machine and its conditions."""

@@ -1,0 +1,29 @@
+"""Problems of one layer: inputs, and outputs in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....export.condensed import CondensedWeight
+from ..engines.reference import exact_outputs
+from .problem import Problem
+
+# Of float32 sums against float64 ones, relative to the largest output.
+_TOLERANCE = 1e-5
+
+
+def layer_problem(weight: CondensedWeight, batch: int, seed: int) -> Problem:
+    """Make standard normal inputs of ``seed``, and what the layer makes of them."""
+    shape = (batch, weight.in_features)
+    timed, fresh = (
+        {"x": np.random.default_rng([seed, part]).standard_normal(shape, np.float32)}
+        for part in (1, 2)
+    )
+    return Problem.of(timed, fresh, lambda inputs: [exact_outputs(weight, inputs["x"])], _TOLERANCE)
+
+
+def self_checked_problem(batch: int, in_features: int, seed: int) -> Problem:
+    """Make inputs for layers whose output is their error: 0 is right."""
+    rng = np.random.default_rng(seed)
+    timed, fresh = ({"x": rng.standard_normal((batch, in_features), np.float32)} for _ in range(2))
+    return Problem.of(timed, fresh, lambda _: [np.zeros(1)], 1e-4)

@@ -1,0 +1,124 @@
+"""What is computed in a comparison, and how an output is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..engines.protocol import aligned_copy
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Inputs by name and the outputs that are right for them (float64, in the model's order)."""
+
+    inputs: Mapping[str, np.ndarray]
+    outputs: Sequence[np.ndarray]
+
+
+PRECISIONS = {"float32": None, "float16": 4e-3, "bfloat16": 4e-2, "int8": 0.2}
+"""What engines compute in, and the error that is allowed, relative to the largest output; None is
+the problem's own tolerance. The others are bounds of what is no mistake, not of what is good: the
+error that was found stands beside every time."""
+
+
+class Problem:
+    """Samples of the same shapes: to time with, and to check with after the timing.
+
+    ``varied`` differs from ``timed`` in one number, the first of the first input; timed runs get
+    the two in turn, so that none can repeat the answer of the run before. Without it all of them
+    get ``timed``. ``fresh`` is seen once, at the end.
+
+    ``inputs`` are the live arrays that engines bind, ``present`` is the sample that they hold.
+    An output is right when its type is ``dtype`` and max |y - y64| <= tolerance * max |y64|, for
+    engines that compute in float32; see PRECISIONS for the others.
+    """
+
+    def __init__(
+        self,
+        timed: Sample,
+        fresh: Sample,
+        *,
+        varied: Sample | None = None,
+        tolerance: float,
+        dtype: type = np.float32,
+    ):
+        self.timed = self.present = timed
+        self.varied = varied or timed
+        self.fresh = fresh
+        self.tolerance = tolerance
+        self.dtype = np.dtype(dtype)
+        self.inputs = {name: aligned_copy(array) for name, array in timed.inputs.items()}
+
+    @classmethod
+    def of(
+        cls,
+        timed: Mapping[str, np.ndarray],
+        fresh: Mapping[str, np.ndarray],
+        right: Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]],
+        tolerance: float,
+    ) -> Problem:
+        """Make the problem of these inputs, whose ``right`` outputs are float64."""
+        varied = {name: array.copy() for name, array in timed.items()}
+        for array in varied.values():
+            array.flat[0] += 8
+            break
+        samples = [Sample(inputs, right(inputs)) for inputs in (timed, fresh, varied)]
+        return cls(*samples[:2], varied=samples[2], tolerance=tolerance)
+
+    def load(self, sample: Sample) -> None:
+        """Make ``sample`` the present content of the inputs."""
+        self.present = sample
+        for name, array in self.inputs.items():
+            array[...] = sample.inputs[name]
+
+    def pair(self, round_number: int) -> tuple[Sample, Sample]:
+        """Return the samples of a round's runs, the one of its last run first."""
+        pair = (self.timed, self.varied)
+        return pair if round_number % 2 == 0 else pair[::-1]
+
+    def vary(self, sample: Sample) -> None:
+        """Make ``sample`` the content, where the other one of the pair was."""
+        self.present = sample
+        for name, array in self.inputs.items():
+            array.flat[0] = sample.inputs[name].flat[0]
+            break
+
+    def error(
+        self, outputs: Sequence[np.ndarray], sample: Sample, precision: str = "float32"
+    ) -> float:
+        """Largest error of ``outputs``, relative to the largest right value of each output.
+
+        Raises WrongOutputError when they are not right, NaN included.
+        """
+        tolerance = PRECISIONS[precision] or self.tolerance
+        if len(outputs) != len(sample.outputs):
+            raise WrongOutputError(f"{len(outputs)} outputs, {len(sample.outputs)} expected")
+        worst = 0.0
+        for number, (got, want) in enumerate(zip(outputs, sample.outputs, strict=True)):
+            if got.shape != want.shape:
+                raise WrongOutputError(f"output {number} has shape {got.shape}, not {want.shape}")
+            if got.dtype != self.dtype:
+                raise WrongOutputError(f"output {number} is {got.dtype}, not {self.dtype}")
+            if not want.size:
+                continue
+            scale = np.abs(want).max() or 1.0
+            error = float(np.abs(got.astype(np.float64) - want).max() / scale)
+            if not error <= tolerance:
+                raise WrongOutputError(
+                    f"output {number} is wrong by {error:.1e} relative to its largest value "
+                    f"({tolerance:.0e} is allowed)"
+                )
+            worst = max(worst, error)
+        return worst
+
+
+def first_number(sample: Sample) -> float:
+    """Return the number in which the samples of a pair differ."""
+    return float(next(iter(sample.inputs.values())).flat[0])
+
+
+class WrongOutputError(Exception):
+    """An engine's output is not what it should be."""

@@ -1,0 +1,1 @@
+"""Reports: one model of a document and of its figure, a renderer for each way to show them."""

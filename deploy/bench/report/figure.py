@@ -1,0 +1,96 @@
+"""What a figure shows, whatever draws it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..measure.statistics import Spread
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points of one colour.
+
+    ``line`` joins them, with a band from ``low`` to ``high`` where given; ``points`` does not;
+    ``bars`` and ``spans`` of a panel stand side by side at each x. A bar has an error bar from
+    ``low`` to ``high``; a span is a dot with a wide band from ``low`` to ``high`` and a thin one
+    from ``least`` to ``most``. ``texts`` stand above the points, or below all of ``spans`` that
+    have others beside them.
+    """
+
+    label: str
+    kind: Literal["line", "points", "bars", "spans"]
+    xs: Sequence[float]
+    ys: Sequence[float]
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
+    least: Sequence[float] = ()
+    most: Sequence[float] = ()
+    texts: Sequence[str] = ()
+    colour: str | None = None
+    style: str = "-"
+    marker: str = ""
+
+    @classmethod
+    def of_spreads(
+        cls,
+        label: str,
+        kind: Literal["line", "points", "bars", "spans"],
+        places: Sequence[tuple[float, Spread]],
+        *,
+        scale: float = 1.0,
+        texts: Sequence[str] = (),
+        colour: str | None = None,
+    ) -> Series:
+        """Show medians, quartiles and ranges, each times ``scale``, at their places."""
+        xs, spreads = [x for x, _ in places], [spread for _, spread in places]
+        parts = {"ys": "median", "low": "q1", "high": "q3", "least": "min", "most": "max"}
+        values = {
+            name: [scale * getattr(spread, part) for spread in spreads]
+            for name, part in parts.items()
+        }
+        marker = "o" if kind == "line" else ""
+        return cls(label, kind, xs, texts=texts, colour=colour, marker=marker, **values)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis: ``log`` is the base of a logarithmic one, ``ticks`` are labels at places.
+
+    Ticks of a logarithmic axis without ``ticks`` are at 1, 2, 5, 10, …, with ``unit`` behind.
+    """
+
+    label: str = ""
+    log: int | None = None
+    ticks: Mapping[float, str] | Mapping[int, str] | None = None
+    limits: tuple[float, float] | None = None
+    unit: str = ""
+
+
+def names_axis(names: Sequence[str], label: str = "") -> Axis:
+    """Make an axis with the names at 0, 1, 2 and so on."""
+    ticks = {float(place): name for place, name in enumerate(names)}
+    return Axis(label, ticks=ticks, limits=(-0.5, max(len(names), 1) - 0.5))
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes; ``reference`` is the y of a dashed line."""
+
+    series: Sequence[Series]
+    x: Axis = field(default_factory=Axis)
+    y: Axis = field(default_factory=Axis)
+    title: str = ""
+    reference: float | None = None
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels in rows of at most ``columns``. With ``shared`` all have the same y axis."""
+
+    title: str
+    panels: Sequence[Panel]
+    columns: int = 3
+    shared: bool = True

@@ -1,0 +1,81 @@
+"""Results as one self-contained HTML page: tables that sort, figures inside, nothing to fetch."""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+from ...._base.atomic import write_file
+from ..requirements import require
+
+
+class PageError(ValueError):
+    """A folder that holds no report."""
+
+
+def save_page(folders: Sequence[Path], path: Path, title: str) -> Path:
+    """Write the reports of the folders (their .md and .png files) into one page.
+
+    Raises PageError for a folder without a report.
+    """
+    return write_file(path, render_page(folders, title))
+
+
+def render_page(folders: Sequence[Path], title: str) -> str:
+    """Return the page's HTML; see save_page."""
+    # rich, with which the terminal's tables are drawn, brings it.
+    library = require("markdown_it", "the page is made with it")
+    markdown = library.MarkdownIt("commonmark", {"html": False}).enable("table")
+    sections = []
+    for folder in folders:
+        reports = sorted(folder.glob("*.md"))
+        if not reports:
+            raise PageError(f"{folder} holds no report (*.md) of a benchmark")
+        for report in reports:
+            figure = report.with_suffix(".png")
+            body = markdown.render(report.read_text())
+            if figure.is_file():
+                body = _after_title(body, _figure(figure, _first_line(report)))
+            sections.append(f"<section>\n{body}</section>")
+    files = resources.files(__package__)
+    return _PAGE.format(
+        title=html.escape(title),
+        style=files.joinpath("page.css").read_text(),
+        script=files.joinpath("page.js").read_text(),
+        sections="\n".join(sections),
+    )
+
+
+def _first_line(report: Path) -> str:
+    return report.read_text().partition("\n")[0].lstrip("# ")
+
+
+def _figure(path: Path, caption: str) -> str:
+    data = base64.b64encode(path.read_bytes()).decode()
+    return f'<img alt="{html.escape(caption)}" src="data:image/png;base64,{data}">\n'
+
+
+def _after_title(body: str, figure: str) -> str:
+    title, mark, rest = body.partition("</h1>\n")
+    return title + mark + figure + rest if mark else figure + body
+
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<style>
+{style}</style>
+</head>
+<body>
+{sections}
+<script>
+{script}</script>
+</body>
+</html>
+"""

@@ -1,0 +1,1 @@
+"""Results as pure data: one envelope for all suites; reading, writing and comparing."""

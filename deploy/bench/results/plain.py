@@ -1,0 +1,53 @@
+"""Dataclasses to plain data, which JSON holds, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+RAW = {"raw": True}
+"""Metadata of fields that hold every round's figure: they are left out unless asked for."""
+
+
+def to_plain(value: Any, *, raw: bool = False) -> Any:
+    """Turn dataclasses, mappings and sequences into dicts and lists, RAW fields on request."""
+    if dataclasses.is_dataclass(value):
+        kept = [one for one in dataclasses.fields(value) if raw or not one.metadata.get("raw")]
+        return {one.name: to_plain(getattr(value, one.name), raw=raw) for one in kept}
+    if isinstance(value, Mapping):
+        return {key: to_plain(inner, raw=raw) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(inner, raw=raw) for inner in value]
+    return value
+
+
+def from_plain(kind: Any, data: Any) -> Any:
+    """Make a ``kind`` of what ``to_plain`` and JSON made of one.
+
+    Knows dataclasses, tuples, dicts, optional values and what JSON has itself; anything else stays
+    as it is, and so do values of type variables. Raises KeyError for a field that is missing and
+    has no default.
+    """
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        needed = [field.name for field in dataclasses.fields(kind) if not _has_default(field)]
+        fields = {name: data[name] for name in needed} | {k: data[k] for k in data if k in hints}
+        return kind(**{name: from_plain(hints[name], value) for name, value in fields.items()})
+    if origin in (types.UnionType, typing.Union):
+        (inner,) = (one for one in arguments if one is not types.NoneType)
+        return None if data is None else from_plain(inner, data)
+    if origin is tuple:
+        kinds = [arguments[0]] * len(data) if arguments[-1] is ... else arguments
+        return tuple(from_plain(one, value) for one, value in zip(kinds, data, strict=True))
+    if origin is dict:
+        return {key: from_plain(arguments[1], value) for key, value in data.items()}
+    return data
+
+
+def _has_default(field: dataclasses.Field[Any]) -> bool:
+    missing = dataclasses.MISSING
+    return field.default is not missing or field.default_factory is not missing

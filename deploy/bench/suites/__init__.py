@@ -1,0 +1,1 @@
+"""The benchmarks: what each one measures, and its report."""

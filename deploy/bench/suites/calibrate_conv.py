@@ -1,0 +1,253 @@
+"""Measuring what the exporter knows of convolutions on this machine (``fanin calibrate``)."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ....export.conv_cost import KINDS, ConvTable
+from ....export.conv_geometry import ConvGeometry
+from ....export.onnx_op import condensed_conv_model
+from ..engines.self_checked import SelfCheckedImage
+from ..measure.timing import Timing
+from .calibrate_conv_models import (
+    chain_model,
+    null_model,
+    own_image_problem,
+    place_model,
+    save_case,
+)
+from .calibrate_rounds import SHORTEST, fastest_rounds, measure_rounds
+from .random_layer import random_sparse_layer
+
+if TYPE_CHECKING:
+    import onnx
+
+_FAMILIES = ("1x1", "kxk", "depthwise", "stem")
+"""In the order of the channels of a calibration."""
+
+
+@dataclass(frozen=True)
+class ConvCalibrationSpec:
+    """The grid, and how long each point is measured. Images and weights are square.
+
+    Attributes:
+        sides: sides of the output image.
+        channels: input and output channels of kernels of one tap, of several, and of depthwise
+            ones; output channels of those that read an image.
+        densities: shares of the weights that are stored.
+        passes: over the whole grid.
+        timing: of every session.
+        seed: of weights and images.
+
+    """
+
+    sides: tuple[int, ...] = (7, 14, 28)
+    channels: tuple[tuple[int, ...], ...] = (
+        (32, 128, 256),
+        (32, 64, 128),
+        (64, 256, 768),
+        (16, 32, 64),
+    )
+    densities: tuple[float, ...] = (0.05, 0.1, 0.2, 0.5)
+    passes: int = 3
+    timing: Timing = field(
+        default_factory=lambda: Timing(
+            rounds=4, turn=0.002, min_repeats=2, max_warmup=0.02, lead_in=0.0005
+        )
+    )
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.channels) != len(_FAMILIES):
+            raise ValueError(
+                f"channels has {len(self.channels)} lists; one is needed for each of "
+                f"{', '.join(_FAMILIES)}"
+            )
+
+    def channels_of(self, kind: str) -> tuple[int, ...]:
+        """Channels of the points of a kind."""
+        return self.channels[_FAMILIES.index(kind.split()[0])]
+
+    def densities_of(self, kind: str) -> tuple[float, ...]:
+        """Densities of the points of a kind; depthwise ones are whole for the most part."""
+        return (0.5, 1.0) if kind.startswith("depthwise") else self.densities
+
+
+@dataclass(frozen=True)
+class _Point:
+    """One convolution to be measured."""
+
+    kind: str
+    channels: int
+    side: int
+    densities: tuple[float, ...]
+
+    @property
+    def geometry(self) -> ConvGeometry:
+        return _geometry(self.kind, self.channels)
+
+    def __str__(self) -> str:
+        return f"{self.kind}, {self.channels} channels at {self.side}×{self.side}"
+
+
+@dataclass(frozen=True)
+class _Seconds:
+    """What a point takes; see ConvTable."""
+
+    dense: float
+    condensed: tuple[float, ...]
+    place: float
+    reorder: float
+
+
+def calibrate_convolutions(
+    spec: ConvCalibrationSpec = ConvCalibrationSpec(),
+    progress: Callable[[str, float], None] = lambda title, done: None,  # noqa: ARG005
+) -> tuple[ConvTable, ...]:
+    """Measure dense and condensed convolutions of every kind.
+
+    The grid is gone over several times: a machine that is slow for a while is not slow at the same
+    points each time.
+
+    Raises:
+        SessionError: a session could not be measured, with its reason.
+
+    """
+    points = list(_points(spec))
+    with tempfile.TemporaryDirectory() as scratch:
+        engines: dict[_Point, list[SelfCheckedImage]] = {}
+        passes: dict[_Point, list[dict[str, np.ndarray]]] = {point: [] for point in points}
+        for number in range(spec.passes * len(points)):
+            point = points[number % len(points)]
+            progress(str(point), number / (spec.passes * len(points)))
+            if point not in engines:
+                folder = Path(scratch) / str(len(engines))
+                folder.mkdir()
+                engines[point] = list(_engines(point, folder, spec.seed))
+            passes[point].append(
+                measure_rounds(engines[point], own_image_problem(), spec.timing, f"of {point}")
+            )
+    return tuple(_table(kind, spec, passes) for kind in KINDS)
+
+
+def _points(spec: ConvCalibrationSpec) -> Iterator[_Point]:
+    for kind in KINDS:
+        for side in spec.sides:
+            for channels in spec.channels_of(kind):
+                yield _Point(kind, channels, side, spec.densities_of(kind))
+
+
+def _table(
+    kind: str, spec: ConvCalibrationSpec, passes: dict[_Point, list[dict[str, np.ndarray]]]
+) -> ConvTable:
+    densities, channels = spec.densities_of(kind), spec.channels_of(kind)
+    rows = [
+        [_seconds(point, passes[point]) for point in passes if (point.kind, point.side) == row]
+        for row in ((kind, side) for side in spec.sides)
+    ]
+    return ConvTable(
+        kind=kind,
+        pixels=tuple(side * side for side in spec.sides),
+        weights=tuple(math.prod(_geometry(kind, count).weight_shape) for count in channels),
+        densities=densities,
+        dense=tuple(tuple(one.dense for one in row) for row in rows),
+        condensed=tuple(tuple(one.condensed for one in row) for row in rows),
+        place=float(np.median([one.place for row in rows for one in row])),
+        reorder=float(np.median([one.reorder for row in rows for one in row])),
+    )
+
+
+def _geometry(kind: str, channels: int) -> ConvGeometry:
+    """Make the convolution of a kind with so many output channels."""
+    taps = 1 if kind.startswith("1x1") else 3
+    stem = kind == "stem"
+    return ConvGeometry(
+        3 if stem else channels,
+        channels,
+        (taps, taps),
+        (2, 2) if "strided" in kind or stem else (1, 1),
+        (taps // 2,) * 4,
+        group=channels if kind.startswith("depthwise") else 1,
+    )
+
+
+def _engines(point: _Point, folder: Path, seed: int) -> Iterator[SelfCheckedImage]:
+    """Make the models of a point; the names are those that _seconds reads."""
+    rng = np.random.default_rng(seed)
+    geometry, side = point.geometry, point.side
+    inputs, outputs, before = geometry.in_channels, geometry.out_channels, _side_before(point)
+    pixel = ConvGeometry(outputs, outputs, (1, 1))
+    images = {
+        (channels, size): rng.standard_normal((1, channels, size, size)).astype(np.float32)
+        for channels, size in {(inputs, before), (outputs, side), (inputs, 1)}
+    }
+
+    def engine(
+        name: str, model: onnx.ModelProto, image: tuple[int, int], *, library: bool = False
+    ) -> SelfCheckedImage:
+        path = folder / f"{len(list(folder.iterdir()))}.onnx"
+        right = save_case(model, path, images[image])
+        return SelfCheckedImage(name, path, images[image], right, library=library)
+
+    def dense(name: str, *layers: ConvGeometry | None) -> SelfCheckedImage:
+        image = (outputs, side) if layers[0] is pixel and inputs != outputs else (inputs, before)
+        return engine(name, chain_model(layers, image[1], rng), image)
+
+    yield dense("alone", geometry)
+    if inputs != outputs:
+        yield dense("in front", geometry, pixel)
+        yield dense("pixels", pixel)
+        yield dense("pixels twice", pixel, pixel)
+    elif geometry.strides[0] == 1:
+        yield dense("three", geometry, geometry, geometry)
+    else:
+        yield dense("around", pixel, geometry, pixel)
+        yield dense("pooled", pixel, None, pixel)
+    yield engine("null", null_model(inputs), (inputs, 1))
+    yield engine("placed", place_model(inputs, before), (inputs, before))
+    for density in point.densities:
+        rows, columns = geometry.out_channels, geometry.in_features
+        fan_in = max(1, round(density * columns))
+        weight = random_sparse_layer("random", rng, columns, rows, rows, fan_in)
+        model = condensed_conv_model(weight, geometry, (1, before, before))
+        yield engine(f"condensed {density}", model, (inputs, before), library=True)
+
+
+def _seconds(point: _Point, passes: Sequence[dict[str, np.ndarray]]) -> _Seconds:
+    """Find what a convolution costs among others, where the runtime keeps its own layout.
+
+    A convolution alone has its input and its output reordered. One of a single stride chains with
+    itself; a strided one stands in the place of a pool; behind an image, which nobody reorders, the
+    own layout begins with the convolution.
+    """
+    seconds = fastest_rounds(passes)
+    geometry, side, before = point.geometry, point.side, _side_before(point)
+    inputs, outputs, stride = geometry.in_channels, geometry.out_channels, geometry.strides[0]
+    alone, null = seconds["alone"], seconds["null"]
+    if inputs != outputs:
+        dense = seconds["in front"] - (seconds["pixels twice"] - seconds["pixels"])
+    elif stride == 1:
+        dense = (seconds["three"] - alone) / 2
+    else:
+        dense = seconds["around"] - seconds["pooled"]
+    # A small difference of large times may still go astray.
+    dense = float(np.clip(dense, alone / 4, alone))
+    copies = 1 if inputs != outputs else 1 + stride * stride
+    return _Seconds(
+        dense,
+        tuple(max(seconds[f"condensed {density}"] - null, SHORTEST) for density in point.densities),
+        place=max(seconds["placed"] - null, SHORTEST) / (inputs * before * before),
+        reorder=max(alone - null - dense, SHORTEST) / (outputs * side * side * copies),
+    )
+
+
+def _side_before(point: _Point) -> int:
+    """Side of the input image."""
+    return point.side * point.geometry.strides[0]

@@ -1,0 +1,278 @@
+"""The report of a layer or a model: a row for each engine and case, and what qualifies them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ..measure.statistics import Comparison, Spread
+from ..report.blocks import busy_note, conditions, figure_title
+from ..report.document import Bullets, Document, Notes, Section, Table, Text
+from ..report.figure import Axis, Figure, Panel, Series, names_axis
+from ..report.text import (
+    plain_text,
+    range_text,
+    ratio_text,
+    seconds_text,
+    short_ratio_text,
+    threads_text,
+)
+from ..results.case import Case, EngineResult
+from ..results.result import Result
+from .breakdown_blocks import breakdown_blocks
+from .runs_tables import runs_table, types_table
+
+_EXPLANATION = (
+    "Times are medians over the rounds of each round's median run, with the range over the rounds "
+    "in brackets. Speed-ups are ratios of times taken in the same round: median (95 % bootstrap "
+    "interval of the median) [min–max]. *run* is the whole session.run through an IOBinding; *op*, "
+    "where given, is that less a null session with the same inputs and outputs. Other runtimes run "
+    "in processes of their own, timed there: *run* is a whole call, *op* is that less the call of "
+    "a layer too small to matter. Percentiles are of all timed runs of all rounds. Before a run "
+    "with *caches flushed* the process reads and writes twice the largest cache; *after a pause* "
+    "is after 5 to 50 ms without work. *error* is the largest difference from the reference, "
+    "relative to the largest output."
+)
+_SERIES = {
+    "run": ("whole session.run", "#1f6f8b"),
+    "op": ("op time (less the null session)", "#d1495b"),
+}
+_HEADINGS = ("case", "engine", "run", "op", "run speed-up", "op speed-up", "first run", "error")
+
+
+def cases_document(result: Result[Case], figure: Figure | None = None) -> Document:
+    """Report on the cases; the figure is of speed-ups unless another one is given."""
+    tables = {
+        "Condensed against the best form of other runtimes": _rivals_table(result),
+        "By type": types_table(result),
+        "Single runs": runs_table(result),
+    }
+    sections = [
+        block for title, table in tables.items() if table for block in (Section(title), table)
+    ]
+    screen = [_screen_table(result), *(table for table in list(tables.values())[:2] if table)]
+    blocks = [
+        Text(_summary(result)),
+        _table(result, _HEADINGS, range_text, ratio_text),
+        *sections,
+        *(block for case in result.cases for block in breakdown_blocks(case)),
+        Notes(case_notes(result)),
+        Text(_EXPLANATION),
+        *conditions(result),
+        Section("Engines"),
+        Bullets(_engine_lines(result)),
+        Section("Cases"),
+        Bullets([f"{case.title}: {plain_text(case.facts)}" for case in result.cases]),
+    ]
+    return Document(result.title, blocks, screen, figure or _speedup_figure(result))
+
+
+def case_notes(result: Result[Case]) -> list[str]:
+    """List what qualifies the numbers: a busy machine, engines left out, ratios not given."""
+    notes = busy_note(result.machine)
+    absent = _absent(result)
+    notes += [f"{name} is excluded ({reason})" for name, reason in absent]
+    notes += [note for case in result.cases for note in _notes(case, absent)]
+    return notes + _mask_notes(result)
+
+
+def _screen_table(result: Result[Case]) -> Table:
+    """Lay the medians out, without the columns that a terminal has no room for."""
+
+    def median(spread: Spread | None) -> str:
+        return seconds_text(spread.median) if spread else ""
+
+    return _table(
+        result,
+        _HEADINGS[:-2],
+        median,
+        short_ratio_text,
+        title=result.title,
+        caption=_summary(result),
+    )
+
+
+def _table(
+    result: Result[Case],
+    headings: tuple[str, ...],
+    time: Callable[[Spread | None], str],
+    ratio: Callable[[Spread], str],
+    **words: str,
+) -> Table:
+    """Lay out the engines that compute in float32; op times only where there is a null session."""
+    has_op = any(case.null is not None for case in result.cases)
+    shown = [name for name in headings if has_op or not name.startswith("op")]
+    rows = []
+    for case in result.cases:
+        by_name = {one.engine: one for one in case.comparisons}
+        for engine in _engines(case):
+            if engine.precision != "float32":
+                continue
+            cells = dict.fromkeys(_HEADINGS, "")
+            cells["case"] = case.title if engine is case.engines[0] else ""
+            cells["engine"] = engine.name
+            if engine.excluded is not None:
+                cells["run"] = "excluded"
+            else:
+                error = engine.error_after
+                cells["run"], cells["op"] = time(engine.run), time(engine.op)
+                cells |= _speedups(by_name.get(engine.name), ratio)
+                cells["first run"] = seconds_text(engine.first_run_seconds)
+                cells["error"] = "" if error is None else f"{error:.0e}"
+            rows.append([cells[name] for name in shown])
+    return Table(shown, rows, **words)
+
+
+def _rivals_table(result: Result[Case]) -> Table | None:
+    """Lay out the best of each other runtime's forms against condensed; None without any."""
+    rows = []
+    for case in result.cases:
+        for rival in case.rivals:
+            best = case.engine(rival.comparison.baseline)
+            times = [seconds_text(one.median) if one else "" for one in (best.run, best.op)]
+            ratios = _speedups(rival.comparison, short_ratio_text).values()
+            rows.append([case.title, f"{best.name} (of {len(rival.forms)})", *times, *ratios])
+    headings = ("case", "best form", "run", "op", "run speed-up", "op speed-up")
+    title = "condensed against the best form of other runtimes"
+    return Table(headings, rows, title=title) if rows else None
+
+
+def _speedups(comparison: Comparison | None, ratio: Callable[[Spread], str]) -> dict[str, str]:
+    if comparison is None:
+        return {}
+    op = ratio(comparison.op_ratio) if comparison.op_ratio else "in the noise"
+    return {"run speed-up": ratio(comparison.run_ratio), "op speed-up": op}
+
+
+def _engines(case: Case) -> Iterator[EngineResult]:
+    yield from case.engines
+    if case.null is not None:
+        yield case.null
+
+
+def _engine_lines(result: Result[Case]) -> list[str]:
+    """Say once what each engine is; the call is the median over the cases."""
+    lines: dict[str, str] = {}
+    calls: dict[str, list[float]] = {}
+    for case in result.cases:
+        for engine in _engines(case):
+            if engine.version:
+                text = f"{engine.name}: {engine.version}, {engine.form}"
+                lines[engine.name] = f"{text}, {threads_text(engine.threads)}"
+            if engine.call_seconds is not None:
+                calls.setdefault(engine.name, []).append(engine.call_seconds)
+    for name, seconds in calls.items():
+        lines[name] += f", a call without a layer {seconds_text(Spread.of(seconds).median)}"
+    return list(lines.values())
+
+
+def _absent(result: Result[Case]) -> list[tuple[str, str]]:
+    """Engines that every one of several cases lacks for the same reason: worth one note."""
+    sets = [{(one.name, one.excluded) for one in case.engines} for case in result.cases]
+    everywhere = set.intersection(*sets) if len(sets) > 1 else set()
+    return sorted((name, reason) for name, reason in everywhere if reason is not None)
+
+
+def _notes(case: Case, absent: list[tuple[str, str]]) -> list[str]:
+    notes = []
+    for engine in _engines(case):
+        if (engine.name, engine.excluded) in absent:
+            continue
+        if engine.excluded is not None:
+            notes.append(f"{case.title}: {engine.name} is excluded ({engine.excluded})")
+        elif engine.warmup is not None and not engine.warmup.steady:
+            notes.append(
+                f"{case.title}: {engine.name} was not steady after {engine.warmup.seconds:.1f} s "
+                "of warm-up"
+            )
+    for one in case.comparisons:
+        if one.op_ratio is None and case.null is not None:
+            notes.append(f"{case.title}: no op speed-up of {one.engine}, since {one.op_note}")
+    return notes
+
+
+def _mask_notes(result: Result[Case]) -> list[str]:
+    """Compare what packing does to other masks, and their speed-up, with the random mask's."""
+    random = {
+        (case.sparsity, case.batch): case
+        for case in result.cases
+        if case.facts.get("mask") == "random"
+    }
+    notes = []
+    for case in result.cases:
+        base = random.get((case.sparsity, case.batch))
+        if base is None or case.facts.get("mask") == "random":
+            continue
+        text = f"{case.title}: padding {case.facts['padding']:.2f}"
+        text += f" (random {base.facts['padding']:.2f})"
+        ratios = [_op_or_run(one) for one in (case, base)]
+        if all(ratios):
+            text += f", speed-up {ratios[0] / ratios[1]:.2f} of the random mask's"
+        notes.append(text)
+    return notes
+
+
+def _op_or_run(case: Case) -> float | None:
+    """Median speed-up of condensed: of the op, where it is given."""
+    one = case.comparison("condensed")
+    return (one.op_ratio or one.run_ratio).median if one else None
+
+
+def _summary(result: Result[Case]) -> str:
+    engine = next((one for case in result.cases for one in case.engines if one.version), None)
+    parts = [
+        result.machine.get("cpu") or "unknown CPU",
+        engine.version if engine else "",
+        threads_text(result.timing.threads),
+        f"{result.timing.rounds} rounds",
+        f"ISA {result.machine['kernels']['isa_in_force']}",
+    ]
+    load = result.machine.get("load_average")
+    if load:
+        parts.append(f"load average {load[0]:.1f} on {result.machine['cpus']} CPUs")
+    return ", ".join(part for part in parts if part)
+
+
+def _speedup_figure(result: Result[Case]) -> Figure:
+    """Show a panel per batch (layer) or one over the batches (model).
+
+    A dot is the median of the condensed engine's speed-up over dense in the same round, the wide
+    band spans the quartiles, the thin one the range. The axis is logarithmic, so that twice as fast
+    and half as fast are equally far from the dashed line of dense.
+    """
+    if result.kind == "model":
+        panels = [_panel("", "", [(case.title, case) for case in result.cases])]
+    else:
+        panels = [
+            _panel(
+                f"batch {batch}",
+                "sparsity",
+                [(_label(case, result), case) for case in result.cases if case.batch == batch],
+            )
+            for batch in dict.fromkeys(case.batch for case in result.cases)
+        ]
+    wide = len(panels) == 4 or any(len(panel.x.ticks) > 4 for panel in panels)
+    return Figure(figure_title(result), panels, columns=2 if wide else 3)
+
+
+def _panel(title: str, axis: str, cases: list[tuple[str, Case]]) -> Panel:
+    series = []
+    for name, (label, colour) in _SERIES.items():
+        places = [(at, spread) for at, (_, case) in enumerate(cases) if (spread := _of(case, name))]
+        if places:
+            texts = [f"{spread.median:.{2 if spread.median < 10 else 1}f}×" for _, spread in places]
+            series.append(Series.of_spreads(label, "spans", places, texts=texts, colour=colour))
+    y = Axis("speed-up over ONNX Runtime dense", log=10, unit="×")
+    return Panel(series, names_axis([label for label, _ in cases], axis), y, title, reference=1)
+
+
+def _of(case: Case, name: str) -> Spread | None:
+    compared = case.comparison("condensed")
+    return getattr(compared, f"{name}_ratio") if compared else None
+
+
+def _label(case: Case, result: Result[Case]) -> str:
+    sparsity = f"{100 * (case.sparsity or 0):.3g} %"
+    if len({one.facts.get("mask") for one in result.cases}) == 1:
+        return sparsity
+    layer, _, _ = case.facts["mask"].partition(" of ")  # of a trained one, without its file
+    return f"{sparsity}\n{layer.removesuffix('.weight')}"

@@ -1,0 +1,107 @@
+"""The report of a crossover."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..report.blocks import busy_note, conditions, figure_title
+from ..report.document import Document, Notes, Section, Table, Text
+from ..report.figure import Axis, Figure, Panel, Series
+from ..report.text import ratio_text, threads_text
+from ..results.plain import from_plain
+from ..results.result import Result
+from .crossover import TIE, Crossover, CrossoverPoint
+
+_COLOURS = ("#d1495b", "#1f6f8b", "#b58900", "#6a994e")
+
+
+def crossover_document(result: Result[CrossoverPoint]) -> Document:
+    """Report on the crossovers and on the points that they are between."""
+    headings = ("batch", "threads", "sparsity", "measured speed-up", "predicted", "auto takes")
+    points = [
+        [
+            str(one.batch),
+            str(one.threads),
+            f"{one.sparsity:.0%}",
+            ratio_text(one.speedup),
+            f"{one.predicted:.2f}×",
+            one.auto,
+            "yes" if one.agrees else "no",
+        ]
+        for one in result.cases
+    ]
+    found = [from_plain(Crossover, one) for one in result.facts["crossovers"]]
+    table = _table(result, found)
+    blocks = [
+        table,
+        Notes(_notes(result)),
+        Text(
+            "The sparsity above which CondensedGemm takes less time than the dense Gemm (op "
+            "times: each less a null session, same round), interpolated between those measured; "
+            "*under all* and *none*: it does at all of them, at none of them. The prediction is "
+            "of the exporter's cost model, for one thread. Speed-ups: median (95 % bootstrap "
+            "interval) [min–max]."
+        ),
+        Section("Points"),
+        Table((*headings, "agrees"), points, words=0),
+        *conditions(result),
+    ]
+    return Document(result.title, blocks, [table], _figure(result, found))
+
+
+def _table(result: Result[Any], found: list[Crossover]) -> Table:
+    """Lay out the sparsity from which on condensed is faster: a row per batch."""
+    threads = list(dict.fromkeys(one.threads for one in found))
+    rows = []
+    for batch in dict.fromkeys(one.batch for one in found):
+        own = {one.threads: one for one in found if one.batch == batch}
+        cells = [_sparsity(own[count].measured) for count in threads]
+        rows.append([str(batch), *cells, _sparsity(own[threads[0]].auto)])
+    headings = ("batch", *map(threads_text, threads), "predicted by auto")
+    return Table(headings, rows, words=0, title=result.title)
+
+
+def _notes(result: Result[CrossoverPoint]) -> list[str]:
+    """Say how often the exporter's choice was the slower form, and what it cost."""
+    wrong = [one for one in result.cases if not one.agrees]
+    count = len(result.cases)
+    notes = busy_note(result.machine)
+    notes.append(
+        f"export --policy auto takes the faster form, or one within {TIE - 1:.0%} of it, at "
+        f"{count - len(wrong)} of {count} points (its cost model: {result.facts['cost_model']})"
+    )
+    for one in wrong:
+        slower = 1 / one.speedup.median if one.auto == "condensed" else one.speedup.median
+        notes.append(
+            f"batch {one.batch}, {one.sparsity:.0%} sparse, threads {one.threads}: auto takes "
+            f"{one.auto}, which is {slower:.2f} times as slow as the other form"
+        )
+    return notes + list(result.facts["excluded"])
+
+
+def _figure(result: Result[Any], found: list[Crossover]) -> Figure:
+    """Show the crossover's sparsity against the batch, a line per number of threads."""
+
+    def line(label: str, places: dict[int, float | None], **style: str) -> Series:
+        # A layer that is dense at every sparsity measured has its crossover at the top.
+        ys = [100 * (1.0 if at is None else at) for at in places.values()]
+        return Series(label, "line", list(places), ys, **style)
+
+    series = []
+    for number, threads in enumerate(dict.fromkeys(one.threads for one in found)):
+        measured = {one.batch: one.measured for one in found if one.threads == threads}
+        colour = _COLOURS[number % len(_COLOURS)]
+        label = f"measured, {threads_text(threads)}"
+        series.append(line(label, measured, colour=colour, marker="o"))
+    predicted = {one.batch: one.auto for one in found}
+    label = "predicted by export --policy auto"
+    series.append(line(label, predicted, colour="#777", style="--", marker="."))
+    ticks = {batch: str(batch) for batch in sorted(predicted)}
+    y = Axis("sparsity above which condensed is faster, %", limits=(-2, 102))
+    return Figure(figure_title(result), [Panel(series, Axis("batch", log=2, ticks=ticks), y)])
+
+
+def _sparsity(value: float | None) -> str:
+    if value is None:
+        return "none"
+    return f"{value:.0%}" if value else "under all"

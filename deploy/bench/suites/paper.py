@@ -1,0 +1,171 @@
+"""The paper's figures on CPUs as one benchmark: threads x batch x sparsity, every engine.
+
+SRigL, arXiv 2305.02299, section 4.4 and appendix: the 3072 -> 768 layer of ViT-B/16 at batch sizes
+of 1 to 256 and sparsities of 80 to 99 %.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ....export.condensed import CondensedWeight
+from ..engines.peers import DEEPSPARSE_PYTHON
+from ..measure.pinning import pinned
+from ..measure.timing import Progress
+from ..report.text import threads_text
+from ..results.case import Case
+from ..results.result import Recorder, Result
+from ..results.store import CaseStore
+from .layer import BenchLayerSpec, measure_layer
+from .layer_engines import COMPILED, ENGINES, NARROW
+from .specs import spec_facts
+from .trained_layer import TrainedLayer
+
+SUITE = tuple(name for name in ENGINES if name not in (*NARROW, "fallback"))
+"""The engines of the whole suite."""
+
+
+@dataclass(frozen=True)
+class BenchPaperSpec:
+    """Layers of ``in_features`` x ``out_features``, random masks at each of the ``sparsities``.
+
+    ``ablated`` is the share of neurons without weights, which the paper's ``structured`` form lives
+    on. ``trained`` layers are measured beside, at their own sizes and sparsity. ``minutes`` bound
+    the timed part of all cases together; each case gets its share of what is left. ``conditions``
+    are measured at batch 1 only.
+    """
+
+    in_features: int = 3072
+    out_features: int = 768
+    threads: tuple[int, ...] = (1, 2)
+    batches: tuple[int, ...] = (1, 8, 64, 256)
+    sparsities: tuple[float, ...] = (0.8, 0.9, 0.95, 0.99)
+    ablated: float = 0.3
+    engines: tuple[str, ...] = SUITE
+    trained: tuple[TrainedLayer, ...] = ()
+    rounds: int = 31
+    minutes: float = 38.0
+    conditions: tuple[str, ...] = ("cold", "paced")
+    seed: int = 0
+    deepsparse_python: Path = DEEPSPARSE_PYTHON
+
+    @classmethod
+    def quick(cls, **others: Any) -> BenchPaperSpec:
+        """Fewer cases and rounds; without the engines that are compiled for tens of seconds."""
+        engines = tuple(name for name in SUITE if name not in COMPILED)
+        fields = {"batches": (1, 64), "sparsities": (0.9, 0.99), "rounds": 7, "minutes": 1.5}
+        return cls(**{"engines": engines, "conditions": (), **fields, **others})
+
+    def __post_init__(self) -> None:
+        if not self.threads or min(self.threads) < 1 or len(set(self.threads)) < len(self.threads):
+            raise ValueError(f"threads are {self.threads}; give one or more, each once")
+        if not self.minutes > 0:
+            raise ValueError(f"minutes is {self.minutes}; it must be above 0")
+        self.layer_spec(self.threads[0])
+
+    def layer_spec(self, threads: int) -> BenchLayerSpec:
+        """Return what a thread count's cases are measured as."""
+        return BenchLayerSpec(
+            in_features=self.in_features,
+            out_features=self.out_features,
+            sparsities=self.sparsities,
+            batches=self.batches,
+            threads=threads,
+            ablated=self.ablated,
+            rounds=self.rounds,
+            seed=self.seed,
+            engines=self.engines,
+            deepsparse_python=self.deepsparse_python,
+        )
+
+
+@dataclass(frozen=True)
+class PaperResult:
+    """A result for each number of threads, and how many cases are still to be measured."""
+
+    results: tuple[Result[Case], ...]
+    missing: int
+
+
+def bench_paper(
+    spec: BenchPaperSpec,
+    folder: Path,
+    *,
+    stop_after: float | None = None,
+    progress: Progress | None = None,
+) -> PaperResult:
+    """Measure the cases that ``folder`` does not hold yet.
+
+    After ``stop_after`` minutes no further case is begun; another call goes on from there. Raises
+    StoreError when the folder holds cases of another benchmark.
+    """
+    started = time.perf_counter()
+    recorder = Recorder()
+    names = ("cpu", "cpus_available", "fanin", "onnxruntime")
+    fixed = {name: recorder.machine[name] for name in names}
+    fixed |= {name: value for name, value in spec_facts(spec).items() if name != "minutes"}
+    store = CaseStore(folder / "cases", fixed)
+    settings = list(_settings(spec))
+    done: dict[str, Case] = {}
+    for title, *_ in settings:
+        case = store.get(title)
+        if case is not None:
+            done[title] = case
+    for title, threads, batch, sparsity, mask, weight in settings:
+        minutes = (time.perf_counter() - started) / 60
+        if title in done or (stop_after is not None and minutes > stop_after):
+            continue
+        if progress:
+            progress(title, len(done) / len(settings))
+        spent = sum(case.facts["timing_seconds"] for case in done.values())
+        left = max(0.0, 60 * spec.minutes - spent) / (len(settings) - len(done))
+        layer_spec = replace(
+            spec.layer_spec(threads),
+            budget=max(left, 1e-3),
+            conditions=spec.conditions if batch == 1 else (),
+        )
+        facts = {"mask": mask, "threads": threads}
+        with tempfile.TemporaryDirectory(prefix="fanin-bench-") as scratch, pinned(threads):
+            case = measure_layer(layer_spec, weight, facts, sparsity, batch, title, Path(scratch))
+        store.put(case)
+        done[title] = case
+    results = tuple(
+        recorder.result(
+            "layer",
+            f"Layer {spec.in_features} → {spec.out_features}, {threads_text(threads)}",
+            spec_facts(spec),
+            spec.layer_spec(threads).timing(),
+            tuple(done[one[0]] for one in settings if one[0] in done and one[1] == threads),
+        )
+        for threads in spec.threads
+    )
+    return PaperResult(results, len(settings) - len(done))
+
+
+def _settings(
+    spec: BenchPaperSpec,
+) -> Iterator[tuple[str, int, int, float, str, CondensedWeight]]:
+    """Yield title, threads, batch, sparsity, mask and weight of every case."""
+    layers = [
+        (sparsity, "random", spec.layer_spec(1).weight("random", sparsity))
+        for sparsity in spec.sparsities
+    ]
+    layers += [(1 - layer.weight.density, layer.title, layer.weight) for layer in spec.trained]
+    for threads, batch, (sparsity, mask, weight) in itertools.product(
+        spec.threads, spec.batches, layers
+    ):
+        sparse = f"{100 * sparsity:.4g} % sparse" + ("" if mask == "random" else f", {mask}")
+        yield (
+            f"{sparse}, batch {batch}, {threads_text(threads)}",
+            threads,
+            batch,
+            sparsity,
+            mask,
+            weight,
+        )

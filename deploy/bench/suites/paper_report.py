@@ -1,0 +1,186 @@
+"""The report of the paper's figures: the best engine of each kind, over threads and batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..report.blocks import conditions
+from ..report.document import Document, Notes, Section, Table, Text
+from ..report.figure import Axis, Figure, Panel, Series, names_axis
+from ..report.files import write_report
+from ..report.html import save_page
+from ..report.text import seconds_text, threads_text
+from ..results.case import Case, EngineResult
+from ..results.result import Result
+from .cases_report import cases_document
+from .layer_engines import FAMILIES, engine_option
+from .paper import SUITE, PaperResult
+
+_KINDS = {
+    "ONNX Runtime dense": (("dense",), "#4d4d4d"),
+    "structured": (("structured",), "#8c8c8c"),
+    "OpenVINO": (FAMILIES["OpenVINO"], "#b58900"),
+    "torch dense": (("torch", "torch-compile"), "#e07b39"),
+    "CSR": (FAMILIES["CSR"], "#7fb069"),
+    "paper's condensed form": (("torch-gather",), "#9d79bc"),
+    "DeepSparse": (FAMILIES["DeepSparse"], "#1f6f8b"),
+    "fanin": (("condensed",), "#d1495b"),
+}
+"""Names of kinds: the options of the engines that belong to each, and its colour."""
+
+
+def best_of(case: Case, kind: str) -> EngineResult | None:
+    """Return the kind's engine of the least median run time; None when none counts."""
+    options, _ = _KINDS[kind]
+    found = [
+        one for one in case.engines if one.excluded is None and engine_option(one.name) in options
+    ]
+    return min(found, key=lambda one: one.run_seconds, default=None)
+
+
+def save_paper(result: PaperResult, folder: Path, *, raw: bool = False) -> list[Path]:
+    """Write results.json, .md and .png, an index.html, and a folder for each thread count."""
+    begun = {f"threads-{one.timing.threads}": one for one in result.results if one.cases}
+    paths: list[Path] = []
+    for name, one in begun.items():
+        paths += write_report(one, cases_document(one), folder / name, raw=raw)
+    first = result.results[0]
+    summary = Result(
+        kind="paper",
+        title=_title(result),
+        created=first.created,
+        seconds=first.seconds,
+        spec=first.spec,
+        timing=None,
+        machine=first.machine,
+        load_average_after=first.load_average_after,
+        cases=tuple(_best(case) for case in _cases(result)),
+        facts={"missing_cases": result.missing},
+        parts={name: f"{name}/results.json" for name in begun},
+    )
+    paths += write_report(summary, paper_document(result), folder)
+    shown = [folder, *(folder / name for name in begun)]
+    return [*paths, save_page(shown, folder / "index.html", summary.title)]
+
+
+def paper_document(result: PaperResult) -> Document:
+    """Report on the best engine of each kind; each thread count's own report has all engines."""
+    forms = ("DeepSparse", "CSR", "torch dense")
+    best_forms = [
+        [case.title, *(one.name if (one := best_of(case, kind)) else "" for kind in forms)]
+        for case in _cases(result)
+    ]
+    blocks = [
+        _table(result),
+        Notes(_notes(result)),
+        Text(
+            "Medians over the rounds of whole runs; each column has the fastest engine or graph "
+            "form of its kind in that case. *over fanin* is that time over fanin's; the results "
+            "of each thread count have all engines, ratios of single rounds, and their spread. "
+            "Bars of the figure are these medians, error bars the quartiles over the rounds."
+        ),
+        Section("Best forms"),
+        Table(("case", *forms), best_forms, words=4),
+        *conditions(result.results[0]),
+    ]
+    return Document(_title(result), blocks, [_table(result, short=True)], _figure(result))
+
+
+def _cases(result: PaperResult) -> list[Case]:
+    return [case for one in result.results for case in one.cases]
+
+
+def _title(result: PaperResult) -> str:
+    spec = result.results[0].spec
+    return f"The paper's layer, {spec['in_features']} → {spec['out_features']}, on a CPU"
+
+
+def _table(result: PaperResult, *, short: bool = False) -> Table:
+    """Lay out run times, and how much faster fanin is; ``short`` leaves out the others' times."""
+    cases = _cases(result)
+    kinds = [kind for kind in _KINDS if any(best_of(case, kind) for case in cases)]
+    rows = []
+    for case in cases:
+        ours = best_of(case, "fanin")
+        row = [case.title]
+        for kind in kinds:
+            best = best_of(case, kind)
+            if kind == "fanin" or not short:
+                row.append(seconds_text(best.run_seconds) if best else "")
+            if kind != "fanin":
+                row.append(f"{best.run_seconds / ours.run_seconds:.2f}×" if best and ours else "")
+        rows.append(row)
+    headings = ["case"]
+    for kind in kinds:
+        headings += [kind] if kind == "fanin" or short else [kind, "over fanin"]
+    return Table(headings, rows, words=1, title="Times over fanin's, whole runs")
+
+
+def _notes(result: PaperResult) -> list[str]:
+    """Say what is missing, and how long the parts took."""
+    cases, notes = _cases(result), []
+    left_out = [name for name in SUITE if name not in result.results[0].spec["engines"]]
+    if left_out:
+        notes.append(f"left out: {', '.join(left_out)}")
+    if result.missing:
+        notes.append(
+            f"{result.missing} cases are still to be measured; the same command goes on with them"
+        )
+    timed, prepared = (
+        sum(case.facts[name] for case in cases) / 60
+        for name in ("timing_seconds", "preparation_seconds")
+    )
+    notes.append(
+        f"timing took {timed:.1f} minutes, preparation and compilation {prepared:.1f} minutes"
+    )
+    reasons = dict.fromkeys(
+        f"{one.name} is excluded ({one.excluded})"
+        for case in cases
+        for one in case.engines
+        if one.excluded
+    )
+    return notes + list(reasons)
+
+
+def _best(case: Case) -> dict[str, object]:
+    found = {kind: best_of(case, kind) for kind in _KINDS}
+    return {
+        "title": case.title,
+        "threads": case.facts["threads"],
+        "batch": case.batch,
+        "sparsity": case.sparsity,
+        "mask": case.facts["mask"],
+        "best": {
+            kind: {"engine": one.name, "median_seconds": one.run_seconds}
+            for kind, one in found.items()
+            if one is not None
+        },
+    }
+
+
+def _figure(result: PaperResult) -> Figure:
+    """Show a panel per number of threads and batch: bars of each kind's best engine."""
+    panels = []
+    for one in result.results:
+        for batch in dict.fromkeys(case.batch for case in one.cases):
+            cases = [case for case in one.cases if case.batch == batch]
+            title = f"batch {batch}, {threads_text(one.timing.threads)}"
+            x, y = names_axis([_label(case) for case in cases]), Axis("whole run, µs", log=10)
+            panels.append(Panel(_bars(cases), x, y, title))
+    title = f"{_title(result)}\n{result.results[0].machine.get('cpu') or ''}"
+    return Figure(title, panels, columns=2, shared=False)
+
+
+def _bars(cases: list[Case]) -> list[Series]:
+    series = []
+    for kind, (_, colour) in _KINDS.items():
+        found = [(at, best_of(case, kind)) for at, case in enumerate(cases)]
+        places = [(at, one.run) for at, one in found if one is not None]
+        if places:
+            series.append(Series.of_spreads(kind, "bars", places, scale=1e6, colour=colour))
+    return series
+
+
+def _label(case: Case) -> str:
+    sparsity = f"{100 * case.sparsity:.3g} %"
+    return sparsity if case.facts["mask"] == "random" else f"{sparsity}\ntrained"

@@ -1,0 +1,52 @@
+"""Reports of results by their kind: what turns each into a document, and back from its file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..report.document import Document
+from ..report.files import write_report
+from ..results.case import Case
+from ..results.result import Result, read_result
+from .cases_report import cases_document
+from .crossover import CrossoverPoint
+from .crossover_report import crossover_document
+from .kernels import KernelCase
+from .kernels_report import kernels_document
+from .memory import EngineMemory, memory_document
+from .scaling import scaling_document
+from .serving import ServingRow
+from .serving_report import serving_document
+
+_KINDS: dict[str, tuple[type, Callable[[Result[Any]], Document]]] = {
+    "layer": (Case, cases_document),
+    "model": (Case, cases_document),
+    "scaling": (Case, scaling_document),
+    "kernels": (KernelCase, kernels_document),
+    "crossover": (CrossoverPoint, crossover_document),
+    "memory": (EngineMemory, memory_document),
+    "serving": (ServingRow, serving_document),
+}
+"""What the cases of each kind are, and its report."""
+
+
+def report_of(result: Result[Any]) -> Document:
+    """Make the report of a result."""
+    return _KINDS[result.kind][1](result)
+
+
+def load_result(path: str | Path) -> Result[Any]:
+    """Read a ``results.json``, or that of a folder.
+
+    Raises ResultFileError for other files, OSError when it cannot be read.
+    """
+    file = Path(path)
+    file = file / "results.json" if file.is_dir() else file
+    return read_result(file, {kind: cases for kind, (cases, _) in _KINDS.items()})
+
+
+def save_result(result: Result[Any], folder: str | Path, *, raw: bool = False) -> list[Path]:
+    """Write a result and its report; see write_report."""
+    return write_report(result, report_of(result), folder, raw=raw)

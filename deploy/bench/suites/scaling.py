@@ -1,0 +1,109 @@
+"""Time against the number of threads and against the batch: lines of one layer."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...cpus import available_cpus
+from ..measure.pinning import pinned
+from ..measure.statistics import Spread
+from ..measure.timing import Progress
+from ..report.blocks import figure_title
+from ..report.document import Document
+from ..report.figure import Axis, Figure, Panel, Series
+from ..report.text import threads_text
+from ..results.case import Case
+from ..results.result import Recorder, Result
+from .cases_report import cases_document
+from .layer import BenchLayerSpec, measure_layer
+
+
+@dataclass(frozen=True)
+class BenchScalingSpec:
+    """A layer whose ``axis`` (threads or batch) takes many values; the other one takes few."""
+
+    axis: str
+    threads: tuple[int, ...]
+    batches: tuple[int, ...]
+    in_features: int = 3072
+    out_features: int = 768
+    sparsities: tuple[float, ...] = (0.9,)
+    engines: tuple[str, ...] = ("dense", "condensed")
+    rounds: int = 31
+    turn: float = 0.02
+    seed: int = 0
+
+    @classmethod
+    def over_threads(cls, **others: Any) -> BenchScalingSpec:
+        """One to all CPUs, at a small and at a large batch."""
+        return cls("threads", tuple(range(1, available_cpus() + 1)), (1, 64), **others)
+
+    @classmethod
+    def over_batches(cls, **others: Any) -> BenchScalingSpec:
+        """Powers of two from 1 to 512, on one thread."""
+        return cls("batch", (1,), tuple(2**power for power in range(10)), **others)
+
+    def __post_init__(self) -> None:
+        if self.axis not in ("threads", "batch"):
+            raise ValueError(f"axis is {self.axis!r}; it must be threads or batch")
+        self.layer_spec()
+
+    def layer_spec(self) -> BenchLayerSpec:
+        """Return what the cases are measured as."""
+        fields = asdict(self)
+        threads = fields.pop("threads")
+        del fields["axis"]
+        return BenchLayerSpec(**fields, threads=threads[0])
+
+
+def bench_scaling(spec: BenchScalingSpec, *, progress: Progress | None = None) -> Result[Case]:
+    """Measure the layer at each number of threads, batch and sparsity."""
+    recorder = Recorder()
+    layer = spec.layer_spec()
+    settings = list(itertools.product(spec.sparsities, spec.threads, spec.batches))
+    cases: list[Case] = []
+    for sparsity, threads, batch in settings:
+        title = f"{100 * sparsity:.4g} % sparse, batch {batch}, {threads_text(threads)}"
+        if progress:
+            progress(title, len(cases) / len(settings))
+        with tempfile.TemporaryDirectory(prefix="fanin-bench-") as folder, pinned(threads):
+            weight = layer.weight("random", sparsity)
+            facts = {"mask": "random", "threads": threads}
+            own = replace(layer, threads=threads)
+            cases.append(measure_layer(own, weight, facts, sparsity, batch, title, Path(folder)))
+    title = f"Layer {spec.in_features} → {spec.out_features} against {spec.axis}"
+    return recorder.result("scaling", title, asdict(spec), layer.timing(), tuple(cases))
+
+
+def scaling_document(result: Result[Case]) -> Document:
+    """Report on the cases; the figure has a line per engine and other setting."""
+    series = [
+        Series.of_spreads(label, "line", list(places.items()), scale=1e6)
+        for label, places in _lines(result).items()
+    ]
+    ticks = {place: str(place) for place in sorted({_place(case, result) for case in result.cases})}
+    x = Axis(result.spec["axis"], log=2, ticks=ticks)
+    panel = Panel(series, x, Axis("whole run, µs (band: quartiles)", log=10))
+    return cases_document(result, Figure(figure_title(result), [panel]))
+
+
+def _lines(result: Result[Case]) -> dict[str, dict[int, Spread]]:
+    lines: dict[str, dict[int, Spread]] = {}
+    by_threads = result.spec["axis"] == "threads"
+    for case in result.cases:
+        other = f"batch {case.batch}" if by_threads else threads_text(case.facts["threads"])
+        for engine in case.engines:
+            if engine.run is not None:
+                # Dense once, whatever the sparsity.
+                sparse = "" if engine.name == "dense" else f" {case.sparsity:.0%}"
+                line = lines.setdefault(f"{engine.name}{sparse}, {other}", {})
+                line[_place(case, result)] = engine.run
+    return lines
+
+
+def _place(case: Case, result: Result[Case]) -> int:
+    return case.facts["threads"] if result.spec["axis"] == "threads" else case.batch

@@ -1,0 +1,81 @@
+"""Raw binary requests: a body that is the only input's bytes, and nothing else.
+
+Binary tensor data extension, "Raw Binary Request": the header Inference-Header-Content-Length is 0,
+and the shape follows from the number of bytes. So the model has one input, at most one of whose
+sizes is open.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from . import tensors
+from .datatypes import NUMPY
+from .errors import RequestError
+from .signature import Signature, TensorSpec, text_of
+
+_WHAT = "a raw binary request (Inference-Header-Content-Length: 0)"
+_INSTEAD = "describe the inputs in JSON before their bytes"
+
+
+def read_raw(
+    body: bytes | bytearray, signature: Signature, max_dimension: int, min_dimension: int = 1
+) -> dict[str, np.ndarray]:
+    """Make the array of the model's only input; RequestError where the bytes do not tell its shape.
+
+    Where requests are batched and a second size is open, the first one is 1.
+    """
+    if len(signature.inputs) != 1:
+        names = ", ".join(spec.name for spec in signature.inputs)
+        raise RequestError(
+            f"{_WHAT} is for models with one input, this one has {len(signature.inputs)} "
+            f"({names}): {_INSTEAD}"
+        )
+    (spec,) = signature.inputs
+    if spec.datatype == "BYTES":
+        array = _string(body, spec)
+        shape = array.shape
+    else:
+        shape = _shape(len(body), spec, signature.batched)
+    signature.check_shapes({spec.name: shape}, max_dimension, min_dimension)
+    if spec.datatype != "BYTES":
+        array = tensors.from_bytes(spec.name, spec.datatype, shape, memoryview(body))
+    return {spec.name: array}
+
+
+def _shape(size: int, spec: TensorSpec, batched: bool) -> tuple[int, ...]:
+    shape = list(spec.shape)
+    open_axes = [axis for axis, wanted in enumerate(shape) if not isinstance(wanted, int)]
+    if batched and len(open_axes) > 1:
+        shape[open_axes.pop(0)] = 1
+    step = NUMPY[spec.datatype].itemsize * math.prod(n for n in shape if isinstance(n, int))
+    if len(open_axes) > 1 or (open_axes and not step):
+        raise _untold(spec)
+    if size % step if open_axes else size != step:
+        takes = f"a multiple of {step}" if open_axes else str(step)
+        raise RequestError(
+            f"{_WHAT} has {size} bytes, but input '{spec.name}', {spec.datatype} "
+            f"{text_of(spec.shape)}, takes {takes}"
+        )
+    if open_axes:
+        shape[open_axes[0]] = size // step
+    return tuple(shape)
+
+
+def _string(body: bytes | bytearray, spec: TensorSpec) -> np.ndarray:
+    """Take the body for the content of one string: its length does not stand before it."""
+    if any(isinstance(size, int) and size != 1 for size in spec.shape):
+        raise _untold(spec)
+    try:
+        return np.array([str(body, "utf-8")], object).reshape([1] * len(spec.shape))
+    except UnicodeDecodeError:
+        raise RequestError(f"input '{spec.name}' is not UTF-8") from None
+
+
+def _untold(spec: TensorSpec) -> RequestError:
+    return RequestError(
+        f"{_WHAT} does not tell the shape of input '{spec.name}', {spec.datatype} "
+        f"{text_of(spec.shape)}: {_INSTEAD}"
+    )

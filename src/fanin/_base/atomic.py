@@ -1,0 +1,262 @@
+"""Files that appear under their name whole or not at all.
+
+A file is written under a scratch folder beside its final place, flushed to disk and renamed, so
+that a reader, a crash or a full disk meets the older file or the new one, never a part of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+_PREFIX, _SUFFIX = ".fanin-", ".tmp"
+
+_KINDS = {
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def output_path(path: str | os.PathLike[str]) -> Path:
+    """Say which file a writer to ``path`` makes or replaces: what a link leads to, else itself.
+
+    What ``open(path, "w")`` would refuse is refused here, and devices, pipes and sockets, too:
+    a file can only be whole under its name where it can be renamed to it.
+
+    Raises:
+        FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError, OSError: with
+            what to do.
+
+    """
+    path = Path(path)
+    found = _stat(path)
+    if found is not None:
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(f"{path} is a folder; name a file in it")
+        if not stat.S_ISREG(found.st_mode):
+            kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
+            raise OSError(f"{path} is {kind}; choose an output path that is a file or is new")
+        effective = os.access in os.supports_effective_ids
+        if not os.access(path, os.W_OK, effective_ids=effective):
+            raise PermissionError(f"{path} is write-protected; choose another output path")
+    target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    folder = target.parent
+    if found is None:
+        shown = f"{folder}, which {path} links to," if target != path else f"{folder}"
+        if _stat(folder) is None:
+            raise FileNotFoundError(f"the folder {shown} does not exist; create it first")
+    elif target != path and _stat(target) is None:
+        # It is open somewhere, deleted, and has its link under /proc only.
+        raise OSError(f"{path} links to a file without a name; choose another output path")
+    return target
+
+
+@contextmanager
+def staging_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a scratch folder beside what ``path`` leads to, on its file system; remove it after.
+
+    Entering it is the proof that the output can be written, so enter before work. What killed
+    processes have left there is removed.
+
+    Raises:
+        OSError: as :func:`output_path` does, and for a folder that cannot be written.
+
+    """
+    folder = output_path(path).parent
+    _remove_abandoned(folder)
+    scratch, lock = _locked_scratch(folder)
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        os.close(lock)
+
+
+def publish(staged: Path, path: str | os.PathLike[str]) -> None:
+    """Flush ``staged`` to disk and give it the name that ``path`` leads to.
+
+    ``staged`` lies in a :func:`staging_folder` of the same output. An older file is replaced; its
+    permissions and, where that is allowed, its owner stay. Other hard links to it keep the older
+    content.
+
+    Raises:
+        OSError: as :func:`output_path` does, or when the system refuses; the older file stays.
+
+    """
+    target = output_path(path)
+    with named_errors(path):
+        older = _stat(target)
+        if older is None:
+            os.chmod(staged, _ordinary_mode(staged.parent))
+        else:
+            _take_over(staged, older)
+        _sync(staged, os.O_RDONLY)
+        os.replace(staged, target)
+    # The file has its name. Some network file systems cannot flush a folder.
+    with contextlib.suppress(OSError):
+        _sync(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+
+
+@contextmanager
+def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """Open a file for writing that gets the name ``path`` when the block succeeds.
+
+    On an exception what ``path`` leads to is untouched. Permissions are those that ``open`` gives.
+
+    Raises:
+        OSError: as :func:`output_path` does, and when the content cannot be written.
+
+    """
+    with staging_folder(path) as scratch:
+        staged = scratch / "new"
+        with named_errors(path), staged.open("wb") as file:
+            yield file
+        publish(staged, path)
+
+
+def write_file(path: str | os.PathLike[str], content: str | bytes) -> Path:
+    """Write a whole file, text as UTF-8; returns its path.
+
+    Raises:
+        OSError: as :func:`atomic_file` does.
+
+    """
+    with atomic_file(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+    return Path(path)
+
+
+@contextmanager
+def named_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Name the output in errors of the system that name no file, such as that of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        elsewhere = error.filename is not None and not any(
+            is_scratch(part) for part in Path(str(error.filename)).parts
+        )
+        if error.errno is None or elsewhere:
+            raise
+        raise type(error)(
+            f"{os.fspath(path)} cannot be written ({error.strerror}); an older file is unchanged"
+        ) from error
+
+
+def output_folder(path: str | os.PathLike[str]) -> Path:
+    """Make a folder unless it is there, and prove that files can be written into it.
+
+    Raises:
+        FileExistsError, NotADirectoryError, PermissionError, OSError: with what to do.
+
+    """
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise FileExistsError(f"{folder} is not a folder; choose another output folder") from error
+    except OSError as error:
+        raise type(error)(
+            f"the folder {folder} cannot be made ({error.strerror}); choose another output folder"
+        ) from error
+    _remove_abandoned(folder)
+    scratch, lock = _locked_scratch(folder)
+    os.rmdir(scratch)
+    os.close(lock)
+    return folder
+
+
+def is_scratch(name: str) -> bool:
+    """Say whether a file of this name is a scratch folder, of a writer at work or a killed one."""
+    return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError as error:
+        raise NotADirectoryError(
+            f"{path.parent} is not a folder; choose another output path"
+        ) from error
+    except OSError as error:
+        raise type(error)(
+            f"{path} cannot be written ({error.strerror}); choose another output path"
+        ) from error
+
+
+def _locked_scratch(folder: Path) -> tuple[Path, int]:
+    """Make a scratch folder and hold its lock, which ends with the process at the latest."""
+    while True:
+        try:
+            scratch = tempfile.mkdtemp(prefix=_PREFIX, suffix=_SUFFIX, dir=folder)
+        except OSError as error:
+            raise type(error)(
+                f"the folder {folder} cannot be written ({error.strerror}); choose another output "
+                "path"
+            ) from error
+        # Before it is locked, another process may take it for an abandoned one.
+        with contextlib.suppress(FileNotFoundError):
+            lock = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(lock, fcntl.LOCK_SH)
+            if os.path.isdir(scratch):
+                return Path(scratch), lock
+            os.close(lock)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove scratch folders that no living process holds."""
+    with contextlib.suppress(OSError):
+        found = [e.path for e in os.scandir(folder) if is_scratch(e.name)]
+        for scratch in found:
+            with contextlib.suppress(OSError):
+                _remove_if_abandoned(scratch)
+
+
+def _remove_if_abandoned(scratch: str) -> None:
+    lock = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(lock).st_uid == os.geteuid():
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(scratch, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+def _ordinary_mode(folder: Path) -> int:
+    """Say which permissions ``open`` gives a new file; some libraries write others."""
+    probe = folder / f"mode{_SUFFIX}"
+    handle = os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    try:
+        return stat.S_IMODE(os.fstat(handle).st_mode)
+    finally:
+        os.close(handle)
+        os.unlink(probe)
+
+
+def _take_over(staged: Path, older: os.stat_result) -> None:
+    """Give the owner, as far as this process may, and the permissions of an older file."""
+    for owner in (older.st_uid, older.st_gid), (-1, older.st_gid):
+        with contextlib.suppress(OSError):
+            os.chown(staged, *owner)
+            break
+    os.chmod(staged, stat.S_IMODE(older.st_mode) & 0o777)
+
+
+def _sync(path: Path, flags: int) -> None:
+    handle = os.open(path, flags)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

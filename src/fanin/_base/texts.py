@@ -1,0 +1,56 @@
+"""Text files from somewhere else: bounded in size, parsed into values or refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+MAX_BYTES = 16 << 20
+"""What a configuration or a table never reaches; the largest of ours has 0.2 MB."""
+
+
+def read_text(path: str | os.PathLike[str], limit: int = MAX_BYTES) -> str:
+    """Read a regular file of at most ``limit`` bytes as UTF-8.
+
+    Raises:
+        OSError: it is missing, unreadable or no regular file.
+        ValueError: it is larger, or no UTF-8.
+
+    """
+    # A pipe that nobody writes to must not hold the process up.
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with open(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(f"{Path(path)} is not a regular file")
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise ValueError(f"{Path(path)} has more than {limit >> 20} MiB")
+    return content.decode("utf-8").replace("\r\n", "\n")
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse TOML. Raises ValueError for whatever is none, too deep nesting included."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("its values are nested too deeply") from None
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON. Raises ValueError for whatever is none, too deep nesting included."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("its values are nested too deeply") from None
+
+
+def short(value: object, length: int = 100) -> str:
+    """Quote a value in a message, cut where it is long."""
+    if isinstance(value, str) and len(value) > length:
+        return f"{value[:length]!r}…"
+    text = repr(value)
+    return text if len(text) <= length else f"{text[:length]}…"

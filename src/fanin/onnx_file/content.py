@@ -1,0 +1,197 @@
+"""The parts of an ONNX model that tell why it does not load, and whether it may be loaded.
+
+Field numbers are those of onnx.proto.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .wire import FileBytes, Message, ModelFileError, Span, as_span, fields
+
+_MAX_SIZE = 1 << 31  # protobuf's own limit; larger models keep their weights in data files
+_MAX_NESTING = 32  # subgraphs within subgraphs; deeper is not a model but an attack
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of a graph or function, with the names of its attributes."""
+
+    name: str
+    op_type: str
+    domain: str
+    attributes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ExternalTensor:
+    """A tensor whose bytes lie in another file, relative to the model's folder."""
+
+    name: str
+    location: str
+
+
+@dataclass(frozen=True)
+class OpsetImport:
+    """A domain and the version of its operators."""
+
+    domain: str
+    version: int
+
+
+@dataclass
+class ModelFile:
+    """What a model holds.
+
+    Attributes:
+        opset_imports: of the model.
+        nodes: of the graph and its subgraphs.
+        external: the tensors in other files, wherever in the model they stand.
+        functions: (domain, name) of each.
+        function_imports: the opset imports of the functions.
+        function_nodes: the nodes of the functions.
+
+    """
+
+    opset_imports: list[OpsetImport] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    external: list[ExternalTensor] = field(default_factory=list)
+    functions: set[tuple[str, str]] = field(default_factory=set)
+    function_imports: list[OpsetImport] = field(default_factory=list)
+    function_nodes: list[Node] = field(default_factory=list)
+
+
+def read_model_file(path: Path) -> ModelFile:
+    """Scan the model at ``path``.
+
+    Raises ModelFileError when it is not an ONNX model, OSError when it cannot be read.
+    """
+    _require_regular(os.stat(path))
+    # Should a pipe have taken its place by now, neither opening nor reading waits for a writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        state = os.fstat(descriptor)
+        _require_regular(state)
+        if state.st_size > _MAX_SIZE:
+            raise ModelFileError("it is larger than 2 GiB, which no ONNX file is")
+        if state.st_size == 0:
+            raise ModelFileError("it is empty")
+        return _Walk(FileBytes(descriptor)).model((0, state.st_size))
+    finally:
+        os.close(descriptor)
+
+
+def _require_regular(state: os.stat_result) -> None:
+    if not stat.S_ISREG(state.st_mode):
+        raise ModelFileError("it is not a regular file")
+
+
+class _Walk:
+    """Goes through all messages in which tensors or nodes can be, and jumps over the rest."""
+
+    def __init__(self, data: FileBytes):
+        self._data = data
+        self._found = ModelFile()
+
+    def model(self, span: Span) -> ModelFile:
+        found, graphs = self._found, []
+        for number, value in fields(self._data, span):
+            if number == 7:
+                graphs.append(as_span(value))
+            elif number == 8:
+                found.opset_imports.append(self._opset_import(as_span(value)))
+            elif number == 20:
+                self._training(as_span(value))
+            elif number == 25:
+                self._function(as_span(value))
+        if not graphs:
+            raise ModelFileError("it holds no graph")
+        for graph in graphs:
+            self._graph(graph, found.nodes, 0)
+        return found
+
+    def _graph(self, span: Span, nodes: list[Node], depth: int) -> None:
+        if depth > _MAX_NESTING:
+            raise ModelFileError(f"its subgraphs are nested more than {_MAX_NESTING} deep")
+        for number, value in fields(self._data, span):
+            if number == 1:
+                self._node(as_span(value), nodes, depth)
+            elif number == 5:
+                self._tensor([as_span(value)])
+            elif number == 15:
+                self._sparse([as_span(value)])
+
+    def _function(self, span: Span) -> None:
+        function = self._message([span], 1, 7, 9, 10, 11)
+        self._found.functions.add((_text(function.text(10)), _text(function.text(1))))
+        for node in function.spans(7):
+            self._node(node, self._found.function_nodes, 0)
+        for entry in function.spans(9):
+            self._found.function_imports.append(self._opset_import(entry))
+        for attribute in function.spans(11):  # with a default value
+            self._attribute(attribute, self._found.function_nodes, 0)
+
+    def _training(self, span: Span) -> None:
+        training = self._message([span], 1, 2)
+        for graph in (*training.spans(1), *training.spans(2)):  # initialization, algorithm
+            self._graph(graph, [], 0)
+
+    def _node(self, span: Span, nodes: list[Node], depth: int) -> None:
+        node = self._message([span], 3, 4, 5, 7)
+        attributes = tuple(self._attribute(part, nodes, depth) for part in node.spans(5))
+        name, op_type, domain = (_text(node.text(number)) for number in (3, 4, 7))
+        nodes.append(Node(name, op_type, domain, attributes))
+
+    def _attribute(self, span: Span, nodes: list[Node], depth: int) -> str:
+        """Walk what the attribute holds; return its name."""
+        attribute = self._message([span], 1, 5, 6, 10, 11, 22, 23)
+        if attribute.numbers() - {1}:
+            self._inside(attribute, nodes, depth)
+        return _text(attribute.text(1))
+
+    def _inside(self, attribute: Message, nodes: list[Node], depth: int) -> None:
+        self._tensor(attribute.spans(5))
+        for graph in (*attribute.spans(6), *attribute.spans(11)):
+            self._graph(graph, nodes, depth + 1)
+        for tensor in attribute.spans(10):
+            self._tensor([tensor])
+        self._sparse(attribute.spans(22))
+        for sparse in attribute.spans(23):
+            self._sparse([sparse])
+
+    def _sparse(self, spans: list[Span]) -> None:
+        sparse = self._message(spans, 1, 2)
+        self._tensor(sparse.spans(1))  # values
+        self._tensor(sparse.spans(2))  # indices
+
+    def _tensor(self, spans: list[Span]) -> None:
+        tensor = self._message(spans, 8, 13)
+        for span in tensor.spans(13):
+            entry = self._message([span], 1, 2)
+            # Of several locations one runtime takes the first and another the last.
+            if entry.text(1) == b"location":
+                name = _text(tensor.text(8))
+                self._found.external.append(ExternalTensor(name, _path(entry.text(2), name)))
+
+    def _opset_import(self, span: Span) -> OpsetImport:
+        entry = self._message([span], 1, 2)
+        return OpsetImport(_text(entry.text(1)), entry.integer(2))
+
+    def _message(self, spans: list[Span], *wanted: int) -> Message:
+        return Message(self._data, spans, wanted)
+
+
+def _text(found: bytes) -> str:
+    return found.decode("utf-8", errors="replace")
+
+
+def _path(found: bytes, name: str) -> str:
+    """Return the path that stands for exactly these bytes, whatever the locale is."""
+    try:
+        found.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ModelFileError(f"the name of the data file of '{name}' is not UTF-8") from None
+    return os.fsdecode(found)

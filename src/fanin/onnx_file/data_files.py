@@ -1,0 +1,80 @@
+"""The data files of a model: which there are, and that they lie in the model's own folder.
+
+A model is data from somewhere else: one that names ``../../etc/passwd`` as its weights must not
+make a process read it. Newer releases of ONNX Runtime check this, too; older ones and other
+readers of ONNX files do not.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from .content import ModelFile, read_model_file
+from .wire import ModelFileError
+
+_IN_MEMORY = "*/_ORT"
+"""How ONNX Runtime's own marks begin: behind them the offset is an address in the process."""
+
+_NO_FILE = (errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG)
+
+
+class DataFileError(ModelFileError):
+    """The weights are not in a file of the model's own folder."""
+
+
+def read_checked(model: Path) -> ModelFile:
+    """Scan the model and refuse data files outside of its folder.
+
+    Raises ModelFileError when it is not an ONNX model (DataFileError when it names such a file),
+    OSError when it cannot be read.
+    """
+    content = read_model_file(model)
+    require_data_inside(model, content)
+    return content
+
+
+def require_data_inside(model: Path, content: ModelFile) -> None:
+    """Raise DataFileError for a location that is not a file in the model's folder.
+
+    A file that is missing is left to whoever opens the model.
+    """
+    folder = model.parent.resolve()
+    checked: set[str] = set()
+    for tensor in content.external:
+        if tensor.location in checked:
+            continue
+        problem = _problem(folder, tensor.location)
+        if problem:
+            raise DataFileError(f"the weights of '{tensor.name}' {problem}: {tensor.location!r}")
+        checked.add(tensor.location)
+
+
+def _problem(folder: Path, location: str) -> str | None:
+    posix, windows = PurePosixPath(location), PureWindowsPath(location)
+    if not location or location.startswith(_IN_MEMORY) or "\0" in location:
+        return "have no file's name as their location"
+    outside = "lie outside of the model's folder"
+    if posix.is_absolute() or windows.drive or ".." in (*posix.parts, *windows.parts):
+        return outside
+    try:
+        file = (folder / location).resolve()
+        if not file.is_relative_to(folder):
+            return outside
+        mode = os.stat(file).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except RuntimeError:
+        return "are behind a loop of links"
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            return f"lie in a file that cannot be looked up ({error.strerror})"
+        raise
+    return None if stat.S_ISREG(mode) else "lie in what is not a regular file"
+
+
+def external_files(model: Path, content: ModelFile) -> list[Path]:
+    """List the data files that the model is opened with, each once."""
+    return sorted({model.parent / tensor.location for tensor in content.external})

@@ -1,0 +1,297 @@
+"""Where requests end: the same answers however their bytes arrive, and nothing read ahead of time.
+
+Without sockets: bytes go straight into the protocol, in pieces that the test chooses.
+"""
+
+import asyncio
+import json
+import re
+
+import pytest
+
+from ._serving import requires_serving
+
+requires_serving()
+
+import uvicorn  # noqa: E402
+from uvicorn.server import ServerState  # noqa: E402
+
+from fanin.deploy.serve.budget import Budget  # noqa: E402
+from fanin.deploy.serve.connection import (  # noqa: E402
+    LARGEST_HEAD,
+    MOST_FIELDS,
+    Limits,
+    connection_class,
+)
+from fanin.deploy.serve.guard import Guard  # noqa: E402
+
+
+class Transport(asyncio.Transport):
+    """What a connection writes, and whether it reads."""
+
+    def __init__(self):
+        super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
+        self.written = b""
+        self.reading, self.closing, self.aborted = True, False, False
+
+    def write(self, data):
+        assert not self.closing
+        self.written += data
+
+    def is_closing(self):
+        return self.closing
+
+    def close(self):
+        self.closing = True
+
+    def abort(self):
+        self.closing = self.aborted = True
+
+    def pause_reading(self):
+        self.reading = False
+
+    def resume_reading(self):
+        self.reading = True
+
+
+class Client:
+    """One connection to an app that tells what it was asked, once ``answering`` is set."""
+
+    def __init__(self, *, timeout=60, budget=1 << 20, token=None, body=1 << 20):
+        self.answering = asyncio.Event()
+        self.answering.set()
+        self.reading = asyncio.Event()
+        self.reading.set()
+        self.budget = Budget(budget)
+        self.refused = []
+        guard = Guard(self._app, token, self.budget, lambda: False, False)
+        config = uvicorn.Config(guard, lifespan="off", ws="none", log_config=None)
+        limits = Limits(timeout, 10, body, self.budget, self.refused.append, lambda _by: None)
+        self.protocol = connection_class(limits)(config, ServerState(), {})
+        self.transport = Transport()
+        self.protocol.connection_made(self.transport)
+
+    async def _app(self, scope, receive, send):
+        await self.reading.wait()
+        body, more = b"", True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body, more = body + message["body"], message["more_body"]
+        await self.answering.wait()
+        fields = [name.decode() for name, _ in scope["headers"]]
+        text = json.dumps([scope["method"], scope["path"], body.decode(), fields]).encode()
+        length = (b"content-length", str(len(text)).encode())
+        await send({"type": "http.response.start", "status": 200, "headers": [length]})
+        await send({"type": "http.response.body", "body": text})
+
+    async def send(self, *parts):
+        """Hand the parts over, as the transport would: none while reading is paused."""
+        for part in parts:
+            while not self.transport.reading and not self.transport.closing:
+                await asyncio.sleep(0)
+            if self.transport.closing:
+                return
+            self.protocol.data_received(part)
+            await settle()
+
+    @property
+    def answers(self):
+        found = re.findall(rb"\r\n\r\n(\[.*?\]\])", self.transport.written)
+        return [json.loads(text) for text in found]
+
+    @property
+    def error(self):
+        head, _, body = self.transport.written.partition(b"\r\n\r\n")
+        assert b"content-type: application/json" in head
+        return int(head.split()[1]), json.loads(body)["error"]
+
+
+async def settle():
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+STREAM = (
+    b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
+    b"\r\nPOST /b HTTP/1.1\r\nContent-Length: 11\r\n\r\nab\r\n\r\ncd\r\n\r"
+    b"POST /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"8;x=y\r\n\r\n\r\nab\r\n\r\n1\r\nc\r\n0\r\nToken: t\r\n\r\n"
+    b"POST /d HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    b"POST /e HTTP/1.1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    b"GET /never HTTP/1.1\r\n\r\n"
+)
+ANSWERS = [
+    ["GET", "/a", "", ["host"]],
+    ["POST", "/b", "ab\r\n\r\ncd\r\n\r", ["content-length"]],
+    ["POST", "/c", "\r\n\r\nab\r\nc", ["transfer-encoding"]],
+    ["POST", "/d", "", ["transfer-encoding"]],
+    ["POST", "/e", "", ["content-length", "connection"]],
+]
+
+
+def test_requests_end_where_they_end_however_their_bytes_arrive():
+    async def run():
+        whole = [[STREAM]]
+        halves = [[STREAM[:at], STREAM[at:]] for at in range(1, len(STREAM))]
+        pieces = [
+            [STREAM[at : at + size] for at in range(0, len(STREAM), size)] for size in range(1, 12)
+        ]
+        for parts in whole + halves + pieces:
+            client = Client()
+            await client.send(*parts)
+            await settle()
+            assert client.answers == ANSWERS, parts
+            assert client.transport.closing
+            assert client.budget.held == 0
+
+    asyncio.run(run())
+
+
+def test_nothing_is_read_or_parsed_while_a_request_behind_waits():
+    async def run():
+        client = Client()
+        client.answering.clear()
+        await client.send(b"GET /a HTTP/1.1\r\n\r\n")
+        assert client.transport.reading  # so that a client that goes away is noticed
+        await client.send(b"GET /b HTTP/1.1\r\n\r\n" * 1000)
+        assert not client.transport.reading
+        assert len(client.protocol.pipeline) == 0
+        assert client.budget.held == 19_000
+        client.answering.set()
+        for _ in range(1000):
+            await settle()
+        assert len(client.answers) == 1001
+        assert client.transport.reading
+        assert client.budget.held == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("size", [10, 50_000])
+def test_a_body_that_the_app_does_not_take_yet_is_not_read_on(size):
+    async def run():
+        client = Client()
+        client.reading.clear()
+        await client.send(b"POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        chunk = b"%x\r\n%b\r\n" % (size, b"x" * size)
+        sent = 0
+        while client.transport.reading and sent < 1_000_000:
+            await client.send(chunk * (100_000 // size))
+            sent += size * (100_000 // size)
+            for _ in range(20):
+                await settle()
+        assert sent == 100_000
+        client.reading.set()
+        await settle()
+        assert client.transport.reading
+        await client.send(b"0\r\n\r\n")
+        assert client.answers == [["POST", "/a", "x" * sent, ["transfer-encoding"]]]
+
+    asyncio.run(run())
+
+
+def test_what_comes_ahead_without_room_ends_the_connection_behind_its_answer():
+    async def run():
+        client = Client(budget=1000)
+        client.answering.clear()
+        await client.send(b"GET /a HTTP/1.1\r\n\r\n", b"GET /b HTTP/1.1\r\n\r\n" * 1000)
+        client.answering.set()
+        await settle()
+        assert [answer[1] for answer in client.answers] == ["/a"]
+        assert b"connection: close" in client.transport.written
+        assert client.transport.closing
+        assert client.refused == ["memory"]
+
+    asyncio.run(run())
+
+
+def test_a_trailer_is_no_header_and_does_not_authorise():
+    async def run():
+        client = Client(token="secret")
+        field = b"Authorization: Bearer secret\r\n"
+        head = b"POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n"
+        await client.send(head + b"\r\n0\r\n" + field + b"\r\n")
+        assert client.transport.written.startswith(b"HTTP/1.1 401 ")
+        await client.send(head + field + b"\r\n0\r\n\r\n")
+        assert client.answers == [["POST", "/a", "", ["transfer-encoding", "authorization"]]]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"\0\1\2 not HTTP\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET / HTTP/1.1\nHost: x\n\nGET / HTTP/1.1\n\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n",
+        b"GET /\xff HTTP/1.1\r\n\r\n",
+        b"CONNECT a:1 HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_what_is_not_http_is_answered_in_json(request_):
+    async def run():
+        client = Client()
+        await client.send(request_)
+        status, error = client.error
+        assert (status, client.refused) == (400, ["malformed"])
+        assert error.startswith("this is not HTTP/1.1: ")
+        assert client.transport.closing
+
+    asyncio.run(run())
+
+
+def test_heads_up_to_the_limits_are_taken_and_larger_ones_refused():
+    async def run():
+        head = b"GET /a HTTP/1.1\r\nX: \r\n\r\n"
+        long = head.replace(b"X: ", b"X: " + b"x" * (LARGEST_HEAD - len(head)))
+        many = b"GET /a HTTP/1.1\r\n" + b"a:b\r\n" * MOST_FIELDS + b"\r\n"
+        for request in (long, many):
+            client = Client()
+            await client.send(request)
+            assert len(client.answers) == 1
+        for request, part in (
+            (long.replace(b"X", b"XX"), "is too large"),
+            (many.replace(b"\r\n\r\n", b"\r\nc:d\r\n\r\n"), "256 fields"),
+        ):
+            client = Client()
+            await client.send(request)
+            assert client.error[0] == 431
+            assert part in client.error[1]
+
+    asyncio.run(run())
+
+
+def test_a_body_that_nobody_reads_is_discarded_up_to_the_largest():
+    async def run():
+        client = Client(token="secret", body=5000)
+        await client.send(b"POST /a HTTP/1.1\r\nContent-Length: 9000\r\n\r\n" + bytes(100))
+        assert client.transport.written.startswith(b"HTTP/1.1 401 ")
+        await client.send(bytes(3000))
+        assert not client.transport.closing
+        await client.send(bytes(3000))
+        assert client.transport.aborted
+
+    asyncio.run(run())
+
+
+def test_an_answer_has_its_time_in_all_not_for_each_part():
+    async def run():
+        client = Client(timeout=0.2)
+        await client.send(b"GET /a HTTP/1.1\r\n\r\n")
+        client.protocol.pause_writing()
+        end = client.protocol._unread.when()
+        client.protocol.resume_writing()  # the client has read a little
+        await asyncio.sleep(0.01)
+        client.protocol.pause_writing()
+        assert client.protocol._unread.when() == end
+        while not client.transport.aborted:
+            await asyncio.sleep(0.01)
+        assert client.refused == ["answer"]
+
+    asyncio.run(run())

@@ -1,0 +1,166 @@
+"""Large JSON, and the budget of bytes that a process holds."""
+
+import json
+
+import numpy as np
+import pytest
+
+from ._serving import ask, binary_body, json_body, requires_serving, wide_model
+
+requires_serving()
+
+from fanin.deploy.serve import ModelSource, ServeSettings, large_json  # noqa: E402
+from fanin.deploy.serve.budget import Budget  # noqa: E402
+from fanin.deploy.serve.errors import RequestError  # noqa: E402
+
+INFER = "/v2/models/m/infer"
+
+
+def parse(text, hold=lambda _size: None):
+    return large_json.parse(memoryview(text.encode()), hold)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[1,-2.5e3,0,12345678901234567890123]", '{"a":[true,null,"\\u00e9"],"a":1}', " [ ]\n"],
+)
+def test_large_json_means_what_short_json_means(text):
+    padded = text + " " * large_json.BRIEF
+    assert parse(padded) == json.loads(text)
+    assert list(map(type, parse(padded))) == list(map(type, json.loads(text)))
+
+
+@pytest.mark.parametrize("text", ["[NaN]", "[-Infinity]", "[1,]", "[1", "[1] 2", "", "\ufeff[]"])
+def test_what_is_not_json_is_refused_short_and_large(text):
+    for padded in (text, text + " " * large_json.BRIEF):
+        with pytest.raises(ValueError, match=r"\w"):
+            parse(padded)
+
+
+@pytest.mark.parametrize("mark", large_json._MARKS)
+def test_each_mark_is_counted(mark):
+    most, _ = large_json._MARKS[mark]
+    text = f'"{mark * most}"' if mark not in '"\\' else mark * most
+    if mark not in '"\\':
+        assert parse(text) == mark * most
+    with pytest.raises(RequestError, match="more than") as caught:
+        parse(text + mark)
+    assert caught.value.status == 413
+
+
+def test_the_cost_of_parsing_is_told_before_and_is_no_less_than_it_takes():
+    import tracemalloc
+
+    for element in ("[]", "{}", '{"ab":0}', '"ab"', "0.5", "1234567", "[[]]"):
+        text = memoryview(f"[{(element + ',') * 30_000}{element}]".encode())
+        told = []
+        tracemalloc.start()
+        value = large_json.parse(text, told.append)
+        taken = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert len(value) == 30_001
+        assert told
+        assert taken <= told[0] + 100_000, element
+
+
+def test_arrays_are_written_as_json_does():
+    for array in (
+        np.arange(10_000, dtype=np.float32).reshape(100, 100) / 3,
+        np.zeros((0, 4), np.float32),
+        np.array(5, np.int64),
+        np.array([True, False]),
+        np.array(['a"', "é"], object),
+    ):
+        assert json.loads(large_json.write(array)) == array.reshape(-1).tolist()
+
+
+def test_what_is_too_large_for_json_is_to_be_asked_for_as_binary():
+    with pytest.raises(RequestError, match="ask for binary data") as caught:
+        large_json.write(np.zeros(large_json.MOST_VALUES + 1, np.uint8))
+    assert caught.value.status == 422
+
+
+@pytest.fixture
+def app(tmp_path):
+    """Make an app with an opened model of 4 inputs and 2000 outputs a row."""
+    from fanin.deploy.serve.app import create_app
+
+    from ._serving import save
+
+    opened = []
+
+    def make(**settings):
+        source = ModelSource("m", save(wide_model(4, 2000), tmp_path / "m.onnx"))
+        made = create_app(ServeSettings((source,), poll=0, threads=1, **settings))
+        made.state.fanin.open()
+        opened.append(made.state.fanin)
+        return made
+
+    yield make
+    for state in opened:
+        assert state.budget.held == 0
+        state.close()
+
+
+def post(app, body, headers=None):
+    import asyncio
+
+    return asyncio.run(ask(app, "POST", INFER, body, headers))
+
+
+def test_large_requests_and_answers_are_as_those_in_binary(app):
+    served = app(max_dimension=10_000)
+    x = np.random.default_rng(0).random((50, 4), np.float32)
+    wanted = post(served, *binary_body(x)).array()
+    body = json_body(x).ljust(large_json.BRIEF + 1)
+    answer = post(served, body)
+    assert answer.status == 200
+    assert (answer.array().astype(np.float32) == wanted).all()
+    assert answer.json["model_name"] == "m"
+    answer = post(served, body.replace(b'"data"', b'"datum"'))
+    assert answer.status == 400
+
+
+def test_an_answer_that_the_budget_never_has_room_for_is_413_and_a_full_one_503(app):
+    served = app(max_buffered=1 << 20)
+    x = np.ones((100, 4), np.float32)  # an answer of 800 kB
+    assert post(served, *binary_body(x)).status == 200
+    answer = post(served, *binary_body(np.ones((200, 4), np.float32)))
+    assert (answer.status, "more than this server holds" in answer.error) == (413, True)
+    other = served.state.fanin.budget.lease()
+    other.take(500_000)
+    answer = post(served, *binary_body(x))
+    assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+    assert "as many bytes" in answer.error
+    other.release()
+    assert post(served, *binary_body(x)).status == 200
+
+
+def test_a_lease_holds_what_it_took_and_gives_it_back_once():
+    changes = []
+    budget = Budget(100, changes.append)
+    one, other = budget.lease(), budget.lease()
+    one.take(60)
+    with pytest.raises(RequestError) as caught:
+        other.take(50)
+    assert caught.value.status == 503
+    with pytest.raises(RequestError) as caught:
+        other.take(101)
+    assert caught.value.status == 413
+    one.resize(10)
+    assert other.try_take(90)
+    assert not one.try_take(1)
+    one.release()
+    one.release()
+    other.release()
+    assert budget.held == sum(changes) == 0
+
+
+def test_a_client_that_names_a_host_is_not_sent_there(app):
+    import asyncio
+
+    served = app()
+    for path in ("/v2/", "/v2/models/m/", "/v2/health/live/", "/docs/"):
+        answer = asyncio.run(ask(served, "GET", path, headers={"host": "evil.example"}))
+        assert answer.status < 300 or answer.status == 404
+        assert "evil" not in str(answer.headers)

@@ -1,0 +1,66 @@
+"""Virtual environments of other versions than those of this one, made by uv.
+
+pip resolves to the newest versions alone; uv also to the lowest ones that a project declares. Its
+environments are links into one cache, so that a dozen of them take little disk space and time.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# A wheel that was built elsewhere: one for the Python of these environments saves minutes.
+WHEEL_VARIABLE = "FANIN_WHEEL"
+
+
+def uv(*arguments: object, given: str = "") -> str:
+    """Run uv; its standard output."""
+    module = pytest.importorskip("uv", reason="needs uv: pip install 'fanin[dev]'")
+    command = [module.find_uv_bin(), "--quiet", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, input=given)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
+    return done.stdout
+
+
+@cache
+def newest_python() -> str:
+    """The newest Python of this machine that fanin's dependencies have wheels for."""
+    for version in ("3.14", "3.13", "3.12"):
+        try:
+            return uv("python", "find", "--no-python-downloads", version).strip()
+        except AssertionError:
+            continue
+    return sys.executable
+
+
+@cache
+def wheel(python: str, folder: Path) -> Path:
+    """fanin's wheel for an interpreter, built at most once in a run of the tests."""
+    if WHEEL_VARIABLE in os.environ:
+        return Path(os.environ[WHEEL_VARIABLE])
+    uv("build", "--wheel", "--python", python, "--out-dir", folder, ROOT)
+    (built,) = folder.glob("fanin-*.whl")
+    return built
+
+
+def resolved(extra: str, resolution: str, python: str, tools: Sequence[str] = ()) -> str:
+    """Requirements of an extra (or of fanin alone: ""), and of tools, each with its version."""
+    extras = ["--extra", extra] if extra else []
+    options = ["--resolution", resolution, "--python", python, "--no-header", "--no-annotate"]
+    return uv(*("pip", "compile", *options, *extras, "pyproject.toml", "-"), given="\n".join(tools))
+
+
+def install(python: Path, requirements: str, *wheels: Path) -> None:
+    """Exactly these: whatever is missing among them is missing."""
+    uv("pip", "install", "--python", python, "--no-deps", "-r", "-", *wheels, given=requirements)
+
+
+def environment(folder: Path, python: str) -> Path:
+    """A new, empty one; its interpreter."""
+    uv("venv", "--clear", "--python", python, folder)
+    return folder / "bin" / "python"
