@@ -10,11 +10,9 @@ import re
 from pathlib import Path
 
 from ..onnx_file import DataFileError, ModelFile, ModelFileError, Node, read_model_file
+from ..ort_ops.contract import DOMAIN, OPS
 from .errors import SessionError
 from .shortage import is_shortage, tells_of_shortage
-
-DOMAIN = "ai.fanin"
-OPS = ("CondensedConv", "CondensedGemm")
 
 _UPGRADE = "Upgrade fanin, or export the model again with this version."
 

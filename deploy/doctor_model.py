@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..onnx_file import ModelFile, ModelFileError, read_model_file
-from .diagnosis import DOMAIN
+from ..ort_ops.contract import DOMAIN
 from .doctor_probe import Finding, FindingError
 
 # Of the op's own log: the op, the node, the kernel and its bytes. Names may hold anything.

@@ -10,26 +10,9 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ..onnx_file import ModelFile, ModelFileError, Node, read_checked
-from .diagnosis import DOMAIN, not_onnx, unreadable
+from ..ort_ops.contract import ATTRIBUTES, DOMAIN, DOMAIN_VERSION
+from .diagnosis import not_onnx, unreadable
 from .errors import SessionError
-
-VERSION = 1
-ATTRIBUTES = {
-    "CondensedGemm": ("in_features", "out_features", "clip_min", "clip_max"),
-    "CondensedConv": (
-        "kernel_shape",
-        "strides",
-        "pads",
-        "dilations",
-        "group",
-        "in_channels",
-        "out_channels",
-        "clip_min",
-        "clip_max",
-        "gate_scale",
-        "gate_shift",
-    ),
-}
 
 
 def check_model(model: Path) -> None:
@@ -39,10 +22,10 @@ def check_model(model: Path) -> None:
     """
     content = checked_content(model)
     for entry in (*content.opset_imports, *content.function_imports):
-        if entry.domain == DOMAIN and entry.version != VERSION:
+        if entry.domain == DOMAIN and entry.version != DOMAIN_VERSION:
             raise SessionError(
                 f"the model wants version {entry.version} of the ops of domain '{DOMAIN}'; this "
-                f"version of fanin has version {VERSION}",
+                f"version of fanin has version {DOMAIN_VERSION}",
                 "Upgrade fanin, or export the model again with this version.",
                 model=model,
             )

@@ -10,8 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .condensed import CondensedWeight
-    from .condensed_file import load_condensed, save_condensed
+    from ..ort_ops.format.condensed import CondensedWeight
+    from ..ort_ops.format.files import load_condensed, save_condensed
     from .errors import ExportError
     from .onnx_convert import convert, plan_conversion
     from .onnx_inspect import Inspection, inspect
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .torch_export import export
 
 _HOMES = {
-    "CondensedWeight": "condensed",
+    "CondensedWeight": ".ort_ops.format.condensed",
     "ExportError": "errors",
     "ExportReport": "report",
     "LayerReport": "report",
@@ -29,10 +29,10 @@ _HOMES = {
     "convert": "onnx_convert",
     "export": "torch_export",
     "inspect": "onnx_inspect",
-    "load_condensed": "condensed_file",
+    "load_condensed": ".ort_ops.format.files",
     "plan_conversion": "onnx_convert",
     "register_schemas": "onnx_op",
-    "save_condensed": "condensed_file",
+    "save_condensed": ".ort_ops.format.files",
 }
 
 __all__ = [

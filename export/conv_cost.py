@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .conv_geometry import ConvGeometry
+from ..ort_ops.format.conv_geometry import ConvGeometry
 from .interpolation import interpolate
 
 KINDS = ("1x1", "1x1 strided", "kxk", "kxk strided", "depthwise", "depthwise strided", "stem")

@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from .condensed import CondensedWeight
-from .conv_geometry import ConvGeometry
+from ..ort_ops.format.condensed import CondensedWeight
+from ..ort_ops.format.conv_geometry import ConvGeometry
 from .cost_model import CostModel
 from .onnx_op import DEFAULT_OPSET, IR_VERSION
 from .row_groups import MAX_GROUPS, split_rows

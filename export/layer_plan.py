@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor, nn
 
-from .condensed import CondensedWeight
+from ..ort_ops.format.condensed import CondensedWeight
 from .errors import ExportError
 from .report import LayerReport
 

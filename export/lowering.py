@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from ..ort_ops.contract import DOMAIN, DOMAIN_VERSION
 from .forms import Chooser
-from .onnx_schema import DOMAIN, DOMAIN_VERSION, register_schemas
+from .onnx_schema import register_schemas
 from .passes.attach_functions import AttachFunctionsPass
 from .passes.choose_forms import ChooseFormsPass, Formed
 from .passes.flat_linear import UnflattenPass

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .condensed import CondensedWeight
+from ..ort_ops.format.condensed import CondensedWeight
 
 
 @torch.library.custom_op("fanin::condensed_gemm", mutates_args=())

@@ -15,8 +15,8 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from .._base.atomic import output_path, staging_folder
-from .condensed import VALUE_TYPES, CondensedWeight
-from .conv_geometry import ConvGeometry
+from ..ort_ops.format.condensed import VALUE_TYPES, CondensedWeight
+from ..ort_ops.format.conv_geometry import ConvGeometry
 from .errors import ExportError
 from .forms import Chooser, Policy
 from .locate import first_difference

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 
-from .onnx_schema import (
+from ..ort_ops.contract import (
     ATTRIBUTES_CONV,
     ATTRIBUTES_GEMM,
     CONDENSED_CONV,

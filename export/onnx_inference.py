@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import onnx
 from onnx.shape_inference import InferenceError
 
-from .conv_geometry import ConvGeometry
+from ..ort_ops.format.conv_geometry import ConvGeometry
 
 _Dims = list[int | None]
 

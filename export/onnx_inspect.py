@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from .condensed import CondensedWeight
-from .conv_geometry import ConvGeometry
+from ..ort_ops.contract import CONDENSED_CONV, CONDENSED_GEMM, DOMAIN, INPUTS_GEMM, INTEGER_LISTS
+from ..ort_ops.format.condensed import CondensedWeight
+from ..ort_ops.format.conv_geometry import ConvGeometry
 from .errors import ExportError
 from .onnx_function import clip_is_open
 from .onnx_graphs import graphs_of
 from .onnx_reading import read_proto
-from .onnx_schema import CONDENSED_CONV, CONDENSED_GEMM, DOMAIN, INPUTS_GEMM, INTEGER_LISTS
 from .report import LayerReport, layer_table
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """ONNX models and nodes with ``ai.fanin::CondensedGemm`` and ``CondensedConv``.
 
-Every file that fanin writes is of :data:`IR_VERSION`, imports :data:`DOMAIN` and carries the
+Every file that fanin writes is of :data:`IR_VERSION`, imports the domain and carries the
 function of each op it uses, so that it loads where the library is absent.
 """
 
@@ -14,29 +14,19 @@ import numpy as np
 import onnx
 from onnx import NodeProto, helper, numpy_helper
 
-from .condensed import CondensedWeight
-from .conv_geometry import ConvGeometry
+from ..ort_ops.contract import CONDENSED_CONV, CONDENSED_GEMM, DOMAIN, DOMAIN_VERSION, OPEN_GATE
+from ..ort_ops.format.condensed import CondensedWeight
+from ..ort_ops.format.conv_geometry import ConvGeometry
 from .onnx_function import (
     OPSETS,
     clip_is_open,
     condensed_conv_function,
     condensed_gemm_function,
 )
-from .onnx_schema import (
-    CONDENSED_CONV,
-    CONDENSED_GEMM,
-    DOMAIN,
-    DOMAIN_VERSION,
-    OPEN_GATE,
-    register_schemas,
-)
+from .onnx_schema import register_schemas
 
 __all__ = [
-    "CONDENSED_CONV",
-    "CONDENSED_GEMM",
     "DEFAULT_OPSET",
-    "DOMAIN",
-    "DOMAIN_VERSION",
     "IR_VERSION",
     "OPSETS",
     "condensed_conv_function",

@@ -1,75 +1,26 @@
-"""The operators of domain ``ai.fanin``: names, inputs, attributes, and their schemas for onnx.
-
-The contract in prose stands in docs/formats.md. The kernels of ``fanin.ort_ops`` hold their own
-copy of it in C++; a file that both accept is a file of version 1.
-"""
+"""Schemas of the operators of ``ai.fanin`` for onnx, made from their contract."""
 
 from __future__ import annotations
 
 import atexit
-import math
 from collections.abc import Mapping
 
 from onnx import defs, helper
 
+from ..ort_ops.contract import (
+    ATTRIBUTES_CONV,
+    ATTRIBUTES_GEMM,
+    CONDENSED_CONV,
+    CONDENSED_GEMM,
+    DOMAIN,
+    DOMAIN_VERSION,
+    INPUTS_CONV,
+    INPUTS_GEMM,
+    INTEGER_LISTS,
+    OUTPUT,
+    TYPES,
+)
 from .onnx_inference import infer_conv, infer_gemm
-
-DOMAIN = "ai.fanin"
-DOMAIN_VERSION = 1
-CONDENSED_GEMM = "CondensedGemm"
-CONDENSED_CONV = "CondensedConv"
-OUTPUT = "Y"
-
-INPUTS_GEMM = {
-    "X": "T",
-    "values": "TV",
-    "indices": "TI",
-    "bias": "tensor(float)",
-    "rows": "tensor(int32)",
-    "residual": "T",
-}
-"""Inputs in order with their types; all six are always present."""
-
-INPUTS_CONV = INPUTS_GEMM
-"""The inputs of ``CondensedConv`` have the same names and types in the same order."""
-
-ATTRIBUTES_GEMM: dict[str, float | None] = {
-    "in_features": None,
-    "out_features": None,
-    "clip_min": -math.inf,
-    "clip_max": math.inf,
-}
-"""Attributes with their defaults; None means required (and an integer)."""
-
-ATTRIBUTES_CONV: dict[str, float | None] = {
-    "kernel_shape": None,
-    "strides": None,
-    "pads": None,
-    "dilations": None,
-    "group": None,
-    "in_channels": None,
-    "out_channels": None,
-    "clip_min": -math.inf,
-    "clip_max": math.inf,
-    "gate_scale": 0.0,
-    "gate_shift": 1.0,
-}
-"""Attributes with their defaults; None means required (and an integer, or several of them)."""
-
-OPEN_GATE = (0.0, 1.0)
-"""gate_scale and gate_shift that let everything pass."""
-
-HARD_SWISH = (1 / 6, 0.5)
-"""gate_scale and gate_shift of HardSwish, v * min(max(v / 6 + 1 / 2, 0), 1)."""
-
-INTEGER_LISTS = ("kernel_shape", "strides", "pads", "dilations")
-"""Attributes that hold one number, for pads two, for each spatial axis."""
-
-_TYPES = {
-    "T": ["tensor(float)", "tensor(float16)", "tensor(bfloat16)"],
-    "TV": ["tensor(float)", "tensor(float16)", "tensor(bfloat16)"],
-    "TI": ["tensor(uint16)", "tensor(int32)"],
-}
 
 
 def register_schemas() -> None:
@@ -129,7 +80,7 @@ def _schema(
         doc=doc,
         inputs=[defs.OpSchema.FormalParameter(*item) for item in inputs.items()],
         outputs=[defs.OpSchema.FormalParameter(OUTPUT, "T")],
-        type_constraints=[(name, types, "") for name, types in _TYPES.items()],
+        type_constraints=[(name, list(types), "") for name, types in TYPES.items()],
         attributes=[_schema_attribute(*item) for item in attributes.items()],
     )
 

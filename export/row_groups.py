@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from .condensed import CondensedWeight
+from ..ort_ops.format.condensed import CondensedWeight
 
 MIN_SAVED_SHARE = 0.1
 """Share of the stored entries that groups must save to be worth more nodes."""

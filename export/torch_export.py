@@ -15,7 +15,7 @@ from onnx_ir.passes import common
 from torch import Tensor, nn
 
 from .._base.atomic import output_path, staging_folder
-from .condensed import VALUE_TYPES
+from ..ort_ops.format.condensed import VALUE_TYPES
 from .errors import ExportError
 from .forms import Chooser, Policy
 from .layer_plan import LayerPlan, plan_layers

@@ -13,10 +13,11 @@ from onnxscript import opset18
 from onnxscript import values as script
 from torch import Tensor, nn
 
+from ..ort_ops.contract import CONDENSED_GEMM, DOMAIN, DOMAIN_VERSION
 from .errors import ExportError
 from .modules import OPERATOR, without_fast_path
 from .onnx_op import no_residual
-from .onnx_schema import CONDENSED_GEMM, DOMAIN, DOMAIN_VERSION, condensed_gemm_schema
+from .onnx_schema import condensed_gemm_schema
 from .passes.name_layers import LAYER
 
 BATCH = "batch"

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from ..ort_ops.contract import DOMAIN
 from .engines import NotAtHandError, Run, engines
 from .errors import ExportError
-from .onnx_schema import DOMAIN
 from .report import ParityCheck
 
 RELATIVE_TOLERANCE = 1e-5

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from ..ort_ops.format.condensed import CondensedWeight
+from ..ort_ops.format.conv_geometry import ConvGeometry
 from ..ort_ops.reference import condensed_conv
-from .condensed import CondensedWeight
-from .conv_geometry import ConvGeometry
 from .engines import Engine, NotAtHandError, engines
 from .errors import ExportError
 from .onnx_op import condensed_conv_model, condensed_layer_model

@@ -16,7 +16,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from fanin.export.conv_geometry import ConvGeometry
+from fanin.ort_ops.format.conv_geometry import ConvGeometry
 from tests.ort_ops._conv_layer import ConvLayer
 from tests.ort_ops._cuda_convs import arguments, expect, images
 from tests.ort_ops._cuda_layers import TYPES

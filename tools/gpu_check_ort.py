@@ -35,8 +35,8 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from fanin import ort_ops
-from fanin.export.condensed import CondensedWeight
 from fanin.export.onnx_op import make_condensed_node
+from fanin.ort_ops.format.condensed import CondensedWeight
 
 IN_FEATURES, OUT_FEATURES = 3072, 768
 BATCHES = (1, 8, 64, 256)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fanin.export.condensed import CondensedWeight
-from fanin.export.conv_geometry import ConvGeometry
 from fanin.export.onnx_op import condensed_conv_model, dense_conv_model
+from fanin.ort_ops.format.condensed import CondensedWeight
+from fanin.ort_ops.format.conv_geometry import ConvGeometry
 
 ROUNDS = 7
 

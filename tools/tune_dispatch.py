@@ -40,8 +40,8 @@ from _dispatch_limits import (
 from fanin.deploy.bench.engines.kernels import pack
 from fanin.deploy.bench.measure.machine import describe_machine
 from fanin.deploy.bench.suites.random_layer import random_sparse_layer
-from fanin.export.condensed import CondensedWeight
 from fanin.ort_ops import _native
+from fanin.ort_ops.format.condensed import CondensedWeight
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "ort_ops" / "csrc" / "kernels" / "dispatch_limits.inc"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from ...ort_ops.contract import CONDENSED_CONV, DOMAIN, DOMAIN_VERSION, OPEN_GATE
 from ..onnx_function import condensed_conv_function, condensed_gemm_function
-from ..onnx_schema import CONDENSED_CONV, DOMAIN, DOMAIN_VERSION, OPEN_GATE
 from .nodes import condensed_nodes, gate_of, is_condensed_conv
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from ..condensed import CondensedWeight
+from ...ort_ops.format.condensed import CondensedWeight
 from ..forms import IMAGE_SIZE, MIN_GAIN, Choice, Chooser, dense_nodes, structured_nodes
 from .conv_forms import spread_conv
 from .conv_layouts import find_borders, settle_forms

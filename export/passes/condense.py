@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
-from ..condensed import CondensedWeight
-from ..conv_geometry import ConvGeometry
+from ...ort_ops.format.condensed import CondensedWeight
+from ...ort_ops.format.conv_geometry import ConvGeometry
 from ..onnx_op import no_residual
 from ..report import LayerReport
 from .constants import ConstantWeight, folded_constant, live_readers, resolve_constant

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from ..condensed import CondensedWeight
-from ..onnx_schema import OPEN_GATE
+from ...ort_ops.contract import OPEN_GATE
+from ...ort_ops.format.condensed import CondensedWeight
 from .nodes import (
     Names,
     add_constant,

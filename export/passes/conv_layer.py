@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ..conv_geometry import ConvGeometry
+from ...ort_ops.format.conv_geometry import ConvGeometry
 
 
 def is_conv(node: ir.Node) -> bool:

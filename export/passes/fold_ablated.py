@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
-from ..condensed import CondensedWeight
+from ...ort_ops.format.condensed import CondensedWeight
 from .elementwise import Region, find_region, take_features
 from .linear_layer import read_linear
 from .nodes import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
-from ..condensed import CondensedWeight
+from ...ort_ops.format.condensed import CondensedWeight
 from .channel_region import ChannelRegion, Sink, find_channel_region
 from .conv_layer import is_conv
 from .fold_ablated import narrow_condensed, narrow_dense

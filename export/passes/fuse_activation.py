@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from ..onnx_schema import HARD_SWISH, OPEN_GATE
+from ...ort_ops.contract import HARD_SWISH, OPEN_GATE
 from .nodes import gate_of, is_condensed, is_condensed_conv, layer_name
 
 

@@ -10,10 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ..condensed import CondensedWeight
-from ..conv_geometry import ConvGeometry
-from ..errors import ExportError
-from ..onnx_schema import (
+from ...ort_ops.contract import (
     CONDENSED_CONV,
     CONDENSED_GEMM,
     DOMAIN,
@@ -21,6 +18,9 @@ from ..onnx_schema import (
     INTEGER_LISTS,
     OPEN_GATE,
 )
+from ...ort_ops.format.condensed import CondensedWeight
+from ...ort_ops.format.conv_geometry import ConvGeometry
+from ..errors import ExportError
 
 PARTS = ("values", "indices", "bias", "rows")
 """Inputs 1 to 4 of a condensed node."""

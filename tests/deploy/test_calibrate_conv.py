@@ -10,7 +10,7 @@ from fanin.deploy.bench.measure.timing import Timing
 from fanin.deploy.bench.suites import calibrate_conv as module
 from fanin.deploy.bench.suites.calibrate_conv import ConvCalibrationSpec, calibrate_convolutions
 from fanin.export.conv_cost import KINDS, ConvCostModel, ConvTable
-from fanin.export.conv_geometry import ConvGeometry
+from fanin.ort_ops.format.conv_geometry import ConvGeometry
 
 
 def test_every_kind_is_measured_on_the_whole_grid(capfd):

@@ -6,9 +6,9 @@ import pytest
 from onnx import numpy_helper
 
 from fanin.deploy.probe_model import PROBES, probe_layers
-from fanin.export.condensed import CondensedWeight
-from fanin.export.conv_geometry import ConvGeometry
 from fanin.export.onnx_op import condensed_conv_model, condensed_layer_model
+from fanin.ort_ops.format.condensed import CondensedWeight
+from fanin.ort_ops.format.conv_geometry import ConvGeometry
 from fanin.ort_ops.reference import condensed_conv
 
 GEOMETRY = ConvGeometry(2, 3, (2, 2), strides=(1, 2), pads=(0, 1, 1, 0))

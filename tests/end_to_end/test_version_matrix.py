@@ -16,8 +16,8 @@ import onnx
 import pytest
 
 from fanin import ort_ops
-from fanin.export.condensed import CondensedWeight
 from fanin.export.onnx_op import condensed_layer_model
+from fanin.ort_ops.format.condensed import CondensedWeight
 
 from ..ort_ops._models import Layer, assert_close, open_session, spec_of
 

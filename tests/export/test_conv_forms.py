@@ -17,10 +17,10 @@ from onnx import helper
 
 from fanin.export import CondensedWeight, ExportError, convert
 from fanin.export.conv_cost import KINDS, ConvCostModel, ConvTable, kind_of
-from fanin.export.conv_geometry import ConvGeometry
 from fanin.export.cost_model import Calibration, CostModel
 from fanin.export.forms import Chooser
 from fanin.export.passes.conv_layouts import Border, find_borders, settle_forms
+from fanin.ort_ops.format.conv_geometry import ConvGeometry
 
 from .onnx_models import sparse, write_model
 

@@ -15,9 +15,9 @@ import torch
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from fanin.export.condensed import CondensedWeight
 from fanin.export.onnx_inspect import inspect
 from fanin.ort_ops import register
+from fanin.ort_ops.format.condensed import CondensedWeight
 
 from .conftest import Exported, export_condensed, sparse_mlp
 

@@ -19,15 +19,15 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from fanin.export import CondensedWeight
-from fanin.export.conv_geometry import ConvGeometry
 from fanin.export.onnx_op import (
-    DOMAIN,
     OPSETS,
     condensed_conv_function,
     condensed_conv_model,
     dense_conv_model,
     register_schemas,
 )
+from fanin.ort_ops.contract import DOMAIN
+from fanin.ort_ops.format.conv_geometry import ConvGeometry
 from fanin.ort_ops.reference import condensed_conv
 
 GEOMETRY = ConvGeometry(6, 8, (3, 2), strides=(1, 2), pads=(1, 0, 2, 1), group=2)

@@ -17,13 +17,13 @@ from onnx.reference import ReferenceEvaluator
 
 from fanin.export import CondensedWeight
 from fanin.export.onnx_op import (
-    DOMAIN,
     OPSETS,
     condensed_gemm_function,
     condensed_layer_model,
     dense_layer_model,
     register_schemas,
 )
+from fanin.ort_ops.contract import DOMAIN
 
 
 def layer(seed: int = 0, shape: tuple[int, int] = (24, 40)) -> CondensedWeight:

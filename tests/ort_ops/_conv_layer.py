@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fanin.export.conv_geometry import ConvGeometry
+from fanin.ort_ops.format.conv_geometry import ConvGeometry
 from fanin.ort_ops.reference import condensed_conv
 
 GEOMETRY = ConvGeometry(6, 8, (3, 3), strides=(1, 2), pads=(1, 0, 2, 1), group=2)

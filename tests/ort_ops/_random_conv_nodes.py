@@ -22,8 +22,8 @@ import ml_dtypes
 import numpy as np
 import onnxruntime
 
-from fanin.export.conv_geometry import ConvGeometry
 from fanin.ort_ops import _native
+from fanin.ort_ops.format.conv_geometry import ConvGeometry
 
 from ._conv_models import ConvLayer, conv_spec, dense_conv_model
 from ._models import open_session, run

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from fanin.export.conv_geometry import ConvGeometry
 from fanin.ort_ops import _native
+from fanin.ort_ops.format.conv_geometry import ConvGeometry
 
 from ._conv_models import ConvLayer, assert_conv_close, conv_spec
 from ._models import open_session, run

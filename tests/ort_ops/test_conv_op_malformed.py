@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 
-from fanin.export.conv_geometry import ConvGeometry
+from fanin.ort_ops.format.conv_geometry import ConvGeometry
 
 from ._conv_models import ConvLayer, assert_conv_close, conv_spec
 from ._models import INPUTS, NODE, Spec, open_session, run

@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from fanin import ort_ops
-from fanin.export.conv_geometry import ConvGeometry
 from fanin.ort_ops import _native
+from fanin.ort_ops.format.conv_geometry import ConvGeometry
 
 from ._conv_models import (
     GEOMETRY,

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fanin.export.conv_geometry import ConvGeometry
 from fanin.ort_ops import _cuda_emulation
+from fanin.ort_ops.format.conv_geometry import ConvGeometry
 
 from ._conv_layer import ConvLayer
 from ._cuda_convs import arguments, expect, images

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from fanin.export.conv_geometry import ConvGeometry
 from fanin.ort_ops import _native
+from fanin.ort_ops.format.conv_geometry import ConvGeometry
 
 from ._conv_layer import ConvLayer as Conv
 from ._conv_models import conv_spec, dense_conv_model

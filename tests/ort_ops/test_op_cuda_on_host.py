@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from fanin import ort_ops
-from fanin.export.conv_geometry import ConvGeometry
+from fanin.ort_ops.format.conv_geometry import ConvGeometry
 
 from . import test_conv_op_malformed as conv_malformed
 from ._compile import compiler_environment

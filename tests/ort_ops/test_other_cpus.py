@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from fanin import ort_ops
-from fanin.export.condensed import CondensedWeight
 from fanin.export.onnx_op import condensed_layer_model
+from fanin.ort_ops.format.condensed import CondensedWeight
 from fanin.ort_ops.reference import condensed_gemm
 
 pytestmark = pytest.mark.emulated

@@ -8,8 +8,8 @@ from statistics import median
 
 import numpy as np
 
-from ....export.condensed import CondensedWeight
 from ....ort_ops import _native
+from ....ort_ops.format.condensed import CondensedWeight
 from .protocol import aligned_copy
 
 _CALLS = 2000

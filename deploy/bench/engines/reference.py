@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....export.condensed import CondensedWeight
+from ....ort_ops.format.condensed import CondensedWeight
 from ....ort_ops.reference import condensed_gemm
 
 # Above this many weights the dense matrix for the reference is too large to make.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ....export.condensed import CondensedWeight
+from ....ort_ops.format.condensed import CondensedWeight
 from ..requirements import require
 from .ort import OrtEngine
 from .protocol import aligned_copy

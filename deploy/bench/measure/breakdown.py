@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from ....ort_ops.contract import OPS
 from ...runtime import load_onnxruntime
 from ..engines.ort import open_model
 from .empty_node import EmptyNode, is_node_time, time_empty_nodes
 
-_DOMAIN_OPS = ("CondensedGemm", "CondensedConv")
 _BLOCK = 5
 _MIN_RUNS, _MAX_RUNS, _SECONDS = 5, 100, 2.0
 
@@ -70,7 +70,7 @@ class Breakdown:
     @property
     def condensed_seconds(self) -> float:
         """Time of fanin's ops."""
-        return sum(node.seconds for node in self.nodes if node.op_type in _DOMAIN_OPS)
+        return sum(node.seconds for node in self.nodes if node.op_type in OPS)
 
 
 def amdahl_limit(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....export.condensed import CondensedWeight
+from ....ort_ops.format.condensed import CondensedWeight
 from ..engines.reference import exact_outputs
 from .problem import Problem
 

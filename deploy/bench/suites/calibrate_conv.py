@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....export.conv_cost import KINDS, ConvTable
-from ....export.conv_geometry import ConvGeometry
 from ....export.onnx_op import condensed_conv_model
+from ....ort_ops.format.conv_geometry import ConvGeometry
 from ..engines.self_checked import SelfCheckedImage
 from ..measure.timing import Timing
 from .calibrate_conv_models import (

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ....export.conv_geometry import ConvGeometry
 from ....export.engines import load_plain
 from ....export.onnx_op import IR_VERSION
+from ....ort_ops.format.conv_geometry import ConvGeometry
 from ..engines.onnx_models import build_model
 from ..measure.problem import Problem, Sample
 from ..requirements import require

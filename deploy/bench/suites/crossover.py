@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ....export.condensed import CondensedWeight
+from ....ort_ops.format.condensed import CondensedWeight
 from ...cpus import available_cpus
 from ..engines.onnx_models import save_null_model
 from ..engines.ort import OrtEngine

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ....export.condensed import VALUE_TYPES, CondensedWeight
 from ....ort_ops import _native, kernel_table
+from ....ort_ops.format.condensed import VALUE_TYPES, CondensedWeight
 from ..engines.child.conditions import cache_sizes
 from ..engines.kernels import KernelEngine, ReadEngine, call_seconds, read_bytes_per_cycle
 from ..measure.layer_problem import layer_problem

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ....export.condensed import CondensedWeight
+from ....ort_ops.format.condensed import CondensedWeight
 from ..engines.kernels import pack
 from ..engines.peers import DEEPSPARSE_PYTHON
 from ..measure.layer_problem import layer_problem

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ....export.condensed import CondensedWeight
+from ....ort_ops.format.condensed import CondensedWeight
 from ..engines.onnx_models import save_null_model
 from ..engines.ort import OrtEngine
 from ..engines.peers import csr_engines, deepsparse_engines, openvino_engine, torch_engine

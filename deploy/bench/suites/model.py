@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ....ort_ops.contract import DOMAIN
 from ...errors import SessionError
 from ...model_check import checked_content
 from ...session import open_session
@@ -30,7 +31,6 @@ from .specs import check_batches, check_choices, check_seed, timing_of
 
 ENGINES = ("dense", "condensed", "structured", "deepsparse", "openvino")
 
-_DOMAIN = "ai.fanin"
 
 _FAMILIES = {"DeepSparse": ("deepsparse",), "OpenVINO": ("openvino",)}
 
@@ -202,10 +202,10 @@ def _problem(
 
 
 def _facts(spec: BenchModelSpec) -> dict[str, Any]:
-    nodes = sum(node.domain == _DOMAIN for node in checked_content(spec.model).nodes)
+    nodes = sum(node.domain == DOMAIN for node in checked_content(spec.model).nodes)
     if not nodes:
         raise SessionError(
-            f"it holds no {_DOMAIN} node, so there is nothing to compare with the dense model",
+            f"it holds no {DOMAIN} node, so there is nothing to compare with the dense model",
             "Pass the file that fanin export wrote; it prints which layers it made sparse.",
             model=spec.model,
         )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ....export.condensed import CondensedWeight
+from ....ort_ops.format.condensed import CondensedWeight
 from ..engines.peers import DEEPSPARSE_PYTHON
 from ..measure.pinning import pinned
 from ..measure.timing import Progress

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....export.condensed import CondensedWeight, index_dtype
+from ....ort_ops.format.condensed import CondensedWeight, index_dtype
 
 MASKS = ("random", "clustered")
 """``random``: all columns equally likely. ``clustered``: the columns of a neuron lie in a window

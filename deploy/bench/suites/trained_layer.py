@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...._base.checksums import find_damage
-from ....export.condensed import CondensedWeight
-from ....export.condensed_file import array_checksum
 from ....export.errors import ExportError
+from ....ort_ops.format.condensed import CondensedWeight
+from ....ort_ops.format.files import array_checksum
 from ..requirements import require
 
 _WEIGHTS = "weights.safetensors"

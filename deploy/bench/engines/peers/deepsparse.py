@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .....export.condensed import CondensedWeight
+from .....ort_ops.format.condensed import CondensedWeight
 from ..protocol import Engine, UnavailableEngine
 from .deepsparse_model import UnsupportedModelError, deepsparse_file
 from .dense_forms import save_dense_form

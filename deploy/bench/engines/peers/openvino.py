@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .....export.condensed import CondensedWeight
+from .....ort_ops.format.condensed import CondensedWeight
 from ..protocol import Engine
 from .dense_forms import save_dense_form
 from .remote import Child, RemoteEngine, null_layer

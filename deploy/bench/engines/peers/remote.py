@@ -19,7 +19,7 @@ import numpy as np
 
 from ....._base.atomic import output_folder
 from ....._base.user_folders import cache_folder
-from .....export.condensed import CondensedWeight
+from .....ort_ops.format.condensed import CondensedWeight
 
 WORKER = Path(__file__).parents[1] / "child" / "worker.py"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .....export.condensed import CondensedWeight
+from .....ort_ops.format.condensed import CondensedWeight
 from ..protocol import Engine
 from .remote import Child, RemoteEngine, null_layer
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .._base.atomic import publish, staging_folder
-from .._base.checksums import find_damage, tensor_checksum, with_checksums
+from ..._base.atomic import publish, staging_folder
+from ..._base.checksums import find_damage, tensor_checksum, with_checksums
 from .condensed import CondensedWeight
 
 FORMAT = "fanin.condensed"

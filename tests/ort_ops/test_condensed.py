@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fanin.export.condensed import CondensedWeight
+from fanin.ort_ops.format.condensed import CondensedWeight
 
 FLOATS = st.floats(width=32, allow_nan=False)
 

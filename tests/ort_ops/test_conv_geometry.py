@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fanin.export import CondensedWeight
-from fanin.export.conv_geometry import ConvGeometry
+from fanin.ort_ops.format.conv_geometry import ConvGeometry
 
 
 def test_what_is_left_out_is_filled_in():

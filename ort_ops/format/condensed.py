@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-UINT16_COLUMNS = 1 << 16
-"""Layers with at most this many input features index them with uint16, wider ones with int32."""
+from ..contract import UINT16_COLUMNS
 
 VALUE_TYPES = ("float32", "float16", "bfloat16")
 """Types that values can have; bfloat16 is the NumPy type of ml_dtypes."""
