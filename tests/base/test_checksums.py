@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from torch import nn
 
 from fanin._base.checksums import find_damage, tensor_checksum, with_checksums
-from fanin.deploy.bench.trained_layer import TrainedLayerError, load_trained_layer
+from fanin.deploy.bench.suites.trained_layer import TrainedLayerError, load_trained_layer
 from fanin.export import CondensedWeight, load_condensed, save_condensed
 from fanin.trainer import RunFolderError
 from fanin.trainer.checkpoint import read_state

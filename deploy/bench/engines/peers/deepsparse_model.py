@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...model_check import checked_content
+from ....model_check import checked_content
 
 if TYPE_CHECKING:
     import onnx
