@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NATIVE_SOURCES := CMakeLists.txt $(shell find ort_ops/csrc cmake -type f)
 FORMATTED := $(shell find ort_ops/csrc examples/cpp_app -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: help env demo test lint format pytest matrix lowest newest cross-check sanitize bench-layer \
+.PHONY: help env demo test lint types format pytest matrix lowest newest cross-check sanitize bench-layer \
   bench-kernels deepsparse-env clean
 
 help:
@@ -40,10 +40,20 @@ env: $(STAMP)
 demo: env
 	$(BIN)/python examples/demo.py
 
-lint: env
+lint: types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run --Werror $(FORMATTED)
+	@$(BIN)/clang-format --dry-run --Werror $(FORMATTED)
+
+# The package as it is installed, made of links: mypy does not follow an editable install.
+TYPING := build/typing
+TYPED := -p fanin
+types: env
+	@rm -rf $(TYPING) && mkdir -p $(TYPING)/fanin
+	@ln -s $(addprefix $(CURDIR)/,trainer export ort_ops deploy $(wildcard src/fanin/*)) $(TYPING)/fanin/
+	cd $(TYPING) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml \
+	  --cache-dir $(CURDIR)/.mypy_cache $(TYPED)
+	$(BIN)/lint-imports --cache-dir .mypy_cache/imports
 
 format: env
 	$(BIN)/ruff check --fix .

@@ -214,6 +214,8 @@ async def _infer(
         arrays = job.future.result()
         binary = all(as_binary for _, as_binary in asked.outputs)
         # The inputs are no longer needed; the answer is held until it is sent.
+        asked.inputs.clear()
+        del body, read, job
         lease.resize(large_json.cost_of_answer(arrays, binary))
         write = partial(encode, model, found.version.name, asked, arrays, found.signature)
         content, head = await state.call(write, large_json.is_brief_answer(arrays, binary))

@@ -44,7 +44,7 @@ async def read_body(request: Request, limit: int, timeout: float) -> bytes | byt
     if encoding not in (*_WINDOW, "identity"):
         raise RequestError("the content encoding is neither gzip nor deflate", 415)
     announced = request.headers.get("content-length", "")
-    if announced.isdigit() and len(announced) < 20 and int(announced) > limit:
+    if announced.isdigit() and int(announced) > limit:
         raise _too_large(limit)
     lease = lease_of(request)
     try:

@@ -182,10 +182,10 @@ class _Connection(HttpToolsProtocol):
             self._ahead += data
             return
         self.limits.refused("memory")
-        if self._in_body:
-            self._abort()
-        else:
+        if self._waits():
             self._end_with_answer()
+        else:
+            self._abort()
 
     def _take_ahead(self) -> bytes:
         ahead, self._ahead = self._ahead, b""
@@ -201,7 +201,8 @@ class _Connection(HttpToolsProtocol):
         if ahead:
             self.data_received(ahead)
         cycle = self.cycle
-        if cycle.response_complete or len(cycle.body) <= HIGH_WATER_LIMIT:
+        # There is none yet where all that came were empty lines before the first request.
+        if cycle is None or cycle.response_complete or len(cycle.body) <= HIGH_WATER_LIMIT:
             self.flow.resume_reading()  # else whoever takes the body does so
 
     # What the parser finds

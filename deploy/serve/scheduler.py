@@ -179,6 +179,7 @@ class Scheduler:
             try:
                 self._serve([job for job in jobs if self._still_wanted(job)])
             finally:
+                jobs = None  # their arrays must not stay until the next ones come
                 with self._changed:
                     self._running -= 1
 

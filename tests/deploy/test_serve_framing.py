@@ -207,6 +207,35 @@ def test_what_comes_ahead_without_room_ends_the_connection_behind_its_answer():
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("before", [b"", b"GET /a HTTP/1.1\r\n\r\n"])
+def test_empty_lines_before_a_request_are_read_over_and_the_connection_reads_on(before):
+    async def run():
+        client = Client()
+        await client.send(before)
+        await settle()
+        await client.send(b"\r\n\r\n" * 500)
+        await settle()
+        assert client.transport.reading
+        assert client.budget.held == 0
+        await client.send(b"GET /b HTTP/1.1\r\n\r\n")
+        assert [answer[1] for answer in client.answers][-1] == "/b"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("before", [b"", b"GET /a HTTP/1.1\r\n\r\n"])
+def test_empty_lines_without_room_to_keep_them_end_the_connection(before):
+    async def run():
+        client = Client(budget=100)
+        await client.send(before)
+        await settle()
+        await client.send(b"\r\n\r\n" * 500 + b"GET /b HTTP/1.1\r\n\r\n")
+        assert client.transport.aborted
+        assert client.refused == ["memory"]
+
+    asyncio.run(run())
+
+
 def test_a_trailer_is_no_header_and_does_not_authorise():
     async def run():
         client = Client(token="secret")

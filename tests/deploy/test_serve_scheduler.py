@@ -1,6 +1,7 @@
 """The queue: order, bound, time-outs, batches, closing."""
 
 import threading
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -139,6 +140,15 @@ def test_closing_finishes_the_queue_and_refuses_more():
     closing.join(PATIENCE)
     assert not closing.is_alive()
     assert [answer(job) for job in jobs] == [[2.0 * number] for number in range(4)]
+
+
+def test_a_thread_that_waits_for_work_keeps_no_arrays_of_the_last_one():
+    queue = scheduler(Gate())
+    job = submit(queue, 1)
+    kept = [weakref.ref(job.inputs["x"]), weakref.ref(job.future.result(PATIENCE)[0])]
+    del job
+    wait_until(lambda: not any(array() is not None for array in kept), "nobody holds the arrays")
+    queue.close()
 
 
 def test_an_error_of_one_job_leaves_the_others_alone():
