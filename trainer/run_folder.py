@@ -217,10 +217,10 @@ def _masks(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         if not name.endswith(MASK_SUFFIX):
             continue
         if tensor.dtype != torch.uint8 or bool((tensor > 1).any()):
-            raise RunFolderError(
-                f"{path}: {name} must hold uint8 zeros and ones, found {tensor.dtype} up to "
-                f"{tensor.max().item()}"
-            )
+            found = f"{tensor.dtype}"
+            if tensor.dtype == torch.uint8:
+                found += f" up to {tensor.max().item()}"
+            raise RunFolderError(f"{path}: {name} must hold uint8 zeros and ones, found {found}")
         masks[name.removesuffix(MASK_SUFFIX)] = tensor.bool()
     return masks
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from rich.table import Table
 
+from ..._base.texts import parse_json, read_text
 from .result import SCHEMA_VERSION
 
 Verdict = Literal["faster", "slower", "within noise"]
@@ -77,7 +78,7 @@ def compare_results(old: str | Path, new: str | Path) -> ResultComparison:
             f"{old} is of fanin bench {before['kind']}, {new} of fanin bench {after['kind']}; "
             "compare results of one benchmark"
         )
-    found, wanted = _speedups(before), _speedups(after)
+    found, wanted = _speedups(old, before), _speedups(new, after)
     changes = []
     for key in found.keys() & wanted.keys():
         of = "op" if "op" in found[key] and "op" in wanted[key] else "run"
@@ -92,7 +93,7 @@ def compare_results(old: str | Path, new: str | Path) -> ResultComparison:
 def _read(path: Path) -> dict[str, Any]:
     file = path / "results.json" if path.is_dir() else path
     try:
-        data = json.loads(file.read_text())
+        data = parse_json(read_text(file))
     except ValueError as error:
         raise ResultFileError(f"{file} is no JSON: {error}") from None
     if not isinstance(data, dict) or data.get("kind") not in ("layer", "model"):
@@ -105,31 +106,47 @@ def _read(path: Path) -> dict[str, Any]:
     return data
 
 
-def _speedups(data: dict[str, Any]) -> dict[tuple[str, str], dict[str, tuple[float, ...]]]:
+def _speedups(
+    path: str | Path, data: dict[str, Any]
+) -> dict[tuple[str, str], dict[str, tuple[float, ...]]]:
+    try:
+        _facts(data)
+        return _spreads(data)
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise ResultFileError(
+            f"{path} does not hold what fanin bench writes ({type(error).__name__}: {error}); "
+            "measure again"
+        ) from error
+
+
+def _spreads(data: dict[str, Any]) -> dict[tuple[str, str], dict[str, tuple[float, ...]]]:
     found = {}
     for case in data["cases"]:
         for one in case["comparisons"]:
             spreads = {"run": one["run_ratio"], "op": one["op_ratio"]}
-            found[case["title"], one["engine"]] = {
-                of: (spread["q1"], spread["median"], spread["q3"])
+            found[str(case["title"]), str(one["engine"])] = {
+                of: tuple(float(spread[part]) for part in ("q1", "median", "q3"))
                 for of, spread in spreads.items()
                 if spread is not None
             }
+    for spreads in found.values():
+        if not all(0 < ratio < math.inf for spread in spreads.values() for ratio in spread):
+            raise ValueError("a speed-up is no positive number")
     return found
 
 
 def _conditions(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """List what else differs, in words: a change may come from there."""
-
-    def facts(data: dict[str, Any]) -> dict[str, Any]:
-        machine = data["machine"]
-        names = ("cpu", "cpus_available", "fanin", "onnxruntime", "environment")
-        return {
-            "benchmark": data["title"],
-            **{name: machine.get(name) for name in names},
-            "ISA": machine["kernels"]["isa_in_force"],
-            "threads": data["timing"]["threads"],
-        }
-
-    old, new = facts(before), facts(after)
+    old, new = _facts(before), _facts(after)
     return [f"{name}: {old[name]} → {new[name]}" for name in old if old[name] != new[name]]
+
+
+def _facts(data: dict[str, Any]) -> dict[str, Any]:
+    machine = data["machine"]
+    names = ("cpu", "cpus_available", "fanin", "onnxruntime", "environment")
+    return {
+        "benchmark": data["title"],
+        **{name: machine.get(name) for name in names},
+        "ISA": machine["kernels"]["isa_in_force"],
+        "threads": data["timing"]["threads"],
+    }
