@@ -35,6 +35,7 @@ CONFIG, METRICS, STATE, WEIGHTS = (
     "training_state.pt",
     "weights.safetensors",
 )
+FILES = (CONFIG, METRICS, STATE, WEIGHTS)
 
 
 class RunFolderError(Exception):
@@ -136,7 +137,7 @@ def open_run(folder: Path, config: TrainConfig, *, resume: bool) -> Iterator[Non
         )
     try:
         output_folder(folder)
-        for name in (CONFIG, METRICS, STATE, WEIGHTS):
+        for name in FILES:
             output_path(folder / name)
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
