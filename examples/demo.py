@@ -23,6 +23,7 @@ from fanin.deploy.bench import (
 from fanin.export import ExportReport, export
 from fanin.trainer import TrainResult, train
 from fanin.trainer.data import fashion_mnist_folder
+from fanin.trainer.run_folder import CONFIG
 
 
 def summary(
@@ -64,8 +65,10 @@ def main() -> None:
     started = time.monotonic()
 
     data = options.data or ("fashion-mnist" if fashion_mnist_folder() else "digits")
-    shutil.rmtree(options.out, ignore_errors=True)
-    options.out.mkdir(parents=True)
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name in ("dense", "srigl90"):  # of an earlier demo; anything else in the folder stays
+        if (options.out / name / CONFIG).is_file():
+            shutil.rmtree(options.out / name)
 
     console.rule(f"Training on {data}: dense, then SRigL at 90 %")
     dense = train(f"mlp-{data}-dense", options.out / "dense")

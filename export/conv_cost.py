@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..ort_ops.format.conv_geometry import ConvGeometry
-from .interpolation import interpolate
+from .interpolation import are_times, interpolate, require_axis
 
 KINDS = ("1x1", "1x1 strided", "kxk", "kxk strided", "depthwise", "depthwise strided", "stem")
 """Kernels of one tap and of several, each with steps of one and of more; those with a channel of
@@ -61,13 +61,15 @@ class ConvTable:
         table = cls(**fields)
         if table.kind not in KINDS:
             raise ValueError(f"{table.kind!r} is no kind of convolution")
+        for name in ("pixels", "weights", "densities"):
+            require_axis(f"{name} of {table.kind}", getattr(table, name))
         sizes = (len(table.pixels), len(table.weights), len(table.densities))
         for name, wanted in (("dense", 2), ("condensed", 3)):
             array = np.asarray(getattr(table, name), np.float64)
-            if array.shape != sizes[:wanted] or not (array > 0).all():
+            if array.shape != sizes[:wanted] or not are_times(array):
                 raise ValueError(f"{name} of {table.kind} is not a table of times")
         for name in ("place", "reorder"):
-            if not getattr(table, name) > 0:
+            if not are_times(np.asarray(getattr(table, name), np.float64)):
                 raise ValueError(f"{name} of {table.kind} is not a time")
         return table
 

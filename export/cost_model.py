@@ -16,10 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from .._base.atomic import output_folder, write_file
+from .._base.texts import parse_json, read_text
 from .._base.user_folders import data_folder
 from .conv_cost import ConvCostModel, ConvTable
 from .errors import ExportError
-from .interpolation import interpolate
+from .interpolation import are_times, interpolate, require_axis
 
 FORMAT_VERSION = 1
 
@@ -67,7 +68,11 @@ class Calibration:
             ExportError: it is not one of this version, with the remedy.
 
         """
-        return cls._parse(path.read_text(), str(path))
+        try:
+            text = read_text(path)
+        except ValueError as error:
+            raise _unusable(str(path), error) from error
+        return cls._parse(text, str(path))
 
     @classmethod
     def shipped(cls) -> Calibration:
@@ -83,22 +88,30 @@ class Calibration:
     @classmethod
     def _parse(cls, text: str, where: str) -> Calibration:
         try:
-            fields = json.loads(text)
+            fields = parse_json(text)
             if fields.pop("format_version") != FORMAT_VERSION:
                 raise ValueError("another version")
             convolutions = tuple(map(ConvTable.parse, fields.pop("convolutions", ())))
             table = cls(**fields, convolutions=convolutions)
+            for name in ("batches", "weights", "densities"):
+                require_axis(name, getattr(table, name))
+            if convolutions:
+                ConvCostModel(convolutions)
             sizes = (len(table.batches), len(table.weights), len(table.densities))
             for name, wanted in (("dense", 2), ("condensed", 3), ("scatter", 2)):
                 array = np.asarray(getattr(table, name), np.float64)
-                if array.shape != sizes[:wanted] or not (array > 0).all():
+                if array.shape != sizes[:wanted] or not are_times(array):
                     raise ValueError(f"{name} is not a table of times")
-        except (KeyError, TypeError, ValueError) as error:
-            raise ExportError(
-                f"{where} is no calibration of this version ({error}); "
-                "delete it, or measure again with fanin calibrate"
-            ) from error
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise _unusable(where, error) from error
         return table
+
+
+def _unusable(where: str, error: Exception) -> ExportError:
+    return ExportError(
+        f"{where} is no calibration of this version ({error}); "
+        "delete it, or measure again with fanin calibrate"
+    )
 
 
 def user_calibration_path() -> Path | None:

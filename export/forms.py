@@ -138,8 +138,9 @@ class Chooser:
     ) -> tuple[int, list[int]]:
         """Return the batch and the sizes of the images, symbols as documented."""
         first, *sizes = (shape[0], *shape[2:]) if shape else (None,) * (1 + geometry.axes)
-        batch = first if isinstance(first, int) else self.batch
-        return batch, [size if isinstance(size, int) else IMAGE_SIZE for size in sizes]
+        # No form is faster on nothing; what is empty is decided as if it had one of each.
+        batch = max(1, first) if isinstance(first, int) else self.batch
+        return batch, [max(1, s) if isinstance(s, int) else IMAGE_SIZE for s in sizes]
 
     def _decide(self, dense: float, seconds: dict[str, float], where: str) -> Choice:
         """Take the fastest form, or the one that the policy names."""

@@ -68,6 +68,16 @@ def _stage(model: ir.Model, path: Path, external_data_threshold: int) -> StagedM
     return StagedModel(path, data_path)
 
 
+def link_notes(path: Path, data_path: Path | None) -> tuple[str, ...]:
+    """Say for the report where runtimes do not find the data of a model that is named by a link."""
+    if data_path is None or not path.is_symlink():
+        return ()
+    return (
+        f"{path} is a link: runtimes look for the weights beside the name that they are given, so "
+        f"open {path.resolve()}",
+    )
+
+
 def publish_model(
     staged: StagedModel, target: Path, keep: Collection[Path] = frozenset()
 ) -> Path | None:

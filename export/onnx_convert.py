@@ -25,6 +25,7 @@ from .model_file import (
     EXTERNAL_DATA_THRESHOLD,
     MAX_INLINE_BYTES,
     StagedModel,
+    link_notes,
     publish_model,
     stage_model,
 )
@@ -138,7 +139,7 @@ def convert(
         file_bytes=file_bytes,
         dense_file_bytes=file_bytes + bytes_saved(layers),
         dense_file_measured=False,
-        notes=(*notes, *found.notes),
+        notes=(*notes, *found.notes, *link_notes(Path(onnx_out), data_path)),
         output_rounding_error=change,
         folded=lowered.folded,
         unfolded=lowered.unfolded,

@@ -60,6 +60,7 @@ def load_source(path: Path) -> tuple[ir.Model, tuple[str, ...]]:
         common.RemoveInitializersFromInputsPass()(model)
     model.ir_version = max(model.ir_version, IR_VERSION)
     _drop_exporter_notes(model)
+    _drop_empty_inputs(model)
     return model, tuple(notes)
 
 
@@ -146,3 +147,13 @@ def _drop_exporter_notes(model: ir.Model) -> None:
             node.metadata_props.clear()
             for value in node.outputs:
                 value.metadata_props.clear()
+
+
+def _drop_empty_inputs(model: ir.Model) -> None:
+    """Leave out trailing inputs without a name, which mean what leaving them out means."""
+    for graph in model.graphs():
+        for node in graph:
+            count = len(node.inputs)
+            while count and node.inputs[count - 1] is None:
+                count -= 1
+            node.resize_inputs(count)

@@ -25,6 +25,7 @@ from .model_file import (
     EXTERNAL_DATA_THRESHOLD,
     MAX_INLINE_BYTES,
     StagedModel,
+    link_notes,
     publish_model,
     stage_model,
 )
@@ -129,7 +130,7 @@ def export(
                 raise ValueError(f"{baseline_path} links to {target}; remove that link")
             baseline_scratch = stack.enter_context(staging_folder(baseline_target))
         stack.enter_context(plain_torch())
-        model, masks, example_input = _resolve(model_or_run, masks, example_input)
+        model, masks, example_input = _resolve(model_or_run, target, masks, example_input)
         copied = eval_copy(model, masks)
         model, masks = copied.model, copied.masks
         notes, inputs = copied.notes, as_inputs(example_input, copied.widened)
@@ -185,7 +186,11 @@ def export(
         file_bytes=file_bytes,
         dense_file_bytes=dense_bytes,
         dense_file_measured=baseline is not None,
-        notes=(*notes, *_notes(layers, opset, values_dtype, None if baseline else baseline_path)),
+        notes=(
+            *notes,
+            *_notes(layers, opset, values_dtype, None if baseline else baseline_path),
+            *link_notes(path, data_path),
+        ),
         output_rounding_error=main.change,
         folded=main.lowered.folded,
         unfolded=main.lowered.unfolded,
@@ -320,6 +325,7 @@ def _locate(before: ir.Model, path: Path, names: Sequence[str], case: Case, libr
 
 def _resolve(
     model_or_run: nn.Module | str | os.PathLike[str],
+    target: Path,
     masks: Mapping[str, Tensor] | None,
     example_input: Tensor | Sequence[Tensor] | None,
 ) -> tuple[nn.Module, Mapping[str, Tensor] | None, Tensor | Sequence[Tensor]]:
@@ -329,9 +335,11 @@ def _resolve(
         return model_or_run, masks, example_input
     if masks is not None:
         raise ExportError("a run folder brings its own masks; leave `masks` out")
-    from ..trainer.run_folder import load_run
+    from ..trainer.run_folder import FILES, load_run
 
     run = load_run(model_or_run)
+    if any(target.exists() and target.samefile(run.path / name) for name in FILES):
+        raise ValueError(f"{target} belongs to the run; give the model another name")
     return run.model, run.masks, run.example_input if example_input is None else example_input
 
 

@@ -35,6 +35,7 @@ CONFIG, METRICS, STATE, WEIGHTS = (
     "training_state.pt",
     "weights.safetensors",
 )
+FILES = (CONFIG, METRICS, STATE, WEIGHTS)
 
 
 class RunFolderError(Exception):
@@ -136,7 +137,7 @@ def open_run(folder: Path, config: TrainConfig, *, resume: bool) -> Iterator[Non
         )
     try:
         output_folder(folder)
-        for name in (CONFIG, METRICS, STATE, WEIGHTS):
+        for name in FILES:
             output_path(folder / name)
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
@@ -217,10 +218,10 @@ def _masks(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         if not name.endswith(MASK_SUFFIX):
             continue
         if tensor.dtype != torch.uint8 or bool((tensor > 1).any()):
-            raise RunFolderError(
-                f"{path}: {name} must hold uint8 zeros and ones, found {tensor.dtype} up to "
-                f"{tensor.max().item()}"
-            )
+            found = f"{tensor.dtype}"
+            if tensor.dtype == torch.uint8:
+                found += f" up to {tensor.max().item()}"
+            raise RunFolderError(f"{path}: {name} must hold uint8 zeros and ones, found {found}")
         masks[name.removesuffix(MASK_SUFFIX)] = tensor.bool()
     return masks
 

@@ -48,6 +48,7 @@ def load_condensed(path: str | Path) -> dict[str, CondensedWeight]:
             the sentence names file, layer and place.
 
     """
+    import ml_dtypes  # noqa: F401, it makes bfloat16 known to NumPy
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
@@ -58,7 +59,7 @@ def load_condensed(path: str | Path) -> dict[str, CondensedWeight]:
             metadata = file.metadata() or {}
             _require_version(path, metadata)
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
+    except (SafetensorError, AttributeError, TypeError) as error:  # types that NumPy lacks
         raise ValueError(f"{path} is not a safetensors file or is damaged: {error}") from error
     damage = find_damage(metadata, tensors, lambda name: array_checksum(tensors[name]))
     if damage:

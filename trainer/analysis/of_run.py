@@ -130,7 +130,8 @@ def operations(run: Run) -> Analysis:
     densities = {}
     if not isinstance(config.method, Dense):
         densities = layer_choice(config, run.model).densities
-    steps = max(int(record["step"]) for record in run.metrics if record["event"] == "epoch")
+    with expected_content(run.path / METRICS):
+        steps = max(int(record["step"]) for record in run.metrics if record["event"] == "epoch")
     samples = steps * config.training.batch_size
     dense, sparse = inference_flops(work, {}), inference_flops(work, densities)
     rows = [

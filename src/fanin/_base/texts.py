@@ -23,9 +23,10 @@ def read_text(path: str | os.PathLike[str], limit: int = MAX_BYTES) -> str:
     """
     # A pipe that nobody writes to must not hold the process up.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(f"{Path(path)} is not a regular file")
     with open(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(f"{Path(path)} is not a regular file")
         content = file.read(limit + 1)
     if len(content) > limit:
         raise ValueError(f"{Path(path)} has more than {limit >> 20} MiB")

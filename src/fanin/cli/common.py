@@ -19,11 +19,18 @@ def readable(*errors: type[Exception]) -> Iterator[None]:
     except BrokenPipeError:
         raise  # The reader has seen enough, as `head` has: typer ends quietly.
     except errors as error:
-        typer.secho(f"fanin: {error}", fg=typer.colors.RED, err=True)
+        typer.secho(f"fanin: {_sentence(error)}", fg=typer.colors.RED, err=True)
         raise typer.Exit(1) from None
     except MemoryError as error:
         typer.secho(f"fanin: out of memory: {error}", fg=typer.colors.RED, err=True)
         raise typer.Exit(1) from None
+
+
+def _sentence(error: Exception) -> str:
+    """Write an error of the system as the file and what is wrong with it, without its number."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
 
 
 def requires(extra: str, *modules: str) -> None:
