@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# A wheel that was built elsewhere: one for the Python of these environments saves minutes.
-WHEEL_VARIABLE = "FANIN_WHEEL"
+# A folder to keep wheels in, of this source: a later run takes those that it finds there.
+WHEELS_VARIABLE = "FANIN_WHEELS"
 
 
 def uv(*arguments: object, given: str = "") -> str:
@@ -38,13 +38,15 @@ def newest_python() -> str:
     return sys.executable
 
 
-@cache
 def wheel(python: str, folder: Path) -> Path:
-    """fanin's wheel for an interpreter, built at most once in a run of the tests."""
-    if WHEEL_VARIABLE in os.environ:
-        return Path(os.environ[WHEEL_VARIABLE])
-    uv("build", "--wheel", "--python", python, "--out-dir", folder, ROOT)
-    (built,) = folder.glob("fanin-*.whl")
+    """fanin's wheel for an interpreter, built where the folder has none."""
+    folder = Path(os.environ.get(WHEELS_VARIABLE, folder)).absolute()
+    code = "import sys; print(*sys.version_info[:2], sep='')"
+    version = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    pattern = f"fanin-*-cp{version.stdout.strip()}-*.whl"
+    if not list(folder.glob(pattern)):
+        uv("build", "--wheel", "--python", python, "--out-dir", folder, ROOT)
+    (built,) = folder.glob(pattern)
     return built
 
 
