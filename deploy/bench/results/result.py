@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from ...._base.texts import parse_json, read_text
 from ..measure.machine import describe_machine, load_average
 from ..measure.timing import Timing
 from .plain import from_plain, to_plain
@@ -87,7 +87,7 @@ def read_result(path: Path, case_types: dict[str, type]) -> Result[Any]:
     Raises ResultFileError for other files, OSError when it cannot be read.
     """
     try:
-        data = json.loads(path.read_text())
+        data = parse_json(read_text(path))
     except ValueError as error:
         raise ResultFileError(f"{path} is no JSON: {error}") from None
     if not isinstance(data, dict) or data.get("kind") not in case_types:
@@ -99,12 +99,12 @@ def read_result(path: Path, case_types: dict[str, type]) -> Result[Any]:
             f"{path} has schema_version {version}, this fanin reads 1 and {SCHEMA_VERSION}; "
             "measure again"
         )
-    if version == 1:
-        data = _from_version_1(data)
     try:
+        if version == 1:
+            data = _from_version_1(data)
         cases = [from_plain(case_types[data["kind"]], case) for case in data["cases"]]
         return from_plain(Result, {**data, "cases": cases})
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise ResultFileError(f"{path} is damaged: {type(error).__name__}: {error}") from error
 
 
