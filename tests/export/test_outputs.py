@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from fanin.cli import app
 from fanin.export import CondensedWeight, ExportError, convert, save_condensed
-from fanin.export.cost_model import Calibration
+from fanin.export.cost_model import Calibration, CostModel
 
 from .onnx_models import run, sparse, write_model
 from .test_onnx_convert import MATMUL
@@ -130,3 +130,16 @@ def test_a_calibration_of_other_numbers_is_named(tmp_path: Path, name: str, valu
 def assert_refused(path: Path) -> None:
     with pytest.raises(ExportError, match=r"table\.json is no calibration of this version"):
         Calibration.load(path)
+
+
+def test_a_home_that_cannot_be_searched_leaves_the_shipped_times_and_is_named(monkeypatch):
+    """As that of another user, whose HOME a process has kept."""
+
+    def closed(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setenv("FANIN_CALIBRATION", "/home/other/table.json")
+    monkeypatch.setattr(Path, "is_file", closed)
+    machine = CostModel.of_this_machine().machine
+    assert machine.startswith(Calibration.shipped().machine)
+    assert machine.endswith("; /home/other/table.json cannot be read (Permission denied)")
