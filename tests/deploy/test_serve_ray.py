@@ -16,6 +16,9 @@ from ._serving import gain_model, json_body, requires_serving, save, slow_model
 requires_serving()
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+# On a busy machine a proxy takes longer to start than Ray's 5 seconds, and would be replaced.
+os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "120")
+os.environ.setdefault("RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S", "120")
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'fanin[ray-serve]'")
 pytest.importorskip("ray.serve", reason="needs Ray Serve: pip install 'fanin[ray-serve]'")
 

@@ -1,5 +1,9 @@
 """Errors that a user can mend end in one readable line."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from typer.testing import CliRunner
 
@@ -17,3 +21,14 @@ def test_too_little_memory_is_told_in_one_line(tmp_path, monkeypatch):
     result = CliRunner().invoke(app, ["bench", "layer", "--out", str(tmp_path)])
     assert result.exit_code == 1
     assert result.output == "fanin: out of memory: Unable to allocate 3.64 TiB\n"
+
+
+def test_output_that_the_locale_has_no_characters_for_is_replaced():
+    done = subprocess.run(
+        [sys.executable, "-m", "fanin", "doctor", "absent.onnx"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+    )
+    assert b"there is no such file" in done.stdout
+    assert b"? Check the path" in done.stdout  # an arrow in UTF-8
+    assert done.stderr == b""

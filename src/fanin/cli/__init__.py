@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -26,6 +28,9 @@ app.add_typer(bench, name="bench")
 
 def main() -> None:
     """Entry point of the ``fanin`` command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a locale without UTF-8 lacks arrows and lines
+            stream.reconfigure(errors="replace")
     app()
 
 
