@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import ort_ops
 from ..onnx_file import ModelFileError, read_model_file
-from .diagnosis import OPS
+from ..ort_ops.contract import OPS
 
 Provider = str | tuple[str, dict[str, Any]]
 

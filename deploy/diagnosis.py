@@ -7,6 +7,7 @@ do; the file's nodes, opset imports and external tensors do not change.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from ..onnx_file import DataFileError, ModelFile, ModelFileError, Node, read_model_file
@@ -194,5 +195,5 @@ def _from_message(model: Path, text: str, content: ModelFile | None) -> SessionE
     )
 
 
-def _find(content: ModelFile | None, wanted) -> Node | None:
+def _find(content: ModelFile | None, wanted: Callable[[Node], bool]) -> Node | None:
     return next(filter(wanted, content.nodes), None) if content else None

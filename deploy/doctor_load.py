@@ -16,6 +16,7 @@ from .session import open_session
 
 def main() -> None:
     """Print {"problem", "remedy"}, or {"inputs", "outputs"} as lists of texts."""
+    told: dict[str, str | list[str]]
     try:
         options = load_onnxruntime().SessionOptions()
         options.log_severity_level = 1  # the ops say at this level which kernels they packed for
@@ -32,7 +33,7 @@ def main() -> None:
     print(json.dumps(told))
 
 
-def _shape(shape: list) -> str:
+def _shape(shape: list[int | str | None]) -> str:
     return "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"
 
 

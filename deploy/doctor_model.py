@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..onnx_file import ModelFile, ModelFileError, read_model_file
 from ..ort_ops.contract import DOMAIN
@@ -107,8 +108,8 @@ def _kernel_lines(report: ModelReport) -> list[str]:
     lines = []
     for (op, kernels), nodes in groups.items():
         size = sum(size for _, size in nodes) / 1e6
-        names = _some([node for node, _ in nodes])
-        lines.append(f"{len(nodes)} {op} ({names}): {' and '.join(kernels)}; {size:.1f} MB packed")
+        shown = _some([node for node, _ in nodes])
+        lines.append(f"{len(nodes)} {op} ({shown}): {' and '.join(kernels)}; {size:.1f} MB packed")
     return lines
 
 
@@ -135,7 +136,7 @@ def _content(model: Path) -> ModelFile:
         return ModelFile()
 
 
-def _last_json(text: str) -> dict | None:
+def _last_json(text: str) -> dict[str, Any] | None:
     lines = text.strip().splitlines()
     try:
         found = json.loads(lines[-1]) if lines else None

@@ -56,7 +56,7 @@ def load_onnxruntime() -> ModuleType:
 def is_supported(version: str) -> bool:
     """Tell whether the op library can be loaded into an ONNX Runtime of this version."""
     numbers = re.match(r"(\d+)\.(\d+)", version)
-    return bool(numbers) and (int(numbers[1]), int(numbers[2])) >= MINIMUM_VERSION
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= MINIMUM_VERSION
 
 
 def installed_distributions() -> dict[str, str]:

@@ -259,6 +259,7 @@ def _register(options: Any) -> None:
 
 def _config_entry(options: Any, key: str) -> str | None:
     try:
-        return options.get_session_config_entry(key)
+        entry: str = options.get_session_config_entry(key)
+        return entry
     except RuntimeError:  # the only way that the runtime tells that the key is not set
         return None

@@ -269,14 +269,14 @@ async def _run(
         return model, job
 
 
-def _only_ready(body: bytes) -> bool:
+def _only_ready(body: bytes | bytearray) -> bool:
     only = _small_object(body).get("ready", False)
     if not isinstance(only, bool):
         raise RequestError("ready is neither true nor false")
     return only
 
 
-def _refuse_contents(body: bytes) -> None:
+def _refuse_contents(body: bytes | bytearray) -> None:
     """Refuse what the protocol's load can bring along: a model's files or another configuration."""
     for name, value in (_small_object(body).get("parameters") or {}).items():
         if value and (name == "config" or name.startswith("file:")):
@@ -286,7 +286,7 @@ def _refuse_contents(body: bytes) -> None:
             )
 
 
-def _small_object(body: bytes) -> dict[str, Any]:
+def _small_object(body: bytes | bytearray) -> dict[str, Any]:
     """Read the body of a repository route, which may be empty."""
     if not body.strip():
         return {}

@@ -30,7 +30,8 @@ def single_header(request: Request, name: str) -> str | None:
 
 def lease_of(request: Request) -> Lease:
     """Return what the request holds of the server's budget; the guard gives it back."""
-    return request.scope["fanin_lease"]
+    lease: Lease = request.scope["fanin_lease"]
+    return lease
 
 
 async def read_body(request: Request, limit: int, timeout: float) -> bytes | bytearray:

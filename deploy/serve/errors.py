@@ -38,7 +38,7 @@ class TooLittleMemoryError(RequestError):
 class TooMuchHeldError(RequestError):
     """Other requests and answers use all the memory that the process may hold for them."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(
             "the server holds as many bytes of requests and answers as it may; try again later", 503
         )

@@ -63,7 +63,7 @@ class LoadedModel:
 
     def _run(self, outputs: Sequence[str], inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         try:
-            return self._session.run(list(outputs), inputs)
+            arrays: list[np.ndarray] = self._session.run(list(outputs), inputs)
         except Exception as error:  # the runtime's exceptions share no base class
             if is_shortage(error):
                 raise TooLittleMemoryError(_first_line(error)) from error
@@ -73,6 +73,7 @@ class LoadedModel:
                 message = f"the model refuses these inputs: {_first_line(error)}"
                 raise RequestError(message) from error
             raise
+        return arrays
 
 
 def warm_up(session: Any, signature: Signature, path: Path) -> None:

@@ -42,6 +42,8 @@ _MODEL = ("model", "version")
 # Of refusals: the limit on connections, that on bytes held, a head or an answer over its time or
 # size, and what is not HTTP.
 REASONS = ("connections", "memory", "head", "answer", "malformed")
+# Of a model, a version and a status: answers, and seconds in all, in the queue, in the session.
+_Children = tuple[Counter, Histogram, Histogram, Histogram]
 # Seconds for which the series of a version that no longer serves are still shown, from the first
 # scrape that finds it gone: so every scraper sees its last counts.
 _SHOWN = 120.0
@@ -59,7 +61,7 @@ class Metrics:
     OSError when the disk has no room for their files.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         if _is_shared():
             shared_metrics.prepare(Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]))
         _reserve()
@@ -88,7 +90,7 @@ class Metrics:
         )
         # All of them now: a full disk may have no room for new ones.
         self._refusals = {reason: refusals.labels(reason) for reason in REASONS}
-        self._children: dict[tuple, tuple] = {}
+        self._children: dict[tuple[str, str, int], _Children] = {}
         self._gone: _Gone | None = None
 
     def watch(self, repository: Repository) -> None:
@@ -196,7 +198,9 @@ def _reserve() -> None:
     twice the bytes in use, rounded up, half as many again are safe.
     """
     folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
-    for kind in _KINDS if folder else ():
+    if folder is None:
+        return
+    for kind in _KINDS:
         with Path(folder, f"{kind}_{os.getpid()}.db").open("a+b") as file:
             file.seek(0)
             used = int.from_bytes(file.read(4), sys.byteorder)

@@ -74,8 +74,8 @@ RESPONSE = _object(
     },
 )
 
-_REASON = {"error": {"type": "string"}}
-ERROR = _object(("error",), **_REASON)
+_REASON = {"type": "string"}
+ERROR = _object(("error",), error=_REASON)
 
 _BINARY = {"type": "string", "format": "binary"}
 
@@ -143,19 +143,20 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def _flags(description: str, *names: str, **more: Any) -> dict[str, Any]:
-    schema = _object((*more, *names), **more, **{name: {"type": "boolean"} for name in names})
+    properties: dict[str, Any] = {**more, **{name: {"type": "boolean"} for name in names}}
+    schema = _object(tuple(properties), **properties)
     return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
 LIVE: dict[int | str, dict[str, Any]] = {200: _flags("The process answers", "live")}
 READY: dict[int | str, dict[str, Any]] = {
     200: _flags("Every model serves", "ready"),
-    503: _flags("Not every model serves, or the server is about to stop", "ready", **_REASON),
+    503: _flags("Not every model serves, or the server is about to stop", "ready", error=_REASON),
 }
 MODEL_READY: dict[int | str, dict[str, Any]] = {
     200: _flags("The model serves", "ready", name=_NAME),
     404: ERRORS[404],
-    503: _flags("The model is not loaded", "ready", name=_NAME, **_REASON),
+    503: _flags("The model is not loaded", "ready", name=_NAME, error=_REASON),
 }
 
 

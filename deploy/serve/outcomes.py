@@ -82,5 +82,6 @@ class Outcomes:
     def _read(self) -> _Entries:
         if self._folder is not None:
             with contextlib.suppress(OSError, ValueError):
-                return json.loads((self._folder / _FILE).read_text())
+                entries: _Entries = json.loads((self._folder / _FILE).read_text())
+                return entries
         return {}

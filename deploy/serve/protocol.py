@@ -122,7 +122,7 @@ def _parse(text: memoryview, hold: Callable[[int], None]) -> Any:
 
 
 def _inputs(
-    head: dict,
+    head: dict[str, Any],
     binary: memoryview,
     signature: Signature,
     max_dimension: int,
@@ -130,7 +130,7 @@ def _inputs(
 ) -> dict[str, np.ndarray]:
     entries = _list(head, "inputs")
     known = {spec.name: spec for spec in signature.inputs}
-    read: dict[str, tuple[dict, tuple[int, ...], int | None]] = {}
+    read: dict[str, tuple[dict[str, Any], tuple[int, ...], int | None]] = {}
     for number, item in enumerate(entries):
         where = f"inputs[{number}]"
         entry = _object(item, where)
@@ -168,14 +168,14 @@ def _inputs(
     return arrays
 
 
-def _binary_size(entry: dict, name: str) -> int | None:
+def _binary_size(entry: dict[str, Any], name: str) -> int | None:
     size = _parameters(entry, f"input '{name}'", "input").get("binary_data_size")
     if size is not None and (type(size) is not int or size < 0):
         raise RequestError(f"input '{name}': binary_data_size is not a number of bytes")
     return size
 
 
-def _shape(entry: dict, spec: TensorSpec) -> tuple[int, ...]:
+def _shape(entry: dict[str, Any], spec: TensorSpec) -> tuple[int, ...]:
     for key in ("datatype", "shape"):
         if key not in entry:
             raise RequestError(f"input '{spec.name}' has no {key}")
@@ -190,7 +190,9 @@ def _shape(entry: dict, spec: TensorSpec) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _outputs(head: dict, signature: Signature, as_binary: bool) -> tuple[tuple[str, bool], ...]:
+def _outputs(
+    head: dict[str, Any], signature: Signature, as_binary: bool
+) -> tuple[tuple[str, bool], ...]:
     known = [spec.name for spec in signature.outputs]
     if head.get("outputs") is None:
         return tuple((name, as_binary) for name in known)
@@ -209,13 +211,13 @@ def _outputs(head: dict, signature: Signature, as_binary: bool) -> tuple[tuple[s
     return tuple((wanted or dict.fromkeys(known, as_binary)).items())
 
 
-def _object(value: Any, where: str) -> dict:
+def _object(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise RequestError(f"{where} is not a JSON object")
     return value
 
 
-def _parameters(entry: dict, where: str, kind: str) -> dict[str, Any]:
+def _parameters(entry: dict[str, Any], where: str, kind: str) -> dict[str, Any]:
     parameters = entry.get("parameters")
     if parameters is None:
         return {}
@@ -236,14 +238,14 @@ def _flag(parameters: dict[str, Any], name: str, where: str, default: bool = Fal
     return value
 
 
-def _list(head: dict, name: str) -> list:
+def _list(head: dict[str, Any], name: str) -> list[Any]:
     value = head.get(name)
     if not isinstance(value, list):
         raise RequestError(f"{name} is not a list")
     return value
 
 
-def _name(entry: dict, where: str) -> str:
+def _name(entry: dict[str, Any], where: str) -> str:
     name = entry.get("name")
     if not isinstance(name, str):
         raise RequestError(f"{where} has no name")

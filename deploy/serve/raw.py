@@ -46,11 +46,12 @@ def read_raw(
 
 
 def _shape(size: int, spec: TensorSpec, batched: bool) -> tuple[int, ...]:
-    shape = list(spec.shape)
-    open_axes = [axis for axis, wanted in enumerate(shape) if not isinstance(wanted, int)]
+    axes = range(len(spec.shape))
+    sizes = {axis: wanted for axis, wanted in enumerate(spec.shape) if isinstance(wanted, int)}
+    open_axes = [axis for axis in axes if axis not in sizes]
     if batched and len(open_axes) > 1:
-        shape[open_axes.pop(0)] = 1
-    step = NUMPY[spec.datatype].itemsize * math.prod(n for n in shape if isinstance(n, int))
+        sizes[open_axes.pop(0)] = 1
+    step = NUMPY[spec.datatype].itemsize * math.prod(sizes.values())
     if len(open_axes) > 1 or (open_axes and not step):
         raise _untold(spec)
     if size % step if open_axes else size != step:
@@ -60,8 +61,8 @@ def _shape(size: int, spec: TensorSpec, batched: bool) -> tuple[int, ...]:
             f"{text_of(spec.shape)}, takes {takes}"
         )
     if open_axes:
-        shape[open_axes[0]] = size // step
-    return tuple(shape)
+        sizes[open_axes[0]] = size // step
+    return tuple(sizes[axis] for axis in axes)
 
 
 def _string(body: bytes | bytearray, spec: TensorSpec) -> np.ndarray:

@@ -44,7 +44,7 @@ class Job:
     outputs: tuple[str, ...]
     deadline: float
     arrival: float = field(default_factory=time.perf_counter)
-    future: Future = field(default_factory=Future)
+    future: Future[list[np.ndarray]] = field(default_factory=Future)
     queue_seconds: float = 0.0
     compute_seconds: float = 0.0
 
@@ -230,6 +230,7 @@ class Scheduler:
         if not jobs:
             return
         start = time.perf_counter()
+        results: Sequence[list[np.ndarray] | Exception]
         try:
             results = self._run_together(jobs) if len(jobs) > 1 else [self._run_one(jobs[0])]
         except Exception as error:

@@ -31,7 +31,7 @@ class ModelSource:
     name: str
     path: Path
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise SettingsError(
                 f"'{self.name}' cannot be a model's name: letters, digits, _, . and - can. "
@@ -91,7 +91,7 @@ class ServeSettings:
     access_log: bool = False
     log_format: str = "json"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not self.models:
             raise SettingsError("there is no model to serve")
         for name in self.names:

@@ -71,7 +71,7 @@ class _Supervisor:
         self._lock = lock  # of the folder; workers hold it by inheriting it
         # Nothing is ever written to it: its read end ends when this process does.
         self._lifeline, self._alive = os.pipe()
-        self._workers: list[subprocess.Popen | None] = [None] * settings.workers
+        self._workers: list[subprocess.Popen[bytes] | None] = [None] * settings.workers
         self._started: dict[int, float] = {}
         self._due: dict[int, float] = {}  # of places without a worker: when to fill them
         self._signal = 0
@@ -115,7 +115,7 @@ class _Supervisor:
             self._due[place] = time.monotonic() + _RETRY
             event(_log, "a worker cannot be started", logging.ERROR, reason=str(error))
 
-    def _open(self) -> subprocess.Popen:
+    def _open(self) -> subprocess.Popen[bytes]:
         descriptors = [self._listener.fileno(), self._lifeline]
         environment = shared_folder.environment(self._folder)
         environment.pop(TOKEN_VARIABLE, None)
@@ -183,7 +183,7 @@ class _Supervisor:
                 return
             os.waitpid(ended.si_pid, 0)
 
-    def _others_live(self, worker: subprocess.Popen, status: int) -> bool:
+    def _others_live(self, worker: subprocess.Popen[bytes], status: int) -> bool:
         """Whether others live that need not end the way that this one did.
 
         Of those that found the same files, all would; not of those that found more memory.

@@ -107,7 +107,7 @@ def _json_kinds(datatype: str) -> tuple[set[type], str]:
     return {int}, "integers"
 
 
-def _flatten(name: str, shape: tuple[int, ...], data: list) -> list:
+def _flatten(name: str, shape: tuple[int, ...], data: list[Any]) -> list[Any]:
     """Make one row-major list: flat data is one, nested lists must follow the shape exactly."""
     if not any(isinstance(item, list) for item in data):
         return data

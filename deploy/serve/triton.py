@@ -45,7 +45,7 @@ class TritonSettings:
     instances: int = 1
     max_batch: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not self.mount.is_absolute():
             raise SettingsError(f"--mount is {self.mount}: Triton needs an absolute path")
         for option, value, least, most in (

@@ -193,12 +193,13 @@ class CondensedWeight:
     @property
     def active(self) -> int:
         """Stored rows, which are the neurons that are not ablated."""
-        return self.values.shape[0]
+        return len(self.values)
 
     @property
     def fan_in(self) -> int:
         """Stored entries per row, padding included."""
-        return self.values.shape[1]
+        fan_in: int = self.values.shape[1]
+        return fan_in
 
     @property
     def padding(self) -> int:
@@ -369,7 +370,7 @@ def _as_bool(mask: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         return mask
     if mask.dtype.kind not in "iu" or ((mask != 0) & (mask != 1)).any():
         raise ValueError(f"mask is {mask.dtype}; pass bool, or integers that are 0 or 1")
-    return mask != 0
+    return mask.astype(bool)
 
 
 def _require_dtype(name: str, array: np.ndarray, *allowed: type[np.generic]) -> None:

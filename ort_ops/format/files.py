@@ -80,7 +80,7 @@ def load_condensed(path: str | Path) -> dict[str, CondensedWeight]:
 def array_checksum(array: np.ndarray) -> str:
     """Return the checksum that a file of ours has for an array."""
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return tensor_checksum(str(array.dtype), array.shape, memoryview(data))
+    return tensor_checksum(str(array.dtype), array.shape, data.data)
 
 
 def _require_version(path: Path, metadata: Mapping[str, str]) -> None:
@@ -95,7 +95,9 @@ def _require_version(path: Path, metadata: Mapping[str, str]) -> None:
         )
 
 
-def _layer(path: Path, name: str, in_features: str, tensors: dict) -> CondensedWeight:
+def _layer(
+    path: Path, name: str, in_features: str, tensors: dict[str, np.ndarray]
+) -> CondensedWeight:
     try:
         parts = {part: tensors.pop(f"{name}.{part}") for part in _PARTS}
     except KeyError as error:

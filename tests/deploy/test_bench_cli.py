@@ -46,9 +46,13 @@ def test_layer_of_a_file_has_its_own_sizes(file, tmp_path):
     assert done.exit_code == 0, done.output
     data = json.loads((tmp_path / "out" / "results.json").read_text())
     assert (data["spec"]["in_features"], data["spec"]["trained"]) == (24, "layer of net.onnx")
-    refused = invoke("layer", "--mask", file, "--in-features", 24, "--out", tmp_path)
+    own = ("--in-features", 24, "--sparsity", 0.5)
+    refused = invoke("layer", "--mask", file, *own, "--out", tmp_path)
     assert refused.exit_code == 2
-    assert "leave out --in-features" in refused.output
+    text = " ".join(refused.output.replace("│", "").split())
+    assert "leave out --in-features, --sparsity" in text
+        refused.output.replace("│", "").split()
+    )
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ class KernelEngine:
 
     def close(self) -> None:
         """See Engine."""
-        self._packed = None
+        del self._packed
 
 
 class ReadEngine:
@@ -89,7 +89,7 @@ class ReadEngine:
 
     def close(self) -> None:
         """See Engine."""
-        self._bytes = None
+        self._bytes = np.empty(0, np.uint8)
 
 
 def call_seconds() -> tuple[float, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ....ort_ops.format.condensed import CondensedWeight
 from ....ort_ops.reference import condensed_gemm
@@ -14,7 +15,9 @@ _DENSE_REFERENCE = 1 << 24
 def exact_outputs(weight: CondensedWeight, x: np.ndarray) -> np.ndarray:
     """Compute [batch, out_features] in float64; the dense weight is made only where it fits."""
     if weight.in_features * weight.out_features <= _DENSE_REFERENCE:
-        return x.astype(np.float64) @ weight.to_dense().T.astype(np.float64) + weight.bias
+        dense: NDArray[np.float64] = weight.to_dense().astype(np.float64)
+        outputs: NDArray[np.float64] = x.astype(np.float64) @ dense.T + weight.bias
+        return outputs
     return condensed_gemm(
         x,
         weight.values,

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median
+from typing import overload
 
 from ..engines.child.conditions import Conditions, wait_until_quiet
 from ..engines.protocol import Engine, SelfTimedEngine
@@ -27,6 +28,28 @@ Clock = Callable[[], int]
 _CONDITION_SHARE = 0.2
 
 
+@overload
+def measure(
+    engines: Sequence[Engine],
+    problem: Problem,
+    timing: Timing,
+    *,
+    null: Engine,
+    clock: Clock = ...,
+    settle: Callable[[], None] | None = ...,
+    prepare_run: Callable[[str], None] | None = ...,
+) -> tuple[list[Measurement], Measurement]: ...
+@overload
+def measure(
+    engines: Sequence[Engine],
+    problem: Problem,
+    timing: Timing,
+    *,
+    null: Engine | None = ...,
+    clock: Clock = ...,
+    settle: Callable[[], None] | None = ...,
+    prepare_run: Callable[[str], None] | None = ...,
+) -> tuple[list[Measurement], Measurement | None]: ...
 def measure(
     engines: Sequence[Engine],
     problem: Problem,

@@ -46,13 +46,19 @@ class Series:
     ) -> Series:
         """Show medians, quartiles and ranges, each times ``scale``, at their places."""
         xs, spreads = [x for x, _ in places], [spread for _, spread in places]
-        parts = {"ys": "median", "low": "q1", "high": "q3", "least": "min", "most": "max"}
-        values = {
-            name: [scale * getattr(spread, part) for spread in spreads]
-            for name, part in parts.items()
-        }
-        marker = "o" if kind == "line" else ""
-        return cls(label, kind, xs, texts=texts, colour=colour, marker=marker, **values)
+        return cls(
+            label,
+            kind,
+            xs,
+            ys=[scale * spread.median for spread in spreads],
+            low=[scale * spread.q1 for spread in spreads],
+            high=[scale * spread.q3 for spread in spreads],
+            least=[scale * spread.min for spread in spreads],
+            most=[scale * spread.max for spread in spreads],
+            texts=texts,
+            colour=colour,
+            marker="o" if kind == "line" else "",
+        )
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from .figure import Axis, Figure, Panel, Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+_AxisName = Literal["x", "y"]
 
 _WIDTH, _NARROW, _ROW = 8.0, 6.4, 2.9
 """Inches, of which a page shows about 100 pixels each."""
@@ -36,7 +38,8 @@ def draw(figure: Figure, file: IO[bytes]) -> None:
     for axis in axes[len(panels) :]:
         axis.remove()
     for axis in canvas.axes:
-        if figure.shared and not axis.get_subplotspec().is_first_col():
+        place = axis.get_subplotspec()
+        if figure.shared and place is not None and not place.is_first_col():
             axis.set_ylabel("")
     _draw_legend(canvas)
     canvas.suptitle(figure.title, fontsize=10)
@@ -49,7 +52,8 @@ def draw(figure: Figure, file: IO[bytes]) -> None:
 def _draw_panel(axis: Axes, panel: Panel) -> None:
     if panel.reference is not None:
         axis.axhline(panel.reference, color="#777", linestyle="--", linewidth=1)
-    for name, made in (("x", panel.x), ("y", panel.y)):
+    both: tuple[tuple[_AxisName, Axis], ...] = (("x", panel.x), ("y", panel.y))
+    for name, made in both:
         _set_axis(axis, name, made)
     for kind in ("bars", "spans"):
         beside = [one for one in panel.series if one.kind == kind]
@@ -69,12 +73,12 @@ def _draw_panel(axis: Axes, panel: Panel) -> None:
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
     axis.margins(y=0.15)
-    for name, made in (("x", panel.x), ("y", panel.y)):
+    for name, made in both:
         if made.limits:
             getattr(axis, f"set_{name}lim")(*made.limits)
 
 
-def _set_axis(axis: Axes, name: str, made: Axis) -> None:
+def _set_axis(axis: Axes, name: _AxisName, made: Axis) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     own = getattr(axis, f"{name}axis")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -27,7 +29,7 @@ def to_rich(table: Table) -> RichTable:
     """Lay the table out: long cells are folded, names behind the first column are not."""
     made = RichTable(title=table.title or None, caption=table.caption or None)
     for at, heading in enumerate(table.headings):
-        justify = "left" if at < table.words else "right"
+        justify: Literal["left", "right"] = "left" if at < table.words else "right"
         made.add_column(heading, justify=justify, no_wrap=1 <= at < table.words, overflow="fold")
     for row in table.rows:
         if len(row) == 1:

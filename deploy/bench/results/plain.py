@@ -32,7 +32,7 @@ def from_plain(kind: Any, data: Any) -> Any:
     has no default.
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         needed = [field.name for field in dataclasses.fields(kind) if not _has_default(field)]
         fields = {name: data[name] for name in needed} | {k: data[k] for k in data if k in hints}

@@ -41,9 +41,16 @@ class Result(Generic[CaseT]):
     parts: dict[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
+    def require_timing(self) -> Timing:
+        """Return how the cases were timed; ResultFileError where the result does not say."""
+        if self.timing is None:
+            raise ResultFileError(f"the result {self.title!r} does not say how it was timed")
+        return self.timing
+
     def to_dict(self, *, raw: bool = False) -> dict[str, Any]:
         """Return it as numbers, texts, lists and dicts; every round's figures only with ``raw``."""
-        return to_plain(self, raw=raw)
+        plain: dict[str, Any] = to_plain(self, raw=raw)
+        return plain
 
 
 class Recorder:
@@ -103,9 +110,10 @@ def read_result(path: Path, case_types: dict[str, type]) -> Result[Any]:
         if version == 1:
             data = _from_version_1(data)
         cases = [from_plain(case_types[data["kind"]], case) for case in data["cases"]]
-        return from_plain(Result, {**data, "cases": cases})
+        result: Result[Any] = from_plain(Result, {**data, "cases": cases})
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise ResultFileError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+    return result
 
 
 _CASES_IN_VERSION_1 = {"memory": "engines", "serving": "rows", "crossover": "points"}

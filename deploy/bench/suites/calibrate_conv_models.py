@@ -38,7 +38,9 @@ def chain_model(
     """Build dense convolutions one after the other; None stands for a pool that halves images."""
     onnx = require("onnx", "the calibration makes its models with it")
     helper = onnx.helper
-    nodes, arrays, sides, value = [], {}, [side], "x"
+    convolutions = [layer for layer in layers if layer is not None]
+    arrays: dict[str, np.ndarray] = {}
+    nodes, sides, value = [], [side], "x"
     for number, layer in enumerate(layers):
         output = "y" if number == len(layers) - 1 else f"v{number}"
         if layer is None:
@@ -55,8 +57,8 @@ def chain_model(
             sides.append(layer.output_size(0, sides[-1]))
         nodes.append(node)
         value = output
-    outputs = next(layer.out_channels for layer in reversed(layers) if layer)
-    return _model(nodes, arrays, (layers[0].in_channels, outputs), (sides[0], sides[-1]))
+    channels = (convolutions[0].in_channels, convolutions[-1].out_channels)
+    return _model(nodes, arrays, channels, (sides[0], sides[-1]))
 
 
 def null_model(channels: int) -> onnx.ModelProto:
@@ -70,7 +72,7 @@ def place_model(channels: int, side: int) -> onnx.ModelProto:
     onnx = require("onnx", "the calibration makes its models with it")
     helper = onnx.helper
     order = np.arange(channels, dtype=np.int64)[::-1].copy()
-    arrays = {"order": order, "bias": np.ones((channels, 1, 1), np.float32)}
+    arrays: dict[str, np.ndarray] = {"order": order, "bias": np.ones((channels, 1, 1), np.float32)}
     nodes = [
         helper.make_node("Gather", ["x", "order"], ["v"], axis=1),
         helper.make_node("Add", ["v", "bias"], ["y"]),
@@ -86,4 +88,5 @@ def _model(
 ) -> onnx.ModelProto:
     """Put a model together; channels and sides of its input and of its output."""
     x, y = ([1, count, side, side] for count, side in zip(channels, sides, strict=True))
-    return build_model(nodes, x, y, constants, ir_version=IR_VERSION)
+    model: onnx.ModelProto = build_model(nodes, x, y, constants, ir_version=IR_VERSION)
+    return model

@@ -96,7 +96,8 @@ def _table(
     headings: tuple[str, ...],
     time: Callable[[Spread | None], str],
     ratio: Callable[[Spread], str],
-    **words: str,
+    title: str = "",
+    caption: str = "",
 ) -> Table:
     """Lay out the engines that compute in float32; op times only where there is a null session."""
     has_op = any(case.null is not None for case in result.cases)
@@ -119,7 +120,7 @@ def _table(
                 cells["first run"] = seconds_text(engine.first_run_seconds)
                 cells["error"] = "" if error is None else f"{error:.0e}"
             rows.append([cells[name] for name in shown])
-    return Table(shown, rows, **words)
+    return Table(shown, rows, title=title, caption=caption)
 
 
 def _rivals_table(result: Result[Case]) -> Table | None:
@@ -204,9 +205,9 @@ def _mask_notes(result: Result[Case]) -> list[str]:
             continue
         text = f"{case.title}: padding {case.facts['padding']:.2f}"
         text += f" (random {base.facts['padding']:.2f})"
-        ratios = [_op_or_run(one) for one in (case, base)]
-        if all(ratios):
-            text += f", speed-up {ratios[0] / ratios[1]:.2f} of the random mask's"
+        own, other = _op_or_run(case), _op_or_run(base)
+        if own is not None and other is not None:
+            text += f", speed-up {own / other:.2f} of the random mask's"
         notes.append(text)
     return notes
 
@@ -219,11 +220,12 @@ def _op_or_run(case: Case) -> float | None:
 
 def _summary(result: Result[Case]) -> str:
     engine = next((one for case in result.cases for one in case.engines if one.version), None)
+    timing = result.require_timing()
     parts = [
         result.machine.get("cpu") or "unknown CPU",
         engine.version if engine else "",
-        threads_text(result.timing.threads),
-        f"{result.timing.rounds} rounds",
+        threads_text(timing.threads),
+        f"{timing.rounds} rounds",
         f"ISA {result.machine['kernels']['isa_in_force']}",
     ]
     load = result.machine.get("load_average")
@@ -250,7 +252,7 @@ def _speedup_figure(result: Result[Case]) -> Figure:
             )
             for batch in dict.fromkeys(case.batch for case in result.cases)
         ]
-    wide = len(panels) == 4 or any(len(panel.x.ticks) > 4 for panel in panels)
+    wide = len(panels) == 4 or any(len(panel.x.ticks or ()) > 4 for panel in panels)
     return Figure(figure_title(result), panels, columns=2 if wide else 3)
 
 

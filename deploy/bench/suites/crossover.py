@@ -97,7 +97,7 @@ def bench_crossover(
 ) -> CrossoverResult:
     """Measure the layer at each number of threads and batch; all sparsities share their rounds."""
     require("onnx", "the benchmark makes its models with it")
-    from ....export.forms import Chooser
+    from ....export.cost_model import CostModel
 
     recorder = Recorder()
     settings = list(itertools.product(spec.threads, spec.batches))
@@ -125,7 +125,7 @@ def bench_crossover(
         dataclasses.asdict(spec),
         spec.timing(max(spec.threads)),
         tuple(points),
-        cost_model=Chooser.of("auto", 1, portable=False).costs.machine,
+        cost_model=CostModel.of_this_machine().machine,
         crossovers=to_plain(crossovers),
         excluded=excluded,
     )
@@ -148,6 +148,7 @@ def crossing(sparsities: list[float], ratios: list[float]) -> float | None:
 def _measure(
     spec: BenchCrossoverSpec, threads: int, batch: int, folder: Path
 ) -> tuple[list[CrossoverPoint], list[str]]:
+    from ....export.cost_model import CostModel
     from ....export.forms import Chooser
     from ....export.onnx_op import condensed_layer_model, dense_layer_model
 
@@ -183,15 +184,16 @@ def _measure(
     if base.excluded:
         return [], excluded
     chooser = Chooser.of("auto", batch, portable=False)
+    costs = CostModel.of_this_machine()
     points = []
     for (sparsity, weight), condensed in zip(weights.items(), others, strict=True):
         if condensed.excluded is None:
             speedup = _speedup(base, condensed, nothing)
-            predicted = chooser.costs.dense(
-                batch, spec.out_features, spec.in_features
-            ) / chooser.costs.condensed(
+            dense_seconds = costs.dense(batch, spec.out_features, spec.in_features)
+            condensed_seconds = costs.condensed(
                 batch, spec.out_features, spec.in_features, weight.values.size
             )
+            predicted = dense_seconds / condensed_seconds
             auto = chooser.choose(weight, batch).form
             slower = 1 / speedup.median if auto == "condensed" else speedup.median
             point = (threads, batch, sparsity, speedup, predicted, auto, slower <= TIE)

@@ -82,10 +82,12 @@ def _notes(result: Result[CrossoverPoint]) -> list[str]:
 def _figure(result: Result[Any], found: list[Crossover]) -> Figure:
     """Show the crossover's sparsity against the batch, a line per number of threads."""
 
-    def line(label: str, places: dict[int, float | None], **style: str) -> Series:
+    def line(
+        label: str, places: dict[int, float | None], colour: str, marker: str, style: str = "-"
+    ) -> Series:
         # A layer that is dense at every sparsity measured has its crossover at the top.
         ys = [100 * (1.0 if at is None else at) for at in places.values()]
-        return Series(label, "line", list(places), ys, **style)
+        return Series(label, "line", list(places), ys, colour=colour, style=style, marker=marker)
 
     series = []
     for number, threads in enumerate(dict.fromkeys(one.threads for one in found)):

@@ -100,6 +100,19 @@ class BenchKernelsSpec:
 
 
 @dataclass(frozen=True)
+class KernelFigures:
+    """What follows from a kernel's times; see KernelCase."""
+
+    run: Spread
+    read: Spread
+    share: Spread
+    limit: Literal["read", "multiply-add"]
+    bytes_per_cycle: float
+    macs_per_cycle: float
+    read_bytes_per_cycle: float
+
+
+@dataclass(frozen=True)
 class KernelCase:
     """One kernel on one layer. Times are in seconds, less what a call costs from Python.
 
@@ -139,6 +152,29 @@ class KernelCase:
     read_bytes_per_cycle: float | None = None
     rounds_seconds: tuple[float, ...] = field(default=(), metadata=RAW)
     read_rounds_seconds: tuple[float, ...] = field(default=(), metadata=RAW)
+
+    @property
+    def figures(self) -> KernelFigures | None:
+        """What follows from the times; None where the kernel or the reading does not count."""
+        if (
+            self.run is None
+            or self.read is None
+            or self.share is None
+            or self.limit is None
+            or self.bytes_per_cycle is None
+            or self.macs_per_cycle is None
+            or self.read_bytes_per_cycle is None
+        ):
+            return None
+        return KernelFigures(
+            self.run,
+            self.read,
+            self.share,
+            self.limit,
+            self.bytes_per_cycle,
+            self.macs_per_cycle,
+            self.read_bytes_per_cycle,
+        )
 
 
 KernelsResult = Result[KernelCase]

@@ -10,7 +10,9 @@ from ..report.document import Document, Notes, Table, Text
 from ..report.figure import Axis, Figure, Panel, Series
 from ..report.text import seconds_text
 from ..results.result import Result
-from .kernels import KernelCase
+from .kernels import KernelCase, KernelFigures
+
+_Counted = tuple[KernelCase, KernelFigures]
 
 _HEADINGS = (
     "layer",
@@ -107,44 +109,47 @@ def _layer(case: KernelCase) -> str:
 def _row(case: KernelCase) -> list[str]:
     name = case.kernel + (" *" if case.dispatched else "")
     start = [_layer(case), str(case.batch), name]
-    if case.run is None:
+    figures = case.figures
+    if figures is None:
         return [*start, "excluded", *[""] * 6]
-    share = case.share
+    share = figures.share
     return [
         *start,
-        seconds_text(case.run.median),
-        f"{case.bytes_per_cycle:.1f}",
-        f"{case.read_bytes_per_cycle:.1f}",
-        f"{case.macs_per_cycle:.1f}",
+        seconds_text(figures.run.median),
+        f"{figures.bytes_per_cycle:.1f}",
+        f"{figures.read_bytes_per_cycle:.1f}",
+        f"{figures.macs_per_cycle:.1f}",
         f"{case.padding:.2f}",
-        case.limit or "",
+        figures.limit,
         f"{share.median:.0%} [{share.min:.0%}–{share.max:.0%}]",
     ]
 
 
 def _figure(result: Result[KernelCase]) -> Figure:
     """Show a roofline, or time against outputs where only their number differs."""
-    cases = [case for case in result.cases if case.run is not None]
+    cases = [(case, figures) for case in result.cases if (figures := case.figures) is not None]
     settings = {
-        (case.sparsity, case.batch, case.mask, case.values, case.in_features) for case in cases
+        (case.sparsity, case.batch, case.mask, case.values, case.in_features) for case, _ in cases
     }
-    scaling = len(settings) == 1 and len({case.out_features for case in cases}) > 2
+    scaling = len(settings) == 1 and len({case.out_features for case, _ in cases}) > 2
     panel = _scaling(cases, result) if scaling else _roofline(cases, result)
     return Figure(figure_title(result), [panel])
 
 
-def _scaling(cases: list[KernelCase], result: Result[KernelCase]) -> Panel:
+def _scaling(cases: list[_Counted], result: Result[KernelCase]) -> Panel:
     """Show time against outputs, and what reading the footprint takes from each memory level."""
-    outputs = [case.out_features for case in cases]
-    limits = [max(case.read.median, case.macs / case.peak_macs_per_second) for case in cases]
-    hertz = median(case.hertz for case in cases)
+    outputs = [case.out_features for case, _ in cases]
+    limits = [
+        max(figures.read.median, case.macs / case.peak_macs_per_second) for case, figures in cases
+    ]
+    hertz = median(case.hertz for case, _ in cases)
     series = [
         Series(
             "kernel (share of the limit beside)",
             "line",
             outputs,
-            [case.run.median * 1e6 for case in cases],
-            texts=[f"{case.share.median:.0%}" for case in cases],
+            [figures.run.median * 1e6 for _, figures in cases],
+            texts=[f"{figures.share.median:.0%}" for _, figures in cases],
             marker="o",
         ),
         Series("limit", "line", outputs, [1e6 * one for one in limits], colour="#777", style="--"),
@@ -152,31 +157,32 @@ def _scaling(cases: list[KernelCase], result: Result[KernelCase]) -> Panel:
     shades = ("#6baed6", "#3182bd", "#08519c")
     for (size, rate), shade in zip(result.facts["roofs"], shades, strict=False):
         label = f"reading as from {_size(size)}, {rate * hertz / 1e9:.1f} GB/s"
-        times = [case.footprint_bytes / (rate * hertz) * 1e6 for case in cases]
+        times = [case.footprint_bytes / (rate * hertz) * 1e6 for case, _ in cases]
         series.append(Series(label, "line", outputs, times, colour=shade, style=":"))
-    x = Axis(f"outputs, {cases[0].fan_in} of {cases[0].in_features} inputs each", log=10)
+    first, _ = cases[0]
+    x = Axis(f"outputs, {first.fan_in} of {first.in_features} inputs each", log=10)
     return Panel(series, x, Axis("µs", log=10))
 
 
-def _roofline(cases: list[KernelCase], result: Result[KernelCase]) -> Panel:
+def _roofline(cases: list[_Counted], result: Result[KernelCase]) -> Panel:
     """Show multiply-adds per cycle against those per byte, under what reading and units allow."""
     x = Axis("multiply-adds per byte of packed weights, input and output", log=10)
     y = Axis("multiply-adds per cycle", log=10)
     if not cases:
         return Panel([], x, y)
-    intensity = [case.macs / case.footprint_bytes for case in cases]
+    intensity = [case.macs / case.footprint_bytes for case, _ in cases]
     low, high = min(intensity) / 1.5, max(intensity) * 1.5
-    peak = median(case.peak_macs_per_second / case.hertz for case in cases)
+    peak = median(case.peak_macs_per_second / case.hertz for case, _ in cases)
     series = []
     for (size, rate), style in zip(result.facts["roofs"], ("-", "--", ":"), strict=False):
         ends = [low, high] if high * rate < peak else [low, max(low, peak / rate), high]
         roof = [min(peak, end * rate) for end in ends]
         label = f"reading {_size(size)}, {rate:.1f} B/cycle"
         series.append(Series(label, "line", ends, roof, colour="#777", style=style))
-    for kernel in dict.fromkeys(case.kernel for case in cases):
-        own = [case for case in cases if case.kernel == kernel]
-        xs = [case.macs / case.footprint_bytes for case in own]
-        series.append(Series(kernel, "points", xs, [case.macs_per_cycle for case in own]))
+    for kernel in dict.fromkeys(case.kernel for case, _ in cases):
+        own = [(case, figures) for case, figures in cases if case.kernel == kernel]
+        xs = [case.macs / case.footprint_bytes for case, _ in own]
+        series.append(Series(kernel, "points", xs, [figures.macs_per_cycle for _, figures in own]))
     return Panel(series, x, y, reference=peak)
 
 

@@ -139,7 +139,7 @@ class BenchLayerSpec:
 
     def weight(self, mask: str, sparsity: float) -> CondensedWeight:
         """Make the layer; the seed decides it."""
-        if mask == TRAINED:
+        if mask == TRAINED and self.trained is not None:
             return self.trained.weight
         rng = np.random.default_rng([self.seed, round(sparsity * 1e6), MASKS.index(mask)])
         return random_sparse_layer(

@@ -195,7 +195,7 @@ def _measure(
         return EngineMemory(name, "", size, (), (), str(error))
     start, *steps = reply["steps"]
     grown = {key: tuple(step[key] - start[key] for step in steps) for key in start}
-    return EngineMemory(name, reply["version"], size, **grown)
+    return EngineMemory(name, reply["version"], size, grown["anonymous"], grown["file_backed"])
 
 
 def _ask(command: list[str]) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def _ask(command: list[str]) -> dict[str, Any]:
     if not done.stdout:
         last = (done.stderr.strip() or "it said nothing").split("\n")[-1]
         raise EngineUnavailableError(f"its process ended with status {done.returncode}: {last}")
-    reply = json.loads(done.stdout)
+    reply: dict[str, Any] = json.loads(done.stdout)
     if "error" in reply:
         raise EngineUnavailableError(reply["error"])
     return reply

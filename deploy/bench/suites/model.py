@@ -176,8 +176,9 @@ def _with_breakdowns(spec: BenchModelSpec, case: Case, problem: Problem) -> Case
         reason = f"{type(error).__name__}: {error}"
         return dataclasses.replace(case, facts={**case.facts, "breakdown_failed": reason})
     limit = None
-    if all(runs.values()):
-        limit = amdahl_limit(runs["dense"].median, runs["condensed"].median, breakdowns[-1])
+    dense, condensed = runs["dense"], runs["condensed"]
+    if dense is not None and condensed is not None:
+        limit = amdahl_limit(dense.median, condensed.median, breakdowns[-1])
     return dataclasses.replace(case, breakdowns=breakdowns, limit=limit)
 
 

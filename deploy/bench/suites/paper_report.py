@@ -40,7 +40,7 @@ def best_of(case: Case, kind: str) -> EngineResult | None:
 
 def save_paper(result: PaperResult, folder: Path, *, raw: bool = False) -> list[Path]:
     """Write results.json, .md and .png, an index.html, and a folder for each thread count."""
-    begun = {f"threads-{one.timing.threads}": one for one in result.results if one.cases}
+    begun = {f"threads-{one.require_timing().threads}": one for one in result.results if one.cases}
     paths: list[Path] = []
     for name, one in begun.items():
         paths += write_report(one, cases_document(one), folder / name, raw=raw)
@@ -164,7 +164,7 @@ def _figure(result: PaperResult) -> Figure:
     for one in result.results:
         for batch in dict.fromkeys(case.batch for case in one.cases):
             cases = [case for case in one.cases if case.batch == batch]
-            title = f"batch {batch}, {threads_text(one.timing.threads)}"
+            title = f"batch {batch}, {threads_text(one.require_timing().threads)}"
             x, y = names_axis([_label(case) for case in cases]), Axis("whole run, µs", log=10)
             panels.append(Panel(_bars(cases), x, y, title))
     title = f"{_title(result)}\n{result.results[0].machine.get('cpu') or ''}"
@@ -174,13 +174,13 @@ def _figure(result: PaperResult) -> Figure:
 def _bars(cases: list[Case]) -> list[Series]:
     series = []
     for kind, (_, colour) in _KINDS.items():
-        found = [(at, best_of(case, kind)) for at, case in enumerate(cases)]
-        places = [(at, one.run) for at, one in found if one is not None]
+        found = [(float(at), best_of(case, kind)) for at, case in enumerate(cases)]
+        places = [(at, one.run) for at, one in found if one is not None and one.run is not None]
         if places:
             series.append(Series.of_spreads(kind, "bars", places, scale=1e6, colour=colour))
     return series
 
 
 def _label(case: Case) -> str:
-    sparsity = f"{100 * case.sparsity:.3g} %"
+    sparsity = f"{100 * (case.sparsity or 0):.3g} %"
     return sparsity if case.facts["mask"] == "random" else f"{sparsity}\ntrained"

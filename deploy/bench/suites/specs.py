@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from ..measure.timing import Timing
+
+_Name = TypeVar("_Name", bound=str)
 
 MAX_FEATURES = 2**31 - 1
 """Of the op's attributes."""
@@ -19,6 +21,13 @@ def check_choices(name: str, chosen: Sequence[str], known: Sequence[str]) -> Non
     """Refuse no choices, unknown ones and one that is made twice."""
     if not chosen or not set(chosen) <= set(known) or len(set(chosen)) < len(chosen):
         raise ValueError(f"{name} are {chosen}; there are {', '.join(known)}, each once")
+
+
+def choices(name: str, chosen: Sequence[str], known: Sequence[_Name]) -> tuple[_Name, ...]:
+    """Return the known names that are chosen; ValueError as of check_choices."""
+    check_choices(name, chosen, known)
+    by_name: dict[str, _Name] = {one: one for one in known}
+    return tuple(by_name[one] for one in chosen)
 
 
 def check_batches(batches: Sequence[int]) -> None:

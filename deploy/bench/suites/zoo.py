@@ -98,7 +98,7 @@ def read_zoo(folder: Path) -> dict[str, Result[Case]]:
     found = {
         name: read_result(file, {"model": Case}) for name, file in files.items() if file.is_file()
     }
-    settings = {(one.timing.threads, one.cases[0].batch) for one in found.values()}
+    settings = {(one.require_timing().threads, one.cases[0].batch) for one in found.values()}
     if len(settings) > 1:
         raise StoreError(
             f"{folder} has results of several numbers of threads or batches; take a folder for each"

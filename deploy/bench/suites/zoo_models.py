@@ -52,11 +52,10 @@ def export_zoo_model(name: str, folder: Path, sparsity: float, ablated: float, b
     inputs = torch.randn(2, *entry.sample)
     _set_norm_statistics(model, inputs)
     path = folder / f"{name}-{100 * sparsity:g}-{100 * ablated:g}.onnx"
-    common = {"batch": batch, "opset": _OPSET}
-    export(model.eval(), path, inputs, dense_baseline=True, **common)
+    export(model.eval(), path, inputs, dense_baseline=True, batch=batch, opset=_OPSET)
     if ablated:
         structured = path.with_name(f"{path.stem}.structured.onnx")
-        export(model, structured, inputs, policy="structured", **common)
+        export(model, structured, inputs, policy="structured", batch=batch, opset=_OPSET)
     return path
 
 
@@ -95,7 +94,8 @@ def _set_norm_statistics(model: nn.Module, inputs: Tensor) -> None:
 
 def _torchvision(name: str) -> nn.Module:
     models = require("torchvision.models", "the models of the zoo are its")
-    return getattr(models, name)(weights=None)
+    model: nn.Module = getattr(models, name)(weights=None)
+    return model
 
 
 def _mlp() -> nn.Module:
@@ -129,7 +129,8 @@ def _minilm() -> nn.Module:
             self.encoder = model.encoder
 
         def forward(self, embeddings: Tensor) -> Tensor:
-            return self.encoder(embeddings).last_hidden_state
+            states: Tensor = self.encoder(embeddings).last_hidden_state
+            return states
 
     return FromEmbeddings()
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import typer
 
 from .._base.atomic import output_folder
+
+_T = TypeVar("_T")
 
 
 @contextmanager
@@ -52,7 +55,7 @@ def require_writable(folder: Path) -> None:
     output_folder(folder)
 
 
-def numbers(text: str, kind: type, option: str) -> tuple:
+def numbers(text: str, kind: Callable[[str], _T], option: str) -> tuple[_T, ...]:
     """Parse ``1,16,64``; a bad entry is an error that names the option."""
     try:
         return tuple(kind(part) for part in text.split(","))

@@ -100,11 +100,17 @@ def _export(
     requires("train", "torch", "onnx", "onnxscript", "safetensors")
     from ..export import ExportError
     from ..export import export as write
+    from ..export.onnx_op import DEFAULT_OPSET
     from ..trainer import RunFolderError
 
-    chosen = {} if opset is None else {"opset": opset}
     with readable(ExportError, RunFolderError, OSError, ValueError):
-        return write(source, out, dense_baseline=dense_baseline, **common, **chosen)
+        return write(
+            source,
+            out,
+            opset=DEFAULT_OPSET if opset is None else opset,
+            dense_baseline=dense_baseline,
+            **common,
+        )
 
 
 def inspect(

@@ -12,6 +12,7 @@ from .common import readable, requires, say
 
 if TYPE_CHECKING:
     from ..trainer.analysis import Analysis
+    from ..trainer.sweep_config import SweepRun
 
 analyze = typer.Typer(no_args_is_help=True, help="Tables and figures of runs, sweeps, the paper.")
 
@@ -86,7 +87,7 @@ def sweep(
     if out is None or sweep_file is None:
         raise typer.BadParameter("give a sweep and --out FOLDER")
 
-    def say_run(run: object, number: int, total: int) -> None:
+    def say_run(run: SweepRun, number: int, total: int) -> None:
         say(run.name, number / total)
 
     with readable(ConfigError, DataError, RunFolderError, TrainingError, OSError):

@@ -4,6 +4,8 @@ The worker runs by path under Pythons that lack fanin, so this imports NumPy at 
 Python 3.8 on.
 """
 
+from __future__ import annotations
+
 import glob
 import random
 import time
@@ -22,7 +24,7 @@ PAUSES = (0.005, 0.05)
 _LEAST_FLUSH = 64 << 20
 
 
-def wait_until_quiet(limit=0.5, step=0.005):
+def wait_until_quiet(limit: float = 0.5, step: float = 0.005) -> None:
     """Sleep until this process uses hardly any CPU, at most ``limit`` seconds.
 
     Pool threads spin for tens of milliseconds after a run; on a machine with as many threads as
@@ -36,7 +38,7 @@ def wait_until_quiet(limit=0.5, step=0.005):
             return
 
 
-def cache_sizes():
+def cache_sizes() -> dict[int, int]:
     """Bytes of each level of the first CPU's caches for data; empty where the system is silent."""
     found = {}
     for folder in glob.glob("/sys/devices/system/cpu/cpu0/cache/index*"):
@@ -46,7 +48,7 @@ def cache_sizes():
     return dict(sorted(found.items()))
 
 
-def _read(folder, name):
+def _read(folder: str, name: str) -> str:
     try:
         with open(f"{folder}/{name}") as file:
             return file.read().strip()
@@ -57,19 +59,19 @@ def _read(folder, name):
 class Conditions:
     """Brings a condition about before a run, for engines of so many threads."""
 
-    def __init__(self, threads, seed=0):
+    def __init__(self, threads: int, seed: int = 0) -> None:
         self._threads = threads
         self._random = random.Random(seed)
         self._parts = []
 
-    def prepare(self, condition):
+    def prepare(self, condition: str) -> None:
         """Flush the caches or pause."""
         if condition == "paced":
             time.sleep(self._random.uniform(*PAUSES))
         elif condition == "cold":
             self._flush()
 
-    def _flush(self):
+    def _flush(self) -> None:
         """Read and write twice the largest cache, each core its share, so that its own go too."""
         import numpy as np
 

@@ -199,6 +199,6 @@ class _Writer:
     def _constant(self, name: str, value: float | np.ndarray) -> str:
         from onnx import numpy_helper
 
-        array = np.float32(value) if isinstance(value, float) else value
+        array = np.asarray(value, np.float32) if isinstance(value, float) else value
         self._graph.initializer.append(numpy_helper.from_array(array, name))
         return name

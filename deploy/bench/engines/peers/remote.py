@@ -13,13 +13,15 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ....._base.atomic import output_folder
 from ....._base.user_folders import cache_folder
 from .....ort_ops.format.condensed import CondensedWeight
+
+_T = TypeVar("_T")
 
 WORKER = Path(__file__).parents[1] / "child" / "worker.py"
 
@@ -78,6 +80,7 @@ class RemoteEngine:
         self._output = output
         self._process: subprocess.Popen[str] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._shared: np.memmap[Any, np.dtype[np.float32]] | None = None
 
     def prepare(self, inputs: Mapping[str, np.ndarray]) -> None:
         """See Engine. Raises RemoteError."""
@@ -115,14 +118,16 @@ class RemoteEngine:
     ) -> Sequence[int]:
         """See SelfTimedEngine."""
         content = self._input.T if self._child.columns else self._input
-        if not np.array_equal(self._shared, content):
-            self._shared[...] = content
+        shared = _prepared(self._shared)
+        if not np.array_equal(shared, content):
+            shared[...] = content
         request = {"lead_in": lead_in, "count": count, "numbers": numbers, "condition": condition}
-        return self._ask(do="run", **request)["nanoseconds"]
+        nanoseconds: list[int] = self._ask(do="run", **request)["nanoseconds"]
+        return nanoseconds
 
     def output(self) -> Sequence[np.ndarray]:
         """See Engine. An output of an unexpected size is returned as it came."""
-        file = Path(self._folder.name) / "y"
+        file = Path(_prepared(self._folder).name) / "y"
         reply = self._ask(do="output", file=str(file))
         y = np.fromfile(file, reply["dtype"]).reshape(reply["shape"])
         if y.size == math.prod(self._output):
@@ -143,7 +148,8 @@ class RemoteEngine:
             self._folder.cleanup()
 
     def _ask(self, **request: Any) -> dict[str, Any]:
-        process = self._process
+        process = _prepared(self._process)
+        requests, replies = _prepared(process.stdin), _prepared(process.stdout)
         late = threading.Event()
 
         def end() -> None:
@@ -153,9 +159,9 @@ class RemoteEngine:
         timer = threading.Timer(_LIMIT, end)
         timer.start()
         try:
-            process.stdin.write(json.dumps(request) + "\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
+            requests.write(json.dumps(request) + "\n")
+            requests.flush()
+            line = replies.readline()
         except BrokenPipeError:
             line = ""
         finally:
@@ -164,7 +170,7 @@ class RemoteEngine:
             raise RemoteError(f"it took longer than {_LIMIT:g} s to {request['do']}")
         if not line:
             raise RemoteError(self._exit_reason(process))
-        reply = json.loads(line)
+        reply: dict[str, Any] = json.loads(line)
         if "missing" in reply:
             raise RemoteError(f"{reply['error']}; {self._child.remedy}")
         if "error" in reply:
@@ -173,13 +179,21 @@ class RemoteEngine:
 
     def _exit_reason(self, process: subprocess.Popen[str]) -> str:
         status = process.wait()
-        said = (Path(self._folder.name) / "stderr").read_text(errors="replace").split("\n")
+        folder = Path(_prepared(self._folder).name)
+        said = (folder / "stderr").read_text(errors="replace").split("\n")
         last = next((line for line in reversed(said) if line.strip()), "it said nothing")
         return f"its process ended with status {status}: {last.strip()}"
 
 
 class RemoteError(RuntimeError):
     """The child process could not do what it was asked."""
+
+
+def _prepared(part: _T | None) -> _T:
+    """Return what ``prepare`` makes."""
+    if part is None:
+        raise RemoteError("the engine is not prepared; call prepare first")
+    return part
 
 
 def _environment(kind: str, threads: int, scratch: Path) -> dict[str, str]:

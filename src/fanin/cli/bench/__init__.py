@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import typer
 
 from .compare import bench_compare
@@ -16,7 +18,7 @@ from .serving import bench_serving
 from .zoo import bench_zoo
 
 bench = typer.Typer(no_args_is_help=True, help="Measure against dense, interleaved in one run.")
-for name, command in {
+_COMMANDS: dict[str, Callable[..., None]] = {
     "layer": bench_layer,
     "model": bench_model,
     "kernels": bench_kernels,
@@ -27,5 +29,6 @@ for name, command in {
     "serving": bench_serving,
     "compare": bench_compare,
     "page": bench_page,
-}.items():
+}
+for name, command in _COMMANDS.items():
     bench.command(name)(command)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..common import numbers, readable, require_writable, requires, say
-from .options import Layer, Out, Raw, Seed, given, masks, names, show_and_save
+from .options import Layer, Out, Raw, Seed, masks, names, show_and_save
 from .options import shapes as parse_shapes
 
 
@@ -42,21 +42,21 @@ def bench_kernels(
     from ...deploy.bench import BenchKernelsSpec, RequirementError
     from ...deploy.bench import bench_kernels as measure
 
-    chosen = given(
-        shapes=None if shapes is None else parse_shapes(shapes),
-        sparsities=None if sparsity is None else numbers(sparsity, float, "--sparsity"),
-        batches=None if batch is None else numbers(batch, int, "--batch"),
-        dispatched=dispatched or None,
-    )
     with readable(RequirementError, OSError, ValueError):
         random_masks, trained = masks(mask, layer)
+        default = BenchKernelsSpec
         spec = BenchKernelsSpec(
+            shapes=default.shapes if shapes is None else parse_shapes(shapes),
+            sparsities=(
+                default.sparsities if sparsity is None else numbers(sparsity, float, "--sparsity")
+            ),
+            batches=default.batches if batch is None else numbers(batch, int, "--batch"),
             masks=random_masks,
             values=names(values),
             trained=trained,
+            dispatched=dispatched,
             rounds=rounds,
             seed=seed,
-            **chosen,
         )
         require_writable(out)
         show_and_save(measure(spec, progress=say), out, raw=raw)

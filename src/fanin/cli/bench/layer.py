@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated
 
 import typer
@@ -21,7 +22,6 @@ from .options import (
     Threads,
     Time,
     Warmup,
-    given,
     masks,
     names,
     show_and_save,
@@ -69,34 +69,48 @@ def bench_layer(
     from ...deploy.bench import BenchLayerSpec, RequirementError
     from ...deploy.bench import bench_layer as measure
 
-    sizes = given(
-        in_features=in_features,
-        out_features=out_features,
-        sparsities=None if sparsity is None else numbers(sparsity, float, "--sparsity"),
-        ablated=ablated,
-    )
-    common = {
-        "batches": numbers(batch, int, "--batch"),
-        "engines": names(engines),
-        "threads": threads,
-        "rounds": rounds,
-        "budget": time,
-        "warmup": warmup,
-        "conditions": names(conditions),
-        "pin": pin,
-        "seed": seed,
-        **given(deepsparse_python=deepsparse_python),
+    sizes = {
+        "--in-features": in_features,
+        "--out-features": out_features,
+        "--sparsity": sparsity,
+        "--ablated": ablated,
     }
+    given = [option for option, value in sizes.items() if value is not None]
     with readable(SessionError, RequirementError, OSError, ValueError):
         random_masks, trained = masks(mask, layer)
-        if trained is None:
-            spec = BenchLayerSpec(**sizes, masks=random_masks, **common)
-        elif sizes:
+        if trained is not None and given:
             raise typer.BadParameter(
-                "a trained layer has its own sizes, sparsity and ablation; leave out --"
-                + ", --".join(name.replace("_", "-") for name in sizes)
+                "a trained layer has its own sizes, sparsity and ablation; leave out "
+                + ", ".join(given)
             )
-        else:
-            spec = BenchLayerSpec.of_trained(trained, random_masks, **common)
+        default = BenchLayerSpec
+        layers = (
+            BenchLayerSpec.of_trained(trained, random_masks)
+            if trained is not None
+            else BenchLayerSpec(
+                in_features=default.in_features if in_features is None else in_features,
+                out_features=default.out_features if out_features is None else out_features,
+                sparsities=(
+                    default.sparsities
+                    if sparsity is None
+                    else numbers(sparsity, float, "--sparsity")
+                ),
+                ablated=default.ablated if ablated is None else ablated,
+                masks=random_masks,
+            )
+        )
+        spec = dataclasses.replace(
+            layers,
+            batches=numbers(batch, int, "--batch"),
+            engines=names(engines),
+            threads=threads,
+            rounds=rounds,
+            budget=time,
+            warmup=warmup,
+            conditions=names(conditions),
+            pin=pin,
+            seed=seed,
+            deepsparse_python=deepsparse_python or default.deepsparse_python,
+        )
         require_writable(out)
         show_and_save(measure(spec, progress=say), out, raw=raw)

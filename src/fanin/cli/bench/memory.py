@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..common import readable, require_writable, requires, say
-from .options import DeepSparsePython, Dense, Model, Out, given, names, show_and_save
+from .options import DeepSparsePython, Dense, Model, Out, names, show_and_save
 
 
 def bench_memory(
@@ -38,7 +38,7 @@ def bench_memory(
             batch=batch,
             threads=threads,
             engines=names(engines),
-            **given(deepsparse_python=deepsparse_python),
+            deepsparse_python=deepsparse_python or BenchMemorySpec.deepsparse_python,
         )
         require_writable(out)
         show_and_save(measure(spec, progress=say), out)

@@ -20,7 +20,6 @@ from .options import (
     Threads,
     Time,
     Warmup,
-    given,
     names,
     show_and_save,
 )
@@ -71,7 +70,7 @@ def bench_model(
             seed=seed,
             engines=names(engines),
             breakdown=breakdown,
-            **given(deepsparse_python=deepsparse_python),
+            deepsparse_python=deepsparse_python or BenchModelSpec.deepsparse_python,
         )
         require_writable(out)
         show_and_save(measure(spec, progress=say), out, raw=raw)

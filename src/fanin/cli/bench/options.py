@@ -70,12 +70,12 @@ def names(text: str) -> tuple[str, ...]:
 def shapes(text: str) -> tuple[tuple[int, int], ...]:
     """Parse ``3072x768,768x3072``."""
     try:
-        pairs = [tuple(map(int, part.split("x"))) for part in text.split(",")]
+        pairs = [part.split("x") for part in text.split(",")]
+        return tuple((int(inputs), int(outputs)) for inputs, outputs in pairs)
     except ValueError:
-        pairs = [()]
-    if any(len(pair) != 2 for pair in pairs):
-        raise typer.BadParameter(f"{text!r} is not like 3072x768,768x3072", param_hint="--shapes")
-    return tuple(pairs)
+        raise typer.BadParameter(
+            f"{text!r} is not like 3072x768,768x3072", param_hint="--shapes"
+        ) from None
 
 
 def masks(text: str, layer: str | None) -> tuple[tuple[str, ...], TrainedLayer | None]:
@@ -93,11 +93,6 @@ def masks(text: str, layer: str | None) -> tuple[tuple[str, ...], TrainedLayer |
         raise typer.BadParameter("--layer goes with a file in --mask", param_hint="--layer")
     trained = load_trained_layer(files[0], layer) if files else None
     return tuple(part for part in parts if part in MASKS), trained
-
-
-def given(**options: object) -> dict[str, object]:
-    """Keep the options that are not None: the others have defaults elsewhere."""
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def show_and_save(result: Result[Any], folder: Path, *, raw: bool = False) -> None:

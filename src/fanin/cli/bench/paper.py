@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..common import numbers, readable, require_writable, requires, say
-from .options import DeepSparsePython, Out, Raw, Seed, given, names, say_written
+from .options import DeepSparsePython, Out, Raw, Seed, names, say_written
 
 
 def bench_paper(
@@ -71,21 +72,21 @@ def bench_paper(
 
     with readable(SessionError, RequirementError, OSError, ValueError):
         layers = [text.partition("::") for text in trained or []]
-        fields = given(
-            batches=None if batch is None else numbers(batch, int, "--batch"),
-            sparsities=None if sparsity is None else numbers(sparsity, float, "--sparsity"),
-            engines=None if engines is None else names(engines),
-            minutes=minutes,
-            rounds=rounds,
-            deepsparse_python=deepsparse_python,
-        )
-        make = BenchPaperSpec.quick if quick else BenchPaperSpec
-        spec = make(
+        default = BenchPaperSpec.quick() if quick else BenchPaperSpec()
+        spec = dataclasses.replace(
+            default,
             threads=numbers(threads, int, "--threads"),
+            batches=default.batches if batch is None else numbers(batch, int, "--batch"),
+            sparsities=(
+                default.sparsities if sparsity is None else numbers(sparsity, float, "--sparsity")
+            ),
             ablated=ablated,
+            engines=default.engines if engines is None else names(engines),
             trained=tuple(load_trained_layer(Path(file), name or None) for file, _, name in layers),
+            rounds=default.rounds if rounds is None else rounds,
+            minutes=default.minutes if minutes is None else minutes,
             seed=seed,
-            **fields,
+            deepsparse_python=deepsparse_python or default.deepsparse_python,
         )
         require_writable(out)
         result = measure(spec, out, stop_after=stop_after, progress=say)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
 from ..common import readable, require_writable, requires, say
-from .options import Out, Raw, Seed, given, names, show_and_save
+from .options import Out, Raw, Seed, names, show_and_save
 
 if TYPE_CHECKING:
     from ...deploy.bench import Result
 
 PARTS = ("threads", "batch", "outputs", "crossover")
+
+
+class _Options(TypedDict, total=False):
+    """What all parts take; a part has rounds of its own where there are none."""
+
+    seed: int
+    rounds: int
 
 
 def bench_scaling(
@@ -47,17 +54,19 @@ def bench_scaling(
         raise typer.BadParameter(f"{of!r}: there are {', '.join(PARTS)}", param_hint="--of")
     if quick:
         rounds = 5 if rounds is None else rounds
-    options = given(rounds=rounds)
+    options: _Options = {"seed": seed}
+    if rounds is not None:
+        options["rounds"] = rounds
     with readable(SessionError, RequirementError, ExportError, OSError, ValueError):
         require_writable(out)
         for part in parts:
-            result = _measure(part, {**options, "seed": seed})
+            result = _measure(part, options)
             show_and_save(result, out / part, raw=raw)
         shown = [out / part for part in PARTS if (out / part / "results.md").is_file()]
         typer.echo(f"Wrote {save_page(shown, out / 'index.html', 'fanin: scaling')}")
 
 
-def _measure(part: str, options: dict[str, Any]) -> Result[Any]:
+def _measure(part: str, options: _Options) -> Result[Any]:
     if part == "outputs":
         from ...deploy.bench import BenchKernelsSpec, bench_kernels
 

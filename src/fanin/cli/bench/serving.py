@@ -42,14 +42,16 @@ def bench_serving(
     requires("loadgen", "mlperf_loadgen")
     from ...deploy import SessionError
     from ...deploy.bench import RequirementError
+    from ...deploy.bench.measure.loadgen import SCENARIOS
     from ...deploy.bench.suites.serving import BenchServingSpec
     from ...deploy.bench.suites.serving import bench_serving as measure
+    from ...deploy.bench.suites.specs import choices
 
     with readable(SessionError, RequirementError, OSError, ValueError):
         spec = BenchServingSpec(
             model=model,
             dense=dense,
-            scenarios=names(scenario),
+            scenarios=choices("scenarios", names(scenario), SCENARIOS),
             seconds=time,
             turns=turns,
             rate=rate,

@@ -15,7 +15,6 @@ from .options import (
     Raw,
     Rounds,
     Threads,
-    given,
     names,
     say_written,
 )
@@ -78,10 +77,8 @@ def bench_zoo(
             budget=time,
             conditions=names(conditions),
             engines=names(engines),
-            **given(
-                models=None if models is None else names(models),
-                deepsparse_python=deepsparse_python,
-            ),
+            models=BenchZooSpec.models if models is None else names(models),
+            deepsparse_python=deepsparse_python or BenchZooSpec.deepsparse_python,
         )
         require_writable(out)
         results = measure(spec, out, files, reuse=reuse, raw=raw, progress=say)
