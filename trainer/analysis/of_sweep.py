@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from ..metrics import expected_content, read_metrics
 from ..names import near_matches
 from ..run_folder import METRICS
-from ..sweep import SEED, SweepRecord, grouped
+from ..sweep import SEED, grouped
+from ..sweep_run import SweepRecord
 from .result import Analysis
 
 if TYPE_CHECKING:
