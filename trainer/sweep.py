@@ -107,11 +107,12 @@ def read_records(folder: Path) -> list[SweepRecord]:
 
 def grouped(records: Sequence[SweepRecord]) -> list[SweepRow]:
     """One row per variant and values of the grid but the seed."""
-    groups: dict[str, list[SweepRecord]] = {}
+    groups: dict[str, tuple[str, dict[str, object], list[SweepRecord]]] = {}
     for record in records:
         values = {k: v for k, v in record.values.items() if k != SEED}
-        groups.setdefault(json.dumps([record.variant, values]), []).append(record)
-    return [_row(*json.loads(key), members) for key, members in groups.items()]
+        key = json.dumps([record.variant, values])
+        groups.setdefault(key, (record.variant, values, []))[2].append(record)
+    return [_row(*group) for group in groups.values()]
 
 
 def _row(variant: str, values: dict[str, object], members: Sequence[SweepRecord]) -> SweepRow:
