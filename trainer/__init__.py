@@ -3,11 +3,12 @@
 from .config_table import ConfigError
 from .data import DataError
 from .distributions import InfeasibleSparsityError
-from .loop import TrainingError, TrainResult, train
+from .loop import TrainResult, train
 from .methods import DSR, MEST, METHODS, SET, SNFS, SRSTE, Dense, RigL, SRigL, Static
 from .recipe import TrainConfig, load_recipe, recipe_names
 from .run_folder import Run, RunFolderError, load_run
 from .sparsifier import Sparsifier
+from .training_run import TrainingError
 
 __all__ = [
     "DSR",

@@ -3,9 +3,10 @@
 import io
 import shutil
 import zipfile
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -17,11 +18,11 @@ FORMAT_VERSION = 1
 class Stateful(Protocol):
     """Model, optimizer, learning-rate scheduler and sparsifier."""
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> Mapping[str, object]:
         """State as tensors and plain values."""
 
-    def load_state_dict(self, state: dict[str, object]) -> object:
-        """Restore what ``state_dict`` returned."""
+    def load_state_dict(self, state: Any, /) -> object:
+        """Restore what ``state_dict`` returned, each part in a form of its own."""
 
 
 @dataclass
@@ -54,7 +55,7 @@ class Circumstances:
 
 def save_checkpoint(
     path: Path,
-    parts: dict[str, Stateful],
+    parts: Mapping[str, Stateful],
     progress: Progress,
     circumstances: Circumstances,
     metrics_bytes: int,
@@ -74,7 +75,9 @@ def save_checkpoint(
             raise OSError(f"{path} cannot be written; is the disk full? ({error})") from error
 
 
-def load_checkpoint(path: Path, parts: dict[str, Stateful]) -> tuple[Progress, Circumstances, int]:
+def load_checkpoint(
+    path: Path, parts: Mapping[str, Stateful]
+) -> tuple[Progress, Circumstances, int]:
     """Restore ``parts``; returns progress, circumstances, metrics length.
 
     Raises ValueError when the file is damaged or does not fit.
@@ -96,7 +99,7 @@ def load_checkpoint(path: Path, parts: dict[str, Stateful]) -> tuple[Progress, C
         raise ValueError(f"{path} does not fit this run ({reason})") from error
 
 
-def read_state(path: Path) -> object:
+def read_state(path: Path) -> Any:
     """Read what ``torch.save`` wrote, its checksums verified, onto the CPU.
 
     Raises ValueError when the file is damaged.

@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from .._base.texts import short
 from .names import near_matches
 
-T = typing.TypeVar("T")
+if typing.TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = typing.TypeVar("T", bound="DataclassInstance")
 
 
 class ConfigError(ValueError):
@@ -40,7 +43,7 @@ def from_table(cls: type[T], table: object, where: str) -> T:
         raise ConfigError(f"in [{where}]: {error}" if where else str(error)) from error
 
 
-def tagged_from_table(classes: Mapping[str, type], table: object, where: str) -> object:
+def tagged_from_table(classes: Mapping[str, type[T]], table: object, where: str) -> T:
     """Build the class that the table's ``name`` key picks from ``classes``."""
     if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
         raise ConfigError(f"[{where}] must be a table with a 'name', one of {sorted(classes)}")
@@ -51,7 +54,7 @@ def tagged_from_table(classes: Mapping[str, type], table: object, where: str) ->
     return from_table(classes[name], rest, where)
 
 
-def to_table(config: object) -> dict[str, object]:
+def to_table(config: "DataclassInstance") -> dict[str, object]:
     """Dataclass to a TOML table; fields that are None are left out."""
     return {
         field.name: _plain(getattr(config, field.name))
@@ -95,6 +98,6 @@ def _convert(hint: object, value: object, where: str) -> object:
             f"{where!r} must be {getattr(hint, '__name__', hint)}, got {type(value).__name__} "
             f"{short(value)}"
         )
-    if hint is int and not -(2**63) <= value < 2**63:
+    if hint is int and isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ConfigError(f"{where!r} is {short(value)}, more than 64 bits hold")
     return value

@@ -24,10 +24,10 @@ def evaluate(
         processes.from_first_(buffer)
     training = model.training
     model.eval()
-    loss, correct = 0.0, 0
+    loss, correct = 0.0, 0.0
     mine = torch.arange(processes.rank, len(split), processes.count)
     device = next(model.parameters()).device
-    for inputs, labels in split.batches(mine.split(_BATCH)):
+    for inputs, labels in split.batches(torch.split(mine, _BATCH)):
         logits = model(inputs)
         loss += cross_entropy(logits, labels, reduction="sum").item()
         correct += int((logits.argmax(1) == labels).sum())

@@ -1,9 +1,18 @@
 """Averaging the dense gradients of the last steps before an update."""
 
 from collections.abc import Callable
+from typing import TypedDict
 
 import torch
 from torch import Tensor
+
+
+class WindowState(TypedDict):
+    """A window between steps; ``count`` is a mean, and may be no whole number, over processes."""
+
+    total: Tensor | None
+    count: float
+    skipped: int
 
 
 class GradientWindow:
@@ -15,7 +24,7 @@ class GradientWindow:
 
     def __init__(self) -> None:
         self.total: Tensor | None = None
-        self.count = 0
+        self.count: float = 0
         self.skipped = 0
         self._pending: Tensor | None = None
 
@@ -55,36 +64,34 @@ class GradientWindow:
             return self.total
         return self.total / self.count
 
-    def average_over(self, reduce: Callable[[Tensor], None], processes: int) -> None:
+    def average_over(
+        self, weight: Tensor, reduce: Callable[[Tensor], None], processes: int
+    ) -> None:
         """Replace sum and count by their means over all processes.
 
         ``reduce`` sums a tensor over them, in place. Every process must call this, one with
-        nothing in its window too: ``reserve`` gives it a sum of zeros first.
+        nothing in its window too: its sum is zeros of the shape and device of ``weight``.
         """
-        count = torch.tensor(float(self.count), dtype=torch.float64, device=self.total.device)
-        reduce(self.total)
+        total = self.total
+        if total is None:
+            dtype = torch.promote_types(weight.dtype, torch.float32)
+            total = torch.zeros_like(weight, dtype=dtype, requires_grad=False)
+        count = torch.tensor(float(self.count), dtype=torch.float64, device=total.device)
+        reduce(total)
         reduce(count)
-        self.total /= processes
         self.count = float(count) / processes
-        if self.count == 0:
-            self.total = None
-
-    def reserve(self, like: Tensor) -> None:
-        """Make sure that there is a sum, of the shape and device of ``like``."""
-        if self.total is None:
-            dtype = torch.promote_types(like.dtype, torch.float32)
-            self.total = torch.zeros_like(like, dtype=dtype, requires_grad=False)
+        self.total = total.div_(processes) if self.count else None
 
     def clear(self) -> None:
         """Forget everything, after an update."""
-        self.__init__()
+        self.total, self.count, self.skipped, self._pending = None, 0, 0, None
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> WindowState:
         """State between steps, as tensors and numbers."""
         total = None if self.total is None else self.total.clone()
         return {"total": total, "count": self.count, "skipped": self.skipped}
 
-    def load_state_dict(self, state: dict[str, object], device: torch.device) -> None:
+    def load_state_dict(self, state: WindowState, device: torch.device) -> None:
         """Restore what ``state_dict`` returned, on ``device``."""
         total = state["total"]
         self.total = None if total is None else total.to(device, copy=True)

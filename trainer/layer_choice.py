@@ -76,7 +76,7 @@ def choose_layers(
                 raise ValueError(f"{listed!r} is given a density twice; name it in one place")
             fixed[listed] = density
     shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
-    if hasattr(structure, "density"):
+    if structure.density is not None:
         densities = _equal_density(names, dense, structure.density, options)
     else:
         densities = layer_densities(

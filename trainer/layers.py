@@ -1,6 +1,6 @@
 """Which parameters of a model can be sparse, and finding them by name."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 import torch
@@ -21,12 +21,11 @@ def unwrapped(model: nn.Module) -> nn.Module:
     """Return the module inside torch.compile, AveragedModel and the data-parallel wrappers."""
     wrappers = (AveragedModel, nn.DataParallel, nn.parallel.DistributedDataParallel)
     while True:
-        if isinstance(model, wrappers):
-            model = model.module
-        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):  # torch.compile
-            model = model._orig_mod
-        else:
+        # torch.compile keeps the module as _orig_mod.
+        inner = getattr(model, "module" if isinstance(model, wrappers) else "_orig_mod", None)
+        if not isinstance(inner, nn.Module):
             return model
+        model = inner
 
 
 def prunable_weights(model: nn.Module, *, in_proj: bool = False) -> dict[str, nn.Parameter]:
@@ -39,6 +38,7 @@ def prunable_weights(model: nn.Module, *, in_proj: bool = False) -> dict[str, nn
     """
     found: dict[str, nn.Parameter] = {}
     for module_name, module in model.named_modules():
+        leaves: Sequence[str]
         if isinstance(module, SPARSE_TYPES):
             leaves = ("weight",)
         elif in_proj and isinstance(module, nn.MultiheadAttention):
@@ -71,7 +71,7 @@ def other_weights(model: nn.Module, weights: Mapping[str, nn.Parameter]) -> dict
     By type of the module that holds them: embeddings, recurrent layers, transposed convolutions,
     and classes of other libraries, such as the Conv1D of Hugging Face's GPT-2.
     """
-    seen, found = {id(weight) for weight in weights.values()}, {}
+    seen, found = {id(weight) for weight in weights.values()}, dict[str, int]()
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
             if id(parameter) not in seen and parameter.dim() > 1:

@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 from .data import Dataset, load_dataset
-from .metrics import MetricsWriter, NoMetrics, read_metrics
+from .metrics import MetricsWriter, NoMetrics, Record, read_metrics
 from .processes import Processes, joined_processes
 from .progress import TrainingDisplay
 from .recipe import TrainConfig, load_recipe
@@ -162,7 +162,7 @@ def _result(folder: Path, *, already_finished: bool) -> TrainResult:
         ) from error
 
 
-def _result_of(folder: Path, last: dict, *, already_finished: bool) -> TrainResult:
+def _result_of(folder: Path, last: Record, *, already_finished: bool) -> TrainResult:
     rows = tuple(LayerSummary(**row | {"shape": tuple(row["shape"])}) for row in last["layers"])
     return TrainResult(
         out=folder,

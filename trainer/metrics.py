@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from .._base.texts import parse_json
+
+Record = dict[str, Any]
+"""A line as it was read: what it holds shows under ``expected_content`` only."""
 
 
 class Mirror(Protocol):
@@ -98,7 +101,7 @@ def expected_content(path: Path) -> Iterator[None]:
         ) from error
 
 
-def read_metrics(path: Path) -> list[dict[str, object]]:
+def read_metrics(path: Path) -> list[Record]:
     """All records. Raises ValueError for a line that is not a JSON object."""
     records = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import nn
@@ -14,12 +14,19 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 class _Checked:
     """Base of the optimizers: torch itself says at once whether it would take these values."""
 
+    lr: float
+
     def __post_init__(self) -> None:
         if not math.isfinite(self.lr):
             raise ValueError(f"lr must be finite, got {self.lr}")
-        if len(getattr(self, "betas", (0, 0))) != 2:
-            raise ValueError(f"betas must be two numbers, got {list(self.betas)}")
+        betas = getattr(self, "betas", (0, 0))
+        if len(betas) != 2:
+            raise ValueError(f"betas must be two numbers, got {list(betas)}")
         self.build([nn.Parameter(torch.zeros(1))])
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+        """Optimizer over ``parameters``."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -110,7 +117,7 @@ class _Schedule:
         """Share of the learning rate at ``step`` (from 0), which is not before ``warmup``."""
         raise NotImplementedError
 
-    def stretched(self, factor: float) -> "_Schedule":
+    def stretched(self, factor: float) -> Self:
         """Return the same schedule for a training ``factor`` times as long."""
         return replace(self, warmup_epochs=self.warmup_epochs * factor)
 
@@ -160,7 +167,7 @@ class StepLR(_Schedule):
             return self.gamma ** int(epoch / self.every)
         return self.gamma ** sum(epoch >= milestone for milestone in self.milestones)
 
-    def stretched(self, factor: float) -> "StepLR":
+    def stretched(self, factor: float) -> Self:
         """Stretch milestones and intervals, too."""
         return replace(
             super().stretched(factor),
@@ -169,5 +176,9 @@ class StepLR(_Schedule):
         )
 
 
-OPTIMIZERS = {config.name: config for config in (SGD, Adam, AdamW, RMSprop)}
-LR_SCHEDULES = {config.name: config for config in (ConstantLR, CosineLR, StepLR)}
+OPTIMIZERS: dict[str, type[SGD | Adam | AdamW | RMSprop]] = {
+    config.name: config for config in (SGD, Adam, AdamW, RMSprop)
+}
+LR_SCHEDULES: dict[str, type[ConstantLR | CosineLR | StepLR]] = {
+    config.name: config for config in (ConstantLR, CosineLR, StepLR)
+}

@@ -4,10 +4,14 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import ProcessGroup
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -17,12 +21,12 @@ class Processes:
     ``group``: a torch.distributed group, None for the default one. ``rank``: of this process in it.
     """
 
-    group: object | None
+    group: ProcessGroup | None
     count: int
     rank: int = 0
 
     @classmethod
-    def of(cls, group: object | None) -> "Processes":
+    def of(cls, group: ProcessGroup | None) -> "Processes":
         """All processes of ``group``, or only this one without torch.distributed."""
         if not (dist.is_available() and dist.is_initialized()):
             if group is not None:
@@ -58,7 +62,7 @@ class Processes:
         if buffer is not raw:
             raw.copy_(buffer)
 
-    def first_says(self, value: object) -> object:
+    def first_says(self, value: T) -> T:
         """Return the first process's ``value``, a plain object, in all of them."""
         if self.count == 1:
             return value
@@ -74,7 +78,7 @@ class Processes:
         for tensor in tensors:
             device = tensor.device
             plain = tensor.detach().cpu().contiguous().view(torch.uint8).numpy()
-            checksum = zlib.crc32(plain, checksum)
+            checksum = zlib.crc32(plain.data, checksum)
         extremes = torch.tensor([checksum, -checksum], dtype=torch.int64, device=device)
         dist.all_reduce(extremes, dist.ReduceOp.MAX, group=self.group)
         return int(extremes[0]) == -int(extremes[1])

@@ -17,6 +17,7 @@ import tomli_w
 from .._base.texts import parse_toml, read_text
 from .config_table import ConfigError, from_table, tagged_from_table, to_table
 from .data import Augmentation, DataConfig, check_data_config
+from .layer_choice import ChoiceOptions
 from .methods import METHODS, SRSTE, Dense, SparseMethod
 from .models import MODELS, Model
 from .names import near_matches
@@ -31,6 +32,7 @@ from .optimization import (
     RMSprop,
     StepLR,
 )
+from .sparsifier_options import RecipeOptions
 
 
 @dataclass(frozen=True)
@@ -132,18 +134,7 @@ class TrainConfig:
                 )
 
 
-_TAGGED = {
-    "model": MODELS,
-    "optimizer": OPTIMIZERS,
-    "lr_schedule": LR_SCHEDULES,
-    "method": METHODS,
-}
-_PLAIN = {
-    "data": DataConfig,
-    "training": TrainingConfig,
-    "sparsifier": SparsifierConfig,
-    "augmentation": Augmentation,
-}
+_TAGGED = ("model", "optimizer", "lr_schedule", "method")
 
 
 def recipe_names() -> list[str]:
@@ -187,18 +178,25 @@ def parse_config(text: str, source: str) -> TrainConfig:
 def config_from_tables(tables: Mapping[str, object]) -> TrainConfig:
     """Build a configuration from parsed TOML. Raises ConfigError."""
     known = [f.name for f in dataclasses.fields(TrainConfig)]
-    values = {}
-    for key, table in tables.items():
-        if key in _TAGGED:
-            values[key] = tagged_from_table(_TAGGED[key], table, key)
-        elif key in _PLAIN:
-            values[key] = from_table(_PLAIN[key], table, key)
-        else:
+    for key in tables:
+        if key not in known:
             raise ConfigError(f"unknown table {key!r}." + near_matches(key, known))
     for needed in ("data", "model", "training", "optimizer", "method"):
-        if needed not in values:
+        if needed not in tables:
             raise ConfigError(f"table [{needed}] is missing")
-    return TrainConfig(**values)
+    cosine = {"name": CosineLR.name}
+    return TrainConfig(
+        data=from_table(DataConfig, tables["data"], "data"),
+        model=tagged_from_table(MODELS, tables["model"], "model"),
+        training=from_table(TrainingConfig, tables["training"], "training"),
+        optimizer=tagged_from_table(OPTIMIZERS, tables["optimizer"], "optimizer"),
+        method=tagged_from_table(METHODS, tables["method"], "method"),
+        lr_schedule=tagged_from_table(
+            LR_SCHEDULES, tables.get("lr_schedule", cosine), "lr_schedule"
+        ),
+        sparsifier=from_table(SparsifierConfig, tables.get("sparsifier", {}), "sparsifier"),
+        augmentation=from_table(Augmentation, tables.get("augmentation", {}), "augmentation"),
+    )
 
 
 def config_to_tables(config: TrainConfig) -> dict[str, dict[str, object]]:
@@ -211,11 +209,39 @@ def config_to_tables(config: TrainConfig) -> dict[str, dict[str, object]]:
     return tables
 
 
-def sparsifier_options(config: TrainConfig) -> dict[str, object]:
+def sparsifier_options(config: TrainConfig) -> RecipeOptions:
     """Arguments of ``Sparsifier`` that the configuration gives in [sparsifier]."""
+    given = config.sparsifier
     return {
-        f.name: getattr(config.sparsifier, f.name) for f in dataclasses.fields(SparsifierConfig)
+        "distribution": given.distribution,
+        "sparse_layers": given.sparse_layers,
+        "dense_layers": given.dense_layers,
+        "dense_in_budget": given.dense_in_budget,
+        "densities": given.densities,
+        "min_fan_in": given.min_fan_in,
+        "no_ablation": given.no_ablation,
+        "in_proj": given.in_proj,
+        "weight_std": given.weight_std,
+        "update_every": given.update_every,
+        "end_fraction": given.end_fraction,
+        "alpha": given.alpha,
+        "gradient_window": given.gradient_window,
     }
+
+
+def choice_options(config: TrainConfig) -> ChoiceOptions:
+    """Those of them that choose layers and densities."""
+    given = config.sparsifier
+    return ChoiceOptions(
+        given.distribution,
+        given.sparse_layers,
+        given.dense_layers,
+        given.dense_in_budget,
+        given.densities,
+        given.min_fan_in,
+        given.no_ablation,
+        given.in_proj,
+    )
 
 
 def config_to_toml(config: TrainConfig) -> str:

@@ -9,7 +9,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
@@ -22,11 +22,11 @@ from .._base.checksums import find_damage
 from .._base.texts import read_text
 from .config_table import ConfigError
 from .data import describe
-from .layer_choice import ChoiceOptions, LayerChoice, choose_layers
+from .layer_choice import LayerChoice, choose_layers
 from .memory import model_bytes, require_memory
 from .methods import Dense
-from .metrics import read_metrics
-from .recipe import TrainConfig, config_to_toml, parse_config, sparsifier_options
+from .metrics import Record, read_metrics
+from .recipe import TrainConfig, choice_options, config_to_toml, parse_config
 from .weights_file import FORMAT, FORMAT_VERSION, MASK_SUFFIX, checksum, save_weights
 
 CONFIG, METRICS, STATE, WEIGHTS = (
@@ -55,7 +55,7 @@ class Run:
     masks: dict[str, Tensor]
     config: TrainConfig
     example_input: Tensor
-    metrics: list[dict[str, object]]
+    metrics: list[Record]
 
 
 def build_model(config: TrainConfig) -> nn.Module:
@@ -248,10 +248,11 @@ def sparse_names(config: TrainConfig, model: nn.Module) -> set[str]:
 
 def layer_choice(config: TrainConfig, model: nn.Module) -> LayerChoice:
     """Layers and densities that a configuration, not of dense training, leads to."""
-    names = {f.name for f in fields(ChoiceOptions)}
-    options = {k: v for k, v in sparsifier_options(config).items() if k in names}
     method = config.method
-    return choose_layers(model, None, method.sparsity, method.layout(), ChoiceOptions(**options))
+    if isinstance(method, Dense):
+        raise ValueError("dense training chooses no layers")
+    options = choice_options(config)
+    return choose_layers(model, None, method.sparsity, method.layout(), options)
 
 
 def _check_tensors(

@@ -1,11 +1,22 @@
 """One sparse weight and everything that belongs to it."""
 
 from dataclasses import dataclass, field
+from typing import NotRequired, TypedDict
 
 from torch import Tensor, nn
 
-from .gradient_window import GradientWindow
+from .gradient_window import GradientWindow, WindowState
 from .masking import apply_bits_, mask_bits
+
+
+class LayerState(TypedDict):
+    """Everything of a layer but its weight; ``dense`` for dense-to-sparse methods."""
+
+    budget: int
+    mask: Tensor
+    explored: Tensor
+    window: WindowState
+    dense: NotRequired[Tensor]
 
 
 @dataclass
@@ -32,6 +43,13 @@ class SparseLayer:
         self.explored = self.mask.clone()
         self.set_mask(self.mask)
 
+    @property
+    def dense_weight(self) -> Tensor:
+        """``dense``, of a layer that has it."""
+        if self.dense is None:
+            raise RuntimeError(f"{self.name!r} has no dense weights behind its mask")
+        return self.dense
+
     def set_mask(self, mask: Tensor) -> None:
         """Take another mask, and remember what it explores."""
         self.mask, self.bits = mask, mask_bits(mask, self.weight.dtype)
@@ -56,17 +74,19 @@ class SparseLayer:
             )
         apply_bits_(tensor, bits)
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> LayerState:
         """Copy everything but the weight."""
-        state = {
+        state: LayerState = {
             "budget": self.budget,
             "mask": self.mask.clone(),
             "explored": self.explored.clone(),
             "window": self.window.state_dict(),
         }
-        return state if self.dense is None else state | {"dense": self.dense.clone()}
+        if self.dense is not None:
+            state["dense"] = self.dense.clone()
+        return state
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
+    def load_state_dict(self, state: LayerState) -> None:
         """Restore what ``state_dict`` returned and mask the weight."""
         device = self.weight.device
         self.budget = state["budget"]

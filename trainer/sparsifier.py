@@ -2,12 +2,13 @@
 
 import weakref
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
+from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from .first_topology import fill_layer, first_layer
@@ -18,12 +19,28 @@ from .methods import SRSTE, Dense, Moment, SparseMethod
 from .processes import Processes
 from .schedule import UpdateSchedule
 from .sparse_layer import SparseLayer
-from .sparsifier_state import STATE_VERSION, check_state
+from .sparsifier_state import STATE_VERSION, SparsifierState, check_state
 from .straight_through import hide_dense, show_dense
 from .summary import Summary, dense_summary, mask_summary
 from .topology import TopologyUpdate, TopologyUpdater, average_windows
 
 _attached: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+
+
+@dataclass(frozen=True)
+class _Updates:
+    """Topology updates: by which method, and when."""
+
+    method: SparseMethod
+    schedule: UpdateSchedule
+
+    def observe(self, step: int) -> bool:
+        """Whether gradients of optimizer step ``step`` count for growth."""
+        if not self.method.uses_gradient:
+            return False
+        if self.method.gradient_momentum is not None:
+            return True
+        return self.schedule.in_gradient_window(step)
 
 
 class Sparsifier:
@@ -78,8 +95,8 @@ class Sparsifier:
         weight_std: Deviation = "sqrt(2/k)",
         first_mask: str = "random",
         grad_scaler: GradScaler | None = None,
-        process_group: object | None = None,
-        state: dict[str, object] | None = None,
+        process_group: ProcessGroup | None = None,
+        state: SparsifierState | None = None,
     ) -> None:
         if optimizer in _attached:
             raise ValueError("this optimizer already has a Sparsifier; call its detach() first")
@@ -115,17 +132,29 @@ class Sparsifier:
             structure = method.layout()
             choice = choose_layers(model, optimizer, method.sparsity, structure, options)
             self._settings |= {"seed": seed, "no_ablation": sorted(choice.unablated)}
-            if method.updates:
+            if isinstance(method, SparseMethod) and method.updates:
                 self._schedule = UpdateSchedule(
                     total_steps, update_every, end_fraction, alpha, gradient_window
                 )
                 self._settings |= asdict(self._schedule)
-            shared = {"seed": seed, "processes": self._processes}
             for name in choice.sparse:
-                layer = first_layer(name, choice, method, first_mask=first_mask, **shared)
+                layer = first_layer(
+                    name,
+                    choice,
+                    method,
+                    first_mask=first_mask,
+                    seed=seed,
+                    processes=self._processes,
+                )
                 if state is None:
-                    deviation = weight_std if initialize else None
-                    fill_layer(layer, method, optimizer, deviation=deviation, **shared)
+                    fill_layer(
+                        layer,
+                        method,
+                        optimizer,
+                        deviation=weight_std if initialize else None,
+                        seed=seed,
+                        processes=self._processes,
+                    )
                 self._layers[name] = layer
         self._weights, self._others = choice.weights, other_weights(model, choice.weights)
         if state is not None:
@@ -173,20 +202,22 @@ class Sparsifier:
         stepped, self._stepped = self._stepped, False
         for layer in self._layers.values():
             layer.window.discard_pending()
-        if not (stepped and self._schedule and self._schedule.is_update_step(self._step)):
+        updates = self._updates
+        if not (stepped and updates and updates.schedule.is_update_step(self._step)):
             return None
-        return self._update_topology()
+        return self._update_topology(updates)
 
     def synchronize(self) -> None:
         """Average over the processes what each has seen of the gradients, before ``state_dict()``.
 
         All processes must call it. Does nothing with one process or an empty window.
         """
-        if self._processes.count == 1 or self._synchronized:
+        updates = self._updates
+        if self._processes.count == 1 or self._synchronized or updates is None:
             return
         for layer in self._layers.values():
             layer.window.discard_pending()
-        average_windows(self._layers.values(), self.method, self._processes)
+        average_windows(self._layers.values(), updates.method, self._processes)
         self._synchronized = True
 
     def mask_(self, other: nn.Module) -> None:
@@ -212,7 +243,7 @@ class Sparsifier:
             handle.remove()
         _attached.discard(self._optimizer)
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> SparsifierState:
         """Everything that a resumed training needs besides model and optimizer.
 
         Copies, on the masks' devices; loadable with ``torch.load(weights_only=True)``. With
@@ -232,7 +263,7 @@ class Sparsifier:
             "layers": {name: layer.state_dict() for name, layer in self._layers.items()},
         }
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
+    def load_state_dict(self, state: SparsifierState) -> None:
         """Continue from ``state_dict()`` of a sparsifier made with the same arguments.
 
         Masks the model's weights. Raises ValueError, changing nothing, when the state is of
@@ -250,7 +281,9 @@ class Sparsifier:
             self._optimizer.register_step_post_hook(self._after_optimizer_step),
         ]
         return handles + [
-            layer.weight.register_post_accumulate_grad_hook(partial(self._after_backward, layer))
+            layer.weight.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]  # torch has no annotations there
+                partial(self._after_backward, layer)
+            )
             for layer in self._layers.values()
         ]
 
@@ -262,30 +295,33 @@ class Sparsifier:
                     "see those; call backward() before step() instead"
                 )
             return
-        if self._observes():
+        if weight.grad is not None and self._observes():
             scale = 1.0 if self._scaler is None else self._scaler.get_scale()
             layer.window.observe(weight.grad, layer.mask, scale)
         layer.mask_gradient()
 
     def _observes(self) -> bool:
         """Whether gradients of the step that is being computed count for growth."""
-        if self._schedule is None or not self.method.uses_gradient:
-            return False
-        if self.method.gradient_momentum is not None:
-            return True
-        return self._schedule.in_gradient_window(self._step + 1)
+        updates = self._updates
+        return updates is not None and updates.observe(self._step + 1)
+
+    @property
+    def _updates(self) -> _Updates | None:
+        if self._schedule is None or not isinstance(self.method, SparseMethod):
+            return None
+        return _Updates(self.method, self._schedule)
 
     def _before_optimizer_step(self, *_: object) -> None:
         self._in_step = True
-        for layer in self._layers.values():
-            if layer.dense is not None:
+        if isinstance(self.method, SRSTE):
+            for layer in self._layers.values():
                 show_dense(layer, self._optimizer, self.method.decay)
 
     @torch.no_grad()
     def _after_optimizer_step(self, *_: object) -> None:
         self._in_step = False
         for layer in self._layers.values():
-            if layer.dense is not None:
+            if isinstance(self.method, SRSTE):
                 hide_dense(layer, self.method.layout())
             else:
                 layer.mask_weight()
@@ -294,7 +330,8 @@ class Sparsifier:
         overflow = getattr(self._optimizer, "found_inf", None)
         if overflow is not None and overflow.item() > 0:
             return
-        if self._stepped and self._schedule and self._schedule.is_update_step(self._step):
+        updates = self._updates
+        if self._stepped and updates and updates.schedule.is_update_step(self._step):
             raise RuntimeError(
                 f"the topology update of step {self._step} was missed: call sparsifier.step() "
                 "after every optimizer.step()"
@@ -304,13 +341,13 @@ class Sparsifier:
         for layer in self._layers.values():
             layer.window.commit()
 
-    def _update_topology(self) -> TopologyUpdate:
-        fraction = self._schedule.drop_fraction(self._step)
-        following = self._schedule.next_update(self._step)
-        moment = Moment(fraction, self._schedule.drop_fraction(following) if following else 0.0)
+    def _update_topology(self, updates: _Updates) -> TopologyUpdate:
+        schedule = updates.schedule
+        fraction, following = schedule.drop_fraction(self._step), schedule.next_update(self._step)
+        moment = Moment(fraction, schedule.drop_fraction(following) if following else 0.0)
         self._synchronized = True
         update = TopologyUpdater(
-            self.method, self._layers, self._optimizer, self._processes, self._seed
+            updates.method, self._layers, self._optimizer, self._processes, self._seed
         )
         return update(self._step, moment)
 

@@ -1,19 +1,30 @@
 """Whether a saved state of a sparsifier fits the one that is to continue from it."""
 
 from collections.abc import Mapping
+from typing import TypedDict
 
 import torch
 from torch import Tensor
 
-from .sparse_layer import SparseLayer
+from .sparse_layer import LayerState, SparseLayer
 
 STATE_VERSION = 1
 _KEYS = ("settings", "step", "update_pending", "layers")
 _LAYER_KEYS = ("budget", "mask", "explored", "window")
 
 
+class SparsifierState(TypedDict):
+    """``Sparsifier.state_dict()``; ``settings``: of method and schedule, by name."""
+
+    format_version: int
+    settings: dict[str, object]
+    step: int
+    update_pending: bool
+    layers: dict[str, LayerState]
+
+
 def check_state(
-    state: object,
+    state: SparsifierState,
     settings: Mapping[str, object],
     layers: Mapping[str, SparseLayer],
     *,
@@ -50,9 +61,9 @@ def check_state(
             )
 
 
-def _check_layer(name: str, saved: Mapping[str, object]) -> None:
+def _check_layer(name: str, saved: LayerState) -> None:
     if missing := [key for key in _LAYER_KEYS if key not in saved]:
         raise ValueError(f"sparsifier state is damaged: {name!r} lacks {', '.join(missing)}")
-    for key in ("mask", "explored"):
-        if not isinstance(saved[key], Tensor) or saved[key].dtype != torch.bool:
+    for key, value in (("mask", saved["mask"]), ("explored", saved["explored"])):
+        if not isinstance(value, Tensor) or value.dtype != torch.bool:
             raise ValueError(f"sparsifier state is damaged: {key} of {name!r} is no bool tensor")

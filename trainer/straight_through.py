@@ -23,15 +23,15 @@ def show_dense(layer: SparseLayer, optimizer: Optimizer, decay: float) -> None:
     if layer.weight.grad is not None and decay:
         scale = getattr(optimizer, "grad_scale", None)
         factor = decay if scale is None else decay * scale.item()
-        layer.weight.grad.add_(layer.dense.masked_fill(layer.mask, 0), alpha=factor)
-    layer.weight.copy_(layer.dense)
+        layer.weight.grad.add_(layer.dense_weight.masked_fill(layer.mask, 0), alpha=factor)
+    layer.weight.copy_(layer.dense_weight)
 
 
 @torch.no_grad()
 def hide_dense(layer: SparseLayer, structure: Structure) -> None:
     """After an optimizer step: keep the dense weights, and show the structure's largest."""
-    layer.dense.copy_(layer.weight)
-    layer.set_mask(mask_of_largest(layer.dense, structure, layer.budget))
+    layer.dense_weight.copy_(layer.weight)
+    layer.set_mask(mask_of_largest(layer.dense_weight, structure, layer.budget))
     layer.mask_weight()
 
 

@@ -45,6 +45,10 @@ class Change:
 class Structure(Protocol):
     """What methods and sparsifier need of a structure."""
 
+    @property
+    def density(self) -> float | None:
+        """The only density that a layer can have; None where any is possible."""
+
     def check(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise ValueError when a layer of this shape cannot have the structure."""
 
@@ -63,6 +67,10 @@ class Structure(Protocol):
 @dataclass(frozen=True)
 class Unstructured:
     """Any weight may exist."""
+
+    @property
+    def density(self) -> None:
+        """Any."""
 
     def check(self, name: str, shape: tuple[int, ...]) -> None:
         """Every layer can be unstructured."""
@@ -89,6 +97,10 @@ class ConstantFanIn:
     """The same number of weights in every neuron that is not ablated."""
 
     ablation: Ablation = Ablation()
+
+    @property
+    def density(self) -> None:
+        """Any."""
 
     def check(self, name: str, shape: tuple[int, ...]) -> None:
         """Every layer can have constant fan-in."""
@@ -170,9 +182,12 @@ class NM:
         self, weight: Tensor, mask: Tensor, drop: Tensor, grow: Tensor, change: Change
     ) -> LayerUpdate:
         """Drop over the whole layer; each group grows up to N weights again."""
-        groups = [t.detach().reshape(-1, self.m) for t in (weight, mask, drop, grow)]
-        rule = LayerRule(len(groups[0]) * self.n, change.drop_fraction, gamma_sal=0)
-        return updated_layer(weight, mask, constant_fan_in_update(*groups, rule).mask)
+        weights, masks, drops, grows = (
+            tensor.detach().reshape(-1, self.m) for tensor in (weight, mask, drop, grow)
+        )
+        rule = LayerRule(len(weights) * self.n, change.drop_fraction, gamma_sal=0)
+        grouped = constant_fan_in_update(weights, masks, drops, grows, rule)
+        return updated_layer(weight, mask, grouped.mask)
 
 
 def parse_structure(text: str, ablation: Ablation | None = None) -> Structure:

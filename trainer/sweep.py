@@ -5,40 +5,39 @@ import io
 import json
 import os
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import TypedDict
 
 from .._base.atomic import output_folder, write_file
 from .._base.texts import parse_json, read_text
 from .config_table import ConfigError, from_table
-from .loop import TrainingError, TrainResult, train
 from .processes import started_by_torchrun
-from .run_folder import CONFIG, is_finished
 from .sweep_config import SweepRun, load_sweep
+from .sweep_run import SweepRecord, run_one
 
 RESULTS = "sweep.json"
 SEED = "training.seed"
 
 
-@dataclass(frozen=True)
-class SweepRecord:
-    """What came of a run. ``error`` instead of figures when it failed.
+class SweepRow(TypedDict):
+    """Mean and spread over the seeds of one variant with the same values of the grid.
 
-    ``values``: of the grid, by dotted key. ``active``: share of neurons of sparse layers that
-    hold weights.
+    ``accuracy``, ``deviation`` (sample deviation, None for one run), ``runs``, and means of the
+    other figures. Runs that failed are counted in ``failed`` and in nothing else.
     """
 
-    name: str
     variant: str
     values: dict[str, object]
-    test_accuracy: float | None = None
-    train_accuracy: float | None = None
-    density: float | None = None
-    itop_rate: float | None = None
-    active: float | None = None
-    seconds: float | None = None
-    error: str | None = None
+    runs: int
+    failed: int
+    accuracy: float | None
+    deviation: float | None
+    density: float | None
+    itop_rate: float | None
+    active: float | None
+    seconds: float | None
 
 
 def run_sweep(
@@ -75,19 +74,6 @@ def run_sweep(
     return records
 
 
-def run_one(
-    run: SweepRun, folder: Path, data_dir: str | os.PathLike[str] | None = None
-) -> SweepRecord:
-    """Train one run, or take it up where it stopped; a finished one is only read."""
-    out = folder / run.name
-    resume = is_finished(out) or (out / CONFIG).is_file()
-    try:
-        result = train(run.config, out, resume=resume, data_dir=data_dir, progress=False)
-    except TrainingError as error:
-        return SweepRecord(run.name, run.variant, run.values, error=str(error))
-    return SweepRecord(run.name, run.variant, run.values, **_figures(result))
-
-
 def write_records(folder: Path, records: Sequence[SweepRecord]) -> None:
     """Write sweep.json and sweep.csv."""
     table = {"schema_version": 1, "runs": [asdict(record) for record in records]}
@@ -110,56 +96,46 @@ def read_records(folder: Path) -> list[SweepRecord]:
         if table["schema_version"] != 1:
             raise ValueError(f"schema_version {table['schema_version']}")
         found = [{k: v for k, v in run.items() if v is not None} for run in table["runs"]]
-        return [from_table(SweepRecord, run, "runs") for run in found]
+        records = [from_table(SweepRecord, run, "runs") for run in found]
+        for record in records:
+            if record.error is None and record.test_accuracy is None:
+                raise ValueError(f"run {record.name!r} has neither a test_accuracy nor an error")
+        return records
     except (OSError, LookupError, AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"{folder} is no finished or running sweep: {error}") from error
 
 
-def grouped(records: Sequence[SweepRecord]) -> list[dict[str, object]]:
-    """Mean and spread over seeds: one row per variant and values of the grid but the seed.
-
-    ``accuracy``, ``deviation`` (sample deviation, None for one run), ``runs``, and means of the
-    other figures. Runs that failed are counted in ``failed`` and in nothing else.
-    """
-    rows: dict[str, list[SweepRecord]] = {}
+def grouped(records: Sequence[SweepRecord]) -> list[SweepRow]:
+    """One row per variant and values of the grid but the seed."""
+    groups: dict[str, tuple[str, dict[str, object], list[SweepRecord]]] = {}
     for record in records:
         values = {k: v for k, v in record.values.items() if k != SEED}
-        rows.setdefault(json.dumps([record.variant, values]), []).append(record)
-    table = []
-    for key, members in rows.items():
-        variant, values = json.loads(key)
-        done = [member for member in members if member.error is None]
-        accuracies = [member.test_accuracy for member in done]
-
-        def mean(name: str, done: list[SweepRecord] = done) -> float | None:
-            found = [v for v in (getattr(member, name) for member in done) if v is not None]
-            return statistics.fmean(found) if found else None
-
-        table.append(
-            {
-                "variant": variant,
-                "values": values,
-                "runs": len(done),
-                "failed": len(members) - len(done),
-                "accuracy": mean("test_accuracy"),
-                "deviation": statistics.stdev(accuracies) if len(done) > 1 else None,
-                "density": mean("density"),
-                "itop_rate": mean("itop_rate"),
-                "active": mean("active"),
-                "seconds": mean("seconds"),
-            }
-        )
-    return table
+        key = json.dumps([record.variant, values])
+        groups.setdefault(key, (record.variant, values, []))[2].append(record)
+    return [_row(*group) for group in groups.values()]
 
 
-def _figures(result: TrainResult) -> dict[str, float | None]:
-    sparse = [row for row in result.summary if row.sparse]
-    neurons = sum(row.shape[0] for row in sparse)
+def _row(variant: str, values: dict[str, object], members: Sequence[SweepRecord]) -> SweepRow:
+    done = [member for member in members if member.error is None]
+    accuracies = _known(member.test_accuracy for member in done)
     return {
-        "test_accuracy": result.test_accuracy,
-        "train_accuracy": result.train_accuracy,
-        "density": result.summary.density,
-        "itop_rate": result.itop_rate,
-        "active": sum(row.active for row in sparse) / neurons if neurons else None,
-        "seconds": result.seconds,
+        "variant": variant,
+        "values": values,
+        "runs": len(done),
+        "failed": len(members) - len(done),
+        "accuracy": _mean(member.test_accuracy for member in done),
+        "deviation": statistics.stdev(accuracies) if len(accuracies) > 1 else None,
+        "density": _mean(member.density for member in done),
+        "itop_rate": _mean(member.itop_rate for member in done),
+        "active": _mean(member.active for member in done),
+        "seconds": _mean(member.seconds for member in done),
     }
+
+
+def _known(figures: Iterable[float | None]) -> list[float]:
+    return [figure for figure in figures if figure is not None]
+
+
+def _mean(figures: Iterable[float | None]) -> float | None:
+    known = _known(figures)
+    return statistics.fmean(known) if known else None

@@ -65,9 +65,9 @@ def expand(tables: Mapping[str, object], folder: Path = Path()) -> list[SweepRun
     for key in tables:
         if key not in _KEYS:
             raise ConfigError(f"unknown key {key!r}." + near_matches(key, _KEYS))
-    if not isinstance(tables.get("recipe"), str):
+    named = tables.get("recipe")
+    if not isinstance(named, str):
         raise ConfigError("key 'recipe' must name a recipe")
-    named = tables["recipe"]
     base = load_recipe(folder / named if named.endswith(".toml") else named)
     base = override(base, _table(tables.get("set", {}), "set"))
     variants = tables.get("variants", [{"label": "run"}])
@@ -98,10 +98,11 @@ def _variant_runs(
         raise ConfigError(f"a variant needs a label of letters, digits and dashes, got {label!r}")
     own = _table(variant.get("grid", {}), "variants.grid")
     replaced = {key: value for key, value in variant.items() if key not in ("label", "grid")}
-    axes = {**own, **grid}
-    for key, values in axes.items():
-        if not isinstance(values, list) or not values:
-            raise ConfigError(f"grid.{key} must be a list of values, got {values!r}")
+    axes: dict[str, list[object]] = {}
+    for key, listed in {**own, **grid}.items():
+        if not isinstance(listed, list) or not listed:
+            raise ConfigError(f"grid.{key} must be a list of values, got {listed!r}")
+        axes[key] = listed
     runs = []
     for combination in itertools.product(*axes.values()):
         values = dict(zip(axes, combination, strict=True))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from .loop import TrainingError
-from .sweep import SweepRecord, run_one
 from .sweep_config import SweepRun
+from .sweep_run import SweepRecord, run_one
+from .training_run import TrainingError
 
 
 def run_with_ray(

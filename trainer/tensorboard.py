@@ -6,6 +6,7 @@ from pathlib import Path
 from .config_table import ConfigError
 
 FOLDER = "tensorboard"
+Figures = Mapping[str, object]
 
 
 class EventWriter:
@@ -25,7 +26,7 @@ class EventWriter:
         """Add the numbers of a record at its step; those of layers as EVENT/NAME/LAYER."""
         step = values["step"]
         for name, value in values.items():
-            if name == "layers":
+            if name == "layers" and isinstance(value, Mapping | list):
                 self._write_layers(event, value, step)
             elif _is_number(value) and name not in ("step", "epoch"):
                 self._writer.add_scalar(f"{event}/{name}", value, step)
@@ -38,9 +39,11 @@ class EventWriter:
         """Flush, and end the file."""
         self._writer.close()
 
-    def _write_layers(self, event: str, layers: object, step: object) -> None:
-        named = layers.items() if isinstance(layers, Mapping) else [(r["name"], r) for r in layers]
-        for layer, figures in named:
+    def _write_layers(
+        self, event: str, layers: Mapping[str, Figures] | list[Figures], step: object
+    ) -> None:
+        named = layers if isinstance(layers, Mapping) else {row["name"]: row for row in layers}
+        for layer, figures in named.items():
             for name, value in figures.items():
                 if _is_number(value):
                     self._writer.add_scalar(f"{event}/{name}/{layer}", value, step)

@@ -132,5 +132,4 @@ def average_windows(
     if processes.count == 1 or not method.uses_gradient:
         return
     for layer in layers:
-        layer.window.reserve(layer.weight)
-        layer.window.average_over(processes.sum_, processes.count)
+        layer.window.average_over(layer.weight, processes.sum_, processes.count)

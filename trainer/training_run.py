@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .checkpoint import Circumstances, Progress, load_checkpoint, save_checkpoint
+from .checkpoint import Circumstances, Progress, Stateful, load_checkpoint, save_checkpoint
 from .config_table import ConfigError
 from .data import Dataset, describe, epoch_order
 from .evaluation import evaluate
@@ -134,9 +134,11 @@ class TrainingRun:
         """
         training, epoch, here = self.config.training, self.progress.epoch, self.processes
         order = epoch_order(len(self.train_split), training.seed, epoch)
-        batches = order.split(training.batch_size)[self.progress.batch : self.batches]
+        batches = torch.split(order, training.batch_size)[self.progress.batch : self.batches]
         shares = [batch.tensor_split(here.count)[here.rank] for batch in batches]
-        parts = [share.split(math.ceil(len(share) / training.accumulate)) for share in shares]
+        parts = [
+            torch.split(share, math.ceil(len(share) / training.accumulate)) for share in shares
+        ]
         seeds = [
             (
                 training.seed,
@@ -223,15 +225,18 @@ class TrainingRun:
     def _masks(self) -> list[Tensor]:
         return list(self.sparsifier.masks.values())
 
-    def _parts(self) -> dict[str, object]:
-        parts = {
+    def _parts(self) -> dict[str, Stateful]:
+        parts: dict[str, Stateful] = {
             "model": self.model,
             "optimizer": self.optimizer,
             "scheduler": self.scheduler,
             "sparsifier": self.sparsifier,
         }
-        optional = {"scaler": self.step.scaler, "ema": self.step.ema}
-        return parts | {name: part for name, part in optional.items() if part is not None}
+        if self.step.scaler is not None:
+            parts["scaler"] = self.step.scaler
+        if self.step.ema is not None:
+            parts["ema"] = self.step.ema
+        return parts
 
 
 def batches_of_epoch(config: TrainConfig, samples: int, processes: int) -> int:

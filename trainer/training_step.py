@@ -1,7 +1,7 @@
 """One optimizer step: forward and backward in parts, precision, clipping, topology, average."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -45,8 +45,11 @@ class TrainingStep:
 
     ``classes``: of the data, for mixed labels. ``model`` is trained; with ``compile`` a compiled
     view of it runs. ``ema`` is the average of its weights, or None. ``processes`` share each
-    batch, by DistributedDataParallel.
+    batch, by DistributedDataParallel. ``sparsifier``: made with the step's ``scaler``, and to be
+    set before the first step.
     """
+
+    sparsifier: Sparsifier
 
     def __init__(
         self,
@@ -61,17 +64,16 @@ class TrainingStep:
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self.config, self.augmentation, self.classes = config, augmentation, classes
         self.processes = processes
-        self.sparsifier: Sparsifier | None = None
         self.device = next(model.parameters()).device
         self.scaler = None
         if config.precision == "float16":
             self.scaler = torch.amp.GradScaler(self.device.type)
         self.ema = None
         if config.ema_decay:
-            average = get_ema_multi_avg_fn(config.ema_decay)
+            average = get_ema_multi_avg_fn(config.ema_decay)  # type: ignore[no-untyped-call]  # torch has no annotations there
             self.ema = AveragedModel(model, multi_avg_fn=average, use_buffers=True)
         self._parallel = None if processes.count == 1 else DistributedDataParallel(model)
-        self._run = model if self._parallel is None else self._parallel
+        self._run: Callable[[Tensor], Tensor] = model if self._parallel is None else self._parallel
         if config.compile:
             self._run = torch.compile(self._run)
 
@@ -88,13 +90,14 @@ class TrainingStep:
         Raises DivergedError for a loss that is not finite. ValueError comes from the sparsifier:
         weights or gradients are not finite.
         """
-        loss, correct = 0.0, 0
+        loss, correct = 0.0, 0.0
         for number, (inputs, labels) in enumerate(parts):
             with self._averaged_with_others(last=number == len(parts) - 1):
                 found = self._backward(inputs, labels, samples, mix_seed + number)
             loss, correct = loss + found[0], correct + found[1]
         loss, correct = self.processes.sums((loss, correct), self.device)
-        learning_rate, steps = self.scheduler.get_last_lr()[0], self.sparsifier.step_count
+        learning_rate = float(self.scheduler.get_last_lr()[0])
+        steps = self.sparsifier.step_count
         self._optimize()
         update = self.sparsifier.step()
         if self.sparsifier.step_count > steps:  # else the scaler found an overflow
@@ -106,7 +109,7 @@ class TrainingStep:
         self.optimizer.zero_grad()
         return StepResult(loss, int(correct), samples, learning_rate, update)
 
-    def _averaged_with_others(self, *, last: bool) -> AbstractContextManager:
+    def _averaged_with_others(self, *, last: bool) -> AbstractContextManager[None]:
         """Average gradients over processes once a step, in the backward pass of the last part."""
         if self._parallel is None or last:
             return nullcontext()
@@ -126,7 +129,8 @@ class TrainingStep:
         share = len(labels) / samples
         weight = share * self.processes.count  # their gradients are averaged, not summed
         loss = loss if weight == 1 else loss * weight
-        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        scaled = loss if self.scaler is None else self.scaler.scale(loss)
+        scaled.backward()  # type: ignore[no-untyped-call]  # torch has no annotations there
         return value * share, int((logits.argmax(1) == labels).sum())
 
     def _optimize(self) -> None:

@@ -49,4 +49,4 @@ def save_weights(
 def checksum(tensor: Tensor) -> str:
     """Return the checksum that the file has for a tensor, which lies on the CPU."""
     data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
-    return tensor_checksum(str(tensor.dtype).removeprefix("torch."), tensor.shape, memoryview(data))
+    return tensor_checksum(str(tensor.dtype).removeprefix("torch."), tensor.shape, data.data)

@@ -7,7 +7,7 @@ from fanin.trainer import RigL, load_run, train
 from fanin.trainer.analysis import Analysis, analyse_paper, analyse_run, analyse_sweep
 from fanin.trainer.analysis.of_run import active_neurons, fan_ins
 from fanin.trainer.recipe import config_to_toml, override
-from fanin.trainer.sweep import SweepRecord
+from fanin.trainer.sweep_run import SweepRecord
 
 
 @pytest.fixture(scope="module")

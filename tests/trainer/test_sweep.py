@@ -7,8 +7,9 @@ import torch
 from fanin.trainer import ConfigError, load_run
 from fanin.trainer.recipe import config_to_toml
 from fanin.trainer.run_folder import build_model, sparse_names
-from fanin.trainer.sweep import SweepRecord, grouped, read_records, run_sweep
+from fanin.trainer.sweep import grouped, read_records, run_sweep
 from fanin.trainer.sweep_config import load_sweep, sweep_names
+from fanin.trainer.sweep_run import SweepRecord
 
 SWEEP = """
 recipe = "small.toml"
@@ -155,6 +156,13 @@ def test_unfinished_and_foreign_folders_are_no_sweeps(tmp_path):
         read_records(tmp_path)
     (tmp_path / "sweep.json").write_text(json.dumps({"schema_version": 2, "runs": []}))
     with pytest.raises(ValueError, match="schema_version 2"):
+        read_records(tmp_path)
+
+
+def test_a_run_with_neither_figures_nor_an_error_is_refused(tmp_path):
+    runs = [{"name": name, "variant": "dense", "values": {}} for name in ("first", "second")]
+    (tmp_path / "sweep.json").write_text(json.dumps({"schema_version": 1, "runs": runs}))
+    with pytest.raises(ValueError, match="run 'first' has neither a test_accuracy nor an error"):
         read_records(tmp_path)
 
 

@@ -8,13 +8,13 @@ ablation.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from ..layers import prunable_weights, unwrapped
+from ..layers import SPARSE_TYPES, prunable_weights, unwrapped
 
 RESNET50_IMAGENET_IMAGES = 1_281_167
 
@@ -53,7 +53,7 @@ def layer_work(model: nn.Module, input_shape: Sequence[int]) -> dict[str, LayerW
     handles = [
         module.register_forward_hook(_counter(names, found))
         for module in model.modules()
-        if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.MultiheadAttention)
+        if isinstance(module, (*SPARSE_TYPES, nn.MultiheadAttention))
     ]
     device = next(model.parameters()).device
     training = model.training
@@ -98,8 +98,10 @@ def training_flops(
     raise ValueError(f"no rule for the training operations of {method!r}")
 
 
-def _counter(names: Mapping[int, str], found: dict[str, LayerWork]):
-    def add(weight: Tensor | None, outputs: int, convolution: bool) -> None:
+def _counter(
+    names: Mapping[int, str], found: dict[str, LayerWork]
+) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+    def add(weight: Tensor, outputs: int, convolution: bool) -> None:
         name = names.get(id(weight))
         if name is None:
             return
@@ -107,7 +109,7 @@ def _counter(names: Mapping[int, str], found: dict[str, LayerWork]):
         fan_in = math.prod(weight.shape[1:])
         found[name] = LayerWork(fan_in, before + outputs, convolution)
 
-    def hook(module: nn.Module, inputs: tuple, output: object) -> None:
+    def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if isinstance(module, nn.MultiheadAttention):
             tokens = inputs[0].numel() // inputs[0].shape[-1]
             if module.in_proj_weight is not None:
@@ -117,7 +119,7 @@ def _counter(names: Mapping[int, str], found: dict[str, LayerWork]):
                     weight = getattr(module, f"{leaf}_proj_weight")
                     add(weight, tensor.numel() // tensor.shape[-1] * weight.shape[0], False)
             add(module.out_proj.weight, tokens * module.embed_dim, False)
-            return
-        add(module.weight, output.numel(), not isinstance(module, nn.Linear))
+        elif isinstance(module, SPARSE_TYPES):
+            add(module.weight, output.numel(), not isinstance(module, nn.Linear))
 
     return hook

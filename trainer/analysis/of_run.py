@@ -10,7 +10,7 @@ from torch import Tensor
 from ..data import describe
 from ..distributions import weight_budget
 from ..methods import Dense, SRigL
-from ..metrics import expected_content
+from ..metrics import Record, expected_content
 from ..run_folder import METRICS, Run, layer_choice
 from ..update import LayerRule, salience_threshold
 from .flops import inference_flops, layer_work, training_flops
@@ -37,18 +37,17 @@ def analyse_run(run: Run) -> list[Analysis]:
 
 def active_neurons(masks: dict[str, Tensor]) -> Analysis:
     """Neurons that hold weights, by layer."""
-    rows = []
+    rows, shares = [], []
     for name, mask in masks.items():
         counts = mask.flatten(1).sum(1)
         active = int((counts > 0).sum())
-        rows.append(
-            {"layer": name, "width": len(counts), "active": active, "share": active / len(counts)}
-        )
+        shares.append(active / len(counts))
+        rows.append({"layer": name, "width": len(counts), "active": active, "share": shares[-1]})
 
     def draw(axes: Axes) -> None:
-        places = range(len(rows))
-        axes.bar(places, [row["share"] for row in rows])
-        axes.set_xticks(places, [row["layer"] for row in rows], rotation=90, fontsize=7)
+        places = range(len(shares))
+        axes.bar(places, shares)
+        axes.set_xticks(places, list(masks), rotation=90, fontsize=7)
         axes.set_ylabel("active share of neurons")
         axes.set_ylim(0, 1.05)
 
@@ -70,36 +69,40 @@ def fan_ins(masks: dict[str, Tensor]) -> Analysis:
 
     def draw(axes: Axes) -> None:
         axes.boxplot(held, showfliers=False)
-        axes.set_xticks(
-            range(1, len(rows) + 1), [row["layer"] for row in rows], rotation=90, fontsize=7
-        )
+        axes.set_xticks(range(1, len(masks) + 1), list(masks), rotation=90, fontsize=7)
         axes.set_ylabel("fan-in of active neurons")
 
     return Analysis("fan-in", "Fan-in per layer", rows, draw=draw)
 
 
 def thresholds(run: Run) -> Analysis:
-    """Salient weights that a neuron of each layer needs, max(1, int(γ·k)), of its fan-in k."""
+    """Salient weights that a neuron of each layer needs, max(1, int(γ·k)), of its fan-in k.
+
+    Raises ValueError for a run of another method than SRigL.
+    """
+    if not isinstance(run.config.method, SRigL):
+        raise ValueError(f"{run.path} was not trained by srigl, the method that has thresholds")
     gamma = run.config.method.gamma_sal
-    choice, rows = layer_choice(run.config, run.model), []
+    choice = layer_choice(run.config, run.model)
+    before: list[int] = []
+    needed: list[int] = []
     for name, mask in run.masks.items():
         shape = tuple(mask.shape)
         budget = weight_budget(shape, choice.densities[name])
         protected = name in choice.unablated or gamma == 0
         rule = LayerRule(budget, 0.0, gamma)
-        rows.append(
-            {
-                "layer": name,
-                "fan-in before ablation": budget // shape[0],
-                "threshold": 0 if protected else salience_threshold(shape[0], rule),
-            }
-        )
+        before.append(budget // shape[0])
+        needed.append(0 if protected else salience_threshold(shape[0], rule))
+    rows = [
+        {"layer": name, "fan-in before ablation": fan_in, "threshold": threshold}
+        for name, fan_in, threshold in zip(run.masks, before, needed, strict=True)
+    ]
 
     def draw(axes: Axes) -> None:
         places = range(len(rows))
-        axes.bar(places, [row["fan-in before ablation"] for row in rows], label="fan-in")
-        axes.bar(places, [row["threshold"] for row in rows], label="threshold")
-        axes.set_xticks(places, [row["layer"] for row in rows], rotation=90, fontsize=7)
+        axes.bar(places, before, label="fan-in")
+        axes.bar(places, needed, label="threshold")
+        axes.set_xticks(places, list(run.masks), rotation=90, fontsize=7)
         axes.set_yscale("log")
         axes.legend()
 
@@ -107,16 +110,15 @@ def thresholds(run: Run) -> Analysis:
     return Analysis("salience-threshold", f"Thresholds at γ = {gamma:g}", rows, note, draw)
 
 
-def exploration(metrics: list[dict[str, object]]) -> Analysis:
+def exploration(metrics: list[Record]) -> Analysis:
     """ITOP rate (arXiv 2102.02887) after each update."""
-    rows = [
-        {"step": record["step"], "ITOP rate": record["itop_rate"]}
-        for record in metrics
-        if record["event"] == "update"
-    ]
+    updates = [record for record in metrics if record["event"] == "update"]
+    steps = [record["step"] for record in updates]
+    rates = [record["itop_rate"] for record in updates]
+    rows = [{"step": step, "ITOP rate": rate} for step, rate in zip(steps, rates, strict=True)]
 
     def draw(axes: Axes) -> None:
-        axes.plot([row["step"] for row in rows], [row["ITOP rate"] for row in rows])
+        axes.plot(steps, rates)
         axes.set_xlabel("step")
         axes.set_ylabel("share of weights that were ever active")
 
@@ -134,6 +136,7 @@ def operations(run: Run) -> Analysis:
         steps = max(int(record["step"]) for record in run.metrics if record["event"] == "epoch")
     samples = steps * config.training.batch_size
     dense, sparse = inference_flops(work, {}), inference_flops(work, densities)
+    forwards = {"dense": dense, config.method.name: sparse}
     rows = [
         {
             "method": method,
@@ -142,11 +145,11 @@ def operations(run: Run) -> Analysis:
                 method, forward, dense, samples, update_every=config.sparsifier.update_every
             ),
         }
-        for method, forward in {"dense": dense, config.method.name: sparse}.items()
+        for method, forward in forwards.items()
     ]
 
     def draw(axes: Axes) -> None:
-        axes.bar([row["method"] for row in rows], [row["inference per sample"] for row in rows])
+        axes.bar(list(forwards), list(forwards.values()))
         axes.set_ylabel("operations per sample")
 
     note = f"{samples} samples in training; densities as asked, without ablation."

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
-from ..metrics import expected_content, read_metrics
+from ..metrics import Record, expected_content, read_metrics
 from ..names import near_matches
 from ..run_folder import METRICS
-from ..sweep import SEED, SweepRecord, grouped
+from ..sweep import SEED, SweepRow, grouped
+from ..sweep_run import SweepRecord
 from .result import Analysis
 
 if TYPE_CHECKING:
@@ -23,6 +25,15 @@ _LABELS = {
     "method.gamma_sal": ("accuracy-gamma", "Accuracy against γ", "salient share γ"),
 }
 _NOTE = "Means over `runs` seeds, ± the sample deviation between them (–: one seed only)."
+
+
+@dataclass(frozen=True)
+class _Point:
+    """Mean accuracy at a place on the axis, None for what does not vary along it."""
+
+    place: float | None
+    accuracy: float
+    deviation: float
 
 
 def analyse_sweep(
@@ -58,10 +69,14 @@ def differences(records: Sequence[SweepRecord], reference: str) -> Analysis:
     if reference not in names:
         raise ValueError(f"no variant {reference!r}." + near_matches(reference, names))
     done = [record for record in records if record.error is None]
-    base = [(r.values, r.test_accuracy) for r in done if r.variant == reference]
-    groups: dict[tuple, list[float]] = {}
+    base = [
+        (r.values, r.test_accuracy)
+        for r in done
+        if r.variant == reference and r.test_accuracy is not None
+    ]
+    groups: dict[tuple[str, str], list[float]] = {}
     for record in done:
-        if record.variant == reference:
+        if record.variant == reference or record.test_accuracy is None:
             continue
         fits = [a for values, a in base if values.items() <= record.values.items()]
         if len(fits) == 1:
@@ -88,7 +103,7 @@ def differences(records: Sequence[SweepRecord], reference: str) -> Analysis:
 
 def layers(records: Sequence[SweepRecord], folder: Path) -> Analysis:
     """Active neurons and fan-in of each layer at the end, means over seeds, from run folders."""
-    groups: dict[tuple, list[Mapping[str, object]]] = {}
+    groups: dict[tuple[str, str, str], list[Record]] = {}
     for record in records:
         if record.error is not None:
             continue
@@ -111,7 +126,7 @@ def _values_text(record: SweepRecord) -> str:
     return json.dumps({key: value for key, value in record.values.items() if key != SEED})
 
 
-def _layer_rows(groups: Mapping[tuple, Sequence[Mapping[str, object]]]) -> list[dict[str, object]]:
+def _layer_rows(groups: Mapping[tuple[str, str, str], Sequence[Record]]) -> list[dict[str, object]]:
     return [
         {
             "variant": variant,
@@ -128,46 +143,49 @@ def _layer_rows(groups: Mapping[tuple, Sequence[Mapping[str, object]]]) -> list[
     ]
 
 
-def _against(key: str, table: Sequence[Mapping[str, object]]) -> Analysis:
+def _against(key: str, table: Sequence[SweepRow]) -> Analysis:
     leaf = key.split(".")[-1]
     default = (f"accuracy-{leaf.replace('_', '-')}", f"Accuracy against {leaf}", leaf)
     name, title, label = _LABELS.get(key, default)
     # What varies nothing, dense training, is the same wherever the others stand.
     shown = [row for row in table if key in row["values"] or not row["values"]]
-    curves: dict[str, list[Mapping[str, object]]] = {}
-    for row in shown:
-        others = {k: v for k, v in row["values"].items() if k != key}
-        extra = "".join(f" {k.split('.')[-1]}={v}" for k, v in others.items())
-        curves.setdefault(f"{row['variant']}{extra}", []).append(row)
+    curves: dict[str, list[_Point]] = {}
     values: list[object] = []  # some are lists or tables, which no set holds
     for row in shown:
         if key in row["values"] and row["values"][key] not in values:
             values.append(row["values"][key])
-    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
-
-    def place(row: Mapping[str, object]) -> float:
-        value = row["values"][key]
-        return value if numbers else values.index(value)
+    numbers = [value for value in values if _is_number(value)]
+    to_scale = len(numbers) == len(values)
+    for row in shown:
+        curve = curves.setdefault(_label(row, key), [])
+        if row["accuracy"] is not None:
+            place = None
+            if key in row["values"]:
+                value = row["values"][key]
+                place = value if to_scale and _is_number(value) else values.index(value)
+            curve.append(_Point(place, row["accuracy"], row["deviation"] or 0.0))
 
     def draw(axes: Axes) -> None:
-        for curve, rows in curves.items():
-            rows = [row for row in rows if row["accuracy"] is not None]
-            varied = sorted((row for row in rows if key in row["values"]), key=place)
+        for curve, points in curves.items():
+            varied = sorted(
+                (p.place, p.accuracy, p.deviation) for p in points if p.place is not None
+            )
             if varied:
+                places, accuracies, deviations = zip(*varied, strict=True)
                 axes.errorbar(
-                    [place(row) for row in varied],
-                    [row["accuracy"] for row in varied],
-                    yerr=[row["deviation"] or 0.0 for row in varied],
+                    places,
+                    accuracies,
+                    yerr=deviations,
                     label=curve,
                     capsize=3,
                     marker="o",
-                    linestyle="-" if numbers else "none",
+                    linestyle="-" if to_scale else "none",
                 )
-            elif rows:
-                axes.axhline(rows[0]["accuracy"], linestyle="--", color="grey", label=curve)
-        if numbers and min(values) > 0 and max(values) >= 50 * min(values):
+            elif points:
+                axes.axhline(points[0].accuracy, linestyle="--", color="grey", label=curve)
+        if to_scale and min(numbers) > 0 and max(numbers) >= 50 * min(numbers):
             axes.set_xscale("log")
-        if not numbers:
+        if not to_scale:
             axes.set_xticks(range(len(values)), [str(value) for value in values])
         axes.set_xlabel(label)
         axes.set_ylabel("test accuracy")
@@ -176,15 +194,13 @@ def _against(key: str, table: Sequence[Mapping[str, object]]) -> Analysis:
     return Analysis(name, title, _rows(shown), _NOTE, draw)
 
 
-def _by_sparsity(table: Sequence[Mapping[str, object]]) -> Analysis:
-    sparsities = sorted({row["values"].get(_SPARSITY, 0.0) for row in table})
+def _by_sparsity(table: Sequence[SweepRow]) -> Analysis:
+    sparsities = sorted({_sparsity(row) for row in table})
     rows: dict[str, dict[str, object]] = {}
     for row in table:
-        others = {k: v for k, v in row["values"].items() if k != _SPARSITY}
-        extra = "".join(f" {k.split('.')[-1]}={v}" for k, v in others.items())
-        label = f"{row['variant']}{extra}"
+        label = _label(row, _SPARSITY)
         cells = rows.setdefault(label, {"method": label} | {f"{s:.4g}": None for s in sparsities})
-        cells[f"{row['values'].get(_SPARSITY, 0.0):.4g}"] = _cell(row)
+        cells[f"{_sparsity(row):.4g}"] = _cell(row)
     note = (
         "Test accuracy in % by sparsity: mean ± sample deviation over seeds (number of seeds). "
         "Column 0: dense."
@@ -192,14 +208,31 @@ def _by_sparsity(table: Sequence[Mapping[str, object]]) -> Analysis:
     return Analysis("methods", "Methods by sparsity", list(rows.values()), note)
 
 
-def _cell(row: Mapping[str, object]) -> str | None:
+def _sparsity(row: SweepRow) -> float:
+    value = row["values"].get(_SPARSITY, 0.0)
+    if not _is_number(value):
+        raise ValueError(f"{_SPARSITY} of variant {row['variant']!r} is {value!r}, no number")
+    return value
+
+
+def _label(row: SweepRow, key: str) -> str:
+    """Name the variant, with the values that were varied besides that of ``key``."""
+    others = {k: v for k, v in row["values"].items() if k != key}
+    return row["variant"] + "".join(f" {k.split('.')[-1]}={v}" for k, v in others.items())
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _cell(row: SweepRow) -> str | None:
     if row["accuracy"] is None:
         return None
     spread = "" if row["deviation"] is None else f" ± {100 * row['deviation']:.2f}"
     return f"{100 * row['accuracy']:.2f}{spread} ({row['runs']})"
 
 
-def _rows(table: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
+def _rows(table: Sequence[SweepRow]) -> list[dict[str, object]]:
     keys = dict.fromkeys(key for row in table for key in row["values"])
     rows = []
     for row in table:

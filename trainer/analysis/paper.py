@@ -75,41 +75,37 @@ def resnet50_operations() -> Analysis:
     """Operations of ResNet-50 on ImageNet by sparsity: SRigL (ERK), SR-STE (uniform), dense."""
     work, shapes = _resnet50()
     dense = inference_flops(work, {})
-    samples, rows = _EPOCHS * RESNET50_IMAGENET_IMAGES, []
+    samples = _EPOCHS * RESNET50_IMAGENET_IMAGES
+    trained = training_flops("dense", dense, dense, samples) / 1e18
+    rows: list[dict[str, object]] = []
+    srigl: dict[float, float] = {}  # training operations by sparsity
+    sr_ste: dict[float, float] = {}
     for percent in _SPARSITIES:
         sparse = dense
         if percent:
             sparse = inference_flops(work, layer_densities(shapes, percent / 100, "erk"))
-        row = {
+            srigl[percent] = training_flops("srigl", sparse, dense, samples) / 1e18
+        row: dict[str, object] = {
             "sparsity %": percent,
             "inference 1e9": sparse / 1e9,
-            "training 1e18": training_flops("srigl" if percent else "dense", sparse, dense, samples)
-            / 1e18,
+            "training 1e18": srigl.get(percent, trained),
         }
         if percent in _N_M:
             uniform = dict.fromkeys(shapes, 1 - percent / 100)
             uniform[next(iter(shapes))] = 1.0  # a fan-in of 147 has no groups of 4
             n_m = inference_flops(work, uniform)
+            sr_ste[percent] = training_flops("sr-ste", n_m, dense, samples) / 1e18
             row |= {
                 "N:M": _N_M[percent],
                 "SR-STE inference 1e9": n_m / 1e9,
-                "SR-STE training 1e18": training_flops("sr-ste", n_m, dense, samples) / 1e18,
+                "SR-STE training 1e18": sr_ste[percent],
             }
         rows.append(row)
 
     def draw(axes: Axes) -> None:
-        for column, label in (
-            ("training 1e18", "SRigL"),
-            ("SR-STE training 1e18", "SR-STE"),
-        ):
-            mine = [row for row in rows if column in row and row["sparsity %"]]
-            axes.plot(
-                [row["sparsity %"] for row in mine],
-                [row[column] for row in mine],
-                marker="o",
-                label=label,
-            )
-        axes.axhline(rows[0]["training 1e18"], linestyle="--", color="grey", label="dense")
+        for label, curve in (("SRigL", srigl), ("SR-STE", sr_ste)):
+            axes.plot(list(curve), list(curve.values()), marker="o", label=label)
+        axes.axhline(trained, linestyle="--", color="grey", label="dense")
         axes.set_xlabel("sparsity, %")
         axes.set_ylabel("training operations, 1e18")
         axes.set_ylim(0)

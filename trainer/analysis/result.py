@@ -42,38 +42,38 @@ class Analysis:
     def save(self, folder: Path) -> list[Path]:
         """Write NAME.json, NAME.md and, with a figure, NAME.png; returns their paths."""
         output_folder(folder)
-        table = {
+        head = {
             "schema_version": 1,
             "name": self.name,
             "title": self.title,
             "note": self.note,
-            "rows": [dict(row) for row in self.rows],
         }
         paths = [folder / f"{self.name}.json", folder / f"{self.name}.md"]
-        for path, text in zip(paths, (_row_a_line(table), self.to_markdown()), strict=True):
+        for path, text in zip(
+            paths, (_row_a_line(head, self.rows), self.to_markdown()), strict=True
+        ):
             write_file(path, text)
         if self.draw is not None:
             paths.append(folder / f"{self.name}.png")
-            self._save_figure(paths[-1])
+            self._save_figure(paths[-1], self.draw)
         return paths
 
-    def _save_figure(self, path: Path) -> None:
+    def _save_figure(self, path: Path, draw: Callable[["Axes"], None]) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(7, 4.2), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
-        self.draw(axes)
+        draw(axes)
         axes.set_title(self.title)
         with atomic_file(path) as file:
             figure.savefig(file, format="png", dpi=120)
 
 
-def _row_a_line(table: dict[str, object]) -> str:
-    rows = ",\n  ".join(json.dumps(row) for row in table["rows"])
-    head = json.dumps({name: value for name, value in table.items() if name != "rows"})
-    return f'{head[:-1]}, "rows": [\n  {rows}]}}\n'
+def _row_a_line(head: Mapping[str, object], rows: Sequence[Mapping[str, object]]) -> str:
+    lines = ",\n  ".join(json.dumps(dict(row)) for row in rows)
+    return f'{json.dumps(dict(head))[:-1]}, "rows": [\n  {lines}]}}\n'
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -88,7 +88,8 @@ def _ratios(
     inputs = torch.randn(count, n, 1, generator=generator)
     inputs /= inputs.norm(dim=1, keepdim=True)
     passed = torch.rand(count, n, 1, generator=generator) < 0.5
-    return (weight @ (inputs * passed)).square().sum((1, 2))
+    outputs: torch.Tensor = weight @ (inputs * passed)
+    return outputs.square().sum((1, 2))
 
 
 def _check(n: int, k: int, topology: Topology) -> None:

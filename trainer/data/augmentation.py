@@ -92,7 +92,8 @@ def mix_batch(
         return images, labels
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return v2.RandomChoice(kinds)(images, labels)
+        mixed: tuple[Tensor, Tensor] = v2.RandomChoice(kinds)(images, labels)
+        return mixed
 
 
 def _erase(images: Tensor, probability: float, generator: torch.Generator) -> Tensor:

@@ -82,8 +82,8 @@ class Split:
 
     def fingerprint(self) -> int:
         """Checksum of inputs and labels."""
-        checksum = zlib.crc32(self.inputs.cpu().numpy())
-        return zlib.crc32(self.labels.cpu().numpy(), checksum)
+        checksum = zlib.crc32(self.inputs.cpu().numpy().data)
+        return zlib.crc32(self.labels.cpu().numpy().data, checksum)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,9 @@ class DatasetInfo:
     in_memory: bool = True
 
 
-def fixed(shape: tuple[int, ...], classes: int) -> Callable[[DataConfig], tuple]:
+def fixed(
+    shape: tuple[int, ...], classes: int
+) -> Callable[[DataConfig], tuple[tuple[int, ...], int]]:
     """Describe a data set whose shape and classes are always the same."""
     return lambda _: (shape, classes)
 

@@ -31,9 +31,9 @@ def load_cifar10(
             "cifar-10-batches-py"
         )
     splits = []
-    for train in (True, False):
+    for training in (True, False):
         try:
-            source = CIFAR10(root, train=train, download=folder is None)
+            source = CIFAR10(root, train=training, download=folder is None)
         except Exception as error:  # whatever the network or a damaged pickle leads to
             raise DataError(
                 f"CIFAR-10 is not to be had from {root} ({error}). Give a folder that holds "
@@ -41,5 +41,6 @@ def load_cifar10(
             ) from error
         images = torch.from_numpy(np.ascontiguousarray(source.data.transpose(0, 3, 1, 2)))
         labels = torch.tensor(source.targets, dtype=torch.int64)
-        splits.append(Split(images.float().div_(255), labels, augmentation if train else None))
-    return Dataset(*splits, source=f"CIFAR-10 from {root}")
+        splits.append(Split(images.float().div_(255), labels, augmentation if training else None))
+    train, test = splits
+    return Dataset(train, test, source=f"CIFAR-10 from {root}")

@@ -2,11 +2,12 @@
 
 import gzip
 import zlib
+from io import BufferedIOBase
 from math import prod
 from pathlib import Path
-from typing import IO
 
 import numpy as np
+from numpy.typing import NDArray
 
 _MAX_VALUES = 1 << 30
 """The largest relative, EMNIST, has 0.6 of it."""
@@ -16,7 +17,7 @@ class DataError(Exception):
     """Training data is missing or damaged; the message says where and what to do."""
 
 
-def read_idx(path: Path, dimensions: int) -> np.ndarray:
+def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
     """Read a uint8 idx file with the given number of dimensions.
 
     Layout: two zero bytes, type 0x08 (uint8), number of dimensions, each size as a big-endian
@@ -24,13 +25,13 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     not of this layout, or shorter or longer than its header says.
     """
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             return _read(path, file, dimensions)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}); fetch it again") from error
 
 
-def _read(path: Path, file: IO[bytes], dimensions: int) -> np.ndarray:
+def _read(path: Path, file: BufferedIOBase, dimensions: int) -> NDArray[np.uint8]:
     header = file.read(4 + 4 * dimensions)
     if len(header) < 4 + 4 * dimensions or header[:4] != bytes((0, 0, 8, dimensions)):
         raise DataError(

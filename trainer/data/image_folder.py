@@ -1,9 +1,9 @@
 """ImageNet as folders: train/CLASS/IMAGE and val/CLASS/IMAGE, read and augmented by torchvision."""
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from .idx_files import DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+Transform = Callable[["Image"], Tensor]
 
 _CLASSES, _SIZE = 1000, 224
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -65,11 +67,26 @@ def load_imagenet(config: DataConfig, folder: Path | None, augmentation: Augment
     )
 
 
+class ImageSource(Protocol):
+    """What is used of torchvision's ImageFolder: paths with labels, and images with labels."""
+
+    samples: list[tuple[str, int]]
+
+    def __len__(self) -> int:
+        """Count the images."""
+
+    def __getitem__(self, index: int) -> "tuple[Image, int]":
+        """Read an image."""
+
+
 class FolderSplit:
-    """Images read from files by ``workers`` processes (0: by this one)."""
+    """Images read from files by ``workers`` processes (0: by this one).
+
+    ``transform``: of images that are to be augmented; None: they never are.
+    """
 
     def __init__(
-        self, source: TorchDataset, transform: object | None, size: int, workers: int
+        self, source: ImageSource, transform: Transform | None, size: int, workers: int
     ) -> None:
         self._images = _Images(source, transform, evaluation_transform(size))
         self._workers, self._device = workers, torch.device("cpu")
@@ -125,13 +142,16 @@ def read_image(path: str) -> "Image":
     from PIL import Image
 
     with Image.open(path) as image:
-        if image.width * image.height > Image.MAX_IMAGE_PIXELS:
+        limit = Image.MAX_IMAGE_PIXELS  # None where someone has lifted it
+        if limit is not None and image.width * image.height > limit:
             raise ValueError(f"it has {image.width} × {image.height} pixels; take it out")
         return image.convert("RGB")
 
 
-class _Images(TorchDataset):
-    def __init__(self, source: TorchDataset, transform: object | None, evaluate: object) -> None:
+class _Images(TorchDataset[tuple[Tensor, int]]):
+    def __init__(
+        self, source: ImageSource, transform: Transform | None, evaluate: Transform
+    ) -> None:
         self.source, self.transform, self.evaluate = source, transform, evaluate
 
     def __getitem__(self, key: tuple[int, int | None]) -> tuple[Tensor, int]:
@@ -140,14 +160,14 @@ class _Images(TorchDataset):
             image, label = self.source[index]
         except Exception as error:  # Pillow's decoders raise whatever the bytes lead them to
             raise DataError(f"{self.source.samples[index][0]} cannot be read: {error}") from error
-        if seed is None:
+        if seed is None or self.transform is None:
             return self.evaluate(image), label
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return self.transform(image), label
 
 
-def training_transform(options: Augmentation, size: int) -> object:
+def training_transform(options: Augmentation, size: int) -> Transform:
     """Compose torchvision transforms from a PIL image to a normalised tensor [3, size, size]."""
     from torchvision.transforms import v2
 
@@ -167,14 +187,17 @@ def training_transform(options: Augmentation, size: int) -> object:
     steps += _to_tensor()
     if options.erasing:
         steps.append(v2.RandomErasing(options.erasing))
-    return v2.Compose(steps)
+    composed: Transform = v2.Compose(steps)
+    return composed
 
 
-def evaluation_transform(size: int) -> object:
+def evaluation_transform(size: int) -> Transform:
     """Shorter side to size/0.875 (256 for 224), centre crop, normalise."""
     from torchvision.transforms import v2
 
-    return v2.Compose([v2.Resize(round(size / 0.875)), v2.CenterCrop(size), *_to_tensor()])
+    steps = [v2.Resize(round(size / 0.875)), v2.CenterCrop(size), *_to_tensor()]
+    composed: Transform = v2.Compose(steps)
+    return composed
 
 
 def _to_tensor() -> list[object]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..._base.user_folders import cache_folder
 from ..memory import require_memory
@@ -86,6 +87,13 @@ def _find(folder: Path, stem: str) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
+def _path(kind: _Kind, folder: Path, stem: str) -> Path:
+    path = _find(folder, stem)
+    if path is None:
+        raise DataError(_missing(kind, f"{stem} is gone from {folder}"))
+    return path
+
+
 def _load(
     kind: _Kind, folder: Path | None, config: DataConfig, augmentation: Augmentation
 ) -> Dataset:
@@ -95,7 +103,7 @@ def _load(
         raise DataError(_missing(kind, f"not found in {folder}"))
     splits = {}
     for split, (image_stem, label_stem) in _IDX_SPLITS.items():
-        image_path, label_path = _find(found, image_stem), _find(found, label_stem)
+        image_path, label_path = _path(kind, found, image_stem), _path(kind, found, label_stem)
         images, labels = read_idx(image_path, 3), read_idx(label_path, 1)
         if images.shape[1:] != (_SIDE, _SIDE) or len(images) == 0:
             raise DataError(f"{image_path} holds images of {images.shape}, expected N×28×28")
@@ -114,7 +122,7 @@ def _load(
     return Dataset(**splits, source=f"{kind.title} from {found}")
 
 
-def _reshaped(images: np.ndarray, shape: tuple[int, ...]) -> torch.Tensor:
+def _reshaped(images: NDArray[np.uint8], shape: tuple[int, ...]) -> torch.Tensor:
     """Scale to [0, 1], put in the middle of black images, repeat for all channels."""
     channels, height, width = shape
     rows, columns = height - _SIDE, width - _SIDE

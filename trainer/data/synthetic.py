@@ -11,15 +11,14 @@ from .augmentation import Augmentation
 from .base import DataConfig, Dataset, Split
 from .idx_files import DataError
 
-_DEFAULTS = {"shape": (3, 32, 32), "classes": 10, "samples": 1024}
+_SHAPE, _CLASSES, _SAMPLES = (3, 32, 32), 10, 1024
 
 
 def describe_synthetic(config: DataConfig) -> tuple[tuple[int, ...], int]:
     """Shape and classes. Raises ValueError for sizes below 1."""
-    shape, classes, samples = (
-        default if getattr(config, name) is None else getattr(config, name)
-        for name, default in _DEFAULTS.items()
-    )
+    shape = _SHAPE if config.shape is None else config.shape
+    classes = _CLASSES if config.classes is None else config.classes
+    samples = _SAMPLES if config.samples is None else config.samples
     if not shape or min(*shape, classes, samples) < 1:
         raise ValueError("shape, classes and samples must be at least 1")
     require_memory(4 * prod(shape) * (samples + samples // 4 + classes), "the samples")
@@ -31,7 +30,7 @@ def load_synthetic(config: DataConfig, folder: Path | None, augmentation: Augmen
     if folder is not None:
         raise DataError("the data set 'synthetic' is made up and takes no folder")
     shape, classes = describe_synthetic(config)
-    count = config.samples or _DEFAULTS["samples"]
+    count = config.samples or _SAMPLES
     centres = torch.randn(classes, prod(shape), generator=derived_generator("centres"))
     splits = []
     for name, samples in (("train", count), ("test", max(1, count // 4))):

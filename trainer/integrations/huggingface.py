@@ -1,16 +1,20 @@
 """Sparse training within transformers.Trainer."""
 
 from pathlib import Path
+from typing import Unpack
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..._base.atomic import atomic_file
 from ..checkpoint import read_state
 from ..methods import Dense, SparseMethod
 from ..sparsifier import Sparsifier
-from .options import check_options
+from ..sparsifier_options import CallbackOptions
+from ..sparsifier_state import SparsifierState
+from .options import attached, check_options
 
 STATE = "sparsifier.pt"
 
@@ -24,7 +28,7 @@ class SparsifierCallback(TrainerCallback):
     ``sparsifier`` is there once training has begun. Raises TypeError for unknown options.
     """
 
-    def __init__(self, method: SparseMethod | Dense, **options: object) -> None:
+    def __init__(self, method: SparseMethod | Dense, **options: Unpack[CallbackOptions]) -> None:
         self.method, self.options = method, check_options(options)
         self.sparsifier: Sparsifier | None = None
 
@@ -34,10 +38,12 @@ class SparsifierCallback(TrainerCallback):
         state: TrainerState,
         control: TrainerControl,  # noqa: ARG002
         model: nn.Module | None = None,
-        optimizer: object = None,
+        optimizer: Optimizer | None = None,
         **_: object,
     ) -> None:
         """Attach; model and optimizer are restored already when training is resumed."""
+        if model is None or optimizer is None:
+            raise TypeError("on_train_begin needs the trainer's model and optimizer")
         if self.sparsifier is not None:
             self.sparsifier.detach()
         self.sparsifier = Sparsifier(
@@ -52,7 +58,7 @@ class SparsifierCallback(TrainerCallback):
 
     def on_optimizer_step(self, *_: object, **__: object) -> None:
         """Update the topology when it is due: after the optimizer, before zero_grad."""
-        self.sparsifier.step()
+        attached(self.sparsifier).step()
 
     def on_save(
         self,
@@ -62,22 +68,26 @@ class SparsifierCallback(TrainerCallback):
         **_: object,
     ) -> None:
         """Write sparsifier.pt into the checkpoint."""
-        self.sparsifier.synchronize()
+        sparsifier = attached(self.sparsifier)
+        sparsifier.synchronize()
         if state.is_world_process_zero:
             with atomic_file(_folder(args, state) / STATE) as file:
-                torch.save(self.sparsifier.state_dict(), file)
+                torch.save(sparsifier.state_dict(), file)
 
 
 def _folder(args: TrainingArguments, state: TrainerState) -> Path:
+    if args.output_dir is None:
+        raise ValueError("the training arguments have no output_dir to keep checkpoints in")
     return Path(args.output_dir) / f"checkpoint-{state.global_step}"
 
 
-def _saved_state(args: TrainingArguments, state: TrainerState) -> dict[str, object]:
+def _saved_state(args: TrainingArguments, state: TrainerState) -> SparsifierState:
     given = args.resume_from_checkpoint
     folders = [Path(given)] if isinstance(given, str) else []
     for folder in [*folders, _folder(args, state)]:
         if (folder / STATE).is_file():
-            return read_state(folder / STATE)
+            saved: SparsifierState = read_state(folder / STATE)
+            return saved
     raise FileNotFoundError(
         f"training goes on from step {state.global_step}, but {_folder(args, state)} has no "
         f"{STATE}; set args.resume_from_checkpoint to the folder that has one"

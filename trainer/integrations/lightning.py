@@ -1,13 +1,17 @@
 """Sparse training within lightning.Trainer."""
 
+from typing import Unpack
+
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..methods import Dense, SparseMethod
 from ..sparsifier import Sparsifier
-from .options import check_options
+from ..sparsifier_options import CallbackOptions
+from ..sparsifier_state import SparsifierState
+from .options import attached, check_options
 
 
-class SparsifierCallback(Callback):
+class SparsifierCallback(Callback):  # type: ignore[misc, unused-ignore]  # not always installed
     """Makes a ``Sparsifier`` when training starts, and updates the topology after each step.
 
     ``method`` and ``options`` are the arguments of ``Sparsifier``; model, optimizer, number of
@@ -16,10 +20,10 @@ class SparsifierCallback(Callback):
     Raises TypeError for unknown options.
     """
 
-    def __init__(self, method: SparseMethod | Dense, **options: object) -> None:
+    def __init__(self, method: SparseMethod | Dense, **options: Unpack[CallbackOptions]) -> None:
         self.method, self.options = method, check_options(options)
         self.sparsifier: Sparsifier | None = None
-        self._saved: dict[str, object] | None = None
+        self._saved: SparsifierState | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Attach; model and optimizer are restored already when training is resumed."""
@@ -42,15 +46,15 @@ class SparsifierCallback(Callback):
 
     def on_train_batch_end(self, *_: object) -> None:
         """Update the topology when it is due; the gradients are still there."""
-        self.sparsifier.step()
+        attached(self.sparsifier).step()
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> SparsifierState | dict[str, object]:
         """Return what a resumed training needs, for Lightning's checkpoint."""
         if self.sparsifier is None:
             return {} if self._saved is None else self._saved
         self.sparsifier.synchronize()
         return self.sparsifier.state_dict()
 
-    def load_state_dict(self, state_dict: dict[str, object]) -> None:
+    def load_state_dict(self, state_dict: SparsifierState) -> None:
         """Keep the state until training starts."""
         self._saved = state_dict or None

@@ -21,7 +21,7 @@ class Dense:
     name: ClassVar[str] = "dense"
 
 
-METHODS = {
+METHODS: dict[str, type[Dense | SparseMethod | SRSTE]] = {
     method.name: method for method in (Dense, Static, SET, RigL, SRigL, SNFS, MEST, DSR, SRSTE)
 }
 

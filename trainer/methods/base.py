@@ -31,6 +31,13 @@ class LayerInputs:
     may_ablate: bool
     random: Callable[[], Tensor]
 
+    @property
+    def dense_gradient(self) -> Tensor:
+        """``gradient``, for methods that use one; layers without one are left out of their plan."""
+        if self.gradient is None:
+            raise RuntimeError("a method asked for a gradient that uses_gradient does not announce")
+        return self.gradient
+
 
 @dataclass(frozen=True)
 class Moment:
@@ -72,16 +79,21 @@ class SparseMethod:
 
     def __post_init__(self) -> None:
         check_sparsity(self.sparsity)
-        density = getattr(self.layout(), "density", None)
+        density = self.layout().density
         if density is not None and abs(1 - density - self.sparsity) > 1e-9:
             raise ValueError(
-                f"structure {self.structure!r} has a sparsity of {1 - density:g}, "
+                f"structure {self._structure_name!r} has a sparsity of {1 - density:g}, "
                 f"not {self.sparsity}"
             )
 
     def layout(self) -> Structure:
         """Structure of every sparse layer."""
-        return parse_structure(getattr(self, "structure", "unstructured"))
+        return parse_structure(self._structure_name)
+
+    @property
+    def _structure_name(self) -> str:
+        """What a method with a field ``structure`` has there."""
+        return str(getattr(self, "structure", "unstructured"))
 
     @property
     def gradient_momentum(self) -> float | None:

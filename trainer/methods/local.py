@@ -44,7 +44,7 @@ class RigL(SparseMethod):
 
     def grow_score(self, layer: LayerInputs) -> Tensor:
         """Magnitude of the dense gradient."""
-        return layer.gradient.abs()
+        return layer.dense_gradient.abs()
 
 
 @dataclass(frozen=True)
@@ -92,4 +92,4 @@ class SRigL(SparseMethod):
 
     def grow_score(self, layer: LayerInputs) -> Tensor:
         """Magnitude of the dense gradient."""
-        return layer.gradient.abs()
+        return layer.dense_gradient.abs()

@@ -34,7 +34,7 @@ class MEST(SparseMethod):
 
     def drop_score(self, layer: LayerInputs) -> Tensor:
         """Magnitude and gradient together."""
-        return layer.weight.detach().abs() + self.gradient_weight * layer.gradient.abs()
+        return layer.weight.detach().abs() + self.gradient_weight * layer.dense_gradient.abs()
 
     def grow_score(self, layer: LayerInputs) -> Tensor:
         """Uniform noise."""

@@ -36,14 +36,14 @@ class SNFS(SparseMethod):
 
     def grow_score(self, layer: LayerInputs) -> Tensor:
         """Magnitude of the momentum."""
-        return layer.gradient.abs()
+        return layer.dense_gradient.abs()
 
     def plan(self, layers: Mapping[str, LayerInputs], moment: Moment) -> dict[str, Change]:
         """Share out what was dropped by mean momentum."""
         dropped, shares = {}, {}
         for name, layer in layers.items():
             dropped[name] = int(moment.fraction * int(layer.mask.count_nonzero()))
-            shares[name] = float(layer.gradient[layer.mask].abs().double().mean())
+            shares[name] = float(layer.dense_gradient[layer.mask].abs().double().mean())
         return _grow_by_share(layers, dropped, shares, moment)
 
 

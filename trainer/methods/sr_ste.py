@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..structures import Structure, parse_structure
+from ..structures import NM, parse_structure
 from .base import check_sparsity
 
 
@@ -27,9 +27,6 @@ class SRSTE:
     decay: float = 2e-4
 
     def __post_init__(self) -> None:
-        layout = self.layout()
-        if not hasattr(layout, "density"):
-            raise ValueError(f"SR-STE trains N:M sparsity, got structure {self.structure!r}")
         check_sparsity(self.sparsity)
         if not 0 <= self.decay < float("inf"):
             raise ValueError(f"decay must be 0 or more and finite, got {self.decay}")
@@ -39,6 +36,9 @@ class SRSTE:
         """1 − N/M."""
         return 1 - self.layout().density
 
-    def layout(self) -> Structure:
+    def layout(self) -> NM:
         """N:M."""
-        return parse_structure(self.structure)
+        layout = parse_structure(self.structure)
+        if not isinstance(layout, NM):
+            raise ValueError(f"SR-STE trains N:M sparsity, got structure {self.structure!r}")
+        return layout

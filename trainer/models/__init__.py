@@ -8,7 +8,7 @@ from .wide_resnet import WideResNet
 
 Model = MLP | CNN | ResNet18 | WideResNet | ResNet50 | MobileNetV3Large | MobileNetV3Small | ViTB16
 
-MODELS = {
+MODELS: dict[str, type[Model]] = {
     model.name: model
     for model in (
         MLP,

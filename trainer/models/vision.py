@@ -61,4 +61,5 @@ def _torchvision(name: str, input_shape: Sequence[int]) -> Callable[..., nn.Modu
 
     if len(input_shape) != 3 or input_shape[0] != 3:
         raise ValueError(f"{name} needs images of 3 channels, the data have {list(input_shape)}")
-    return getattr(models, name)
+    build: Callable[..., nn.Module] = getattr(models, name)
+    return build

@@ -26,8 +26,8 @@ class _Block(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         active = torch.relu(self.norm1(images))
         hidden = torch.relu(self.norm2(self.conv1(active)))
-        hidden = self.conv2(self.dropout(hidden))
-        return hidden + (images if self.shortcut is None else self.shortcut(active))
+        change: Tensor = self.conv2(self.dropout(hidden))
+        return change + (images if self.shortcut is None else self.shortcut(active))
 
 
 @dataclass(frozen=True)
