@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def interpolate(table: np.ndarray, axes: Sequence[np.ndarray], point: Sequence[float]) -> float:
+def interpolate(table: np.ndarray, axes: Sequence[np.ndarray], point: np.ndarray) -> float:
     """Interpolate linearly along each axis; outside, go on with the slope of the last segment."""
     for axis, x in zip(axes, point, strict=False):
         right = int(np.clip(np.searchsorted(axis, x), 1, len(axis) - 1))
