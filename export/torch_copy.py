@@ -172,7 +172,8 @@ def _make_permanent(model: nn.Module) -> None:
     for module in list(model.modules()):
         for hook in list(module._forward_pre_hooks.values()):
             if isinstance(hook, prune.BasePruningMethod):
-                prune.remove(module, hook._tensor_name)  # type: ignore[no-untyped-call] # torch's
+                # torch has no types for this module.
+                prune.remove(module, hook._tensor_name)  # type: ignore[no-untyped-call]
             elif isinstance(hook, WeightNorm):
                 remove_weight_norm(module, hook.name)
         if parametrize.is_parametrized(module):

@@ -48,6 +48,7 @@ def torch_to_ir(
     dimensions = tuple(map(dict, dynamic_shapes or [{0: BATCH}] * len(inputs)))
     if len(dimensions) != len(inputs):
         raise ValueError(f"dynamic_shapes names {len(dimensions)} inputs, there are {len(inputs)}")
+    nested = _as_signature(model, dimensions)
     try:
         with without_fast_path(), warnings.catch_warnings():
             # Several inputs share the batch on purpose.
@@ -56,7 +57,7 @@ def torch_to_ir(
                 model,
                 inputs,
                 dynamo=True,
-                dynamic_shapes=_as_signature(model, dimensions),
+                dynamic_shapes=nested,
                 opset_version=opset,
                 custom_translation_table={OPERATOR: _translate},
                 verbose=False,
@@ -64,7 +65,7 @@ def torch_to_ir(
             )
     except Exception as error:
         raise ExportError(_explain(error)) from error
-    assert program is not None, "with dynamo=True torch gives a program, else None"
+    assert program is not None  # as always with dynamo=True
     written = program.model.opset_imports.get("")
     if written != opset:
         raise ExportError(

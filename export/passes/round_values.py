@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ..errors import ExportError
 from .access import input_of, label_of
-from .nodes import array_of, condensed_nodes, layer_name, read_weight
+from .nodes import condensed_nodes, layer_name, read_weight
 from .result_pass import ResultPass
 
 
@@ -84,10 +84,13 @@ class WidenValuesPass(ir.passes.InPlacePass):
         """Widen each array of half precision once."""
         arrays = {input_of(node, 1) for node in condensed_nodes(model)}
         half = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-        narrow = [value for value in arrays if value.is_initializer() and value.dtype in half]
-        for value in narrow:
-            _hold(value, array_of(value).astype(np.float32))
-        return ir.passes.PassResult(model, modified=bool(narrow))
+        modified = False
+        for value in arrays:
+            tensor = value.const_value
+            if tensor is not None and value.is_initializer() and value.dtype in half:
+                _hold(value, tensor.numpy().astype(np.float32))
+                modified = True
+        return ir.passes.PassResult(model, modified=modified)
 
 
 def _hold(value: ir.Value, array: np.ndarray) -> None:
