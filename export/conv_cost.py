@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -51,7 +52,7 @@ class ConvTable:
     reorder: float
 
     @classmethod
-    def parse(cls, fields: Mapping) -> ConvTable:
+    def parse(cls, fields: Mapping[str, Any]) -> ConvTable:
         """Build a table from the fields of a JSON object.
 
         Raises:

@@ -152,8 +152,10 @@ class CostModel:
     def of_this_machine(cls) -> CostModel:
         """Take the user's calibration if there is one, else the shipped one."""
         path = user_calibration_path()
+        if path is None:
+            return cls(Calibration.shipped())
         try:
-            own = path is not None and path.is_file()
+            own = path.is_file()
         except OSError as error:  # as where HOME is another user's
             model = cls(Calibration.shipped())
             model.machine += f"; {path} cannot be read ({error.strerror})"

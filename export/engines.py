@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import onnx
@@ -108,7 +108,8 @@ def _load_reference(model: Model) -> Run:
     evaluator = ReferenceEvaluator(
         onnx.load_from_string(model) if isinstance(model, bytes) else str(model)
     )
-    return lambda feeds: evaluator.run(None, feeds)
+    # It gives a dict only where intermediate results are asked for.
+    return lambda feeds: cast("list[np.ndarray]", evaluator.run(None, feeds))
 
 
 def _session(model: Model, options: onnxruntime.SessionOptions, what: str) -> Run:

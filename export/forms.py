@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import numpy as np
@@ -15,11 +15,12 @@ from ..ort_ops.format.condensed import CondensedWeight
 from ..ort_ops.format.conv_geometry import ConvGeometry
 from .cost_model import CostModel
 from .onnx_op import DEFAULT_OPSET, IR_VERSION
+from .report import Decision
 from .row_groups import MAX_GROUPS, split_rows
 
 Policy = Literal["auto", "condensed", "structured", "dense"]
 
-POLICIES: tuple[str, ...] = get_args(Policy)
+POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 MIN_GAIN = 1.05
 """How much faster than dense a form must be predicted to be; the prediction errs as much."""
@@ -46,7 +47,7 @@ class Choice:
 
     """
 
-    form: Literal["condensed", "structured", "dense"]
+    form: Decision
     reason: str
     speedup: float | None = None
 
@@ -65,7 +66,7 @@ class Chooser:
     policy: Policy = "auto"
     batch: int = 1
     portable: bool = False
-    costs: CostModel | None = None
+    costs: CostModel = field(default_factory=CostModel.of_this_machine)
 
     @classmethod
     def of(cls, policy: str, batch: int, portable: bool) -> Chooser:
@@ -76,19 +77,22 @@ class Chooser:
             ExportError: the user's calibration cannot be read.
 
         """
-        if policy not in POLICIES:
+        known = next((known for known in POLICIES if known == policy), None)
+        if known is None:
             raise ValueError(f"policy is {policy!r}, it must be {', '.join(POLICIES)}")
         if batch < 1:
             raise ValueError(f"batch is {batch}, it must be at least 1")
         if portable and policy == "condensed":
             raise ValueError("portable files hold no condensed layers; choose another policy")
-        return cls(policy, batch, portable, CostModel.of_this_machine())
+        return cls(known, batch, portable)
 
     def choose(self, weight: CondensedWeight, rows: int) -> Choice:
         """Choose for a weight that meets ``rows`` rows of X at a time."""
         size = (weight.out_features, weight.in_features)
         dense = self.costs.dense(rows, *size)
-        seconds = {"condensed": self._seconds(self.groups(weight, rows), rows)}
+        seconds: dict[Decision, float] = {
+            "condensed": self._seconds(self.groups(weight, rows), rows)
+        }
         if weight.active < weight.out_features or self.policy == "structured":
             seconds["structured"] = self.costs.structured(rows, *size, weight.active)
         return self._decide(dense, seconds, f"at {rows} row{'s' * (rows != 1)}")
@@ -98,11 +102,11 @@ class Chooser:
         weight: CondensedWeight,
         geometry: ConvGeometry,
         shape: Sequence[int | str | None] | None,
-    ) -> dict[str, float]:
+    ) -> dict[Decision, float]:
         """Predict each form of a convolution whose X has the shape ``[N, C, ...]``."""
         batch, sizes = self._images(geometry, shape)
         costs = self.costs.convolutions
-        seconds = {
+        seconds: dict[Decision, float] = {
             "dense": costs.dense(geometry, batch, sizes),
             "condensed": costs.condensed(geometry, batch, sizes, weight.values.size),
         }
@@ -115,7 +119,7 @@ class Chooser:
         weight: CondensedWeight,
         geometry: ConvGeometry,
         shape: Sequence[int | str | None] | None,
-        settled: str | None = None,
+        settled: Decision | None = None,
     ) -> Choice:
         """Choose for a convolution; ``settled`` is the form that suits its neighbours, if known."""
         if self.policy in ("structured", "dense") and geometry.depthwise and _is_whole(weight):
@@ -142,7 +146,7 @@ class Chooser:
         batch = max(1, first) if isinstance(first, int) else self.batch
         return batch, [max(1, s) if isinstance(s, int) else IMAGE_SIZE for s in sizes]
 
-    def _decide(self, dense: float, seconds: dict[str, float], where: str) -> Choice:
+    def _decide(self, dense: float, seconds: dict[Decision, float], where: str) -> Choice:
         """Take the fastest form, or the one that the policy names."""
         if self.policy != "auto":
             speedup = dense / seconds[self.policy] if self.policy != "dense" else None
@@ -150,7 +154,7 @@ class Chooser:
         usable = [form for form in seconds if not (self.portable and form == "condensed")]
         if not usable:
             return Choice("dense", "no neuron is ablated, and only standard operators may be used")
-        form = min(usable, key=seconds.get)
+        form = min(usable, key=seconds.__getitem__)
         speedup = dense / seconds[form]
         if speedup < MIN_GAIN:
             return Choice("dense", f"{form} predicted {speedup:.2f}× as fast {where}", None)

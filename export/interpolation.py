@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def interpolate(table: np.ndarray, axes: Sequence[np.ndarray], point: Sequence[float]) -> float:
+def interpolate(table: np.ndarray, axes: Sequence[np.ndarray], point: np.ndarray) -> float:
     """Interpolate linearly along each axis; outside, go on with the slope of the last segment.
 
     An axis of one point says nothing of others: what was measured there stands for all.

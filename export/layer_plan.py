@@ -88,11 +88,11 @@ def _decide(
     sparsity = 1 - float(counts.sum()) / weight.size if weight.size else 0.0
     if obstacle is None and sparsity < min_sparsity:
         obstacle = f"sparsity {sparsity:.1%}, under {min_sparsity:.0%}"
+    bias = getattr(module, "bias", None)
     condensed = None
     if obstacle is None:
-        bias = module.bias.detach().numpy() if module.bias is not None else None
-        condensed = CondensedWeight.from_dense(weight, bias, kept)
-    bias_bytes = getattr(module, "bias", None)
+        array = bias.detach().numpy() if isinstance(bias, Tensor) else None
+        condensed = CondensedWeight.from_dense(weight, array, kept)
     report = LayerReport(
         name=name,
         kind=type(module).__name__,
@@ -102,7 +102,7 @@ def _decide(
         active=int(np.count_nonzero(counts)),
         fan_in=int(counts.max(initial=0)),
         padding=condensed.padding if condensed else 0,
-        bytes_dense=weight.nbytes + (bias_bytes.nbytes if isinstance(bias_bytes, Tensor) else 0),
+        bytes_dense=weight.nbytes + (bias.nbytes if isinstance(bias, Tensor) else 0),
         bytes_condensed=condensed.nbytes if condensed else None,
         decision="condensed" if condensed else "dense",
         reason=obstacle or ("by its zeros" if mask is None else "by mask"),
@@ -112,9 +112,11 @@ def _decide(
 
 def _obstacle(module: nn.Module, key: str) -> str | None:
     """Say why this module's weight cannot be condensed; None when it can."""
-    plain = isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
-    if not plain or key != "weight":
-        return f"{type(module).__name__} is not supported"
+    unsupported = f"{type(module).__name__} is not supported"
+    if not isinstance(module, nn.Linear) or key != "weight":
+        return unsupported
+    if type(module).forward is not nn.Linear.forward:
+        return unsupported
     if "forward" in vars(module):
         return "its forward was replaced"
     if module._forward_hooks or module._forward_pre_hooks:

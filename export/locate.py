@@ -57,4 +57,5 @@ def first_difference(
 def _with_outputs(model: onnx.ModelProto, names: list[str]) -> bytes:
     del model.graph.output[:]
     model.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
-    return model.SerializeToString()
+    serialized: bytes = model.SerializeToString()
+    return serialized

@@ -14,8 +14,8 @@ from .onnx_schema import register_schemas
 from .passes.attach_functions import AttachFunctionsPass
 from .passes.choose_forms import ChooseFormsPass, Formed
 from .passes.flat_linear import UnflattenPass
-from .passes.fold_ablated import FoldAblatedPass
-from .passes.fold_filters import FoldFiltersPass
+from .passes.fold_ablated import FoldAblatedPass, FoldResult
+from .passes.fold_filters import FoldFiltersPass, FoldFiltersResult
 from .passes.fold_norm import FoldNormPass
 from .passes.fuse_activation import FuseActivationPass
 from .passes.fuse_residual import FuseResidualPass
@@ -57,7 +57,9 @@ def lower(model: ir.Model, chooser: Chooser, *, fold: bool) -> Lowered:
     projections = SplitProjectionPass()(model)
     OrderHeadsPass()(model)
     UnflattenPass()(model)
-    folds = [FoldFiltersPass()(model), FoldAblatedPass()(model)] if fold else []
+    folds: list[FoldFiltersResult | FoldResult] = []
+    if fold:
+        folds = [FoldFiltersPass()(model), FoldAblatedPass()(model)]
     formed = ChooseFormsPass(chooser)(model).formed
     SeparateProjectionPass(projections.splits)(model)
     fused += FuseResidualPass()(model).fused

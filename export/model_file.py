@@ -53,8 +53,8 @@ def stage_model(model: ir.Model, path: Path, external_data_threshold: int) -> St
 
 
 def _stage(model: ir.Model, path: Path, external_data_threshold: int) -> StagedModel:
-    tensors = [v.const_value for g in model.graphs() for v in g.initializers.values()]
-    large = [tensor for tensor in tensors if tensor.nbytes >= _INLINE_TENSOR_BYTES]
+    values = [v.const_value for g in model.graphs() for v in g.initializers.values()]
+    large = [v for v in values if v is not None and v.nbytes >= _INLINE_TENSOR_BYTES]
     if not large or sum(tensor.nbytes for tensor in large) <= external_data_threshold:
         # What lies in a data file of the source would otherwise be written as a reference to it.
         ir.save(ir.external_data.load_to_model(model), path)

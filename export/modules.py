@@ -116,7 +116,7 @@ class CondensedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[..., in_features]`` to ``[..., out_features]``."""
-        return condensed_gemm(
+        y: Tensor = condensed_gemm(
             x,
             self.values,
             self.indices,
@@ -126,6 +126,7 @@ class CondensedLinear(nn.Module):
             self.out_features,
             self.name,
         )
+        return y
 
     def extra_repr(self) -> str:
         """Tell ``print(model)`` the sizes."""

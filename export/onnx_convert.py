@@ -106,7 +106,9 @@ def convert(
         staged = _stage(model, source, scratch / target.name, external_data_threshold)
         large = staged.nbytes + bytes_saved(found.layers) > LARGE
         comparison = _Comparison.of(source, inputs) if verify and not large else None
-        parity, missing, change = (), (NOT_VERIFIED,), 0.0
+        parity: tuple[ParityCheck, ...] = ()
+        missing: tuple[str, ...] = (NOT_VERIFIED,)
+        change: float | None = 0.0
         if comparison:
             parity, missing = comparison.check(staged.path)
         rounded = None

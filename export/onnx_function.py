@@ -130,7 +130,7 @@ def _scattered_weight() -> list[NodeProto]:
     leave the weight at that column alone.
     """
     return [
-        _constant("zero", np.float32(0)),
+        _constant("zero", np.array(0, np.float32)),
         _constant("column", np.array([-1, 1], np.int64)),
         helper.make_node("Shape", ["values"], ["active_dim"], start=0, end=1),
         helper.make_node("Concat", ["active_dim", "in_dim"], ["stored_shape"], axis=0),
@@ -160,8 +160,8 @@ def _epilogue(value: str, gated: bool = False) -> list[NodeProto]:
         gate = [
             _attribute("scale", "gate_scale", AttributeProto.FLOAT),
             _attribute("shift", "gate_shift", AttributeProto.FLOAT),
-            _constant("none", np.float32(0)),
-            _constant("all", np.float32(1)),
+            _constant("none", np.array(0, np.float32)),
+            _constant("all", np.array(1, np.float32)),
             helper.make_node("Mul", ["clipped", "scale"], ["scaled"]),
             helper.make_node("Add", ["scaled", "shift"], ["shifted"]),
             helper.make_node("Clip", ["shifted", "none", "all"], ["share"]),

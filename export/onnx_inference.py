@@ -94,9 +94,16 @@ def _geometry(ctx: onnx.shape_inference.InferenceContext) -> ConvGeometry:
     for name, sizes in lists.items():
         if not sizes:
             raise _refusal(ctx, f"the attribute {name} is empty")
-    numbers = {name: _attribute(ctx, name).i for name in ("in_channels", "out_channels", "group")}
     try:
-        return ConvGeometry(**lists, **numbers)
+        return ConvGeometry(
+            in_channels=_attribute(ctx, "in_channels").i,
+            out_channels=_attribute(ctx, "out_channels").i,
+            kernel_shape=lists["kernel_shape"],
+            strides=lists["strides"],
+            pads=lists["pads"],
+            dilations=lists["dilations"],
+            group=_attribute(ctx, "group").i,
+        )
     except ValueError as error:
         raise _refusal(ctx, str(error)) from error
 

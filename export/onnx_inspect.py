@@ -7,12 +7,12 @@ import math
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from ..ort_ops.contract import CONDENSED_CONV, CONDENSED_GEMM, DOMAIN, INPUTS_GEMM, INTEGER_LISTS
+from ..ort_ops.contract import CONDENSED_CONV, CONDENSED_GEMM, DOMAIN, INPUTS_GEMM
 from ..ort_ops.format.condensed import CondensedWeight
 from ..ort_ops.format.conv_geometry import ConvGeometry
 from .errors import ExportError
@@ -111,7 +111,7 @@ def _condensed_nodes(graph: onnx.GraphProto) -> list[NodeProto]:
     ]
 
 
-def _attributes(node: NodeProto) -> dict:
+def _attributes(node: NodeProto) -> dict[str, Any]:
     return {a.name: helper.get_attribute_value(a) for a in node.attribute}
 
 
@@ -140,9 +140,15 @@ def _weight_shape(node: NodeProto) -> tuple[int, ...]:
     attributes = _attributes(node)
     if node.op_type == CONDENSED_GEMM:
         return attributes["out_features"], attributes["in_features"]
-    numbers = {name: attributes[name] for name in ("in_channels", "out_channels", "group")}
-    lists = {name: tuple(attributes[name]) for name in INTEGER_LISTS}
-    return ConvGeometry(**numbers, **lists).weight_shape
+    return ConvGeometry(
+        in_channels=attributes["in_channels"],
+        out_channels=attributes["out_channels"],
+        kernel_shape=tuple(attributes["kernel_shape"]),
+        strides=tuple(attributes["strides"]),
+        pads=tuple(attributes["pads"]),
+        dilations=tuple(attributes["dilations"]),
+        group=attributes["group"],
+    ).weight_shape
 
 
 def _layer(path: Path, node: NodeProto, initializers: dict[str, TensorProto]) -> LayerReport:

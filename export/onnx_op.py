@@ -90,18 +90,13 @@ def make_condensed_conv_node(
 
     ``gate`` is (gate_scale, gate_shift); an open one is left out.
     """
-    names = () if gate == OPEN_GATE else ("gate_scale", "gate_shift")
-    return helper.make_node(
-        CONDENSED_CONV,
-        list(inputs),
-        [output],
-        name=name,
-        domain=DOMAIN,
-        **geometry.attributes(),
-        clip_min=float(clip_min),
-        clip_max=float(clip_max),
-        **dict(zip(names, map(float, gate), strict=False)),
-    )
+    attributes: dict[str, float | list[int]] = {**geometry.attributes()}
+    attributes |= {"clip_min": float(clip_min), "clip_max": float(clip_max)}
+    if gate != OPEN_GATE:
+        attributes |= {"gate_scale": float(gate[0]), "gate_shift": float(gate[1])}
+    node = helper.make_node(CONDENSED_CONV, list(inputs), [output], name=name, domain=DOMAIN)
+    node.attribute.extend(helper.make_attribute(key, attributes[key]) for key in sorted(attributes))
+    return node
 
 
 def condensed_layer_model(

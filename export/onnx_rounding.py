@@ -11,6 +11,7 @@ import onnx_ir as ir
 from .lowering import Lowered
 from .model_file import EXTERNAL_DATA_THRESHOLD, stage_model
 from .onnx_cases import rerun
+from .passes.access import label_of
 from .passes.nodes import condensed_nodes
 from .passes.round_values import RoundResult, RoundValuesPass, WidenValuesPass
 from .report import LayerReport
@@ -66,7 +67,7 @@ def round_condensed(model: ir.Model, values_dtype: str) -> Rounded:
         ExportError: a value is too large for the type.
 
     """
-    names = {node.name for node in condensed_nodes(model)}
+    names = {label_of(node) for node in condensed_nodes(model)}
     return Rounded(values_dtype, RoundValuesPass(values_dtype, names)(model))
 
 

@@ -87,7 +87,7 @@ def data_files(path: Path) -> frozenset[Path]:
 
 
 def _opset(path: Path, proto: onnx.ModelProto) -> int:
-    opset = {entry.domain: entry.version for entry in proto.opset_import}.get("")
+    opset: int | None = {entry.domain: entry.version for entry in proto.opset_import}.get("")
     if opset is None:
         raise ExportError(f"{path} imports no standard operators, so it holds no layer of theirs")
     if opset >= FUNCTION_OPSETS.stop:

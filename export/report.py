@@ -227,8 +227,9 @@ def layer_table(layers: tuple[LayerReport, ...], *, title: str, caption: str = "
 def _size(count: int) -> str:
     if count < 1000:
         return f"{count} B"
+    size = count / 1000
     for unit in ("kB", "MB"):
-        count /= 1000
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-    return f"{count / 1000:.3g} GB"
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB"

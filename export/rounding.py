@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from .forms import Chooser
 from .lowering import lower
+from .passes.access import label_of
 from .passes.condense import CondenseResult
 from .passes.constants import live_readers
 from .passes.conv_layer import is_conv
@@ -117,6 +118,6 @@ def round_values(
 def _condensed_at_last(model: ir.Model, chooser: Chooser, *, fold: bool) -> set[str]:
     """Name the nodes that stay condensed; what is not is only known after the folding."""
     if chooser.policy == "condensed":
-        return {node.name for node in condensed_nodes(model)}
+        return {label_of(node) for node in condensed_nodes(model)}
     formed = lower(model.clone(), chooser, fold=fold).formed
     return {name for name, entry in formed.items() if entry.choice.form == "condensed"}

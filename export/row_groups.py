@@ -44,7 +44,7 @@ def split_rows(weight: CondensedWeight, most: int = MAX_GROUPS) -> list[Condense
     saved = weight.values.size - stored
     if saved < MIN_SAVED_SHARE * weight.values.size or saved < MIN_SAVED_ENTRIES:
         return [weight]
-    groups = []
+    groups: list[CondensedWeight] = []
     for start, end in zip([0, *ends[:-1]], ends, strict=True):
         chosen = np.sort(order[start:end])
         fan_in = int(lengths[chosen].max())

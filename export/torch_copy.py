@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize, prune, remove_weight_norm
 from torch.nn.utils.weight_norm import WeightNorm
 
@@ -92,8 +92,8 @@ def _unwrap(model: nn.Module) -> nn.Module:
     while True:
         if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
             model = model.module
-        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
-            model = model._orig_mod
+        elif isinstance(original := getattr(model, "_orig_mod", None), nn.Module):
+            model = original
         else:
             return model
 
@@ -108,7 +108,7 @@ def _plain_name(name: str) -> str:
 
 
 def _require_exportable(name: str, tensor: Tensor) -> None:
-    if isinstance(tensor, UninitializedTensorMixin):
+    if is_lazy(tensor):
         raise ExportError(f"{name} is not initialised; run the model once before the export")
     if tensor.device.type == "meta":
         raise ExportError(f"{name} lies on the meta device; load its values before the export")
@@ -172,7 +172,8 @@ def _make_permanent(model: nn.Module) -> None:
     for module in list(model.modules()):
         for hook in list(module._forward_pre_hooks.values()):
             if isinstance(hook, prune.BasePruningMethod):
-                prune.remove(module, hook._tensor_name)
+                # torch has no types for this module.
+                prune.remove(module, hook._tensor_name)  # type: ignore[no-untyped-call]
             elif isinstance(hook, WeightNorm):
                 remove_weight_norm(module, hook.name)
         if parametrize.is_parametrized(module):
@@ -184,7 +185,8 @@ def _drop_parametrizations(module: nn.Module) -> None:
 
     torch's own function takes the property off the class, which the user's module has as well.
     """
-    plain = {name: getattr(module, name).detach().clone() for name in module.parametrizations}
+    names = module.get_submodule("parametrizations")._modules
+    plain = {name: getattr(module, name).detach().clone() for name in names}
     del module._modules["parametrizations"]
     module.__class__ = type(module).__bases__[0]
     for name, tensor in plain.items():

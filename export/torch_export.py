@@ -31,6 +31,7 @@ from .model_file import (
 )
 from .modules import plain_torch, without_fast_path
 from .onnx_op import DEFAULT_OPSET, IR_VERSION, OPSETS
+from .passes.access import name_of
 from .passes.attach_functions import AttachFunctionsPass
 from .passes.clear_values import ClearValueMetadataPass
 from .passes.condense import CondensePass
@@ -296,13 +297,14 @@ def _write(
     graph_model.ir_version = IR_VERSION
     graph_model.producer_name, graph_model.producer_version = "fanin", None
     staged = stage_model(graph_model, staged_path, settings.external_data_threshold)
-    names = [value.name for value in graph_model.graph.inputs]
+    names = [name_of(value) for value in graph_model.graph.inputs]
     del graph_model
     check_structure(staged.path)
-    parity, not_checked = (), (NOT_VERIFIED,)
-    if settings.verify and not cases:
+    parity: tuple[ParityCheck, ...] = ()
+    not_checked: tuple[str, ...] = (NOT_VERIFIED,)
+    if settings.verify and before is None:
         parity, not_checked = check_layers(staged.path)
-    elif settings.verify:
+    elif settings.verify and before is not None:
         locate = partial(_locate, before, staged.path, names)
         reference = Reference("torch", cases, settings.noise, locate)
         parity, not_checked = check_parity(staged.path, reference)
@@ -374,7 +376,7 @@ def _with_nodes(plans: Sequence[LayerPlan], written: _Written) -> list[LayerRepo
                 decision="condensed",
                 # Torch knows the weight by its name, not by the nodes that it went through.
                 reason=parts[0].reason.partition(", behind ")[0],
-                bytes_condensed=sum(part.bytes_condensed for part in parts),
+                bytes_condensed=sum(part.bytes_in_file for part in parts),
             )
         elif report.name in left:
             # The graph knows better than the module why a weight that it multiplies with stays.

@@ -48,7 +48,7 @@ def torch_to_ir(
     dimensions = tuple(map(dict, dynamic_shapes or [{0: BATCH}] * len(inputs)))
     if len(dimensions) != len(inputs):
         raise ValueError(f"dynamic_shapes names {len(dimensions)} inputs, there are {len(inputs)}")
-    dimensions = _as_signature(model, dimensions)
+    nested = _as_signature(model, dimensions)
     try:
         with without_fast_path(), warnings.catch_warnings():
             # Several inputs share the batch on purpose.
@@ -57,7 +57,7 @@ def torch_to_ir(
                 model,
                 inputs,
                 dynamo=True,
-                dynamic_shapes=dimensions,
+                dynamic_shapes=nested,
                 opset_version=opset,
                 custom_translation_table={OPERATOR: _translate},
                 verbose=False,
@@ -65,6 +65,7 @@ def torch_to_ir(
             )
     except Exception as error:
         raise ExportError(_explain(error)) from error
+    assert program is not None  # as always with dynamo=True
     written = program.model.opset_imports.get("")
     if written != opset:
         raise ExportError(
@@ -75,7 +76,9 @@ def torch_to_ir(
     return program
 
 
-def _as_signature(model: nn.Module, dimensions: tuple) -> tuple:
+def _as_signature(
+    model: nn.Module, dimensions: tuple[dict[int, str], ...]
+) -> tuple[dict[int, str] | tuple[dict[int, str], ...], ...]:
     """Nest the dimensions of inputs that ``*args`` of the forward takes, as torch.export wants."""
     kinds = [parameter.kind for parameter in inspect.signature(model.forward).parameters.values()]
     star = inspect.Parameter.VAR_POSITIONAL
@@ -109,7 +112,10 @@ def _schema_with_layer() -> defs.OpSchema:
 _OP = script.Op(script.Opset(DOMAIN, DOMAIN_VERSION), CONDENSED_GEMM, _schema_with_layer())
 
 
-def _translate(x, values, indices, bias, rows, in_features: int, out_features: int, layer: str):
+# torch takes what is annotated for attributes, so inputs and result stay as they are.
+def _translate(  # type: ignore[no-untyped-def]
+    x, values, indices, bias, rows, in_features: int, out_features: int, layer: str
+):
     residual = opset18.Constant(
         value=helper.make_tensor("value", TensorProto.FLOAT, [1], no_residual())
     )

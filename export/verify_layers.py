@@ -75,14 +75,17 @@ def check_layers(path: Path) -> tuple[tuple[ParityCheck, ...], tuple[str, ...]]:
             except NotAtHandError as error:
                 missing.add(f"{engine.name}: {error}")
                 continue
-            error = max_error(actual, wanted)
-            if not error <= RELATIVE_TOLERANCE * scale:
+            difference = max_error(actual, wanted)
+            if not difference <= RELATIVE_TOLERANCE * scale:
                 raise ExportError(
                     f"node {node.name} in {engine.name} differs from its weight in float64 by "
-                    f"{error:.3g} at a scale of {scale:.3g}; nothing was written"
+                    f"{difference:.3g} at a scale of {scale:.3g}; nothing was written"
                 )
             before = worst.get(engine.name, (0.0, 0.0))
-            worst[engine.name] = (max(before[0], error), max(before[1], error / scale))
+            worst[engine.name] = (
+                max(before[0], difference),
+                max(before[1], difference / scale),
+            )
     checks = tuple(
         ParityCheck(f"{name}, layer by layer", (_BATCH,), *errors, RELATIVE_TOLERANCE)
         for name, errors in worst.items()
@@ -121,7 +124,17 @@ def _run(
 def _exact(weight: CondensedWeight, geometry: ConvGeometry | None, x: np.ndarray) -> np.ndarray:
     if geometry is not None:
         parts = (weight.values, weight.indices, weight.bias, weight.rows)
-        return condensed_conv(x, *parts, **geometry.attributes())
+        return condensed_conv(
+            x,
+            *parts,
+            kernel_shape=geometry.kernel_shape,
+            strides=geometry.strides,
+            pads=geometry.pads,
+            dilations=geometry.dilations,
+            group=geometry.group,
+            in_channels=geometry.in_channels,
+            out_channels=geometry.out_channels,
+        )
     expected = np.tile(weight.bias.astype(np.float64), (len(x), 1))
     values = weight.values.astype(np.float64)
     for sample, y in zip(x.astype(np.float64), expected, strict=True):

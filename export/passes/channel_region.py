@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
+from .access import graph_of, input_of, producer_of, size_of
 from .constants import run_node
 from .conv_layer import is_conv
 from .elementwise import BINARY, UNARY, dropout_is_off, is_linear_sink
-from .nodes import constant_of, is_condensed_conv, layer_name, read_geometry
+from .nodes import array_of, constant_of, is_condensed_conv, layer_name, read_geometry
 
 _SPATIAL_REDUCTIONS = frozenset({"ReduceMean", "ReduceMax", "ReduceMin"})
 _GLOBAL_POOLS = frozenset({"GlobalAveragePool", "GlobalMaxPool"})
@@ -87,7 +88,7 @@ class ChannelRegion:
     @property
     def channels(self) -> int:
         """Channels of the source."""
-        return int(self.source.shape[1])
+        return size_of(self.source, 1)
 
     @property
     def values(self) -> list[ir.Value]:
@@ -120,7 +121,7 @@ class ChannelRegion:
                 found[id(output)] = np.repeat(before, repeats, axis=1)
                 continue
             shape = (1, -1, *[1] * (layout.rank - 2))
-            inputs = []
+            inputs: list[np.ndarray | None] = []
             for value in step.node.inputs:
                 if value is None:
                     inputs.append(None)
@@ -134,7 +135,7 @@ class ChannelRegion:
         return found
 
     def _constant_part(self, node: ir.Node, value: ir.Value, channels: np.ndarray) -> np.ndarray:
-        array = constant_of(value)
+        array = array_of(value)
         if array.dtype.kind == "f":
             array = array.astype(np.float64)
         return self.take_entries(node, array, channels)
@@ -166,7 +167,7 @@ def find_channel_region(source: ir.Value) -> ChannelRegion:
         region.obstacle = "its shape is not known"
         return region
     region.layouts[id(source)] = Layout(len(source.shape))
-    graph = source.producer().graph
+    graph = graph_of(producer_of(source))
     for node in graph:
         inside = [v for v in node.inputs if v is not None and id(v) in region.layouts]
         if not inside:
@@ -216,8 +217,9 @@ def _is_elementwise(region: ChannelRegion, node: ir.Node, layout: Layout) -> boo
     first = node.inputs[0]
     inside = first is not None and id(first) in region.layouts
     others = [v for v in node.inputs if v is not None and id(v) not in region.layouts]
-    arrays = [constant_of(value) for value in others]
-    known = all(array is not None for array in arrays)
+    constants = [constant_of(value) for value in others]
+    arrays = [array for array in constants if array is not None]
+    known = len(arrays) == len(constants)
     if node.op_type in UNARY:
         return inside and known and all(array.size == 1 for array in arrays)
     if node.op_type == "Dropout":
@@ -246,7 +248,8 @@ def _layout_after(region: ChannelRegion, step: Step) -> Layout:
     shape = step.node.outputs[0].shape
     if step.kind == "elementwise" or shape is None:
         return before
-    return replace(before, rank=len(shape), block=int(shape[1]) // region.channels)
+    width = size_of(step.node.outputs[0], 1)
+    return replace(before, rank=len(shape), block=width // region.channels)
 
 
 def _reduces_image(node: ir.Node, layout: Layout) -> bool:
@@ -282,16 +285,17 @@ def _windows_meet_image(node: ir.Node) -> bool:
 
 
 def _average_pool(node: ir.Node) -> Step | None:
-    if not _windows_meet_image(node):
+    pads = _pool_pads(node)
+    if pads is None or not _windows_meet_image(node):
         return None
     counted = node.attributes.get_int("count_include_pad", 0)
-    beyond = any(_pool_pads(node)) or node.attributes.get_int("ceil_mode", 0)
+    beyond = any(pads) or bool(node.attributes.get_int("ceil_mode", 0))
     return Step(node, "pool", only_zero=bool(counted and beyond))
 
 
 def _flattens(node: ir.Node) -> bool:
     """Tell a node that puts the pixels of each channel behind each other in dimension 1."""
-    x, y = node.inputs[0], node.outputs[0]
+    x, y = input_of(node, 0), node.outputs[0]
     if x.shape is None or y.shape is None or len(y.shape) != 2:
         return False
     sizes = x.shape[1:]
@@ -301,10 +305,11 @@ def _flattens(node: ir.Node) -> bool:
         return node.attributes.get_int("axis", 1) in (1, 1 - len(x.shape))
     if node.op_type == "Squeeze":
         return True
-    if node.op_type != "Reshape" or constant_of(node.inputs[1]) is None:
+    wanted = constant_of(node.inputs[1]) if node.op_type == "Reshape" else None
+    if wanted is None:
         return False
     # Rows have to stay rows: [N, C, H, W] to [N, C*H*W].
-    first, _ = constant_of(node.inputs[1]).tolist()
+    first, _ = wanted.tolist()
     return first == 0 or x.shape[0] == y.shape[0] or first == -1
 
 

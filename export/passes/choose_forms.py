@@ -10,6 +10,16 @@ import onnx_ir as ir
 
 from ...ort_ops.format.condensed import CondensedWeight
 from ..forms import IMAGE_SIZE, MIN_GAIN, Choice, Chooser, dense_nodes, structured_nodes
+from ..report import Decision
+from .access import (
+    graph_of,
+    input_of,
+    label_of,
+    name_of,
+    remove_node,
+    remove_unread_constant,
+    type_of,
+)
 from .conv_forms import spread_conv
 from .conv_layouts import find_borders, settle_forms
 from .nodes import (
@@ -26,6 +36,7 @@ from .nodes import (
     read_weight,
     take_output,
 )
+from .result_pass import ResultPass
 
 
 @dataclass(frozen=True)
@@ -61,7 +72,7 @@ class FormsResult(ir.passes.PassResult):
     formed: dict[str, Formed] = field(default_factory=dict)
 
 
-class ChooseFormsPass(ir.passes.InPlacePass):
+class ChooseFormsPass(ResultPass[FormsResult]):
     """Turn condensed nodes into the form that the chooser takes for them.
 
     It runs after the folding, which changes sizes, and before activations are fused, which only
@@ -75,17 +86,17 @@ class ChooseFormsPass(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> FormsResult:
         """Go through the condensed nodes whose weights are constant."""
         names = Names(model)
-        formed, settled = {}, self._settle(model)
+        formed: dict[str, Formed] = {}
+        settled = self._settle(model)
         for node in condensed_nodes(model):
-            weight = read_weight(node)
+            weight, name = read_weight(node), label_of(node)
             if weight is None:
                 continue
             if is_condensed_conv(node):
-                formed[node.name] = self._form_conv(node, weight, settled.get(id(node)), names)
+                formed[name] = self._form_conv(node, weight, settled.get(id(node)), names)
                 continue
-            rows = self.chooser.rows_of(dimensions_of(node.inputs[0]))
+            rows = self.chooser.rows_of(dimensions_of(input_of(node, 0)))
             choice = self.chooser.choose(weight, rows)
-            name = node.name
             if choice.form == "condensed":
                 groups = self.chooser.groups(weight, rows)
                 formed[name] = _split(node, weight, groups, choice, names)
@@ -94,16 +105,16 @@ class ChooseFormsPass(ir.passes.InPlacePass):
         changed = any(entry.choice.form != "condensed" for entry in formed.values())
         return FormsResult(model, modified=changed, formed=formed)
 
-    def _settle(self, model: ir.Model) -> dict[int, str]:
+    def _settle(self, model: ir.Model) -> dict[int, Decision]:
         """Find the forms of all convolutions that are the fastest together."""
         if self.chooser.policy != "auto":
             return {}
-        seconds = {}
+        seconds: dict[int, dict[Decision, float]] = {}
         for node in filter(is_condensed_conv, condensed_nodes(model)):
             weight = read_weight(node)
             if weight is None:
                 continue
-            shape = dimensions_of(node.inputs[0])
+            shape = dimensions_of(input_of(node, 0))
             times = self.chooser.conv_seconds(weight, read_geometry(node), shape)
             if self.chooser.portable:
                 del times["condensed"]
@@ -113,12 +124,13 @@ class ChooseFormsPass(ir.passes.InPlacePass):
         return settle_forms(seconds, find_borders(model, IMAGE_SIZE), reorder)
 
     def _form_conv(
-        self, node: ir.Node, weight: CondensedWeight, settled: str | None, names: Names
+        self, node: ir.Node, weight: CondensedWeight, settled: Decision | None, names: Names
     ) -> Formed:
         """Leave a convolution or spread it; its kernel sorts rows by length, so no groups."""
-        shape = dimensions_of(node.inputs[0])
+        shape = dimensions_of(input_of(node, 0))
         choice = self.chooser.choose_conv(weight, read_geometry(node), shape, settled)
-        stored, padding, nbytes, name = weight.values.size, weight.padding, weight.nbytes, node.name
+        stored, padding, nbytes = weight.values.size, weight.padding, weight.nbytes
+        name = label_of(node)
         if choice.form != "condensed":
             stored, nbytes = spread_conv(node, weight, choice.form, names)
             padding = 0
@@ -134,19 +146,20 @@ def _split(
     names: Names,
 ) -> Formed:
     """Replace a node by one for each group of rows, each adding to what the ones before made."""
+    name, graph, x = label_of(node), graph_of(node), input_of(node, 0)
     stored = sum(group.values.size for group in groups)
     padding = sum(group.padding for group in groups)
     if len(groups) == 1:
-        return Formed(choice, *_sizes(weight), stored, padding, weight.nbytes, (node.name,))
-    name, graph = node.name, node.graph
+        return Formed(choice, *_sizes(weight), stored, padding, weight.nbytes, (name,))
     sizes = {"in_features": weight.in_features, "out_features": weight.out_features}
-    before, residual, made = node, node.inputs[5], []
+    before, residual = node, input_of(node, 5)
+    made: list[str] = []
     for number, group in enumerate(groups):
         last = number == len(groups) - 1
         label = name if last else names.free(f"{name}_rows{number}")
         parts = add_parts(graph, group, f"{name}.rows{number}", names)
         clip = clip_of(node) if last else (-math.inf, math.inf)
-        new = make_condensed(node.inputs[0], parts, residual, sizes, name=label, clip=clip)
+        new = make_condensed(x, parts, residual, sizes, name=label, clip=clip)
         new.meta.update(node.meta)
         before.append(new)
         output = node.outputs[0]
@@ -169,33 +182,30 @@ def _sizes(weight: CondensedWeight) -> tuple[int, int, int]:
 
 def remove_with_constants(node: ir.Node) -> None:
     """Remove a node and the constants that only it read: a large model has no room for both."""
-    values, graph = set(filter(None, node.inputs)), node.graph
-    graph.remove(node, safe=True)
+    values = set(filter(None, node.inputs))
+    remove_node(node)
     for value in values:
-        if value.is_initializer() and not (
-            value.uses() or value.is_graph_input() or value.is_graph_output()
-        ):
-            del value.graph.initializers[value.name]
+        remove_unread_constant(value)
 
 
 def _spread(node: ir.Node, weight: CondensedWeight, choice: Choice, names: Names) -> Formed:
     """Replace a node by standard operators: MatMul and Add, of the active rows if structured."""
-    graph, output = node.graph, node.outputs[0]
-    prefix = node.inputs[1].name.removesuffix(".values")
+    graph, output = graph_of(node), node.outputs[0]
+    x, residual = input_of(node, 0), input_of(node, 5)
+    prefix = name_of(input_of(node, 1)).removesuffix(".values")
     if choice.form == "structured" and weight.active:
         nodes, arrays = structured_nodes(weight, "x", "y", prefix)
     else:
-        shape = node.inputs[0].shape
-        matrix = shape is not None and len(shape) == 2
+        matrix = x.shape is not None and len(x.shape) == 2
         nodes, arrays = dense_nodes(weight, "x", "y", prefix, matrix=matrix)
-    dtype = node.inputs[5].dtype.numpy()
+    dtype = type_of(residual).numpy()
     low, high = clip_of(node)
-    values = {"x": node.inputs[0]}
+    values, nbytes = {"x": x}, 0
     for name, array in arrays.items():
         array = np.asarray(array)
         typed = array.astype(dtype) if array.dtype == np.float32 else array
         values[name] = add_constant(graph, names.free(name), typed)
-    nbytes = sum(value.const_value.nbytes for name, value in values.items() if name != "x")
+        nbytes += typed.nbytes
     at = node
     for proto in nodes:
         new = ir.node(
@@ -210,7 +220,7 @@ def _spread(node: ir.Node, weight: CondensedWeight, choice: Choice, names: Names
             new.outputs[0].name = names.free(f"{output.name}_{proto.op_type.lower()}")
         at = new
     if not adds_nothing(node):
-        new = ir.node("Add", [at.outputs[0], node.inputs[5]], name=names.free(f"{prefix}_residual"))
+        new = ir.node("Add", [at.outputs[0], residual], name=names.free(f"{prefix}_residual"))
         at.outputs[0].name = names.free(f"{output.name}_before_residual")
         at.append(new)
         at = new
@@ -224,7 +234,7 @@ def _spread(node: ir.Node, weight: CondensedWeight, choice: Choice, names: Names
         at.append(new)
         at = new
     take_output(output, at.outputs[0])
-    name = node.name
+    name = label_of(node)
     remove_with_constants(node)
-    stored = int(np.prod(values[f"{prefix}.weight"].shape))
+    stored = math.prod(np.shape(arrays[f"{prefix}.weight"]))
     return Formed(choice, *_sizes(weight), stored, 0, nbytes, (name,))

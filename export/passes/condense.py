@@ -13,6 +13,7 @@ from ...ort_ops.format.condensed import CondensedWeight
 from ...ort_ops.format.conv_geometry import ConvGeometry
 from ..onnx_op import no_residual
 from ..report import LayerReport
+from .access import graph_of, input_of, label_of, name_of, remove_node, remove_unread_constant
 from .constants import ConstantWeight, folded_constant, live_readers, resolve_constant
 from .conv_layer import is_conv, read_conv
 from .linear_layer import LinearLayer, is_linear, read_linear
@@ -21,12 +22,14 @@ from .nodes import (
     Parts,
     add_constant,
     add_parts,
+    array_of,
     call_layer,
     dimensions_of,
     make_condensed,
     make_condensed_conv,
     take_output,
 )
+from .result_pass import ResultPass
 
 _ACTIVATIONS = ("float32", "float16")
 """Types of X that the op has CPU kernels for."""
@@ -38,6 +41,13 @@ Shape = Sequence[int | str | None] | None
 LeaveDense = Callable[[CondensedWeight, Shape, ConvGeometry | None], str | None]
 """From a weight, the shape of X and, of a convolution, its geometry to the reason for leaving a
 node as it is, or None."""
+
+
+_LayerKey = tuple[str, int, tuple[str, ...], tuple[int, ...] | str]
+"""Decision, id of the constant, operators before the layer, and shape of the values or reason."""
+
+_WeightKey = tuple[int, int, bytes, tuple[int, ...], bool, float]
+"""Id of the graph and of the constant, digest, shape, and how the layer reads it."""
 
 
 @dataclass
@@ -56,7 +66,7 @@ class CondenseResult(ir.passes.PassResult):
     verbatim: frozenset[str] = frozenset()
 
 
-class CondensePass(ir.passes.InPlacePass):
+class CondensePass(ResultPass[CondenseResult]):
     """Replace MatMul, Gemm and Conv of a sparse constant weight, subgraphs included.
 
     The weight may be transposed, scaled (Gemm's alpha and beta), shared by several nodes, or stand
@@ -116,10 +126,10 @@ class _Work:
         self.min_sparsity, self.masks = options.min_sparsity, options.masks
         self.leave_dense = options.leave_dense
         self.name_after_weights = options.name_after_weights
-        self.layers: dict[tuple, LayerReport] = {}
+        self.layers: dict[_LayerKey, LayerReport] = {}
         # Weights without their bias, with the initializers that hold them.
-        self._parts: dict[tuple, tuple[CondensedWeight, Parts]] = {}
-        self._residuals: dict[tuple, ir.Value] = {}
+        self._parts: dict[_WeightKey, tuple[CondensedWeight, Parts]] = {}
+        self._residuals: dict[tuple[int, str], ir.Value] = {}
         self._roots: dict[int, ir.Value] = {}
         self._computed: set[str | None] = set()
         # Whether a sparse convolution is there, which depthwise ones may go with.
@@ -129,16 +139,16 @@ class _Work:
         """Tell a convolution that can be condensed for its own sake."""
         if not is_conv(node):
             return False
-        found = resolve_constant(node.inputs[1], self.opset, self.masks)
+        found = resolve_constant(input_of(node, 1), self.opset, self.masks)
         if not isinstance(found, ConstantWeight) or found.array.ndim < 3 or not found.array.size:
             return False
         geometry = read_conv(node, found.array.shape)
         return not isinstance(geometry, str) and self._obstacle(node, found) is None
 
     def visit(self, node: ir.Node) -> None:
-        found = resolve_constant(node.inputs[1], self.opset, self.masks)
+        found = resolve_constant(input_of(node, 1), self.opset, self.masks)
         if found is None:
-            left = resolve_constant(node.inputs[0], self.opset)
+            left = resolve_constant(input_of(node, 0), self.opset)
             if isinstance(left, ConstantWeight) and left.array.ndim >= 2:
                 self._leave(node, left, "the weight is the left operand")
         elif isinstance(found, str):
@@ -151,12 +161,15 @@ class _Work:
                 self._leave(node, found, obstacle)
 
     def visit_conv(self, node: ir.Node) -> None:
-        found = resolve_constant(node.inputs[1], self.opset, self.masks)
+        found = resolve_constant(input_of(node, 1), self.opset, self.masks)
         if isinstance(found, str):
             self._leave_unresolved(node, found)
         elif found is not None and found.array.ndim >= 3 and found.array.size:
             geometry = read_conv(node, found.array.shape)
-            obstacle = geometry if isinstance(geometry, str) else self._obstacle(node, found)
+            if isinstance(geometry, str):
+                self._leave(node, found, geometry)
+                return
+            obstacle = self._obstacle(node, found)
             if obstacle is None:
                 self._replace_conv(node, found, geometry)
             elif self._may_accompany(node, found, geometry):
@@ -166,7 +179,7 @@ class _Work:
                 self._leave(node, found, obstacle)
 
     def leave_transposed(self, node: ir.Node) -> None:
-        found = resolve_constant(node.inputs[1], self.opset, self.masks)
+        found = resolve_constant(input_of(node, 1), self.opset, self.masks)
         if isinstance(found, ConstantWeight) and found.array.size:
             self._leave(node, found, "ConvTranspose is not supported")
 
@@ -198,11 +211,9 @@ class _Work:
             return f"sparsity {sparsity:.1%}, under {self.min_sparsity:.0%}"
         return None
 
-    def _may_accompany(
-        self, node: ir.Node, found: ConstantWeight, geometry: ConvGeometry | str
-    ) -> bool:
+    def _may_accompany(self, node: ir.Node, found: ConstantWeight, geometry: ConvGeometry) -> bool:
         """Tell whether a dense convolution may go with sparse ones around it: a depthwise one."""
-        if isinstance(geometry, str) or not geometry.depthwise or not self.accompanied:
+        if not geometry.depthwise or not self.accompanied:
             return False
         return self._unfit(node, found) is None
 
@@ -212,7 +223,7 @@ class _Work:
             return f"the weight has {array.ndim} dimensions"
         if array.dtype.name not in _ACTIVATIONS:
             return f"computes in {array.dtype.name}, which no kernel does"
-        feeder = node.inputs[0].producer()
+        feeder = input_of(node, 0).producer()
         if feeder is not None and feeder.op_type == "DequantizeLinear":
             return "its input is quantised too, so the runtime computes in int8"
         if not np.isfinite(array).all():
@@ -220,25 +231,25 @@ class _Work:
         return None
 
     def _replace(self, node: ir.Node, found: ConstantWeight) -> None:
-        trans_b = node.op_type == "Gemm" and node.attributes.get_int("transB", 0)
+        graph, x = graph_of(node), input_of(node, 0)
+        trans_b = node.op_type == "Gemm" and node.attributes.get_int("transB", 0) != 0
         layer = read_linear(node, found.array.shape[0 if trans_b else 1], self.opset)
-        prefix = found.root.name.removesuffix(".weight").removesuffix("_weight")
-        key = _key(node.graph, found, layer.trans_b, layer.alpha)
+        prefix = _prefix(found)
+        key = _key(graph, found, layer.trans_b, layer.alpha)
         weight = self._parts[key][0] if key in self._parts else _condense(found, layer)
-        reason = self.leave_dense(weight, dimensions_of(node.inputs[0]), None)
+        reason = self.leave_dense(weight, dimensions_of(x), None)
         if reason is not None:
             self._leave(node, found, reason)
             return
         bias = layer.bias(weight.out_features)
-        weight, parts = self._add_parts(node.graph, key, weight, bias, prefix)
+        weight, parts = self._add_parts(graph, key, weight, bias, prefix)
         self._roots[id(found.root)] = found.root
         if layer.alpha != 1 or {"Cast", "DequantizeLinear"} & set(found.through):
             self._computed.add(found.root.name)
-        x = self._turned(layer) if layer.trans_a else node.inputs[0]
         new = make_condensed(
-            x,
+            self._turned(layer) if layer.trans_a else x,
             parts,
-            self._no_residual(node.graph, found.array.dtype),
+            self._no_residual(graph, found.array.dtype),
             {"in_features": weight.in_features, "out_features": weight.out_features},
             name=(not self.name_after_weights and node.name) or self.names.free(prefix),
         )
@@ -248,7 +259,7 @@ class _Work:
         else:
             self._add_after(layer, new)
         for gone in filter(None, (layer.add, node)):
-            gone.graph.remove(gone, safe=True)
+            remove_node(gone)
         self._record(node, found, weight, new)
 
     def _replace_conv(
@@ -258,50 +269,47 @@ class _Work:
         geometry: ConvGeometry,
         how: str | None = None,
     ) -> None:
-        bias = None
+        graph, x, bias = graph_of(node), input_of(node, 0), None
         if len(node.inputs) > 2 and node.inputs[2] is not None:
             bias = folded_constant(node.inputs[2], self.opset)
             if bias is None:
                 self._leave(node, found, "its bias is no constant")
                 return
             bias = bias.astype(np.float32)
-        prefix = found.root.name.removesuffix(".weight").removesuffix("_weight")
-        key = _key(node.graph, found)
+        prefix = _prefix(found)
+        key = _key(graph, found)
         weight = self._parts[key][0] if key in self._parts else _condense_conv(found)
-        reason = self.leave_dense(weight, dimensions_of(node.inputs[0]), geometry)
+        reason = self.leave_dense(weight, dimensions_of(x), geometry)
         if reason is not None:
             self._leave(node, found, reason)
             return
         if bias is not None:
             self._drop_bias(node)
-        weight, parts = self._add_parts(node.graph, key, weight, bias, prefix)
+        weight, parts = self._add_parts(graph, key, weight, bias, prefix)
         self._roots[id(found.root)] = found.root
         new = make_condensed_conv(
-            node.inputs[0],
+            x,
             parts,
-            self._no_residual(node.graph, found.array.dtype),
+            self._no_residual(graph, found.array.dtype),
             geometry,
             name=(not self.name_after_weights and node.name) or self.names.free(prefix),
         )
         node.append(new)
         take_output(node.outputs[0], new.outputs[0])
-        node.graph.remove(node, safe=True)
+        remove_node(node)
         self._record(node, found, weight, new, how)
 
     def _drop_bias(self, node: ir.Node) -> None:
         """Take a bias that nothing else reads out of the graph; the new one gets its name."""
-        old = node.inputs[2]
+        old = input_of(node, 2)
         node.replace_input_with(2, None)
-        if old.is_initializer() and not (
-            old.uses() or old.is_graph_input() or old.is_graph_output()
-        ):
-            del old.graph.initializers[old.name]
-            self.names.release(old.name)
+        if remove_unread_constant(old):
+            self.names.release(name_of(old))
 
     def _add_parts(
         self,
         graph: ir.Graph,
-        key: tuple,
+        key: _WeightKey,
         weight: CondensedWeight,
         bias: np.ndarray | None,
         prefix: str,
@@ -325,9 +333,9 @@ class _Work:
         addend, last = layer.addend, new
         new.outputs[0].name = self.names.free(f"{layer.output.name}_product")
         if layer.beta != 1:
-            kind = ir.convenience.get_const_tensor(new.inputs[1]).numpy().dtype
+            kind = array_of(new.inputs[1]).dtype
             name = self.names.free(f"{new.name}.beta")
-            factor = add_constant(layer.node.graph, name, np.array(layer.beta, kind))
+            factor = add_constant(graph_of(layer.node), name, np.array(layer.beta, kind))
             last = ir.node("Mul", [addend, factor], name=self.names.free(f"{new.name}_beta"))
             last.outputs[0].name = self.names.free(f"{layer.output.name}_addend")
             new.append(last)
@@ -353,17 +361,17 @@ class _Work:
     ) -> None:
         if not self.name_after_weights and found.root.name:
             call_layer(new, found.root.name)
-        key = ("condensed", id(found.root), found.through, weight.values.shape)
+        key: _LayerKey = ("condensed", id(found.root), found.through, weight.values.shape)
         if key in self.layers:
             before = self.layers[key]
-            self.layers[key] = replace(before, nodes=(*before.nodes, new.name))
+            self.layers[key] = replace(before, nodes=(*before.nodes, label_of(new)))
             return
         how = how or ("by its zeros" if found.mask is None else "by mask")
         if found.through:
             how += f", behind {' and '.join(found.through)}"
         self.layers[key] = replace(
             _dense_report(node, found, how),
-            nodes=(new.name,),
+            nodes=(label_of(new),),
             active=weight.active,
             fan_in=weight.fan_in,
             padding=weight.padding,
@@ -374,17 +382,17 @@ class _Work:
         )
 
     def _leave(self, node: ir.Node, found: ConstantWeight, reason: str) -> None:
-        key = ("dense", id(found.root), found.through, reason)
+        key: _LayerKey = ("dense", id(found.root), found.through, reason)
         if key not in self.layers:
             self.layers[key] = _dense_report(node, found, reason)
 
     def _leave_unresolved(self, node: ir.Node, reason: str) -> None:
-        value = node.inputs[1]
+        value = input_of(node, 1)
         shape = tuple(d for d in value.shape or () if isinstance(d, int))
         if value.shape is None or len(shape) != len(value.shape) or len(shape) < 2:
             return
         report = LayerReport(
-            name=value.name,
+            name=name_of(value),
             kind=node.op_type,
             nodes=(),
             shape=shape,
@@ -400,7 +408,14 @@ class _Work:
         self.layers.setdefault(("dense", id(value), (), reason), report)
 
 
-def _key(graph: ir.Graph, found: ConstantWeight, trans_b: bool = True, alpha: float = 1.0) -> tuple:
+def _prefix(found: ConstantWeight) -> str:
+    """Return what the parts of a condensed weight are named after."""
+    return name_of(found.root).removesuffix(".weight").removesuffix("_weight")
+
+
+def _key(
+    graph: ir.Graph, found: ConstantWeight, trans_b: bool = True, alpha: float = 1.0
+) -> _WeightKey:
     # The same operators may carry other attributes before two nodes; the content tells.
     content = hashlib.sha256(found.array.tobytes()).digest() if found.through else b""
     return (id(graph), id(found.root), content, found.array.shape, trans_b, alpha)
@@ -426,13 +441,13 @@ def _kept(found: ConstantWeight) -> np.ndarray:
 def _dense_report(node: ir.Node, found: ConstantWeight, reason: str) -> LayerReport:
     array, kept = found.array, _kept(found)
     stored_out_in = node.op_type not in ("MatMul", "Gemm") or (
-        node.op_type == "Gemm" and node.attributes.get_int("transB", 0)
+        node.op_type == "Gemm" and node.attributes.get_int("transB", 0) != 0
     )
     if array.ndim == 2 and not stored_out_in:
         array, kept = array.T, kept.T
     counts = np.count_nonzero(kept.reshape(len(kept), -1), axis=1)
     return LayerReport(
-        name=found.root.name,
+        name=name_of(found.root),
         kind=node.op_type,
         nodes=(),
         shape=tuple(array.shape),

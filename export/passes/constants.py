@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
+from .access import input_of, name_of
 from .nodes import constant_of
 
 _FOLDED = frozenset(
@@ -63,7 +64,7 @@ def resolve_constant(
     root = value
     while (node := root.producer()) is not None and node.op_type in _FOLDED and node.domain == "":
         chain.append((node, root))
-        root = node.inputs[0]
+        root = input_of(node, 0)
     through = tuple(node.op_type for node, _ in reversed(chain))
     if root.is_graph_input():
         if not root.is_initializer():
@@ -72,7 +73,7 @@ def resolve_constant(
     array = constant_of(root)
     if array is None:
         return None
-    mask = (masks or {}).get(root.name)
+    mask = (masks or {}).get(name_of(root))
     for node, output in reversed(chain):
         others = [None if side is None else constant_of(side) for side in node.inputs[1:]]
         if any(o is None for o, side in zip(others, node.inputs[1:], strict=True) if side):
@@ -122,10 +123,11 @@ def run_node(
         )
         for name in feeds
     ]
-    wanted = helper.make_empty_tensor_value_info(output.name)
+    wanted = helper.make_empty_tensor_value_info(name_of(output))
     graph = helper.make_graph([proto], "fold", ports, [wanted])
     # Its DequantizeLinear begins at 19, which differs from older ones in types only.
     opset_import = helper.make_opsetid("", max(opset, 19))
     model = helper.make_model(graph, opset_imports=[opset_import])
     # A node of several outputs, such as Split, is computed for one of them.
-    return ReferenceEvaluator(model).run([output.name], feeds)[0]
+    (result,) = ReferenceEvaluator(model).run([output.name], feeds)
+    return np.asarray(result)

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ...ort_ops.contract import OPEN_GATE
 from ...ort_ops.format.condensed import CondensedWeight
+from .access import graph_of, input_of, name_of, type_of
 from .nodes import (
     Names,
     add_constant,
@@ -30,14 +31,15 @@ def spread_conv(node: ir.Node, weight: CondensedWeight, form: str, names: Names)
         Stored entries of the weight, and bytes of the constants.
 
     """
-    geometry, graph, output = read_geometry(node), node.graph, node.outputs[0]
-    prefix = node.inputs[1].name.removesuffix(".values")
-    dtype = node.inputs[5].dtype.numpy()
-    made: list[ir.Value] = []
+    geometry, graph, output = read_geometry(node), graph_of(node), node.outputs[0]
+    prefix = name_of(input_of(node, 1)).removesuffix(".values")
+    residual = input_of(node, 5)
+    dtype = type_of(residual).numpy()
+    sizes: list[int] = []
 
     def constant(name: str, array: np.ndarray) -> ir.Value:
-        made.append(add_constant(graph, names.free(f"{prefix}.{name}"), array))
-        return made[-1]
+        sizes.append(array.nbytes)
+        return add_constant(graph, names.free(f"{prefix}.{name}"), array)
 
     dense = weight.to_dense().reshape(geometry.weight_shape)
     structured = form == "structured" and 0 < weight.active < weight.out_features
@@ -65,7 +67,7 @@ def spread_conv(node: ir.Node, weight: CondensedWeight, form: str, names: Names)
         follow("Gather", constant("place", place), axis=1)
         follow("Add", constant("bias", bias.reshape(-1, *[1] * geometry.axes)))
     if not adds_nothing(node):
-        follow("Add", node.inputs[5])
+        follow("Add", residual)
     low, high = clip_of(node)
     if (low, high) != (-math.inf, math.inf):
         follow(
@@ -83,4 +85,4 @@ def spread_conv(node: ir.Node, weight: CondensedWeight, form: str, names: Names)
         at.append(new)
         at = new
     take_output(output, at.outputs[0])
-    return dense.size, sum(value.const_value.nbytes for value in made)
+    return dense.size, sum(sizes)

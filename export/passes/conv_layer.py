@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from ...ort_ops.format.conv_geometry import ConvGeometry
+from .access import input_of
 
 
 def is_conv(node: ir.Node) -> bool:
@@ -52,7 +53,7 @@ def _pads(
     for axis, (size, stride, dilation) in enumerate(zip(kernel, strides, dilations, strict=True)):
         reach = (size - 1) * dilation
         if stride > 1:
-            length = _length(node.inputs[0], axis)
+            length = _length(input_of(node, 0), axis)
             if length is None:
                 return f"auto_pad is {auto} with a stride of {stride} and X has no fixed size"
             reach = max(0, (-(-length // stride) - 1) * stride + reach + 1 - length)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ..report import Decision
 from .conv_layer import is_conv
 from .elementwise import BINARY, UNARY
 from .nodes import is_condensed_conv
@@ -86,8 +87,8 @@ def _entries(value: ir.Value, image_size: int) -> int:
 
 
 def settle_forms(
-    seconds: Mapping[int, Mapping[str, float]], borders: Sequence[Border], reorder: float
-) -> dict[int, str]:
+    seconds: Mapping[int, Mapping[Decision, float]], borders: Sequence[Border], reorder: float
+) -> dict[int, Decision]:
     """Choose a form for each convolution so that all together take the least time.
 
     Single changes are made as long as one helps, from three starts: the fastest form of each on its
@@ -109,19 +110,19 @@ def settle_forms(
         for key in (border.writer, *border.readers):
             near.setdefault(key, []).append(border)
 
-    def copies(border: Border, forms: Mapping[int, str]) -> float:
+    def copies(border: Border, forms: Mapping[int, Decision]) -> float:
         keys = (border.writer, *border.readers)
         blocked = {forms.get(key, "dense") == "dense" for key in keys}
         return reorder * border.entries if len(blocked) > 1 else 0.0
 
-    def around(key: int, forms: Mapping[int, str]) -> float:
+    def around(key: int, forms: Mapping[int, Decision]) -> float:
         return seconds[key][forms[key]] + sum(copies(border, forms) for border in near.get(key, ()))
 
-    def total(forms: Mapping[int, str]) -> float:
+    def total(forms: Mapping[int, Decision]) -> float:
         times = sum(seconds[key][form] for key, form in forms.items())
         return times + sum(copies(border, forms) for border in borders)
 
-    def improved(forms: dict[int, str]) -> dict[int, str]:
+    def improved(forms: dict[int, Decision]) -> dict[int, Decision]:
         changed = True
         while changed:
             changed = False
@@ -135,12 +136,12 @@ def settle_forms(
                         forms[key] = before
         return forms
 
-    alone = {key: min(times, key=times.get) for key, times in seconds.items()}
-    dense = dict.fromkeys(seconds, "dense")
-    planes = {
-        key: min((form for form in times if form != "dense"), key=times.get, default="dense")
-        for key, times in seconds.items()
-    }
+    alone = {key: min(times, key=times.__getitem__) for key, times in seconds.items()}
+    dense: dict[int, Decision] = dict.fromkeys(seconds, "dense")
+    planes: dict[int, Decision] = {}
+    for key, times in seconds.items():
+        others = [form for form in times if form != "dense"]
+        planes[key] = min(others, key=times.__getitem__, default="dense")
     best = min(map(improved, (alone, dict(dense), planes)), key=total)
     if sum(times["dense"] for times in seconds.values()) <= total(best):
         return dense

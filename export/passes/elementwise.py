@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from .access import graph_of, name_of, producer_of, shape_of, size_of
 from .nodes import constant_of, is_condensed_gemm, layer_name
 
 UNARY = frozenset(
@@ -72,24 +73,26 @@ class Region:
             ``[n]`` by name of the value.
 
         """
+        source = name_of(self.source)
         if not self.nodes:
-            return {self.source.name: constants}
-        feeds = {self.source.name: constants.astype(np.float64)[None, :]}
-        protos, arrays = [], {}
+            return {source: constants}
+        feeds = {source: constants.astype(np.float64)[None, :]}
+        protos: list[onnx.NodeProto] = []
+        arrays: dict[str, np.ndarray] = {}
         for node in self.nodes:
             protos.append(ir.serde.serialize_node(node))
             for side in node.inputs:
                 array = constant_of(side)
-                if array is None:
+                if side is None or array is None:
                     continue
                 if array.dtype.kind == "f":
                     array = array.astype(np.float64)
-                arrays[side.name] = take_features(array, features, self.width)
-        names = [out.name for node in self.nodes for out in node.outputs[:1]]
+                arrays[name_of(side)] = take_features(array, features, self.width)
+        names = [name_of(out) for node in self.nodes for out in node.outputs[:1]]
         graph = helper.make_graph(
             protos,
             "constants",
-            [helper.make_tensor_value_info(self.source.name, TensorProto.DOUBLE, None)],
+            [helper.make_tensor_value_info(source, TensorProto.DOUBLE, None)],
             [helper.make_empty_tensor_value_info(name) for name in names],
             [numpy_helper.from_array(array, name) for name, array in arrays.items()],
         )
@@ -97,7 +100,7 @@ class Region:
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", min(opset, 23))])
         with np.errstate(all="ignore"):
             outputs = ReferenceEvaluator(model).run(None, feeds)
-        found = {self.source.name: constants.astype(np.float64)}
+        found = {source: constants.astype(np.float64)}
         return found | {
             name: np.asarray(out, np.float64).reshape(-1)
             for name, out in zip(names, outputs, strict=True)
@@ -106,7 +109,7 @@ class Region:
     @property
     def width(self) -> int:
         """Number of features of the source."""
-        return int(self.source.shape[-1])
+        return size_of(self.source, -1)
 
 
 def find_region(source: ir.Value) -> Region:
@@ -116,7 +119,7 @@ def find_region(source: ir.Value) -> Region:
     if source.shape is None or not isinstance(source.shape[-1], int):
         region.obstacle = "its shape is not known"
         return region
-    graph = source.producer().graph
+    graph = graph_of(producer_of(source))
     # Nodes stand in topological order, so every input of the region is known before its reader.
     for node in graph:
         inside = [value for value in node.inputs if value is not None and id(value) in members]
@@ -151,7 +154,7 @@ def take_features(array: np.ndarray, features: np.ndarray, width: int) -> np.nda
 def _is_elementwise(node: ir.Node, members: set[int], source: ir.Value) -> bool:
     if node.domain != "":
         return False
-    rank, width = len(source.shape), int(source.shape[-1])
+    rank, width = len(shape_of(source)), size_of(source, -1)
     others = [value for value in node.inputs if value is not None and id(value) not in members]
     if node.op_type in UNARY:
         first = node.inputs[0]

@@ -9,21 +9,25 @@ import numpy as np
 import onnx_ir as ir
 
 from ...ort_ops.format.condensed import CondensedWeight
+from .access import graph_of, input_of, name_of
 from .elementwise import Region, find_region, take_features
 from .linear_layer import read_linear
 from .nodes import (
     Names,
     add_constant,
     adds_nothing,
+    array_of,
     clip_of,
     condensed_nodes,
     constant_of,
     is_condensed,
     is_condensed_gemm,
     layer_name,
+    read_constant_weight,
     read_weight,
     set_weight,
 )
+from .result_pass import ResultPass
 
 
 @dataclass
@@ -40,7 +44,7 @@ class FoldResult(ir.passes.PassResult):
     kept: list[str] = field(default_factory=list)
 
 
-class FoldAblatedPass(ir.passes.InPlacePass):
+class FoldAblatedPass(ResultPass[FoldResult]):
     """Drop the ablated neurons of a condensed node where only element-wise nodes follow.
 
     An ablated neuron is its bias b, clipped, whatever the input is. If nothing but element-wise
@@ -76,7 +80,7 @@ def _fold(node: ir.Node, weight: CondensedWeight, names: Names) -> str | None:
         return "a residual is added to it"
     if weight.active == 0:
         return "it has no other neuron"
-    if node.inputs[5].dtype != ir.DataType.FLOAT:
+    if input_of(node, 5).dtype != ir.DataType.FLOAT:
         return "it computes in half precision"
     region = find_region(node.outputs[0])
     if region.obstacle is not None:
@@ -90,9 +94,9 @@ def _fold(node: ir.Node, weight: CondensedWeight, names: Names) -> str | None:
         return "what follows is not finite on them"
     for sink, value in region.sinks:
         if is_condensed(sink):
-            narrow_condensed(sink, weight.rows, gone, found[value.name], names)
+            narrow_condensed(sink, weight.rows, gone, found[name_of(value)], names)
         else:
-            narrow_dense(sink, weight.rows, gone, found[value.name], names)
+            narrow_dense(sink, weight.rows, gone, found[name_of(value)], names)
     _narrow_region(region, weight.rows, names)
     compact = replace(
         weight,
@@ -115,11 +119,11 @@ def _narrow_region(region: Region, keep: np.ndarray, names: Names) -> None:
     for node in region.nodes:
         for position, value in enumerate(node.inputs):
             array = constant_of(value)
-            if array is None:
+            if value is None or array is None:
                 continue
             part = take_features(array, keep, region.width)
             if part is not array:
-                narrow = add_constant(node.graph, names.free(f"{value.name}.active"), part)
+                narrow = add_constant(graph_of(node), names.free(f"{value.name}.active"), part)
                 node.replace_input_with(position, narrow)
 
 
@@ -127,7 +131,7 @@ def narrow_condensed(
     sink: ir.Node, keep: np.ndarray, gone: np.ndarray, constants: np.ndarray, names: Names
 ) -> None:
     """Take columns that are constant out of a condensed node, into its bias."""
-    weight = read_weight(sink)
+    weight = read_constant_weight(sink)
     entry = weight.is_entry()
     stored, slot = np.nonzero(entry)
     columns = weight.indices[stored, slot].astype(np.int64)
@@ -153,9 +157,9 @@ def narrow_dense(
     sink: ir.Node, keep: np.ndarray, gone: np.ndarray, constants: np.ndarray, names: Names
 ) -> None:
     """Take features that are constant out of a MatMul or Gemm, into its bias."""
-    stored_in = sink.inputs[1]
+    stored_in, graph = input_of(sink, 1), graph_of(sink)
     trans_b = sink.op_type == "Gemm" and bool(sink.attributes.get_int("transB", 0))
-    array = constant_of(stored_in)
+    array = array_of(stored_in)
     weight = array if trans_b else array.T
     layer = read_linear(sink, weight.shape[0], 23)
     shift = layer.alpha * (weight[:, gone].astype(np.float64) @ constants)
@@ -163,7 +167,7 @@ def narrow_dense(
     sink.replace_input_with(
         1,
         add_constant(
-            sink.graph,
+            graph,
             names.free(f"{stored_in.name}.active"),
             narrow if trans_b else np.ascontiguousarray(narrow.T),
         ),
@@ -174,11 +178,11 @@ def narrow_dense(
     total = (shift if bias is None else shift + bias).astype(np.float32)
     if sink.op_type == "Gemm" and layer.addend is None and layer.beta in (0.0, 1.0):
         sink.attributes.add(ir.AttrFloat32("beta", 1.0))
-        _set_input(sink, 2, add_constant(sink.graph, names.free(f"{sink.name}.bias"), total))
+        _set_input(sink, 2, add_constant(graph, names.free(f"{sink.name}.bias"), total))
     elif layer.add is not None:
         position = 1 - layer.add.inputs.index(sink.outputs[0])
         name = names.free(f"{layer.add.name}.bias")
-        layer.add.replace_input_with(position, add_constant(sink.graph, name, total))
+        layer.add.replace_input_with(position, add_constant(graph, name, total))
     else:
         _add_after(sink, shift.astype(np.float32), names)
 
@@ -190,16 +194,16 @@ def _set_input(node: ir.Node, position: int, value: ir.Value) -> None:
 
 
 def _add_after(sink: ir.Node, shift: np.ndarray, names: Names) -> None:
-    old = sink.outputs[0]
+    old, graph = sink.outputs[0], graph_of(sink)
     name = old.name
-    constant = add_constant(sink.graph, names.free(f"{sink.name}.shift"), shift)
+    constant = add_constant(graph, names.free(f"{sink.name}.shift"), shift)
     add = ir.node("Add", [old, constant], name=names.free(f"{sink.name}_shift"))
     sink.append(add)
     new = add.outputs[0]
     new.type, new.shape = old.type, old.shape
     for use in [u for u in old.uses() if u.node is not add]:
         use.node.replace_input_with(use.idx, new)
-    outputs = sink.graph.outputs
+    outputs = graph.outputs
     for position, value in enumerate(outputs):
         if value is old:
             outputs[position] = new

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...ort_ops.format.condensed import CondensedWeight
+from .access import graph_of, input_of
 from .channel_region import ChannelRegion, Sink, find_channel_region
 from .conv_layer import is_conv
 from .fold_ablated import narrow_condensed, narrow_dense
@@ -15,9 +16,9 @@ from .nodes import (
     Names,
     add_constant,
     adds_nothing,
+    array_of,
     clip_of,
     condensed_nodes,
-    constant_of,
     is_condensed,
     is_condensed_conv,
     layer_name,
@@ -25,6 +26,7 @@ from .nodes import (
     read_weight,
     set_weight,
 )
+from .result_pass import ResultPass
 
 
 @dataclass
@@ -41,7 +43,7 @@ class FoldFiltersResult(ir.passes.PassResult):
     kept: list[str] = field(default_factory=list)
 
 
-class FoldFiltersPass(ir.passes.InPlacePass):
+class FoldFiltersPass(ResultPass[FoldFiltersResult]):
     """Drop the ablated filters of a condensed convolution where nothing mixes channels after it.
 
     The channel of an ablated filter is its bias b at every pixel. Nodes f that work channel by
@@ -157,17 +159,17 @@ def _narrow_sink(
 def _narrow_conv(
     node: ir.Node, keep: np.ndarray, gone: np.ndarray, constants: np.ndarray, names: Names
 ) -> None:
-    value = node.inputs[1]
-    weight = constant_of(value)
+    value, graph = input_of(node, 1), graph_of(node)
+    weight = array_of(value)
     sums = weight[:, gone].astype(np.float64).reshape(len(weight), len(gone), -1).sum(axis=2)
     shift = sums @ constants
-    narrow = add_constant(node.graph, names.free(f"{value.name}.active"), weight[:, keep])
+    narrow = add_constant(graph, names.free(f"{value.name}.active"), weight[:, keep])
     node.replace_input_with(1, narrow)
     if not shift.any():
         return
     biased = len(node.inputs) > 2 and node.inputs[2] is not None
-    total = shift + constant_of(node.inputs[2]) if biased else shift
-    bias = add_constant(node.graph, names.free(f"{node.name}.bias"), total.astype(np.float32))
+    total = shift + array_of(node.inputs[2]) if biased else shift
+    bias = add_constant(graph, names.free(f"{node.name}.bias"), total.astype(np.float32))
     if len(node.inputs) < 3:
         node.resize_inputs(3)
     node.replace_input_with(2, bias)
@@ -185,19 +187,21 @@ def _narrow_steps(region: ChannelRegion, keep: np.ndarray, names: Names) -> None
         for position, value in enumerate(node.inputs):
             if value is None or id(value) in inside:
                 continue
-            array = constant_of(value)
+            array = array_of(value)
             part = region.take_entries(node, array, keep)
             if part is not array:
-                narrow = add_constant(node.graph, names.free(f"{value.name}.active"), part)
+                name = names.free(f"{value.name}.active")
+                narrow = add_constant(graph_of(node), name, part)
                 node.replace_input_with(position, narrow)
 
 
 def _narrow_reshape(region: ChannelRegion, node: ir.Node, keep: np.ndarray, names: Names) -> None:
     if node.op_type != "Reshape":
         return
-    first, width = constant_of(node.inputs[1]).tolist()
+    wanted = input_of(node, 1)
+    first, width = array_of(wanted).tolist()
     if width == -1:
         return
     width = len(keep) * region.layouts[id(node.outputs[0])].block
-    name = names.free(f"{node.inputs[1].name}.active")
-    node.replace_input_with(1, add_constant(node.graph, name, np.array([first, width], np.int64)))
+    name, sizes = names.free(f"{wanted.name}.active"), np.array([first, width], np.int64)
+    node.replace_input_with(1, add_constant(graph_of(node), name, sizes))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
+from .access import input_of, label_of, remove_node
 from .constants import folded_constant
 from .nodes import (
     Names,
@@ -19,6 +20,7 @@ from .nodes import (
     set_weight,
     take_output,
 )
+from .result_pass import ResultPass
 
 
 @dataclass
@@ -36,7 +38,7 @@ class FoldNormResult(ir.passes.PassResult):
     scales: dict[str, np.ndarray] = field(default_factory=dict)
 
 
-class FoldNormPass(ir.passes.InPlacePass):
+class FoldNormPass(ResultPass[FoldNormResult]):
     """Fold BatchNormalization, Mul and Add of constants into the condensed convolution before them.
 
     HardSigmoid is one as well, with a clip to 0 and 1.
@@ -55,7 +57,8 @@ class FoldNormPass(ir.passes.InPlacePass):
                 result.modified = True
                 line = f"{affine.node.op_type} {affine.node.name} into {layer_name(node)}"
                 result.folded.append(line)
-                result.scales[node.name] = affine.scale * result.scales.get(node.name, 1.0)
+                name = label_of(node)
+                result.scales[name] = affine.scale * result.scales.get(name, 1.0)
         return result
 
 
@@ -100,10 +103,11 @@ def _affine_after(node: ir.Node, opset: int) -> _Affine | None:
 def _batch_norm(node: ir.Node, channels: int, opset: int) -> _Affine | None:
     if node.attributes.get_int("training_mode", 0) or any(v.uses() for v in node.outputs[1:]):
         return None
-    arrays = [folded_constant(value, opset) for value in node.inputs[1:5]]
-    if any(array is None or array.shape != (channels,) for array in arrays):
+    arrays = [folded_constant(input_of(node, position), opset) for position in range(1, 5)]
+    wide = [array.astype(np.float64) for array in arrays if array is not None]
+    if len(wide) < len(arrays) or any(array.shape != (channels,) for array in wide):
         return None
-    scale, shift, mean, variance = (array.astype(np.float64) for array in arrays)
+    scale, shift, mean, variance = wide
     with np.errstate(all="ignore"):
         scale = scale / np.sqrt(variance + node.attributes.get_float("epsilon", 1e-5))
         return _Affine(node, scale, shift - mean * scale)
@@ -138,5 +142,5 @@ def _fold(node: ir.Node, affine: _Affine, names: Names) -> bool:
         for name, bound in zip(("clip_min", "clip_max"), affine.clip, strict=True):
             node.attributes.add(ir.AttrFloat32(name, bound))
     take_output(affine.node.outputs[0], node.outputs[0])
-    affine.node.graph.remove(affine.node, safe=True)
+    remove_node(affine.node)
     return True

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from ...ort_ops.contract import HARD_SWISH, OPEN_GATE
-from .nodes import gate_of, is_condensed, is_condensed_conv, layer_name
+from .access import input_of, remove_node
+from .nodes import clip_of, gate_of, is_condensed, is_condensed_conv, layer_name
+from .result_pass import ResultPass
 
 
 @dataclass
@@ -24,7 +26,7 @@ class FuseResult(ir.passes.PassResult):
     fused: list[str] = field(default_factory=list)
 
 
-class FuseActivationPass(ir.passes.InPlacePass):
+class FuseActivationPass(ResultPass[FuseResult]):
     """Fuse activations that saturate or gate into the condensed node that feeds them.
 
     These are Relu, and Clip, Max and Min with constant scalars (torch writes clamp with one bound
@@ -37,12 +39,14 @@ class FuseActivationPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> FuseResult:
         """Go through the graph once; a chain fuses from its start, so that it goes whole."""
-        fused = []
+        fused: list[str] = []
         for node in list(model.graph.all_nodes()):
             if _fuse_gate(node, fused):
                 continue
             activation = _saturation(node)
-            producer = activation.input.producer() if activation else None
+            if activation is None:
+                continue
+            producer = activation.input.producer()
             if producer is None or not _takes_over(producer, activation.input):
                 continue
             _clip(producer, activation.low, activation.high)
@@ -65,7 +69,8 @@ def _saturation(node: ir.Node) -> _Saturation | None:
     if node.domain != "" or not node.inputs or node.inputs[0] is None:
         return None
     first = node.inputs[0]
-    low, high = -math.inf, math.inf
+    low: float | None = -math.inf
+    high: float | None = math.inf
     match node.op_type, len(node.inputs):
         case "Relu", _:
             low = 0.0
@@ -74,7 +79,7 @@ def _saturation(node: ir.Node) -> _Saturation | None:
             high = _scalar(node.inputs[2], high) if count > 2 else high
         case (("Max" | "Min"), 2):
             if _scalar(first) is not None:
-                first, bound = node.inputs[1], _scalar(first)
+                first, bound = input_of(node, 1), _scalar(first)
             else:
                 bound = _scalar(node.inputs[1])
             low, high = (bound, high) if node.op_type == "Max" else (low, bound)
@@ -130,25 +135,25 @@ def _gate(node: ir.Node) -> tuple[ir.Value, tuple[float, float], list[ir.Node]] 
     if node.domain != "":
         return None
     if node.op_type == "HardSwish":
-        return node.inputs[0], HARD_SWISH, []
+        return input_of(node, 0), HARD_SWISH, []
     if node.op_type != "Mul":
         return None
     for position in (0, 1):
-        share = node.inputs[position].producer()
+        x, share = input_of(node, 1 - position), input_of(node, position).producer()
         if share is None or (share.domain, share.op_type) != ("", "HardSigmoid"):
             continue
         output = share.outputs[0]
-        if share.inputs[0] is not node.inputs[1 - position] or output.is_graph_output():
+        if share.inputs[0] is not x or output.is_graph_output():
             continue
         if len(output.uses()) == 1:
             scale = share.attributes.get_float("alpha", 0.2)
-            return share.inputs[0], (scale, share.attributes.get_float("beta", 0.5)), [share]
+            return x, (scale, share.attributes.get_float("beta", 0.5)), [share]
     return None
 
 
 def _clip(producer: ir.Node, low: float, high: float) -> None:
-    for name in ("clip_min", "clip_max"):
-        bound = min(max(producer.attributes.get_float(name), low), high)
+    for name, before in zip(("clip_min", "clip_max"), clip_of(producer), strict=True):
+        bound = min(max(before, low), high)
         producer.attributes.add(ir.AttrFloat32(name, bound))
 
 
@@ -162,7 +167,7 @@ def _bypass(activation: ir.Node, before: ir.Value, beside: Sequence[ir.Node] = (
     before.type = before.type or after.type
     before.shape = before.shape or after.shape
     name = after.name
-    activation.graph.remove(activation, safe=True)
+    remove_node(activation)
     for node in beside:
-        node.graph.remove(node, safe=True)
+        remove_node(node)
     before.name = name

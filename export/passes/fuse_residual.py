@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from .access import input_of, producer_of, remove_node
 from .nodes import (
     adds_nothing,
     constant_of,
@@ -16,6 +17,7 @@ from .nodes import (
     same_shape,
     take_output,
 )
+from .result_pass import ResultPass
 
 
 @dataclass
@@ -30,7 +32,7 @@ class FuseResidualResult(ir.passes.PassResult):
     fused: list[str] = field(default_factory=list)
 
 
-class FuseResidualPass(ir.passes.InPlacePass):
+class FuseResidualPass(ResultPass[FuseResidualResult]):
     """Fuse Adds of two values of the same shape into the condensed node that gives one of them.
 
     ONNX Runtime fuses such an Add, and the activation after it, into its dense Conv. The node's
@@ -46,15 +48,16 @@ class FuseResidualPass(ir.passes.InPlacePass):
         """Go through the Adds in graph order."""
         nodes = list(model.graph.all_nodes())
         place = {id(node): number for number, node in enumerate(nodes)}
-        fused = []
+        fused: list[str] = []
         for node in nodes:
             if node.domain != "" or node.op_type != "Add":
                 continue
             found = [position for position in (0, 1) if _takes_over(node, position)]
             if not found:
                 continue
-            position = max(found, key=lambda p: place[id(node.inputs[p].producer())])
-            name = layer_name(node.inputs[position].producer())
+            givers = {p: producer_of(input_of(node, p)) for p in found}
+            position = max(found, key=lambda p: place[id(givers[p])])
+            name = layer_name(givers[position])
             new = _fuse(node, position)
             place[id(new)] = place[id(node)]
             fused.append(f"Add into {name}")
@@ -63,7 +66,7 @@ class FuseResidualPass(ir.passes.InPlacePass):
 
 def _takes_over(add: ir.Node, position: int) -> bool:
     """Tell whether the producer of one side of an Add can add the other."""
-    value, other = add.inputs[position], add.inputs[1 - position]
+    value, other = input_of(add, position), input_of(add, 1 - position)
     producer = value.producer()
     return (
         producer is not None
@@ -92,7 +95,7 @@ def _feeds_norm(add: ir.Node) -> bool:
 
 def _fuse(add: ir.Node, position: int) -> ir.Node:
     """Put the condensed node where the Add stands; what is added is computed by then."""
-    old = add.inputs[position].producer()
+    old = producer_of(input_of(add, position))
     new = ir.node(
         old.op_type,
         [*old.inputs[:5], add.inputs[1 - position]],
@@ -104,5 +107,5 @@ def _fuse(add: ir.Node, position: int) -> ir.Node:
     add.append(new)
     take_output(add.outputs[0], new.outputs[0])
     for gone in (add, old):
-        gone.graph.remove(gone, safe=True)
+        remove_node(gone)
     return new

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
+from .access import graph_of, input_of
 from .matching import (
     Integers,
     as_reshape,
@@ -59,13 +60,13 @@ def _divide_last(merge: ir.Node, integers: Integers) -> bool:
     if found is None:
         return False
     transpose, part = found
-    x, result = merge.inputs[0], part.outputs[0]
+    x, result = input_of(merge, 0), part.outputs[0]
     sizes, merged, order = map(dimensions_of, (x, merge.outputs[0], result))
     if sizes is None or merged is None or order is None or len(sizes) != 3 or len(order) != 4:
         return False
     length, samples, width = sizes
     heads, depth = order[1], order[3]
-    if not all(isinstance(size, int) for size in (width, heads, depth)) or heads * depth != width:
+    if not isinstance(heads, int) or not isinstance(depth, int) or heads * depth != width:
         return False
     if length is None or [merged[0], merged[2]] != [length, depth]:
         return False
@@ -74,7 +75,7 @@ def _divide_last(merge: ir.Node, integers: Integers) -> bool:
     divided = [length, samples, heads, depth]
     # A zero keeps a size as it is, however many of them are symbols.
     shape = as_reshape(divided) or [0, 0, heads, depth]
-    wanted = integers.get(merge.graph, shape, "heads")
+    wanted = integers.get(graph_of(merge), shape, "heads")
     view = ir.node("Reshape", [x, wanted], name=merge.name)
     describe(view.outputs[0], x, divided)
     moved = ir.node("Transpose", view.outputs, {"perm": [1, 2, 0, 3]}, name=transpose.name)
@@ -90,7 +91,7 @@ def _swap_last(merge: ir.Node, integers: Integers) -> bool:  # noqa: ARG001
     if found is None:
         return False
     transpose, part = found
-    x, result = merge.inputs[0], part.outputs[0]
+    x, result = input_of(merge, 0), part.outputs[0]
     sizes, merged, order = map(dimensions_of, (x, merge.outputs[0], result))
     if sizes is None or order is None or merged is None or len(sizes) < 3 or len(merged) != 3:
         return False
@@ -110,8 +111,10 @@ def _swap_last(merge: ir.Node, integers: Integers) -> bool:  # noqa: ARG001
 
 def _compose(second: ir.Node, integers: Integers) -> bool:  # noqa: ARG001
     """Turn a Transpose of a Transpose into one."""
-    first = producer_read_once(second.inputs[0], "Transpose")
-    inner, outer = first and permutation(first), permutation(second)
+    first = producer_read_once(input_of(second, 0), "Transpose")
+    if first is None:
+        return False
+    inner, outer = permutation(first), permutation(second)
     if not inner or not outer:
         return False
     second.attributes.add(ir.AttrInt64s("perm", [inner[place] for place in outer]))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from .access import input_of
 from .constants import folded_constant
 
 _BIAS_TYPES = ("float32", "float16")
@@ -51,7 +52,7 @@ class LinearLayer:
             value, scale = self.node.inputs[2], self.beta
         else:
             return None
-        array = folded_constant(value, self.opset)
+        array = None if value is None else folded_constant(value, self.opset)
         if array is None:
             return None
         array = array.astype(np.float32).reshape(-1) * np.float32(scale)
@@ -92,9 +93,9 @@ def _bias_add(node: ir.Node, out_features: int, opset: int) -> ir.Node | None:
     add, position = next(iter(uses))
     if add.op_type != "Add" or add.domain != "" or add.graph is not node.graph:
         return None
-    x = node.inputs[0]
+    x = input_of(node, 0)
     rank = 1 if x.shape is None else len(x.shape)
-    bias = folded_constant(add.inputs[1 - position], opset)
+    bias = folded_constant(input_of(add, 1 - position), opset)
     return add if _is_bias(bias, out_features, rank) else None
 
 

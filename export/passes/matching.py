@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeGuard
 
 import numpy as np
 import onnx_ir as ir
@@ -10,7 +11,7 @@ import onnx_ir as ir
 from .nodes import Names, add_constant, constant_of
 
 
-def is_op(node: ir.Node | None, op_type: str) -> bool:
+def is_op(node: ir.Node | None, op_type: str) -> TypeGuard[ir.Node]:
     """Tell whether a node is the standard operator of that name."""
     return node is not None and (node.domain, node.op_type) == ("", op_type)
 

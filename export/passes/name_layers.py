@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from .access import input_of
 from .nodes import condensed_nodes
+from .result_pass import ResultPass
 
 LAYER = "layer"
 """Attribute that carries a layer's name through the exporter; no file holds it."""
@@ -26,7 +28,7 @@ class NameResult(ir.passes.PassResult):
     nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-class NameLayersPass(ir.passes.InPlacePass):
+class NameLayersPass(ResultPass[NameResult]):
     """Turn the attribute :data:`LAYER` of condensed nodes into their name.
 
     A layer that is called more than once gets one node for each call: ``fc``, ``fc_1``, and so on.
@@ -39,10 +41,10 @@ class NameLayersPass(ir.passes.InPlacePass):
         ours = [node for node in condensed_nodes(model) if LAYER in node.attributes]
         for node in ours:
             layer = node.attributes.pop(LAYER).as_string()
-            node.name = _free(layer, taken)
-            named[layer] = (*named.get(layer, ()), node.name)
+            node.name = name = _free(layer, taken)
+            named[layer] = (*named.get(layer, ()), name)
         # In the order of the graph: a set would number them in another order in every process.
-        for residual in dict.fromkeys(node.inputs[5] for node in ours):
+        for residual in dict.fromkeys(input_of(node, 5) for node in ours):
             if residual.is_initializer() and all(use.idx == 5 for use in residual.uses()):
                 residual.name = _free(NO_RESIDUAL, set(model.graph.initializers))
         return NameResult(model, modified=bool(ours), nodes=named)

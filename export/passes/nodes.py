@@ -15,12 +15,12 @@ from ...ort_ops.contract import (
     CONDENSED_GEMM,
     DOMAIN,
     INPUTS_GEMM,
-    INTEGER_LISTS,
     OPEN_GATE,
 )
 from ...ort_ops.format.condensed import CondensedWeight
 from ...ort_ops.format.conv_geometry import ConvGeometry
 from ..errors import ExportError
+from .access import graph_of, input_of, name_of
 
 PARTS = ("values", "indices", "bias", "rows")
 """Inputs 1 to 4 of a condensed node."""
@@ -57,7 +57,7 @@ def call_layer(node: ir.Node, name: str) -> None:
 def layer_name(node: ir.Node) -> str:
     """Return what the table of layers calls a node, its own name if it is no layer."""
     if _LAYER in node.meta:
-        return node.meta[_LAYER]
+        return str(node.meta[_LAYER])
     if node.domain == "" and node.op_type in ("Conv", "MatMul", "Gemm"):
         for value in node.inputs[1::-1]:
             if value is not None and value.is_initializer() and value.name:
@@ -108,9 +108,8 @@ def add_constant(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
     A kernel sees an outer graph's initializer as a run-time value, hence no sharing across graphs.
     """
     tensor = ir.tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)
-    value = ir.Value(
-        name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor
-    )
+    shape, kind = ir.Shape(array.shape), ir.TensorType(tensor.dtype)
+    value = ir.Value(name=name, shape=shape, type=kind, const_value=tensor)
     graph.register_initializer(value)
     return value
 
@@ -123,6 +122,14 @@ def constant_of(value: ir.Value | None) -> np.ndarray | None:
     return None if tensor is None else tensor.numpy()
 
 
+def array_of(value: ir.Value | None) -> np.ndarray:
+    """Read a value that :func:`constant_of` is known to read."""
+    array = constant_of(value)
+    if array is None:
+        raise ExportError(f"{value.name if value else 'an input'!r} is no constant")
+    return array
+
+
 def read_weight(node: ir.Node) -> CondensedWeight | None:
     """Read the weight of a condensed node; None when a part of it is no constant.
 
@@ -131,35 +138,58 @@ def read_weight(node: ir.Node) -> CondensedWeight | None:
 
     """
     arrays = dict(zip(INPUTS_GEMM, map(constant_of, node.inputs), strict=False))
-    if any(arrays.get(part) is None for part in PARTS):
+    values, indices, bias, rows = (arrays.get(part) for part in PARTS)
+    if values is None or indices is None or bias is None or rows is None:
         return None
     if is_condensed_conv(node):
         geometry = read_geometry(node)
-        sizes = (geometry.in_features, geometry.out_channels)
+        in_features, out_features = geometry.in_features, geometry.out_channels
     else:
-        sizes = tuple(_integers(node, "in_features", "out_features").values())
+        in_features = _integer(node, "in_features")
+        out_features = _integer(node, "out_features")
     with _named(node):
         return CondensedWeight(
-            **{part: arrays[part] for part in PARTS}, in_features=sizes[0], out_features=sizes[1]
+            values=values,
+            indices=indices,
+            bias=bias,
+            rows=rows,
+            in_features=in_features,
+            out_features=out_features,
         )
+
+
+def read_constant_weight(node: ir.Node) -> CondensedWeight:
+    """Read the weight of a condensed node that is known to be constant."""
+    weight = read_weight(node)
+    if weight is None:
+        raise ExportError(f"node {node.name!r} ({node.op_type}): its weight is no constant")
+    return weight
 
 
 def read_geometry(node: ir.Node) -> ConvGeometry:
     """Read the attributes of a CondensedConv; raises ExportError as read_weight does."""
     with _named(node):
         return ConvGeometry(
-            **_integers(node, "in_channels", "out_channels", "group"),
-            **{name: tuple(node.attributes.get_ints(name, ())) for name in INTEGER_LISTS},
+            in_channels=_integer(node, "in_channels"),
+            out_channels=_integer(node, "out_channels"),
+            kernel_shape=_list(node, "kernel_shape"),
+            strides=_list(node, "strides"),
+            pads=_list(node, "pads"),
+            dilations=_list(node, "dilations"),
+            group=_integer(node, "group"),
         )
 
 
-def _integers(node: ir.Node, *names: str) -> dict[str, int]:
+def _integer(node: ir.Node, name: str) -> int:
     with _named(node):
-        found = {name: node.attributes.get_int(name) for name in names}
-        for name, number in found.items():
-            if number is None:
-                raise ValueError(f"the attribute {name} is missing")
-        return found
+        number = node.attributes.get_int(name, None)
+        if number is None:
+            raise ValueError(f"the attribute {name} is missing")
+        return number
+
+
+def _list(node: ir.Node, name: str) -> tuple[int, ...]:
+    return tuple(node.attributes.get_ints(name, ()))
 
 
 @contextmanager
@@ -239,15 +269,16 @@ def set_weight(node: ir.Node, weight: CondensedWeight, names: Names) -> None:
     for name, size in sizes.items():
         node.attributes.add(ir.AttrInt64(name, size))
     for position, part in enumerate(PARTS, start=1):
-        old, array = node.inputs[position], getattr(weight, part)
+        old, array = input_of(node, position), getattr(weight, part)
         if constant_of(old) is array:
             continue
         # The name stays where no other node needs the old array.
-        last = len(old.uses()) == 1 and old.is_initializer() and old.graph is node.graph
-        if last:
-            del node.graph.initializers[old.name]
-        name = old.name if last else names.free(f"{node.name}.{part}")
-        node.replace_input_with(position, add_constant(node.graph, name, array))
+        graph, name = graph_of(node), name_of(old)
+        if len(old.uses()) == 1 and old.is_initializer() and old.graph is graph:
+            del graph.initializers[name]
+        else:
+            name = names.free(f"{node.name}.{part}")
+        node.replace_input_with(position, add_constant(graph, name, array))
 
 
 def make_condensed(
@@ -299,10 +330,8 @@ def make_condensed_conv(
 
 def same_shape(one: ir.Value, other: ir.Value) -> bool:
     """Tell whether two values are known to have the same shape, symbolic sizes included."""
-    if one.shape is None or other.shape is None or len(one.shape) != len(other.shape):
-        return False
-    sizes = [[d if isinstance(d, int) else d.value for d in v.shape] for v in (one, other)]
-    return sizes[0] == sizes[1] and None not in sizes[0]
+    sizes = dimensions_of(one)
+    return sizes is not None and sizes == dimensions_of(other) and None not in sizes
 
 
 def take_output(old: ir.Value, new: ir.Value) -> None:

@@ -6,6 +6,7 @@ import math
 
 import onnx_ir as ir
 
+from .access import input_of
 from .matching import is_op, read_once
 from .nodes import constant_of
 
@@ -24,9 +25,9 @@ class OrderGeluPass(ir.passes.InPlacePass):
         modified = False
         for outer in list(model.graph.all_nodes()):
             for at in (0, 1) if is_op(outer, "Mul") else ():
-                x, inner = outer.inputs[at], outer.inputs[1 - at].producer()
+                x, inner = input_of(outer, at), input_of(outer, 1 - at).producer()
                 half_at = _half_of_gelu(inner, x)
-                if half_at is None or not read_once(inner.outputs[0]):
+                if inner is None or half_at is None or not read_once(inner.outputs[0]):
                     continue
                 half = inner.inputs[half_at]
                 inner.replace_input_with(half_at, x)
@@ -41,7 +42,8 @@ def _half_of_gelu(node: ir.Node | None, x: ir.Value) -> int | None:
     if not is_op(node, "Mul"):
         return None
     for at in (0, 1):
-        if _is_scalar(node.inputs[at], 0.5) and _is_one_plus_erf(node.inputs[1 - at].producer(), x):
+        other = input_of(node, 1 - at).producer()
+        if _is_scalar(node.inputs[at], 0.5) and _is_one_plus_erf(other, x):
             return at
     return None
 
@@ -50,11 +52,12 @@ def _is_one_plus_erf(node: ir.Node | None, x: ir.Value) -> bool:
     if not is_op(node, "Add"):
         return False
     for at in (0, 1):
-        erf = node.inputs[at].producer()
+        erf = input_of(node, at).producer()
         if is_op(erf, "Erf") and _is_scalar(node.inputs[1 - at], 1.0):
-            share = erf.inputs[0].producer()
-            divides = is_op(share, "Div") and share.inputs[0] is x
-            return divides and _is_scalar(share.inputs[1], math.sqrt(2))
+            share = input_of(erf, 0).producer()
+            if not is_op(share, "Div") or share.inputs[0] is not x:
+                return False
+            return _is_scalar(share.inputs[1], math.sqrt(2))
     return False
 
 

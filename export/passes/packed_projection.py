@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from .access import graph_of, input_of, remove_node
 from .matching import (
     Integers,
     constant_integers,
@@ -16,6 +17,7 @@ from .matching import (
     same_sizes,
 )
 from .nodes import Names, constant_of, dimensions_of, take_output
+from .result_pass import ResultPass
 
 _PARTS_FIRST = [3, 1, 2, 0, 4]
 """perm of the Transpose that brings the parts, unpacked to dimension 3 of 5, to the front."""
@@ -28,7 +30,7 @@ class SplitProjectionResult(ir.passes.PassResult):
     splits: list[ir.Node] = field(default_factory=list)
 
 
-class SplitProjectionPass(ir.passes.InPlacePass):
+class SplitProjectionPass(ResultPass[SplitProjectionResult]):
     """Turn Reshape, Unsqueeze, Transpose, Squeeze and Gathers into one Split.
 
     So torch.nn.MultiheadAttention takes query, key and value (key and value alone where the query
@@ -49,7 +51,7 @@ class SplitProjectionPass(ir.passes.InPlacePass):
 
 
 def _split(view: ir.Node, integers: Integers, names: Names) -> ir.Node | None:
-    packed = view.inputs[0]
+    packed = input_of(view, 0)
     sizes, unpacked = dimensions_of(packed), dimensions_of(view.outputs[0])
     if sizes is None or unpacked is None or len(sizes) != 3 or len(unpacked) != 4:
         return None
@@ -72,7 +74,7 @@ def _split(view: ir.Node, integers: Integers, names: Names) -> ir.Node | None:
     gathers = _gathers(squeeze, count)
     if gathers is None:
         return None
-    lengths = integers.get(view.graph, [width] * count, "split")
+    lengths = integers.get(graph_of(view), [width] * count, "split")
     name = names.free(f"{view.name or packed.name}.split")
     split = ir.node("Split", [packed, lengths], {"axis": -1}, num_outputs=count, name=name)
     view.append(split)
@@ -81,7 +83,7 @@ def _split(view: ir.Node, integers: Integers, names: Names) -> ir.Node | None:
         if place in gathers:
             take_output(gathers[place].outputs[0], part)
     for node in (*gathers.values(), squeeze, transpose, unsqueeze, view):
-        node.graph.remove(node, safe=True)
+        remove_node(node)
     return split
 
 

@@ -9,7 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ..errors import ExportError
+from .access import input_of, label_of
 from .nodes import condensed_nodes, layer_name, read_weight
+from .result_pass import ResultPass
 
 
 @dataclass
@@ -26,7 +28,7 @@ class RoundResult(ir.passes.PassResult):
     saved: dict[str, int] = field(default_factory=dict)
 
 
-class RoundValuesPass(ir.passes.InPlacePass):
+class RoundValuesPass(ResultPass[RoundResult]):
     """Round the float32 values of condensed nodes to nearest even."""
 
     def __init__(self, values_dtype: str, only: Collection[str]) -> None:
@@ -39,7 +41,7 @@ class RoundValuesPass(ir.passes.InPlacePass):
         """
         super().__init__()
         self.values_dtype = values_dtype
-        self.only = only
+        self.only = frozenset(only)
 
     def call(self, model: ir.Model) -> RoundResult:
         """Round each array once, for all nodes that read it.
@@ -50,13 +52,14 @@ class RoundValuesPass(ir.passes.InPlacePass):
         """
         readers: dict[ir.Value, list[ir.Node]] = {}
         for node in condensed_nodes(model):
-            readers.setdefault(node.inputs[1], []).append(node)
-        errors, saved = {}, {}
+            readers.setdefault(input_of(node, 1), []).append(node)
+        errors: dict[str, float] = {}
+        saved: dict[str, int] = {}
         for values, nodes in readers.items():
             weight = read_weight(nodes[0])
             if weight is None or weight.values.dtype != np.float32:
                 continue
-            if not values.is_initializer() or any(node.name not in self.only for node in nodes):
+            if not values.is_initializer() or not self.only.issuperset(map(label_of, nodes)):
                 continue
             try:
                 rounded = weight.astype(self.values_dtype).values
@@ -64,14 +67,13 @@ class RoundValuesPass(ir.passes.InPlacePass):
                 raise ExportError(
                     f"{layer_name(nodes[0])}: {error}; bfloat16 has float32's range"
                 ) from error
-            values.const_value = ir.tensor(rounded, name=values.name)
-            values.dtype = values.const_value.dtype
+            _hold(values, rounded)
             exact = weight.values.astype(np.float64)
             norm = float(np.linalg.norm(exact)) or 1.0
             change = float(np.linalg.norm(rounded.astype(np.float64) - exact)) / norm
             for node in nodes:
-                errors[node.name] = change
-                saved[node.name] = weight.values.nbytes - rounded.nbytes
+                errors[label_of(node)] = change
+                saved[label_of(node)] = weight.values.nbytes - rounded.nbytes
         return RoundResult(model, modified=bool(errors), errors=errors, saved=saved)
 
 
@@ -80,11 +82,18 @@ class WidenValuesPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Widen each array of half precision once."""
-        arrays = {node.inputs[1] for node in condensed_nodes(model)}
+        arrays = {input_of(node, 1) for node in condensed_nodes(model)}
         half = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-        narrow = [value for value in arrays if value.is_initializer() and value.dtype in half]
-        for value in narrow:
-            wide = value.const_value.numpy().astype(np.float32)
-            value.const_value = ir.tensor(wide, name=value.name)
-            value.dtype = value.const_value.dtype
-        return ir.passes.PassResult(model, modified=bool(narrow))
+        modified = False
+        for value in arrays:
+            tensor = value.const_value
+            if tensor is not None and value.is_initializer() and value.dtype in half:
+                _hold(value, tensor.numpy().astype(np.float32))
+                modified = True
+        return ir.passes.PassResult(model, modified=modified)
+
+
+def _hold(value: ir.Value, array: np.ndarray) -> None:
+    """Give an initializer another content."""
+    tensor = ir.tensor(array, name=value.name)
+    value.const_value, value.dtype = tensor, tensor.dtype

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import onnx_ir as ir
 
+from .access import graph_of, input_of, name_of, size_of
 from .linear_layer import LinearLayer, is_linear, read_linear
 from .matching import (
     Integers,
@@ -17,7 +18,7 @@ from .matching import (
     read_once,
     remove_unused,
 )
-from .nodes import Names, add_constant, constant_of, dimensions_of, take_output
+from .nodes import Names, add_constant, array_of, constant_of, dimensions_of, take_output
 
 
 class SeparateProjectionPass(ir.passes.InPlacePass):
@@ -51,17 +52,18 @@ class SeparateProjectionPass(ir.passes.InPlacePass):
 
 def _separate(split: ir.Node, opset: int, names: Names, integers: Integers) -> bool:
     layer = _dense_layer(split, opset)
-    lengths, sizes = constant_integers(split.inputs[1]), dimensions_of(split.inputs[0])
-    shape = sizes and as_reshape(sizes[:-1])
+    lengths, sizes = constant_integers(split.inputs[1]), dimensions_of(input_of(split, 0))
+    shape = None if sizes is None else as_reshape(sizes[:-1])
     if layer is None or lengths is None or shape is None:
         return False
-    node, x, stored = layer.node, layer.node.inputs[0], layer.node.inputs[1]
-    weight, bias, graph = constant_of(stored), layer.bias(sizes[-1]), split.graph
+    node, x, stored = layer.node, input_of(layer.node, 0), input_of(layer.node, 1)
+    total, graph, weight = size_of(input_of(split, 0), -1), graph_of(split), array_of(stored)
+    bias = layer.bias(total)
     width, label = weight.shape[1 if layer.trans_b else 0], node.name or stored.name
     matrix = ir.node("Reshape", [x, integers.get(graph, [-1, width], "matrix")])
     describe(matrix.outputs[0], x, [None, width])
     nodes = [matrix]
-    features = np.split(np.arange(sizes[-1]), np.cumsum(lengths)[:-1])
+    features = np.split(np.arange(total), np.cumsum(lengths)[:-1])
     for place, (part, rows) in enumerate(zip(split.outputs, features, strict=True)):
         if not part.uses() and not part.is_graph_output():
             continue
@@ -80,16 +82,16 @@ def _separate(split: ir.Node, opset: int, names: Names, integers: Integers) -> b
         nodes += _use(part, product, integers.get(graph, [*shape, len(rows)], "part"), names)
     split.append(nodes)
     remove_unused([split])
-    del graph.initializers[stored.name]
+    del graph.initializers[name_of(stored)]
     return True
 
 
 def _dense_layer(split: ir.Node, opset: int) -> LinearLayer | None:
     """Read the layer that a Split alone takes apart, if its weight is a constant of its own."""
-    packed = split.inputs[0]
+    packed = input_of(split, 0)
     node = packed.producer()
     if node is not None and (node.domain, node.op_type) == ("", "Add"):
-        products = [value.producer() for value in node.inputs]
+        products = [input_of(node, position).producer() for position in (0, 1)]
         node = next((found for found in products if found and is_linear(found)), None)
     if (
         node is None
@@ -98,13 +100,16 @@ def _dense_layer(split: ir.Node, opset: int) -> LinearLayer | None:
         or not read_once(packed)
     ):
         return None
-    stored = node.inputs[1]
+    stored = input_of(node, 1)
     weight = constant_of(stored)
     if weight is None or weight.ndim != 2 or weight.dtype != np.float32:
         return None
     if not stored.is_initializer() or stored.graph is not node.graph or not read_once(stored):
         return None
-    layer = read_linear(node, packed.shape[-1], opset)
+    sizes = dimensions_of(packed)
+    if sizes is None or not isinstance(sizes[-1], int):
+        return None
+    layer = read_linear(node, sizes[-1], opset)
     plain = layer.output is packed and layer.addend is None and not layer.trans_a
     return layer if plain else None
 
@@ -117,8 +122,8 @@ def _use(part: ir.Value, product: ir.Node, shape: ir.Value, names: Names) -> lis
 
     """
     reader = only_reader(part, "Reshape")
-    wanted = reader and constant_integers(reader.inputs[1])
-    if wanted and 0 not in wanted:
+    wanted = None if reader is None else constant_integers(reader.inputs[1])
+    if reader is not None and wanted and 0 not in wanted:
         reader.replace_input_with(0, product.outputs[0])
         return []
     name = names.free(f"{product.name}.shape")

@@ -66,6 +66,17 @@ def test_relu_becomes_the_clip_of_the_node_and_the_output_keeps_its_name():
     assert run(after)[0].min() == 0
 
 
+def test_node_that_leaves_its_bounds_out_takes_those_of_the_activation():
+    before = model_with(RELU)
+    bounds = [a for a in before.graph.node[0].attribute if a.name in ("clip_min", "clip_max")]
+    for attribute in bounds:
+        before.graph.node[0].attribute.remove(attribute)
+    after, result = fuse(before)
+    assert result.fused == ["Relu into layer"]
+    attributes = {a.name: a.f for a in after.graph.node[0].attribute}
+    assert (attributes["clip_min"], attributes["clip_max"]) == (0, math.inf)
+
+
 def test_chain_of_saturations_fuses_to_its_last_node():
     clip = helper.make_node("Clip", ["z", "", "high"], ["last"])
     before = model_with(RELU, clip, outputs=("last",))

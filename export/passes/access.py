@@ -1,0 +1,80 @@
+"""What every valid graph has, without the None that onnx-ir's types allow for."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ..errors import ExportError
+
+
+def input_of(node: ir.Node, position: int) -> ir.Value:
+    """Return an input that the operator needs."""
+    value = node.inputs[position] if position < len(node.inputs) else None
+    if value is None:
+        raise ExportError(f"node {node.name!r} ({node.op_type}): input {position} is missing")
+    return value
+
+
+def graph_of(node: ir.Node) -> ir.Graph:
+    """Return the graph that holds a node."""
+    if node.graph is None:
+        raise ExportError(f"node {node.name!r} ({node.op_type}) is in no graph")
+    return node.graph
+
+
+def producer_of(value: ir.Value) -> ir.Node:
+    """Return the node that computes a value which no caller and no file gives."""
+    node = value.producer()
+    if node is None:
+        raise ExportError(f"no node computes {value.name!r}")
+    return node
+
+
+def name_of(value: ir.Value) -> str:
+    """Return the name of a value that a file holds."""
+    if value.name is None:
+        raise ExportError("a value of the graph has no name")
+    return value.name
+
+
+def label_of(node: ir.Node) -> str:
+    """Return the name of a node, which may be empty in a file."""
+    return node.name or ""
+
+
+def shape_of(value: ir.Value) -> ir.Shape:
+    """Return the shape of a value of known rank."""
+    if value.shape is None:
+        raise ExportError(f"the shape of {value.name!r} is not known")
+    return value.shape
+
+
+def size_of(value: ir.Value, axis: int) -> int:
+    """Return a size that is the same in every run."""
+    size = shape_of(value)[axis]
+    if not isinstance(size, int):
+        raise ExportError(f"dimension {axis} of {value.name!r} is not known")
+    return size
+
+
+def type_of(value: ir.Value) -> ir.DataType:
+    """Return the type of the elements of a value for which it is known."""
+    if value.dtype is None:
+        raise ExportError(f"the type of {value.name!r} is not known")
+    return value.dtype
+
+
+def remove_unread_constant(value: ir.Value) -> bool:
+    """Take an initializer that nothing needs out of its graph; returns whether it is gone."""
+    graph = value.graph
+    if graph is None or not value.is_initializer():
+        return False
+    if value.uses() or value.is_graph_input() or value.is_graph_output():
+        return False
+    del graph.initializers[name_of(value)]
+    return True
+
+
+def remove_node(node: ir.Node) -> None:
+    """Take a node that nothing reads out of its graph."""
+    graph_of(node).remove(node, safe=True)
