@@ -51,8 +51,6 @@ def test_layer_of_a_file_has_its_own_sizes(file, tmp_path):
     assert refused.exit_code == 2
     text = " ".join(refused.output.replace("│", "").split())
     assert "leave out --in-features, --sparsity" in text
-        refused.output.replace("│", "").split()
-    )
 
 
 @pytest.mark.parametrize(
