@@ -21,7 +21,7 @@ WHEELS_VARIABLE = "FANIN_WHEELS"
 def uv(*arguments: object, given: str = "") -> str:
     """Run uv; its standard output."""
     module = pytest.importorskip("uv", reason="needs uv: pip install 'fanin[dev]'")
-    command = [module.find_uv_bin(), "--quiet", *map(str, arguments)]
+    command = [module.find_uv_bin(), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, input=given)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
     return done.stdout
