@@ -49,9 +49,8 @@ def test_layer_of_a_file_has_its_own_sizes(file, tmp_path):
     own = ("--in-features", 24, "--sparsity", 0.5)
     refused = invoke("layer", "--mask", file, *own, "--out", tmp_path)
     assert refused.exit_code == 2
-    assert "leave out --in-features, --sparsity" in " ".join(
-        refused.output.replace("│", "").split()
-    )
+    text = " ".join(refused.output.replace("│", "").split())
+    assert "leave out --in-features, --sparsity" in text
 
 
 @pytest.mark.parametrize(
