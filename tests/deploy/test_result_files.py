@@ -128,6 +128,11 @@ def test_a_file_that_cannot_be_read_is_named_with_the_reason(content, said, tmp_
         load_result(tmp_path)
 
 
+def test_a_result_that_does_not_say_how_it_was_timed_has_no_report(layer):
+    with pytest.raises(ResultFileError, match="does not say how it was timed"):
+        report_of(replace(layer, timing=None))
+
+
 def test_numbers_that_json_does_not_have_are_refused():
     with pytest.raises(ValueError, match="JSON compliant"):
         compact_json({"seconds": float("nan")})
