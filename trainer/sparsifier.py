@@ -280,8 +280,9 @@ class Sparsifier:
             self._optimizer.register_step_pre_hook(self._before_optimizer_step),
             self._optimizer.register_step_post_hook(self._after_optimizer_step),
         ]
+        # torch has no annotations for hooks of gradients.
         return handles + [
-            layer.weight.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]  # torch has no annotations there
+            layer.weight.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 partial(self._after_backward, layer)
             )
             for layer in self._layers.values()

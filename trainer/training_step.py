@@ -70,7 +70,8 @@ class TrainingStep:
             self.scaler = torch.amp.GradScaler(self.device.type)
         self.ema = None
         if config.ema_decay:
-            average = get_ema_multi_avg_fn(config.ema_decay)  # type: ignore[no-untyped-call]  # torch has no annotations there
+            # torch has no annotations for it.
+            average = get_ema_multi_avg_fn(config.ema_decay)  # type: ignore[no-untyped-call]
             self.ema = AveragedModel(model, multi_avg_fn=average, use_buffers=True)
         self._parallel = None if processes.count == 1 else DistributedDataParallel(model)
         self._run: Callable[[Tensor], Tensor] = model if self._parallel is None else self._parallel
@@ -130,7 +131,7 @@ class TrainingStep:
         weight = share * self.processes.count  # their gradients are averaged, not summed
         loss = loss if weight == 1 else loss * weight
         scaled = loss if self.scaler is None else self.scaler.scale(loss)
-        scaled.backward()  # type: ignore[no-untyped-call]  # torch has no annotations there
+        scaled.backward()  # type: ignore[no-untyped-call]  # torch has no annotations for it
         return value * share, int((logits.argmax(1) == labels).sum())
 
     def _optimize(self) -> None:

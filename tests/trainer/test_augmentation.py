@@ -162,6 +162,23 @@ def test_worker_processes_load_the_same_images(images_folder):
         assert torch.equal(labels, same)
 
 
+def test_test_images_are_not_augmented_whatever_the_seeds(images_folder):
+    config = DataConfig("imagenet", classes=2, image_size=32)
+    test = load_dataset(config, images_folder, Augmentation(flip=True)).test
+    indices = [torch.tensor([0, 3])]
+    (plain,), (seeded,) = test.batches(indices), test.batches(indices, [(0, 1)])
+    assert torch.equal(plain[0], seeded[0])
+    assert torch.equal(plain[1], seeded[1])
+
+
+def test_images_are_read_where_pillows_limit_of_pixels_was_lifted(images_folder, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    config = DataConfig("imagenet", classes=2, image_size=32)
+    (images, labels), *_ = load_dataset(config, images_folder).test.batches([torch.tensor([0])])
+    assert images.shape == (1, 3, 32, 32)
+    assert labels.tolist() == [0]
+
+
 def test_folders_that_do_not_fit_are_named(images_folder, tmp_path):
     with pytest.raises(DataError, match="give the folder that holds train and val"):
         load_dataset("imagenet")
