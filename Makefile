@@ -1,6 +1,7 @@
 # Everything that a fresh machine with Python >= 3.11, a C++17 compiler and pip needs: no root.
 #   make demo    train, export, verify and benchmark on real data; prints where the report is
-#   make test    lint and the default test suite
+#   make test    lint, types and the default test suite
+#   make check   lint, types and a few tests of each package
 #   make matrix  the same library under several onnxruntime releases, the server with KServe's client
 #                (each in its own venv)
 #   make lowest  every extra with the lowest versions that are declared; make newest: the newest
@@ -18,7 +19,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NATIVE_SOURCES := CMakeLists.txt $(shell find ort_ops/csrc cmake -type f)
 FORMATTED := $(shell find ort_ops/csrc examples/cpp_app -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: help env demo test lint types format pytest matrix lowest newest cross-check sanitize bench-layer \
+.PHONY: help env demo test check lint types format pytest matrix lowest newest cross-check sanitize bench-layer \
   bench-kernels deepsparse-env clean
 
 help:
@@ -65,6 +66,13 @@ pytest: env
 	  -n $(TEST_WORKERS) --dist worksteal
 
 test: lint pytest
+
+# One file or more of each package that says within a minute or two whether a change holds.
+QUICK := base onnx_file trainer/test_update_reference.py trainer/test_structures.py \
+  ort_ops/test_condensed.py ort_ops/test_op_values.py export/test_onnx_op.py \
+  export/test_onnx_convert.py deploy/test_open_session.py deploy/test_serve_app.py
+check: lint
+	$(BIN)/python -m pytest -m 'not slow' -n $(TEST_WORKERS) $(addprefix tests/,$(QUICK))
 
 matrix: env
 	$(BIN)/python -m pytest -m matrix
