@@ -181,16 +181,19 @@ def config_from_tables(tables: Mapping[str, object]) -> TrainConfig:
     for key in tables:
         if key not in known:
             raise ConfigError(f"unknown table {key!r}." + near_matches(key, known))
-    for needed in ("data", "model", "training", "optimizer", "method"):
-        if needed not in tables:
-            raise ConfigError(f"table [{needed}] is missing")
+
+    def needed(name: str) -> object:
+        if name not in tables:
+            raise ConfigError(f"table [{name}] is missing")
+        return tables[name]
+
     cosine = {"name": CosineLR.name}
     return TrainConfig(
-        data=from_table(DataConfig, tables["data"], "data"),
-        model=tagged_from_table(MODELS, tables["model"], "model"),
-        training=from_table(TrainingConfig, tables["training"], "training"),
-        optimizer=tagged_from_table(OPTIMIZERS, tables["optimizer"], "optimizer"),
-        method=tagged_from_table(METHODS, tables["method"], "method"),
+        data=from_table(DataConfig, needed("data"), "data"),
+        model=tagged_from_table(MODELS, needed("model"), "model"),
+        training=from_table(TrainingConfig, needed("training"), "training"),
+        optimizer=tagged_from_table(OPTIMIZERS, needed("optimizer"), "optimizer"),
+        method=tagged_from_table(METHODS, needed("method"), "method"),
         lr_schedule=tagged_from_table(
             LR_SCHEDULES, tables.get("lr_schedule", cosine), "lr_schedule"
         ),
