@@ -346,7 +346,6 @@ def test_nothing_is_read_behind_a_connect_and_the_connection_is_closed():
     [
         b"Transfer-Encoding: gzip, chunked\r\n",
         b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n",
-        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
     ],
 )
 def test_a_transfer_encoding_other_than_chunked_is_not_implemented(fields):
