@@ -11,11 +11,11 @@ from .errors import RequestError, TooMuchHeldError
 class Budget:
     """Bounds what all leases hold together. Safe to use from any thread."""
 
-    def __init__(self, limit: int, changed: Callable[[int], None] = lambda _by: None):
-        """Call ``changed`` with the difference whenever the bytes that are held change."""
+    def __init__(self, limit: int, changed: Callable[[int], None] | None = None):
+        """Call ``changed``, if any, with the difference whenever the bytes that are held change."""
         self.limit = limit
         self.held = 0
-        self._changed = changed
+        self.changed = changed
         self._lock = threading.Lock()
 
     def lease(self) -> Lease:
@@ -27,7 +27,8 @@ class Budget:
             if size > 0 and self.held + size > self.limit:
                 return False
             self.held += size
-        self._changed(size)
+        if self.changed is not None:
+            self.changed(size)
         return True
 
 

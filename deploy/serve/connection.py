@@ -30,6 +30,9 @@ _PAID = 8
 # seconds that they have for it.
 SURPLUS = 32
 _SURPLUS_SECONDS = 5.0
+# As many more are told so at once, and drained for a while: closing a connection whose request is
+# unread resets it, and the client never sees the answer. The rest are closed without it.
+_DRAIN_SECONDS = 1.0
 
 # Bytes of a chunked body that are parsed before others get their turn, a stop counted as so many:
 # each may hold thousands of chunks.
@@ -69,13 +72,20 @@ class _Connection(HttpToolsProtocol):
     """A connection from its first byte to its last; ``limits`` is set by a subclass."""
 
     limits: Limits
+    # Phases come and go faster than timers are worth: one timer looks whether the deadline of the
+    # phase has passed, and is set anew only where that comes sooner.
     _watch: asyncio.TimerHandle | None = None
+    _watch_at = 0.0
+    _deadline: float | None = None
+    _in_head = False
     _unread: asyncio.TimerHandle | None = None
     _answer_end: float | None = None  # when the answer that is being sent has to be read
     _surplus = False
     _in_body = False
     _complete = False  # the request that was begun last
     _upgraded = False  # nothing that follows is HTTP
+    _draining = False  # nothing that follows is looked at
+    _unsupported = False  # a transfer encoding other than chunked
     _overrun = False
     _left: int | None = None  # bytes of the body, where the head tells
     _size = 0  # bytes of the head, or of a chunked body's framing
@@ -95,11 +105,19 @@ class _Connection(HttpToolsProtocol):
             self.app = _only_health(self.app, self.limits.refused)
         else:
             self._wait(self.timeout_keep_alive)
-        if over > SURPLUS:
+        if over > 2 * SURPLUS:
             self._refuse(503, _FULL, "connections")
+        elif over > SURPLUS:
+            self.limits.refused("connections")
+            self.transport.write(_error_response(503, _FULL))
+            self.transport.write_eof()
+            self._draining = True
+            self._wait(min(_DRAIN_SECONDS, self.limits.timeout))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._wait(None)
+        if self._watch is not None:
+            self._watch.cancel()
         self._take_ahead()
         if self._unread is not None:
             self._unread.cancel()
@@ -109,6 +127,11 @@ class _Connection(HttpToolsProtocol):
     # Bytes from the client
 
     def data_received(self, data: bytes) -> None:
+        if self._draining:
+            self._discarded += len(data)
+            if self._discarded > LARGEST_HEAD:
+                self._abort()
+            return
         at = work = 0
         while at < len(data) and not self._upgraded and not self.transport.is_closing():
             if self._waits():
@@ -157,6 +180,8 @@ class _Connection(HttpToolsProtocol):
             self.parser.feed_data(part)
         except httptools.HttpParserUpgrade:
             self._upgraded = True
+            if self._complete:
+                self.cycle.keep_alive = False  # CONNECT as well: what follows is never read
         except httptools.HttpParserCallbackError:
             self._refuse(400, "this is not HTTP/1.1: the target cannot be read", "malformed")
             return
@@ -165,6 +190,8 @@ class _Connection(HttpToolsProtocol):
             return
         if self._overrun:
             self._refuse(400, "this is not HTTP/1.1: two requests in one", "malformed")
+        elif self._unsupported:
+            self._refuse(501, "of the transfer encodings, this server reads chunked alone", "head")
         elif not self._in_body and len(self.headers or ()) > MOST_FIELDS:
             self._refuse(431, f"the head has more than {MOST_FIELDS} fields", "head")
         elif self._in_body and self._left is None and self._size > LARGEST_FRAMING:
@@ -189,7 +216,8 @@ class _Connection(HttpToolsProtocol):
 
     def _take_ahead(self) -> bytes:
         ahead, self._ahead = self._ahead, b""
-        self._lease.release()
+        if ahead:
+            self._lease.release()
         self.flow.kept = False  # type: ignore[attr-defined]
         return ahead
 
@@ -229,7 +257,13 @@ class _Connection(HttpToolsProtocol):
             return
         self._wait(None)
         names = dict(self.headers)
-        self._left = None if b"transfer-encoding" in names else int(names.get(b"content-length", 0))
+        self._left = int(names.get(b"content-length", 0))
+        if b"transfer-encoding" in names:
+            self._left = None
+            codings = [value for name, value in self.headers if name == b"transfer-encoding"]
+            if b",".join(codings).strip().lower() != b"chunked":
+                self._unsupported = True
+                return
         super().on_headers_complete()  # raises where the target cannot be read
         self._in_body = True
         self._size = self._discarded = 0
@@ -293,25 +327,39 @@ class _Connection(HttpToolsProtocol):
                 self._abort()
                 return
             self.cycle.disconnected = True  # whoever waits for the body ends without an answer
-        body = json.dumps({"error": error}).encode()
-        lines = [
-            STATUS_LINE[status],
-            b"content-type: application/json\r\nconnection: close\r\n",
-            b"retry-after: 1\r\n" if status == 503 else b"",
-            b"content-length: %d\r\n\r\n" % len(body),
-            body,
-        ]
-        self.transport.write(b"".join(lines))
+        self.transport.write(_error_response(status, error))
         self.transport.close()
         self._wait(self.limits.timeout)
 
     # Time
 
     def _wait(self, seconds: float | None, *, in_head: bool = False) -> None:
+        """Give the phase that begins ``seconds``, or for ever, and drop the last one's deadline."""
+        self._in_head = in_head
+        if seconds is None:
+            self._deadline = None
+            return
+        self._deadline = self.loop.time() + seconds
+        if self._watch is None or self._deadline < self._watch_at:
+            self._look_later()
+
+    def _look_later(self) -> None:
         if self._watch is not None:
             self._watch.cancel()
-        late = self._late_head if in_head else self._abort
-        self._watch = None if seconds is None else self.loop.call_later(seconds, late)
+        self._watch = None
+        if self._deadline is not None:
+            self._watch_at = self._deadline
+            self._watch = self.loop.call_at(self._deadline, self._look)
+
+    def _look(self) -> None:
+        if self._deadline is None or self.loop.time() < self._deadline:
+            self._look_later()
+            return
+        self._watch = self._deadline = None
+        if self._in_head:
+            self._late_head()
+        else:
+            self._abort()
 
     def _late_head(self) -> None:
         seconds = self.limits.timeout
@@ -325,6 +373,18 @@ class _Connection(HttpToolsProtocol):
 def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
     """Make the class of connections with these limits."""
     return type("BoundedConnection", (_Connection,), {"limits": limits})
+
+
+def _error_response(status: int, error: str) -> bytes:
+    body = json.dumps({"error": error}).encode()
+    lines = [
+        STATUS_LINE[status],
+        b"content-type: application/json\r\nconnection: close\r\n",
+        b"retry-after: 1\r\n" if status == 503 else b"",
+        b"content-length: %d\r\n\r\n" % len(body),
+        body,
+    ]
+    return b"".join(lines)
 
 
 def _only_health(app: Any, refused: Callable[[str], None]) -> Any:

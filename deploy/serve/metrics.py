@@ -25,6 +25,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.samples import Sample
 
 from . import shared_metrics
+from .budget import Budget
 from .failures import Failure
 from .logs import event
 from .repository import Repository
@@ -97,6 +98,13 @@ class Metrics:
         """Show the repository's state on each scrape; of this process alone."""
         self.registry.register(_RepositoryCollector(repository))
         self._gone = _Gone(repository)
+
+    def watch_held(self, budget: Budget) -> None:
+        """Show what the budget holds: read at a scrape, or counted where another worker scrapes."""
+        if _is_shared():
+            budget.changed = self.held_bytes.inc
+        else:
+            self.held_bytes.set_function(lambda: budget.held)
 
     def answered(
         self,

@@ -31,7 +31,8 @@ class ServerState:
             )
         self.repository = Repository(settings, self.metrics.load_attempted, self._trial)
         self.metrics.watch(self.repository)
-        self.budget = Budget(settings.buffered, self.metrics.held_bytes.inc)
+        self.budget = Budget(settings.buffered)
+        self.metrics.watch_held(self.budget)
         self.draining = False
         # Their own: loads that wait for each other must not keep a scrape from its thread.
         self.loads = ThreadPoolExecutor(4, thread_name_prefix="fanin-load")

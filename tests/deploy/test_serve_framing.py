@@ -20,6 +20,7 @@ from fanin.deploy.serve.budget import Budget  # noqa: E402
 from fanin.deploy.serve.connection import (  # noqa: E402
     LARGEST_HEAD,
     MOST_FIELDS,
+    SURPLUS,
     Limits,
     connection_class,
 )
@@ -32,7 +33,7 @@ class Transport(asyncio.Transport):
     def __init__(self):
         super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
         self.written = b""
-        self.reading, self.closing, self.aborted = True, False, False
+        self.reading, self.closing, self.aborted, self.ended = True, False, False, False
 
     def write(self, data):
         assert not self.closing
@@ -47,6 +48,9 @@ class Transport(asyncio.Transport):
     def abort(self):
         self.closing = self.aborted = True
 
+    def write_eof(self):
+        self.ended = True
+
     def pause_reading(self):
         self.reading = False
 
@@ -57,7 +61,7 @@ class Transport(asyncio.Transport):
 class Client:
     """One connection to an app that tells what it was asked, once ``answering`` is set."""
 
-    def __init__(self, *, timeout=60, budget=1 << 20, token=None, body=1 << 20):
+    def __init__(self, *, timeout=60, budget=1 << 20, token=None, body=1 << 20, state=None):
         self.answering = asyncio.Event()
         self.answering.set()
         self.reading = asyncio.Event()
@@ -67,7 +71,7 @@ class Client:
         guard = Guard(self._app, token, self.budget, lambda: False, False)
         config = uvicorn.Config(guard, lifespan="off", ws="none", log_config=None)
         limits = Limits(timeout, 10, body, self.budget, self.refused.append, lambda _by: None)
-        self.protocol = connection_class(limits)(config, ServerState(), {})
+        self.protocol = connection_class(limits)(config, state or ServerState(), {})
         self.transport = Transport()
         self.protocol.connection_made(self.transport)
 
@@ -322,5 +326,73 @@ def test_an_answer_has_its_time_in_all_not_for_each_part():
         while not client.transport.aborted:
             await asyncio.sleep(0.01)
         assert client.refused == ["answer"]
+
+    asyncio.run(run())
+
+
+def test_nothing_is_read_behind_a_connect_and_the_connection_is_closed():
+    async def run():
+        client = Client()
+        await client.send(b"CONNECT /v2 HTTP/1.1\r\nHost: x\r\n\r\n" + b"a" * 100)
+        assert [answer[:2] for answer in client.answers] == [["CONNECT", "/v2"]]
+        assert client.transport.written.count(b"connection: close") == 1
+        assert client.transport.closing
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b"Transfer-Encoding: gzip, chunked\r\n",
+        b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n",
+    ],
+)
+def test_a_transfer_encoding_other_than_chunked_is_not_implemented(fields):
+    async def run():
+        client = Client()
+        await client.send(b"POST /a HTTP/1.1\r\n" + fields + b"\r\n0\r\n\r\n")
+        assert client.error[0] == 501
+        assert "chunked alone" in client.error[1]
+        assert client.transport.closing
+        assert client.answers == []
+
+    asyncio.run(run())
+
+
+def test_each_phase_has_its_own_deadline_though_one_timer_serves_all():
+    """One timer for all phases: a later one that is shorter is not missed, nor one that is over."""
+
+    async def run():
+        client = Client(timeout=0.2)
+        await client.send(b"GET /a HTTP/1.1\r\n\r\n")
+        await asyncio.sleep(0.3)  # the head's time is over, the head came
+        assert not client.transport.closing
+        await client.send(b"GET /b HTTP/1.1\r\n")
+        while not client.transport.closing:
+            await asyncio.sleep(0.01)
+        assert b"HTTP/1.1 408 " in client.transport.written
+        assert client.refused == ["head"]
+
+    asyncio.run(run())
+
+
+def test_a_refused_connection_gets_its_answer_and_is_drained_within_bounds():
+    async def run():
+        state = ServerState()
+        state.connections.update(range(10 + SURPLUS))
+        client = Client(timeout=0.05, state=state)
+        assert client.error[0] == 503
+        assert client.transport.ended
+        assert not client.transport.closing  # which would reset it, and the answer be lost
+        await client.send(b"GET /a HTTP/1.1\r\n\r\n")
+        assert client.answers == []
+        await client.send(bytes(LARGEST_HEAD))
+        assert client.transport.aborted
+        waiting = Client(timeout=0.05, state=state)
+        while not waiting.transport.aborted:
+            await asyncio.sleep(0.01)
+        state.connections.update(range(10 + 2 * SURPLUS))
+        assert Client(state=state).transport.closing
 
     asyncio.run(run())
