@@ -28,7 +28,9 @@ def run_with_ray(
         import ray
         from ray import tune
     except ImportError as error:
-        raise RuntimeError("a sweep by Ray needs ray; run: pip install 'fanin[ray]'") from error
+        raise RuntimeError(
+            f"a sweep by Ray needs ray ({error}); run: pip install 'fanin[ray]'"
+        ) from error
     absolute = None if data_dir is None else Path(data_dir).absolute()
 
     def trial(choice: dict[str, int]) -> None:

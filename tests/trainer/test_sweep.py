@@ -180,7 +180,7 @@ def test_a_sweep_is_not_for_torchrun(sweep, tmp_path, monkeypatch):
 
 
 def test_a_sweep_by_ray_gives_the_records_of_one_without(sweep, tmp_path):
-    pytest.importorskip("ray")
+    pytest.importorskip("ray.tune")
     import ray
 
     sweep.write_text(SWEEP.replace("[0.8, 0.9]", "[0.8]").replace("[0, 1]", "[0]"))
