@@ -118,14 +118,3 @@ def test_every_option_of_the_server_is_explained():
         if name not in unnamed and name not in ("host", "port"):
             assert f"--{name.replace('_', '-')}" in GUIDE, name
     assert "FANIN_SERVE_TOKEN" in GUIDE
-
-
-@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\((?!http|#)([^)#]+)", GUIDE))))
-def test_links_of_the_guide_lead_to_files(target):
-    assert (REPOSITORY / "docs" / target).exists()
-
-
-def test_links_within_the_guide_lead_to_headings():
-    headings = {line.strip("# ").lower() for line in GUIDE.splitlines() if line.startswith("#")}
-    for target in re.findall(r"\]\(#([^)]+)\)", GUIDE):
-        assert target in headings

@@ -37,11 +37,6 @@ def test_snippets_run_in_order(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "results" / "results.json").is_file()
 
 
-@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\((?!http)([^)]+)\)", README))))
-def test_links_lead_to_files(target):
-    assert (ROOT / target).exists()
-
-
 def test_the_readme_is_read_in_a_minute():
     assert len(README.splitlines()) <= 120
 
