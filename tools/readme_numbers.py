@@ -43,7 +43,7 @@ NOT_MEASURED = "–"
 def trained(results: Path) -> list[str]:
     """Write accuracy and speed-ups of the trained networks; a dash stands for a missing result."""
     lines = [
-        "| network, sparsity | dense | sparse | 1 thread | all CPUs |",
+        "| network, sparsity | accuracy, dense | sparse | speed-up, 1 thread | all CPUs |",
         "|---|---:|---:|---:|---:|",
     ]
     for name, title in NETWORKS.items():

@@ -58,7 +58,7 @@ def test_stale_numbers_are_found_and_replaced(tool, tree, capsys):
     assert text.splitlines() == [
         "before",
         "<!-- numbers: trained -->",
-        "| network, sparsity | dense | sparse | 1 thread | all CPUs |",
+        "| network, sparsity | accuracy, dense | sparse | speed-up, 1 thread | all CPUs |",
         "|---|---:|---:|---:|---:|",
         "| MLP, 90 % | 89.1 % | 88.3 % | 10.0× | 6.0× (2) 1.2× (16) |",
         "| ResNet-18, 90 % | – | – | – | – |",
