@@ -87,8 +87,8 @@ def distil(arm: str, folder: Path) -> dict[str, Any]:
 def measure(name: str, folder: Path, threads: int) -> None:
     """Time a network's sparse file beside its dense one at batch 1."""
     out = RESULTS / name / f"threads-{threads}"
-    options = ["--batch", "1", "--threads", str(threads), "--out", str(out)]
-    fanin("bench", "model", str(folder / "model.onnx"), *options)
+    options = ["--batch", "1", "--threads", str(threads), "--conditions", "none", "--no-breakdown"]
+    fanin("bench", "model", str(folder / "model.onnx"), *options, "--out", str(out))
 
 
 def fanin(*arguments: str) -> None:

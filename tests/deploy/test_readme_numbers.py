@@ -9,12 +9,17 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def tool():
-    spec = importlib.util.spec_from_file_location("tool", ROOT / "tools" / "readme_numbers.py")
+def load(name):
+    """Import a script of tools/."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def tool():
+    return load("readme_numbers")
 
 
 def write_result(folder, ratio):
@@ -80,3 +85,11 @@ def test_stale_numbers_are_found_and_replaced(tool, tree, capsys):
 def test_a_block_that_cannot_be_filled_is_an_error(tool, tree, text, message):
     with pytest.raises(tool.NumbersError, match=message):
         tool.filled(text, tree / "docs" / "results")
+
+
+def test_every_network_of_the_table_can_be_trained(tool):
+    trained = load("trained_networks")
+    assert list(tool.NETWORKS) == [*trained.RECIPES, *trained.ARMS]
+    recipes = {file.stem for file in (ROOT / "trainer" / "recipes").glob("*.toml")}
+    for name in trained.RECIPES.values():
+        assert {f"{name}-dense", f"{name}-srigl90"} <= recipes
