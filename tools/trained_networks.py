@@ -77,8 +77,6 @@ def distil(arm: str, folder: Path) -> dict[str, Any]:
     """Distil one arm of the MiniLM example and export it; returns the cosines."""
     example = str(ROOT / "examples" / "minilm_distill.py")
     run(sys.executable, example, "--out", str(folder), "--arms", arm, "--export")
-    for suffix in (".onnx", ".dense.onnx"):
-        (folder / f"{arm}{suffix}").replace(folder / f"model{suffix}")
     figures = json.loads((folder / "arms" / f"{arm}.json").read_text())
     measure = "cosine of held-out sentence embeddings to the dense model's"
     return {"measure": measure, "dense": 1.0, "sparse": figures["held-out"]}
@@ -88,7 +86,8 @@ def measure(name: str, folder: Path, threads: int) -> None:
     """Time a network's sparse file beside its dense one at batch 1."""
     out = RESULTS / name / f"threads-{threads}"
     options = ["--batch", "1", "--threads", str(threads), "--conditions", "none", "--no-breakdown"]
-    fanin("bench", "model", str(folder / "model.onnx"), *options, "--out", str(out))
+    model = folder / f"{ARMS.get(name, 'model')}.onnx"
+    fanin("bench", "model", str(model), *options, "--out", str(out))
 
 
 def fanin(*arguments: str) -> None:
