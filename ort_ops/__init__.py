@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import onnxruntime
 
-    from ._native import ConvKernelRow, KernelRow
+    from ._native import ConvKernelRow, CudaKernelRow, KernelRow
 
 __all__ = [
     "CudaStatus",
     "conv_kernel_table",
+    "cuda_kernel_table",
     "cuda_status",
     "get_library_path",
     "kernel_table",
@@ -79,10 +80,23 @@ def kernel_table() -> list[KernelRow]:
 
 
 def conv_kernel_table() -> list[ConvKernelRow]:
-    """Return the dispatch table of CondensedConv, likewise: by the outputs of a group."""
+    """Return the dispatch table of CondensedConv, likewise: by the layer and the size of an image.
+
+    A kernel that is chosen for two reasons has two rows.
+    """
     from . import _native
 
     return _native.conv_kernel_table()
+
+
+def cuda_kernel_table() -> list[CudaKernelRow]:
+    """Return the dispatch table of both ops on a GPU: which kernel serves which type and batch.
+
+    It is data, so builds without CUDA have it, too.
+    """
+    from . import _native
+
+    return _native.cuda_kernel_table()
 
 
 from .cuda import CudaStatus, cuda_status  # noqa: E402  (it takes get_library_path from here)

@@ -37,6 +37,9 @@ struct ConvGeometry {
     return padded < window ? 0 : (padded - window) / strides[axis] + 1;
   }
 
+  // 1 x 1 without strides and pads: an output pixel reads the input pixel at its own place.
+  bool is_pointwise() const;
+
   bool operator==(const ConvGeometry& other) const;
 };
 

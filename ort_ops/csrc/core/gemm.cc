@@ -43,8 +43,14 @@ class DispatchedGemm final : public PackedGemm {
     std::vector<PackedInfo> infos;
     for (const Packed& packed : kernels_) {
       const LayoutInfo layout = packed.cached.kernel->info();
-      infos.push_back({packed.row->name, packed.batches, layout.bytes, layout.padding,
-                       layout.remainder, packed.cached.shared, packed.seconds});
+      infos.push_back({packed.row->name,
+                       packed.batches,
+                       {},
+                       layout.bytes,
+                       layout.padding,
+                       layout.remainder,
+                       packed.cached.shared,
+                       packed.seconds});
     }
     return infos;
   }

@@ -42,6 +42,7 @@ constexpr int64_t kPanelThreads = 512;
 }  // namespace
 
 int64_t stageable_samples(int64_t in_features, ValueType activations, const DeviceLimits& limits) {
+  if (in_features > kMaxColumns16) return 0;
   // Beside x there may be a sum for each of 16 warps.
   for (int64_t samples = 8; samples > 0; samples /= 2)
     if (stream_shared_bytes(in_features, bytes_of(activations), samples, true, 16, 2) <=
@@ -53,8 +54,7 @@ int64_t stageable_samples(int64_t in_features, ValueType activations, const Devi
 StreamPlan plan_stream(const StreamLayout& layout, int64_t batch, ValueType activations,
                        const DeviceLimits& limits) {
   StreamPlan plan;
-  const int64_t most =
-      layout.index_bytes == 2 ? stageable_samples(layout.in_features, activations, limits) : 0;
+  const int64_t most = stageable_samples(layout.in_features, activations, limits);
   plan.staged = most > 0;
   while (plan.samples < std::min(batch, most)) plan.samples *= 2;
   plan.grid_y = std::min(kMaxGridY, ceil_div(batch, plan.samples));

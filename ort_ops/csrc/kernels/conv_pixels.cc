@@ -32,11 +32,7 @@ int64_t first_from(int64_t start, int64_t stride, int64_t limit) {
 
 ConvPixels::ConvPixels(const ConvGeometry& geometry, const ConvInput& input)
     : geometry_(geometry), input_(input) {
-  const auto all = [](const auto& values, int64_t value) {
-    return std::all_of(std::begin(values), std::end(values),
-                       [value](int64_t one) { return one == value; });
-  };
-  if (all(geometry.kernel, 1) && all(geometry.strides, 1) && all(geometry.pads, 0)) {
+  if (geometry.is_pointwise()) {
     input_.width *= input_.height;
     input_.height = 1;
   }

@@ -25,19 +25,6 @@ constexpr int64_t kMaxStride = 16;
 // Pixels of a channel that all filters read before the next: those of 16 channels fit L2.
 constexpr int64_t kPointwisePixels = 2048;
 
-// Few channels are padded in no time, and all filters of the group read them from L1. (Other limits
-// were not tried: networks have 1, 3 or 4 channels, or 16 and more.)
-constexpr int64_t kMaxInputs = 4;
-constexpr int64_t kMaxPointwiseFanIn = 8;
-constexpr int64_t kMaxLargeTaps = 9;
-
-bool is_pointwise(const ConvGeometry& geometry) {
-  const auto all = [](const int64_t* first, int count, int64_t wanted) {
-    return std::all_of(first, first + count, [wanted](int64_t size) { return size == wanted; });
-  };
-  return all(geometry.kernel, 2, 1) && all(geometry.strides, 2, 1) && all(geometry.pads, 4, 0);
-}
-
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Whether planes of a reasonable size hold at least one output row: strides and pads may be huge.
@@ -170,7 +157,7 @@ class ConvPlanes final : public ConvKernel {
 
   void run(const float* x, const ConvInput& input, float* y, const ConvEpilogue& epilogue,
            const Executor& executor) const override {
-    if (is_pointwise(geometry_)) return run_pointwise(x, input, y, epilogue, executor);
+    if (geometry_.is_pointwise()) return run_pointwise(x, input, y, epilogue, executor);
     if (!planes_fit(geometry_, input))
       return run_conv_taps(rows_, geometry_, x, input, y, epilogue, executor);
     const Planes planes(geometry_, input, ops_.lanes);
@@ -277,16 +264,6 @@ class ConvPlanes final : public ConvKernel {
 };
 
 }  // namespace
-
-bool suits_planes(const CondensedView&, const ConvGeometry& geometry) {
-  return geometry.group_inputs() <= kMaxInputs;
-}
-
-bool suits_large_planes(const CondensedView& view, const ConvGeometry& geometry) {
-  if (is_pointwise(geometry)) return view.fan_in <= kMaxPointwiseFanIn;
-  return geometry.group_inputs() == 1 && geometry.taps() <= kMaxLargeTaps &&
-         geometry.strides[0] == 1 && geometry.strides[1] == 1;
-}
 
 std::unique_ptr<ConvKernel> pack_conv_planes(const CondensedView& view,
                                              const ConvGeometry& geometry,

@@ -8,13 +8,6 @@
 
 namespace fanin {
 
-// Whether there are few channels, for which it is the fastest kernel.
-bool suits_planes(const CondensedView& view, const ConvGeometry& geometry);
-
-// Whether it may be the fastest for large images: few taps, or of 1 x 1 kernels few weights, for
-// which a panel of all channels is not worth filling.
-bool suits_large_planes(const CondensedView& view, const ConvGeometry& geometry);
-
 std::unique_ptr<ConvKernel> pack_conv_planes(const CondensedView& view,
                                              const ConvGeometry& geometry, const ConvPlaneOps& ops);
 

@@ -16,7 +16,7 @@ struct InputInfo {
   ElementType type = kUndefined;
   std::vector<int64_t> dims;  // -1 where symbolic; empty for a scalar and for an unknown rank
 
-  Shape shape() const { return {dims.data(), dims.size()}; }
+  Shape shape() const { return shape_of(dims); }
 };
 
 class KernelInfo {
