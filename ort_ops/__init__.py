@@ -5,8 +5,10 @@ Importing this package needs NumPy alone; neither torch nor onnxruntime.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from .cuda import CudaStatus, cuda_status
+from .library import get_library_path
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -22,30 +24,6 @@ __all__ = [
     "kernel_table",
     "register",
 ]
-
-_LIBRARY = "libfanin_ort_ops.so"
-
-
-def get_library_path() -> Path:
-    """Return the absolute path of the compiled operator library.
-
-    Any program that embeds ONNX Runtime can load it: ``RegisterCustomOpsLibrary`` in C and C++,
-    ``SessionOptions.register_custom_ops_library`` in Python.
-
-    Raises:
-        FileNotFoundError: the library has not been built.
-
-    """
-    # An editable install keeps compiled files in site-packages and Python files in the tree, and
-    # both folders are in __path__; so __file__ would be the wrong place to look.
-    folders = [Path(folder).resolve() for folder in __path__]
-    for folder in folders:
-        if (folder / _LIBRARY).is_file():
-            return folder / _LIBRARY
-    raise FileNotFoundError(
-        f"the operator library {_LIBRARY} is not in {' or '.join(map(str, folders))}; "
-        "build it with: pip install . (or pip install -e .) in fanin's source tree"
-    )
 
 
 def register(session_options: onnxruntime.SessionOptions) -> None:
@@ -97,6 +75,3 @@ def cuda_kernel_table() -> list[CudaKernelRow]:
     from . import _native
 
     return _native.cuda_kernel_table()
-
-
-from .cuda import CudaStatus, cuda_status  # noqa: E402  (it takes get_library_path from here)

@@ -273,11 +273,11 @@ def test_a_packed_convolution_tells_its_weights_from_any_others(kernel):
     ("layer", "kernel"),
     [
         ((16, 32, (3, 3), 9, 1), "panel"),
-        ((3, 32, (3, 3), 9, 1), "planes"),
-        ((16, 16, (3, 3), 3, 16), "planes"),
-        ((16, 32, (3, 3), 9, 16), "planes"),
-        ((16, 16, (3, 3), 9, 16), "lanes"),
-        ((10, 5, (3, 3), 9, 5), "planes"),
+        ((3, 32, (3, 3), 9, 1), "direct"),
+        ((16, 16, (3, 3), 3, 16), "direct"),
+        ((16, 32, (3, 3), 9, 16), "direct"),
+        ((16, 16, (3, 3), 9, 16), "depthwise"),
+        ((10, 5, (3, 3), 9, 5), "direct"),
         ((25, 5, (3, 3), 9, 5), "taps"),
         ((1, 8, (1, 5000), 900, 1), "taps"),
     ],
@@ -295,21 +295,19 @@ def layout_of(info):
 
 
 @pytest.mark.parametrize(
-    ("layer", "small", "large"),
+    ("sizes", "attributes", "small", "large"),
     [
-        (random_layer(np.random.default_rng(15), 16, 16, (3, 3), 9, group=16), "lanes", "planes"),
-        (random_layer(np.random.default_rng(15), 16, 32, (1, 1), 8), "panel", "planes"),
-        (random_layer(np.random.default_rng(15), 16, 32, (1, 1), 9), "panel", None),
-        (
-            random_layer(np.random.default_rng(15), 9, 9, (3, 3), 9, group=9, strides=(1, 2)),
-            "lanes",
-            None,
-        ),
-        (random_layer(np.random.default_rng(15), 9, 9, (5, 5), 25, group=9), "lanes", None),
-        (random_layer(np.random.default_rng(15), 3, 9, (3, 3), 9), "planes", None),
+        ((16, 16, (3, 3), 9), {"group": 16}, "depthwise", "direct"),
+        ((9, 9, (3, 3), 9), {"group": 9, "strides": (1, 2)}, "depthwise", None),
+        ((9, 9, (5, 5), 25), {"group": 9}, "depthwise", None),
+        ((16, 32, (1, 1), 8), {}, "panel", "direct"),
+        ((16, 32, (1, 1), 9), {}, "panel", None),
+        ((16, 32, (1, 1), 8), {"pads": (0, 0, 0, 1)}, "panel", None),
+        ((3, 9, (3, 3), 9), {}, "direct", None),
     ],
 )
-def test_the_table_chooses_by_the_size_of_the_image(layer, small, large):
+def test_the_table_chooses_by_the_size_of_the_image(sizes, attributes, small, large):
+    layer = random_layer(np.random.default_rng(15), *sizes, **attributes)
     for isa in _native.supported_isas()[1:]:
         infos = layer.pack(isa=isa).info()
         assert [layout_of(info) for info in infos] == [small] + [large] * (large is not None)

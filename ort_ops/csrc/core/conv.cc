@@ -1,7 +1,6 @@
 #include "core/conv.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "core/packed_cache.h"
@@ -14,16 +13,7 @@ struct Packed {
   const ConvKernelRow* row;
   PixelRange pixels;
   Cached<ConvKernel> cached;
-  double seconds;
 };
-
-Packed pack_row(const ConvKernelRow& row, PixelRange pixels, const CondensedView& view,
-                const ConvGeometry& geometry, uint64_t hash, const Executor& executor) {
-  const auto start = std::chrono::steady_clock::now();
-  Cached<ConvKernel> cached = packed_conv_kernel(row, view, geometry, hash, executor);
-  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
-  return {&row, pixels, std::move(cached), spent.count()};
-}
 
 class DispatchedConv final : public PackedConv {
  public:
@@ -41,17 +31,8 @@ class DispatchedConv final : public PackedConv {
 
   std::vector<PackedInfo> info() const override {
     std::vector<PackedInfo> infos;
-    for (const Packed& packed : kernels_) {
-      const LayoutInfo layout = packed.cached.kernel->info();
-      infos.push_back({packed.row->name,
-                       {},
-                       packed.pixels,
-                       layout.bytes,
-                       layout.padding,
-                       layout.remainder,
-                       packed.cached.shared,
-                       packed.seconds});
-    }
+    for (const Packed& packed : kernels_)
+      infos.push_back(packed.cached.info(packed.row->name, {}, packed.pixels));
     return infos;
   }
 
@@ -75,7 +56,7 @@ std::unique_ptr<PackedConv> PackedConv::pack(const CondensedView& view,
   for (PixelRange served;;) {
     const ConvKernelRow& row = select_conv_kernel(isa, served.min, view, geometry);
     served.max = last_pixels(row, isa, served.min, view, geometry);
-    kernels.push_back(pack_row(row, served, view, geometry, hash, executor));
+    kernels.push_back({&row, served, packed_conv_kernel(row, view, geometry, hash, executor)});
     if (served.max == PixelRange().max) break;
     served.min = served.max + 1;
   }
@@ -87,8 +68,9 @@ std::unique_ptr<PackedConv> PackedConv::pack_kernel(const CondensedView& view,
                                                     const std::string& kernel,
                                                     const Executor& executor) {
   std::vector<Packed> kernels;
-  kernels.push_back(pack_row(find_conv_kernel(kernel), {}, view, geometry,
-                             content_hash(view, geometry), executor));
+  const ConvKernelRow& row = find_conv_kernel(kernel);
+  const uint64_t hash = content_hash(view, geometry);
+  kernels.push_back({&row, {}, packed_conv_kernel(row, view, geometry, hash, executor)});
   return std::make_unique<DispatchedConv>(std::move(kernels));
 }
 

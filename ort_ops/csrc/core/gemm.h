@@ -25,7 +25,7 @@ struct Epilogue {
   }
 };
 
-// The batch sizes that a layer can be asked for: one when the graph's shape is static.
+// The batch sizes that a layer may be run with: a single one where the graph's shape is static.
 struct BatchRange {
   int64_t min = 1;
   int64_t max = std::numeric_limits<int64_t>::max();

@@ -4,12 +4,12 @@
 #include <limits>
 #include <stdexcept>
 
-#include "kernels/conv_lanes.h"
-#include "kernels/conv_planes.h"
 #include "kernels/conv_tables.h"
-#include "kernels/conv_taps.h"
+#include "kernels/depthwise_conv.h"
+#include "kernels/direct_conv.h"
 #include "kernels/dispatch_find.h"
 #include "kernels/panel_conv.h"
+#include "kernels/taps_conv.h"
 
 namespace fanin {
 namespace {
@@ -19,33 +19,33 @@ namespace {
 // Lake).
 constexpr int64_t kMinGroupOutputs = 2;
 
-// What is found out about a tile grows with the taps; 2-d windows are far smaller.
+// The spans of a tile take memory for each tap; 2-d windows have far fewer taps.
 constexpr int64_t kMaxTaps = 4096;
 
 // Below it, segments of the panel are nearly empty, as those of CondensedGemm.
 constexpr double kMinDensity = 3e-5;
 
-// From here on channels come from L3, one after another faster than several at a time (Cascade
-// Lake): depthwise 3 x 3 over 72 x 56 x 56 in 278 us by planes and 464 by lanes of 16 channels, 5 x
-// 5 over 120 x 28 x 28 in 187 and 142; 1 x 1 with a fan-in of 1 from 16 to 64 x 112 x 112 in 540 us
-// in place and 1150 by panels, with 6 from 64 to 24 x 56 x 56 in 69 and 96, with 4 from 40 to 120 x
-// 28 x 28 in 57 and 51.
+// Images of this size come from L3, where reading one channel after another is faster than reading
+// several at a time. In us, direct against depthwise or panel (Cascade Lake): depthwise 3 x 3 over
+// 72 x 56 x 56, 278 and 464; 5 x 5 over 120 x 28 x 28, 187 and 142; 1 x 1 from 16 to 64 x 112 x 112
+// with a fan-in of 1, 540 and 1150; from 64 to 24 x 56 x 56 with 6, 69 and 96; from 40 to 120 x 28
+// x 28 with 4, 57 and 51.
 constexpr int64_t kLargePixels = 2048;
 
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 
-// Few channels are padded in no time, and all filters of the group read them from L1. (Other limits
-// were not tried: networks have 1, 3 or 4 channels, or 16 and more.)
+// Copying few channels takes little time, and all filters of the group read the copies from L1.
+// (Other limits were not tried: networks have 1, 3 or 4 channels, or 16 and more.)
 constexpr const char* kFewChannels = "at most 4 channels a group";
 bool has_few_channels(const CondensedView&, const ConvGeometry& geometry) {
   return geometry.group_inputs() <= 4;
 }
 
-// Few weights of a filter, for which a panel of all channels is not worth filling.
-constexpr const char* kFewTaps =
+// With few weights a filter, a panel of all channels is not worth filling.
+constexpr const char* kFewWeights =
     "1 x 1 without strides and pads and at most 8 weights a filter, or depthwise without strides "
     "and at most 9 places in the window";
-bool has_few_taps(const CondensedView& view, const ConvGeometry& geometry) {
+bool has_few_weights(const CondensedView& view, const ConvGeometry& geometry) {
   if (geometry.is_pointwise()) return view.fan_in <= 8;
   return geometry.group_inputs() == 1 && geometry.taps() <= 9 && geometry.strides[0] == 1 &&
          geometry.strides[1] == 1;
@@ -53,37 +53,38 @@ bool has_few_taps(const CondensedView& view, const ConvGeometry& geometry) {
 
 constexpr const char* kWholeDepthwise = "depthwise with a weight at every place of every filter";
 
-template <const ConvPlaneOps& kOps>
-std::unique_ptr<ConvKernel> pack_planes(const CondensedView& view, const ConvGeometry& geometry,
+template <const DirectConvOps& kOps>
+std::unique_ptr<ConvKernel> pack_direct(const CondensedView& view, const ConvGeometry& geometry,
                                         const Executor&) {
-  return pack_conv_planes(view, geometry, kOps);
+  return pack_direct_conv(view, geometry, kOps);
 }
 
-template <const ConvLaneOps& kOps>
-std::unique_ptr<ConvKernel> pack_lanes(const CondensedView& view, const ConvGeometry& geometry,
-                                       const Executor&) {
-  return pack_conv_lanes(view, geometry, kOps);
+template <const DepthwiseConvOps& kOps>
+std::unique_ptr<ConvKernel> pack_depthwise(const CondensedView& view, const ConvGeometry& geometry,
+                                           const Executor&) {
+  return pack_depthwise_conv(view, geometry, kOps);
 }
 
-template <const ConvOps& kOps>
+template <const PanelConvOps& kOps>
 std::unique_ptr<ConvKernel> pack_panels(const CondensedView& view, const ConvGeometry& geometry,
                                         const Executor& executor) {
   return pack_panel_conv(view, geometry, kOps, executor);
 }
 
 // The rows of an instruction set with vectors, the preferred first.
-template <const ConvLaneOps& kLanes, const ConvPlaneOps& kPlanes, const ConvOps& kPanel>
-void add_rows(Isa isa, const std::string& lanes, const std::string& panel,
+template <const DepthwiseConvOps& kDepthwise, const DirectConvOps& kDirect,
+          const PanelConvOps& kPanel>
+void add_rows(Isa isa, const std::string& depthwise, const std::string& panel,
               std::vector<ConvKernelRow>& rows) {
   const auto name = [isa](const std::string& layout) {
     return "f32-conv-" + layout + "-" + isa_name(isa);
   };
-  rows.push_back({name("planes"), isa, kFewTaps, has_few_taps, kLargePixels, 1, kMaxTaps, 0.0,
-                  pack_planes<kPlanes>});
-  rows.push_back(
-      {name(lanes), isa, kWholeDepthwise, fits_lanes, 0, 1, kMaxTaps, 0.0, pack_lanes<kLanes>});
-  rows.push_back({name("planes"), isa, kFewChannels, has_few_channels, 0, 1, kMaxTaps, 0.0,
-                  pack_planes<kPlanes>});
+  rows.push_back({name("direct"), isa, kFewWeights, has_few_weights, kLargePixels, 1, kMaxTaps, 0.0,
+                  pack_direct<kDirect>});
+  rows.push_back({name(depthwise), isa, kWholeDepthwise, is_whole_depthwise, 0, 1, kMaxTaps, 0.0,
+                  pack_depthwise<kDepthwise>});
+  rows.push_back({name("direct"), isa, kFewChannels, has_few_channels, 0, 1, kMaxTaps, 0.0,
+                  pack_direct<kDirect>});
   rows.push_back({name(panel), isa, "", nullptr, 0, kMinGroupOutputs, kMaxTaps, kMinDensity,
                   pack_panels<kPanel>});
 }
@@ -91,16 +92,16 @@ void add_rows(Isa isa, const std::string& lanes, const std::string& panel,
 std::vector<ConvKernelRow> make_table() {
   std::vector<ConvKernelRow> rows;
 #if defined(__x86_64__)
-  add_rows<kConvLanes16Avx512f, kConvPlanesAvx512f, kConvPanel32Avx512f>(Isa::kAvx512f, "lanes16",
-                                                                         "panel32", rows);
-  add_rows<kConvLanes8Avx2, kConvPlanesAvx2, kConvPanel16Avx2>(Isa::kAvx2, "lanes8", "panel16",
-                                                               rows);
+  add_rows<kDepthwiseConv16Avx512f, kDirectConvAvx512f, kPanelConv32Avx512f>(
+      Isa::kAvx512f, "depthwise16", "panel32", rows);
+  add_rows<kDepthwiseConv8Avx2, kDirectConvAvx2, kPanelConv16Avx2>(Isa::kAvx2, "depthwise8",
+                                                                   "panel16", rows);
 #elif defined(__aarch64__)
-  add_rows<kConvLanes4Neon, kConvPlanesNeon, kConvPanel16Neon>(Isa::kNeon, "lanes4", "panel16",
-                                                               rows);
+  add_rows<kDepthwiseConv4Neon, kDirectConvNeon, kPanelConv16Neon>(Isa::kNeon, "depthwise4",
+                                                                   "panel16", rows);
 #endif
   rows.push_back(
-      {"f32-conv-taps-scalar", Isa::kScalar, "", nullptr, 0, 1, kAny, 0.0, pack_conv_taps});
+      {"f32-conv-taps-scalar", Isa::kScalar, "", nullptr, 0, 1, kAny, 0.0, pack_taps_conv});
   return rows;
 }
 

@@ -71,8 +71,8 @@ struct InferredShape {
   std::vector<std::string> names;  // of the symbolic ones, else ""
 };
 
-// A node during shape inference. An error in it is told at its creation, which knows its name; here
-// what cannot be told is left open.
+// A node during shape inference. Its errors are reported when its kernel is created, where its name
+// is known; here, what cannot be inferred is left unknown.
 class ShapeInference {
  public:
   ShapeInference(const Api& api, OrtShapeInferContext* context) : api_(api), context_(context) {}

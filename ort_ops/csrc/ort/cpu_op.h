@@ -28,8 +28,8 @@ struct CpuSettings {
 // the session that is no number.
 size_t concurrency_of(const Runtime& runtime, const KernelInfo& info, const CpuSettings& settings);
 
-// Why a machine that may have a GPU runs these ops on its CPU: once in a process, not for every
-// node.
+// Logs why a machine that may have a GPU runs these ops on its CPU: once in a process, not for
+// every node.
 void tell_cuda_notice_once(const KernelInfo& info, const CpuSettings& settings);
 
 // Lets the runtime give a node the residual's memory for Y, where nothing else reads it.

@@ -27,7 +27,7 @@ class KernelInfo {
 
   const OrtKernelInfo* get() const { return info_; }
 
-  // "CondensedGemm node 'name'"; a node without name is told by its output.
+  // "CondensedGemm node 'name'"; a node without a name is identified by its output.
   std::string node() const;
 
   InputInfo input(size_t index) const;

@@ -15,7 +15,7 @@
 #include "core/conv.h"
 #include "core/cpu_features.h"
 #include "kernels/conv_dispatch.h"
-#include "kernels/conv_lanes.h"
+#include "kernels/depthwise_conv.h"
 #include "python/arrays.h"
 
 namespace fanin {
@@ -183,8 +183,9 @@ void bind_conv(py::module_& module) {
       .def_property_readonly("isa", [](const ConvKernelRow& row) { return isa_name(row.isa); })
       .def_property_readonly("supported",
                              [](const ConvKernelRow& row) { return is_supported(row.isa); })
-      .def_property_readonly("whole_depthwise",
-                             [](const ConvKernelRow& row) { return row.fits == fits_lanes; })
+      .def_property_readonly(
+          "whole_depthwise",
+          [](const ConvKernelRow& row) { return row.fits == is_whole_depthwise; })
       .def_property_readonly("condition", [](const ConvKernelRow& row) { return row.condition; })
       .def_property_readonly("min_pixels", [](const ConvKernelRow& row) { return row.min_pixels; })
       .def_property_readonly("min_group_outputs",

@@ -17,7 +17,7 @@
 #include "core/packed_cache.h"
 #include "core/thread_executor.h"
 #include "kernels/conv_dispatch.h"
-#include "kernels/conv_lanes.h"
+#include "kernels/depthwise_conv.h"
 #include "kernels/dispatch.h"
 #include "tests/shared_pool.h"
 #include "tests/test_layer.h"
@@ -185,7 +185,7 @@ void test_convolutions(const TestLayer& layer) {
   std::set<std::string> seen;  // a kernel may have two rows
   for (const ConvKernelRow& row : conv_kernel_table()) {
     if (!is_supported(row.isa) || !seen.insert(row.name).second) continue;
-    if (row.fits == fits_lanes)
+    if (row.fits == is_whole_depthwise)
       test_convolution(whole, depthwise, row.name);
     else
       test_convolution(layer, sparse, row.name);
