@@ -1,4 +1,4 @@
-"""The doctor's look at the kernels: every one that this CPU can run, against float64."""
+"""The doctor's check of the kernels: all that this CPU can run, compared with float64."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _ConvLayer(TypedDict):
 
 
 def gemm_kernels() -> str:
-    """Compare the kernels of CondensedGemm on a small random layer."""
+    """Check the CondensedGemm kernels on a small random layer; FindingError if one is wrong."""
     from ..ort_ops import _native, reference
 
     rng = np.random.default_rng(0)
@@ -59,7 +59,7 @@ def gemm_kernels() -> str:
 
 
 def conv_kernels() -> str:
-    """Compare the kernels of CondensedConv on a small random layer, padded and strided."""
+    """Check the CondensedConv kernels on a small layer with padding and strides, likewise."""
     from ..ort_ops import _native, reference
 
     rng = np.random.default_rng(0)
@@ -78,7 +78,7 @@ def conv_kernels() -> str:
     want = reference.condensed_conv(x, **arrays, **layer)
     for isa in _native.supported_isas():
         packed = _native.PackedConv(**arrays, **layer, isa=isa)
-        _compare(packed.run(x), want, f"the {isa} kernel of convolutions")
+        _compare(packed.run(x), want, f"the {isa} convolution kernel")
     return _names(ort_ops.conv_kernel_table())
 
 
@@ -100,4 +100,4 @@ def _compare(got: np.ndarray, want: np.ndarray, what: str) -> None:
 
 def _names(table: Sequence[KernelRow | ConvKernelRow]) -> str:
     names = [row.name for row in table if row.supported]
-    return f"right on every instruction set of this CPU: {', '.join(names)}"
+    return f"correct on every instruction set of this CPU: {', '.join(names)}"

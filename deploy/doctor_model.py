@@ -1,4 +1,4 @@
-"""The doctor's look at a model: whether it opens, and what each of its layers runs on."""
+"""The doctor's check of a model: whether it opens, and which kernels its layers use."""
 
 from __future__ import annotations
 
@@ -17,25 +17,37 @@ from ..onnx_file import ModelFile, ModelFileError, read_model_file
 from ..ort_ops.contract import DOMAIN
 from .doctor_probe import Finding, FindingError
 
-# Of the op's own log: the op, the node, the kernel and its bytes. Names may hold anything.
+# In the ops' log: op, node, kernel, bytes. Node names may contain anything.
 _PACKED = re.compile(r"(Condensed\w+) node '(.*)': ([\w-]+): (\d+) bytes, (?:packed|shared)", re.A)
 _NOT_CONSTANT = re.compile(r"(Condensed\w+) node '(.*)': not constant: ")
 _DENSE = ("Gemm", "MatMul", "Conv")
-_SHOWN = 3  # names of layers that a line shows
+_SHOWN = 3  # most layer names in a line
 
 
 @dataclass(frozen=True)
 class ModelReport:
-    """What opening the model in a process of its own told."""
+    """What was learned from opening a model in a separate process."""
 
     inputs: list[str]
     outputs: list[str]
     kernels: dict[tuple[str, str], tuple[tuple[str, int], ...]]  # (op, node): (kernel, bytes)
-    variable: list[str]  # nodes whose weights are no constants
+    variable: list[str]  # nodes whose weights are not constant
 
 
 def read_report(model: Path, timeout: float = 600) -> ModelReport:
-    """Open the model elsewhere and read what it says. Raises FindingError when it does not open."""
+    """Open a model in a separate process.
+
+    Args:
+        model: Path of the model.
+        timeout: Seconds until the process is ended.
+
+    Returns:
+        Inputs, outputs and kernels.
+
+    Raises:
+        FindingError: If the model does not open.
+
+    """
     command = [sys.executable, "-m", "fanin.deploy.doctor_load", str(model)]
     try:
         done = subprocess.run(
@@ -48,11 +60,11 @@ def read_report(model: Path, timeout: float = 600) -> ModelReport:
     if done.returncode < 0:
         name = signal.Signals(-done.returncode).name
         remedy = (
-            "The system ended the process, mostly for want of memory: use a larger machine."
+            "The system killed the process, probably to free memory: use a larger machine."
             if name == "SIGKILL"
             else "Report this with the model and the output of fanin doctor."
         )
-        raise FindingError(f"opening it ends the process with {name}", remedy)
+        raise FindingError(f"opening it crashes the process with {name}", remedy)
     told = _last_json(done.stdout)
     if told is None:
         tail = done.stderr.strip().splitlines()[-1:] or ["no message"]
@@ -72,12 +84,12 @@ def read_report(model: Path, timeout: float = 600) -> ModelReport:
 
 
 def opens(report: ModelReport) -> str:
-    """Say what it takes and gives."""
+    """Describe the model's inputs and outputs."""
     return f"opens; {', '.join(report.inputs)} → {', '.join(report.outputs)}"
 
 
 def layers(report: ModelReport, model: Path) -> Finding:
-    """Say what each layer runs on, those of equal kernels together, and which stay dense."""
+    """Tell which kernels the layers use, grouped by kernel, and which layers are dense."""
     content = _content(model)
     lines = _kernel_lines(report)
     ours = sum(node.domain == DOMAIN for node in content.nodes)

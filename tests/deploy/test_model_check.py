@@ -29,9 +29,9 @@ def with_attribute(path, **attributes):
 @pytest.mark.parametrize(
     ("attributes", "remedy"),
     [
-        ({"clip_mxa": 6.0}, "Rename it to 'clip_max'."),
-        ({"Clip_min": 0.0}, "Rename it to 'clip_min'."),
-        ({"axis": 1}, "Take it out."),
+        ({"clip_mxa": 6.0}, "Did you mean 'clip_max'"),
+        ({"Clip_min": 0.0}, "Did you mean 'clip_min'"),
+        ({"axis": 1}, "Rename or remove it."),
     ],
 )
 def test_an_attribute_that_the_op_does_not_read_is_refused(save_condensed, attributes, remedy):
@@ -43,7 +43,7 @@ def test_an_attribute_that_the_op_does_not_read_is_refused(save_condensed, attri
         caught.value
     )
     assert (caught.value.node, caught.value.model) == ("fc1", path)
-    assert caught.value.remedy == remedy
+    assert remedy in caught.value.remedy
 
 
 def test_all_attributes_of_the_op_are_taken(save_condensed):
@@ -66,7 +66,7 @@ def test_a_later_version_of_the_ops_is_refused(save_condensed):
         (domain,) = [entry for entry in model.opset_import if entry.domain == "ai.fanin"]
         domain.version = 2
 
-    with pytest.raises(SessionError, match=r"wants version 2 of the ops.*Upgrade fanin"):
+    with pytest.raises(SessionError, match=r"needs version 2 of the ops.*Upgrade fanin"):
         open_session(changed(save_condensed(), change))
 
 
@@ -112,9 +112,9 @@ def as_convolution(path, **attributes):
 @pytest.mark.parametrize(
     ("attributes", "remedy"),
     [
-        ({"auto_pad": "SAME_UPPER"}, "Take it out."),
-        ({"stride": [1, 1]}, "Rename it to 'strides'."),
-        ({"in_features": 4}, "Take it out."),
+        ({"auto_pad": "SAME_UPPER"}, "Rename or remove it."),
+        ({"stride": [1, 1]}, "Did you mean 'strides'"),
+        ({"in_features": 4}, "Rename or remove it."),
     ],
 )
 def test_an_attribute_that_a_convolution_does_not_read_is_refused(
@@ -128,7 +128,7 @@ def test_an_attribute_that_a_convolution_does_not_read_is_refused(
         caught.value
     )
     assert caught.value.node == "fc1"
-    assert caught.value.remedy == remedy
+    assert remedy in caught.value.remedy
 
 
 def test_all_attributes_of_a_convolution_are_taken(save_condensed):
@@ -166,7 +166,7 @@ def test_every_import_of_the_ops_must_be_of_our_version(save_condensed, versions
         domain.version = versions[0]
         model.opset_import.append(helper.make_opsetid("ai.fanin", versions[1]))
 
-    with pytest.raises(SessionError, match="wants version 7 of the ops"):
+    with pytest.raises(SessionError, match="needs version 7 of the ops"):
         open_session(changed(save_condensed(), change))
 
 
@@ -196,7 +196,7 @@ def test_nodes_of_functions_are_checked(save_condensed):
     assert np.array_equal(y, [[3.5, 7, -1, 11]])
     with pytest.raises(SessionError, match="node 'fc1' has an attribute 'clip_mxa'"):
         open_session(changed(save_condensed(), in_a_function(1, clip_mxa=1.0)))
-    with pytest.raises(SessionError, match="wants version 2 of the ops"):
+    with pytest.raises(SessionError, match="needs version 2 of the ops"):
         open_session(changed(save_condensed(), in_a_function(2)))
 
 

@@ -201,7 +201,7 @@ def test_a_provider_that_does_not_come_up_is_refused(save_condensed, monkeypatch
     # The runtime itself only warns about a name that it does not know, and takes the CPU.
     with (
         pytest.warns(UserWarning, match="CUDAExecutionProvider"),
-        pytest.raises(SessionError, match="CUDAExecutionProvider did not come up"),
+        pytest.raises(SessionError, match="CUDAExecutionProvider failed to initialize"),
     ):
         open_session(save_condensed(), providers=["CUDAExecutionProvider"])
 

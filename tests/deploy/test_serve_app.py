@@ -107,7 +107,7 @@ def test_compressed_requests(serving, encoding, pack):
     assert len(bomb) < 2000
     answer = post(app, INFER, bomb, headers)
     assert (answer.status, answer.error) == (413, answer.error)
-    assert "larger than this server takes (2000 bytes)" in answer.error
+    assert "exceeds the limit of 2000 bytes" in answer.error
     assert post(app, INFER, pack(json_body(X))[:-9], headers).status == 400
     assert post(app, INFER, pack(json_body(X)) + b"more", headers).status == 400
     assert post(app, INFER, b"plain", headers).status == 400
@@ -123,7 +123,7 @@ def test_a_header_that_comes_twice_is_refused(serving, name):
     answer = post(app, INFER, body, headers)
     assert answer.status == 200
     answer = post(app, INFER, body, {**headers, name.lower(): headers[name]})
-    assert (answer.status, answer.error) == (400, f"the header {name} comes 2 times")
+    assert (answer.status, answer.error) == (400, f"the header {name} occurs 2 times")
 
 
 def test_bodies_over_the_limit_are_refused_by_their_announcement_and_by_their_size(serving):
@@ -162,16 +162,16 @@ def test_a_body_that_does_not_come_ends_in_408(serving):
 @pytest.mark.parametrize(
     ("method", "path", "status", "message"),
     [
-        ("GET", "/", 404, "/docs lists them"),
-        ("GET", "/v2/models/n", 404, "there is no model 'n' on this server"),
-        ("POST", "/v2/models/n/infer", 404, "there is no model 'n'"),
+        ("GET", "/", 404, "/docs lists all paths"),
+        ("GET", "/v2/models/n", 404, "this server has no model 'n'"),
+        ("POST", "/v2/models/n/infer", 404, "this server has no model 'n'"),
         ("POST", "/v2/models/m/versions/2/infer", 404, "serves version 1, not '2'"),
         ("POST", "/v2/models/..%2F..%2Fetc/infer", 404, "no model"),
-        ("GET", "/v2/models/m/infer", 405, "another method"),
-        ("POST", "/v2/models/m", 405, "another method"),
+        ("GET", "/v2/models/m/infer", 405, "other methods"),
+        ("POST", "/v2/models/m", 405, "other methods"),
         ("POST", INFER, 400, "the request is not JSON"),
-        ("POST", "/v2/repository/models/n/load", 404, "there is no model 'n'"),
-        ("POST", "/v2/repository/models/n/unload", 404, "there is no model 'n'"),
+        ("POST", "/v2/repository/models/n/load", 404, "this server has no model 'n'"),
+        ("POST", "/v2/repository/models/n/unload", 404, "this server has no model 'n'"),
     ],
 )
 def test_errors_are_json_sentences(serving, method, path, status, message):
@@ -200,7 +200,7 @@ def test_dimensions_beyond_the_limit_never_reach_the_model(serving):
     app = serving(max_dimension=2)
     assert post(app, INFER, json_body(X)).status == 200
     answer = post(app, INFER, json_body(np.ones((3, 4))))
-    assert "has size 3 in dimension 0; this server takes 1 to 2" in answer.error
+    assert "has size 3 in dimension 0; the server takes 1 to 2" in answer.error
 
 
 def test_a_token_is_wanted_everywhere_but_for_health(serving):
@@ -234,7 +234,7 @@ def test_the_repository_routes(serving, tmp_path):
     (tmp_path / "m.onnx").write_bytes(b"garbage")
     answer = post(app, "/v2/repository/models/m/load")
     assert answer.status == 400
-    assert "version 1 goes on serving" in answer.error
+    assert "version 1 is still served" in answer.error
     assert (post(app, INFER, json_body(X)).array() == 5 * X).all()
     assert "not an ONNX" in post(app, "/v2/repository/index").json[0]["reason"]
 
@@ -272,7 +272,7 @@ def test_a_run_longer_than_the_timeout_is_504(held):
     answer = post(app, INFER, json_body(X))
     assert session.begun.acquire(blocking=False)
     assert answer.status == 504
-    assert "the time-out of 1 s passed while the request ran" in answer.error
+    assert "the request timed out after 1 s (running)" in answer.error
 
 
 def test_batched_requests_get_their_own_rows(serving):
@@ -355,11 +355,11 @@ def test_series_of_a_version_that_is_gone_are_removed_once_scrapers_have_seen_th
     clock.now += 119
     assert (counted("1"), counted("2")) == (2, 1)
     # A request that ends after its model has gone does not bring the series back for good.
-    state.metrics.answered("m", "1", 200, 0.1)
+    state.metrics.count_response("m", "1", 200, 0.1)
     clock.now += 2
     assert not series(b'version="1"')
     assert counted("2") == 1
-    state.metrics.answered("m", "1", 200, 0.1)
+    state.metrics.count_response("m", "1", 200, 0.1)
     assert counted("1") == 1
     clock.now += 121
     assert not series(b'version="1"')
@@ -421,7 +421,7 @@ def test_requests_that_a_drain_cuts_off_are_answered_and_counted_as_503(held):
 
     for answer in asyncio.run(cut_off()):
         assert answer.status == 503
-        assert "the server stops before the request ended; ask again" in answer.error
+        assert "the server stopped before the request was done; retry" in answer.error
     of = {"model": "m", "version": "1"}
     assert metric(app, "fanin_requests_total", **of, status="503") == 3
     assert metric(app, "fanin_request_seconds_count", **of) == 3
@@ -457,7 +457,7 @@ def test_too_little_memory_for_a_request_is_503_and_counted(serving, monkeypatch
             patch.setattr(module, "decode", fails)
         answer = post(app, INFER, json_body(X))
     assert answer.status == 503
-    assert "too little memory for these inputs" in answer.error
+    assert "not enough memory for these inputs" in answer.error
     assert post(app, INFER, json_body(X)).status == 200
     assert metric(app, "fanin_requests_total", model="m", version="1", status="503") == 1
 

@@ -107,7 +107,7 @@ def test_heads_that_do_not_end_are_cut_off_and_slow_ones_are_not(start, model):
         endless = itertools.repeat(b"X: a\r\n")
         late = answer(head, drip=endless)
         assert late.startswith(b"HTTP/1.1 408 ")
-        assert b"the head of the request did not come within 3 s" in late
+        assert b"the request head did not arrive within 3 s" in late
         after_a_request = answer(head + rest + head, drip=endless)
         assert after_a_request.startswith(b"HTTP/1.1 200 ")
         assert b"HTTP/1.1 408 " in after_a_request

@@ -72,7 +72,7 @@ def test_a_disk_that_is_full_during_a_reload_leaves_the_old_version_serving(
         if workers == 1:  # several write into one log: a line may follow on one that was cut off
             assert [event["version"] for event in server.wait_for("loaded", 2)] == ["1", "2"]
         assert server.process.poll() is None
-        assert not server.events("a worker died")
+        assert not server.events("worker died")
 
 
 def test_a_worker_that_cannot_come_back_leaves_the_others_serving(start, model):
@@ -84,7 +84,7 @@ def test_a_worker_that_cannot_come_back_leaves_the_others_serving(start, model):
         os.kill(first, signal.SIGKILL)
         (told,) = server.wait_for("cannot start")
         assert "not an ONNX file" in told["reason"]
-        server.wait_for("a worker died", 2)
+        server.wait_for("worker died", 2)
         assert gain(server) == 3
         model.write_bytes(sound)
         server.wait_for("serving", 3)
@@ -132,7 +132,7 @@ def run_metrics(folder, program):
 def test_the_files_of_shared_metrics_have_their_space_from_the_start(tmp_path):
     """Mapped files with holes would end a worker on a disk that fills up."""
     program = """
-Metrics().answered("m", "1", 200, 0.1)
+Metrics().count_response("m", "1", 200, 0.1)
 states = [item.stat() for item in os.scandir(sys.argv[1]) if item.name.endswith(".db")]
 print(len(states), all(state.st_blocks * 512 >= state.st_size for state in states))
 """
@@ -142,7 +142,7 @@ print(len(states), all(state.st_blocks * 512 >= state.st_size for state in state
 def test_shared_metrics_without_room_for_more_series_keep_those_that_they_have(small_disk):
     program = """
 metrics = Metrics()
-metrics.answered("m", "1", 200, 0.1)
+metrics.count_response("m", "1", 200, 0.1)
 with open(sys.argv[1] + "/filler", "wb", buffering=0) as file:
     try:
         while file.write(bytes(4096)):
@@ -150,10 +150,10 @@ with open(sys.argv[1] + "/filler", "wb", buffering=0) as file:
     except OSError:
         pass
 for version in range(1, 100):
-    metrics.answered("m" * 100, str(10**17 + version), 200, 0.1)
-metrics.answered("m", "1", 200, 0.1)
+    metrics.count_response("m" * 100, str(10**17 + version), 200, 0.1)
+metrics.count_response("m", "1", 200, 0.1)
 os.unlink(sys.argv[1] + "/filler")
-metrics.answered("m", "later", 200, 0.1)
+metrics.count_response("m", "later", 200, 0.1)
 lines = metrics.text().decode().splitlines()
 counted = [line for line in lines if line.startswith("fanin_requests_total")]
 print(*(line.split()[1] for line in counted if 'model="m"' in line), 1 < len(counted) < 100)
@@ -174,14 +174,14 @@ repository = Simple(
 metrics = Metrics()
 metrics.watch(repository)
 def show():
-    metrics.forget_gone()
+    metrics.remove_unloaded()
     lines = metrics.text().decode().splitlines()
     counted = [line for line in lines if line.startswith("fanin_requests_total")]
     buckets = [line for line in lines if "_bucket" in line]
     print(*(line.split()[1] for line in counted), len(buckets), end=";")
-metrics.load_attempted("m", "1", None)
+metrics.count_load("m", "1", None)
 for version in "1122233":
-    metrics.answered("m", version, 200, 0.1)
+    metrics.count_response("m", version, 200, 0.1)
 show()
 clock.now += 119
 del serving[0]
@@ -191,7 +191,7 @@ show()
 clock.now += 118
 serving.append("1")
 show()
-metrics.answered("m", "1", 200, 0.1)
+metrics.count_response("m", "1", 200, 0.1)
 clock.now += 1000
 show()
 serving.clear()
@@ -211,29 +211,29 @@ def test_dead_workers_leave_their_counts_and_no_files(tmp_path):
     """Three processes count and end; the sums are the same before and after."""
     program = """
 metrics = Metrics()
-metrics.answered("m", "1", 200, 0.1)
-metrics.answered("m", "1", 400, 0.3)
+metrics.count_response("m", "1", 200, 0.1)
+metrics.count_response("m", "1", 400, 0.3)
 metrics.in_flight.inc()
 print(os.getpid())
 """
     pids = [int(run_metrics(tmp_path, program)[0]) for _ in range(3)]
     shared = """
 from pathlib import Path
-from fanin.deploy.serve.shared_metrics import collect, fold
+from fanin.deploy.serve.shared_metrics import collect, merge_dead_worker
 def state():
     samples = [sample for metric in collect(Path(sys.argv[1])) for sample in metric.samples]
     return {(s.name, *sorted(s.labels.items())): round(s.value, 9) for s in samples if s.value}
 """
-    fold = f"""
+    merge_dead_worker = f"""
 before = state()
 for pid in {pids}:
-    fold(Path(sys.argv[1]), pid)
+    merge_dead_worker(Path(sys.argv[1]), pid)
 after = state()
 gone = dict(before.items() - after.items())
 print(len(after) > 10, after.items() <= before.items(), *gone.values())
 print(*sorted(os.listdir(sys.argv[1])))
 """
-    shown = run_metrics(tmp_path, shared + fold)
+    shown = run_metrics(tmp_path, shared + merge_dead_worker)
     # What is gone are the requests in flight in the dead.
     assert shown[:3] == ["True", "True", "3.0"]
     assert [name for name in shown[3:] if "_dead" in name] == [
@@ -246,7 +246,7 @@ import fcntl
 with open(sys.argv[1] + "/lock", "ab") as scrape:
     fcntl.flock(scrape, fcntl.LOCK_SH)
     try:
-        fold(Path(sys.argv[1]), {pids[0]})
+        merge_dead_worker(Path(sys.argv[1]), {pids[0]})
     except OSError as error:
         print(type(error).__name__)
 """

@@ -13,18 +13,18 @@ import onnx
 import pytest
 
 from fanin.deploy import SessionError, model_check, open_session
-from fanin.deploy.serve import ModelSource, ServeSettings, failures, loaded_model, sources
+from fanin.deploy.serve import ModelSource, ServeSettings, load_failure, loaded_model, versions
 from fanin.deploy.serve.errors import RequestError
 from fanin.deploy.serve.repository import Repository
 from fanin.deploy.serve.scheduler import Scheduler
-from fanin.deploy.shortage import is_shortage
+from fanin.deploy.transient import is_transient
 
 from ._serving import Server, gain_model, requires_serving, save
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Time for the intervals between tries, moved by the test."""
+    """Time for the intervals between attempts, moved by the test."""
 
     class Clock:
         now = 1000.0
@@ -33,7 +33,7 @@ def clock(monkeypatch):
             return self.now
 
     clock = Clock()
-    monkeypatch.setattr(failures, "time", clock)
+    monkeypatch.setattr(load_failure, "time", clock)
     return clock
 
 
@@ -62,14 +62,14 @@ def look_twice(repository):
 
 def failing(monkeypatch, error):
     """Let every load raise ``error``; returns the list that counts them."""
-    tries = []
+    attempts = []
 
     def fails(*_, **__):
-        tries.append(error)
+        attempts.append(error)
         raise error
 
     monkeypatch.setattr(loaded_model, "open_session", fails)
-    return tries
+    return attempts
 
 
 @pytest.mark.parametrize(
@@ -93,16 +93,16 @@ def test_a_load_that_failed_for_a_passing_reason_is_tried_again_in_growing_inter
     found, path, told = serving
     save(gain_model(2), path)
     with monkeypatch.context() as patch:
-        tries = failing(patch, error)
+        attempts = failing(patch, error)
         look_twice(found)
         for done, delay in enumerate((1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300), 1):
-            assert len(tries) == done
+            assert len(attempts) == done
             (row,) = found.index()
-            assert f"(failed {done} times; the next try is in {delay} s)" in row["reason"]
+            assert f"(failed {done} times; next attempt in {delay} s)" in row["reason"]
             assert row["state"] == "READY"
             clock.now += delay - 0.01
             look_twice(found)
-            assert len(tries) == done
+            assert len(attempts) == done
             clock.now += 0.02
             look_twice(found)
     assert gain(found) == 1
@@ -111,7 +111,7 @@ def test_a_load_that_failed_for_a_passing_reason_is_tried_again_in_growing_inter
     assert gain(found) == 2
     assert found.index()[0]["reason"] == ""
     assert told[0] is told[-1] is None
-    assert [failure.tries for failure in told[1:-1]] == list(range(1, 13))
+    assert [failure.attempts for failure in told[1:-1]] == list(range(1, 13))
 
 
 def test_a_failure_that_is_the_files_own_waits_for_another_file(serving, clock):
@@ -128,13 +128,13 @@ def test_a_failure_that_is_the_files_own_waits_for_another_file(serving, clock):
 def test_other_files_are_tried_at_once_and_begin_the_intervals_anew(serving, clock, monkeypatch):
     found, path, told = serving
     save(gain_model(2), path)
-    tries = failing(monkeypatch, MemoryError())
+    attempts = failing(monkeypatch, MemoryError())
     for _ in range(4):
         look_twice(found)
         clock.now += 100
     save(gain_model(4), path)
     look_twice(found)
-    assert (len(tries), told[-1].tries, told[-1].delay) == (5, 1, 1)
+    assert (len(attempts), told[-1].attempts, told[-1].delay) == (5, 1, 1)
 
 
 @pytest.mark.usefixtures("clock")
@@ -144,7 +144,7 @@ def test_loading_by_hand_does_not_wait_and_tells_that_it_may_pass(serving, monke
     with monkeypatch.context() as patch:
         failing(patch, MemoryError())
         look_twice(found)
-        with pytest.raises(RequestError, match="version 1 goes on serving") as caught:
+        with pytest.raises(RequestError, match="version 1 is still served") as caught:
             found.load("m")
         assert caught.value.status == 503
     found.load("m")
@@ -198,13 +198,13 @@ def test_a_process_without_descriptors_loads_the_new_file_once_it_has_some(
 def test_data_files_are_found_once_the_model_file_can_be_read(tmp_path, monkeypatch):
     path = tmp_path / "m.onnx"
     onnx.save(gain_model(1), path, save_as_external_data=True, location="data", size_threshold=0)
-    finder = sources.VersionFinder(ModelSource("m", path))
+    finder = versions.VersionFinder(ModelSource("m", path))
 
     def fails(_):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     with monkeypatch.context() as patch:
-        patch.setattr(sources, "read_model_file", fails)
+        patch.setattr(versions, "read_model_file", fails)
         assert len(finder.find()[0].stamp) == 1
     assert [os.path.basename(name) for name, *_ in finder.find()[0].stamp] == ["m.onnx", "data"]
 
@@ -218,7 +218,7 @@ def test_a_model_that_cannot_be_read_for_its_check_is_not_opened_unchecked(tmp_p
     monkeypatch.setattr(model_check, "read_checked", fails)
     with pytest.raises(SessionError, match=r"cannot be read \(Too many open files\)") as caught:
         open_session(path, threads=1)
-    assert is_shortage(caught.value)
+    assert is_transient(caught.value)
 
 
 def test_a_model_too_large_for_memory_says_so(tmp_path):
@@ -227,14 +227,14 @@ def test_a_model_too_large_for_memory_says_so(tmp_path):
     program = """
 import resource, sys
 from fanin.deploy import SessionError, open_session
-from fanin.deploy.shortage import is_shortage
+from fanin.deploy.transient import is_transient
 import onnxruntime
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), resource.RLIM_INFINITY))
 try:
     open_session(sys.argv[1], threads=1)
 except SessionError as error:
-    print(is_shortage(error), error.remedy)
+    print(is_transient(error), error.remedy)
 """
     command = [os.sys.executable, "-c", program, str(path)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -253,22 +253,22 @@ def test_threads_that_cannot_be_started_leave_none_behind(monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", scarce)
     with pytest.raises(RuntimeError, match="can't start") as caught:
         Scheduler("m", lambda *_: [], concurrency=4, limit=1, timeout=1)
-    assert is_shortage(caught.value)
+    assert is_transient(caught.value)
     assert not any(thread.is_alive() for thread in started)
 
 
 def test_an_error_is_looked_through_to_what_it_came_from():
     outer = SessionError("it does not open", "")
     outer.__cause__ = OSError(errno.ENFILE, "odd")
-    assert is_shortage(outer)
-    assert not is_shortage(SessionError("this is not an ONNX file: it is cut off", ""))
-    assert not is_shortage(FileNotFoundError(errno.ENOENT, "No such file or directory"))
+    assert is_transient(outer)
+    assert not is_transient(SessionError("this is not an ONNX file: it is cut off", ""))
+    assert not is_transient(FileNotFoundError(errno.ENOENT, "No such file or directory"))
 
 
 def scripted(monkeypatch, *commands):
     """A supervisor whose workers are these programs, one after the other; then it is told to end.
 
-    An exception in the place of a program is what starting it raises.
+    An exception in place of a program is what starting it raises.
     """
     requires_serving()
     from fanin.deploy.serve import supervisor
@@ -290,8 +290,8 @@ def scripted(monkeypatch, *commands):
         pids.append(worker.pid)
         return worker
 
-    monkeypatch.setattr(made, "_open", start)
-    monkeypatch.setattr(supervisor, "_RETRY", 0.1)
+    monkeypatch.setattr(made, "_spawn", start)
+    monkeypatch.setattr(supervisor, "_RETRY_DELAY", 0.1)
     stopping = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     previous = [signal.getsignal(number) for number in stopping]
     try:
@@ -337,7 +337,7 @@ def test_a_supervisor_without_descriptors_keeps_its_workers_and_replaces_the_dea
         _, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, most))
         os.kill(first, signal.SIGKILL)
-        (told,) = server.wait_for("a worker cannot be started")
+        (told,) = server.wait_for("worker start failed")
         assert "Too many open files" in told["reason"]
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (1024, most))
         assert server.wait_for("serving", 3)[2]["pid"] not in (first, second)

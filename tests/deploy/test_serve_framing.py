@@ -18,9 +18,9 @@ from uvicorn.server import ServerState  # noqa: E402
 
 from fanin.deploy.serve.budget import Budget  # noqa: E402
 from fanin.deploy.serve.connection import (  # noqa: E402
-    LARGEST_HEAD,
-    MOST_FIELDS,
-    SURPLUS,
+    MAX_FIELDS,
+    MAX_HEAD,
+    MAX_SURPLUS,
     Limits,
     connection_class,
 )
@@ -273,7 +273,7 @@ def test_what_is_not_http_is_answered_in_json(request_):
         await client.send(request_)
         status, error = client.error
         assert (status, client.refused) == (400, ["malformed"])
-        assert error.startswith("this is not HTTP/1.1: ")
+        assert error.startswith("not valid HTTP/1.1: ")
         assert client.transport.closing
 
     asyncio.run(run())
@@ -282,8 +282,8 @@ def test_what_is_not_http_is_answered_in_json(request_):
 def test_heads_up_to_the_limits_are_taken_and_larger_ones_refused():
     async def run():
         head = b"GET /a HTTP/1.1\r\nX: \r\n\r\n"
-        long = head.replace(b"X: ", b"X: " + b"x" * (LARGEST_HEAD - len(head)))
-        many = b"GET /a HTTP/1.1\r\n" + b"a:b\r\n" * MOST_FIELDS + b"\r\n"
+        long = head.replace(b"X: ", b"X: " + b"x" * (MAX_HEAD - len(head)))
+        many = b"GET /a HTTP/1.1\r\n" + b"a:b\r\n" * MAX_FIELDS + b"\r\n"
         for request in (long, many):
             client = Client()
             await client.send(request)
@@ -318,11 +318,11 @@ def test_an_answer_has_its_time_in_all_not_for_each_part():
         client = Client(timeout=0.2)
         await client.send(b"GET /a HTTP/1.1\r\n\r\n")
         client.protocol.pause_writing()
-        end = client.protocol._unread.when()
+        end = client.protocol._read_timer.when()
         client.protocol.resume_writing()  # the client has read a little
         await asyncio.sleep(0.01)
         client.protocol.pause_writing()
-        assert client.protocol._unread.when() == end
+        assert client.protocol._read_timer.when() == end
         while not client.transport.aborted:
             await asyncio.sleep(0.01)
         assert client.refused == ["answer"]
@@ -352,7 +352,7 @@ def test_a_transfer_encoding_other_than_chunked_is_not_implemented(fields):
         client = Client()
         await client.send(b"POST /a HTTP/1.1\r\n" + fields + b"\r\n0\r\n\r\n")
         assert client.error[0] == 501
-        assert "chunked alone" in client.error[1]
+        assert "chunked is the only" in client.error[1]
         assert client.transport.closing
         assert client.answers == []
 
@@ -379,19 +379,19 @@ def test_each_phase_has_its_own_deadline_though_one_timer_serves_all():
 def test_a_refused_connection_gets_its_answer_and_is_drained_within_bounds():
     async def run():
         state = ServerState()
-        state.connections.update(range(10 + SURPLUS))
+        state.connections.update(range(10 + MAX_SURPLUS))
         client = Client(timeout=0.05, state=state)
         assert client.error[0] == 503
         assert client.transport.ended
         assert not client.transport.closing  # which would reset it, and the answer be lost
         await client.send(b"GET /a HTTP/1.1\r\n\r\n")
         assert client.answers == []
-        await client.send(bytes(LARGEST_HEAD))
+        await client.send(bytes(MAX_HEAD))
         assert client.transport.aborted
         waiting = Client(timeout=0.05, state=state)
         while not waiting.transport.aborted:
             await asyncio.sleep(0.01)
-        state.connections.update(range(10 + 2 * SURPLUS))
+        state.connections.update(range(10 + 2 * MAX_SURPLUS))
         assert Client(state=state).transport.closing
 
     asyncio.run(run())

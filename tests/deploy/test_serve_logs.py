@@ -49,7 +49,7 @@ def run(code, **more):
     start = (
         "import ctypes, os, sys\n"
         "from fanin.deploy.serve.logs import configure_logging\n"
-        "from fanin.deploy.serve.native_lines import native_lines_as_events\n"
+        "from fanin.deploy.serve.stderr_capture import stderr_as_events\n"
         "configure_logging('json')\n"
     )
     command = [sys.executable, "-c", start + code]
@@ -65,7 +65,7 @@ def test_native_lines_become_events():
         "without an end"
     )
     done = run(
-        f"with native_lines_as_events():\n    os.write(2, {lines.encode()!r})\n"
+        f"with stderr_as_events():\n    os.write(2, {lines.encode()!r})\n"
         "os.write(2, b'behind\\n')\n"
     )
     *events, behind = done.stderr.splitlines()
@@ -85,7 +85,7 @@ def test_native_lines_do_not_wait_for_python():
     """As a session does that warns while it holds the interpreter's lock; no line is lost."""
     line = b"x" * 999 + b"\n"
     done = run(
-        "with native_lines_as_events():\n"
+        "with stderr_as_events():\n"
         f"    for _ in range(4): ctypes.PyDLL(None).write(2, {line!r} * 1000, 1000000)\n"
         "    os.write(2, b'y' * 100_000 + b'\\n')\n"
     )
@@ -96,7 +96,7 @@ def test_native_lines_do_not_wait_for_python():
 
 
 def test_a_crash_is_told_on_the_true_stderr():
-    done = run("with native_lines_as_events():\n    ctypes.string_at(0)\n")
+    done = run("with stderr_as_events():\n    ctypes.string_at(0)\n")
     assert done.returncode < 0
     assert "Segmentation fault" in done.stderr
 

@@ -91,7 +91,7 @@ def test_no_process_folder_or_port_is_left_of_a_server_whose_supervisor_ends(
         assert not list(tmp_path.glob("fanin-workers-*"))
         print(f"{number.name}: nothing left after {time.monotonic() - start:.2f} s")
         port = server.port
-        gone = server.events("the supervisor is gone")
+        gone = server.events("supervisor exited")
         assert {event["pid"] for event in gone} == (set() if status == 0 else set(pids))
     if number == signal.SIGKILL:
         # The first --port is that of the helper, 0; the last one counts.
@@ -207,7 +207,7 @@ def test_the_first_process_of_a_container_waits_for_children_that_are_not_its_ow
         while len(children(first)) != 2:  # a zombie is still a child
             assert time.monotonic() < end, children(first)
             time.sleep(0.05)
-        assert "a worker died" not in log.read_text()
+        assert "worker died" not in log.read_text()
     finally:
         process.kill()
         process.wait(60)

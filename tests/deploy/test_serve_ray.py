@@ -260,7 +260,7 @@ def free_cpus():
     ("args", "message"),
     [
         ({}, "there is no model to serve"),
-        ({"model": "m.onnx", "port": 1}, "there is no setting port"),
+        ({"model": "m.onnx", "port": 1}, "unknown setting: port"),
         ({"model": "m.onnx", "cpus": "many"}, "cpus is 'many', not a number"),
         ({"model": "m.onnx", "cpus": 0}, "cpus is 0"),
         ({"model": "m.onnx", "replicas": 3, "max_replicas": 2}, "max_replicas 2"),

@@ -8,7 +8,8 @@ import onnx
 import pytest
 
 from fanin.deploy import SessionError
-from fanin.deploy.serve import ModelSource, ServeSettings, SettingsError, sources
+from fanin.deploy.serve import ModelSource, ServeSettings, SettingsError
+from fanin.deploy.serve import versions as version_files
 from fanin.deploy.serve.errors import RequestError
 from fanin.deploy.serve.repository import Repository
 
@@ -158,7 +159,7 @@ def test_a_bad_replacement_leaves_the_old_version_serving_and_shows_why(versions
     assert len(failures) == 1
     look_twice(found)
     assert len([told for told in seen if told[2] is not None]) == 1  # no retry of the same file
-    with pytest.raises(RequestError, match="version 1 goes on serving"):
+    with pytest.raises(RequestError, match="version 1 is still served"):
         found.load("m")
     save(gain_model(4), path)
     look_twice(found)
@@ -183,7 +184,7 @@ def test_a_folder_that_vanishes_leaves_the_model_serving(versions):
     versions.rename(versions.with_name("away"))
     look_twice(found)
     assert gain(found) == 1
-    reason = "its files are gone or cannot be seen"
+    reason = "its files are missing or inaccessible"
     assert states(found) == {("1", "READY"): reason}
     assert [(*told, str(failure)) for *told, failure in seen] == [
         ("m", "1", "None"),
@@ -246,7 +247,7 @@ def test_a_look_that_fails_does_not_keep_others_from_theirs(tmp_path, monkeypatc
     monkeypatch.setattr(found._entries["a"]._finder, "find", lambda: 1 / 0)
     look_twice(found)
     assert gain(found, "m") == 2
-    assert "looking for changes of 'a' failed" in caplog.text
+    assert "checking 'a' for changes failed" in caplog.text
     found.close()
 
 
@@ -319,14 +320,14 @@ def test_one_spoilt_version_stops_neither_reloads_nor_a_restart(versions, spoil)
 
 def test_no_error_from_reading_one_version_stops_the_others(versions, monkeypatch):
     """Whatever it is: the walk through the file has no say in what else is served."""
-    read = sources.read_model_file
+    read = version_files.read_model_file
 
     def fails(path):
         if path.parent.name == "2":
             raise RecursionError("deep")
         return read(path)
 
-    monkeypatch.setattr(sources, "read_model_file", fails)
+    monkeypatch.setattr(version_files, "read_model_file", fails)
     save(gain_model(2), versions / "2" / "model.onnx")
     save(gain_model(3), versions / "3" / "model.onnx")
     found = repository(versions, versions=3)
@@ -354,10 +355,10 @@ def test_unloading_frees_and_loading_brings_back(versions):
 def test_names_of_requests_are_never_paths(versions):
     found = repository(versions)
     for name in ("../m", "m/1", str(versions), "", "x" * 500):
-        with pytest.raises(RequestError, match="there is no model") as caught:
+        with pytest.raises(RequestError, match="this server has no model") as caught:
             found.find(name)
         assert len(str(caught.value)) < 200
-        with pytest.raises(RequestError, match="there is no model"):
+        with pytest.raises(RequestError, match="this server has no model"):
             found.load(name)
     found.close()
 
@@ -411,16 +412,16 @@ def test_a_model_that_cannot_be_batched_says_so(tmp_path):
     [
         ({"models": ()}, "no model to serve"),
         ({"models": ("a/m.onnx", "b/m.onnx")}, "two models are named 'm'"),
-        ({"models": ("a b.onnx",)}, "cannot be a model's name"),
-        ({"models": ("..=m.onnx",)}, "cannot be a model's name"),
+        ({"models": ("a b.onnx",)}, "is not a valid model name"),
+        ({"models": ("..=m.onnx",)}, "is not a valid model name"),
         ({"port": 70000}, "--port is 70000; it may be 0 to 65535"),
         ({"threads": 0}, "--threads is 0"),
         ({"queue": -1}, "--queue is -1"),
         ({"timeout": float("nan")}, "--timeout is nan, not a number"),
         ({"max_batch": 5000}, "--max-batch is 5000"),
         ({"token": "short"}, "16 or more"),
-        ({"log_format": "xml"}, "neither json nor text"),
-        ({"colour": 1}, "there is no setting colour"),
+        ({"log_format": "xml"}, "may be json or text"),
+        ({"color": 1}, "unknown setting: color"),
     ],
 )
 def test_settings_that_cannot_be(changes, message):

@@ -50,10 +50,10 @@ def test_what_is_not_ready_says_so_in_json_with_503(serving):
     state.repository._entries["m"].wanted = True
     got = get(app, "/v2/health/ready")
     assert (got.status, got.json["ready"]) == (503, False)
-    assert "/v2/repository/index says why" in got.error
+    assert "see POST /v2/repository/index" in got.error
     state.draining = True
     got = get(app, "/v2/health/ready")
-    reason = "the server is about to stop"
+    reason = "the server is shutting down"
     assert (got.status, got.json) == (503, {"ready": False, "error": reason})
     assert get(app, "/v2/health/live").json == {"live": True}
 

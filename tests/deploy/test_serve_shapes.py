@@ -85,7 +85,7 @@ def test_empty_tensors_are_refused_by_default_also_where_the_runtime_would_end_t
     app = serving(helper.make_model(graph, opset_imports=opsets, ir_version=9))
     answer = post(app, INFER, json_body(ones(3, 0, 4)))
     assert answer.status == 400
-    assert "has size 0 in dimension 1; this server takes 1 to 4096" in answer.error
+    assert "has size 0 in dimension 1; the server takes 1 to 4096" in answer.error
     assert post(app, INFER, json_body(ones(3, 1, 4))).status == 200
 
 
@@ -141,11 +141,11 @@ def scalar(value):
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ([4096] * 6 + [0], "that is too large"),
-        ([1] * 33, "has 33 dimensions; this server takes up to 32"),
+        ([4096] * 6 + [0], "which is too large"),
+        ([1] * 33, "has 33 dimensions; the server takes up to 32"),
         ([1] * 1000, "has 1000 dimensions"),
-        ([4097], "this server takes 0 to 4096"),
-        ([-1], "this server takes 0 to 4096"),
+        ([4097], "the server takes 0 to 4096"),
+        ([-1], "the server takes 0 to 4096"),
         ([0] * 32, None),
     ],
 )
@@ -170,9 +170,9 @@ def test_an_empty_request_does_not_change_what_others_are_expected_to_take(servi
     app = serving(min_dimension=0)
     scheduler = app.state.fanin.repository.find("m").scheduler
     post(app, INFER, json_body(X))
-    before = (scheduler._seconds_per_element, scheduler._least_seconds)
+    before = (scheduler._seconds_per_element, scheduler._min_seconds)
     post(app, INFER, json_body(X[:0]))
-    assert (scheduler._seconds_per_element, scheduler._least_seconds) == before
+    assert (scheduler._seconds_per_element, scheduler._min_seconds) == before
 
 
 def test_triton_s_client_sends_and_reads_empty_tensors(tmp_path):

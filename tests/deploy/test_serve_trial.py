@@ -15,9 +15,9 @@ from fanin.deploy import SessionError
 from fanin.deploy.serve import ModelSource, ServeSettings, trial
 from fanin.deploy.serve.errors import RequestError
 from fanin.deploy.serve.repository import Repository
-from fanin.deploy.serve.sources import VersionFinder
 from fanin.deploy.serve.trial import Trial
-from fanin.deploy.shortage import is_shortage
+from fanin.deploy.serve.versions import VersionFinder
+from fanin.deploy.transient import is_transient
 
 from ._crashing import CRASHES, HANGS, IS_KILLED, model_of
 from ._serving import Server, call, gain, gain_model, requires_serving, save
@@ -61,7 +61,7 @@ def test_a_version_that_crashes_is_told_with_the_signal_and_the_next_one_is_trie
     assert made.passes(found["1"])
     with pytest.raises(SessionError, match=r"2/model\.onnx: .* crashed with SIGFPE") as caught:
         made.passes(found["2"])
-    assert not is_shortage(caught.value)
+    assert not is_transient(caught.value)
     assert made.passes(found["3"])
     made.end()
     assert [process.returncode for process in tries] == [-signal.SIGFPE, -signal.SIGKILL]
@@ -84,12 +84,12 @@ def test_a_version_that_does_not_end_is_given_up_and_one_that_was_killed_may_com
     found = versions(tmp_path)
     with pytest.raises(SessionError, match=r"within 0\.5 s, which --trial-timeout sets") as caught:
         Trial(0.5, 1).passes(found["1"])
-    assert not is_shortage(caught.value)
+    assert not is_transient(caught.value)
     made = Trial(60, 1)
     for _ in range(2):
         with pytest.raises(SessionError, match=r"was killed \(SIGKILL\)") as caught:
             made.passes(found["2"])
-        assert is_shortage(caught.value)
+        assert is_transient(caught.value)
     assert len(tries) == 3
 
 
@@ -234,12 +234,12 @@ def test_a_server_lives_on_beside_versions_that_crash(start, tmp_path, workers):
         assert gain(server) == 3
         assert b"SIGFPE" in call(server, "POST", "/v2/repository/index")[1]
         assert server.process.poll() is None
-        assert not server.events("a worker died")
+        assert not server.events("worker died")
         if workers > 1:
             os.kill(serving[0]["pid"], signal.SIGKILL)
             server.wait_for("serving", 3)
             assert gain(server) == 3
-            assert [event["signal"] for event in server.events("a worker died")] == ["SIGKILL"]
+            assert [event["signal"] for event in server.events("worker died")] == ["SIGKILL"]
 
 
 @pytest.mark.usefixtures("preloaded")
