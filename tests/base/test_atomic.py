@@ -194,7 +194,7 @@ for write, path in (
         f"folder/file is write-protected; {choose} path",
         f"the folder closed cannot be written (Permission denied); {choose} path",
         f"the folder closed cannot be written (Permission denied); {choose} path",
-        f"the folder closed/new cannot be made (Permission denied); {choose} folder",
+        f"cannot create the folder closed/new (Permission denied); {choose} folder",
     ]
     assert (folder / "file").read_text() == "old"
     assert names(tmp_path / "closed") == []

@@ -113,13 +113,13 @@ def heavy(tmp_path):
 
 def test_a_file_that_is_cut_short_meanwhile_is_an_error(heavy, monkeypatch):
     """A mapped one would end the process (SIGBUS)."""
-    walk = content._Walk._graph
+    walk = content._Scan._graph
 
     def cut(*arguments):
         os.truncate(heavy, 0)
         walk(*arguments)
 
-    monkeypatch.setattr(content._Walk, "_graph", cut)
+    monkeypatch.setattr(content._Scan, "_graph", cut)
     with pytest.raises(ModelFileError, match="cut off"):
         read_model_file(heavy)
 
