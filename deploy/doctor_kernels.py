@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,34 +11,10 @@ from .. import ort_ops
 from .doctor_probe import FindingError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ..ort_ops._native import ConvKernelRow, KernelRow
 
 _TOLERANCE = 1e-5
 _REMEDY = "Set FANIN_ISA to another one, and report this with the output of fanin doctor."
-
-
-class _Rows(TypedDict):
-    values: NDArray[np.float32]
-    indices: NDArray[np.uint16]
-    rows: NDArray[np.int32]
-    bias: NDArray[np.float32]
-
-
-class _Sizes(TypedDict):
-    in_features: int
-    out_features: int
-
-
-class _ConvLayer(TypedDict):
-    in_channels: int
-    out_channels: int
-    kernel_shape: tuple[int, int]
-    strides: tuple[int, int]
-    pads: tuple[int, int, int, int]
-    dilations: tuple[int, int]
-    group: int
 
 
 def gemm_kernels() -> str:
@@ -48,7 +24,7 @@ def gemm_kernels() -> str:
     rng = np.random.default_rng(0)
     rows, width = 24, 300
     arrays = _random_rows(rng, rows, 37, width)
-    sizes: _Sizes = {"in_features": width, "out_features": rows}
+    sizes: dict[str, Any] = {"in_features": width, "out_features": rows}
     for isa in _native.supported_isas():
         packed = _native.PackedGemm(**arrays, **sizes, isa=isa)
         for batch in (1, 5, 64):
@@ -65,7 +41,7 @@ def conv_kernels() -> str:
     rng = np.random.default_rng(0)
     channels, outputs = 5, 24
     arrays = _random_rows(rng, outputs, 11, channels * 9)
-    layer: _ConvLayer = {
+    layer: dict[str, Any] = {
         "in_channels": channels,
         "out_channels": outputs,
         "kernel_shape": (3, 3),
@@ -82,7 +58,7 @@ def conv_kernels() -> str:
     return _names(ort_ops.conv_kernel_table())
 
 
-def _random_rows(rng: np.random.Generator, rows: int, fan_in: int, width: int) -> _Rows:
+def _random_rows(rng: np.random.Generator, rows: int, fan_in: int, width: int) -> dict[str, Any]:
     columns = rng.permuted(np.tile(np.arange(width), (rows, 1)), axis=1)[:, :fan_in]
     return {
         "values": rng.standard_normal((rows, fan_in), np.float32),

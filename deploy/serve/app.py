@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -19,7 +19,13 @@ from starlette.routing import request_response
 from ... import __version__
 from . import bounded_json, openapi
 from .body import lease_of, read_body, single_header
-from .errors import BudgetExceededError, InsufficientMemoryError, RequestError, SchedulerClosedError
+from .errors import (
+    BudgetExceededError,
+    InsufficientMemoryError,
+    RequestError,
+    SchedulerClosedError,
+    error_body,
+)
 from .guard import Guard
 from .loaded_model import LoadedModel
 from .metrics import CONTENT_TYPE
@@ -323,21 +329,15 @@ def _not_ready(reason: str, **more: str) -> Response:
 
 async def _refused(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    headers = {"retry-after": "1"} if error.status == 503 else None
-    return _error(str(error), error.status, headers)
+    body, headers = error_body(error.status, str(error))
+    return Response(body, error.status, headers)
 
 
 async def _no_route(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     text = {404: "no such path; /docs lists all paths", 405: "this path has other methods"}
-    message = text.get(error.status_code, str(error.detail))
-    headers = dict(error.headers or {})
+    body, headers = error_body(error.status_code, text.get(error.status_code, error.detail))
+    headers.update(error.headers or {})
     if headers.get("Allow") == "GET":
         headers["Allow"] = "GET, HEAD"
-    return _error(message, error.status_code, headers)
-
-
-def _error(message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
-    # ASCII, because the message may quote a lone surrogate, which UTF-8 cannot encode.
-    text = json.dumps({"error": message})
-    return Response(text, status, headers, media_type="application/json")
+    return Response(body, error.status_code, headers)

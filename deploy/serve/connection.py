@@ -8,7 +8,6 @@ answered. Bytes that arrive earlier (at most one read) are held back, and readin
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from .budget import Budget
+from .errors import error_body
 from .guard import OPEN, Receive, Scope, Send, answer
 
 # Most bytes and fields of a head; most bytes of chunk sizes, extensions and trailers in a body.
@@ -383,15 +383,9 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
 
 
 def _error_response(status: int, error: str) -> bytes:
-    body = json.dumps({"error": error}).encode()
-    lines = [
-        STATUS_LINE[status],
-        b"content-type: application/json\r\nconnection: close\r\n",
-        b"retry-after: 1\r\n" if status == 503 else b"",
-        b"content-length: %d\r\n\r\n" % len(body),
-        body,
-    ]
-    return b"".join(lines)
+    body, headers = error_body(status, error)
+    fields = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return b"%bconnection: close\r\n%b\r\n%b" % (STATUS_LINE[status], fields.encode(), body)
 
 
 def _health_only(app: Any, on_refusal: Callable[[str], None]) -> Any:

@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
+
+def error_body(status: int, message: str) -> tuple[bytes, dict[str, str]]:
+    """Return the body of an error response and its headers."""
+    # ASCII, because the message may quote a lone surrogate, which UTF-8 cannot encode.
+    body = json.dumps({"error": message}).encode()
+    headers = {"content-type": "application/json", "content-length": str(len(body))}
+    if status == 401:
+        headers["www-authenticate"] = "Bearer"
+    if status == 503:
+        headers["retry-after"] = "1"
+    return body, headers
+
 
 class RequestError(Exception):
     """A request that cannot be served; carries the HTTP status and a sentence for the client."""

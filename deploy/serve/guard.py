@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from typing import Any
 
 from .budget import Budget
+from .errors import error_body
 from .logs import event
 
 Scope = MutableMapping[str, Any]
@@ -87,7 +87,7 @@ class Guard:
             if not self._draining():
                 raise
             if not status:
-                await answer(forward, 503, "the server stopped before the request was done; retry")
+                await answer(forward, 503, "the server stopped during the request; try again")
         except Exception:
             _log.exception("unhandled exception in a request")
             if not status:
@@ -142,14 +142,7 @@ def _has_body(scope: Scope) -> bool:
 
 async def answer(send: Send, status: int, error: str) -> None:
     """Send an error response."""
-    body = json.dumps({"error": error}).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    if status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    if status == 503:
-        headers.append((b"retry-after", b"1"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    body, headers = error_body(status, error)
+    fields = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": fields})
     await send({"type": "http.response.body", "body": body})

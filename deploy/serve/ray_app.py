@@ -15,7 +15,7 @@ from typing import Any
 
 from ray import serve
 
-from .settings import TOKEN_VARIABLE, ServeSettings, SettingsError
+from .settings import TOKEN_VARIABLE, ServeSettings, SettingsError, check_range
 
 # Settings that may be passed; Ray decides the others (address, workers, drain).
 _LIMITS = ("queue", "max_body", "max_buffered", "max_dimension", "min_dimension", "max_batch")
@@ -66,8 +66,7 @@ def build(args: Mapping[str, Any]) -> serve.Application:
             "number of replicas is fixed"
         )
     for name, delay in delays.items():
-        if not 0 <= delay <= 86400:
-            raise SettingsError(f"{name.removesuffix('_s')} is {delay:g}; it may be 0 to 86400")
+        check_range(name.removesuffix("_s"), delay, 0, 86400)
     settings = ServeSettings.from_dict(
         {
             "queue": 4,

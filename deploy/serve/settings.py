@@ -16,6 +16,28 @@ TOKEN_VARIABLE = "FANIN_SERVE_TOKEN"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
+_DAY = 86400
+_RANGES: dict[str, tuple[float, float]] = {
+    "port": (0, 65535),
+    "workers": (1, 256),
+    "threads": (1, MAX_THREADS),
+    "concurrency": (1, MAX_THREADS),
+    "queue": (0, 1_000_000),
+    "timeout": (0.001, _DAY),
+    "max_body": (1, 1 << 40),
+    "max_buffered": (1, 1 << 50),
+    "max_connections": (1, 1_000_000),
+    "max_dimension": (1, 1 << 31),
+    "min_dimension": (0, 1),
+    "batch_delay": (0, 60),
+    "versions": (1, 1000),
+    "poll": (0, _DAY),
+    "trial_timeout": (0, _DAY),
+    "drain_delay": (0, _DAY),
+    "drain_timeout": (0, _DAY),
+}
+_OPTIONAL = ("threads", "concurrency", "max_buffered")
+
 # Lower bound of the default, since a response may be larger than the largest request.
 _LEAST_BUFFERED = 64 << 20
 
@@ -114,26 +136,11 @@ class ServeSettings:
         for name in self.names:
             if self.names.count(name) > 1:
                 raise SettingsError(f"two models are named '{name}': give one as NAME=PATH")
-        _within("--port", self.port, 0, 65535)
-        _within("--workers", self.workers, 1, 256)
-        for option in ("threads", "concurrency"):
-            if getattr(self, option) is not None:
-                _within(f"--{option}", getattr(self, option), 1, MAX_THREADS)
-        _within("--queue", self.queue, 0, 1_000_000)
-        _within("--timeout", self.timeout, 0.001, 86400)
-        _within("--max-body", self.max_body, 1, 1 << 40)
-        if self.max_buffered is not None:
-            _within("--max-buffered", self.max_buffered, 1, 1 << 50)
-        _within("--max-connections", self.max_connections, 1, 1_000_000)
-        _within("--max-dimension", self.max_dimension, 1, 1 << 31)
-        _within("--min-dimension", self.min_dimension, 0, 1)
-        _within("--max-batch", self.max_batch, 1, self.max_dimension)
-        _within("--batch-delay", self.batch_delay, 0, 60)
-        _within("--versions", self.versions, 1, 1000)
-        _within("--poll", self.poll, 0, 86400)
-        _within("--trial-timeout", self.trial_timeout, 0, 86400)
-        _within("--drain-delay", self.drain_delay, 0, 86400)
-        _within("--drain-timeout", self.drain_timeout, 0, 86400)
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None or name not in _OPTIONAL:
+                check_range(f"--{name.replace('_', '-')}", value, low, high)
+        check_range("--max-batch", self.max_batch, 1, self.max_dimension)
         if self.token is not None and (not self.token.isascii() or len(self.token) < 16):
             raise SettingsError(
                 f"the token must have 16 or more ASCII characters: set {TOKEN_VARIABLE} to the "
@@ -193,7 +200,8 @@ class ServeSettings:
         return cls(**{**values, "models": models})
 
 
-def _within(option: str, value: float, low: float, high: float) -> None:
+def check_range(option: str, value: float, low: float, high: float) -> None:
+    """Raise SettingsError unless ``value`` is a number from ``low`` to ``high``."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise SettingsError(f"{option} is {value!r}, not a number")
     if not low <= value <= high:

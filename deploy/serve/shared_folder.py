@@ -6,15 +6,13 @@ to a server that was killed with all its workers; the next server removes it.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import shutil
-import stat
 import sys
 import tempfile
 from pathlib import Path
 
+from ..._base.locked_folder import create_locked, remove_abandoned
 from .settings import TOKEN_VARIABLE, SettingsError
 
 _PREFIX = "fanin-workers-"
@@ -24,25 +22,13 @@ _NAMES = (VARIABLE, VARIABLE.lower())
 
 
 def create() -> tuple[Path, int]:
-    """Create and lock the folder.
+    """Create the folder; raises OSError.
 
     Returns:
-        The folder, and the descriptor that holds its lock until every process that inherits it has
-        ended.
-
-    Raises:
-        OSError: If the folder cannot be created.
+        The folder, and the descriptor of its lock for the workers to inherit.
 
     """
-    while True:
-        path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        with contextlib.suppress(OSError):  # no locks here: then nobody can take it for abandoned
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(descriptor), os.lstat(path)):
-                return path, descriptor
-        os.close(descriptor)  # another server has locked and removed it in between
+    return create_locked(tempfile.gettempdir(), _PREFIX)
 
 
 def remove(path: Path) -> None:
@@ -50,34 +36,9 @@ def remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def remove_abandoned() -> list[Path]:
+def remove_stale() -> list[Path]:
     """Remove this user's folders whose servers are gone, and return them."""
-    found = []
-    with contextlib.suppress(OSError):  # a temporary folder that may not be listed
-        found = [item.path for item in os.scandir(tempfile.gettempdir())]
-    named = [Path(path) for path in found if os.path.basename(path).startswith(_PREFIX)]
-    return [path for path in named if _remove_if_abandoned(path)]
-
-
-def _remove_if_abandoned(path: Path) -> bool:
-    """Remove a folder only if ``create`` made it: no links, no other owner, no subfolders."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        state = os.fstat(descriptor)
-        if state.st_uid != os.geteuid() or stat.S_IMODE(state.st_mode) != stat.S_IRWXU:
-            return False
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        for name in os.listdir(descriptor):
-            os.unlink(name, dir_fd=descriptor)
-        os.rmdir(path)
-        return True
-    except OSError:  # locked by a live server, or with other content than ours
-        return False
-    finally:
-        os.close(descriptor)
+    return remove_abandoned(tempfile.gettempdir(), _PREFIX)
 
 
 def current() -> Path | None:

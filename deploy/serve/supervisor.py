@@ -56,7 +56,7 @@ def supervise(settings: ServeSettings, listener: socket.socket) -> int:
         SettingsError: If the folder that the workers share cannot be created.
 
     """
-    for abandoned in shared_folder.remove_abandoned():
+    for abandoned in shared_folder.remove_stale():
         event(_log, "removed stale folder of a killed server", folder=str(abandoned))
     try:
         folder, lock = shared_folder.create()

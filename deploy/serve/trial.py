@@ -156,7 +156,7 @@ def _start() -> subprocess.Popen[bytes]:
 
 def _killed_from_outside(number: int, version: Version) -> SessionError:
     if number == signal.SIGKILL:
-        problem = "its trial process was killed (SIGKILL), perhaps because memory ran out"
+        problem = "its trial process was killed (SIGKILL), as by a system that is out of memory"
         error = SessionError(problem, "Free memory, or allow more of it.", model=version.path)
     else:
         problem = f"its trial process was ended from outside ({name_of(number)})"

@@ -20,7 +20,7 @@ from ..cpus import MAX_THREADS
 from ..errors import SessionError
 from ..model_check import checked_content
 from ..session import open_session
-from .settings import ModelSource, SettingsError
+from .settings import ModelSource, SettingsError, check_range
 from .signature import Signature, TensorSpec, read_signature
 
 _MOUNT = PurePosixPath("/models")
@@ -61,8 +61,7 @@ class TritonSettings:
             ("--instances", self.instances, 1, 1024),
             ("--max-batch", self.max_batch, 0, 1 << 20),
         ):
-            if not least <= value <= most:
-                raise SettingsError(f"{option} is {value}; it may be {least} to {most}")
+            check_range(option, value, least, most)
 
     @property
     def folder(self) -> Path:

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -219,10 +220,23 @@ class Server:
             time.sleep(0.05)
         raise AssertionError(f"no event '{name}':\n{self.log.read_text()}")
 
-    def listens(self):
-        """Whether a client can connect still."""
+    def connect(self, window=None):
+        """Open a connection; ``window`` is the receive buffer in bytes, for a slow reader."""
+        connection = socket.socket()
+        if window is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+        connection.settimeout(PATIENCE)
         try:
-            socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE).close()
+            connection.connect(("127.0.0.1", self.port))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def listens(self):
+        """Whether a client can still connect."""
+        try:
+            self.connect().close()
         except ConnectionRefusedError:
             return False
         return True
@@ -241,6 +255,20 @@ def call(server, method, path, body=None, headers=None):
         return answer.status, answer.read()
     finally:
         connection.close()
+
+
+def read_all(connection):
+    """Everything that a connection sends until the other side closes it."""
+    return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def in_threads(function, count):
+    """Call the function on so many threads at the same time, and wait for all of them."""
+    threads = [threading.Thread(target=function) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def gain(server):

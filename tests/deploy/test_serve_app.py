@@ -421,7 +421,7 @@ def test_requests_that_a_drain_cuts_off_are_answered_and_counted_as_503(held):
 
     for answer in asyncio.run(cut_off()):
         assert answer.status == 503
-        assert "the server stopped before the request was done; retry" in answer.error
+        assert "the server stopped during the request; try again" in answer.error
     of = {"model": "m", "version": "1"}
     assert metric(app, "fanin_requests_total", **of, status="503") == 3
     assert metric(app, "fanin_request_seconds_count", **of) == 3

@@ -10,14 +10,14 @@ import time
 
 from .._waiting import PATIENCE
 from ._held_server import Held
-from ._serving import INFER, X, call, gain_model, json_body, requires_serving, save
+from ._serving import INFER, X, call, gain_model, json_body, read_all, requires_serving, save
 
 requires_serving()
 
 
 def test_slow_and_broken_connections_hold_up_nobody(start, model):
     with start(model, "--threads", 1) as server:
-        stuck = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(50)]
+        stuck = [server.connect() for _ in range(50)]
         for connection in stuck:
             connection.sendall(
                 b"POST /v2/models/model/infer HTTP/1.1\r\nContent-Length: 99\r\n\r\n{"
@@ -25,7 +25,7 @@ def test_slow_and_broken_connections_hold_up_nobody(start, model):
         assert call(server, "POST", "/v2/models/model/infer", json_body(X))[0] == 200
         for connection in stuck:
             connection.close()
-        with socket.create_connection(("127.0.0.1", server.port)) as rude:
+        with server.connect() as rude:
             rude.sendall(b"\0\1\2 not HTTP\r\n\r\n")
             assert rude.recv(100).startswith(b"HTTP/1.1 400")
         assert call(server, "POST", "/v2/models/model/infer", json_body(X))[0] == 200
@@ -45,11 +45,9 @@ def test_a_body_behind_an_upgrade_is_refused_with_what_to_do_and_nothing_else_is
             (f"{infer}Upgrade: h2c\r\nConnection: close\r\n\r\n{body}", 200, b"outputs"),
             (f"GET /v2 HTTP/1.1\r\nHost: x\r\n{upgrade}\r\n", 200, b"fanin"),
         ):
-            with socket.create_connection(
-                ("127.0.0.1", server.port), timeout=PATIENCE
-            ) as connection:
+            with server.connect() as connection:
                 connection.sendall(text.encode())
-                answer = b"".join(iter(lambda: connection.recv(65536), b""))  # it is closed
+                answer = read_all(connection)  # it is closed
             assert answer.startswith(f"HTTP/1.1 {status}".encode()), answer
             assert part in answer
 
@@ -90,8 +88,7 @@ def test_heads_that_do_not_end_are_cut_off_and_slow_ones_are_not(start, model):
 
             What drips is sent until the server has had enough of it.
             """
-            address = ("127.0.0.1", server.port)
-            with socket.create_connection(address, timeout=PATIENCE) as connection:
+            with server.connect() as connection:
                 for part in parts:
                     connection.sendall(part)
                     time.sleep(0.4)
@@ -102,7 +99,7 @@ def test_heads_that_do_not_end_are_cut_off_and_slow_ones_are_not(start, model):
                         received += connection.recv(65536)
                         if b"HTTP/1.1 408 " in received:
                             break
-                return received + b"".join(iter(lambda: connection.recv(65536), b""))
+                return received + read_all(connection)
 
         endless = itertools.repeat(b"X: a\r\n")
         late = answer(head, drip=endless)
@@ -128,7 +125,7 @@ def test_heads_that_do_not_end_are_cut_off_and_slow_ones_are_not(start, model):
 def test_a_head_without_bounds_is_cut_off_and_a_long_one_is_not(start, model):
     with start(model, "--threads", 1) as server:
         assert call(server, "GET", "/v2", headers={"X": "a" * 60_000})[0] == 200
-        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
+        with server.connect() as connection:
             connection.sendall(b"GET /v2 HTTP/1.1\r\nX: ")
             sent = 0
             with contextlib.suppress(ConnectionError):
@@ -136,7 +133,7 @@ def test_a_head_without_bounds_is_cut_off_and_a_long_one_is_not(start, model):
                     connection.sendall(b"a" * 4096)
                     sent += 4096
         assert sent < 64 << 20
-        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
+        with server.connect() as connection:
             connection.sendall(b"GET /v2 HTTP/1.1\r\nX: ")
             # What the server reads together with the beginning does not count.
             for _ in range(20):
@@ -148,10 +145,10 @@ def test_a_head_without_bounds_is_cut_off_and_a_long_one_is_not(start, model):
         body = json_body(X, id="a" * 100_000)
         head = b"POST /v2/models/model/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
         request = head % len(body) + body
-        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
+        with server.connect() as connection:
             for part in (request[:20], request[20:] + request[:20], request[20:]):
                 connection.sendall(part)
                 time.sleep(0.2)
             connection.shutdown(socket.SHUT_WR)
-            answers = b"".join(iter(lambda: connection.recv(65536), b""))
+            answers = read_all(connection)
         assert answers.count(b"HTTP/1.1 200 ") == 2

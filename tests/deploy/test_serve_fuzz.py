@@ -158,19 +158,18 @@ def send(connection, method, path, body, headers):
 
 @pytest.mark.slow
 def test_10000_spoilt_requests_leave_the_server_as_it_was(tmp_path):
-    import socket
 
     rng = random.Random(0)
     model = save(gain_model(3), tmp_path / "m.onnx")
     with Server(model, "--threads", 1, log=tmp_path / "log") as server:
-        connection = socket.create_connection(("127.0.0.1", server.port), 30)
+        connection = server.connect()
         before = None
         for number in range(11_000):
             status, closed = send(connection, *request(rng))
             assert 200 <= status < 500
             if closed:
                 connection.close()
-                connection = socket.create_connection(("127.0.0.1", server.port), 30)
+                connection = server.connect()
             if number == 1000:
                 before = resident(server.process.pid)
         assert resident(server.process.pid) < before * 1.02 + 1024

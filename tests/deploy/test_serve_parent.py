@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from .._waiting import wait_until
 from ._crashing import HANGS, HANGS_ABOVE_0, model_of
 from ._serving import (
     INFER,
@@ -37,11 +38,8 @@ def lives(pid):
         return False
 
 
-def wait_until_gone(pids, seconds=60):
-    end = time.monotonic() + seconds
-    while any(map(lives, pids)):
-        assert time.monotonic() < end, [pid for pid in pids if lives(pid)]
-        time.sleep(0.01)
+def wait_until_gone(pids):
+    wait_until(lambda: not any(map(lives, pids)), "all processes have ended")
 
 
 def worker_pids(server, count=2):
@@ -112,14 +110,14 @@ def test_requests_under_way_are_answered_when_the_supervisor_is_killed(workers, 
             target=lambda: answers.append(call(server, "POST", INFER, body, headers))
         )
         client.start()
-        while b"fanin_in_flight_requests 1.0" not in call(server, "GET", "/metrics")[1]:
-            assert client.is_alive()
+        line = b"fanin_in_flight_requests 1.0"
+        wait_until(lambda: line in call(server, "GET", "/metrics")[1], "the request is running")
         server.process.kill()
         client.join(60)
         wait_until_gone(pids)
     ((status, answer),) = answers
     assert status == 503
-    assert "ask again" in json.loads(answer)["error"]
+    assert "try again" in json.loads(answer)["error"]
 
 
 @pytest.mark.usefixtures("preloaded")
@@ -129,10 +127,8 @@ def test_workers_that_do_not_serve_yet_end_with_their_supervisor(tmp_path, wait)
     path = save(model_of(HANGS), tmp_path / "m.onnx")
     environment = {"TMPDIR": str(tmp_path)}
     server = Server(path, "--workers", 2, env=environment, log=tmp_path / "log")
-    end = time.monotonic() + 60
-    while len(pids := children(server.process.pid)) < 2:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    wait_until(lambda: len(children(server.process.pid)) == 2, "both workers are started")
+    pids = children(server.process.pid)
     time.sleep(wait)
     assert all(map(lives, pids))
     server.process.kill()
@@ -198,15 +194,10 @@ def test_the_first_process_of_a_container_waits_for_children_that_are_not_its_ow
             [*command, "sh", "-c", script, "sh", *map(str, serve)], stderr=stderr
         )
     try:
-        end = time.monotonic() + 60
-        while log.read_text().count('"serving"') < 2:
-            assert time.monotonic() < end
-            assert process.poll() is None
-            time.sleep(0.05)
+        wait_until(lambda: log.read_text().count('"serving"') == 2, "both workers serve")
         (first,) = children(process.pid)
-        while len(children(first)) != 2:  # a zombie is still a child
-            assert time.monotonic() < end, children(first)
-            time.sleep(0.05)
+        # A zombie is still a child.
+        wait_until(lambda: len(children(first)) == 2, "the other child has been reaped")
         assert "worker died" not in log.read_text()
     finally:
         process.kill()

@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 
+from .._waiting import wait_until
 from ._serving import gain_model, json_body, requires_serving, save, slow_model
 
 requires_serving()
@@ -91,6 +92,11 @@ class Load:
             else:
                 self.lost.append((status, body))
 
+    def wait_for_answers(self, count):
+        """Wait for so many more answers."""
+        wanted = len(self.gains) + count
+        wait_until(lambda: len(self.gains) >= wanted, f"{count} requests are answered")
+
     def stop(self):
         self.end.set()
         for thread in self.threads:
@@ -163,9 +169,9 @@ def test_a_rolling_update_loses_nothing(port, tmp_path):
     second = save(gain_model(2), tmp_path / "b" / "m.onnx")
     serve.run(build({"model": str(first), "replicas": 2}), route_prefix="/")
     load = Load(port)
-    time.sleep(2)
+    wait_until(lambda: 1 in load.gains, "the first version answers")
     serve.run(build({"model": str(second), "replicas": 2}), route_prefix="/")
-    time.sleep(2)
+    wait_until(lambda: 2 in load.gains, "the second version answers")
     load.stop()
     assert (load.lost, load.retried) == ([], 0)
     assert set(load.gains) == {1, 2}
@@ -179,16 +185,13 @@ def test_a_replica_that_is_killed_under_load_is_replaced_and_its_requests_are_as
     path = save(gain_model(4), tmp_path / "m.onnx")
     serve.run(build({"model": str(path), "replicas": 2}), route_prefix="/")
     load = Load(port, clients=3)
-    time.sleep(2)
+    load.wait_for_answers(20)
     before = process_ids()
     assert len(before) == 2
     victim = before.pop()
     os.kill(victim, signal.SIGKILL)
-    end = time.monotonic() + 60
-    while len(process_ids() - {victim}) < 2:
-        assert time.monotonic() < end
-        time.sleep(0.2)
-    time.sleep(1)
+    wait_until(lambda: len(process_ids() - {victim}) == 2, "the replica is replaced", pause=0.2)
+    load.wait_for_answers(20)
     load.stop()
     assert load.lost == []
     assert set(load.gains) == {4}
@@ -197,18 +200,18 @@ def test_a_replica_that_is_killed_under_load_is_replaced_and_its_requests_are_as
     assert gain(port) == 4
 
 
-def wait_for_replicas(count, seconds=120):
-    """Until so many run, and no other starts or stops."""
-    end = time.monotonic() + seconds
-    while True:
+def wait_for_replicas(count):
+    """Wait until so many run, no other starts or stops, and Ray has reserved only their CPUs."""
+
+    def settled():
         deployment = serve.status().applications["default"].deployments["fanin"]
         states = {
             str(state): number for state, number in deployment.replica_states.items() if number
         }
-        if states == {"RUNNING": count} and len(process_ids()) == count:
-            return
-        assert time.monotonic() < end, states
-        time.sleep(0.5)
+        free = ray.available_resources().get("CPU", 0)
+        return (states, len(process_ids()), free) == ({"RUNNING": count}, count, 4 - 2 * count)
+
+    wait_until(settled, f"{count} replicas run on two CPUs each", pause=0.5)
 
 
 def threads_of_sessions(process_id):
@@ -228,13 +231,11 @@ def test_load_brings_a_second_replica_and_its_end_takes_it_away_without_a_lost_r
     application = build({**values, "upscale_delay": "1", "downscale_delay": "2"})
     serve.run(application, route_prefix="/")
     wait_for_replicas(1)
-    assert free_cpus() == 2  # of four
     load = Load(port, clients=4, body=json_body(np.full((64, 64), 7, np.float32)))
     try:
         wait_for_replicas(2)
-        assert free_cpus() == 0
         assert [threads_of_sessions(pid) for pid in process_ids()] == [[2], [2]]
-        time.sleep(2)
+        load.wait_for_answers(20)
     finally:
         load.stop()
     # It shrinks while there is still some load, for which one replica is enough.
@@ -243,17 +244,10 @@ def test_load_brings_a_second_replica_and_its_end_takes_it_away_without_a_lost_r
         wait_for_replicas(1)
     finally:
         load_of_one.stop()
-    assert free_cpus() == 2
     for each in (load, load_of_one):
         assert (each.lost, each.retried) == ([], 0)
         assert set(each.gains) == {7}
-        assert len(each.gains) > 20
-
-
-def free_cpus():
-    """What Ray has not reserved, once it has counted again."""
-    time.sleep(1)
-    return ray.available_resources().get("CPU", 0)
+        assert each.gains
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_a_run_that_outlasts_the_drain_is_answered_with_an_error_of_the_protocol
         held.release()
         assert server.process.wait(PATIENCE) == 0
     assert status == 503
-    assert "ask again" in json.loads(answer)["error"]
+    assert "try again" in json.loads(answer)["error"]
     assert "Traceback" not in server.log.read_text()
 
 

@@ -82,7 +82,7 @@ def test_a_version_that_does_not_end_is_given_up_and_one_that_was_killed_may_com
     save_version(tmp_path, 1, model_of(HANGS))
     save_version(tmp_path, 2, model_of(IS_KILLED))
     found = versions(tmp_path)
-    with pytest.raises(SessionError, match=r"within 0\.5 s, which --trial-timeout sets") as caught:
+    with pytest.raises(SessionError, match=r"within 0\.5 s \(--trial-timeout\)") as caught:
         Trial(0.5, 1).passes(found["1"])
     assert not is_transient(caught.value)
     made = Trial(60, 1)
@@ -208,7 +208,7 @@ def test_files_that_change_during_the_trial_are_not_opened_untried(tmp_path, rep
     for _ in range(2):
         found.refresh()
     assert answer(found) == 1
-    assert "changed while they were tried" in found.index()[1]["reason"]
+    assert "changed during the trial" in found.index()[1]["reason"]
     for _ in range(2):
         found.refresh()
     assert answer(found) == 5

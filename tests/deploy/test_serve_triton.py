@@ -159,7 +159,7 @@ def test_a_second_version_joins_the_first_and_none_is_overwritten(save_condensed
     write(path, tmp_path / "repo", version=2)
     names = sorted(item.name for item in folder.iterdir())
     assert names == ["1", "2", "config.pbtxt", ort_ops.get_library_path().name]
-    with pytest.raises(SettingsError, match="is there already"):
+    with pytest.raises(SettingsError, match="already exists"):
         write(path, tmp_path / "repo", version=2)
 
 

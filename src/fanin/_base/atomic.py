@@ -7,15 +7,15 @@ what is left by a crash or a full disk, see either the old file or the new one, 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+
+from .locked_folder import create_locked, remove_abandoned
 
 _PREFIX, _SUFFIX = ".fanin-", ".tmp"
 
@@ -73,8 +73,7 @@ def staging_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     """
     folder = output_path(path).parent
-    _remove_abandoned(folder)
-    scratch, lock = _locked_scratch(folder)
+    scratch, lock = _create_scratch(folder)
     try:
         yield scratch
     finally:
@@ -168,8 +167,7 @@ def output_folder(path: str | os.PathLike[str]) -> Path:
         raise type(error)(
             f"cannot create the folder {folder} ({error.strerror}); choose another output folder"
         ) from error
-    _remove_abandoned(folder)
-    scratch, lock = _locked_scratch(folder)
+    scratch, lock = _create_scratch(folder)
     os.rmdir(scratch)
     os.close(lock)
     return folder
@@ -195,43 +193,15 @@ def _stat(path: Path) -> os.stat_result | None:
         ) from error
 
 
-def _locked_scratch(folder: Path) -> tuple[Path, int]:
-    """Create a scratch folder and lock it; the lock ends with the process at the latest."""
-    while True:
-        try:
-            scratch = tempfile.mkdtemp(prefix=_PREFIX, suffix=_SUFFIX, dir=folder)
-        except OSError as error:
-            raise type(error)(
-                f"the folder {folder} cannot be written ({error.strerror}); choose another output "
-                "path"
-            ) from error
-        # Until it is locked, another process may consider it abandoned and remove it.
-        with contextlib.suppress(FileNotFoundError):
-            lock = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(lock, fcntl.LOCK_SH)
-            if os.path.isdir(scratch):
-                return Path(scratch), lock
-            os.close(lock)
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Remove scratch folders that no living process has locked."""
-    with contextlib.suppress(OSError):
-        found = [e.path for e in os.scandir(folder) if is_scratch(e.name)]
-        for scratch in found:
-            with contextlib.suppress(OSError):
-                _remove_if_abandoned(scratch)
-
-
-def _remove_if_abandoned(scratch: str) -> None:
-    lock = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+def _create_scratch(folder: Path) -> tuple[Path, int]:
+    """Create a locked scratch folder, and remove those that killed processes have left."""
+    remove_abandoned(folder, _PREFIX, _SUFFIX)
     try:
-        if os.fstat(lock).st_uid == os.geteuid():
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(scratch, ignore_errors=True)
-    finally:
-        os.close(lock)
+        return create_locked(folder, _PREFIX, _SUFFIX)
+    except OSError as error:
+        raise type(error)(
+            f"the folder {folder} cannot be written ({error.strerror}); choose another output path"
+        ) from error
 
 
 def _ordinary_mode(folder: Path) -> int:
