@@ -33,6 +33,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
+from fanin._base.atomic import atomic_file, write_file
 from fanin.trainer import Sparsifier, SRigL, Static
 from fanin.trainer.analysis import Analysis
 
@@ -244,12 +245,13 @@ def main() -> None:
         tokenizer, dense = BertTokenizerFast.from_pretrained(folder), dense_model(folder)
         texts = corpus()
         batches = {name: batches_of(found, tokenizer) for name, found in texts.items()}
-        torch.save({name: (b, outputs_of(dense, b)) for name, b in batches.items()}, cache)
-        (arms / "sentences.json").write_text(json.dumps({n: len(t) for n, t in texts.items()}))
+        write_file(arms / "sentences.json", json.dumps({n: len(t) for n, t in texts.items()}))
+        with atomic_file(cache) as file:
+            torch.save({name: (b, outputs_of(dense, b)) for name, b in batches.items()}, file)
     for arm in options.arms:
         path = arms / f"{arm}.json"
         if not path.is_file():
-            path.write_text(json.dumps(run_arm(arm, folder, cache)))
+            write_file(path, json.dumps(run_arm(arm, folder, cache)))
         print(path.read_text(), flush=True)
     done = [arms / f"{arm}.json" for arm in ARMS if (arms / f"{arm}.json").is_file()]
     rows = [json.loads(path.read_text()) for path in done]

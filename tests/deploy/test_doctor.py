@@ -1,4 +1,4 @@
-"""The doctor: all well here, and each broken piece found with its remedy."""
+"""The doctor: a working installation passes, and each defect is found with its remedy."""
 
 import dataclasses
 import io
@@ -17,14 +17,14 @@ from fanin.deploy.doctor import Check, checks_table, run_checks
 
 def finding(name):
     found = {check.name: check for check in run_checks()}
-    assert found["Python"].ok  # one broken piece does not stop the others
+    assert found["Python"].ok  # one failed check does not stop the others
     check = found[name]
     assert not check.ok
     assert check.remedy
     return check
 
 
-def test_a_sound_installation_passes_every_check(monkeypatch):
+def test_a_working_installation_passes_every_check(monkeypatch):
     monkeypatch.delenv("FANIN_ISA", raising=False)
     checks = run_checks()
     assert [check for check in checks if not check.ok] == []
@@ -115,7 +115,7 @@ def test_a_wrong_kernel_of_convolutions(monkeypatch):
     assert "convolution kernel is wrong" in finding("convolutions").detail
 
 
-def test_a_failure_that_nobody_thought_of(monkeypatch):
+def test_an_unforeseen_failure(monkeypatch):
     def fails():
         raise ZeroDivisionError("odd")
 

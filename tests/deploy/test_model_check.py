@@ -1,4 +1,4 @@
-"""Models that ONNX Runtime would open although they do not say what they mean."""
+"""Invalid models that ONNX Runtime would open without an error."""
 
 import numpy as np
 import onnx
@@ -46,7 +46,7 @@ def test_an_attribute_that_the_op_does_not_read_is_refused(save_condensed, attri
     assert remedy in caught.value.remedy
 
 
-def test_all_attributes_of_the_op_are_taken(save_condensed):
+def test_all_attributes_of_the_op_are_accepted(save_condensed):
     path = with_attribute(save_condensed(), clip_min=0.0, clip_max=1.0)
     y = open_session(path).run(None, {"X": np.full((1, 4), 9, np.float32)})[0]
     assert np.array_equal(y, [[1, 1, 0, 1]])
@@ -94,7 +94,7 @@ CONV = {
 
 
 def as_convolution(path, **attributes):
-    """Turn the layer of a saved model into a pointwise convolution with other attributes."""
+    """Turn the layer of a saved model into a pointwise convolution with these attributes."""
 
     def change(model):
         node = model.graph.node[0]
@@ -131,7 +131,7 @@ def test_an_attribute_that_a_convolution_does_not_read_is_refused(
     assert remedy in caught.value.remedy
 
 
-def test_all_attributes_of_a_convolution_are_taken(save_condensed):
+def test_all_attributes_of_a_convolution_are_accepted(save_condensed):
     path = as_convolution(save_condensed(), clip_min=0.0, clip_max=1.0)
     y = open_session(path).run(None, {"X": np.full((1, 4, 3, 3), 9, np.float32)})[0]
     assert np.array_equal(y[0, :, 1, 1], [1, 1, 0, 1])
@@ -140,7 +140,7 @@ def test_all_attributes_of_a_convolution_are_taken(save_condensed):
     assert set(ATTRIBUTES["CondensedConv"]) == set(schema.attributes)
 
 
-def test_an_unsound_convolution_is_refused_with_node_and_remedy(save_condensed):
+def test_an_invalid_convolution_is_refused_with_node_and_remedy(save_condensed):
     path = as_convolution(save_condensed(), strides=[1, 0])
     with pytest.raises(SessionError, match=r"CondensedConv node 'fc1': .*strides\[1\] is 0") as it:
         open_session(path)
@@ -214,7 +214,7 @@ def test_weights_at_an_address_in_memory_are_refused(save_dense):
         open_session(changed(save_dense(), change))
 
 
-def test_a_file_is_checked_as_what_the_runtime_takes_it_for(save_condensed):
+def test_a_file_is_checked_as_the_format_that_the_runtime_assumes(save_condensed):
     path = with_attribute(save_condensed("model.ort"), clip_mxa=6.0)
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.load_model_format", "ONNX")

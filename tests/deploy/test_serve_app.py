@@ -1,4 +1,4 @@
-"""The routes, without a socket: answers, errors, limits, token, metrics, pages."""
+"""The routes, without a socket: responses, errors, limits, token, metrics, pages."""
 
 import asyncio
 import gzip
@@ -34,7 +34,7 @@ INFER = "/v2/models/m/infer"
 
 
 class HeldSession:
-    """A session whose runs begin, and end when the test lets them."""
+    """A session whose runs end only when the test releases them."""
 
     def __init__(self):
         self.begun = threading.Semaphore(0)
@@ -48,7 +48,7 @@ class HeldSession:
 
 @pytest.fixture
 def held(serving):
-    """Make an opened app whose model runs until the session, the other value, is released."""
+    """Create an opened app and the session of its model, which runs until released."""
     sessions = []
 
     def make(**settings):
@@ -115,8 +115,8 @@ def test_compressed_requests(serving, encoding, pack):
 
 
 @pytest.mark.parametrize("name", [HEADER, "Content-Encoding"])
-def test_a_header_that_comes_twice_is_refused(serving, name):
-    """Also with equal values: which one a proxy went by cannot be known."""
+def test_a_repeated_header_is_refused(serving, name):
+    """Even with equal values, since it is unknown which one a proxy acted on."""
     app = serving()
     body, headers = binary_body(X)
     headers |= {"Content-Encoding": "identity"}
@@ -203,7 +203,7 @@ def test_dimensions_beyond_the_limit_never_reach_the_model(serving):
     assert "has size 3 in dimension 0; the server takes 1 to 2" in answer.error
 
 
-def test_a_token_is_wanted_everywhere_but_for_health(serving):
+def test_the_token_is_required_everywhere_except_for_health(serving):
     app = serving(token="a-token-of-this-test")
     right = {"authorization": "Bearer a-token-of-this-test"}
     for path in ("/v2", "/v2/models/m", "/metrics", "/docs", "/openapi.json", "/nowhere"):
@@ -258,7 +258,7 @@ def test_a_full_queue_is_503_and_nothing_else_is(held):
 
     async def run():
         tasks = [asyncio.create_task(ask(app, "POST", INFER, json_body(X))) for _ in range(6)]
-        while sum(task.done() for task in tasks) < 4:  # one runs and one waits
+        while sum(task.done() for task in tasks) < 4:  # one runs and one is queued
             await asyncio.sleep(0.001)
         refused = [task.result().status for task in tasks if task.done()]
         session.released.set()
@@ -324,9 +324,7 @@ class Clock:
         return self.now
 
 
-def test_series_of_a_version_that_is_gone_are_removed_once_scrapers_have_seen_the_last_counts(
-    tmp_path, monkeypatch
-):
+def test_metrics_of_unloaded_versions_are_removed_after_their_retention(tmp_path, monkeypatch):
     from fanin.deploy.serve import metrics
 
     clock = Clock()
@@ -354,7 +352,7 @@ def test_series_of_a_version_that_is_gone_are_removed_once_scrapers_have_seen_th
     assert counted("1") == 2
     clock.now += 119
     assert (counted("1"), counted("2")) == (2, 1)
-    # A request that ends after its model has gone does not bring the series back for good.
+    # A request that ends after its model was unloaded brings its metrics back only for a time.
     state.metrics.count_response("m", "1", 200, 0.1)
     clock.now += 2
     assert not series(b'version="1"')
@@ -363,7 +361,7 @@ def test_series_of_a_version_that_is_gone_are_removed_once_scrapers_have_seen_th
     assert counted("1") == 1
     clock.now += 121
     assert not series(b'version="1"')
-    # What serves again in time, or comes back, is counted on and anew.
+    # A version that returns in time continues its counts; one that returns later starts anew.
     save(gain_model(1), tmp_path / "m" / "1" / "model.onnx")
     state.repository.load("m")
     assert state.repository.find("m", "1") is not first
@@ -401,8 +399,8 @@ def test_while_draining_it_is_not_ready_but_serves_and_closes_connections(servin
     assert (answer.status, answer.headers["connection"]) == (200, "close")
 
 
-def test_requests_that_a_drain_cuts_off_are_answered_and_counted_as_503(held):
-    """One runs, one waits in the queue, the body of one has not come yet."""
+def test_requests_interrupted_by_a_drain_are_answered_and_counted_as_503(held):
+    """One runs, one is queued, and the body of one has not arrived yet."""
     app, _ = held(concurrency=1)
     state = app.state.fanin
     body = json_body(X)
@@ -416,7 +414,7 @@ def test_requests_that_a_drain_cuts_off_are_answered_and_counted_as_503(held):
         assert metric_of(await ask(app, "GET", "/metrics"), "fanin_in_flight_requests") == 3
         state.draining = True
         for task in tasks:
-            task.cancel()  # as uvicorn does when its time is over
+            task.cancel()  # as uvicorn does after its drain timeout
         return await asyncio.gather(*tasks)
 
     for answer in asyncio.run(cut_off()):
@@ -438,7 +436,7 @@ def test_requests_that_a_drain_cuts_off_are_answered_and_counted_as_503(held):
     ],
     ids=str,
 )
-def test_too_little_memory_for_a_request_is_503_and_counted(serving, monkeypatch, where, error):
+def test_insufficient_memory_for_a_request_is_503_and_counted(serving, monkeypatch, where, error):
     from fanin.deploy.serve import app as module
 
     app = serving()
@@ -462,7 +460,7 @@ def test_too_little_memory_for_a_request_is_503_and_counted(serving, monkeypatch
     assert metric(app, "fanin_requests_total", model="m", version="1", status="503") == 1
 
 
-def test_a_failure_that_nobody_thought_of_is_500_and_logged(serving, monkeypatch, caplog):
+def test_an_unforeseen_failure_is_500_and_logged(serving, monkeypatch, caplog):
     import logging
 
     app = serving()

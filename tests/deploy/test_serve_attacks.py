@@ -1,7 +1,7 @@
-"""Clients that try to make `fanin serve` hold memory, or keep it from answering others.
+"""Clients that try to exhaust the memory of `fanin serve` or to block other clients.
 
-Each test asks for health all the while, and looks at the server's memory; the times that it prints
-(pytest -s) are for people, no test depends on them.
+Each test polls the server's health and watches its memory meanwhile. The times that it prints
+(pytest -s) are for information only; no test depends on them.
 """
 
 import contextlib
@@ -34,13 +34,13 @@ from ._serving import (
 requires_serving()
 
 MOST = 100 << 20  # bytes by which the server's memory may grow
-HELD = 24 << 20  # what it may hold of requests and answers
+HELD = 24 << 20  # --max-buffered
 TOKEN = "token-of-these-attacks"
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """One for all: an attack leaves it as it was. Answers have 16 KiB a row."""
+    """One server for all tests, which no attack changes. Responses have 16 KiB per row."""
     folder = tmp_path_factory.mktemp("attacked")
     model = save(wide_model(4, 4096), folder / "m.onnx")
     options = ["--threads", 1, "--concurrency", 1, "--poll", 0, "--timeout", 2]
@@ -59,7 +59,7 @@ def resident(server):
 
 @contextlib.contextmanager
 def watched(server, what):
-    """Health is asked for until the block ends, and answers; memory stays within bounds."""
+    """Poll the health route within the block; it must always respond, with bounded memory."""
     before = most = resident(server)
     times, statuses, over = [], [], threading.Event()
 
@@ -95,7 +95,7 @@ def metric(server, name):
 
 
 def push(connection, block, most):
-    """Send blocks until ``most`` bytes are on their way or the other side closes; the bytes."""
+    """Send blocks until ``most`` bytes are sent or the other side closes; return the bytes sent."""
     sent = 0
     with contextlib.suppress(OSError):
         while sent < most:
@@ -121,14 +121,14 @@ CHUNKED = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: ch
 def test_the_framing_of_a_chunked_body_is_bounded(server, begin, block):
     with watched(server, "chunks' framing"), server.connect() as connection:
         sent = push(connection, CHUNKED + begin, 1) + push(connection, block, 256 << 20)
-        assert sent < 64 << 20  # what buffers of the system take
+        assert sent < 64 << 20  # what the system's socket buffers take
         answer = b""
         with contextlib.suppress(ConnectionError):
             answer = connection.recv(65536)
         assert answer == b"" or re.match(rb"HTTP/1.1 4(31|00) ", answer)
 
 
-def test_many_tiny_chunks_hold_up_nobody(server):
+def test_many_tiny_chunks_do_not_block_other_clients(server):
     ended = []
 
     def drip():
@@ -144,7 +144,7 @@ def test_many_tiny_chunks_hold_up_nobody(server):
 
 
 def test_pipelined_requests_are_answered_one_after_the_other(server):
-    """As many as one likes, for a client that reads its answers."""
+    """Any number of them, for a client that reads its responses."""
     pair = b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\nGET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
     end = b"GET /v2/none HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     with watched(server, "pipelined"), server.connect() as connection:
@@ -173,7 +173,7 @@ def test_pipelined_requests_of_clients_that_do_not_read_are_not_read_either(serv
     wait_until(lambda: metric(server, "fanin_buffered_bytes") == 0, "fanin_buffered_bytes == 0")
 
 
-def test_bodies_that_do_not_end_are_held_within_the_budget_and_for_a_time(server):
+def test_endless_bodies_are_bounded_in_bytes_and_time(server):
     head = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 60000000\r\n\r\n"
     refused = metric(server, 'fanin_refusals_total{reason="memory"}')
     statuses = []
@@ -193,7 +193,7 @@ def test_bodies_that_do_not_end_are_held_within_the_budget_and_for_a_time(server
 
 
 def wide_request(rows):
-    """A small request whose answer has 16 KiB a row."""
+    """A small request whose response has 16 KiB per row."""
     entry = {"name": "x", "shape": [rows, 4], "datatype": "FP32"}
     entry["parameters"] = {"binary_data_size": rows * 16}
     text = {"inputs": [entry], "parameters": {"binary_data_output": True}}
@@ -203,7 +203,7 @@ def wide_request(rows):
     return f"{lines}{HEADER}: {len(head)}\r\n\r\n".encode() + body
 
 
-def test_answers_that_nobody_reads_are_held_within_the_budget_and_for_a_time(server):
+def test_unread_responses_are_bounded_in_bytes_and_time(server):
     request = wide_request(512)  # 8 MiB
     cut_off = metric(server, 'fanin_refusals_total{reason="answer"}')
     refused = metric(server, 'fanin_refusals_total{reason="memory"}')
@@ -218,7 +218,7 @@ def test_answers_that_nobody_reads_are_held_within_the_budget_and_for_a_time(ser
         wait_until(lambda: metric(server, "fanin_buffered_bytes") == 0, "fanin_buffered_bytes == 0")
     assert metric(server, 'fanin_refusals_total{reason="answer"}') > cut_off
     assert metric(server, 'fanin_refusals_total{reason="memory"}') > refused
-    # Who reads gets all of it.
+    # A client that reads gets the whole response.
     with server.connect() as connection:
         connection.sendall(request)
         answer = http.client.HTTPResponse(connection)
@@ -245,8 +245,8 @@ def test_compressed_json_of_many_elements_is_refused_before_it_is_parsed(server,
     assert "the JSON has more than" in json.loads(answer)["error"]
 
 
-def test_the_most_json_that_is_taken_holds_up_nobody(server):
-    """Two at a time; the budget has no room for what parsing takes, or they are no requests."""
+def test_the_largest_json_does_not_block_other_clients(server):
+    """Two at a time. They fail: the budget is too small to parse them, or they are not requests."""
     body = b'{"inputs":[' + b"0.123," * 400_000 + b"0]}"
     statuses = []
     with watched(server, "large JSON"):
@@ -255,7 +255,7 @@ def test_the_most_json_that_is_taken_holds_up_nobody(server):
     assert 400 in statuses
 
 
-def test_connections_over_the_limit_are_told_so_and_may_ask_for_health(server):
+def test_connections_over_the_limit_get_an_error_but_may_ask_for_health(server):
     full = metric(server, 'fanin_refusals_total{reason="connections"}')
     with contextlib.ExitStack() as stack:
         for _ in range(40):
@@ -269,7 +269,7 @@ def test_connections_over_the_limit_are_told_so_and_may_ask_for_health(server):
             client.close()
         assert "has reached its connection limit" in json.loads(body)["error"]
         assert answer.getheader("retry-after") == "1"
-        # Those that say nothing leave no room for anything but the sentence.
+        # Once idle connections fill the surplus, others get only the error message.
         for _ in range(32):
             stack.enter_context(server.connect())
         with server.connect() as connection:
@@ -286,7 +286,7 @@ def call_or_none(server, path):
 
 
 def test_no_body_is_waited_for_without_the_token(start, model):
-    """Nor does a trailer carry the token: a proxy in front has not seen it."""
+    """Nor can a trailer carry the token, since a proxy in front has not seen it."""
     begun = b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     trailer = f"Authorization: Bearer {TOKEN}\r\n".encode()
     with start(model, "--timeout", 1, env={"FANIN_SERVE_TOKEN": TOKEN}) as server:
@@ -295,6 +295,6 @@ def test_no_body_is_waited_for_without_the_token(start, model):
                 connection.sendall(begun + body)
                 answer = connection.recv(65536)
                 assert answer.startswith(b"HTTP/1.1 401 ")
-                if not body:  # the rest is discarded, for a time
+                if not body:  # the rest is discarded for a while
                     answers = read_all(connection)
                     assert answers == b"" or b"a token is required" in answers

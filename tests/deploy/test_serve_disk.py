@@ -1,4 +1,4 @@
-"""`fanin serve` in broken surroundings: full disks, no temporary folder, files of metrics."""
+"""`fanin serve` with full disks, without a temporary folder, and its metrics files."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ requires_serving()
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A folder on a file system of 2 MiB of its own."""
+    """A folder on a separate file system of 2 MiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
@@ -37,7 +37,7 @@ def fill(folder, name="filler"):
 
 
 def wait_for_loads(server, result, count, model="m"):
-    """Until the metrics count so many; every request meanwhile is answered."""
+    """Send requests until the metrics count so many; all must be answered."""
     line = f'fanin_model_loads_total{{model="{model}",result="{result}"}} {count}.0'
 
     def counted():
@@ -51,7 +51,7 @@ def wait_for_loads(server, result, count, model="m"):
 def test_a_disk_that_is_full_during_a_reload_leaves_the_old_version_serving(
     model, small_disk, workers
 ):
-    """The model, the log and the shared metrics lie on it; the error shows on the network."""
+    """Model, log and shared metrics are on the full disk; the error is reported over HTTP."""
     versions = small_disk / "m"
     shutil.copytree(model.parent.parent, versions)
     arguments = (versions, "--workers", workers, "--threads", 1, "--poll", 0.1, "--access-log")
@@ -69,14 +69,14 @@ def test_a_disk_that_is_full_during_a_reload_leaves_the_old_version_serving(
         save(gain_model(5), versions / "2" / "model.onnx")
         wait_for_loads(server, "loaded", 2 * workers)
         assert gain(server) == 5
-        if workers == 1:  # several write into one log: a line may follow on one that was cut off
+        if workers == 1:  # with several writers, a line may follow a truncated one
             assert [event["version"] for event in server.wait_for("loaded", 2)] == ["1", "2"]
         assert server.process.poll() is None
         assert not server.events("worker died")
 
 
 def test_a_worker_that_cannot_come_back_leaves_the_others_serving(start, model):
-    """It finds garbage where the others have the sound model in memory."""
+    """It finds a corrupt file, while the others have the valid model in memory."""
     with start(model.parent.parent, "--workers", 2, "--threads", 1, "--poll", 0) as server:
         first, second = (event["pid"] for event in server.wait_for("serving", 2))
         sound = model.read_bytes()
@@ -92,7 +92,7 @@ def test_a_worker_that_cannot_come_back_leaves_the_others_serving(start, model):
         os.kill(second, 0)
 
 
-def test_several_workers_without_a_temporary_folder_say_so(model, monkeypatch):
+def test_several_workers_without_a_temporary_folder_are_refused(model, monkeypatch):
     from fanin.deploy.serve import ServeSettings, SettingsError, shared_folder, supervisor
 
     def nowhere(**_):
@@ -130,7 +130,7 @@ def run_metrics(folder, program):
 
 
 def test_the_files_of_shared_metrics_have_their_space_from_the_start(tmp_path):
-    """Mapped files with holes would end a worker on a disk that fills up."""
+    """Sparse mapped files would crash a worker when the disk fills up."""
     program = """
 Metrics().count_response("m", "1", 200, 0.1)
 states = [item.stat() for item in os.scandir(sys.argv[1]) if item.name.endswith(".db")]
@@ -161,7 +161,7 @@ print(*(line.split()[1] for line in counted if 'model="m"' in line), 1 < len(cou
     assert run_metrics(small_disk, program) == ["2.0", "1.0", "True"]
 
 
-def test_shared_metrics_leave_out_versions_that_are_gone_and_keep_the_others(tmp_path):
+def test_shared_metrics_omit_only_unloaded_versions(tmp_path):
     program = """
 from types import SimpleNamespace as Simple
 from fanin.deploy.serve import metrics as module
@@ -208,7 +208,7 @@ print(b'fanin_model_loads_total{model="m",result="loaded"} 1.0' in metrics.text(
 
 
 def test_dead_workers_leave_their_counts_and_no_files(tmp_path):
-    """Three processes count and end; the sums are the same before and after."""
+    """Three processes count and end; merging them does not change the sums."""
     program = """
 metrics = Metrics()
 metrics.count_response("m", "1", 200, 0.1)
@@ -234,7 +234,7 @@ print(len(after) > 10, after.items() <= before.items(), *gone.values())
 print(*sorted(os.listdir(sys.argv[1])))
 """
     shown = run_metrics(tmp_path, shared + merge_dead_worker)
-    # What is gone are the requests in flight in the dead.
+    # Only the gauge of requests in flight in the dead workers is dropped.
     assert shown[:3] == ["True", "True", "3.0"]
     assert [name for name in shown[3:] if "_dead" in name] == [
         "counter_dead.db",

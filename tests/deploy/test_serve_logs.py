@@ -1,4 +1,4 @@
-"""Lines of the log: one each, whatever they quote; those that native code writes, too."""
+"""Log lines: one per event, whatever it quotes, including the output of native code."""
 
 import json
 import logging
@@ -35,7 +35,7 @@ def test_text_lines_escape_control_characters(char):
     assert "plain=é/ü" in message
     quoted = message[message.index('path="') + 5 : message.index(" plain=")]
     assert json.loads(quoted) == f"/v2/{char}\\x"
-    # What an error quotes cannot pass for a line of the log.
+    # Text quoted by an error cannot pass for a log line.
     assert traceback
     assert all(part.startswith("  ") and part.isprintable() for part in traceback)
 
@@ -82,7 +82,7 @@ def test_native_lines_become_events():
 
 
 def test_native_lines_do_not_wait_for_python():
-    """As a session does that warns while it holds the interpreter's lock; no line is lost."""
+    """As when a session warns while holding the GIL; no line is lost."""
     line = b"x" * 999 + b"\n"
     done = run(
         "with stderr_as_events():\n"
@@ -95,7 +95,7 @@ def test_native_lines_do_not_wait_for_python():
     assert max(map(len, texts)) < 10_000
 
 
-def test_a_crash_is_told_on_the_true_stderr():
+def test_a_crash_is_reported_on_the_original_stderr():
     done = run("with stderr_as_events():\n    ctypes.string_at(0)\n")
     assert done.returncode < 0
     assert "Segmentation fault" in done.stderr

@@ -1,4 +1,4 @@
-"""Infer requests and responses: what is read, what is written, what is refused in which words."""
+"""Infer requests and responses: decoding, encoding, and the error messages."""
 
 import contextlib
 import json
@@ -29,7 +29,7 @@ def read(head, binary=b"", signature=MODEL, header_length="right", max_dimension
 
 
 def one(**changes):
-    """A sound request, with changes to its only input."""
+    """A valid request, with changes to its only input."""
     entry = {"name": "x", "shape": [2, 3], "datatype": "FP32", "data": [1, 2, 3, 4, 5, 6]}
     entry.update(changes)
     return {"inputs": [{key: value for key, value in entry.items() if value is not ...}]}
@@ -53,7 +53,7 @@ def test_outputs_default_to_all_as_json():
     assert read(one()).outputs == (("y", False), ("z", False))
 
 
-def test_binary_data_output_holds_for_all_outputs_but_those_that_say_otherwise():
+def test_binary_data_output_applies_to_outputs_without_a_setting_of_their_own():
     outputs = [{"name": "z", "parameters": {"binary_data": False}}, {"name": "y"}]
     asked = read({**one(), "parameters": {"binary_data_output": True}, "outputs": outputs})
     assert asked.outputs == (("z", False), ("y", True))
@@ -267,7 +267,7 @@ HEAD = st.fixed_dictionaries(
 )
 @settings(max_examples=400, deadline=None)
 def test_any_request_is_read_or_refused(head, binary, length):
-    """Through protocol.decode: nothing but RequestError may come out of it."""
+    """Fuzzes protocol.decode, which may raise nothing but RequestError."""
     text = json.dumps(head).encode()
     for said in (length, str(len(text)), "0"):
         with contextlib.suppress(RequestError):

@@ -33,7 +33,7 @@ X = np.ones((1, 4), np.float32)
 
 @pytest.fixture(scope="module")
 def port():
-    """A cluster of this machine alone, with Serve on a free port of the loopback interface."""
+    """A cluster of only this machine, with Serve on a free port of the loopback interface."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         chosen = free.getsockname()[1]
@@ -68,7 +68,7 @@ def gain(port):
 
 
 class Load:
-    """Clients that ask until they are stopped; a request that fails is asked again, and counted."""
+    """Clients that send requests until stopped; failed ones are retried and counted."""
 
     def __init__(self, port, clients=3, body=None):
         self.port, self.body, self.end = port, body, threading.Event()
@@ -104,7 +104,7 @@ class Load:
 
 
 def process_ids():
-    """Those of the processes that Ray named after the deployment."""
+    """Process ids of the replicas, which Ray names after the deployment."""
     found = set()
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -133,7 +133,7 @@ def test_replicas_serve_and_the_sessions_threads_are_the_cpus(port, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_token_is_wanted_by_every_replica_and_metrics_of_others_are_left_alone(
+def test_every_replica_requires_the_token_and_ignores_metrics_of_others(
     port, tmp_path, monkeypatch
 ):
     path = save(gain_model(3), tmp_path / "m.onnx")
@@ -155,7 +155,7 @@ def test_a_token_is_wanted_by_every_replica_and_metrics_of_others_are_left_alone
     assert list(theirs.iterdir()) == []
 
 
-def test_a_token_comes_from_the_environment_and_from_no_argument(monkeypatch):
+def test_a_token_is_read_only_from_the_environment(monkeypatch):
     with pytest.raises(SettingsError, match="set FANIN_SERVE_TOKEN in the environment"):
         build({"model": "m.onnx", "token": "token-of-this-test-only"})
     monkeypatch.setenv("FANIN_SERVE_TOKEN", "short")
@@ -195,7 +195,7 @@ def test_a_replica_that_is_killed_under_load_is_replaced_and_its_requests_are_as
     load.stop()
     assert load.lost == []
     assert set(load.gains) == {4}
-    # No more than what was under way in the replica: one for each client.
+    # At most those in progress in the replica: one per client.
     assert load.retried <= 3
     assert gain(port) == 4
 
@@ -215,7 +215,7 @@ def wait_for_replicas(count):
 
 
 def threads_of_sessions(process_id):
-    """What the replica logged when it loaded its models; its stderr is a file of Ray's."""
+    """Threads logged by a replica when it loaded its models; Ray keeps its stderr in a file."""
     with open(f"/proc/{process_id}/fd/2") as file:
         lines = [line for line in file if line.startswith("{")]
     events = [json.loads(line) for line in lines]
@@ -238,7 +238,7 @@ def test_load_brings_a_second_replica_and_its_end_takes_it_away_without_a_lost_r
         load.wait_for_answers(20)
     finally:
         load.stop()
-    # It shrinks while there is still some load, for which one replica is enough.
+    # It scales down under a remaining load for which one replica is enough.
     load_of_one = Load(port, clients=1, body=load.body)
     try:
         wait_for_replicas(1)
@@ -264,6 +264,6 @@ def test_load_brings_a_second_replica_and_its_end_takes_it_away_without_a_lost_r
         ({"model": "a/m.onnx,b/m.onnx"}, "two models are named 'm'"),
     ],
 )
-def test_values_that_cannot_be(args, message):
+def test_invalid_values(args, message):
     with pytest.raises(SettingsError, match=message):
         build(args)

@@ -1,4 +1,4 @@
-"""The queue: order, bound, time-outs, batches, closing."""
+"""The queue: order, limit, timeouts, batches, closing."""
 
 import threading
 import weakref
@@ -15,7 +15,7 @@ from .._waiting import PATIENCE, wait_until
 
 
 class Gate:
-    """A model that runs when it is let: doubles x, and remembers the rows of each run."""
+    """A model that doubles x once released, and records the rows of each run."""
 
     def __init__(self, opened=True):
         self.runs = []
@@ -36,7 +36,7 @@ class Gate:
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The scheduler's time, which only the test moves on."""
+    """The scheduler's clock, moved only by the test."""
     clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
     monkeypatch.setattr("fanin.deploy.serve.scheduler.time", clock)
     return clock
@@ -161,7 +161,7 @@ def test_an_error_of_one_job_leaves_the_others_alone():
 
 
 def held(batching, *rows, **more):
-    """Submit while a first run holds the thread; gives the queue, the gate, the jobs."""
+    """Submit jobs while a first run occupies the thread; return queue, gate and jobs."""
     gate = Gate(opened=False)
     queue = scheduler(gate, batching=batching, **more)
     first = submit(queue, *[0] * batching.max_rows)
@@ -236,7 +236,7 @@ def test_a_brief_run_is_made_on_the_callers_thread_and_a_long_one_is_not(clock):
 
     queue = scheduler(run)
     small, large = {"x": np.zeros((1, 1))}, {"x": np.zeros((1, 10_000))}
-    assert queue.run_inline_if_short(small, ["y"]) is None  # nothing is known of it yet
+    assert queue.run_inline_if_short(small, ["y"]) is None  # there is no estimate yet
     for _ in range(3):
         queue.submit(small, ["y"]).future.result(PATIENCE)
     wait_until(lambda: not queue.running, "the thread is back, a moment after its answer")

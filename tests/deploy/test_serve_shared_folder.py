@@ -1,4 +1,4 @@
-"""The folder that workers share: whose it is, and that nobody else's is touched."""
+"""The folder that workers share: its ownership, and that no other folder is touched."""
 
 import fcntl
 import os
@@ -18,7 +18,7 @@ def temporary(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_folders_whose_servers_are_gone_are_removed_and_those_in_use_are_not():
+def test_only_folders_of_ended_servers_are_removed():
     used, lock = shared_folder.create()
     left, other = shared_folder.create()
     (left / "counter_7.db").write_bytes(b"counts")
@@ -40,7 +40,7 @@ def test_a_worker_that_lives_keeps_the_folder_of_a_killed_supervisor():
 
 
 def test_nothing_but_a_folder_of_workers_is_ever_removed(temporary):
-    """A temporary folder is everyone's: links, other owners and other contents lie in wait."""
+    """Anyone can write to the temporary folder: there may be links and folders of others."""
     precious = temporary / "precious"
     precious.mkdir(mode=0o700)
     (precious / "file").touch()
@@ -65,7 +65,7 @@ def test_nothing_but_a_folder_of_workers_is_ever_removed(temporary):
     assert opened.exists()
 
 
-def test_a_folder_that_is_taken_for_abandoned_while_it_is_made_is_made_again(monkeypatch):
+def test_a_folder_removed_as_abandoned_before_it_is_locked_is_created_again(monkeypatch):
     lock, raced = fcntl.flock, []
 
     def slow(descriptor, how):
@@ -83,7 +83,7 @@ def test_a_folder_that_is_taken_for_abandoned_while_it_is_made_is_made_again(mon
 def test_a_folder_of_metrics_that_a_server_inherits_is_neither_used_nor_needed(
     start, model, tmp_path
 ):
-    """It is someone else's: nothing is counted there, and none of it shown."""
+    """It belongs to another program: it is neither written to nor read."""
     requires_serving()
     theirs = tmp_path / "theirs"
     theirs.mkdir()
@@ -105,7 +105,7 @@ def test_workers_get_their_own_folder_of_metrics_instead_of_an_inherited_one(mon
 
 
 def test_metrics_that_already_go_to_an_inherited_folder_are_refused(monkeypatch):
-    """The package decides as it is imported, which cannot be undone."""
+    """prometheus_client decides when it is imported, which cannot be undone."""
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "/theirs")
     monkeypatch.setitem(sys.modules, "prometheus_client", object())
     with pytest.raises(SettingsError, match="start the server without that variable"):

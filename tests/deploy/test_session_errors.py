@@ -1,4 +1,4 @@
-"""Every way a model can fail to open ends in one sentence: what, where, what to do next."""
+"""Every failure to open a model tells what is wrong, where, and what to do next."""
 
 import os
 import shutil
@@ -158,7 +158,7 @@ class TestTheOps:
         assert "own library" in error.remedy
 
     def test_a_missing_opset_import(self, save_condensed):
-        # With the library the runtime forgives it; without, and in other tools, it does not.
+        # ONNX Runtime tolerates it with the library, but not without; nor do other tools.
         path = save_condensed(opset_import=False)
         with pytest.raises(Exception, match=r"registered|opset import") as caught:
             onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])

@@ -1,4 +1,4 @@
-"""Raw binary requests: the shape from the number of bytes, or a refusal as such."""
+"""Raw binary requests: the shape follows from the number of bytes, or they are refused."""
 
 import json
 
@@ -46,7 +46,7 @@ def test_no_bytes_are_an_empty_tensor_where_those_are_taken():
         read(("batch", 3), 0)
 
 
-def test_a_batched_request_is_one_row_where_another_size_is_open():
+def test_a_batched_request_is_one_row_if_another_size_is_open():
     assert read(("batch", "length"), 20, batched=True).inputs["x"].shape == (1, 5)
     assert read(("batch", 5), 40, batched=True).inputs["x"].shape == (2, 5)
 
@@ -65,7 +65,7 @@ def test_a_batched_request_is_one_row_where_another_size_is_open():
         (("batch", 3), 12 * 101, "has size 101 in dimension 0; the server takes 1 to 100"),
     ],
 )
-def test_bytes_that_do_not_tell_the_shape_are_refused(shape, size, message):
+def test_bytes_that_do_not_determine_the_shape_are_refused(shape, size, message):
     with pytest.raises(RequestError, match=message) as caught:
         read(shape, size)
     assert caught.value.status == 400

@@ -1,4 +1,4 @@
-"""Workers end with their supervisor, whatever it dies of, and leave nothing behind."""
+"""Workers end when their supervisor exits, for whatever reason, and leave nothing behind."""
 
 import json
 import os
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /pro
 
 
 def lives(pid):
-    """Whether the process runs; one that has ended and is not waited for does not."""
+    """Whether the process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -48,8 +48,8 @@ def worker_pids(server, count=2):
 
 @pytest.fixture
 def workers(start, model, tmp_path):
-    """Make a server with two workers whose temporary files are in the test's folder."""
-    # Where the tests run under nohup, their children would ignore SIGHUP.
+    """Create a server with two workers and temporary files in the test's folder."""
+    # If the tests run under nohup, their children would ignore SIGHUP.
     previous = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGQUIT)}
 
     def make(*arguments, versions=model.parent.parent):
@@ -77,9 +77,7 @@ def workers(start, model, tmp_path):
     ],
     ids=lambda value: value.name if isinstance(value, signal.Signals) else "",
 )
-def test_no_process_folder_or_port_is_left_of_a_server_whose_supervisor_ends(
-    workers, tmp_path, number, status
-):
+def test_nothing_is_left_of_a_server_whose_supervisor_ends(workers, tmp_path, number, status):
     with workers() as server:
         pids = worker_pids(server)
         start = time.monotonic()
@@ -92,14 +90,14 @@ def test_no_process_folder_or_port_is_left_of_a_server_whose_supervisor_ends(
         gone = server.events("supervisor exited")
         assert {event["pid"] for event in gone} == (set() if status == 0 else set(pids))
     if number == signal.SIGKILL:
-        # The first --port is that of the helper, 0; the last one counts.
+        # The helper passes --port 0 first; the last option counts.
         with workers("--port", port) as again:
             assert (again.port, gain(again)) == (port, 3)
 
 
 @pytest.mark.usefixtures("preloaded")
-def test_requests_under_way_are_answered_when_the_supervisor_is_killed(workers, tmp_path):
-    """Of a run that would never end."""
+def test_requests_in_progress_are_answered_when_the_supervisor_is_killed(workers, tmp_path):
+    """The request's run would never end."""
     versions = tmp_path / "slow" / "m"
     save(model_of(HANGS_ABOVE_0), versions / "1" / "model.onnx")
     body, headers = binary_body(np.ones((1, 4), np.float32))
@@ -122,8 +120,8 @@ def test_requests_under_way_are_answered_when_the_supervisor_is_killed(workers, 
 
 @pytest.mark.usefixtures("preloaded")
 @pytest.mark.parametrize("wait", [0, 2])
-def test_workers_that_do_not_serve_yet_end_with_their_supervisor(tmp_path, wait):
-    """At first they are programs that start; then they are in a run that never ends."""
+def test_starting_workers_end_with_their_supervisor(tmp_path, wait):
+    """At first they are still starting; later they are in a run that never ends."""
     path = save(model_of(HANGS), tmp_path / "m.onnx")
     environment = {"TMPDIR": str(tmp_path)}
     server = Server(path, "--workers", 2, env=environment, log=tmp_path / "log")
@@ -165,7 +163,7 @@ def test_a_server_of_one_process_drains_when_its_terminal_closes(start, model):
     assert server.events("stopped")
 
 
-def test_a_server_under_nohup_goes_on_when_its_terminal_closes(tmp_path, model):
+def test_a_server_under_nohup_continues_when_its_terminal_closes(tmp_path, model):
     previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         server = Server(model.parent.parent, "--workers", 2, log=tmp_path / "log")
@@ -180,13 +178,13 @@ def test_a_server_under_nohup_goes_on_when_its_terminal_closes(tmp_path, model):
         assert not server.events("draining")
 
 
-def test_the_first_process_of_a_container_waits_for_children_that_are_not_its_own(model, tmp_path):
-    """`unshare` makes a process the first of its own numbering, as a container does."""
+def test_the_init_process_of_a_container_reaps_orphans(model, tmp_path):
+    """`unshare` makes a process the init process of a namespace, as in a container."""
     command = ["unshare", "--pid", "--fork", "--kill-child"]
     if not shutil.which("unshare") or subprocess.run([*command, "true"]).returncode:
         pytest.skip("may not make a namespace of processes")
     log = tmp_path / "log"
-    # The shell becomes the server, with a child that it does not know.
+    # The shell is replaced by the server, which inherits an unknown child.
     script = 'sh -c "sleep 0.1; exit 7" & exec "$@"'
     serve = [sys.executable, "-m", "fanin", "serve", model, "--workers", 2, "--port", 0]
     with log.open("wb") as stderr:

@@ -1,4 +1,4 @@
-"""Loads that fail for want of memory, descriptors, threads or disk space come again."""
+"""Loads that fail for lack of memory, descriptors, threads or disk space are retried."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ from ._serving import Server, gain_model, requires_serving, save
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Time for the intervals between attempts, moved by the test."""
+    """A clock for the intervals between attempts, moved by the test."""
 
     class Clock:
         now = 1000.0
@@ -39,7 +39,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def serving(tmp_path):
-    """An open repository of m.onnx (gain 1), its path, and what the observer was told."""
+    """An open repository of m.onnx (gain 1), its path, and the failures passed to the observer."""
     path = save(gain_model(1), tmp_path / "m.onnx")
     told = []
     found = Repository(
@@ -61,7 +61,7 @@ def look_twice(repository):
 
 
 def failing(monkeypatch, error):
-    """Let every load raise ``error``; returns the list that counts them."""
+    """Make every load raise ``error``; return the list of attempts."""
     attempts = []
 
     def fails(*_, **__):
@@ -87,9 +87,7 @@ def failing(monkeypatch, error):
     ],
     ids=str,
 )
-def test_a_load_that_failed_for_a_passing_reason_is_tried_again_in_growing_intervals(
-    serving, clock, monkeypatch, error
-):
+def test_a_transient_failure_is_retried_at_growing_intervals(serving, clock, monkeypatch, error):
     found, path, told = serving
     save(gain_model(2), path)
     with monkeypatch.context() as patch:
@@ -125,7 +123,7 @@ def test_a_failure_that_is_the_files_own_waits_for_another_file(serving, clock):
     assert (failure.delay, "next try" in str(failure)) == (None, False)
 
 
-def test_other_files_are_tried_at_once_and_begin_the_intervals_anew(serving, clock, monkeypatch):
+def test_changed_files_are_tried_at_once_and_restart_the_intervals(serving, clock, monkeypatch):
     found, path, told = serving
     save(gain_model(2), path)
     attempts = failing(monkeypatch, MemoryError())
@@ -138,7 +136,7 @@ def test_other_files_are_tried_at_once_and_begin_the_intervals_anew(serving, clo
 
 
 @pytest.mark.usefixtures("clock")
-def test_loading_by_hand_does_not_wait_and_tells_that_it_may_pass(serving, monkeypatch):
+def test_an_explicit_load_does_not_wait_and_reports_a_transient_failure(serving, monkeypatch):
     found, path, _ = serving
     save(gain_model(2), path)
     with monkeypatch.context() as patch:
@@ -157,7 +155,7 @@ def test_loading_by_hand_does_not_wait_and_tells_that_it_may_pass(serving, monke
 
 @pytest.fixture
 def no_descriptors():
-    """Make it so that this process can open nothing more; the value undoes it."""
+    """Exhaust this process's file descriptors; return a function that undoes it."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     held = []
 
@@ -221,8 +219,8 @@ def test_a_model_that_cannot_be_read_for_its_check_is_not_opened_unchecked(tmp_p
     assert is_transient(caught.value)
 
 
-def test_a_model_too_large_for_memory_says_so(tmp_path):
-    """In a process of its own, with the address space limited."""
+def test_a_model_too_large_for_memory_is_a_transient_failure(tmp_path):
+    """Runs in a separate process with limited address space."""
     path = save(gain_model(1, width=20_000_000), tmp_path / "m.onnx")
     program = """
 import resource, sys
@@ -257,7 +255,7 @@ def test_threads_that_cannot_be_started_leave_none_behind(monkeypatch):
     assert not any(thread.is_alive() for thread in started)
 
 
-def test_an_error_is_looked_through_to_what_it_came_from():
+def test_the_causes_of_an_error_are_examined():
     outer = SessionError("it does not open", "")
     outer.__cause__ = OSError(errno.ENFILE, "odd")
     assert is_transient(outer)
@@ -266,9 +264,9 @@ def test_an_error_is_looked_through_to_what_it_came_from():
 
 
 def scripted(monkeypatch, *commands):
-    """A supervisor whose workers are these programs, one after the other; then it is told to end.
+    """A supervisor whose workers are these programs, one after the other; then it is stopped.
 
-    An exception in place of a program is what starting it raises.
+    An exception instead of a program is raised when it is started.
     """
     requires_serving()
     from fanin.deploy.serve import supervisor
@@ -314,12 +312,12 @@ LIVES = "exec sleep 60"
     [
         ([NO_PROCESS, LIVES, NO_PROCESS, LIVES], 0),
         ([LIVES, "exit 9", NO_PROCESS, NO_PROCESS, LIVES], 0),
-        ([NO_PROCESS, NO_PROCESS, LIVES], 75),  # none at all
+        ([NO_PROCESS, NO_PROCESS, LIVES], 75),  # no worker at all
         (["exit 75", LIVES, "exit 75", LIVES], 0),  # the younger one found more memory
         (["exit 1", LIVES, LIVES], 1),  # the younger one reads the same files
     ],
 )
-def test_a_worker_that_the_system_has_no_room_for_is_tried_again_while_another_lives(
+def test_a_worker_that_cannot_be_started_is_retried_while_another_lives(
     monkeypatch, commands, status
 ):
     ended, left = scripted(monkeypatch, *commands)
