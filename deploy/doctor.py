@@ -164,16 +164,16 @@ def _probes() -> str:
 def _isas() -> str:
     from ..ort_ops import _native
 
-    asked = os.environ.get("FANIN_ISA")
+    requested = os.environ.get("FANIN_ISA")
     offered = list(_native.supported_isas())
     try:
-        taken = _native.select_isa()
+        selected = _native.select_isa()
     except ValueError as error:
         raise FindingError(
             str(error), f"Unset FANIN_ISA, or set it to one of {', '.join(offered)}."
         ) from error
-    source = f"by FANIN_ISA={asked}" if asked else "the best one"
-    return f"{', '.join(offered)}; selected: {taken} ({source})"
+    source = f"by FANIN_ISA={requested}" if requested else "the best one"
+    return f"{', '.join(offered)}; selected: {selected} ({source})"
 
 
 def _threads() -> str:

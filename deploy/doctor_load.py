@@ -15,12 +15,12 @@ from .session import open_session
 
 def main() -> None:
     """Print {"problem", "remedy"}, or {"inputs", "outputs"} as lists of strings."""
-    told: dict[str, str | list[str]]
+    result: dict[str, str | list[str]]
     try:
         options = load_onnxruntime().SessionOptions()
         options.log_severity_level = 1  # INFO: at this level the ops log their kernels
         session = open_session(sys.argv[1], threads=1, options=options)
-        told = {
+        result = {
             kind: [f"{item.name} {item.type}{_shape(item.shape)}" for item in items]
             for kind, items in (
                 ("inputs", session.get_inputs()),
@@ -28,8 +28,8 @@ def main() -> None:
             )
         }
     except SessionError as error:
-        told = {"problem": error.problem, "remedy": error.remedy}
-    print(json.dumps(told))
+        result = {"problem": error.problem, "remedy": error.remedy}
+    print(json.dumps(result))
 
 
 def _shape(shape: list[int | str | None]) -> str:

@@ -65,19 +65,19 @@ def read_report(model: Path, timeout: float = 600) -> ModelReport:
             else "Report this with the model and the output of fanin doctor."
         )
         raise FindingError(f"opening it crashes the process with {name}", remedy)
-    told = _last_json(done.stdout)
-    if told is None:
+    result = _last_json(done.stdout)
+    if result is None:
         tail = done.stderr.strip().splitlines()[-1:] or ["no message"]
         raise FindingError(f"opening it fails: {tail[0]}", "Install fanin again.")
-    if "problem" in told:
-        raise FindingError(told["problem"], told["remedy"])
+    if "problem" in result:
+        raise FindingError(result["problem"], result["remedy"])
     kernels: dict[tuple[str, str], list[tuple[str, int]]] = {}
     for op, node, kernel, size in _PACKED.findall(done.stderr):
         kernels.setdefault((op, node), []).append((kernel, int(size)))
     variable = [node for _, node in _NOT_CONSTANT.findall(done.stderr)]
     return ModelReport(
-        told["inputs"],
-        told["outputs"],
+        result["inputs"],
+        result["outputs"],
         {key: tuple(found) for key, found in kernels.items()},
         variable,
     )
@@ -144,7 +144,7 @@ def _some(names: list[str]) -> str:
 def _content(model: Path) -> ModelFile:
     try:
         return read_model_file(model)
-    except (ModelFileError, OSError):  # of the runtime's own format, which it alone reads
+    except (ModelFileError, OSError):  # a format that only ONNX Runtime reads
         return ModelFile()
 
 

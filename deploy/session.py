@@ -88,8 +88,8 @@ def open_session(
 
 def _is_ort_format(model: Path, options: Any) -> bool:
     """Tell whether ONNX Runtime reads the file as a flatbuffer, which names no data files."""
-    asked = None if options is None else _config_entry(options, FORMAT_KEY)
-    return asked == "ORT" if asked else model.suffix.lower() == ".ort"
+    requested = None if options is None else _config_entry(options, FORMAT_KEY)
+    return requested == "ORT" if requested else model.suffix.lower() == ".ort"
 
 
 def _existing_file(path: str | os.PathLike[str]) -> Path:
@@ -221,18 +221,18 @@ def _set_threads(runtime: Any, options: Any, threads: int | None) -> None:
             )
         options.intra_op_num_threads = threads
     cpus = available_cpus()
-    told = options.intra_op_num_threads or cpus
+    count = options.intra_op_num_threads or cpus
     entry = _config_entry(options, THREADS_KEY)
     if entry is None:
-        options.add_session_config_entry(THREADS_KEY, str(told))
-    elif entry != str(told):
+        options.add_session_config_entry(THREADS_KEY, str(count))
+    elif entry != str(count):
         raise SessionError(
-            f"the options already set {THREADS_KEY} = {entry}, but the session has {told} threads",
+            f"the options already set {THREADS_KEY} = {entry}, but the session has {count} threads",
             "Use new options for a session with another number of threads.",
         )
-    if told > cpus:
+    if count > cpus:
         warnings.warn(
-            f"{told} threads on {cpus} CPUs: latency will have long tails; use at most {cpus}.",
+            f"{count} threads on {cpus} CPUs: latency will have long tails; use at most {cpus}.",
             RuntimeWarning,
             stacklevel=3,
         )

@@ -86,7 +86,7 @@ def create_app(settings: ServeSettings) -> FastAPI:
 
 
 class _DirectRoute(APIRoute):
-    """A route that calls its endpoint with the request alone, as Starlette's routes do.
+    """A route that calls its endpoint with only the request, as Starlette's routes do.
 
     FastAPI's dependency resolution costs more than the rest of its work for a request.
     """
@@ -228,18 +228,18 @@ async def _infer(
             hold=lease.take,
         )
         strings = any(spec.datatype == "BYTES" for spec in found.signature.inputs)
-        asked = await state.call(read, bounded_json.is_small_request(body, header_length, strings))
-        log["id"] = asked.id and asked.id[:_LOGGED]
-        found, job = await _run(state, found, version, asked)
+        parsed = await state.call(read, bounded_json.is_small_request(body, header_length, strings))
+        log["id"] = parsed.id and parsed.id[:_LOGGED]
+        found, job = await _run(state, found, version, parsed)
         split = (job.queue_seconds, job.compute_seconds)
         log["queue_ms"], log["compute_ms"] = (round(seconds * 1e3, 3) for seconds in split)
         arrays = job.future.result()
-        binary = all(as_binary for _, as_binary in asked.outputs)
+        binary = all(as_binary for _, as_binary in parsed.outputs)
         # The inputs are no longer needed; the response is held until it is sent.
-        asked.inputs.clear()
+        parsed.inputs.clear()
         del body, read, job
         lease.resize(bounded_json.response_size(arrays, binary))
-        write = partial(encode, model, found.version.name, asked, arrays, found.signature)
+        write = partial(encode, model, found.version.name, parsed, arrays, found.signature)
         content, head = await state.call(write, bounded_json.is_small_response(arrays, binary))
         lease.resize(len(content))
         status = 200
@@ -266,16 +266,16 @@ async def _infer(
 
 
 async def _run(
-    state: ServerState, model: LoadedModel, version: str | None, asked: InferRequest
+    state: ServerState, model: LoadedModel, version: str | None, parsed: InferRequest
 ) -> tuple[LoadedModel, Job]:
     """Run the request; if the model is replaced meanwhile, on its successor."""
-    outputs = [name for name, _ in asked.outputs]
+    outputs = [name for name, _ in parsed.outputs]
     while True:
         try:
-            job = model.scheduler.run_inline_if_short(asked.inputs, outputs)
+            job = model.scheduler.run_inline_if_short(parsed.inputs, outputs)
             if job is not None:
                 return model, job
-            job = model.scheduler.submit(asked.inputs, outputs)
+            job = model.scheduler.submit(parsed.inputs, outputs)
         except SchedulerClosedError:
             signature = model.signature
             model = state.repository.find(model.name, version)
@@ -313,14 +313,14 @@ def _small_object(body: bytes | bytearray) -> dict[str, Any]:
     if not body.strip():
         return {}
     try:
-        asked = json.loads(body)
+        parsed = json.loads(body)
     except (ValueError, RecursionError):
         raise RequestError("the body is not JSON") from None
-    if not isinstance(asked, dict):
+    if not isinstance(parsed, dict):
         raise RequestError("the body is not a JSON object")
-    if not isinstance(asked.get("parameters") or {}, dict):
+    if not isinstance(parsed.get("parameters") or {}, dict):
         raise RequestError("parameters is not a JSON object")
-    return asked
+    return parsed
 
 
 def _not_ready(reason: str, **more: str) -> Response:

@@ -166,14 +166,14 @@ class Metrics:
         """
         if self._unloaded is None or _is_shared():
             return
-        gone = self._unloaded.expired({key[:2] for key in self._children})
-        for key in [key for key in self._children if key[:2] in gone]:
+        unloaded = self._unloaded.expired({key[:2] for key in self._children})
+        for key in [key for key in self._children if key[:2] in unloaded]:
             del self._children[key]
             self.requests.remove(*key[:2], str(key[2]))
-        for labels in gone:
+        for labels in unloaded:
             for family in (self.request_seconds, self.queue_seconds, self.compute_seconds):
                 family.remove(*labels)
-        self._unloaded.forget(gone)
+        self._unloaded.forget(unloaded)
 
     def text(self) -> bytes:
         """Return the metrics in Prometheus's exposition format."""
@@ -253,18 +253,18 @@ class _UnloadedVersions:
 class _SharedCollector:
     """The sums over all workers, without expired versions."""
 
-    def __init__(self, gone: _UnloadedVersions | None):
-        self._unloaded = gone
+    def __init__(self, unloaded: _UnloadedVersions | None):
+        self._unloaded = unloaded
 
     def collect(self) -> Iterator[Metric]:
         found = shared_metrics.collect(Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]))
         pairs = {
             pair for metric in found for sample in metric.samples if (pair := _version_of(sample))
         }
-        gone = self._unloaded.expired(pairs) if self._unloaded else set()
+        unloaded = self._unloaded.expired(pairs) if self._unloaded else set()
         for metric in found:
             metric.samples = [
-                sample for sample in metric.samples if _version_of(sample) not in gone
+                sample for sample in metric.samples if _version_of(sample) not in unloaded
             ]
             yield metric
 

@@ -66,7 +66,7 @@ def _shape(size: int, spec: TensorSpec, batched: bool) -> tuple[int, ...]:
         sizes[open_axes.pop(0)] = 1
     step = NUMPY[spec.datatype].itemsize * math.prod(sizes.values())
     if len(open_axes) > 1 or (open_axes and not step):
-        raise _untold(spec)
+        raise _undetermined(spec)
     if size % step if open_axes else size != step:
         takes = f"a multiple of {step}" if open_axes else str(step)
         raise RequestError(
@@ -81,14 +81,14 @@ def _shape(size: int, spec: TensorSpec, batched: bool) -> tuple[int, ...]:
 def _string(body: bytes | bytearray, spec: TensorSpec) -> np.ndarray:
     """Take the whole body as one string, without a length before it."""
     if any(isinstance(size, int) and size != 1 for size in spec.shape):
-        raise _untold(spec)
+        raise _undetermined(spec)
     try:
         return np.array([str(body, "utf-8")], object).reshape([1] * len(spec.shape))
     except UnicodeDecodeError:
         raise RequestError(f"input '{spec.name}' is not UTF-8") from None
 
 
-def _untold(spec: TensorSpec) -> RequestError:
+def _undetermined(spec: TensorSpec) -> RequestError:
     return RequestError(
         f"{_WHAT} does not determine the shape of input '{spec.name}', {spec.datatype} "
         f"{text_of(spec.shape)}: {_INSTEAD}"

@@ -271,7 +271,7 @@ class Scheduler:
     def _update_estimate(self, elements: int, seconds: float) -> None:
         """Update both estimates: time grows with the input's size, but has a minimum."""
         if not elements:
-            return  # what an empty request takes says nothing of others
+            return  # the time of an empty request predicts nothing
         each = seconds / elements
         if self._seconds_per_element is None:
             self._seconds_per_element, self._min_seconds = each, seconds

@@ -218,9 +218,9 @@ class _Server(uvicorn.Server):
     def cut_off_from_outside(self) -> None:
         """Answer all requests with 503; called from another thread."""
         if self._loop is not None:
-            told = asyncio.run_coroutine_threadsafe(self._cancel_requests(), self._loop)
+            cancelled = asyncio.run_coroutine_threadsafe(self._cancel_requests(), self._loop)
             with contextlib.suppress(Exception):  # a loop that is busy or closed: end all the same
-                told.result(_CUT_OFF + 0.2)
+                cancelled.result(_CUT_OFF + 0.2)
 
     async def _cancel_requests(self) -> None:
         self._state.draining = True

@@ -101,9 +101,9 @@ class Signature:
         if self.batched:
             rows = {spec.name: shapes[spec.name][0] for spec in self.inputs}
             if len(set(rows.values())) > 1:
-                told = ", ".join(f"'{name}' has {count}" for name, count in rows.items())
+                counts = ", ".join(f"'{name}' has {count}" for name, count in rows.items())
                 raise RequestError(
-                    f"the inputs differ in their number of rows ({told}), but the server joins "
+                    f"the inputs differ in their number of rows ({counts}), but the server joins "
                     "requests along the first dimension"
                 )
 
