@@ -66,8 +66,8 @@ class Entry:
         made = self.make()
         return export(
             made.model,
-            path,
             tuple(made.inputs),
+            path,
             batch=self.batch,
             dynamic_shapes=made.dynamic_shapes,
             dense_baseline=True,

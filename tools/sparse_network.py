@@ -45,8 +45,8 @@ def main() -> None:
     example = torch.randn(2, 3, options.size, options.size)
     report = export(
         model,
-        options.out,
         example,
+        options.out,
         masks=masks,
         policy=options.policy,
         opset=options.opset,

@@ -52,10 +52,10 @@ def export_zoo_model(name: str, folder: Path, sparsity: float, ablated: float, b
     inputs = torch.randn(2, *entry.sample)
     _set_norm_statistics(model, inputs)
     path = folder / f"{name}-{100 * sparsity:g}-{100 * ablated:g}.onnx"
-    export(model.eval(), path, inputs, dense_baseline=True, batch=batch, opset=_OPSET)
+    export(model.eval(), inputs, path, dense_baseline=True, batch=batch, opset=_OPSET)
     if ablated:
         structured = path.with_name(f"{path.stem}.structured.onnx")
-        export(model, structured, inputs, policy="structured", batch=batch, opset=_OPSET)
+        export(model, inputs, structured, policy="structured", batch=batch, opset=_OPSET)
     return path
 
 

@@ -24,7 +24,7 @@ def export(
             "or dense."
         ),
     ] = "auto",
-    batch: Annotated[int, typer.Option(help="Batch size that auto decides for.")] = 1,
+    batch: Annotated[int, typer.Option(help="Batch size for which auto chooses.")] = 1,
     opset: Annotated[
         int | None,
         typer.Option(
@@ -38,15 +38,15 @@ def export(
     portable: Annotated[
         bool, typer.Option("--portable", help="Standard operators only, for any runtime.")
     ] = False,
-    fold: Annotated[bool, typer.Option(help="Take ablated neurons out of the graph.")] = True,
+    fold: Annotated[bool, typer.Option(help="Remove ablated neurons from the graph.")] = True,
     verify: Annotated[
-        bool, typer.Option(help="Compare the outputs with the source's before writing.")
+        bool, typer.Option(help="Compare the outputs with those of the source before writing.")
     ] = True,
     dense_baseline: Annotated[
         bool,
-        typer.Option("--dense-baseline", help="Also write OUT.dense.onnx, to measure against."),
+        typer.Option("--dense-baseline", help="Also write OUT.dense.onnx as a baseline."),
     ] = False,
-    values: Annotated[
+    values_dtype: Annotated[
         str,
         typer.Option(
             help="Type of float32 values in condensed layers: float32, float16 or bfloat16."
@@ -61,7 +61,7 @@ def export(
         "portable": portable,
         "fold": fold,
         "verify": verify,
-        "values_dtype": values,
+        "values_dtype": values_dtype,
     }
     if source.suffix == ".onnx" and not source.is_dir():
         report = _convert(source, out, common, opset, dense_baseline)
@@ -106,6 +106,7 @@ def _export(
     with readable(ExportError, RunFolderError, OSError, ValueError):
         return write(
             source,
+            None,
             out,
             opset=DEFAULT_OPSET if opset is None else opset,
             dense_baseline=dense_baseline,
@@ -116,7 +117,7 @@ def _export(
 def inspect(
     file: Annotated[Path, typer.Argument(help="ONNX file.")],
 ) -> None:
-    """List the condensed layers of an ONNX file, or what an export would make of its layers."""
+    """List the condensed layers of an ONNX file, or how an export would convert its layers."""
     requires("export", "onnx", "onnx_ir")
     from rich.console import Console
 
