@@ -34,6 +34,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
+from fanin._base.atomic import atomic_file, write_file
 from fanin.export import export
 from fanin.trainer import Sparsifier, SRigL, Static
 from fanin.trainer.analysis import Analysis
@@ -264,13 +265,14 @@ def main() -> None:
         tokenizer, dense = BertTokenizerFast.from_pretrained(folder), dense_model(folder)
         texts = corpus()
         batches = {name: batches_of(found, tokenizer) for name, found in texts.items()}
-        torch.save({name: (b, outputs_of(dense, b)) for name, b in batches.items()}, cache)
-        (arms / "sentences.json").write_text(json.dumps({n: len(t) for n, t in texts.items()}))
+        write_file(arms / "sentences.json", json.dumps({n: len(t) for n, t in texts.items()}))
+        with atomic_file(cache) as file:
+            torch.save({name: (b, outputs_of(dense, b)) for name, b in batches.items()}, file)
     for arm in options.arms:
         path = arms / f"{arm}.json"
         onnx_file = options.out / f"{arm}.onnx" if options.export else None
         if not path.is_file() or (onnx_file and not onnx_file.is_file()):
-            path.write_text(json.dumps(run_arm(arm, folder, cache, onnx_file)))
+            write_file(path, json.dumps(run_arm(arm, folder, cache, onnx_file)))
         print(path.read_text(), flush=True)
     done = [arms / f"{arm}.json" for arm in ARMS if (arms / f"{arm}.json").is_file()]
     rows = [json.loads(path.read_text()) for path in done]

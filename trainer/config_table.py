@@ -5,8 +5,8 @@ import types
 import typing
 from collections.abc import Mapping
 
+from .._base.names import near_matches
 from .._base.texts import short
-from .names import near_matches
 
 if typing.TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -9,7 +9,7 @@ from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
-from .names import near_matches
+from .._base.names import near_matches
 
 # Weights of these types have the neurons in dimension 0. Transposed convolutions do not, and
 # embeddings have none, so both stay dense.

@@ -14,13 +14,13 @@ from typing import Literal
 
 import tomli_w
 
+from .._base.names import near_matches
 from .._base.texts import parse_toml, read_text
 from .config_table import ConfigError, from_table, tagged_from_table, to_table
 from .data import Augmentation, DataConfig, check_data_config
 from .layer_choice import ChoiceOptions
 from .methods import METHODS, SRSTE, Dense, SparseMethod
 from .models import MODELS, Model
-from .names import near_matches
 from .optimization import (
     LR_SCHEDULES,
     OPTIMIZERS,

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from .._base.names import near_matches
 from .._base.texts import parse_toml, read_text, short
 from .config_table import ConfigError
-from .names import near_matches
 from .recipe import TrainConfig, config_from_tables, config_to_tables, load_recipe, override
 
 _SHIPPED = Path(__file__).parent / "sweeps"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
+from ..._base.names import near_matches
 from ..metrics import Record, expected_content, read_metrics
-from ..names import near_matches
 from ..run_folder import METRICS
 from ..sweep import SEED, SweepRow, grouped
 from ..sweep_run import SweepRecord

@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
+from ..._base.names import near_matches
 from ..._base.texts import short
-from ..names import near_matches
 from .augmentation import Augmentation, mix_batch
 from .base import DataConfig, Dataset, DatasetInfo, DataSplit, Split, epoch_order, fixed
 from .cifar import load_cifar10

@@ -2,7 +2,7 @@
 
 import inspect
 
-from ..names import near_matches
+from ..._base.names import near_matches
 from ..sparsifier import Sparsifier
 from ..sparsifier_options import CallbackOptions
 

@@ -20,24 +20,22 @@ analyze = typer.Typer(no_args_is_help=True, help="Tables and figures of runs, sw
 def train(
     recipe: Annotated[
         str | None,
-        typer.Argument(help="A TOML recipe, or the name of a shipped one; not needed to resume."),
+        typer.Argument(help="A TOML recipe, or the name of a shipped one; omit it to resume."),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Run folder to write.")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with an interrupted run.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
     data_dir: Annotated[Path | None, typer.Option(help="Folder that holds the data set.")] = None,
     progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
     recipes: Annotated[bool, typer.Option("--recipes", help="List the shipped recipes.")] = False,
     sparsity: Annotated[
-        float | None, typer.Option(help="Instead of the recipe's method.sparsity.")
+        float | None, typer.Option(help="Overrides the recipe's method.sparsity.")
     ] = None,
     epochs_factor: Annotated[
-        float | None, typer.Option(help="Train so many times as long, schedule included.")
+        float | None, typer.Option(help="Multiply the length of training and its schedule.")
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Another value of the recipe: TABLE.KEY=VALUE, as in TOML."),
+        typer.Option("--set", help="Override a value of the recipe: TABLE.KEY=VALUE, as in TOML."),
     ] = None,
 ) -> None:
     """Train a recipe into a run folder."""
@@ -72,7 +70,7 @@ def sweep(
     ray: Annotated[bool, typer.Option("--ray", help="Run as tasks of Ray Tune.")] = False,
     sweeps: Annotated[bool, typer.Option("--sweeps", help="List the shipped sweeps.")] = False,
 ) -> None:
-    """Train every combination of a grid; finished runs are kept, interrupted ones go on."""
+    """Train every combination of a grid; finished runs are kept, interrupted ones resumed."""
     requires("train", "torch", "torchvision", "safetensors")
     if ray:
         requires("ray", "ray")
@@ -120,7 +118,7 @@ def analyze_sweep(
     folder: Annotated[Path, typer.Argument(help="Folder of a sweep, finished or not.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for tables and figures.")],
     against: Annotated[
-        str | None, typer.Option(help="Variant to compare the others with, seed by seed.")
+        str | None, typer.Option(help="Variant to compare all others with, seed by seed.")
     ] = None,
 ) -> None:
     """Accuracy against what was varied, methods side by side, layers."""
