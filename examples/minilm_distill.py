@@ -33,7 +33,14 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
-from fanin.trainer import Sparsifier, SRigL, Static
+from fanin.trainer import (
+    InitializationOptions,
+    LayerOptions,
+    ScheduleOptions,
+    Sparsifier,
+    SRigL,
+    Static,
+)
 from fanin.trainer.analysis import Analysis
 
 SPARSITIES = (0.5, 0.7, 0.8, 0.9)
@@ -141,20 +148,20 @@ def distil(
         "static": Static(sparsity, structure="constant-fan-in"),
         "srigl": SRigL(sparsity),
     }[kind]
-    changing = {"update_every": UPDATE_EVERY, "alpha": 0.1, "gradient_window": 5}
     sparsifier = Sparsifier(
         model,
         optimizer,
         method=method,
         total_steps=STEPS,
-        distribution="uniform",
-        dense_in_budget=False,
-        sparse_layers=LAYERS,
-        # What these write to is the residual stream, which needs all of its width.
-        no_ablation=["encoder.layer.*.output.dense"],
-        first_mask="magnitude",
-        initialize=False,
-        **(changing if kind == "srigl" else {}),
+        layers=LayerOptions(
+            distribution="uniform",
+            dense_in_budget=False,
+            sparse_layers=LAYERS,
+            # These write to the residual stream, which needs all of its width.
+            no_ablation=["encoder.layer.*.output.dense"],
+        ),
+        schedule=ScheduleOptions(update_every=UPDATE_EVERY, alpha=0.1, gradient_window=5),
+        initialization=InitializationOptions(mask="magnitude", keep_weights=True),
     )
     if kind == "magnitude":
         return sparsifier

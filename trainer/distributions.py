@@ -6,7 +6,9 @@ Pure functions from layer shapes to densities. Shapes are those of the weights, 
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from typing import Literal
 
+Distribution = Literal["erk", "uniform"]
 Shapes = Mapping[str, tuple[int, ...]]
 Densities = dict[str, float]
 
@@ -100,7 +102,7 @@ def erk(
     return outside | {n: full[n] if n in full else scale * raw[n] for n in shapes}
 
 
-DISTRIBUTIONS: dict[str, Callable[..., Densities]] = {"erk": erk, "uniform": uniform}
+DISTRIBUTIONS: dict[Distribution, Callable[..., Densities]] = {"erk": erk, "uniform": uniform}
 
 
 def one_per_neuron(shape: tuple[int, ...]) -> int:
@@ -111,7 +113,7 @@ def one_per_neuron(shape: tuple[int, ...]) -> int:
 def layer_densities(
     shapes: Shapes,
     sparsity: float,
-    distribution: str,
+    distribution: Distribution,
     *,
     dense: Collection[str] = (),
     dense_in_budget: bool = True,

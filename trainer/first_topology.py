@@ -5,7 +5,7 @@ from torch.optim import Optimizer
 
 from .distributions import weight_budget
 from .gradient_window import GradientMomentum, GradientWindow
-from .initialization import Deviation, initial_mask, sparse_init
+from .initialization import MaskSource, WeightStd, initial_mask, sparse_init
 from .layer_choice import LayerChoice
 from .methods import SRSTE, SparseMethod
 from .optimizer_state import reset_optimizer_state
@@ -20,18 +20,18 @@ def first_layer(
     choice: LayerChoice,
     method: SparseMethod | SRSTE,
     *,
-    first_mask: str,
+    mask_source: MaskSource,
     seed: int,
     processes: Processes,
 ) -> SparseLayer:
     """Layer ``name`` of ``choice`` with its first mask, the same in all processes.
 
-    ``first_mask``: "random", or "magnitude" for the positions of the largest weights.
+    ``mask_source``: "random", or "magnitude" for the positions of the largest weights.
     """
     weight, density = choice.weights[name], choice.densities[name]
     structure, shape = method.layout(), tuple(weight.shape)
     budget = weight_budget(shape, density)
-    if first_mask == "magnitude":
+    if mask_source == "magnitude":
         mask = mask_of_largest(weight, structure, budget)
     else:
         generator = derived_generator(seed, name, "mask")
@@ -51,18 +51,18 @@ def fill_layer(
     method: SparseMethod | SRSTE,
     optimizer: Optimizer,
     *,
-    deviation: Deviation | None,
+    weight_std: WeightStd | None,
     seed: int,
     processes: Processes,
 ) -> None:
-    """Draw the layer's weights with this deviation (None: keep them), and mask them.
+    """Draw the layer's weights with this standard deviation (None: keep them), and mask them.
 
     All processes then hold the first one's. The optimizer forgets what it knew of masked weights.
     """
     weight = layer.weight
-    if deviation is not None:
+    if weight_std is not None:
         mask = torch.ones_like(layer.mask) if method.dense_to_sparse else layer.mask
-        weight.copy_(sparse_init(mask, derived_generator(seed, layer.name, "weight"), deviation))
+        weight.copy_(sparse_init(mask, derived_generator(seed, layer.name, "weight"), weight_std))
     processes.from_first_(weight)
     if method.dense_to_sparse:
         hide_dense(layer, method.layout())

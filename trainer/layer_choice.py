@@ -1,28 +1,55 @@
 """Which layers of a model are sparse, and how dense each is."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from torch import nn
 from torch.optim import Optimizer
 
-from .distributions import layer_densities
+from .distributions import Distribution, layer_densities
 from .layers import IN_PROJECTIONS, check_trainable, prunable_weights, resolve_names, shared_names
 from .structures import Structure
 
 
 @dataclass(frozen=True)
-class ChoiceOptions:
-    """Options of ``Sparsifier`` of the same names that choose layers and densities."""
+class LayerOptions:
+    """Which layers a ``Sparsifier`` makes sparse, and how it spreads the sparsity over them.
 
-    distribution: str = "erk"
-    sparse_layers: Iterable[str] | None = None
-    dense_layers: Iterable[str] = ()
+    Layers are given by qualified name ("blocks.0" or "blocks.0.weight"), or by patterns with ``*``.
+
+    Attributes:
+        distribution: "erk" (density by shape, arXiv 1911.11134) or "uniform".
+        sparse_layers: the only layers that may be sparse; None: all.
+        dense_layers: layers that stay dense.
+        dense_in_budget: whether the weights of dense layers count towards the method's sparsity.
+        densities: densities in (0, 1] of single layers; the other layers make up for them.
+        min_fan_in: least weights per neuron of every layer, at the expense of the other layers.
+        no_ablation: layers that keep all neurons; None: the model's last layer, empty: none.
+        in_proj: also make the input projections of ``torch.nn.MultiheadAttention`` sparse.
+
+    Raises:
+        TypeError: a value has the wrong type.
+
+    """
+
+    distribution: Distribution = "erk"
+    sparse_layers: Sequence[str] | None = None
+    dense_layers: Sequence[str] = ()
     dense_in_budget: bool = True
-    densities: Mapping[str, float] | None = None
+    densities: Mapping[str, float] = field(default_factory=dict)
     min_fan_in: int | None = None
-    no_ablation: Iterable[str] | None = None
+    no_ablation: Sequence[str] | None = None
     in_proj: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("sparse_layers", "dense_layers", "no_ablation"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                raise TypeError(f"{name} must be a list of layer names; write [{value!r}]")
+            if value is not None and not isinstance(value, Iterable):
+                raise TypeError(f"{name} must be a list of layer names, got {value!r}")
+        if not isinstance(self.densities, Mapping):
+            raise TypeError(f"densities must map layer names to densities, got {self.densities!r}")
 
 
 @dataclass(frozen=True)
@@ -42,7 +69,7 @@ class LayerChoice:
         return [name for name in self.weights if self.densities[name] < 1]
 
 
-def all_dense(model: nn.Module, options: ChoiceOptions) -> LayerChoice:
+def all_dense(model: nn.Module, options: LayerOptions) -> LayerChoice:
     """Every layer dense."""
     weights = prunable_weights(model, in_proj=options.in_proj)
     return LayerChoice(weights, dict.fromkeys(weights, 1.0), frozenset())
@@ -53,7 +80,7 @@ def choose_layers(
     optimizer: Optimizer | None,
     sparsity: float,
     structure: Structure,
-    options: ChoiceOptions,
+    options: LayerOptions,
 ) -> LayerChoice:
     """Spread ``sparsity`` over the layers of ``model`` that are to be sparse.
 
@@ -70,7 +97,7 @@ def choose_layers(
         "no_ablation", names[-1:] if options.no_ablation is None else options.no_ablation, known
     )
     fixed = {}
-    for name, density in (options.densities or {}).items():
+    for name, density in options.densities.items():
         for listed in resolve_names("densities", [name], known):
             if listed in fixed or listed in dense:
                 raise ValueError(f"{listed!r} is given a density twice; name it in one place")
@@ -98,7 +125,7 @@ def choose_layers(
 
 
 def _dense_names(
-    weights: Mapping[str, nn.Parameter], known: Mapping[str, str], options: ChoiceOptions
+    weights: Mapping[str, nn.Parameter], known: Mapping[str, str], options: LayerOptions
 ) -> frozenset[str]:
     dense = resolve_names("dense_layers", options.dense_layers, known)
     if options.sparse_layers is None:
@@ -112,7 +139,7 @@ def _dense_names(
 
 
 def _equal_density(
-    names: Iterable[str], dense: frozenset[str], density: float, options: ChoiceOptions
+    names: Iterable[str], dense: frozenset[str], density: float, options: LayerOptions
 ) -> dict[str, float]:
     unused = [
         option

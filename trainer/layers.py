@@ -95,11 +95,8 @@ def resolve_names(option: str, names: Iterable[str], known: Mapping[str, str]) -
     """Map layer or parameter names given as ``option`` to values of ``known``.
 
     "features.0" and "features.0.weight" both mean the parameter; names with ``*`` or ``?`` are
-    patterns. Raises TypeError for a plain string, which would otherwise be read letter by letter,
-    and ValueError for an unknown name or a pattern that fits nothing.
+    patterns. Raises ValueError for an unknown name or a pattern that matches nothing.
     """
-    if isinstance(names, str):
-        raise TypeError(f"{option} must be a list of layer names; write [{names!r}]")
     resolved = set()
     for name in names:
         found = _matching(name, known)

@@ -17,7 +17,8 @@ import tomli_w
 from .._base.texts import parse_toml, read_text
 from .config_table import ConfigError, from_table, tagged_from_table, to_table
 from .data import Augmentation, DataConfig, check_data_config
-from .layer_choice import ChoiceOptions
+from .initialization import WeightStd
+from .layer_choice import LayerOptions
 from .methods import METHODS, SRSTE, Dense, SparseMethod
 from .models import MODELS, Model
 from .names import near_matches
@@ -32,7 +33,7 @@ from .optimization import (
     RMSprop,
     StepLR,
 )
-from .sparsifier_options import RecipeOptions
+from .schedule import ScheduleOptions
 
 
 @dataclass(frozen=True)
@@ -86,21 +87,11 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class SparsifierConfig:
-    """[sparsifier]: the arguments of ``Sparsifier`` of the same names."""
+    """[sparsifier]: the keys of ``LayerOptions`` and ``ScheduleOptions``, and ``weight_std``."""
 
-    distribution: Literal["erk", "uniform"] = "erk"
-    sparse_layers: tuple[str, ...] | None = None
-    dense_layers: tuple[str, ...] = ()
-    dense_in_budget: bool = True
-    densities: dict[str, float] = field(default_factory=dict)
-    min_fan_in: int | None = None
-    no_ablation: tuple[str, ...] | None = None
-    in_proj: bool = False
-    weight_std: Literal["sqrt(2/k)", "2/k"] = "sqrt(2/k)"
-    update_every: int = 100
-    end_fraction: float = 0.75
-    alpha: float = 0.3
-    gradient_window: int = 1
+    layers: LayerOptions = field(default_factory=LayerOptions)
+    weight_std: WeightStd = "sqrt(2/k)"
+    schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
 
 
 @dataclass(frozen=True)
@@ -127,8 +118,8 @@ class TrainConfig:
             self._refuse_schedule()
 
     def _refuse_schedule(self) -> None:
-        for name in ("update_every", "end_fraction", "alpha", "gradient_window"):
-            if getattr(self.sparsifier, name) != getattr(SparsifierConfig(), name):
+        for name, default in dataclasses.asdict(ScheduleOptions()).items():
+            if getattr(self.sparsifier.schedule, name) != default:
                 raise ConfigError(
                     f"method {self.method.name!r} has no topology updates; remove sparsifier.{name}"
                 )
@@ -210,41 +201,6 @@ def config_to_tables(config: TrainConfig) -> dict[str, dict[str, object]]:
         name = {"name": part.name} if f.name in _TAGGED else {}
         tables[f.name] = name | to_table(part)
     return tables
-
-
-def sparsifier_options(config: TrainConfig) -> RecipeOptions:
-    """Arguments of ``Sparsifier`` that the configuration gives in [sparsifier]."""
-    given = config.sparsifier
-    return {
-        "distribution": given.distribution,
-        "sparse_layers": given.sparse_layers,
-        "dense_layers": given.dense_layers,
-        "dense_in_budget": given.dense_in_budget,
-        "densities": given.densities,
-        "min_fan_in": given.min_fan_in,
-        "no_ablation": given.no_ablation,
-        "in_proj": given.in_proj,
-        "weight_std": given.weight_std,
-        "update_every": given.update_every,
-        "end_fraction": given.end_fraction,
-        "alpha": given.alpha,
-        "gradient_window": given.gradient_window,
-    }
-
-
-def choice_options(config: TrainConfig) -> ChoiceOptions:
-    """Those of them that choose layers and densities."""
-    given = config.sparsifier
-    return ChoiceOptions(
-        given.distribution,
-        given.sparse_layers,
-        given.dense_layers,
-        given.dense_in_budget,
-        given.densities,
-        given.min_fan_in,
-        given.no_ablation,
-        given.in_proj,
-    )
 
 
 def config_to_toml(config: TrainConfig) -> str:

@@ -26,7 +26,7 @@ from .layer_choice import LayerChoice, choose_layers
 from .memory import model_bytes, require_memory
 from .methods import Dense
 from .metrics import Record, read_metrics
-from .recipe import TrainConfig, choice_options, config_to_toml, parse_config
+from .recipe import TrainConfig, config_to_toml, parse_config
 from .weights_file import FORMAT, FORMAT_VERSION, MASK_SUFFIX, checksum, save_weights
 
 CONFIG, METRICS, STATE, WEIGHTS = (
@@ -251,8 +251,8 @@ def layer_choice(config: TrainConfig, model: nn.Module) -> LayerChoice:
     method = config.method
     if isinstance(method, Dense):
         raise ValueError("dense training chooses no layers")
-    options = choice_options(config)
-    return choose_layers(model, None, method.sparsity, method.layout(), options)
+    layers = config.sparsifier.layers
+    return choose_layers(model, None, method.sparsity, method.layout(), layers)
 
 
 def _check_tensors(

@@ -1,9 +1,11 @@
 """Attaches a sparse training method to a model and its optimizer."""
 
+import inspect
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Never
 
 import torch
 from torch import Tensor, nn
@@ -11,14 +13,16 @@ from torch.amp import GradScaler
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
+from .distributions import Distribution
 from .first_topology import fill_layer, first_layer
-from .initialization import Deviation
-from .layer_choice import ChoiceOptions, all_dense, choose_layers
+from .initialization import InitializationOptions
+from .layer_choice import LayerOptions, all_dense, choose_layers
 from .layers import other_weights, unwrapped
 from .methods import SRSTE, Dense, Moment, SparseMethod
 from .processes import Processes
-from .schedule import UpdateSchedule
+from .schedule import ScheduleOptions, UpdateSchedule
 from .sparse_layer import SparseLayer
+from .sparsifier_options import option_group, refuse_unknown
 from .sparsifier_state import STATE_VERSION, SparsifierState, check_state
 from .straight_through import hide_dense, show_dense
 from .summary import Summary, dense_summary, mask_summary
@@ -44,31 +48,34 @@ class _Updates:
 
 
 class Sparsifier:
-    """Keeps a model sparse while it trains, and changes which weights exist.
+    """Keeps a model sparse while it trains, and changes which weights are active.
 
-    Call ``step()`` after each ``optimizer.step()`` and before ``zero_grad()``. Construction
-    draws the masks and, with ``initialize``, new weights of deviation ``weight_std`` for the
-    sparse layers (k: a neuron's fan-in): load checkpoints afterwards, and pass
-    ``initialize=False`` to keep trained weights. ``first_mask``: "random" positions, or those of
-    the model's largest weights ("magnitude").
+    Call ``step()`` after each ``optimizer.step()`` and before ``zero_grad()``. Construction draws
+    the masks and new weights for the sparse layers, so load checkpoints afterwards.
 
-    ``method``: ``SRigL(...)``, ``Dense()`` or another of ``fanin.trainer.METHODS``.
-    ``total_steps``: optimizer steps of the whole training.
-    ``distribution``: "erk" or "uniform". ``sparse_layers``: the only layers that may be sparse;
-    ``dense_layers``: layers to leave dense; ``dense_in_budget``: whether the weights of dense
-    layers count towards the sparsity. ``densities``: given densities by layer.
-    ``min_fan_in``: weights per neuron that no layer gets less than. ``in_proj``: also input
-    projections of MultiheadAttention. ``no_ablation``: layers whose neurons are never removed;
-    None protects the model's last layer, a list (also an empty one) replaces that default.
-    Layers are qualified names, or patterns with ``*``. ``grad_scaler``: the one in use, so that
-    gradients are averaged unscaled. ``process_group``: the data-parallel processes; None: all
-    of torch.distributed. ``state``: a ``state_dict()`` to continue from at once, for a model and
-    an optimizer that are restored already; nothing is drawn then. The other parameters are
-    those of ``UpdateSchedule``.
+    Args:
+        model: the model, or a wrapper of it (torch.compile, DistributedDataParallel, …).
+        optimizer: the optimizer of the model's parameters; takes one ``Sparsifier`` at a time.
+        method: ``SRigL(sparsity=0.9)``, ``Dense()`` or another of ``fanin.trainer.METHODS``.
+        total_steps: optimizer steps of the whole training.
+        update_every: shorthand for ``schedule=ScheduleOptions(update_every=…)``.
+        distribution: shorthand for ``layers=LayerOptions(distribution=…)``.
+        dense_layers: shorthand for ``layers=LayerOptions(dense_layers=…)``.
+        layers: which layers are sparse, and how sparse.
+        schedule: when the topology is updated; unused by methods without updates.
+        initialization: first masks and weights.
+        seed: of masks, drawn weights and random growth; 0 or more.
+        grad_scaler: the gradient scaler in use, so that gradients are averaged unscaled.
+        process_group: the data-parallel processes; None: all of torch.distributed.
+        state: a ``state_dict()`` to continue from, for a model and an optimizer that are restored
+            already; no weights are drawn then.
 
-    Raises TypeError for values of a wrong kind, ValueError for names that the model does not have,
-    weights that cannot be sparse, options that the model has no use for,
-    schedules without an update, and (InfeasibleSparsityError) budgets that cannot be met.
+    Raises:
+        TypeError: an argument has the wrong type, is unknown, or is given twice.
+        ValueError: a layer name is unknown, a weight cannot be sparse, a value is out of range,
+            or no step would be an update.
+        InfeasibleSparsityError: the layers cannot have the sparsity.
+
     """
 
     def __init__(
@@ -78,42 +85,33 @@ class Sparsifier:
         *,
         method: SparseMethod | SRSTE | Dense,
         total_steps: int,
-        distribution: str = "erk",
-        sparse_layers: Iterable[str] | None = None,
-        dense_layers: Iterable[str] = (),
-        dense_in_budget: bool = True,
-        densities: Mapping[str, float] | None = None,
-        min_fan_in: int | None = None,
-        no_ablation: Iterable[str] | None = None,
-        in_proj: bool = False,
-        update_every: int = 100,
-        end_fraction: float = 0.75,
-        alpha: float = 0.3,
-        gradient_window: int = 1,
+        update_every: int | None = None,
+        distribution: Distribution | None = None,
+        dense_layers: Sequence[str] | None = None,
+        layers: LayerOptions | None = None,
+        schedule: ScheduleOptions | None = None,
+        initialization: InitializationOptions | None = None,
         seed: int = 0,
-        initialize: bool = True,
-        weight_std: Deviation = "sqrt(2/k)",
-        first_mask: str = "random",
         grad_scaler: GradScaler | None = None,
         process_group: ProcessGroup | None = None,
         state: SparsifierState | None = None,
+        **unknown: Never,
     ) -> None:
         if optimizer in _attached:
             raise ValueError("this optimizer already has a Sparsifier; call its detach() first")
+        refuse_unknown(unknown, inspect.signature(type(self)).parameters)
         if not isinstance(method, SparseMethod | SRSTE | Dense):
             raise TypeError(
-                f"method must be a method with its values, such as SRigL(sparsity=0.9), got "
-                f"{method!r}"
+                f"method must be an instance such as SRigL(sparsity=0.9), got {method!r}"
             )
         if not isinstance(seed, int) or seed < 0:
             raise ValueError(f"seed must be a whole number from 0 on, got {seed!r}")
-        _check_choice("weight_std", weight_std, ("sqrt(2/k)", "2/k"))
-        _check_choice("first_mask", first_mask, ("random", "magnitude"))
-        if first_mask == "magnitude" and initialize:
-            raise ValueError(
-                "first_mask='magnitude' goes by the model's weights, which initialize=True would "
-                "then draw anew; pass initialize=False"
-            )
+        shorthands = {"distribution": distribution, "dense_layers": dense_layers}
+        layers = option_group("layers", LayerOptions, layers, shorthands)
+        schedule = option_group(
+            "schedule", ScheduleOptions, schedule, {"update_every": update_every}
+        )
+        start = option_group("initialization", InitializationOptions, initialization, {})
         model = unwrapped(model)
         self.method = method
         self._optimizer, self._seed, self._scaler = optimizer, seed, grad_scaler
@@ -122,27 +120,21 @@ class Sparsifier:
         self._settings: dict[str, object] = {"method": method.name, **asdict(method)}
         self._schedule: UpdateSchedule | None = None
         self._layers: dict[str, SparseLayer] = {}
-        options = ChoiceOptions(
-            distribution, sparse_layers, dense_layers, dense_in_budget, densities, min_fan_in,
-            no_ablation, in_proj,
-        )  # fmt: skip
         if isinstance(method, Dense):
-            choice = all_dense(model, options)
+            choice = all_dense(model, layers)
         else:
             structure = method.layout()
-            choice = choose_layers(model, optimizer, method.sparsity, structure, options)
+            choice = choose_layers(model, optimizer, method.sparsity, structure, layers)
             self._settings |= {"seed": seed, "no_ablation": sorted(choice.unablated)}
             if isinstance(method, SparseMethod) and method.updates:
-                self._schedule = UpdateSchedule(
-                    total_steps, update_every, end_fraction, alpha, gradient_window
-                )
+                self._schedule = UpdateSchedule(total_steps=total_steps, **asdict(schedule))
                 self._settings |= asdict(self._schedule)
             for name in choice.sparse:
                 layer = first_layer(
                     name,
                     choice,
                     method,
-                    first_mask=first_mask,
+                    mask_source=start.mask,
                     seed=seed,
                     processes=self._processes,
                 )
@@ -151,7 +143,7 @@ class Sparsifier:
                         layer,
                         method,
                         optimizer,
-                        deviation=weight_std if initialize else None,
+                        weight_std=None if start.keep_weights else start.weight_std,
                         seed=seed,
                         processes=self._processes,
                     )
@@ -351,8 +343,3 @@ class Sparsifier:
             updates.method, self._layers, self._optimizer, self._processes, self._seed
         )
         return update(self._step, moment)
-
-
-def _check_choice(option: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{option} must be one of {', '.join(allowed)}, got {value!r}")

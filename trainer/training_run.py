@@ -14,10 +14,11 @@ from .checkpoint import Circumstances, Progress, Stateful, load_checkpoint, save
 from .config_table import ConfigError
 from .data import Dataset, describe, epoch_order
 from .evaluation import evaluate
+from .initialization import InitializationOptions
 from .metrics import MetricsWriter, NoMetrics
 from .processes import Processes
 from .progress import TrainingDisplay
-from .recipe import TrainConfig, sparsifier_options
+from .recipe import TrainConfig
 from .run_folder import STATE, RunFolderError, build_model
 from .seeds import derived_generator
 from .sparsifier import Sparsifier
@@ -70,7 +71,9 @@ class TrainingRun:
                 total_steps=self.total_steps,
                 seed=training.seed,
                 grad_scaler=self.step.scaler,
-                **sparsifier_options(config),
+                layers=config.sparsifier.layers,
+                schedule=config.sparsifier.schedule,
+                initialization=InitializationOptions(weight_std=config.sparsifier.weight_std),
             )
         except ValueError as error:
             raise ConfigError(f"in [sparsifier]: {error}") from error

@@ -21,6 +21,8 @@ from fanin.trainer import (
 from fanin.trainer.methods.base import LayerInputs, Moment
 from fanin.trainer.methods.redistributing import apportion
 
+from ._options import grouped
+
 SPARSE = {
     "static": Static(0.75),
     "static-fan-in": Static(0.75, structure="constant-fan-in"),
@@ -53,7 +55,7 @@ def attach(model, method, optimizer=None, **options):
     defaults = {"total_steps": 60, "update_every": 5, "distribution": "uniform"}
     if ":" in getattr(method, "structure", ""):
         defaults["dense_in_budget"] = False
-    return optimizer, Sparsifier(model, optimizer, method=method, **defaults | options)
+    return optimizer, Sparsifier(model, optimizer, method=method, **grouped(**defaults | options))
 
 
 def batch(step):

@@ -8,8 +8,18 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fanin.trainer import SET, ConfigError, RigL, Sparsifier, SRigL
+from fanin.trainer import (
+    SET,
+    ConfigError,
+    LayerOptions,
+    RigL,
+    ScheduleOptions,
+    Sparsifier,
+    SRigL,
+)
 from fanin.trainer.recipe import extend
+
+from ._options import grouped
 
 
 def model_of():
@@ -20,7 +30,7 @@ def model_of():
 def attach(model, method=None, **options):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     defaults = {"total_steps": 40, "update_every": 4, "method": method or SRigL(0.7)}
-    return optimizer, Sparsifier(model, optimizer, **defaults | options)
+    return optimizer, Sparsifier(model, optimizer, **grouped(**defaults | options))
 
 
 def backward(model, step=0, dtype=torch.float32):
@@ -149,12 +159,53 @@ def test_what_stays_dense_because_of_its_kind_is_named_in_the_summary():
         ({"total_steps": 40.5}, TypeError, "total_steps must be a whole number, got 40.5"),
         ({"update_every": "4"}, TypeError, "update_every must be a whole number"),
         ({"in_proj": True}, ValueError, "in_proj=True, but the model has no"),
+        ({"densities": [0.5]}, TypeError, "densities must map layer names to densities"),
+        ({"dense_layers": 3}, TypeError, "dense_layers must be a list of layer names, got 3"),
         ({"densities": {"0": float("nan")}}, ValueError, r"'0\.weight' must be in \(0, 1\]"),
     ],
 )
 def test_values_that_make_no_sense_are_refused_by_name(options, error, reason):
     with pytest.raises(error, match=reason):
         attach(model_of(), **options)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "reason"),
+    [
+        ({"alpha": 0.2}, r"^alpha belongs to schedule; write schedule=ScheduleOptions\(alpha=…\)$"),
+        ({"mask": "random"}, r"write initialization=InitializationOptions\(mask=…\)"),
+        ({"dense_layer": ["0"]}, "no option 'dense_layer'.* 'dense_layers'"),
+        ({"schedule": {"alpha": 0.2}}, r"schedule must be ScheduleOptions\(…\), got {'alpha'"),
+        ({"layers": ["0"]}, r"layers must be LayerOptions\(…\), got \['0'\]"),
+        (
+            {"update_every": 4, "schedule": ScheduleOptions()},
+            r"given beside schedule; write schedule=ScheduleOptions\(update_every=4, …\)$",
+        ),
+        (
+            {"dense_layers": ["0"], "layers": LayerOptions()},
+            r"given beside layers; write layers=LayerOptions\(dense_layers=\['0'\]",
+        ),
+    ],
+)
+def test_misplaced_keywords_say_where_they_belong(keywords, reason):
+    model = model_of()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(TypeError, match=reason):
+        Sparsifier(model, optimizer, method=SRigL(0.7), total_steps=400, **keywords)
+    Sparsifier(model, optimizer, method=SRigL(0.7), total_steps=400)  # nothing was attached
+
+
+def test_shorthands_say_the_same_as_their_groups():
+    short, long = model_of(), model_of()
+    options = {"update_every": 4, "distribution": "uniform", "dense_layers": ["2"]}
+    masks = []
+    for model, keywords in ((short, options), (long, grouped(**options))):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        sparsifier = Sparsifier(model, optimizer, method=SRigL(0.5), total_steps=40, **keywords)
+        train(model, optimizer, sparsifier, range(10))
+        masks.append(sparsifier.masks)
+    assert list(masks[0]) == ["0.weight"]
+    assert torch.equal(masks[0]["0.weight"], masks[1]["0.weight"])
 
 
 def test_sparsities_that_are_no_numbers_are_refused():

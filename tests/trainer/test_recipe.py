@@ -55,9 +55,9 @@ def test_defaults_are_filled_in():
     config = parse(MINIMAL)
     assert config.optimizer == AdamW(lr=0.001)
     assert config.method == SRigL(sparsity=0.9, gamma_sal=0.3)
-    assert config.sparsifier.distribution == "erk"
+    assert config.sparsifier.layers.distribution == "erk"
     assert config.lr_schedule.name == "cosine"
-    assert config.sparsifier.no_ablation is None
+    assert config.sparsifier.layers.no_ablation is None
 
 
 def test_written_configuration_holds_every_default():
@@ -148,13 +148,13 @@ PAPER = {
 @pytest.mark.parametrize("name", PAPER)
 def test_recipes_hold_the_papers_hyper_parameters(name):
     config = load_recipe(name)
-    sparsifier = config.sparsifier
+    schedule = config.sparsifier.schedule
     found = (
-        config.training.epochs, sparsifier.update_every, sparsifier.gradient_window,
-        config.optimizer.lr, config.method.gamma_sal, sparsifier.distribution,
+        config.training.epochs, schedule.update_every, schedule.gradient_window,
+        config.optimizer.lr, config.method.gamma_sal, config.sparsifier.layers.distribution,
     )  # fmt: skip
     assert found == PAPER[name]
-    assert (sparsifier.alpha, sparsifier.end_fraction) == (0.3, 0.75)
+    assert (schedule.alpha, schedule.end_fraction) == (0.3, 0.75)
 
 
 def test_longer_training_stretches_the_learning_rate_schedule():

@@ -4,6 +4,8 @@ from torch import nn
 
 from fanin.trainer import Sparsifier, SRigL
 
+from ._options import grouped
+
 
 class Net(nn.Module):
     def __init__(self):
@@ -17,7 +19,7 @@ class Net(nn.Module):
 def attach(model, parameters=None, **options):
     optimizer = torch.optim.SGD(parameters or model.parameters(), lr=0.1)
     defaults = {"method": SRigL(sparsity=0.2), "total_steps": 1000, "distribution": "uniform"}
-    return Sparsifier(model, optimizer, **defaults | options)
+    return Sparsifier(model, optimizer, **grouped(**defaults | options))
 
 
 def test_only_linear_and_convolution_weights_become_sparse():

@@ -8,6 +8,8 @@ from torch.nn.functional import cross_entropy
 
 from fanin.trainer import Sparsifier, SRigL
 
+from ._options import grouped
+
 STEPS = 60
 
 
@@ -17,7 +19,7 @@ def make(sparsity=0.7, width=24, **options):
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     defaults = {"total_steps": STEPS, "update_every": 6, "gradient_window": 4}
     sparsifier = Sparsifier(
-        model, optimizer, method=SRigL(sparsity, gamma_sal=0.9), **defaults | options
+        model, optimizer, method=SRigL(sparsity, gamma_sal=0.9), **grouped(**defaults | options)
     )
     return model, optimizer, sparsifier
 

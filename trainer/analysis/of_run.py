@@ -142,7 +142,11 @@ def operations(run: Run) -> Analysis:
             "method": method,
             "inference per sample": forward,
             "training": training_flops(
-                method, forward, dense, samples, update_every=config.sparsifier.update_every
+                method,
+                forward,
+                dense,
+                samples,
+                update_every=config.sparsifier.schedule.update_every,
             ),
         }
         for method, forward in forwards.items()

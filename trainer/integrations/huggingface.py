@@ -12,9 +12,8 @@ from ..._base.atomic import atomic_file
 from ..checkpoint import read_state
 from ..methods import Dense, SparseMethod
 from ..sparsifier import Sparsifier
-from ..sparsifier_options import CallbackOptions
 from ..sparsifier_state import SparsifierState
-from .options import attached, check_options
+from .options import CallbackOptions, attached, check_options
 
 STATE = "sparsifier.pt"
 

@@ -6,9 +6,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..methods import Dense, SparseMethod
 from ..sparsifier import Sparsifier
-from ..sparsifier_options import CallbackOptions
 from ..sparsifier_state import SparsifierState
-from .options import attached, check_options
+from .options import CallbackOptions, attached, check_options
 
 
 class SparsifierCallback(Callback):  # type: ignore[misc, unused-ignore]  # not always installed
