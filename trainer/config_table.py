@@ -66,7 +66,12 @@ def table_keys(cls: "type[DataclassInstance]") -> list[str]:
 
 
 def tagged_from_table(classes: Mapping[str, type[T]], table: object, where: str) -> T:
-    """Build the class that the table's ``name`` key picks from ``classes``."""
+    """Build the class that the table's ``name`` selects from ``classes``.
+
+    Raises:
+        ConfigError: the name is missing or unknown, or as for ``from_table``.
+
+    """
     if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
         raise ConfigError(f"[{where}] must be a table with a 'name', one of {sorted(classes)}")
     name = table["name"]

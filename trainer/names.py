@@ -1,11 +1,11 @@
-"""Sentences about names that are not known."""
+"""Suggestions for unknown names."""
 
 import difflib
 from collections.abc import Iterable
 
 
 def near_matches(name: str, known: Iterable[str]) -> str:
-    """Return " Did you mean …?" for close names, else " Known: …" (shortened when long)."""
+    """Return " Did you mean …?" with similar names, or else " Known: …", shortened if long."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     if close:

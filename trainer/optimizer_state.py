@@ -1,4 +1,4 @@
-"""Clearing an optimizer's memory of weights that have just been removed or grown."""
+"""Clearing the optimizer state of weights that were removed or grown."""
 
 import torch
 from torch import Tensor, nn
@@ -9,8 +9,9 @@ from torch.optim import Optimizer
 def reset_optimizer_state(optimizer: Optimizer, parameter: nn.Parameter, where: Tensor) -> None:
     """Zero every per-element buffer of ``parameter`` at the true positions of ``where``.
 
-    Per-element means a state tensor of the parameter's shape: momentum_buffer (SGD), exp_avg,
-    exp_avg_sq, max_exp_avg_sq (Adam, AdamW), square_avg, grad_avg (RMSprop), sum (Adagrad).
+    Per-element buffers are the state tensors of the parameter's shape: momentum_buffer (SGD);
+    exp_avg, exp_avg_sq, max_exp_avg_sq (Adam, AdamW); square_avg, grad_avg (RMSprop); sum
+    (Adagrad).
     """
     for value in optimizer.state.get(parameter, {}).values():
         if isinstance(value, Tensor) and value.shape == parameter.shape:

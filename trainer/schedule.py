@@ -13,13 +13,13 @@ class ScheduleOptions:
 
     Attributes:
         update_every: ΔT, steps between updates.
-        end_fraction: share of the training, in (0, 1], after which the topology is fixed.
-        alpha: drop fraction of the first updates, in [0, 1]; it decays to 0 by a cosine.
-        gradient_window: the dense gradients of so many steps before an update are averaged; from 1
+        end_fraction: fraction of the training, in (0, 1], after which the topology is fixed.
+        alpha: α, drop fraction at the start, in [0, 1]; it decays to 0 by a cosine.
+        gradient_window: number of steps before an update whose dense gradients are averaged, from 1
             to ``update_every``.
 
     Raises:
-        TypeError: a count is not an integer.
+        TypeError: a value is not a number.
         ValueError: a value is out of range.
 
     """
@@ -77,21 +77,21 @@ class UpdateSchedule(ScheduleOptions):
         return int(self.end_fraction * self.total_steps)
 
     def is_update_step(self, step: int) -> bool:
-        """Whether the topology changes after optimizer step ``step``."""
+        """Return whether the topology changes after optimizer step ``step``."""
         return 0 < step < self.end_step and step % self.update_every == 0
 
     def next_update(self, step: int) -> int | None:
-        """First update step after ``step``, or None."""
+        """Return the first update step after ``step``, or None."""
         following = (step // self.update_every + 1) * self.update_every
         return following if self.is_update_step(following) else None
 
     def in_gradient_window(self, step: int) -> bool:
-        """Whether the dense gradient of optimizer step ``step`` enters the next update."""
+        """Return whether the dense gradient of optimizer step ``step`` enters the next update."""
         update = math.ceil(step / self.update_every) * self.update_every
         return update - step < self.gradient_window and self.is_update_step(update)
 
     def drop_fraction(self, step: int) -> float:
-        """α/2·(1 + cos(π·step/T_end)); 0 from T_end on."""
+        """Return α/2 · (1 + cos(π · step/T_end)), and 0 from T_end on."""
         if step >= self.end_step:
             return 0.0
         return self.alpha / 2 * (1 + math.cos(math.pi * step / self.end_step))

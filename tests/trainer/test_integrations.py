@@ -170,7 +170,7 @@ def test_lightning_trainer_resumes_bit_for_bit(tmp_path):
         assert torch.equal(mask, again.masks[name])
 
 
-def test_misspelt_options_of_callbacks_are_refused_at_once():
+def test_misspelled_options_of_callbacks_are_refused_at_once():
     assert check_options({"update_every": 3}) == {"update_every": 3}
     with pytest.raises(TypeError, match=r"no option 'update_evry'\. Did you mean 'update_every'"):
         check_options({"update_evry": 3})

@@ -63,11 +63,14 @@ def test_patterns_leave_layers_dense():
         ({"dense_layers": ["block.*"]}, r"dense_layers names 'block\.\*'"),
         ({"sparse_layers": ["heat"]}, "sparse_layers names 'heat'.*'head'"),
         ({"sparse_layers": []}, "sparse_layers is empty"),
-        ({"sparse_layers": ["head"], "dense_layers": ["head"]}, "in sparse_layers and in dense"),
+        (
+            {"sparse_layers": ["head"], "dense_layers": ["head"]},
+            "sparse_layers and dense_layers both name head",
+        ),
         ({"densities": {"heat": 0.5}}, "densities names 'heat'.*'head'"),
         ({"densities": {"head": 1.5}}, r"'head.weight' must be in \(0, 1\], got 1.5"),
-        ({"densities": {"head": 0.5, "*d": 0.1}}, "'head.weight' is given a density twice"),
-        ({"densities": {"head": 0.5}, "dense_layers": ["head"]}, "given a density twice"),
+        ({"densities": {"head": 0.5, "*d": 0.1}}, "'head.weight' gets its density twice"),
+        ({"densities": {"head": 0.5}, "dense_layers": ["head"]}, "gets its density twice"),
         ({"min_fan_in": 0}, "min_fan_in must be at least 1"),
         ({"weight_std": "1/k"}, "weight_std must be one of"),
         ({"mask": "largest"}, "mask must be one of"),
@@ -168,7 +171,7 @@ def test_trained_weights_can_choose_the_first_mask(method):
     options = {"dense_in_budget": False} if ":" in getattr(method, "structure", "") else {}
     sparsifier = attach(model, method, keep_weights=True, mask="magnitude", **options)
     mask = sparsifier.masks["0.weight"]
-    expected = method.layout().mask_from_score(before.abs(), int(mask.sum()))
+    expected = method.mask_structure().mask_from_score(before.abs(), int(mask.sum()))
     assert torch.equal(mask, expected)
     assert torch.equal(model[0].weight, before * mask)
 

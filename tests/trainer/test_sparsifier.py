@@ -333,7 +333,7 @@ def test_mask_applies_to_averaged_copies():
         mask = sparsifier.masks["3.weight"]
         assert bool((inner[3].weight[~mask] == 0).all())
         assert bool((inner[3].weight[mask] != 0).all())
-    with pytest.raises(ValueError, match=r"'0.weight' should have shape \[12, 1, 3, 3\]"):
+    with pytest.raises(ValueError, match=r"'0.weight' must have shape \[12, 1, 3, 3\]"):
         sparsifier.mask_(nn.Sequential(nn.Linear(3, 4)))
 
 

@@ -96,12 +96,15 @@ def test_loading_masks_the_model():
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"sparsity": 0.6}, "sparsity=0.7, this one has sparsity=0.6"),
+        ({"sparsity": 0.6}, "sparsity=0.7, but this sparsifier has sparsity=0.6"),
         ({"alpha": 0.2}, "alpha=0.3"),
         ({"total_steps": 90}, "total_steps=60"),
         ({"width": 25}, r"does not fit the model at '0.weight'.*\(25, 20\)"),
         ({"dense_layers": ["2"]}, r"does not fit the model at"),
-        ({"no_ablation": []}, r"no_ablation=\['2.weight'\], this one has no_ablation=\[\]"),
+        (
+            {"no_ablation": []},
+            r"no_ablation=\['2.weight'\], but this sparsifier has no_ablation=\[\]",
+        ),
     ],
 )
 def test_state_of_another_setting_is_refused_and_nothing_changes(options, reason):

@@ -1,4 +1,4 @@
-"""What a sparse training starts from: each layer's first mask and first weights."""
+"""The state that sparse training starts from: each layer's initial mask and weights."""
 
 import torch
 from torch.optim import Optimizer
@@ -12,10 +12,10 @@ from .optimizer_state import reset_optimizer_state
 from .processes import Processes
 from .seeds import derived_generator
 from .sparse_layer import SparseLayer
-from .straight_through import hide_dense, mask_of_largest
+from .straight_through import magnitude_mask, project_to_mask
 
 
-def first_layer(
+def initial_layer(
     name: str,
     choice: LayerChoice,
     method: SparseMethod | SRSTE,
@@ -24,29 +24,26 @@ def first_layer(
     seed: int,
     processes: Processes,
 ) -> SparseLayer:
-    """Layer ``name`` of ``choice`` with its first mask, the same in all processes.
-
-    ``mask_source``: "random", or "magnitude" for the positions of the largest weights.
-    """
+    """Make layer ``name`` of ``choice`` with its initial mask, the same in all processes."""
     weight, density = choice.weights[name], choice.densities[name]
-    structure, shape = method.layout(), tuple(weight.shape)
+    structure, shape = method.mask_structure(), tuple(weight.shape)
     budget = weight_budget(shape, density)
     if mask_source == "magnitude":
-        mask = mask_of_largest(weight, structure, budget)
+        mask = magnitude_mask(weight, structure, budget)
     else:
         generator = derived_generator(seed, name, "mask")
         mask = initial_mask(shape, budget, generator, structure).to(weight.device)
-    processes.from_first_(mask)
+    processes.broadcast_(mask)
     decay = method.gradient_momentum
     window = GradientWindow() if decay is None else GradientMomentum(decay)
     dense = torch.empty_like(weight.detach()) if method.dense_to_sparse else None
     return SparseLayer(
-        name, weight, density, budget, name not in choice.unablated, mask, window, dense
+        name, weight, density, budget, name not in choice.protected, mask, window, dense
     )
 
 
 @torch.no_grad()
-def fill_layer(
+def initialize_weights(
     layer: SparseLayer,
     method: SparseMethod | SRSTE,
     optimizer: Optimizer,
@@ -55,17 +52,27 @@ def fill_layer(
     seed: int,
     processes: Processes,
 ) -> None:
-    """Draw the layer's weights with this standard deviation (None: keep them), and mask them.
+    """Draw the layer's weights, and mask them.
 
-    All processes then hold the first one's. The optimizer forgets what it knew of masked weights.
+    Afterwards all processes hold the weights of rank 0, and optimizer state of masked weights is
+    zero.
+
+    Args:
+        layer: the layer, with its mask.
+        method: the training method.
+        optimizer: the optimizer of the layer's weight.
+        weight_std: standard deviation of the drawn weights; None: keep the present weights.
+        seed: seed of the training.
+        processes: the data-parallel processes.
+
     """
     weight = layer.weight
     if weight_std is not None:
         mask = torch.ones_like(layer.mask) if method.dense_to_sparse else layer.mask
         weight.copy_(sparse_init(mask, derived_generator(seed, layer.name, "weight"), weight_std))
-    processes.from_first_(weight)
+    processes.broadcast_(weight)
     if method.dense_to_sparse:
-        hide_dense(layer, method.layout())
+        project_to_mask(layer, method.mask_structure())
         return
     layer.mask_weight()
     reset_optimizer_state(optimizer, weight, ~layer.mask)
