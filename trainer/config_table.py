@@ -122,12 +122,12 @@ def _convert(hint: object, value: object, where: str) -> object:
         try:
             return float(value)
         except OverflowError:
-            raise ConfigError(f"{where!r} is {short(value)}, too large a number") from None
+            raise ConfigError(f"{where!r} is {short(value)}, which is too large") from None
     if hint is not object and type(value) is not hint:
         raise ConfigError(
             f"{where!r} must be {getattr(hint, '__name__', hint)}, got {type(value).__name__} "
             f"{short(value)}"
         )
     if hint is int and isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise ConfigError(f"{where!r} is {short(value)}, more than 64 bits hold")
+        raise ConfigError(f"{where!r} is {short(value)}, which does not fit into 64 bits")
     return value

@@ -77,11 +77,7 @@ def build_model(config: TrainConfig) -> nn.Module:
         with torch.device("meta"):
             require_memory(model_bytes(config.model.build(shape, classes)), "its weights")
         return config.model.build(shape, classes)
-    except (
-        ValueError,
-        TypeError,
-        RuntimeError,
-    ) as error:  # torch raises them for overflowing sizes
+    except (ValueError, TypeError, RuntimeError) as error:  # torch's, if sizes overflow
         raise ConfigError(f"in [model]: {str(error).splitlines()[0]}") from error
 
 

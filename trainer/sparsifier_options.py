@@ -30,7 +30,7 @@ def option_group(
         shorthands: fields of the group given as keywords of their own; None: not given.
 
     Raises:
-        TypeError: ``group`` is of another class, or a shorthand is given beside it.
+        TypeError: ``group`` is of another class, or is combined with a shorthand.
 
     """
     given = {name: value for name, value in shorthands.items() if value is not None}
@@ -40,7 +40,7 @@ def option_group(
         raise TypeError(f"{keyword} must be {kind.__name__}(…), got {group!r}")
     for name, value in given.items():
         right = f"{keyword}={kind.__name__}({name}={value!r}, …)"
-        raise TypeError(f"{name} is given beside {keyword}; write {right}")
+        raise TypeError(f"{name} cannot be combined with {keyword}; write {right}")
     return group
 
 
@@ -50,6 +50,6 @@ def refuse_unknown(names: Iterable[str], known: Iterable[str]) -> None:
         for keyword, kind in GROUPS.items():
             if name in {field.name for field in fields(kind)}:
                 raise TypeError(
-                    f"{name} belongs to {keyword}; write {keyword}={kind.__name__}({name}=…)"
+                    f"{name} is a field of {keyword}; write {keyword}={kind.__name__}({name}=…)"
                 )
         raise TypeError(f"Sparsifier has no option {name!r}." + near_matches(name, known))

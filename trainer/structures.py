@@ -167,8 +167,8 @@ class NM:
         fan_in = math.prod(shape[1:])
         if fan_in % self.m:
             raise ValueError(
-                f"{name!r} has a fan-in of {fan_in}, which {self.m} does not divide, so it cannot "
-                f"be {self.n}:{self.m} sparse. Add it to dense_layers."
+                f"{name!r} cannot be {self.n}:{self.m} sparse, since its fan-in of {fan_in} is not "
+                f"a multiple of {self.m}. Add it to dense_layers."
             )
 
     def least_budget(self, shape: tuple[int, ...]) -> int:

@@ -184,7 +184,7 @@ class TrainingRun:
         metrics: MetricsWriter | NullMetricsWriter,
     ) -> None:
         at, seed, rank = self.progress, self.config.training.seed, self.processes.rank
-        # Dropout uses the global generators. Seeding them at each step saves their state.
+        # Dropout uses the global generators; since each step seeds them, checkpoints can omit them.
         torch.manual_seed(_derived_seed(seed, "step", at.step, rank))
         mixing = _derived_seed(seed, "mixing", at.step) + rank * self.config.training.accumulate
         try:

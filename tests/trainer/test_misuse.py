@@ -174,18 +174,21 @@ def test_values_that_make_no_sense_are_refused_by_name(options, error, reason):
 @pytest.mark.parametrize(
     ("keywords", "reason"),
     [
-        ({"alpha": 0.2}, r"^alpha belongs to schedule; write schedule=ScheduleOptions\(alpha=…\)$"),
+        (
+            {"alpha": 0.2},
+            r"^alpha is a field of schedule; write schedule=ScheduleOptions\(alpha=…\)$",
+        ),
         ({"mask": "random"}, r"write initialization=InitializationOptions\(mask=…\)"),
         ({"dense_layer": ["0"]}, "no option 'dense_layer'.* 'dense_layers'"),
         ({"schedule": {"alpha": 0.2}}, r"schedule must be ScheduleOptions\(…\), got {'alpha'"),
         ({"layers": ["0"]}, r"layers must be LayerOptions\(…\), got \['0'\]"),
         (
             {"update_every": 4, "schedule": ScheduleOptions()},
-            r"given beside schedule; write schedule=ScheduleOptions\(update_every=4, …\)$",
+            r"combined with schedule; write schedule=ScheduleOptions\(update_every=4, …\)$",
         ),
         (
             {"dense_layers": ["0"], "layers": LayerOptions()},
-            r"given beside layers; write layers=LayerOptions\(dense_layers=\['0'\]",
+            r"dense_layers cannot .*; write layers=LayerOptions\(dense_layers=\['0'\]",
         ),
     ],
 )

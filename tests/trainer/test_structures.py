@@ -86,7 +86,9 @@ def test_n_m_growth_takes_the_largest_gradient_of_the_group():
 
 
 def test_fan_ins_that_m_does_not_divide_are_refused_by_name():
-    with pytest.raises(ValueError, match=r"'conv1.weight' has a fan-in of 27, which 4 does not"):
+    with pytest.raises(
+        ValueError, match=r"'conv1.weight' cannot be 2:4 sparse, since its fan-in of 27"
+    ):
         NM(2, 4).check("conv1.weight", (16, 3, 3, 3))
     NM(2, 4).check("fc", (10, 28))
 

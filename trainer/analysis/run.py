@@ -89,7 +89,7 @@ def thresholds(run: Run) -> Analysis:
 
     """
     if not isinstance(run.config.method, SRigL):
-        raise ValueError(f"{run.path} was not trained by srigl, the method that has thresholds")
+        raise ValueError(f"{run.path} was not trained by SRigL, the only method with thresholds")
     gamma = run.config.method.gamma_sal
     choice = layer_choice(run.config, run.model)
     before: list[int] = []
