@@ -31,8 +31,7 @@ def from_table(cls: type[T], table: object, where: str) -> T:
         ConfigError: it is not a table, a key is unknown or missing, or a value is wrong.
 
     """
-    if not isinstance(table, Mapping):
-        raise ConfigError(f"[{where}] must be a table, got {short(table)}")
+    table = as_table(table, where)
     known = table_keys(cls)
     for key in table:
         if key not in known:
@@ -53,6 +52,13 @@ def from_table(cls: type[T], table: object, where: str) -> T:
         return cls(**values)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"in [{where}]: {error}" if where else str(error)) from error
+
+
+def as_table(value: object, where: str) -> Mapping[str, object]:
+    """Return ``value``, the table named ``where``; raise ConfigError if it is not a table."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"[{where}] must be a table, got {short(value)}")
+    return value
 
 
 def table_keys(cls: "type[DataclassInstance]") -> list[str]:
@@ -115,9 +121,8 @@ def _convert(hint: object, value: object, where: str) -> object:
             raise ConfigError(f"{where!r} must be a list, got {short(value)}")
         return tuple(_convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     if origin in (dict, Mapping):
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"{where!r} must be a table, got {short(value)}")
-        return {key: _convert(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+        table = as_table(value, where)
+        return {key: _convert(arguments[1], item, f"{where}.{key}") for key, item in table.items()}
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         try:
             return float(value)

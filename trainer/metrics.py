@@ -6,25 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from .._base.texts import parse_json
+from .tensorboard import EventWriter
 
 Record = dict[str, Any]
 """A line as read; access its content within ``checked_content``."""
-
-
-class RecordSink(Protocol):
-    """Another receiver of the records, such as ``tensorboard.EventWriter``."""
-
-    def write(self, event: str, values: dict[str, object]) -> None:
-        """Receive a record."""
-
-    def flush(self) -> None:
-        """Make the records so far readable."""
-
-    def close(self) -> None:
-        """Finish; no record follows."""
 
 
 class MetricsWriter:
@@ -36,34 +24,34 @@ class MetricsWriter:
     Args:
         path: the file.
         start: bytes to keep.
-        sink: receives each record, too.
+        events: receives each record, too.
 
     Raises:
         ValueError: the file is shorter than ``start``.
 
     """
 
-    def __init__(self, path: Path, start: int = 0, sink: RecordSink | None = None) -> None:
+    def __init__(self, path: Path, start: int = 0, events: EventWriter | None = None) -> None:
         path.touch()
         if path.stat().st_size < start:
             raise ValueError(
                 f"{path} is shorter than it was at the last checkpoint ({start} bytes)"
             )
         os.truncate(path, start)
-        self._file, self._sink = path.open("ab"), sink
+        self._file, self._events = path.open("ab"), events
 
     def write(self, event: str, **values: object) -> None:
         """Append one record of the kind ``event``."""
         line = json.dumps({"event": event, **values}, allow_nan=False)
         self._file.write(line.encode() + b"\n")
         self._file.flush()
-        if self._sink is not None:
-            self._sink.write(event, values)
+        if self._events is not None:
+            self._events.write(event, values)
 
     def sync(self) -> int:
         """Flush the records to disk and return the length of the file in bytes."""
-        if self._sink is not None:
-            self._sink.flush()
+        if self._events is not None:
+            self._events.flush()
         os.fsync(self._file.fileno())
         return self._file.tell()
 
@@ -77,8 +65,8 @@ class MetricsWriter:
         traceback: TracebackType | None,
     ) -> None:
         self._file.close()
-        if self._sink is not None:
-            self._sink.close()
+        if self._events is not None:
+            self._events.close()
 
 
 class NullMetricsWriter:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import tomli_w
 
@@ -143,7 +143,19 @@ class TrainConfig:
 
 
 _SHIPPED = Path(__file__).parent / "recipes"
-_TAGGED = ("model", "optimizer", "lr_schedule", "method")
+# Tables that select a class by "name", and tables of one class.
+_NAMED: dict[str, Mapping[str, type[Any]]] = {
+    "model": MODELS,
+    "optimizer": OPTIMIZERS,
+    "lr_schedule": LR_SCHEDULES,
+    "method": METHODS,
+}
+_PLAIN: dict[str, type[Any]] = {
+    "data": DataConfig,
+    "training": TrainingConfig,
+    "sparsifier": SparsifierConfig,
+    "augmentation": Augmentation,
+}
 
 
 def recipe_names() -> list[str]:
@@ -193,29 +205,20 @@ def config_from_tables(tables: Mapping[str, object]) -> TrainConfig:
         ConfigError: a table is missing, or has a wrong key or value.
 
     """
-    known = [f.name for f in dataclasses.fields(TrainConfig)]
+    fields = {f.name: f for f in dataclasses.fields(TrainConfig)}
     for key in tables:
-        if key not in known:
-            raise ConfigError(f"unknown table {key!r}." + near_matches(key, known))
-
-    def needed(name: str) -> object:
+        if key not in fields:
+            raise ConfigError(f"unknown table {key!r}." + near_matches(key, fields))
+    parts: dict[str, Any] = {}
+    for name, known in fields.items():
         if name not in tables:
-            raise ConfigError(f"table [{name}] is missing")
-        return tables[name]
-
-    cosine = {"name": CosineLR.name}
-    return TrainConfig(
-        data=from_table(DataConfig, needed("data"), "data"),
-        model=tagged_from_table(MODELS, needed("model"), "model"),
-        training=from_table(TrainingConfig, needed("training"), "training"),
-        optimizer=tagged_from_table(OPTIMIZERS, needed("optimizer"), "optimizer"),
-        method=tagged_from_table(METHODS, needed("method"), "method"),
-        lr_schedule=tagged_from_table(
-            LR_SCHEDULES, tables.get("lr_schedule", cosine), "lr_schedule"
-        ),
-        sparsifier=from_table(SparsifierConfig, tables.get("sparsifier", {}), "sparsifier"),
-        augmentation=from_table(Augmentation, tables.get("augmentation", {}), "augmentation"),
-    )
+            if known.default_factory is dataclasses.MISSING:
+                raise ConfigError(f"table [{name}] is missing")
+        elif name in _NAMED:
+            parts[name] = tagged_from_table(_NAMED[name], tables[name], name)
+        else:
+            parts[name] = from_table(_PLAIN[name], tables[name], name)
+    return TrainConfig(**parts)
 
 
 def config_to_tables(config: TrainConfig) -> dict[str, dict[str, object]]:
@@ -223,7 +226,7 @@ def config_to_tables(config: TrainConfig) -> dict[str, dict[str, object]]:
     tables = {}
     for f in dataclasses.fields(config):
         part = getattr(config, f.name)
-        name = {"name": part.name} if f.name in _TAGGED else {}
+        name = {"name": part.name} if f.name in _NAMED else {}
         tables[f.name] = name | to_table(part)
     return tables
 
@@ -245,13 +248,23 @@ def override(config: TrainConfig, assignments: Mapping[str, object]) -> TrainCon
 
     """
     tables = config_to_tables(config)
+    assign(tables, assignments)
+    return config_from_tables(tables)
+
+
+def assign(tables: dict[str, dict[str, object]], assignments: Mapping[str, object]) -> None:
+    """Set values of tables by dotted key.
+
+    Raises:
+        ConfigError: a key does not name a table.
+
+    """
     for key, value in assignments.items():
         table, dot, name = key.partition(".")
         if not dot or table not in tables:
             known = [f"{t}.{n}" for t, values in tables.items() for n in values]
             raise ConfigError(f"unknown key {key!r}." + near_matches(key, known))
         tables[table][name] = value
-    return config_from_tables(tables)
 
 
 def extend(config: TrainConfig, factor: float) -> TrainConfig:

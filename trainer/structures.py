@@ -8,7 +8,7 @@ fan-in N of the rows that result from cutting a weight into groups of M.
 import math
 import re
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -46,38 +46,35 @@ class LayerPlan:
     may_ablate: bool
 
 
-class Structure(Protocol):
+class Structure:
     """The constraints on a layer's mask, as methods and sparsifier use them."""
 
     @property
     def density(self) -> float | None:
         """The only density that a layer can have, or None if any is possible."""
+        return None
 
     def check(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise ValueError if a layer of this shape cannot have the structure."""
 
     def least_budget(self, shape: tuple[int, ...]) -> int:
         """Return the fewest weights that a layer of this shape can hold."""
+        raise NotImplementedError
 
     def mask_from_score(self, score: Tensor, budget: int) -> Tensor:
         """Return the mask of the highest scores that the structure allows, at most ``budget``."""
+        raise NotImplementedError
 
     def update(
         self, weight: Tensor, mask: Tensor, drop: Tensor, grow: Tensor, plan: LayerPlan
     ) -> LayerUpdate:
         """Drop the lowest ``drop`` scores and grow the highest ``grow`` scores."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Unstructured:
+class Unstructured(Structure):
     """No constraint: any position may be active."""
-
-    @property
-    def density(self) -> None:
-        """None: any density."""
-
-    def check(self, name: str, shape: tuple[int, ...]) -> None:
-        """Accept every shape."""
 
     def least_budget(self, shape: tuple[int, ...]) -> int:  # noqa: ARG002
         """Return 1: a layer without weights would output its bias only."""
@@ -97,17 +94,10 @@ class Unstructured:
 
 
 @dataclass(frozen=True)
-class ConstantFanIn:
+class ConstantFanIn(Structure):
     """Every neuron that is not ablated holds the same number of weights."""
 
     ablation: Ablation = Ablation()
-
-    @property
-    def density(self) -> None:
-        """None: any density."""
-
-    def check(self, name: str, shape: tuple[int, ...]) -> None:
-        """Accept every shape."""
 
     def least_budget(self, shape: tuple[int, ...]) -> int:
         """Return one weight per neuron."""
@@ -140,7 +130,7 @@ class ConstantFanIn:
 
 
 @dataclass(frozen=True)
-class NM:
+class NM(Structure):
     """``n`` weights in every group of ``m`` consecutive inputs, such as 2:4.
 
     Inputs are counted in the memory order of the weight, all dimensions after the first flattened.

@@ -14,9 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .._base.texts import parse_toml, read_text, short
-from .config_table import ConfigError
+from .config_table import ConfigError, as_table
 from .names import near_matches
-from .recipe import TrainConfig, config_from_tables, config_to_tables, load_recipe, override
+from .recipe import (
+    TrainConfig,
+    assign,
+    config_from_tables,
+    config_to_tables,
+    load_recipe,
+    override,
+)
 from .shipped import find_file, shipped_names
 
 _SHIPPED = Path(__file__).parent / "sweeps"
@@ -85,25 +92,19 @@ def expand(tables: Mapping[str, object], folder: Path = Path()) -> list[SweepRun
     if not isinstance(named, str):
         raise ConfigError("key 'recipe' must name a recipe")
     base = load_recipe(folder / named if named.endswith(".toml") else named)
-    base = override(base, _table(tables.get("set", {}), "set"))
+    base = override(base, as_table(tables.get("set", {}), "set"))
     variants = tables.get("variants", [{"label": "run"}])
     if not isinstance(variants, list):
         raise ConfigError(f"'variants' must be a list of tables, got {short(variants)}")
     runs: list[SweepRun] = []
     for variant in variants:
-        grid = _table(tables.get("grid", {}), "grid")
-        runs += _variant_runs(base, _table(variant, "variants"), grid)
+        grid = as_table(tables.get("grid", {}), "grid")
+        runs += _variant_runs(base, as_table(variant, "variants"), grid)
     names = [run.name for run in runs]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"two runs have the name {name!r}; give variants different labels")
     return runs
-
-
-def _table(value: object, where: str) -> Mapping[str, object]:
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"[{where}] must be a table, got {short(value)}")
-    return value
 
 
 def _variant_runs(
@@ -112,7 +113,7 @@ def _variant_runs(
     label = variant.get("label")
     if not isinstance(label, str) or not label.replace("-", "").replace("_", "").isalnum():
         raise ConfigError(f"a variant needs a label of letters, digits and dashes, got {label!r}")
-    variant_grid = _table(variant.get("grid", {}), "variants.grid")
+    variant_grid = as_table(variant.get("grid", {}), "variants.grid")
     replaced = {key: value for key, value in variant.items() if key not in ("label", "grid")}
     axes: dict[str, list[object]] = {}
     for key, choices in {**variant_grid, **grid}.items():
@@ -139,10 +140,6 @@ def _configured(
     for key, table in replaced.items():
         if key not in tables:
             raise ConfigError(f"unknown table {key!r}." + near_matches(key, tables))
-        tables[key] = dict(_table(table, f"variants.{key}"))
-    for key, value in values.items():
-        table, _, name = key.partition(".")
-        if table not in tables or not name:
-            raise ConfigError(f"unknown key {key!r}; write TABLE.KEY")
-        tables[table] = {**tables[table], name: value}
+        tables[key] = dict(as_table(table, f"variants.{key}"))
+    assign(tables, values)
     return config_from_tables(tables)

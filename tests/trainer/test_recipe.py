@@ -200,7 +200,7 @@ def test_learning_rates_warm_up_and_step_down():
         ("[augmentation]\nflip = 1", "'augmentation.flip' must be bool"),
         ("[augmentation]\nresize = [256]", "resize must list sizes for crop"),
         ("[augmentation]\nmixup = -1.0", "mixup must be 0 or more"),
-        ("[sparsifier]\ndensities = 3", "'sparsifier.densities' must be a table"),
+        ("[sparsifier]\ndensities = 3", r"\[sparsifier\.densities\] must be a table"),
         ('[sparsifier.densities]\nhead = "x"', "'sparsifier.densities.head' must be float"),
     ],
 )

@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from .base import DataConfig, DataError, Dataset
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from torchvision.datasets import ImageFolder
 
 Transform = Callable[["Image"], Tensor]
 
@@ -76,18 +77,6 @@ def load_imagenet(config: DataConfig, folder: Path | None, augmentation: Augment
     )
 
 
-class ImageSource(Protocol):
-    """The part of torchvision's ImageFolder that is used: ``samples`` are paths and labels."""
-
-    samples: list[tuple[str, int]]
-
-    def __len__(self) -> int:
-        """Return the number of images."""
-
-    def __getitem__(self, index: int) -> "tuple[Image, int]":
-        """Read an image and its label."""
-
-
 class FolderSplit:
     """Images that are read from files.
 
@@ -100,7 +89,7 @@ class FolderSplit:
     """
 
     def __init__(
-        self, source: ImageSource, transform: Transform | None, size: int, workers: int
+        self, source: "ImageFolder", transform: Transform | None, size: int, workers: int
     ) -> None:
         self._images = _Images(source, transform, evaluation_transform(size))
         self._workers, self._device = workers, torch.device("cpu")
@@ -176,7 +165,7 @@ def read_image(path: str) -> "Image":
 
 class _Images(TorchDataset[tuple[Tensor, int]]):
     def __init__(
-        self, source: ImageSource, transform: Transform | None, evaluate: Transform
+        self, source: "ImageFolder", transform: Transform | None, evaluate: Transform
     ) -> None:
         self.source, self.transform, self.evaluate = source, transform, evaluate
 
