@@ -72,7 +72,12 @@ def table_keys(cls: "type[DataclassInstance]") -> list[str]:
 
 
 def tagged_from_table(classes: Mapping[str, type[T]], table: object, where: str) -> T:
-    """Build the class that the table's ``name`` selects from ``classes``.
+    """Build the class that the table's ``name`` selects.
+
+    Args:
+        classes: the classes by name.
+        table: the parsed table.
+        where: the table's name for messages.
 
     Raises:
         ConfigError: the name is missing or unknown, or as for ``from_table``.

@@ -14,10 +14,17 @@ _BATCH = 1024
 def evaluate(
     model: nn.Module, split: DataSplit, processes: Processes | None = None
 ) -> tuple[float, float]:
-    """Return mean cross-entropy and accuracy in [0, 1] over a split, in evaluation mode.
+    """Evaluate a model on a split, in evaluation mode.
 
-    Each of ``processes`` takes its share of the samples, with the buffers of rank 0 (running
-    statistics of norms), and all return the same figures.
+    Args:
+        model: from inputs [batch, …] to logits [batch, classes].
+        split: the samples.
+        processes: each takes its share of the samples, with the buffers of rank 0 (running
+            statistics of norms), and all return the same figures; None: only this process.
+
+    Returns:
+        Mean cross-entropy, and accuracy in [0, 1].
+
     """
     processes = processes or Processes(None, 1)
     for buffer in model.buffers():

@@ -24,7 +24,17 @@ def initial_layer(
     seed: int,
     processes: Processes,
 ) -> SparseLayer:
-    """Make layer ``name`` of ``choice`` with its initial mask, the same in all processes."""
+    """Make a layer with its initial mask, the same in all processes.
+
+    Args:
+        name: parameter name of the layer.
+        choice: weights, densities and protected layers of the model.
+        method: the training method.
+        mask_source: where the mask comes from.
+        seed: seed of the training.
+        processes: the data-parallel processes.
+
+    """
     weight, density = choice.weights[name], choice.densities[name]
     structure, shape = method.mask_structure(), tuple(weight.shape)
     budget = weight_budget(shape, density)

@@ -39,5 +39,15 @@ def project_to_mask(layer: SparseLayer, structure: Structure) -> None:
 
 
 def magnitude_mask(weight: Tensor, structure: Structure, budget: int) -> Tensor:
-    """Return the structure's mask of the largest weights."""
+    """Return the structure's mask of the largest weights.
+
+    Args:
+        weight: float [n, …].
+        structure: structure of the mask.
+        budget: largest number of true entries.
+
+    Returns:
+        bool, same shape.
+
+    """
     return structure.mask_from_score(weight.detach().abs(), budget)

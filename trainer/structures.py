@@ -62,13 +62,29 @@ class Structure:
         raise NotImplementedError
 
     def mask_from_score(self, score: Tensor, budget: int) -> Tensor:
-        """Return the mask of the highest scores that the structure allows, at most ``budget``."""
+        """Return the mask of the highest scores that the structure allows.
+
+        Args:
+            score: float [n, …].
+            budget: largest number of true entries.
+
+        Returns:
+            bool, same shape.
+
+        """
         raise NotImplementedError
 
     def update(
         self, weight: Tensor, mask: Tensor, drop: Tensor, grow: Tensor, plan: LayerPlan
     ) -> LayerUpdate:
-        """Drop the lowest ``drop`` scores and grow the highest ``grow`` scores."""
+        """Drop the lowest ``drop`` scores of active weights and grow the highest ``grow`` scores.
+
+        All tensors have the shape [n, …] of the weight; the mask is bool, the scores are float.
+
+        Raises:
+            ValueError: shapes differ, a score is not finite, or the plan does not fit the layer.
+
+        """
         raise NotImplementedError
 
 

@@ -43,7 +43,19 @@ class SweepRecord:
 def run_one(
     run: SweepRun, folder: Path, data_dir: str | os.PathLike[str] | None = None
 ) -> SweepRecord:
-    """Train one run, resume an interrupted one, or read the result of a finished one."""
+    """Train one run, resume an interrupted one, or read the result of a finished one.
+
+    Args:
+        run: the run.
+        folder: folder of the sweep.
+        data_dir: folder that holds the data set.
+
+    Raises:
+        ConfigError: the configuration is wrong.
+        DataError: the data are missing or damaged.
+        RunFolderError: the run folder cannot be used.
+
+    """
     out = folder / run.name
     resume = is_finished(out) or (out / CONFIG).is_file()
     try:

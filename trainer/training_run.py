@@ -263,10 +263,15 @@ class TrainingRun:
 
 
 def batches_of_epoch(config: TrainConfig, samples: int, processes: int) -> int:
-    """Return the number of batches in an epoch of ``samples``.
+    """Return the number of batches in an epoch.
+
+    Args:
+        config: configuration.
+        samples: size of the training split.
+        processes: number of data-parallel processes.
 
     Raises:
-        ConfigError: there is none, or one is too small for the processes.
+        ConfigError: there is no batch, or one is too small for the processes.
 
     """
     size = config.training.batch_size

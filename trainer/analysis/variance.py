@@ -59,8 +59,15 @@ def simulate_output_norm(
     (Applied to the outputs, which neurons do not share, it would reduce the variance of constant
     fan-in further.)
 
+    Args:
+        n: neurons and inputs, at least 2.
+        k: fan-in, 1 ≤ k ≤ n.
+        topology: as for ``output_norm_variance``.
+        draws: number of layers and inputs, at least 2.
+        seed: seed of the generator.
+
     Raises:
-        ValueError: a value is out of range, or there are fewer than two draws.
+        ValueError: a value is out of range.
 
     """
     _check(n, k, topology)

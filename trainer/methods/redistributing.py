@@ -113,10 +113,15 @@ def _grow_by_share(
 
 
 def apportion(total: int, shares: Mapping[str, float], limits: Mapping[str, int]) -> dict[str, int]:
-    """Split ``total`` into whole numbers in proportion to ``shares``, none above its limit.
+    """Split a total into whole numbers in proportion to shares.
 
     What a full layer cannot take goes to the others in proportion; what rounding leaves goes to the
     largest shares, ties to the first. Shares that are all zero count as equal.
+
+    Args:
+        total: sum of the result.
+        shares: proportions by name, 0 or more.
+        limits: largest value by name.
 
     Raises:
         ValueError: the limits sum to less than ``total``.

@@ -1,6 +1,6 @@
 """ImageNet models of torchvision, without dropout, as the paper trains them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,11 +9,12 @@ from torch import nn
 
 @dataclass(frozen=True)
 class _TorchvisionModel:
-    """Base of the models; ``function`` is the name in torchvision.models."""
+    """Base of the models: a ``function`` of torchvision.models and fixed ``arguments`` for it."""
 
     function: ClassVar[str]
+    arguments: ClassVar[Mapping[str, float]] = {}
 
-    def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
+    def build(self, input_shape: Sequence[int], classes: int, **arguments: float) -> nn.Module:
         """Return a model from images [batch, 3, height, width] to logits [batch, classes].
 
         Raises:
@@ -27,10 +28,7 @@ class _TorchvisionModel:
                 f"{self.function} needs images of 3 channels, got shape {list(input_shape)}"
             )
         function: Callable[..., nn.Module] = getattr(models, self.function)
-        return function(num_classes=classes, **self._arguments(input_shape))
-
-    def _arguments(self, input_shape: Sequence[int]) -> dict[str, float]:  # noqa: ARG002
-        return {}
+        return function(num_classes=classes, **self.arguments, **arguments)
 
 
 @dataclass(frozen=True)
@@ -47,9 +45,7 @@ class MobileNetV3Large(_TorchvisionModel):
 
     name: ClassVar[str] = "mobilenet-v3-large"
     function: ClassVar[str] = "mobilenet_v3_large"
-
-    def _arguments(self, input_shape: Sequence[int]) -> dict[str, float]:  # noqa: ARG002
-        return {"dropout": 0.0}
+    arguments: ClassVar[Mapping[str, float]] = {"dropout": 0.0}
 
 
 @dataclass(frozen=True)
@@ -67,10 +63,17 @@ class ViTB16(_TorchvisionModel):
     name: ClassVar[str] = "vit-b-16"
     function: ClassVar[str] = "vit_b_16"
 
-    def _arguments(self, input_shape: Sequence[int]) -> dict[str, float]:
-        if input_shape[1] != input_shape[2] or input_shape[1] % 16:
+    def build(self, input_shape: Sequence[int], classes: int, **arguments: float) -> nn.Module:
+        """Return a model from images [batch, 3, size, size] to logits [batch, classes].
+
+        Raises:
+            ValueError: the model does not accept images of this shape.
+
+        """
+        size = input_shape[-1]
+        if tuple(input_shape[1:]) != (size, size) or size % 16:
             raise ValueError(
                 "ViT-B/16 needs square images whose side is a multiple of 16, got shape "
                 f"{list(input_shape)}"
             )
-        return {"image_size": input_shape[1]}
+        return super().build(input_shape, classes, image_size=size, **arguments)
