@@ -20,7 +20,7 @@ def by_name(analyses):
     return {analysis.name: analysis for analysis in analyses}
 
 
-def test_a_run_is_analysed_from_what_its_folder_holds(run, tmp_path):
+def test_a_run_is_analyzed_from_what_its_folder_holds(run, tmp_path):
     found = by_name(analyze_run(run))
     assert list(found) == ["operations", "active-neurons", "fan-in", "salience-threshold", "itop"]
     masks = run.masks
