@@ -1,6 +1,5 @@
 """Attaches a sparse training method to a model and its optimizer."""
 
-import inspect
 import weakref
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -22,7 +21,7 @@ from .methods import SRSTE, Dense, DropFractions, SparseMethod
 from .processes import Processes
 from .schedule import ScheduleOptions, UpdateSchedule
 from .sparse_layer import SparseLayer
-from .sparsifier_options import option_group, refuse_unknown
+from .sparsifier_options import keywords_of, option_group, refuse_unknown
 from .sparsifier_state import STATE_VERSION, SparsifierState, check_state
 from .straight_through import expose_dense_weights, project_to_mask
 from .summary import Summary, dense_summary, mask_summary
@@ -99,7 +98,7 @@ class Sparsifier:
     ) -> None:
         if optimizer in _attached:
             raise ValueError("this optimizer already has a Sparsifier; call its detach() first")
-        refuse_unknown(unknown, inspect.signature(type(self)).parameters)
+        refuse_unknown(unknown, keywords_of(Sparsifier.__init__))
         if not isinstance(method, SparseMethod | SRSTE | Dense):
             raise TypeError(
                 f"method must be an instance such as SRigL(sparsity=0.9), got {method!r}"

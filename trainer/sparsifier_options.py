@@ -1,6 +1,7 @@
 """Checks of ``Sparsifier``'s keywords: groups of options, and shorthands for their fields."""
 
-from collections.abc import Iterable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -42,6 +43,12 @@ def option_group(
         right = f"{keyword}={kind.__name__}({name}={value!r}, …)"
         raise TypeError(f"{name} cannot be combined with {keyword}; write {right}")
     return group
+
+
+def keywords_of(function: Callable[..., object]) -> list[str]:
+    """Return the names of the keyword-only parameters of a function."""
+    parameters = inspect.signature(function).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
 
 def refuse_unknown(names: Iterable[str], known: Iterable[str]) -> None:

@@ -1,6 +1,5 @@
 """What the callbacks share: options for the ``Sparsifier`` that each makes when training begins."""
 
-import inspect
 from collections.abc import Sequence
 from typing import TypedDict
 
@@ -11,9 +10,9 @@ from ..initialization import InitializationOptions
 from ..layer_choice import LayerOptions
 from ..schedule import ScheduleOptions
 from ..sparsifier import Sparsifier
-from ..sparsifier_options import refuse_unknown
+from ..sparsifier_options import keywords_of, refuse_unknown
 
-_SET_BY_CALLBACK = {"self", "model", "optimizer", "method", "total_steps", "grad_scaler", "state"}
+_SET_BY_CALLBACK = {"method", "total_steps", "grad_scaler", "state"}
 
 
 class CallbackOptions(TypedDict, total=False):
@@ -31,8 +30,7 @@ class CallbackOptions(TypedDict, total=False):
 
 def check_options(options: CallbackOptions) -> CallbackOptions:
     """Return ``options``; raise TypeError for a keyword that ``Sparsifier`` does not have."""
-    parameters = inspect.signature(Sparsifier.__init__).parameters
-    known = set(parameters) - _SET_BY_CALLBACK - {"unknown"}
+    known = set(keywords_of(Sparsifier.__init__)) - _SET_BY_CALLBACK
     refuse_unknown([name for name in options if name not in known], known)
     return options
 
