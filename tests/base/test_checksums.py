@@ -155,5 +155,5 @@ def test_a_training_state_that_would_unpack_to_more_than_it_is_is_refused(tmp_pa
     path = tmp_path / "state.pt"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data.pkl", bytes(1 << 20))
-    with pytest.raises(ValueError, match=r"state\.pt is damaged: it is packed"):
+    with pytest.raises(ValueError, match=r"state\.pt is damaged: it is compressed"):
         read_state(path)

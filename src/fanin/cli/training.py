@@ -42,7 +42,7 @@ def train(
     requires("train", "torch", "torchvision", "safetensors")
     from ..trainer import ConfigError, DataError, RunFolderError, TrainingError, recipe_names
     from ..trainer import train as run_training
-    from ..trainer.recipe import adjusted
+    from ..trainer.recipe import load_customized
 
     if recipes:
         typer.echo("\n".join(recipe_names()))
@@ -53,9 +53,9 @@ def train(
     if recipe is None and (changes or epochs_factor):
         raise typer.BadParameter("a resumed run keeps its configuration; give the recipe, too")
     with readable(ConfigError, DataError, RunFolderError, TrainingError, OSError):
-        config = None if recipe is None else adjusted(recipe, changes, epochs_factor)
+        config = None if recipe is None else load_customized(recipe, changes, epochs_factor)
         result = run_training(config, out, resume=resume, data_dir=data_dir, progress=progress)
-    if os.environ.get("RANK", "0") != "0":  # of torchrun: one process speaks for all
+    if os.environ.get("RANK", "0") != "0":  # under torchrun, only rank 0 prints
         return
     typer.echo(result.summary)
     typer.echo(f"test accuracy {result.test_accuracy:.2%} after {result.steps} steps; run: {out}")
@@ -74,9 +74,8 @@ def sweep(
     requires("train", "torch", "torchvision", "safetensors")
     if ray:
         requires("ray", "ray")
-    from ..trainer import ConfigError, DataError, RunFolderError, TrainingError
-    from ..trainer.analysis import analyse_sweep
-    from ..trainer.sweep import run_sweep
+    from ..trainer import ConfigError, DataError, RunFolderError, TrainingError, run_sweep
+    from ..trainer.analysis import analyze_sweep
     from ..trainer.sweep_config import sweep_names
 
     if sweeps:
@@ -90,7 +89,7 @@ def sweep(
 
     with readable(ConfigError, DataError, RunFolderError, TrainingError, OSError):
         records = run_sweep(sweep_file, out, data_dir=data_dir, ray=ray, on_run=say_run)
-    typer.echo(analyse_sweep(records)[0].to_markdown())
+    typer.echo(analyze_sweep(records)[0].to_markdown())
     failed = [record for record in records if record.error]
     for record in failed:
         typer.secho(f"{record.name}: {record.error}", fg=typer.colors.RED, err=True)
@@ -107,10 +106,10 @@ def analyze_run(
     requires("train", "torch", "torchvision", "safetensors")
     requires("bench", "matplotlib")
     from ..trainer import RunFolderError, load_run
-    from ..trainer.analysis import analyse_run
+    from ..trainer.analysis import analyze_run
 
     with readable(RunFolderError, OSError, ValueError):
-        _save_analyses(analyse_run(load_run(run)), out)
+        _save_analyses(analyze_run(load_run(run)), out)
 
 
 @analyze.command("sweep")
@@ -124,11 +123,11 @@ def analyze_sweep(
     """Accuracy against what was varied, methods side by side, layers."""
     requires("train", "torch", "safetensors")
     requires("bench", "matplotlib")
-    from ..trainer.analysis import analyse_sweep
+    from ..trainer.analysis import analyze_sweep
     from ..trainer.sweep import read_records
 
     with readable(OSError, ValueError):
-        _save_analyses(analyse_sweep(read_records(folder), folder, against=against), out)
+        _save_analyses(analyze_sweep(read_records(folder), folder, against=against), out)
 
 
 @analyze.command("paper")
@@ -139,10 +138,10 @@ def analyze_paper(
     """Variance, operations of ResNet-50, and the published tables."""
     requires("train", "torch", "torchvision")
     requires("bench", "matplotlib")
-    from ..trainer.analysis import analyse_paper
+    from ..trainer.analysis import analyze_paper
 
     with readable(OSError, ValueError):
-        _save_analyses(analyse_paper(draws), out)
+        _save_analyses(analyze_paper(draws), out)
 
 
 def _save_analyses(analyses: list[Analysis], folder: Path) -> None:
