@@ -13,6 +13,7 @@ import numpy as np
 from ...model_check import checked_content
 from ...runtime import load_onnxruntime
 from ...session import open_session
+from .protocol import BaseEngine
 
 _NUMPY_TYPES = {
     "tensor(float)": np.float32,
@@ -26,15 +27,13 @@ _NUMPY_TYPES = {
 _LOOK_SECONDS, _PATIENCE_SECONDS = 0.002, 2.0
 
 
-class OrtEngine:
+class OrtEngine(BaseEngine):
     """A model file in ONNX Runtime on the CPU, run through an IOBinding.
 
     Inputs are bound in place and outputs are allocated once, so that a run allocates nothing in
     Python. With ``library`` the session is the one that open_session makes; without it, the
     session has the same options and stock operators only.
     """
-
-    call_seconds: float | None = None  # of a session, see null_model
 
     def __init__(
         self,
@@ -46,11 +45,7 @@ class OrtEngine:
         library: bool,
         precision: str = "float32",
     ):
-        self.name = name
-        self.form = form
-        self.precision = precision
-        self.version = ""
-        self.threads = threads
+        super().__init__(name, form, threads, precision)
         self._path = path
         self._library = library
         self._session: Any = None

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...errors import SessionError
 from ...session import open_session
-from ..engines import child
-from ..engines.peers import DEEPSPARSE_PYTHON
+from ..engines.peers.child_process import (
+    DEEPSPARSE_PYTHON,
+    NO_DEEPSPARSE,
+    REMEDIES,
+    ChildProcess,
+    RemoteError,
+    worker_command,
+)
 from ..engines.peers.deepsparse_model import UnsupportedModelError, deepsparse_file
 from ..engines.protocol import EngineUnavailableError
 from ..measure.timing import Progress
@@ -26,9 +29,6 @@ from ..results.result import Recorder, Result
 from .model import ENGINES
 from .model_pair import ModelPairSpec, file_bytes, input_shapes
 from .specs import check_choices
-
-_PROBE = Path(child.__file__).with_name("memory_probe.py")
-_LIMIT = 600.0
 
 
 @dataclass(frozen=True)
@@ -171,45 +171,26 @@ def _measure(
     if name == "structured" and not path.is_file():
         return EngineMemory(name, "", 0, (), (), f"there is no {path.name} beside the model")
     size = file_bytes(path)
-    python, kind = (
-        sys.executable,
-        {"dense": "ort", "structured": "ort", "condensed": "fanin"}.get(name, name),
-    )
+    kind = {"dense": "ort", "structured": "ort", "condensed": "fanin"}.get(name, name)
+    command = worker_command(kind, spec.deepsparse_python)
     try:
         if name == "deepsparse":
             if not spec.deepsparse_python.is_file():
-                raise EngineUnavailableError(
-                    "DeepSparse's Python is not there; run make deepsparse-env"
-                )
-            path = deepsparse_file(path, folder / "deepsparse.onnx").path
-            python = str(spec.deepsparse_python.absolute())
-        request = {
-            "kind": kind,
-            "model": str(path.absolute()),
-            "sessions": spec.sessions,
-            "threads": spec.threads,
-            "inputs": inputs,
-        }
-        reply = _ask([python, str(_PROBE), json.dumps(request)])
-    except (EngineUnavailableError, UnsupportedModelError) as error:
+                raise EngineUnavailableError(NO_DEEPSPARSE)
+            copy = folder / "deepsparse.onnx"
+            deepsparse_file(path, copy)
+            path = copy
+        with closing(ChildProcess(kind, spec.threads, REMEDIES.get(kind, ""), command)) as child:
+            reply = child.ask(
+                "memory",
+                kind=kind,
+                model=str(path.absolute()),
+                sessions=spec.sessions,
+                threads=spec.threads,
+                inputs=inputs,
+            )
+    except (EngineUnavailableError, UnsupportedModelError, RemoteError) as error:
         return EngineMemory(name, "", size, (), (), str(error))
     start, *steps = reply["steps"]
     grown = {key: tuple(step[key] - start[key] for step in steps) for key in start}
     return EngineMemory(name, reply["version"], size, grown["anonymous"], grown["file_backed"])
-
-
-def _ask(command: list[str]) -> dict[str, Any]:
-    environment = {**os.environ, "NM_DISABLE_ANALYTICS": "1"}
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_LIMIT, env=environment, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise EngineUnavailableError(f"it took longer than {_LIMIT:.0f} s") from None
-    if not done.stdout:
-        last = (done.stderr.strip() or "it said nothing").split("\n")[-1]
-        raise EngineUnavailableError(f"its process ended with status {done.returncode}: {last}")
-    reply: dict[str, Any] = json.loads(done.stdout)
-    if "error" in reply:
-        raise EngineUnavailableError(reply["error"])
-    return reply

@@ -16,7 +16,7 @@ from ...errors import SessionError
 from ...model_check import checked_content
 from ...session import open_session
 from ..engines.ort import OrtEngine
-from ..engines.peers import DEEPSPARSE_PYTHON, deepsparse_model, openvino_model
+from ..engines.peers import DEEPSPARSE_PYTHON, peer_model
 from ..engines.protocol import Engine, UnavailableEngine
 from ..measure.breakdown import amdahl_limit, profile
 from ..measure.loop import measure
@@ -137,11 +137,9 @@ def _engines(spec: BenchModelSpec, problem: Problem, folder: Path) -> list[Engin
         elif len(inputs) != 1 or len(outputs) != 1:
             reason = f"the model has {len(inputs)} inputs and {len(outputs)} outputs; one is needed"
             engines.append(UnavailableEngine(name, reason))
-        elif name == "openvino":
-            engines.append(openvino_model(dense, inputs[0], outputs[0], threads, folder))
         else:
-            python = spec.deepsparse_python
-            engines.append(deepsparse_model(dense, inputs[0], outputs[0], threads, folder, python))
+            shapes, python = (inputs[0], outputs[0]), spec.deepsparse_python
+            engines.append(peer_model(name, dense, *shapes, threads, folder, python))
     return engines
 
 
