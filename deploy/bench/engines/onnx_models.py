@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..requirements import require
 from .ort import OrtEngine
+
+if TYPE_CHECKING:
+    import onnx
 
 
 def build_model(
@@ -21,18 +24,19 @@ def build_model(
     *,
     opset: int = 20,
     ir_version: int = 9,
-) -> Any:
+) -> onnx.ModelProto:
     """Build a float32 model with input x and output y."""
-    onnx = require("onnx", "the benchmark makes its models with it")
-    helper = onnx.helper
+    library = require("onnx", "the benchmark makes its models with it")
+    helper = library.helper
     x, y = (
-        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        helper.make_tensor_value_info(name, library.TensorProto.FLOAT, shape)
         for name, shape in (("x", x_shape), ("y", y_shape))
     )
-    arrays = [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()]
+    arrays = [library.numpy_helper.from_array(array, name) for name, array in constants.items()]
     graph = helper.make_graph(nodes, "model", [x], [y], arrays)
     opsets = [helper.make_opsetid("", opset)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
+    model: onnx.ModelProto = helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
+    return model
 
 
 def null_session(

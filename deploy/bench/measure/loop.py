@@ -1,11 +1,11 @@
 """The timing loop: engines in turn, round after round, checked before and after.
 
 Sources of error that this guards against, each seen in published comparisons: a machine whose speed
-drifts (interleaved rounds, ratios within a round), first runs (warm-up until steady), a preempted
-run (medians), a timer too coarse (turns of a minimum length), pools that go on spinning after their
-turn (wait until the process is quiet), outputs that are wrong, stale or computed once (the input
-changes before every timed run, and outputs are checked before, after every turn, and with inputs
-never seen before).
+drifts (interleaved rounds, ratios within a round), first runs (warm-up until steady), preempted
+runs (medians), a coarse timer (turns of a minimum length), thread pools that keep spinning after
+their turn (wait until the process is quiet), outputs that are wrong, stale or computed once (the
+input changes before every timed run, and outputs are checked before timing, after every turn, and
+on inputs never seen before).
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
-from typing import overload
 
 from ..engines.child.conditions import Conditions, wait_until_quiet
 from ..engines.protocol import Engine, SelfTimedEngine
@@ -28,28 +27,6 @@ Clock = Callable[[], int]
 _CONDITION_SHARE = 0.2
 
 
-@overload
-def measure(
-    engines: Sequence[Engine],
-    problem: Problem,
-    timing: Timing,
-    *,
-    null: Engine,
-    clock: Clock = ...,
-    settle: Callable[[], None] | None = ...,
-    prepare_run: Callable[[str], None] | None = ...,
-) -> tuple[list[Measurement], Measurement]: ...
-@overload
-def measure(
-    engines: Sequence[Engine],
-    problem: Problem,
-    timing: Timing,
-    *,
-    null: Engine | None = ...,
-    clock: Clock = ...,
-    settle: Callable[[], None] | None = ...,
-    prepare_run: Callable[[str], None] | None = ...,
-) -> tuple[list[Measurement], Measurement | None]: ...
 def measure(
     engines: Sequence[Engine],
     problem: Problem,
@@ -59,15 +36,26 @@ def measure(
     clock: Clock = time.perf_counter_ns,
     settle: Callable[[], None] | None = None,
     prepare_run: Callable[[str], None] | None = None,
-) -> tuple[list[Measurement], Measurement | None]:
+) -> tuple[list[Measurement], Measurement]:
     """Time the engines on the problem, interleaved; the null engine takes its turn among them.
 
-    Returns one measurement per engine in the given order, and that of ``null``. An engine that
-    fails, computes something wrong, or runs with another number of threads is left out with the
-    reason, and the others go on. ``null`` computes nothing of the problem: only its failure counts.
-    ``settle`` is called before each turn; by default it waits, with more than one thread, until no
-    thread of the process works any more. ``prepare_run`` brings a condition about, by default as
-    Conditions does.
+    An engine that fails, computes something wrong, or runs with another number of threads is
+    excluded with the reason, and the others go on.
+
+    Args:
+        engines: of different names.
+        problem: inputs, and their correct outputs.
+        timing: how long and how often to measure.
+        null: computes nothing of the problem, so only its failure counts.
+        clock: nanoseconds.
+        settle: called before each turn; by default it waits, with more than one thread, until no
+            thread of the process is busy.
+        prepare_run: establishes a condition, by default as Conditions does.
+
+    Returns:
+        One measurement per engine in the given order, and that of ``null``, which is excluded when
+        there is none.
+
     """
     names = [engine.name for engine in engines] + ([null.name] if null else [])
     if len(set(names)) < len(names):
@@ -76,14 +64,10 @@ def measure(
         settle = wait_until_quiet if timing.threads > 1 else lambda: None
     if prepare_run is None:
         prepare_run = Conditions(timing.threads).prepare
-
-    def runner_of(engine: Engine, check: bool) -> _Runner:
-        return _Runner(engine, problem, timing, clock, prepare_run, check=check)
-
-    runners = [runner_of(engine, True) for engine in engines]
-    baseline = runner_of(null, False) if null else None
-    turns = [baseline, *runners] if baseline else runners
-    gc.collect()  # a dead session that gives its threads back now would spoil an engine's count
+    runners = [_Runner(one, problem, timing, clock, prepare_run, check=True) for one in engines]
+    baseline = [_Runner(null, problem, timing, clock, prepare_run, check=False)] if null else []
+    turns = baseline + runners
+    gc.collect()  # a dead session whose threads end now would distort an engine's thread count
     try:
         problem.load(problem.timed)
         for runner in turns:
@@ -92,33 +76,27 @@ def measure(
         for runner in turns:
             settle()
             runner.guard(runner.warm_up)
-
-        def rounds(condition: str) -> Iterator[tuple[int, _Runner]]:
-            later = (
-                timing.conditions[timing.conditions.index(condition) + 1 :]
-                if condition
-                else (timing.conditions)
-            )
-            end = (timing.budget or math.inf) * (1 - _CONDITION_SHARE * len(later))
+        phases = ("", *timing.conditions)
+        for done, condition in enumerate(phases, 1):
+            share = 1 - _CONDITION_SHARE * (len(phases) - done)
+            end = (timing.budget or math.inf) * share
             for number in range(timing.rounds):
                 if number >= timing.min_rounds and (clock() - begin) / 1e9 > end:
-                    return
-                # Reversed every other round, so that nobody always follows the same neighbour.
+                    break
+                # Reversed every other round, so that nobody always follows the same neighbor.
                 for runner in turns if number % 2 == 0 else reversed(turns):
-                    yield number, runner
-
-        for number, runner in rounds(""):
-            settle()
-            runner.guard(partial(runner.turn, number))
-        for condition in timing.conditions:
-            for _, runner in rounds(condition):
-                runner.guard(partial(runner.run_under, condition))
+                    if condition:
+                        runner.guard(partial(runner.run_under, condition))
+                    else:
+                        settle()
+                        runner.guard(partial(runner.turn, number))
         for runner in turns:
             runner.guard(runner.check_after)
     finally:
         for runner in turns:
             runner.engine.close()
-    return [runner.result for runner in runners], baseline.result if baseline else None
+    none = Measurement("null", excluded="there is no null session")
+    return [runner.result for runner in runners], baseline[0].result if baseline else none
 
 
 class _Runner:

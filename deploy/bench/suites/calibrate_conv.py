@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,15 +15,10 @@ from ....export.conv_cost import KINDS, ConvTable
 from ....export.onnx_op import condensed_conv_model
 from ....ort_ops.format.conv_geometry import ConvGeometry
 from ..engines.self_checked import SelfCheckedImage
-from ..measure.timing import Timing
-from .calibrate_conv_models import (
-    chain_model,
-    null_model,
-    own_image_problem,
-    place_model,
-    save_case,
-)
-from .calibrate_rounds import SHORTEST, fastest_rounds, measure_rounds
+from ..measure.problem import Problem, Sample
+from ..measure.timing import Progress, Timing
+from .calibrate_conv_models import chain_model, null_model, place_model, save_case
+from .calibrate_grid import SHORTEST, above, measure_grid, measure_rounds
 from .random_layer import random_sparse_layer
 
 if TYPE_CHECKING:
@@ -80,8 +75,7 @@ class ConvCalibrationSpec:
         return (0.5, 1.0) if kind.startswith("depthwise") else self.densities
 
 
-@dataclass(frozen=True)
-class _Point:
+class _Point(NamedTuple):
     """One convolution to be measured."""
 
     kind: str
@@ -97,8 +91,7 @@ class _Point:
         return f"{self.kind}, {self.channels} channels at {self.side}×{self.side}"
 
 
-@dataclass(frozen=True)
-class _Seconds:
+class _Seconds(NamedTuple):
     """What a point takes; see ConvTable."""
 
     dense: float
@@ -109,58 +102,51 @@ class _Seconds:
 
 def calibrate_convolutions(
     spec: ConvCalibrationSpec = ConvCalibrationSpec(),
-    progress: Callable[[str, float], None] = lambda title, done: None,  # noqa: ARG005
+    progress: Progress = lambda title, done: None,  # noqa: ARG005
 ) -> tuple[ConvTable, ...]:
     """Measure dense and condensed convolutions of every kind.
-
-    The grid is gone over several times: a machine that is slow for a while is not slow at the same
-    points each time.
 
     Raises:
         SessionError: a session could not be measured, with its reason.
 
     """
-    points = list(_points(spec))
+    points = [
+        _Point(kind, channels, side, spec.densities_of(kind))
+        for kind in KINDS
+        for side in spec.sides
+        for channels in spec.channels_of(kind)
+    ]
+    unused = Sample({"unused": np.zeros(1, np.float32)}, [np.zeros(1)])  # they have images
+    problem = Problem(unused, unused, tolerance=1e-4)
     with tempfile.TemporaryDirectory() as scratch:
         engines: dict[_Point, list[SelfCheckedImage]] = {}
-        passes: dict[_Point, list[dict[str, np.ndarray]]] = {point: [] for point in points}
-        for number in range(spec.passes * len(points)):
-            point = points[number % len(points)]
-            progress(str(point), number / (spec.passes * len(points)))
+
+        def measure_point(point: _Point) -> dict[str, np.ndarray]:
             if point not in engines:
                 folder = Path(scratch) / str(len(engines))
                 folder.mkdir()
                 engines[point] = list(_engines(point, folder, spec.seed))
-            passes[point].append(
-                measure_rounds(engines[point], own_image_problem(), spec.timing, f"of {point}")
-            )
-    return tuple(_table(kind, spec, passes) for kind in KINDS)
+            return measure_rounds(engines[point], problem, spec.timing, f"of {point}")
+
+        seconds = measure_grid(points, spec.passes, measure_point, progress)
+    return tuple(
+        _table(kind, spec, [_seconds(one, own) for one, own in seconds.items() if one.kind == kind])
+        for kind in KINDS
+    )
 
 
-def _points(spec: ConvCalibrationSpec) -> Iterator[_Point]:
-    for kind in KINDS:
-        for side in spec.sides:
-            for channels in spec.channels_of(kind):
-                yield _Point(kind, channels, side, spec.densities_of(kind))
-
-
-def _table(
-    kind: str, spec: ConvCalibrationSpec, passes: dict[_Point, list[dict[str, np.ndarray]]]
-) -> ConvTable:
-    densities, channels = spec.densities_of(kind), spec.channels_of(kind)
-    rows = [
-        [_seconds(point, passes[point]) for point in passes if (point.kind, point.side) == row]
-        for row in ((kind, side) for side in spec.sides)
-    ]
+def _table(kind: str, spec: ConvCalibrationSpec, found: Sequence[_Seconds]) -> ConvTable:
+    channels = spec.channels_of(kind)
+    rows = [found[at : at + len(channels)] for at in range(0, len(found), len(channels))]
     return ConvTable(
         kind=kind,
         pixels=tuple(side * side for side in spec.sides),
         weights=tuple(math.prod(_geometry(kind, count).weight_shape) for count in channels),
-        densities=densities,
+        densities=spec.densities_of(kind),
         dense=tuple(tuple(one.dense for one in row) for row in rows),
         condensed=tuple(tuple(one.condensed for one in row) for row in rows),
-        place=float(np.median([one.place for row in rows for one in row])),
-        reorder=float(np.median([one.reorder for row in rows for one in row])),
+        place=float(np.median([one.place for one in found])),
+        reorder=float(np.median([one.reorder for one in found])),
     )
 
 
@@ -193,8 +179,8 @@ def _engines(point: _Point, folder: Path, seed: int) -> Iterator[SelfCheckedImag
         name: str, model: onnx.ModelProto, image: tuple[int, int], *, library: bool = False
     ) -> SelfCheckedImage:
         path = folder / f"{len(list(folder.iterdir()))}.onnx"
-        right = save_case(model, path, images[image])
-        return SelfCheckedImage(name, path, images[image], right, library=library)
+        expected = save_case(model, path, images[image])
+        return SelfCheckedImage(name, path, images[image], expected, library=library)
 
     def dense(name: str, *layers: ConvGeometry | None) -> SelfCheckedImage:
         image = (outputs, side) if layers[0] is pixel and inputs != outputs else (inputs, before)
@@ -220,14 +206,13 @@ def _engines(point: _Point, folder: Path, seed: int) -> Iterator[SelfCheckedImag
         yield engine(f"condensed {density}", model, (inputs, before), library=True)
 
 
-def _seconds(point: _Point, passes: Sequence[dict[str, np.ndarray]]) -> _Seconds:
-    """Find what a convolution costs among others, where the runtime keeps its own layout.
+def _seconds(point: _Point, seconds: Mapping[str, float]) -> _Seconds:
+    """Return the cost of a convolution among others, where the runtime keeps its own layout.
 
     A convolution alone has its input and its output reordered. One of a single stride chains with
     itself; a strided one stands in the place of a pool; behind an image, which nobody reorders, the
     own layout begins with the convolution.
     """
-    seconds = fastest_rounds(passes)
     geometry, side, before = point.geometry, point.side, _side_before(point)
     inputs, outputs, stride = geometry.in_channels, geometry.out_channels, geometry.strides[0]
     alone, null = seconds["alone"], seconds["null"]
@@ -242,8 +227,8 @@ def _seconds(point: _Point, passes: Sequence[dict[str, np.ndarray]]) -> _Seconds
     copies = 1 if inputs != outputs else 1 + stride * stride
     return _Seconds(
         dense,
-        tuple(max(seconds[f"condensed {density}"] - null, SHORTEST) for density in point.densities),
-        place=max(seconds["placed"] - null, SHORTEST) / (inputs * before * before),
+        tuple(above(seconds, f"condensed {density}", "null") for density in point.densities),
+        place=above(seconds, "placed", "null") / (inputs * before * before),
         reorder=max(alone - null - dense, SHORTEST) / (outputs * side * side * copies),
     )
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from ..measure.statistics import Comparison, Spread
+from ..measure.statistics import Spread
 from ..report.blocks import busy_note, conditions, figure_title
-from ..report.document import Bullets, Document, Notes, Section, Table, Text
+from ..report.document import Bullets, Document, Notes, Section, Text
 from ..report.figure import Axis, Figure, Panel, Series, names_axis
-from ..report.text import (
-    plain_text,
-    range_text,
-    ratio_text,
-    seconds_text,
-    short_ratio_text,
-    threads_text,
-)
+from ..report.text import plain_text, seconds_text, threads_text
 from ..results.case import Case, EngineResult
 from ..results.result import Result
 from .breakdown_blocks import breakdown_blocks
-from .runs_tables import runs_table, types_table
+from .cases_tables import main_table, rivals_table, runs_table, screen_table, types_table
 
 _EXPLANATION = (
     "Times are medians over the rounds of each round's median run, with the range over the rounds "
@@ -36,23 +29,25 @@ _SERIES = {
     "run": ("whole session.run", "#1f6f8b"),
     "op": ("op time (less the null session)", "#d1495b"),
 }
-_HEADINGS = ("case", "engine", "run", "op", "run speed-up", "op speed-up", "first run", "error")
 
 
 def cases_document(result: Result[Case], figure: Figure | None = None) -> Document:
     """Report on the cases; the figure is of speed-ups unless another one is given."""
     tables = {
-        "Condensed against the best form of other runtimes": _rivals_table(result),
+        "Condensed against the best form of other runtimes": rivals_table(result),
         "By type": types_table(result),
         "Single runs": runs_table(result),
     }
     sections = [
         block for title, table in tables.items() if table for block in (Section(title), table)
     ]
-    screen = [_screen_table(result), *(table for table in list(tables.values())[:2] if table)]
+    screen = [
+        screen_table(result, _summary(result)),
+        *(table for table in list(tables.values())[:2] if table),
+    ]
     blocks = [
         Text(_summary(result)),
-        _table(result, _HEADINGS, range_text, ratio_text),
+        main_table(result),
         *sections,
         *(block for case in result.cases for block in breakdown_blocks(case)),
         Notes(case_notes(result)),
@@ -73,75 +68,6 @@ def case_notes(result: Result[Case]) -> list[str]:
     notes += [f"{name} is excluded ({reason})" for name, reason in absent]
     notes += [note for case in result.cases for note in _notes(case, absent)]
     return notes + _mask_notes(result)
-
-
-def _screen_table(result: Result[Case]) -> Table:
-    """Lay the medians out, without the columns that a terminal has no room for."""
-
-    def median(spread: Spread | None) -> str:
-        return seconds_text(spread.median) if spread else ""
-
-    return _table(
-        result,
-        _HEADINGS[:-2],
-        median,
-        short_ratio_text,
-        title=result.title,
-        caption=_summary(result),
-    )
-
-
-def _table(
-    result: Result[Case],
-    headings: tuple[str, ...],
-    time: Callable[[Spread | None], str],
-    ratio: Callable[[Spread], str],
-    title: str = "",
-    caption: str = "",
-) -> Table:
-    """Lay out the engines that compute in float32; op times only where there is a null session."""
-    has_op = any(case.null is not None for case in result.cases)
-    shown = [name for name in headings if has_op or not name.startswith("op")]
-    rows = []
-    for case in result.cases:
-        by_name = {one.engine: one for one in case.comparisons}
-        for engine in _engines(case):
-            if engine.precision != "float32":
-                continue
-            cells = dict.fromkeys(_HEADINGS, "")
-            cells["case"] = case.title if engine is case.engines[0] else ""
-            cells["engine"] = engine.name
-            if engine.excluded is not None:
-                cells["run"] = "excluded"
-            else:
-                error = engine.error_after
-                cells["run"], cells["op"] = time(engine.run), time(engine.op)
-                cells |= _speedups(by_name.get(engine.name), ratio)
-                cells["first run"] = seconds_text(engine.first_run_seconds)
-                cells["error"] = "" if error is None else f"{error:.0e}"
-            rows.append([cells[name] for name in shown])
-    return Table(shown, rows, title=title, caption=caption)
-
-
-def _rivals_table(result: Result[Case]) -> Table | None:
-    """Lay out the best of each other runtime's forms against condensed; None without any."""
-    rows = []
-    for case in result.cases:
-        for rival in case.rivals:
-            best = case.engine(rival.comparison.baseline)
-            times = [seconds_text(one.median) if one else "" for one in (best.run, best.op)]
-            ratios = _speedups(rival.comparison, short_ratio_text).values()
-            rows.append([case.title, f"{best.name} (of {len(rival.forms)})", *times, *ratios])
-    headings = ("case", "best form", "run", "op", "run speed-up", "op speed-up")
-    title = "condensed against the best form of other runtimes"
-    return Table(headings, rows, title=title) if rows else None
-
-
-def _speedups(comparison: Comparison | None, ratio: Callable[[Spread], str]) -> dict[str, str]:
-    if comparison is None:
-        return {}
-    op = ratio(comparison.op_ratio) if comparison.op_ratio else "in the noise"
-    return {"run speed-up": ratio(comparison.run_ratio), "op speed-up": op}
 
 
 def _engines(case: Case) -> Iterator[EngineResult]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import tempfile
 from dataclasses import dataclass
@@ -12,9 +11,7 @@ import numpy as np
 
 from ....ort_ops.format.condensed import CondensedWeight
 from ...cpus import available_cpus
-from ..engines.onnx_models import save_null_model
-from ..engines.ort import OrtEngine
-from ..engines.self_checked import SelfCheckedLayer
+from ..engines.onnx_models import null_session
 from ..measure.layer_problem import self_checked_problem
 from ..measure.loop import measure
 from ..measure.pinning import pinned
@@ -23,8 +20,9 @@ from ..measure.timing import Measurement, Progress, Timing
 from ..requirements import require
 from ..results.plain import to_plain
 from ..results.result import Recorder, Result
+from .calibrate_grid import dense_and_condensed
 from .random_layer import random_sparse_layer
-from .specs import check_batches
+from .specs import check_batches, spec_facts
 
 TIE = 1.1
 """Ratio of times within which either form will do: the cost model's own grain is no finer."""
@@ -102,27 +100,22 @@ def bench_crossover(
     recorder = Recorder()
     settings = list(itertools.product(spec.threads, spec.batches))
     points: list[CrossoverPoint] = []
+    crossovers: list[Crossover] = []
     excluded: list[str] = []
-    for number, (threads, batch) in enumerate(settings):
-        if progress:
-            progress(f"batch {batch}, threads {threads}", number / len(settings))
-        with tempfile.TemporaryDirectory(prefix="fanin-bench-") as folder, pinned(threads):
-            found, failed = _measure(spec, threads, batch, Path(folder))
-        points += found
-        excluded += failed
-    crossovers = []
     for threads, batch in settings:
-        own = [one for one in points if (one.threads, one.batch) == (threads, batch)]
-        sparsities = [one.sparsity for one in own]
-        measured, predicted = (
-            crossing(sparsities, ratios)
-            for ratios in ([one.speedup.median for one in own], [one.predicted for one in own])
-        )
+        if progress:
+            progress(f"batch {batch}, threads {threads}", len(crossovers) / len(settings))
+        with pinned(threads):
+            found = _measure(spec, threads, batch, excluded)
+        sparsities = [one.sparsity for one in found]
+        measured = crossing(sparsities, [one.speedup.median for one in found])
+        predicted = crossing(sparsities, [one.predicted for one in found])
         crossovers.append(Crossover(threads, batch, measured, predicted))
+        points += found
     return recorder.result(
         "crossover",
         f"Crossover of a layer {spec.in_features} → {spec.out_features}",
-        dataclasses.asdict(spec),
+        spec_facts(spec),
         spec.timing(max(spec.threads)),
         tuple(points),
         cost_model=CostModel.of_this_machine().machine,
@@ -146,65 +139,49 @@ def crossing(sparsities: list[float], ratios: list[float]) -> float | None:
 
 
 def _measure(
-    spec: BenchCrossoverSpec, threads: int, batch: int, folder: Path
-) -> tuple[list[CrossoverPoint], list[str]]:
+    spec: BenchCrossoverSpec, threads: int, batch: int, excluded: list[str]
+) -> list[CrossoverPoint]:
+    """Measure one setting; the reasons of engines that do not count are added to ``excluded``."""
     from ....export.cost_model import CostModel
     from ....export.forms import Chooser
-    from ....export.onnx_op import condensed_layer_model, dense_layer_model
 
+    sizes = (spec.in_features, spec.out_features)
     weights = {sparsity: _weight(spec, sparsity) for sparsity in spec.sparsities}
-    first = weights[spec.sparsities[0]]
-    dense = SelfCheckedLayer(
-        "dense", dense_layer_model(first, batch), first, folder, threads, library=False
-    )
-    engines = [dense] + [
-        SelfCheckedLayer(
-            f"condensed {sparsity}",
-            condensed_layer_model(weight, batch),
-            weight,
-            folder,
-            threads,
-            library=True,
+    with tempfile.TemporaryDirectory(prefix="fanin-bench-") as scratch:
+        folder = Path(scratch)
+        (base, *others), null = measure(
+            dense_and_condensed(weights, batch, folder, threads),
+            self_checked_problem(batch, spec.in_features, spec.seed),
+            spec.timing(threads),
+            null=null_session(folder, batch, *sizes, threads),
         )
-        for sparsity, weight in weights.items()
-    ]
-    null = folder / "null.onnx"
-    save_null_model(null, batch, spec.in_features, spec.out_features)
-    (base, *others), nothing = measure(
-        engines,
-        self_checked_problem(batch, spec.in_features, spec.seed),
-        spec.timing(threads),
-        null=OrtEngine("null", "null", null, threads, library=False),
-    )
-    excluded = [
+    excluded += [
         f"batch {batch}, threads {threads}: {one.name} is excluded ({one.excluded})"
-        for one in (base, *others, nothing)
+        for one in (base, *others, null)
         if one.excluded
     ]
     if base.excluded:
-        return [], excluded
+        return []
     chooser = Chooser.of("auto", batch, portable=False)
     costs = CostModel.of_this_machine()
+    dense_seconds = costs.dense(batch, *sizes[::-1])
     points = []
     for (sparsity, weight), condensed in zip(weights.items(), others, strict=True):
         if condensed.excluded is None:
-            speedup = _speedup(base, condensed, nothing)
-            dense_seconds = costs.dense(batch, spec.out_features, spec.in_features)
-            condensed_seconds = costs.condensed(
-                batch, spec.out_features, spec.in_features, weight.values.size
-            )
-            predicted = dense_seconds / condensed_seconds
+            speedup = _speedup(base, condensed, null)
+            predicted = dense_seconds / costs.condensed(batch, *sizes[::-1], weight.values.size)
             auto = chooser.choose(weight, batch).form
             slower = 1 / speedup.median if auto == "condensed" else speedup.median
             point = (threads, batch, sparsity, speedup, predicted, auto, slower <= TIE)
             points.append(CrossoverPoint(*point))
-    return points, excluded
+    return points
 
 
-def _speedup(base: Measurement, condensed: Measurement, nothing: Measurement) -> Spread:
-    zeros = nothing.rounds_seconds if nothing.excluded is None else None
-    series = (RoundTimes(one.name, one.rounds_seconds, zeros) for one in (base, condensed))
-    compared = compare(*series)
+def _speedup(base: Measurement, condensed: Measurement, null: Measurement) -> Spread:
+    zeros = null.rounds_seconds if null.excluded is None else None
+    compared = compare(
+        *(RoundTimes(one.name, one.rounds_seconds, zeros) for one in (base, condensed))
+    )
     return compared.op_ratio or compared.run_ratio
 
 

@@ -22,12 +22,12 @@ from ..measure.breakdown import amdahl_limit, profile
 from ..measure.loop import measure
 from ..measure.pinning import pinned
 from ..measure.problem import Problem
-from ..measure.timing import Progress, Timing
+from ..measure.timing import Progress
 from ..report.text import threads_text
 from ..results.case import Case, make_case
 from ..results.result import Recorder, Result
 from .model_pair import ModelPairSpec, file_bytes, input_shapes
-from .specs import check_batches, check_choices, check_seed, timing_of
+from .specs import TimedSpec, check_batches, check_choices
 
 ENGINES = ("dense", "condensed", "structured", "deepsparse", "openvino")
 
@@ -36,91 +36,70 @@ _FAMILIES = {"DeepSparse": ("deepsparse",), "OpenVINO": ("openvino",)}
 
 
 @dataclass(frozen=True)
-class BenchModelSpec(ModelPairSpec):
+class BenchModelSpec(ModelPairSpec, TimedSpec):
     """An exported model against its dense baseline.
 
-    Inputs are standard normal float32 numbers of
-    ``seed``; their first dimension is the batch. ``tolerance`` bounds the difference between the
-    two models' outputs, relative to the largest one: they sum the same products in another order.
-    ``turn``, ``budget`` (of a batch) and ``warmup`` (at most) are in seconds; they and
-    ``conditions`` are Timing's. ``pin``: see pinned.
+    Inputs are standard normal float32 numbers of ``seed``; their first dimension is the batch.
 
-    ``engines``: ``dense`` and ``condensed`` always; ``structured`` runs NAME.structured.onnx beside
-    ``model``, exported under that policy; ``deepsparse`` (run by ``deepsparse_python``) and
-    ``openvino`` run the dense baseline's file, whose weights are as sparse. ``breakdown`` adds
-    the times of the single nodes, from runs of their own after the timed rounds.
+    Attributes:
+        batches: batch sizes.
+        tolerance: largest difference between the two models' outputs, relative to the largest one:
+            they sum the same products in another order.
+        engines: ``dense`` and ``condensed`` always; ``structured`` runs NAME.structured.onnx beside
+            ``model``, exported under that policy; ``deepsparse`` (run by ``deepsparse_python``) and
+            ``openvino`` run the dense baseline's file, whose weights are as sparse.
+        breakdown: also time the single nodes, in runs of their own after the timed rounds.
+        deepsparse_python: interpreter that has DeepSparse.
+
     """
 
     batches: tuple[int, ...] = (1,)
-    threads: int = 1
-    rounds: int = Timing.rounds
-    turn: float = Timing.turn
-    budget: float | None = None
-    warmup: float = Timing.max_warmup
-    pin: bool = True
-    conditions: tuple[str, ...] = ()
-    seed: int = 0
     tolerance: float = 1e-4
     engines: tuple[str, ...] = ENGINES[:2]
     breakdown: bool = True
     deepsparse_python: Path = DEEPSPARSE_PYTHON
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        ModelPairSpec.__post_init__(self)
+        TimedSpec.__post_init__(self)
         check_batches(self.batches)
-        check_seed(self.seed)
         check_choices("engines", self.engines, ENGINES)
         if self.engines[:2] != ENGINES[:2]:
             raise ValueError(f"engines are {self.engines}; dense and condensed come first")
         if not 0 < self.tolerance < 1:
             raise ValueError(f"tolerance is {self.tolerance}; it must be between 0 and 1")
-        self.timing()
-
-    def timing(self) -> Timing:
-        """How the cases are timed."""
-        return timing_of(self)
 
 
 def bench_model(spec: BenchModelSpec, *, progress: Progress | None = None) -> Result[Case]:
-    """Measure the model of ``spec``; ``progress`` is told each case's title and the share done.
+    """Measure a model and its dense baseline, and other runtimes, at each batch size.
 
-    Raises SessionError when one of the files does not open or the two do not fit together.
+    Args:
+        spec: what to measure.
+        progress: told each case's title and the share done.
+
+    Raises:
+        SessionError: one of the files does not open, or the two do not fit together.
+
     """
     spec.require_baseline()
     with pinned(spec.threads, pin=spec.pin):
-        return _bench_model(spec, progress)
-
-
-def _bench_model(spec: BenchModelSpec, progress: Progress | None) -> Result[Case]:
-    recorder = Recorder()
-    condensed, dense = open_session(spec.model), open_session(spec.dense_path)
-    facts = _facts(spec)
-    shapes = input_shapes(spec.model, spec.dense_path, spec.batches, condensed, dense)
-    del condensed
-    cases: list[Case] = []
-    for batch in spec.batches:
-        title = f"batch {batch}"
-        if progress:
-            progress(title, len(cases) / len(spec.batches))
-        cases.append(_measure_case(spec, batch, title, shapes, dense, facts))
-    title = f"{spec.model.name}, {threads_text(spec.threads)}"
-    return recorder.result("model", title, spec.to_dict(), spec.timing(), tuple(cases))
-
-
-def _measure_case(
-    spec: BenchModelSpec,
-    batch: int,
-    title: str,
-    shapes: dict[str, list[int | None]],
-    dense: Any,
-    facts: dict[str, Any],
-) -> Case:
-    problem = _problem(spec, batch, shapes, dense)
-    with tempfile.TemporaryDirectory(prefix="fanin-bench-") as folder:
-        engines = _engines(spec, problem, Path(folder))
-        measured, _ = measure(engines, problem, spec.timing())
-    case = make_case(title, batch, None, facts, measured, None, _FAMILIES)
-    return _with_breakdowns(spec, case, problem) if spec.breakdown else case
+        recorder = Recorder()
+        condensed, dense = open_session(spec.model), open_session(spec.dense_path)
+        facts = _facts(spec)
+        shapes = input_shapes(spec.model, spec.dense_path, spec.batches, condensed, dense)
+        del condensed
+        cases: list[Case] = []
+        for batch in spec.batches:
+            title = f"batch {batch}"
+            if progress:
+                progress(title, len(cases) / len(spec.batches))
+            problem = _problem(spec, batch, shapes, dense)
+            with tempfile.TemporaryDirectory(prefix="fanin-bench-") as folder:
+                measured, _ = measure(_engines(spec, problem, Path(folder)), problem, spec.timing())
+            case = make_case(title, batch, None, facts, measured, None, _FAMILIES)
+            cases.append(_with_breakdowns(spec, case, problem) if spec.breakdown else case)
+        title = f"{spec.model.name}, {threads_text(spec.threads)}"
+        return recorder.result("model", title, spec.to_dict(), spec.timing(), tuple(cases))
 
 
 def _engines(spec: BenchModelSpec, problem: Problem, folder: Path) -> list[Engine]:

@@ -93,7 +93,8 @@ def use_known_operators(model: onnx.ModelProto) -> dict[str, int]:
     rewritten: Counter[str] = Counter()
     nodes: list[onnx.NodeProto] = []
     for node in model.graph.node:
-        new = rewrites.get(node.op_type, lambda node: [node])(node)
+        rewrite = rewrites.get(node.op_type)
+        new = rewrite(node) if rewrite else [node]
         rewritten[node.op_type] += new != [node]
         nodes += new
     del model.graph.node[:]
