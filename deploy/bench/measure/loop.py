@@ -14,6 +14,7 @@ import gc
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from statistics import median
 
@@ -99,38 +100,30 @@ def measure(
     return [runner.result for runner in runners], baseline[0].result if baseline else none
 
 
+@dataclass
 class _Runner:
-    """One engine on its way through the rounds."""
+    """One engine on its way through the rounds; ``last`` is the input of its last run."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        problem: Problem,
-        timing: Timing,
-        clock: Clock,
-        prepare_run: Callable[[str], None],
-        *,
-        check: bool,
-    ):
-        self.engine = engine
-        self.problem = problem
-        self.timing = timing
-        self.clock = clock
-        self.prepare_run = prepare_run
-        self.check = check
-        # Asked once: it takes as long as a small layer.
-        self.remote = engine if isinstance(engine, SelfTimedEngine) else None
-        self.last = problem.timed
-        """Input of the last run."""
-        self.result = Measurement(engine.name)
+    engine: Engine
+    problem: Problem
+    timing: Timing
+    clock: Clock
+    prepare_run: Callable[[str], None]
+    check: bool
+
+    def __post_init__(self) -> None:
+        # Asked once: the check takes as long as a small layer.
+        self.remote = self.engine if isinstance(self.engine, SelfTimedEngine) else None
+        self.last = self.problem.timed
+        self.result = Measurement(self.engine.name)
 
     def guard(self, step: Callable[[], None]) -> None:
-        """Take the step unless the engine is out already; it is out when the step fails."""
+        """Take the step unless the engine is excluded; exclude it when the step fails."""
         if self.result.excluded is not None:
             return
         try:
             step()
-        except Exception as error:  # whatever an engine raises is its reason to be left out
+        except Exception as error:  # whatever an engine raises is the reason to exclude it
             self.result.excluded = f"{type(error).__name__}: {error}"
 
     def prepare(self) -> None:
@@ -165,9 +158,9 @@ class _Runner:
         self.result.repeats = 1 if per_run > timing.slow else repeats
 
     def turn(self, number: int) -> None:
-        """Time the runs of a round, each on another input than the one before, and check the last.
+        """Time the runs of a round, whose inputs alternate, and check the last output.
 
-        Which of the two inputs comes last changes from round to round.
+        Which of the two inputs comes last alternates, too, from round to round.
         """
         lead_in = self.timing.lead_in if self.result.repeats != 1 else 0.0
         self.last, other = self.problem.pair(number)
@@ -184,7 +177,7 @@ class _Runner:
 
     def check_after(self) -> None:
         """Check the output of the last timed run, then of a run on inputs never seen before."""
-        self.problem.load(self.last)  # others have run on other inputs since
+        self.problem.load(self.last)  # other engines have run on other inputs since
         stale = self._error(self.last)
         self.problem.load(self.problem.fresh)
         try:
@@ -203,11 +196,11 @@ class _Runner:
         vary: tuple[Sample, Sample] | None = None,
         condition: str = "",
     ) -> list[int]:
-        """Time ``count`` runs, after untimed ones for ``lead_in`` seconds; nanoseconds.
+        """Return nanoseconds of ``count`` runs, after untimed ones for ``lead_in`` seconds.
 
-        With ``vary`` the runs have the two samples for input in turn, the first one last; the
-        samples differ in one number, which is set outside the time. ``condition`` is brought about
-        before each run.
+        With ``vary`` the two samples alternate as input, the first one in the last run; they differ
+        in one number, which is set outside the timed section. ``condition`` is established before
+        each run.
         """
         if self.remote:
             numbers = [first_number(sample) for sample in vary or ()]
@@ -242,7 +235,7 @@ class _Runner:
         end = self.clock() + round(seconds * 1e9)
         times = self._timed_runs(1)
         while (left := end - self.clock()) > 0:
-            # Another process is asked for as many as should fit, since every question takes time.
+            # Another process is asked for as many as should fit, since every request takes time.
             times += self._timed_runs(max(1, left // max(1, min(times))) if self.remote else 1)
         return times
 
@@ -253,4 +246,4 @@ class _Runner:
 
 
 class UnequalThreadsError(Exception):
-    """An engine runs under other conditions than those of the comparison."""
+    """An engine runs with another number of threads than the comparison."""

@@ -9,7 +9,7 @@ from ...cpus import MAX_THREADS
 from ..engines.child.conditions import CONDITIONS
 
 Progress = Callable[[str, float], None]
-"""Is told what is measured next, and the share done."""
+"""Called with the title of what is measured next and the share done."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,20 @@ class Warmup:
 
 
 @dataclass
-class Measurement:
-    """What was measured of one engine; ``excluded`` is the reason when its times do not count."""
+class EngineRecord:
+    """What is known of one engine in one case; ``excluded`` is why its times do not count.
+
+    Attributes:
+        name, version, form, threads, precision, call_seconds: see Engine.
+        load_seconds: time of ``prepare``.
+        first_run_seconds: time of the first run, before the warm-up.
+        warmup: None where it never began.
+        repeats: runs in each turn.
+        error_before, error_after: largest error relative to the largest output, before the timing
+            and after it.
+        excluded: the reason, or None.
+
+    """
 
     name: str
     version: str = ""
@@ -87,11 +99,22 @@ class Measurement:
     repeats: int | None = None
     call_seconds: float | None = None
     precision: str = "float32"
-    rounds_seconds: list[float] = field(default_factory=list)
-    runs_seconds: list[float] = field(default_factory=list)
-    """Every timed run of every round, for percentiles."""
-    conditions: dict[str, list[float]] = field(default_factory=dict)
-    """Seconds of the run in each round under that condition."""
     error_before: float | None = None
     error_after: float | None = None
     excluded: str | None = None
+
+
+@dataclass
+class Measurement(EngineRecord):
+    """Times of one engine, in seconds.
+
+    Attributes:
+        rounds_seconds: median run of each round.
+        runs_seconds: every timed run of every round, for percentiles.
+        conditions: the run of each round under a condition, by its name.
+
+    """
+
+    rounds_seconds: list[float] = field(default_factory=list)
+    runs_seconds: list[float] = field(default_factory=list)
+    conditions: dict[str, list[float]] = field(default_factory=dict)

@@ -6,6 +6,8 @@ import io
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from .figure import Axis, Figure, Panel, Series
 
 if TYPE_CHECKING:
@@ -96,10 +98,7 @@ def _set_axis(axis: Axes, name: _AxisName, made: Axis) -> None:
 def _draw_bars(axis: Axes, series: Series, xs: Sequence[float], width: float) -> None:
     errors = None
     if series.low:
-        errors = [
-            [y - low for y, low in zip(series.ys, series.low, strict=True)],
-            [high - y for y, high in zip(series.ys, series.high, strict=True)],
-        ]
+        errors = [np.subtract(series.ys, series.low), np.subtract(series.high, series.ys)]
     axis.bar(xs, series.ys, width, yerr=errors, color=series.colour, label=series.label, capsize=1)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from ..measure.breakdown import Breakdown
 from ..report.document import Section, Table, Text
 from ..report.text import seconds_text
 from ..results.case import Case
 
 _NODES = 15
 """Single nodes that are listed; the sums of all operators are above them."""
+_AROUND = {
+    "ONNX Runtime around the nodes": "runtime_seconds",
+    "the call from Python": "call_seconds",
+}
 
 
 def breakdown_blocks(case: Case) -> list[Section | Table | Text]:
@@ -16,34 +19,27 @@ def breakdown_blocks(case: Case) -> list[Section | Table | Text]:
     if not case.breakdowns:
         return []
     headings = [text for one in case.breakdowns for text in (one.engine, "share")]
-    rows = []
-    for kind in dict.fromkeys(row[0] for one in case.breakdowns for row in one.by_op_type()):
-        cells = []
-        for one in case.breakdowns:
-            found = [row for row in one.by_op_type() if row[0] == kind]
-            cells += _cells(one, found[0][2], f"{found[0][1]} × ") if found else ["", ""]
-        rows.append([kind, *cells])
-    for title, name in (
-        ("ONNX Runtime around the nodes", "runtime_seconds"),
-        ("the call from Python", "call_seconds"),
-    ):
-        cells = [cell for one in case.breakdowns for cell in _cells(one, getattr(one, name), "")]
-        rows.append([title, *cells])
+    rows: dict[str, list[str]] = {}
+    for at, one in enumerate(case.breakdowns):
+        found = [(kind, seconds, f"{count} × ") for kind, count, seconds in one.by_op_type()]
+        found += [(text, getattr(one, name), "") for text, name in _AROUND.items()]
+        for kind, seconds, prefix in found:
+            row = rows.setdefault(kind, [""] * len(headings))
+            row[2 * at] = f"{prefix}{seconds_text(seconds)}"
+            row[2 * at + 1] = f"{seconds / one.total_seconds:.1%}"
+    last = [[kind, *rows.pop(kind)] for kind in _AROUND]
+    table = [[kind, *cells] for kind, cells in rows.items()] + last
     condensed = case.breakdowns[-1]
     longest = [
         [node.name, node.op_type, seconds_text(node.seconds)] for node in condensed.nodes[:_NODES]
     ]
     return [
         Section(f"Where the time goes, {case.title}"),
-        Table(["nodes", *headings], rows, words=1),
+        Table(["nodes", *headings], table, words=1),
         Text(_sentences(case)),
         Text(f"Longest nodes of {condensed.engine}:"),
         Table(("node", "operator", "time"), longest),
     ]
-
-
-def _cells(one: Breakdown, seconds: float, prefix: str) -> list[str]:
-    return [f"{prefix}{seconds_text(seconds)}", f"{seconds / one.total_seconds:.1%}"]
 
 
 def _sentences(case: Case) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ..measure.statistics import Spread
 from ..report.blocks import busy_note, conditions, figure_title
 from ..report.document import Bullets, Document, Notes, Section, Text
 from ..report.figure import Axis, Figure, Panel, Series, names_axis
 from ..report.text import plain_text, seconds_text, threads_text
-from ..results.case import Case, EngineResult
+from ..results.case import Case
 from ..results.result import Result
 from .breakdown_blocks import breakdown_blocks
 from .cases_tables import main_table, rivals_table, runs_table, screen_table, types_table
@@ -26,25 +24,23 @@ _EXPLANATION = (
     "relative to the largest output."
 )
 _SERIES = {
-    "run": ("whole session.run", "#1f6f8b"),
-    "op": ("op time (less the null session)", "#d1495b"),
+    "run_ratio": ("whole session.run", "#1f6f8b"),
+    "op_ratio": ("op time (less the null session)", "#d1495b"),
 }
 
 
 def cases_document(result: Result[Case], figure: Figure | None = None) -> Document:
     """Report on the cases; the figure is of speed-ups unless another one is given."""
+    rivals, types, runs = rivals_table(result), types_table(result), runs_table(result)
     tables = {
-        "Condensed against the best form of other runtimes": rivals_table(result),
-        "By type": types_table(result),
-        "Single runs": runs_table(result),
+        "Condensed against the best form of other runtimes": rivals,
+        "By type": types,
+        "Single runs": runs,
     }
     sections = [
         block for title, table in tables.items() if table for block in (Section(title), table)
     ]
-    screen = [
-        screen_table(result, _summary(result)),
-        *(table for table in list(tables.values())[:2] if table),
-    ]
+    screen = [screen_table(result, _summary(result)), *filter(None, (rivals, types))]
     blocks = [
         Text(_summary(result)),
         main_table(result),
@@ -70,18 +66,12 @@ def case_notes(result: Result[Case]) -> list[str]:
     return notes + _mask_notes(result)
 
 
-def _engines(case: Case) -> Iterator[EngineResult]:
-    yield from case.engines
-    if case.null is not None:
-        yield case.null
-
-
 def _engine_lines(result: Result[Case]) -> list[str]:
     """Say once what each engine is; the call is the median over the cases."""
     lines: dict[str, str] = {}
     calls: dict[str, list[float]] = {}
     for case in result.cases:
-        for engine in _engines(case):
+        for engine in case.all_engines:
             if engine.version:
                 text = f"{engine.name}: {engine.version}, {engine.form}"
                 lines[engine.name] = f"{text}, {threads_text(engine.threads)}"
@@ -101,7 +91,7 @@ def _absent(result: Result[Case]) -> list[tuple[str, str]]:
 
 def _notes(case: Case, absent: list[tuple[str, str]]) -> list[str]:
     notes = []
-    for engine in _engines(case):
+    for engine in case.all_engines:
         if (engine.name, engine.excluded) in absent:
             continue
         if engine.excluded is not None:
@@ -119,29 +109,21 @@ def _notes(case: Case, absent: list[tuple[str, str]]) -> list[str]:
 
 def _mask_notes(result: Result[Case]) -> list[str]:
     """Compare what packing does to other masks, and their speed-up, with the random mask's."""
-    random = {
-        (case.sparsity, case.batch): case
-        for case in result.cases
-        if case.facts.get("mask") == "random"
-    }
+    random = [case for case in result.cases if case.facts.get("mask") == "random"]
+    bases = {(case.sparsity, case.batch): case for case in random}
     notes = []
     for case in result.cases:
-        base = random.get((case.sparsity, case.batch))
+        base = bases.get((case.sparsity, case.batch))
         if base is None or case.facts.get("mask") == "random":
             continue
         text = f"{case.title}: padding {case.facts['padding']:.2f}"
         text += f" (random {base.facts['padding']:.2f})"
-        own, other = _op_or_run(case), _op_or_run(base)
-        if own is not None and other is not None:
-            text += f", speed-up {own / other:.2f} of the random mask's"
+        own, other = case.comparison("condensed"), base.comparison("condensed")
+        if own and other:
+            share = own.best_ratio.median / other.best_ratio.median
+            text += f", speed-up {share:.2f} of the random mask's"
         notes.append(text)
     return notes
-
-
-def _op_or_run(case: Case) -> float | None:
-    """Median speed-up of condensed: of the op, where it is given."""
-    one = case.comparison("condensed")
-    return (one.op_ratio or one.run_ratio).median if one else None
 
 
 def _summary(result: Result[Case]) -> str:
@@ -170,32 +152,25 @@ def _speedup_figure(result: Result[Case]) -> Figure:
     if result.kind == "model":
         panels = [_panel("", "", [(case.title, case) for case in result.cases])]
     else:
-        panels = [
-            _panel(
-                f"batch {batch}",
-                "sparsity",
-                [(_label(case, result), case) for case in result.cases if case.batch == batch],
-            )
-            for batch in dict.fromkeys(case.batch for case in result.cases)
-        ]
+        groups: dict[int, list[tuple[str, Case]]] = {}
+        for case in result.cases:
+            groups.setdefault(case.batch, []).append((_label(case, result), case))
+        panels = [_panel(f"batch {batch}", "sparsity", own) for batch, own in groups.items()]
     wide = len(panels) == 4 or any(len(panel.x.ticks or ()) > 4 for panel in panels)
     return Figure(figure_title(result), panels, columns=2 if wide else 3)
 
 
 def _panel(title: str, axis: str, cases: list[tuple[str, Case]]) -> Panel:
+    compared = [case.comparison("condensed") for _, case in cases]
     series = []
-    for name, (label, colour) in _SERIES.items():
-        places = [(at, spread) for at, (_, case) in enumerate(cases) if (spread := _of(case, name))]
+    for part, (label, colour) in _SERIES.items():
+        found = [(at, getattr(one, part)) for at, one in enumerate(compared) if one]
+        places = [(at, spread) for at, spread in found if spread]
         if places:
             texts = [f"{spread.median:.{2 if spread.median < 10 else 1}f}×" for _, spread in places]
             series.append(Series.of_spreads(label, "spans", places, texts=texts, colour=colour))
     y = Axis("speed-up over ONNX Runtime dense", log=10, unit="×")
     return Panel(series, names_axis([label for label, _ in cases], axis), y, title, reference=1)
-
-
-def _of(case: Case, name: str) -> Spread | None:
-    compared = case.comparison("condensed")
-    return getattr(compared, f"{name}_ratio") if compared else None
 
 
 def _label(case: Case, result: Result[Case]) -> str:

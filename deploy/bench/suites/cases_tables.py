@@ -29,8 +29,8 @@ def main_table(result: Result[Case]) -> Table:
 
 def screen_table(result: Result[Case], caption: str) -> Table:
     """Lay out the medians, without the columns that a terminal has no room for."""
-    texts = {"title": result.title, "caption": caption}
-    return _table(result, _MAIN[:-2], _is_float32, ratio=short_ratio_text, **texts)
+    ratio, title = short_ratio_text, result.title
+    return _table(result, _MAIN[:-2], _is_float32, ratio=ratio, title=title, caption=caption)
 
 
 def rivals_table(result: Result[Case]) -> Table | None:
@@ -97,7 +97,7 @@ def _table(
     rows: list[list[str]] = []
     for case in result.cases:
         title = case.title
-        for engine in [*case.engines, *([case.null] if null and case.null else [])]:
+        for engine in case.all_engines if null else case.engines:
             if shown(engine):
                 cells = {"case": title, **_cells(case, engine, time, ratio)}
                 rows.append([cells.get(name, "") for name in kept])

@@ -179,10 +179,8 @@ def _measure(
 
 def _speedup(base: Measurement, condensed: Measurement, null: Measurement) -> Spread:
     zeros = null.rounds_seconds if null.excluded is None else None
-    compared = compare(
-        *(RoundTimes(one.name, one.rounds_seconds, zeros) for one in (base, condensed))
-    )
-    return compared.op_ratio or compared.run_ratio
+    both = (RoundTimes(one.name, one.rounds_seconds, zeros) for one in (base, condensed))
+    return compare(*both).best_ratio
 
 
 def _weight(spec: BenchCrossoverSpec, sparsity: float) -> CondensedWeight:

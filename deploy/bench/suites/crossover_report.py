@@ -18,18 +18,11 @@ _COLOURS = ("#d1495b", "#1f6f8b", "#b58900", "#6a994e")
 def crossover_document(result: Result[CrossoverPoint]) -> Document:
     """Report on the crossovers and on the points that they are between."""
     headings = ("batch", "threads", "sparsity", "measured speed-up", "predicted", "auto takes")
-    points = [
-        [
-            str(one.batch),
-            str(one.threads),
-            f"{one.sparsity:.0%}",
-            ratio_text(one.speedup),
-            f"{one.predicted:.2f}×",
-            one.auto,
-            "yes" if one.agrees else "no",
-        ]
-        for one in result.cases
-    ]
+    points = []
+    for one in result.cases:
+        setting = [str(one.batch), str(one.threads), f"{one.sparsity:.0%}"]
+        speedups = [ratio_text(one.speedup), f"{one.predicted:.2f}×"]
+        points.append([*setting, *speedups, one.auto, "yes" if one.agrees else "no"])
     found = [from_plain(Crossover, one) for one in result.facts["crossovers"]]
     table = _table(result, found)
     blocks = [
@@ -82,12 +75,10 @@ def _notes(result: Result[CrossoverPoint]) -> list[str]:
 def _figure(result: Result[Any], found: list[Crossover]) -> Figure:
     """Show the crossover's sparsity against the batch, a line per number of threads."""
 
-    def line(
-        label: str, places: dict[int, float | None], colour: str, marker: str, style: str = "-"
-    ) -> Series:
+    def line(label: str, places: dict[int, float | None], **style: Any) -> Series:
         # A layer that is dense at every sparsity measured has its crossover at the top.
         ys = [100 * (1.0 if at is None else at) for at in places.values()]
-        return Series(label, "line", list(places), ys, colour=colour, style=style, marker=marker)
+        return Series(label, "line", list(places), ys, **style)
 
     series = []
     for number, threads in enumerate(dict.fromkeys(one.threads for one in found)):

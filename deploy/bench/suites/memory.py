@@ -27,7 +27,7 @@ from ..report.document import Document, Notes, Table, Text
 from ..report.figure import Axis, Figure, Panel, Series
 from ..results.result import Recorder, Result
 from .model import ENGINES
-from .model_pair import ModelPairSpec, file_bytes, input_shapes
+from .model_pair import ModelPairSpec, file_bytes, input_shapes, with_batch
 from .specs import check_choices
 
 
@@ -96,10 +96,7 @@ def bench_memory(spec: BenchMemorySpec, *, progress: Progress | None = None) -> 
     condensed, dense = open_session(spec.model), open_session(spec.dense_path)
     shapes = input_shapes(spec.model, spec.dense_path, (spec.batch,), condensed, dense)
     del condensed, dense
-    inputs = {
-        name: [spec.batch if size is None else size for size in shape]
-        for name, shape in shapes.items()
-    }
+    inputs = with_batch(shapes, spec.batch)
     engines = []
     with tempfile.TemporaryDirectory(prefix="fanin-memory-") as folder:
         for number, name in enumerate(spec.engines):
@@ -113,32 +110,28 @@ def bench_memory(spec: BenchMemorySpec, *, progress: Progress | None = None) -> 
 
 def memory_document(result: Result[EngineMemory]) -> Document:
     """Report on the engines; the figure has own memory against the number of sessions."""
-    excluded = [one for one in result.cases if one.excluded]
-    versions = [f"{one.engine}: {one.version}" for one in result.cases if one.version]
     headings = ("engine", "file", "own, 1 session", "own, all", "own, each further", "mapped files")
     table = Table(headings, [_row(one) for one in result.cases], words=1, title=result.title)
     blocks = [
         table,
-        Notes([f"{one.engine} is excluded ({one.excluded})" for one in excluded]),
+        Notes(
+            [f"{one.engine} is excluded ({one.excluded})" for one in result.cases if one.excluded]
+        ),
         Text(
             "*own* are anonymous pages, which no other process shares; *mapped files* are pages of "
             "files, which all processes share that map them and which the system may take back. "
             "Both over what the process took with the packages loaded, after every session has "
             "run once, each engine in a process of its own (`/proc/self/smaps_rollup`)."
         ),
-        *conditions(result, *versions),
+        *conditions(
+            result, *(f"{one.engine}: {one.version}" for one in result.cases if one.version)
+        ),
     ]
-    series = [
-        Series(
-            one.engine,
-            "line",
-            range(1, len(one.anonymous) + 1),
-            [size / 1e6 for size in one.anonymous],
-            marker="o",
-        )
-        for one in result.cases
-        if one.excluded is None
-    ]
+    series = []
+    for one in result.cases:
+        if one.excluded is None:
+            counts, sizes = range(1, len(one.anonymous) + 1), [size / 1e6 for size in one.anonymous]
+            series.append(Series(one.engine, "line", counts, sizes, marker="o"))
     most = max((len(one.xs) for one in series), default=1)
     x = Axis("sessions in one process", ticks={count: str(count) for count in range(1, most + 1)})
     largest = max((max(one.ys) for one in series), default=1.0)
@@ -150,14 +143,9 @@ def _row(engine: EngineMemory) -> list[str]:
     if engine.excluded is not None:
         return [engine.engine, _megabytes(engine.file_bytes), "excluded", "", "", ""]
     each = engine.anonymous_per_session
-    return [
-        engine.engine,
-        _megabytes(engine.file_bytes),
-        _megabytes(engine.anonymous[0]),
-        _megabytes(engine.anonymous[-1]),
-        "" if each is None else _megabytes(each),
-        _megabytes(engine.file_backed[-1]),
-    ]
+    sizes = [engine.file_bytes, engine.anonymous[0], engine.anonymous[-1]]
+    further = "" if each is None else _megabytes(each)
+    return [engine.engine, *map(_megabytes, sizes), further, _megabytes(engine.file_backed[-1])]
 
 
 def _megabytes(size: float) -> str:
@@ -167,9 +155,9 @@ def _megabytes(size: float) -> str:
 def _measure(
     spec: BenchMemorySpec, name: str, inputs: Mapping[str, Sequence[int]], folder: Path
 ) -> EngineMemory:
-    path = {"condensed": spec.model, "structured": spec.structured_path}.get(name, spec.dense_path)
-    if name == "structured" and not path.is_file():
-        return EngineMemory(name, "", 0, (), (), f"there is no {path.name} beside the model")
+    if name == "structured" and spec.no_structured:
+        return EngineMemory(name, "", 0, (), (), spec.no_structured)
+    path = spec.path_of(name)
     size = file_bytes(path)
     kind = {"dense": "ort", "structured": "ort", "condensed": "fanin"}.get(name, name)
     command = worker_command(kind, spec.deepsparse_python)

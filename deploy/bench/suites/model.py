@@ -26,7 +26,7 @@ from ..measure.timing import Progress
 from ..report.text import threads_text
 from ..results.case import Case, make_case
 from ..results.result import Recorder, Result
-from .model_pair import ModelPairSpec, file_bytes, input_shapes
+from .model_pair import ModelPairSpec, file_bytes, input_shapes, with_batch
 from .specs import TimedSpec, check_batches, check_choices
 
 ENGINES = ("dense", "condensed", "structured", "deepsparse", "openvino")
@@ -103,44 +103,33 @@ def bench_model(spec: BenchModelSpec, *, progress: Progress | None = None) -> Re
 
 
 def _engines(spec: BenchModelSpec, problem: Problem, folder: Path) -> list[Engine]:
-    dense, threads = spec.dense_path, spec.threads
-    engines: list[Engine] = [
-        OrtEngine("dense", dense.name, dense, threads, library=False),
-        OrtEngine("condensed", spec.model.name, spec.model, threads, library=True),
-    ]
+    engines: list[Engine] = []
     inputs = [array.shape for array in problem.inputs.values()]
     outputs = [array.shape for array in problem.timed.outputs]
-    for name in spec.engines[2:]:
-        if name == "structured":
-            engines.append(_structured(spec))
+    for name in spec.engines:
+        path = spec.path_of(name)
+        if name == "structured" and spec.no_structured:
+            engines.append(UnavailableEngine(name, spec.no_structured))
+        elif name in ENGINES[:3]:
+            library = name == "condensed"
+            engines.append(OrtEngine(name, path.name, path, spec.threads, library=library))
         elif len(inputs) != 1 or len(outputs) != 1:
             reason = f"the model has {len(inputs)} inputs and {len(outputs)} outputs; one is needed"
             engines.append(UnavailableEngine(name, reason))
         else:
             shapes, python = (inputs[0], outputs[0]), spec.deepsparse_python
-            engines.append(peer_model(name, dense, *shapes, threads, folder, python))
+            engines.append(peer_model(name, path, *shapes, spec.threads, folder, python))
     return engines
 
 
-def _structured(spec: BenchModelSpec) -> Engine:
-    path = spec.structured_path
-    if path.is_file():
-        return OrtEngine("structured", path.name, path, spec.threads, library=False)
-    return UnavailableEngine(
-        "structured",
-        f"there is no {path.name} beside the model, which fanin export --policy structured "
-        "writes; without ablated neurons it is the dense one",
-    )
-
-
 def _with_breakdowns(spec: BenchModelSpec, case: Case, problem: Problem) -> Case:
-    """Profile the engines whose times count."""
+    """Profile the engines that are not excluded."""
     runs = {name: case.engine(name).run for name in ENGINES[:2]}
     try:
         breakdowns = tuple(
             profile(
                 name,
-                spec.model if name == "condensed" else spec.dense_path,
+                spec.path_of(name),
                 problem.inputs,
                 spec.threads,
                 run.median,
@@ -149,7 +138,7 @@ def _with_breakdowns(spec: BenchModelSpec, case: Case, problem: Problem) -> Case
             for name, run in runs.items()
             if run is not None
         )
-    except Exception as error:  # whatever fails here, the times that were taken are not lost
+    except Exception as error:  # whatever fails here must not lose the measured times
         reason = f"{type(error).__name__}: {error}"
         return dataclasses.replace(case, facts={**case.facts, "breakdown_failed": reason})
     limit = None
@@ -162,21 +151,19 @@ def _with_breakdowns(spec: BenchModelSpec, case: Case, problem: Problem) -> Case
 def _problem(
     spec: BenchModelSpec, batch: int, shapes: dict[str, list[int | None]], dense: Any
 ) -> Problem:
-    """Random inputs and the dense model's outputs for them, from a session that is not timed."""
+    """Draw inputs, and compute the dense model's outputs for them in a session of their own."""
 
     def draw(seed: int) -> dict[str, np.ndarray]:
         rng = np.random.default_rng([spec.seed, seed])
         return {
-            name: rng.standard_normal(
-                [batch if size is None else size for size in shape], np.float32
-            )
-            for name, shape in shapes.items()
+            name: rng.standard_normal(shape, np.float32)
+            for name, shape in with_batch(shapes, batch).items()
         }
 
-    def right(inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    def expected(inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         return [output.astype(np.float64) for output in dense.run(None, inputs)]
 
-    return Problem.of(draw(1), draw(2), right, spec.tolerance)
+    return Problem.of(draw(1), draw(2), expected, spec.tolerance)
 
 
 def _facts(spec: BenchModelSpec) -> dict[str, Any]:
