@@ -83,7 +83,7 @@ class OrtEngine(BaseEngine):
         sizes: dict[str, int] = {}
         for meta in self._session.get_inputs():
             if meta.name not in inputs:
-                raise RuntimeError(f"the model wants an input '{meta.name}' that it is not given")
+                raise RuntimeError(f"the model needs an input '{meta.name}', which is not given")
             array = inputs[meta.name]
             value = runtime.OrtValue.ortvalue_from_numpy(array)
             if value.data_ptr() != array.ctypes.data:
@@ -101,12 +101,12 @@ class OrtEngine(BaseEngine):
             shape = [sizes.get(size, size) for size in meta.shape]
             if not all(isinstance(size, int) for size in shape):
                 raise RuntimeError(
-                    f"output '{meta.name}' has the shape {meta.shape}, which does not follow from "
-                    "the inputs' shapes"
+                    f"output '{meta.name}' has the shape {meta.shape}, which the inputs' shapes do "
+                    "not determine"
                 )
             dtype = _NUMPY_TYPES.get(meta.type)
             if dtype is None:
-                raise RuntimeError(f"output '{meta.name}' is a {meta.type}, which is not timed")
+                raise RuntimeError(f"output '{meta.name}' is a {meta.type}, which is not supported")
             value = runtime.OrtValue.ortvalue_from_shape_and_type(shape, dtype)
             self._binding.bind_ortvalue_output(meta.name, value)
             self._outputs.append(value)
@@ -115,7 +115,9 @@ class OrtEngine(BaseEngine):
 def open_model(path: Path, threads: int, options: Any = None, *, library: bool) -> Any:
     """Open a model as open_session does; without ``library`` in stock ONNX Runtime, on the CPU.
 
-    Raises SessionError for a file that must not be opened, else what the runtime raises.
+    Raises:
+        SessionError: the file must not be opened; else whatever the runtime raises.
+
     """
     runtime = load_onnxruntime()
     if library:
@@ -130,10 +132,10 @@ def open_model(path: Path, threads: int, options: Any = None, *, library: bool) 
 
 
 def count_new_threads(before: Set[int], expected: int) -> int:
-    """Count the threads that this process has and had not ``before``.
+    """Count the threads of this process that did not exist ``before``.
 
-    While there are more than ``expected`` it looks again for two seconds: a thread that has ended
-    stays listed until the system has put it away, and packing a layer starts some.
+    While there are more than ``expected`` it looks again for two seconds: a finished thread stays
+    listed until the system removes it, and packing a layer starts some.
     """
     end = time.monotonic() + _PATIENCE_SECONDS
     while len(new := (os_threads() or set()) - before) > expected and time.monotonic() < end:
@@ -142,7 +144,7 @@ def count_new_threads(before: Set[int], expected: int) -> int:
 
 
 def os_threads() -> set[int] | None:
-    """Ids of the threads of this process; None where /proc does not tell."""
+    """Return the ids of this process's threads; None without /proc."""
     try:
         return set(map(int, os.listdir("/proc/self/task")))
     except OSError:

@@ -1,4 +1,4 @@
-"""How to measure, and what was measured of one engine."""
+"""Settings of a measurement, and the measurement of one engine."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Timing:
     """How long and how often to measure. Times are in seconds.
 
     A *turn* is one engine's part of a round: ``lead_in`` of untimed runs, which bring its weights
-    back into the caches, then as many timed runs as last ``turn`` together, at least
+    back into the caches, then as many timed runs as take ``turn`` together, at least
     ``min_repeats``. The figure of the turn is the median of its runs. An engine whose run takes
-    longer than ``slow`` has one run a turn and no lead-in.
+    longer than ``slow`` has one run per turn and no lead-in.
 
-    ``conditions`` (see CONDITIONS) add as many rounds each, in which every engine runs once, under
-    the condition. Rounds end after ``rounds``, or when ``budget`` seconds of warm-up and rounds are
-    spent, of which each condition has a fifth; ``min_rounds`` there are in any case.
+    Each of the ``conditions`` (see CONDITIONS) adds as many rounds, in which every engine runs once
+    under the condition. Rounds end after ``rounds``, or when ``budget`` seconds of warm-up and
+    rounds are spent, of which each condition has a fifth; there are always ``min_rounds``.
 
     *Warm-up* runs an engine in windows of half a turn, and ends when the medians of the last
     ``steady_windows`` windows lie within ``steady_tolerance`` of each other, or after

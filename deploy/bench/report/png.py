@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 _AxisName = Literal["x", "y"]
 
 _WIDTH, _NARROW, _ROW = 8.0, 6.4, 2.9
-"""Inches, of which a page shows about 100 pixels each."""
+"""Inches; a page shows about 100 pixels for each."""
 _DPI, _SMALL = 120, 8
 _COLOURS = 64
-"""Of the file: a figure has few, and takes a third of the bytes with a palette."""
+"""Colors in the file: with a palette it has a third of the size."""
 
 
 def draw(figure: Figure, file: IO[bytes]) -> None:

@@ -130,7 +130,7 @@ def make_case(
 
 
 def _series(measured: Measurement, null: Measurement | None) -> RoundTimes:
-    """Give the engine its null calls: its own, else those of the null session if there is one."""
+    """Pair an engine with its null calls: its own, else those of the null session if any."""
     zeros = null.rounds_seconds if null is not None and null.excluded is None else None
     if measured.call_seconds is not None:
         zeros = [measured.call_seconds] * len(measured.rounds_seconds)

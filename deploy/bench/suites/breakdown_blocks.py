@@ -1,4 +1,4 @@
-"""Where a model's time goes, as parts of its report."""
+"""Blocks of a report on where a model's time goes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from ..report.text import seconds_text
 from ..results.case import Case
 
 _NODES = 15
-"""Single nodes that are listed; the sums of all operators are above them."""
+"""Number of single nodes in the second table."""
 _AROUND = {
-    "ONNX Runtime around the nodes": "runtime_seconds",
-    "the call from Python": "call_seconds",
+    "ONNX Runtime overhead": "runtime_seconds",
+    "Python call": "call_seconds",
 }
 
 
@@ -44,10 +44,10 @@ def breakdown_blocks(case: Case) -> list[Section | Table | Text]:
 
 def _sentences(case: Case) -> str:
     parts = [
-        f"{one.engine}: these rows are {one.explained:.1%} of the time without profiler "
-        f"({one.runs} runs with ONNX Runtime's profiler, medians)"
+        f"{one.engine}: these rows add up to {one.explained:.1%} of the time without the profiler "
+        f"(medians of {one.runs} runs with ONNX Runtime's profiler)"
         for one in case.breakdowns
     ]
     if case.limit is not None:
-        parts.append(f"were the condensed nodes free, the model would be {case.limit:.2f}× as fast")
+        parts.append(f"if condensed nodes took no time, the speed-up would be {case.limit:.2f}×")
     return "; ".join(parts) + "."

@@ -1,4 +1,4 @@
-"""Measuring the exporter's cost model on this machine (``fanin calibrate``)."""
+"""Measures the exporter's cost model on this machine (``fanin calibrate``)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def calibrate(
     spec: CalibrationSpec = CalibrationSpec(),
     progress: Progress = lambda title, done: None,  # noqa: ARG005
 ) -> Calibration:
-    """Measure layers and convolutions in each form; op time is a session's less a null one's.
+    """Measure layers and convolutions in each form; op times are minus those of a null session.
 
     Raises:
         SessionError: an engine could not be measured, with its reason.

@@ -1,4 +1,4 @@
-"""Measuring what the exporter knows of convolutions on this machine (``fanin calibrate``)."""
+"""Measures the exporter's cost model of convolutions on this machine (``fanin calibrate``)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ConvCalibrationSpec:
         return self.channels[_FAMILIES.index(kind.split()[0])]
 
     def densities_of(self, kind: str) -> tuple[float, ...]:
-        """Densities of the points of a kind; depthwise ones are whole for the most part."""
+        """Densities of the points of a kind; most depthwise ones are dense."""
         return (0.5, 1.0) if kind.startswith("depthwise") else self.densities
 
 
@@ -165,7 +165,7 @@ def _geometry(kind: str, channels: int) -> ConvGeometry:
 
 
 def _engines(point: _Point, folder: Path, seed: int) -> Iterator[SelfCheckedImage]:
-    """Make the models of a point; the names are those that _seconds reads."""
+    """Make the engines of a point, with the names that _seconds reads."""
     rng = np.random.default_rng(seed)
     geometry, side = point.geometry, point.side
     inputs, outputs, before = geometry.in_channels, geometry.out_channels, _side_before(point)
@@ -209,9 +209,9 @@ def _engines(point: _Point, folder: Path, seed: int) -> Iterator[SelfCheckedImag
 def _seconds(point: _Point, seconds: Mapping[str, float]) -> _Seconds:
     """Return the cost of a convolution among others, where the runtime keeps its own layout.
 
-    A convolution alone has its input and its output reordered. One of a single stride chains with
-    itself; a strided one stands in the place of a pool; behind an image, which nobody reorders, the
-    own layout begins with the convolution.
+    A single convolution has its input and its output reordered. One of stride 1 is timed in a chain
+    with itself, a strided one in place of a pool; after an image, which is not reordered, the
+    runtime's layout begins with the convolution.
     """
     geometry, side, before = point.geometry, point.side, _side_before(point)
     inputs, outputs, stride = geometry.in_channels, geometry.out_channels, geometry.strides[0]
@@ -222,7 +222,7 @@ def _seconds(point: _Point, seconds: Mapping[str, float]) -> _Seconds:
         dense = (seconds["three"] - alone) / 2
     else:
         dense = seconds["around"] - seconds["pooled"]
-    # A small difference of large times may still go astray.
+    # A small difference of large times may be far off.
     dense = float(np.clip(dense, alone / 4, alone))
     copies = 1 if inputs != outputs else 1 + stride * stride
     return _Seconds(

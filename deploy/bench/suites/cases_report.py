@@ -1,4 +1,4 @@
-"""The report of a layer or a model: a row for each engine and case, and what qualifies them."""
+"""The report of a layer or a model: tables of its cases, caveats, and a figure of speed-ups."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .cases_tables import main_table, rivals_table, runs_table, screen_table, ty
 
 _EXPLANATION = (
     "Times are medians over the rounds of each round's median run, with the range over the rounds "
-    "in brackets. Speed-ups are ratios of times taken in the same round: median (95 % bootstrap "
-    "interval of the median) [min–max]. *run* is the whole session.run through an IOBinding; *op*, "
-    "where given, is that less a null session with the same inputs and outputs. Other runtimes run "
-    "in processes of their own, timed there: *run* is a whole call, *op* is that less the call of "
-    "a layer too small to matter. Percentiles are of all timed runs of all rounds. Before a run "
-    "with *caches flushed* the process reads and writes twice the largest cache; *after a pause* "
-    "is after 5 to 50 ms without work. *error* is the largest difference from the reference, "
-    "relative to the largest output."
+    "in brackets. Speed-ups are ratios of times in the same round: median (95 % bootstrap "
+    "confidence interval of the median) [min–max]. *run* is the whole session.run through an "
+    "IOBinding; *op*, where given, is that minus the run of a null session with the same inputs "
+    "and outputs. Other runtimes have processes of their own and time themselves: *run* is a whole "
+    "call, *op* is that minus the call of a negligibly small layer. Percentiles are over all timed "
+    "runs of all rounds. *caches flushed*: before each run the process reads and writes twice the "
+    "size of the largest cache; *after a pause*: each run follows 5 to 50 ms of idle time. *error* "
+    "is the largest difference from the reference, relative to the largest output."
 )
 _SERIES = {
     "run_ratio": ("whole session.run", "#1f6f8b"),
@@ -58,7 +58,7 @@ def cases_document(result: Result[Case], figure: Figure | None = None) -> Docume
 
 
 def case_notes(result: Result[Case]) -> list[str]:
-    """List what qualifies the numbers: a busy machine, engines left out, ratios not given."""
+    """List caveats: a busy machine, excluded engines, ratios that are not given."""
     notes = busy_note(result.machine)
     absent = _absent(result)
     notes += [f"{name} is excluded ({reason})" for name, reason in absent]
@@ -67,7 +67,7 @@ def case_notes(result: Result[Case]) -> list[str]:
 
 
 def _engine_lines(result: Result[Case]) -> list[str]:
-    """Say once what each engine is; the call is the median over the cases."""
+    """Describe each engine once; its call overhead is the median over the cases."""
     lines: dict[str, str] = {}
     calls: dict[str, list[float]] = {}
     for case in result.cases:
@@ -78,12 +78,12 @@ def _engine_lines(result: Result[Case]) -> list[str]:
             if engine.call_seconds is not None:
                 calls.setdefault(engine.name, []).append(engine.call_seconds)
     for name, seconds in calls.items():
-        lines[name] += f", a call without a layer {seconds_text(Spread.of(seconds).median)}"
+        lines[name] += f", call overhead {seconds_text(Spread.of(seconds).median)}"
     return list(lines.values())
 
 
 def _absent(result: Result[Case]) -> list[tuple[str, str]]:
-    """Engines that every one of several cases lacks for the same reason: worth one note."""
+    """Return engines that all of several cases exclude for the same reason: one note will do."""
     sets = [{(one.name, one.excluded) for one in case.engines} for case in result.cases]
     everywhere = set.intersection(*sets) if len(sets) > 1 else set()
     return sorted((name, reason) for name, reason in everywhere if reason is not None)
@@ -108,7 +108,7 @@ def _notes(case: Case, absent: list[tuple[str, str]]) -> list[str]:
 
 
 def _mask_notes(result: Result[Case]) -> list[str]:
-    """Compare what packing does to other masks, and their speed-up, with the random mask's."""
+    """Compare the padding and speed-up of other masks with those of the random mask."""
     random = [case for case in result.cases if case.facts.get("mask") == "random"]
     bases = {(case.sparsity, case.batch): case for case in random}
     notes = []
@@ -145,9 +145,9 @@ def _summary(result: Result[Case]) -> str:
 def _speedup_figure(result: Result[Case]) -> Figure:
     """Show a panel per batch (layer) or one over the batches (model).
 
-    A dot is the median of the condensed engine's speed-up over dense in the same round, the wide
-    band spans the quartiles, the thin one the range. The axis is logarithmic, so that twice as fast
-    and half as fast are equally far from the dashed line of dense.
+    A dot is the median speed-up of the condensed engine over dense in the same round, the wide band
+    spans the quartiles, the thin one the range. The axis is logarithmic, so that twice as fast and
+    half as fast are equally far from the dashed line of dense.
     """
     if result.kind == "model":
         panels = [_panel("", "", [(case.title, case) for case in result.cases])]

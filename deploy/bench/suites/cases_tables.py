@@ -128,5 +128,5 @@ def _cells(case: Case, engine: EngineResult, time: _Time, ratio: _Ratio) -> dict
 
 
 def _speedups(compared: Comparison, ratio: _Ratio) -> dict[str, str]:
-    op = ratio(compared.op_ratio) if compared.op_ratio else "in the noise"
+    op = ratio(compared.op_ratio) if compared.op_ratio else "within noise"
     return {"run speed-up": ratio(compared.run_ratio), "op speed-up": op}

@@ -1,4 +1,4 @@
-"""From which sparsity on condensed is faster than dense, and whether the exporter knows."""
+"""The sparsity above which condensed is faster than dense, measured and as export predicts it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .random_layer import random_sparse_layer
 from .specs import check_batches, spec_facts
 
 TIE = 1.1
-"""Ratio of times within which either form will do: the cost model's own grain is no finer."""
+"""Ratio of times below which either form is acceptable: the cost model is no more precise."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class BenchCrossoverSpec:
 class CrossoverPoint:
     """One sparsity: the speed-up of condensed over dense, measured and predicted.
 
-    ``speedup`` is of the op, or of the whole run where the op is too short to be told from it.
-    ``auto`` is the form that ``export --policy auto`` takes; ``agrees``: it is the faster one, or
-    the two are within TIE of each other. The prediction is for one thread.
+    ``speedup`` is of the op, or of the whole run where the op is too short to be measured. ``auto``
+    is the form that ``export --policy auto`` chooses; ``agrees``: it is the faster one, or the two
+    are within TIE of each other. The prediction is for one thread.
     """
 
     threads: int
@@ -74,9 +74,9 @@ class CrossoverPoint:
 
 @dataclass(frozen=True)
 class Crossover:
-    """Sparsity above which condensed is faster; None where it is at none of those measured.
+    """Sparsity above which condensed is faster; None if it is at none of those measured.
 
-    0 stands for: already at the least. ``auto`` is the same of the exporter's predictions.
+    0 means at all of them. ``auto`` is the same according to the exporter's predictions.
     """
 
     threads: int
@@ -86,8 +86,7 @@ class Crossover:
 
 
 CrossoverResult = Result[CrossoverPoint]
-"""A finished measurement. Its ``facts``: ``cost_model``, ``crossovers``, and ``excluded``, the
-engines that did not count, with the reason."""
+"""Its ``facts``: ``cost_model``, ``crossovers``, and ``excluded``, with the reasons."""
 
 
 def bench_crossover(
@@ -125,9 +124,9 @@ def bench_crossover(
 
 
 def crossing(sparsities: list[float], ratios: list[float]) -> float | None:
-    """Return where the ratio rises through 1 for good, by straight lines in its logarithm.
+    """Return where the ratio last rises above 1, interpolating its logarithm linearly.
 
-    0 when it is above 1 from the start, None when it is not at the end or there are no ratios.
+    0 when it is above 1 everywhere, None when it is not above 1 at the end or there are no ratios.
     """
     if not ratios or ratios[-1] <= 1:
         return None
@@ -141,7 +140,7 @@ def crossing(sparsities: list[float], ratios: list[float]) -> float | None:
 def _measure(
     spec: BenchCrossoverSpec, threads: int, batch: int, excluded: list[str]
 ) -> list[CrossoverPoint]:
-    """Measure one setting; the reasons of engines that do not count are added to ``excluded``."""
+    """Measure one setting; excluded engines are added to ``excluded``, with the reasons."""
     from ....export.cost_model import CostModel
     from ....export.forms import Chooser
 

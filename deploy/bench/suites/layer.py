@@ -108,26 +108,26 @@ class BenchLayerSpec(TimedSpec):
                 raise ValueError(f"sparsity {sparsity} is not in [0, 1)")
             if not 1 <= self.fan_in(sparsity) <= self.in_features:
                 raise ValueError(
-                    f"sparsity {sparsity} with {self.ablated:.0%} of the neurons ablated would "
-                    f"give each other one {self.fan_in(sparsity)} of {self.in_features} inputs"
+                    f"sparsity {sparsity} with {self.ablated:.0%} of the neurons ablated leaves "
+                    f"each other neuron {self.fan_in(sparsity)} of {self.in_features} inputs"
                 )
         if self.trained and (self.in_features, self.out_features) != (
             self.trained.weight.in_features,
             self.trained.weight.out_features,
         ):
-            raise ValueError("the spec has other sizes than its trained layer; use of_trained")
+            raise ValueError("the sizes are not those of the trained layer; use of_trained")
 
     @property
     def active(self) -> int:
-        """Neurons that have weights, at least one."""
+        """Number of neurons with weights, at least one."""
         return max(1, self.out_features - round(self.ablated * self.out_features))
 
     def fan_in(self, sparsity: float) -> int:
-        """Weights of each active neuron."""
+        """Return the number of weights of each active neuron."""
         return round((1 - sparsity) * self.in_features * self.out_features / self.active)
 
     def weight(self, mask: str, sparsity: float) -> CondensedWeight:
-        """Make the layer; the seed decides it."""
+        """Make the layer, which the seed determines."""
         if mask == TRAINED and self.trained is not None:
             return self.trained.weight
         rng = np.random.default_rng([self.seed, round(sparsity * 1e6), MASKS.index(mask)])

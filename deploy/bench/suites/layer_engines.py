@@ -32,10 +32,10 @@ ENGINES = (
 )
 
 COMPILED = ("torch-compile", "torch-gather")
-"""Engines whose preparation takes tens of seconds."""
+"""Engines whose preparation takes tens of seconds, since they are compiled."""
 
 NARROW = ENGINES[-4:]
-"""Engines that compute with types narrower than float32; they stand in a table of their own."""
+"""Engines that compute with types narrower than float32; they have a table of their own."""
 
 FAMILIES = {
     "DeepSparse": ("deepsparse",),
@@ -73,7 +73,9 @@ def layer_engines(
     engines: list[Engine] = []
     for name in names:
         if name == "structured" and weight.active == weight.out_features:
-            engines.append(UnavailableEngine(name, "no neuron is ablated: it is the dense layer"))
+            engines.append(
+                UnavailableEngine(name, "no neuron is ablated, so it is the dense layer")
+            )
         elif name in _RUNTIME:
             engines.append(_runtime_engine(name, weight, batch, threads, folder))
         else:
@@ -82,7 +84,7 @@ def layer_engines(
 
 
 def engine_option(engine: str) -> str | None:
-    """Which of ENGINES an engine's name belongs to: it may have its form behind it."""
+    """Return which of ENGINES an engine belongs to: its name may end with its form."""
     fits = [name for name in ENGINES if engine == name or engine.startswith(f"{name}-")]
     return max(fits, key=len, default=None)
 

@@ -1,4 +1,4 @@
-"""What a model takes: its files, its pages in memory, and those of each further session."""
+"""Memory of a model: its files, and its pages in memory per session."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class BenchMemorySpec(ModelPairSpec):
 class EngineMemory:
     """One engine's memory, in bytes; ``excluded`` says why there are no numbers.
 
-    ``anonymous`` and ``file_backed`` are what the process grew by with each number of sessions,
-    from one on, over what it took with the packages loaded. Anonymous pages are the process's own;
-    file-backed ones (the weights of a mapped file) are shared by all processes that map the file,
-    and the system may take them back.
+    ``anonymous`` and ``file_backed`` are the growth of the process with each number of sessions,
+    from one on, relative to the process with the packages loaded. Anonymous pages are the process's
+    own; file-backed ones (the weights of a mapped file) are shared by all processes that map the
+    file, and the system may reclaim them.
     """
 
     engine: str
@@ -83,7 +83,13 @@ MemoryResult = Result[EngineMemory]
 def bench_memory(spec: BenchMemorySpec, *, progress: Progress | None = None) -> MemoryResult:
     """Measure the memory of the engines, each in a process of its own.
 
-    Raises SessionError when a file does not open or the system does not tell (it must be Linux).
+    Args:
+        spec: what to measure.
+        progress: told each engine's name and the share done.
+
+    Raises:
+        SessionError: a file does not open, or the system is not Linux.
+
     """
     if not os.path.exists("/proc/self/smaps_rollup"):
         raise SessionError(
@@ -109,23 +115,29 @@ def bench_memory(spec: BenchMemorySpec, *, progress: Progress | None = None) -> 
 
 
 def memory_document(result: Result[EngineMemory]) -> Document:
-    """Report on the engines; the figure has own memory against the number of sessions."""
-    headings = ("engine", "file", "own, 1 session", "own, all", "own, each further", "mapped files")
+    """Report on the engines; the figure shows own memory against the number of sessions."""
+    out = [one for one in result.cases if one.excluded]
+    versions = [f"{one.engine}: {one.version}" for one in result.cases if one.version]
+    headings = (
+        "engine",
+        "file",
+        "own, 1 session",
+        "own, all",
+        "own, each additional",
+        "mapped files",
+    )
     table = Table(headings, [_row(one) for one in result.cases], words=1, title=result.title)
     blocks = [
         table,
-        Notes(
-            [f"{one.engine} is excluded ({one.excluded})" for one in result.cases if one.excluded]
-        ),
+        Notes([f"{one.engine} is excluded ({one.excluded})" for one in out]),
         Text(
-            "*own* are anonymous pages, which no other process shares; *mapped files* are pages of "
-            "files, which all processes share that map them and which the system may take back. "
-            "Both over what the process took with the packages loaded, after every session has "
-            "run once, each engine in a process of its own (`/proc/self/smaps_rollup`)."
+            "*own*: anonymous pages, which no other process shares. *mapped files*: pages of "
+            "files, which are shared by all processes that map them and which the system may "
+            "reclaim. Both are relative to the process with the packages loaded, after every "
+            "session has run once; each engine has a process of its own "
+            "(`/proc/self/smaps_rollup`)."
         ),
-        *conditions(
-            result, *(f"{one.engine}: {one.version}" for one in result.cases if one.version)
-        ),
+        *conditions(result, *versions),
     ]
     series = []
     for one in result.cases:

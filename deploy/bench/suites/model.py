@@ -1,4 +1,4 @@
-"""A whole model, dense against condensed, at several batch sizes."""
+"""A whole model against its dense baseline, at several batch sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paper's figures on CPUs as one benchmark: threads x batch x sparsity, every engine.
+"""The paper's figures on CPUs as one benchmark: threads, batch sizes, sparsities, all engines.
 
 SRigL, arXiv 2305.02299, section 4.4 and appendix: the 3072 -> 768 layer of ViT-B/16 at batch sizes
 of 1 to 256 and sparsities of 80 to 99 %.
@@ -26,17 +26,17 @@ from .specs import spec_facts
 from .trained_layer import TrainedLayer
 
 SUITE = tuple(name for name in ENGINES if name not in (*NARROW, "fallback"))
-"""The engines of the whole suite."""
+"""All engines that compute in float32."""
 
 
 @dataclass(frozen=True)
 class BenchPaperSpec:
     """Layers of ``in_features`` x ``out_features``, random masks at each of the ``sparsities``.
 
-    ``ablated`` is the share of neurons without weights, which the paper's ``structured`` form lives
-    on. ``trained`` layers are measured beside, at their own sizes and sparsity. ``minutes`` bound
-    the timed part of all cases together; each case gets its share of what is left. ``conditions``
-    are measured at batch 1 only.
+    ``ablated`` is the share of neurons without weights, which the paper's ``structured`` form
+    relies on. ``trained`` layers are measured beside them, at their own sizes and sparsity.
+    ``minutes`` limit the timed part of all cases together; each case gets an equal share of what is
+    left. ``conditions`` are measured at batch 1 only.
     """
 
     in_features: int = 3072
@@ -55,7 +55,7 @@ class BenchPaperSpec:
 
     @classmethod
     def quick(cls, **others: Any) -> BenchPaperSpec:
-        """Fewer cases and rounds; without the engines that are compiled for tens of seconds."""
+        """Make a spec of fewer cases and rounds, without compiled engines."""
         engines = tuple(name for name in SUITE if name not in COMPILED)
         fields = {"batches": (1, 64), "sparsities": (0.9, 0.99), "rounds": 7, "minutes": 1.5}
         return cls(**{"engines": engines, "conditions": (), **fields, **others})
@@ -91,8 +91,15 @@ def bench_paper(
 ) -> PaperResult:
     """Measure the cases that ``folder`` does not hold yet.
 
-    After ``stop_after`` minutes no further case is begun; another call goes on from there. Raises
-    StoreError when the folder holds cases of another benchmark.
+    Args:
+        spec: what to measure.
+        folder: keeps finished cases.
+        stop_after: minutes after which no further case is started; another call resumes.
+        progress: told each case's title and the share done.
+
+    Raises:
+        StoreError: the folder holds cases of another benchmark.
+
     """
     started = time.perf_counter()
     recorder = Recorder()

@@ -31,7 +31,7 @@ _KINDS = {
 
 
 def best_of(case: Case, kind: str) -> EngineResult | None:
-    """Return the kind's engine of the least median run time; None when none counts."""
+    """Return the kind's engine with the shortest median run; None when all are excluded."""
     options, _ = _KINDS[kind]
     found = [
         one for one in case.engines if one.excluded is None and engine_option(one.name) in options
@@ -71,10 +71,10 @@ def paper_document(result: PaperResult) -> Document:
         _table(result),
         Notes(_notes(result)),
         Text(
-            "Medians over the rounds of whole runs; each column has the fastest engine or graph "
-            "form of its kind in that case. *over fanin* is that time over fanin's; the results "
-            "of each thread count have all engines, ratios of single rounds, and their spread. "
-            "Bars of the figure are these medians, error bars the quartiles over the rounds."
+            "Median times of whole runs; each column has the fastest engine or graph form of its "
+            "kind in that case. *fanin's speed-up* is that time divided by fanin's. The results of "
+            "each thread count have all engines, with ratios within rounds and their spread. Bars "
+            "of the figure are these medians, error bars the quartiles over the rounds."
         ),
         Section("Best forms"),
         Table(("case", *forms), best_forms, words=4),
@@ -93,7 +93,7 @@ def _title(result: PaperResult) -> str:
 
 
 def _table(result: PaperResult, *, short: bool = False) -> Table:
-    """Lay out run times, and how much faster fanin is; ``short`` leaves out the others' times."""
+    """Lay out run times and fanin's speed-up; ``short`` omits the others' times."""
     cases = _cases(result)
     kinds = [kind for kind in _KINDS if any(best_of(case, kind) for case in cases)]
     rows = []
@@ -109,19 +109,24 @@ def _table(result: PaperResult, *, short: bool = False) -> Table:
         rows.append(row)
     headings = ["case"]
     for kind in kinds:
-        headings += [kind] if kind == "fanin" or short else [kind, "over fanin"]
-    return Table(headings, rows, words=1, title="Times over fanin's, whole runs")
+        headings += [kind] if kind == "fanin" or short else [kind, "fanin's speed-up"]
+    return Table(
+        headings,
+        rows,
+        words=1,
+        title="fanin's speed-up over the best engine of each kind, whole runs",
+    )
 
 
 def _notes(result: PaperResult) -> list[str]:
-    """Say what is missing, and how long the parts took."""
+    """List what is missing, how long the parts took, and excluded engines."""
     cases, notes = _cases(result), []
     left_out = [name for name in SUITE if name not in result.results[0].spec["engines"]]
     if left_out:
-        notes.append(f"left out: {', '.join(left_out)}")
+        notes.append(f"not measured: {', '.join(left_out)}")
     if result.missing:
         notes.append(
-            f"{result.missing} cases are still to be measured; the same command goes on with them"
+            f"{result.missing} cases are missing; run the same command again to measure them"
         )
     timed, prepared = (
         sum(case.facts[name] for case in cases) / 60

@@ -1,4 +1,4 @@
-"""Time against the number of threads and against the batch: lines of one layer."""
+"""Time of a layer against the number of threads and against the batch size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .layer import BenchLayerSpec, LayerSetting, measure_layer
 
 @dataclass(frozen=True)
 class BenchScalingSpec:
-    """A layer whose ``axis`` (threads or batch) takes many values; the other one takes few."""
+    """A layer at many values of ``axis`` (threads or batch) and few of the other one."""
 
     axis: str
     threads: tuple[int, ...]
@@ -75,7 +75,7 @@ def bench_scaling(spec: BenchScalingSpec, *, progress: Progress | None = None) -
 
 
 def scaling_document(result: Result[Case]) -> Document:
-    """Report on the cases; the figure has a line per engine and other setting."""
+    """Report on the cases; the figure has a line per engine and value of the other setting."""
     series = [
         Series.of_spreads(label, "line", list(places.items()), scale=1e6)
         for label, places in _lines(result).items()
