@@ -25,11 +25,6 @@ def save_page(folders: Sequence[Path], path: Path, title: str) -> Path:
         OSError: a file cannot be read, or the page cannot be written.
 
     """
-    return write_file(path, render_page(folders, title))
-
-
-def render_page(folders: Sequence[Path], title: str) -> str:
-    """Return the page's HTML; see save_page."""
     # A dependency of rich.
     library = require("markdown_it", "the page is made with it")
     markdown = library.MarkdownIt("commonmark", {"html": False}).enable("table")
@@ -45,12 +40,13 @@ def render_page(folders: Sequence[Path], title: str) -> str:
                 body = _after_title(body, _figure(figure, _first_line(report)))
             sections.append(f"<section>\n{body}</section>")
     files = resources.files(__package__)
-    return Template(files.joinpath("page.html").read_text()).substitute(
+    page = Template(files.joinpath("page.html").read_text()).substitute(
         title=html.escape(title),
         style=files.joinpath("page.css").read_text(),
         script=files.joinpath("page.js").read_text(),
         sections="\n".join(sections),
     )
+    return write_file(path, page)
 
 
 def _first_line(report: Path) -> str:

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ....export.conv_cost import KINDS, ConvTable
+from ....export.engines import load_plain
 from ....export.onnx_op import condensed_conv_model
 from ....ort_ops.format.conv_geometry import ConvGeometry
+from ..engines.onnx_models import build_model
 from ..engines.self_checked import SelfCheckedImage
 from ..measure.problem import Problem, Sample
 from ..measure.timing import Progress, Timing
-from .calibrate_conv_models import chain_model, null_model, place_model, save_case
+from ..requirements import require
 from .calibrate_grid import SHORTEST, above, measure_grid, measure_rounds
 from .random_layer import random_sparse_layer
 
@@ -179,12 +181,12 @@ def _engines(point: _Point, folder: Path, seed: int) -> Iterator[SelfCheckedImag
         name: str, model: onnx.ModelProto, image: tuple[int, int], *, library: bool = False
     ) -> SelfCheckedImage:
         path = folder / f"{len(list(folder.iterdir()))}.onnx"
-        expected = save_case(model, path, images[image])
+        expected = _save_case(model, path, images[image])
         return SelfCheckedImage(name, path, images[image], expected, library=library)
 
     def dense(name: str, *layers: ConvGeometry | None) -> SelfCheckedImage:
         image = (outputs, side) if layers[0] is pixel and inputs != outputs else (inputs, before)
-        return engine(name, chain_model(layers, image[1], rng), image)
+        return engine(name, _chain_model(layers, image[1], rng), image)
 
     yield dense("alone", geometry)
     if inputs != outputs:
@@ -196,8 +198,8 @@ def _engines(point: _Point, folder: Path, seed: int) -> Iterator[SelfCheckedImag
     else:
         yield dense("around", pixel, geometry, pixel)
         yield dense("pooled", pixel, None, pixel)
-    yield engine("null", null_model(inputs), (inputs, 1))
-    yield engine("placed", place_model(inputs, before), (inputs, before))
+    yield engine("null", _null_model(inputs), (inputs, 1))
+    yield engine("placed", _place_model(inputs, before), (inputs, before))
     for density in point.densities:
         rows, columns = geometry.out_channels, geometry.in_features
         fan_in = max(1, round(density * columns))
@@ -236,3 +238,60 @@ def _seconds(point: _Point, seconds: Mapping[str, float]) -> _Seconds:
 def _side_before(point: _Point) -> int:
     """Side of the input image."""
     return point.side * point.geometry.strides[0]
+
+
+def _save_case(model: onnx.ModelProto, path: Path, x: np.ndarray) -> np.ndarray:
+    """Save a model; returns its expected output for the image, float64."""
+    require("onnx", "the calibration makes its models with it").save(model, path)
+    (expected,) = load_plain(model.SerializeToString())({"x": x})
+    return np.asarray(expected, np.float64)
+
+
+def _chain_model(
+    layers: Sequence[ConvGeometry | None], side: int, rng: np.random.Generator
+) -> onnx.ModelProto:
+    """Build consecutive dense convolutions; None stands for a pool that halves images."""
+    onnx = require("onnx", "the calibration makes its models with it")
+    helper = onnx.helper
+    convolutions = [layer for layer in layers if layer is not None]
+    arrays: dict[str, np.ndarray] = {}
+    nodes, sides, value = [], [side], "x"
+    for number, layer in enumerate(layers):
+        output = "y" if number == len(layers) - 1 else f"v{number}"
+        if layer is None:
+            node = helper.make_node(
+                "MaxPool", [value], [output], kernel_shape=[2, 2], strides=[2, 2]
+            )
+            sides.append(sides[-1] // 2)
+        else:
+            weight = rng.standard_normal(layer.weight_shape) / layer.in_features**0.5
+            arrays[f"w{number}"] = weight.astype(np.float32)
+            attributes = layer.attributes()
+            del attributes["in_channels"], attributes["out_channels"]
+            node = helper.make_node("Conv", [value, f"w{number}"], [output], **attributes)
+            sides.append(layer.output_size(0, sides[-1]))
+        nodes.append(node)
+        value = output
+    x_shape = (1, convolutions[0].in_channels, sides[0], sides[0])
+    y_shape = (1, convolutions[-1].out_channels, sides[-1], sides[-1])
+    return build_model(nodes, x_shape, y_shape, arrays)
+
+
+def _null_model(channels: int) -> onnx.ModelProto:
+    """Build a session's overhead: a node on one pixel."""
+    onnx = require("onnx", "the calibration makes its models with it")
+    shape = (1, channels, 1, 1)
+    return build_model([onnx.helper.make_node("Neg", ["x"], ["y"])], shape, shape)
+
+
+def _place_model(channels: int, side: int) -> onnx.ModelProto:
+    """Build what the structured form does after its product: a Gather of channels and an Add."""
+    onnx = require("onnx", "the calibration makes its models with it")
+    order = np.arange(channels, dtype=np.int64)[::-1].copy()
+    bias = np.ones((channels, 1, 1), np.float32)
+    nodes = [
+        onnx.helper.make_node("Gather", ["x", "order"], ["v"], axis=1),
+        onnx.helper.make_node("Add", ["v", "bias"], ["y"]),
+    ]
+    shape = (1, channels, side, side)
+    return build_model(nodes, shape, shape, {"order": order, "bias": bias})

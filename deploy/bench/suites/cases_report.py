@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from ..measure.statistics import Spread
 from ..report.blocks import busy_note, conditions, figure_title
-from ..report.document import Bullets, Document, Notes, Section, Text
+from ..report.document import Bullets, Document, Notes, Section, Table, Text
 from ..report.figure import Axis, Figure, Panel, Series, names_axis
 from ..report.text import plain_text, seconds_text, threads_text
 from ..results.case import Case
 from ..results.result import Result
-from .breakdown_blocks import breakdown_blocks
 from .cases_tables import main_table, rivals_table, runs_table, screen_table, types_table
 
 _EXPLANATION = (
@@ -26,6 +25,12 @@ _EXPLANATION = (
 _SERIES = {
     "run_ratio": ("whole session.run", "#1f6f8b"),
     "op_ratio": ("op time (less the null session)", "#d1495b"),
+}
+_NODES = 15
+"""Number of single nodes in the second table."""
+_AROUND = {
+    "ONNX Runtime overhead": "runtime_seconds",
+    "Python call": "call_seconds",
 }
 
 
@@ -45,7 +50,7 @@ def cases_document(result: Result[Case], figure: Figure | None = None) -> Docume
         Text(_summary(result)),
         main_table(result),
         *sections,
-        *(block for case in result.cases for block in breakdown_blocks(case)),
+        *(block for case in result.cases for block in _breakdown_blocks(case)),
         Notes(case_notes(result)),
         Text(_EXPLANATION),
         *conditions(result),
@@ -124,6 +129,45 @@ def _mask_notes(result: Result[Case]) -> list[str]:
             text += f", speed-up {share:.2f} of the random mask's"
         notes.append(text)
     return notes
+
+
+def _breakdown_blocks(case: Case) -> list[Section | Table | Text]:
+    """Report on the nodes of the case's engines; nothing without breakdowns."""
+    if not case.breakdowns:
+        return []
+    headings = [text for one in case.breakdowns for text in (one.engine, "share")]
+    rows: dict[str, list[str]] = {}
+    for at, one in enumerate(case.breakdowns):
+        found = [(kind, seconds, f"{count} × ") for kind, count, seconds in one.by_op_type()]
+        found += [(text, getattr(one, name), "") for text, name in _AROUND.items()]
+        for kind, seconds, prefix in found:
+            row = rows.setdefault(kind, [""] * len(headings))
+            row[2 * at] = f"{prefix}{seconds_text(seconds)}"
+            row[2 * at + 1] = f"{seconds / one.total_seconds:.1%}"
+    last = [[kind, *rows.pop(kind)] for kind in _AROUND]
+    table = [[kind, *cells] for kind, cells in rows.items()] + last
+    condensed = case.breakdowns[-1]
+    longest = [
+        [node.name, node.op_type, seconds_text(node.seconds)] for node in condensed.nodes[:_NODES]
+    ]
+    return [
+        Section(f"Where the time goes, {case.title}"),
+        Table(["nodes", *headings], table, words=1),
+        Text(_breakdown_text(case)),
+        Text(f"Longest nodes of {condensed.engine}:"),
+        Table(("node", "operator", "time"), longest),
+    ]
+
+
+def _breakdown_text(case: Case) -> str:
+    parts = [
+        f"{one.engine}: these rows add up to {one.explained:.1%} of the time without the profiler "
+        f"(medians of {one.runs} runs with ONNX Runtime's profiler)"
+        for one in case.breakdowns
+    ]
+    if case.limit is not None:
+        parts.append(f"if condensed nodes took no time, the speed-up would be {case.limit:.2f}×")
+    return "; ".join(parts) + "."
 
 
 def _summary(result: Result[Case]) -> str:

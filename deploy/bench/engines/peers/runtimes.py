@@ -1,4 +1,4 @@
-"""A sparse layer in other runtimes, each engine in a process of its own.
+"""A sparse layer or a model in other runtimes, each engine in a process of its own.
 
 On Zen 4 at batch 1 and 16 DeepSparse runs sparse Gemm and MatMul no faster than dense ones, but the
 same weights faster as a 1x1 convolution; quoting one form would be unfair to it, so all of them are
@@ -16,6 +16,7 @@ import numpy as np
 from .....ort_ops.format.condensed import CondensedWeight
 from ..protocol import Engine, UnavailableEngine
 from .child_process import NO_DEEPSPARSE, REMEDIES, worker_command
+from .deepsparse_model import UnsupportedModelError, deepsparse_file
 from .dense_forms import save_dense_form
 from .remote import Child, RemoteEngine
 
@@ -97,6 +98,41 @@ def peer_engines(
                 RemoteEngine(name, one.text, child, threads, output, precision=precision)
             )
     return engines
+
+
+def peer_model(
+    kind: str,
+    path: Path,
+    inputs: tuple[int, ...],
+    outputs: tuple[int, ...],
+    threads: int,
+    folder: Path,
+    deepsparse_python: Path,
+) -> Engine:
+    """Run a model of one input and one output, of these shapes, in OpenVINO or DeepSparse.
+
+    The weights in the file are as sparse as ours, which is all that DeepSparse needs to know.
+    Returns an unavailable engine without DeepSparse, or where it cannot read the model.
+    """
+    form, more = f"{path.name}, precision f32", {"precision": "f32"}
+    if kind == "deepsparse":
+        if not deepsparse_python.is_file():
+            return UnavailableEngine(kind, NO_DEEPSPARSE)
+        copy = folder / "deepsparse.onnx"
+        try:
+            form, more = f"{path.name}, {deepsparse_file(path, copy)}", {}
+        except UnsupportedModelError as error:
+            return UnavailableEngine(kind, str(error))
+        path = copy
+    null, null_file = _null_layer(kind), folder / f"{kind}-null.onnx"
+    child = Child(
+        kind=kind,
+        layer={"model": str(path.absolute()), "shape": list(inputs), **more},
+        null={**save_dense_form(null_file, "gemm", null.to_dense(), null.bias, 1), **more},
+        remedy=REMEDIES[kind],
+        command=worker_command(kind, deepsparse_python),
+    )
+    return RemoteEngine(kind, form, child, threads, outputs)
 
 
 def _null_layer(kind: str) -> CondensedWeight:
