@@ -14,9 +14,9 @@ from fanin.cli import app
 from fanin.deploy import SessionError
 from fanin.deploy.bench.measure.timing import Timing
 from fanin.deploy.bench.suites import calibrate as module
-from fanin.deploy.bench.suites import calibrate_grid
 from fanin.deploy.bench.suites.calibrate import CalibrationSpec, calibrate
 from fanin.deploy.bench.suites.calibrate_conv import ConvCalibrationSpec
+from fanin.export import onnx_op
 from fanin.export.cost_model import Calibration, CostModel
 
 SMALL = CalibrationSpec(
@@ -69,12 +69,12 @@ def test_rounds_of_a_slow_spell_do_not_count(monkeypatch):
 
 
 def test_layer_that_computes_something_else_stops_the_calibration(monkeypatch):
-    right = calibrate_grid.condensed_layer_model
+    right = onnx_op.condensed_layer_model
 
     def wrong(weight, batch):
         return right(replace(weight, bias=weight.bias + 1), batch)
 
-    monkeypatch.setattr(calibrate_grid, "condensed_layer_model", wrong)
+    monkeypatch.setattr(onnx_op, "condensed_layer_model", wrong)
     with pytest.raises(SessionError, match=r"could not measure condensed 0.1 at 16 × 16, batch 1"):
         calibrate(SMALL)
 

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from ....export.onnx_op import condensed_layer_model, dense_layer_model
 from ....ort_ops.format.condensed import CondensedWeight
 from ...errors import SessionError
 from ..engines.protocol import Engine
@@ -88,6 +87,8 @@ def dense_and_condensed(
     weights: Mapping[float, CondensedWeight], batch: int, folder: Path, threads: int = 1
 ) -> list[SelfCheckedLayer]:
     """Make the engine ``dense`` of the first layer, and ``condensed KEY`` of each."""
+    from ....export.onnx_op import condensed_layer_model, dense_layer_model
+
     dense = next(iter(weights.values()))  # what a dense kernel multiplies does not change its time
     return [
         SelfCheckedLayer(
