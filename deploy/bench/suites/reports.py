@@ -1,4 +1,4 @@
-"""Reports of results by their kind: what turns each into a document, and back from its file."""
+"""Reports of results by their kind, and reading and writing both."""
 
 from __future__ import annotations
 
@@ -29,18 +29,21 @@ _KINDS: dict[str, tuple[type, Callable[[Result[Any]], Document]]] = {
     "memory": (EngineMemory, memory_document),
     "serving": (ServingRow, serving_document),
 }
-"""What the cases of each kind are, and its report."""
+"""Type of the cases of each kind, and its report."""
 
 
 def report_of(result: Result[Any]) -> Document:
-    """Make the report of a result."""
+    """Return the report of a result; raises ResultFileError when its timing is missing."""
     return _KINDS[result.kind][1](result)
 
 
 def load_result(path: str | Path) -> Result[Any]:
     """Read a ``results.json``, or that of a folder.
 
-    Raises ResultFileError for other files, OSError when it cannot be read.
+    Raises:
+        ResultFileError: the file is damaged, or not a result that has a report.
+        OSError: it cannot be read.
+
     """
     file = Path(path)
     file = file / "results.json" if file.is_dir() else file
