@@ -48,7 +48,8 @@ class BenchModelSpec(ModelPairSpec):
     ``engines``: ``dense`` and ``condensed`` always; ``structured`` runs NAME.structured.onnx beside
     ``model``, exported under that policy; ``deepsparse`` (run by ``deepsparse_python``) and
     ``openvino`` run the dense baseline's file, whose weights are as sparse. ``breakdown`` adds
-    the times of the single nodes, from runs of their own after the timed rounds.
+    the times of the single nodes, from runs of their own after the timed rounds. Unless
+    ``all_dense_allowed``, a model without a condensed node is refused.
     """
 
     batches: tuple[int, ...] = (1,)
@@ -63,6 +64,7 @@ class BenchModelSpec(ModelPairSpec):
     tolerance: float = 1e-4
     engines: tuple[str, ...] = ENGINES[:2]
     breakdown: bool = True
+    all_dense_allowed: bool = False
     deepsparse_python: Path = DEEPSPARSE_PYTHON
 
     def __post_init__(self) -> None:
@@ -204,7 +206,7 @@ def _problem(
 
 def _facts(spec: BenchModelSpec) -> dict[str, Any]:
     nodes = sum(node.domain == DOMAIN for node in checked_content(spec.model).nodes)
-    if not nodes:
+    if not nodes and not spec.all_dense_allowed:
         raise SessionError(
             f"it holds no {DOMAIN} node, so there is nothing to compare with the dense model",
             "Pass the file that fanin export wrote; it prints which layers it made sparse.",
