@@ -7,6 +7,7 @@ from collections.abc import Callable
 import typer
 
 from .compare import bench_compare
+from .cuda import bench_cuda
 from .kernels import bench_kernels
 from .layer import bench_layer
 from .memory import bench_memory
@@ -22,6 +23,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "layer": bench_layer,
     "model": bench_model,
     "kernels": bench_kernels,
+    "cuda": bench_cuda,
     "memory": bench_memory,
     "paper": bench_paper,
     "scaling": bench_scaling,
