@@ -18,6 +18,7 @@ from .kernels import KernelCase
 from .kernels_report import kernels_document
 from .memory import EngineMemory, memory_document
 from .scaling import scaling_document
+from .server import ServerCase, server_document
 from .serving import ServingRow
 from .serving_report import serving_document
 
@@ -29,6 +30,7 @@ _KINDS: dict[str, tuple[type, Callable[[Result[Any]], Document]]] = {
     "cuda": (Case, cuda_document),
     "crossover": (CrossoverPoint, crossover_document),
     "memory": (EngineMemory, memory_document),
+    "server": (ServerCase, server_document),
     "serving": (ServingRow, serving_document),
 }
 """What the cases of each kind are, and its report."""

@@ -7,10 +7,11 @@ from ..report.document import Document, Notes, Table, Text
 from ..report.figure import Axis, Figure, Panel, Series, names_axis
 from ..report.text import seconds_text
 from ..results.result import Result
-from .serving import ServingRow
+from .serving import ServingRow, server_overhead
 
 _PERCENTILES = ("p50", "p90", "p99")
 _COLOURS = {"dense": "#4d4d4d", "condensed": "#d1495b"}
+_COLOURS |= {"dense-server": "#a6a6a6", "condensed-server": "#edae49"}
 
 
 def serving_document(result: Result[ServingRow]) -> Document:
@@ -21,11 +22,16 @@ def serving_document(result: Result[ServingRow]) -> Document:
         for row in result.cases
         if row.excluded
     ]
+    overhead = server_overhead(result)
+    served = (
+        "" if overhead is None else f"a request takes {seconds_text(overhead)} over the session"
+    )
     blocks = [
         table,
         Notes(
             [
                 *busy_note(result.machine),
+                *([f"{served}, both medians, condensed, one at a time"] if served else []),
                 "MLPerf-style: measured with MLCommons' LoadGen, but no MLPerf results",
                 *excluded,
             ]
@@ -36,7 +42,8 @@ def serving_document(result: Result[ServingRow]) -> Document:
             "counts. Latencies are LoadGen's, medians over the turns, which the engines took one "
             "after another. *valid*: LoadGen's own word on the run's length and, for Server, on "
             f"the 99th percentile ({seconds_text(result.spec['target_latency'])} at most). Answers "
-            "were compared with the dense model's."
+            "were compared with the dense model's. *-server* engines were asked through fanin "
+            "serve on this machine, the others in the benchmark's own process."
         ),
         *conditions(result),
     ]

@@ -272,7 +272,7 @@ KNOWN = {
 """The networks that are measured by default."""
 
 
-def _small_mlp(*sizes: int, sparsity: float, batch: int = 1) -> ZooModel:
+def _mlp_with_dense_head(*sizes: int, sparsity: float, batch: int = 1) -> ZooModel:
     about = "-".join(map(str, sizes))
     build = _mlp(*sizes)
     return ZooModel(about, sizes[:1], build, sparsity=sparsity, batch=batch, dense_head=True)
@@ -280,12 +280,13 @@ def _small_mlp(*sizes: int, sparsity: float, batch: int = 1) -> ZooModel:
 
 ZOO = {
     **KNOWN,
-    "mlp-digits": _small_mlp(784, 300, 100, 10, sparsity=0.9),
-    "mlp-tiny": _small_mlp(16, 32, 32, 4, sparsity=0.5),
-    "mlp-half": _small_mlp(1024, 2048, 1024, 100, sparsity=0.5),
-    "mlp-batch": _small_mlp(512, 1024, 1024, 10, sparsity=0.8, batch=64),
-    "mlp-half-batch": _small_mlp(768, 1536, 768, 10, sparsity=0.5, batch=64),
-    "mlp-half-small": _small_mlp(512, 512, 512, 10, sparsity=0.6, batch=8),
+    "mlp-digits": _mlp_with_dense_head(784, 300, 100, 10, sparsity=0.9),
+    "mlp-large": _mlp_with_dense_head(784, 3072, 3072, 10, sparsity=0.9),
+    "mlp-tiny": _mlp_with_dense_head(16, 32, 32, 4, sparsity=0.5),
+    "mlp-half": _mlp_with_dense_head(1024, 2048, 1024, 100, sparsity=0.5),
+    "mlp-batch": _mlp_with_dense_head(512, 1024, 1024, 10, sparsity=0.8, batch=64),
+    "mlp-half-batch": _mlp_with_dense_head(768, 1536, 768, 10, sparsity=0.5, batch=64),
+    "mlp-half-small": _mlp_with_dense_head(512, 512, 512, 10, sparsity=0.6, batch=8),
     "mlp-ablated": ZooModel(
         "768-3072-768-3072-10 with GELU",
         (768,),

@@ -15,6 +15,7 @@ from .model import bench_model
 from .page import bench_page
 from .paper import bench_paper
 from .scaling import bench_scaling
+from .server import bench_server
 from .serving import bench_serving
 from .zoo import bench_zoo
 
@@ -29,6 +30,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "scaling": bench_scaling,
     "zoo": bench_zoo,
     "serving": bench_serving,
+    "server": bench_server,
     "compare": bench_compare,
     "page": bench_page,
 }
