@@ -64,7 +64,7 @@ if [ -z "$site" ] && { [ -z "$dry" ] || ! "$python" -c 'import fanin' 2> /dev/nu
   options=(-C cmake.define.FANIN_CUDA=OFF -C cmake.define.FANIN_EMULATION=ON)
   if [ -z "$dry" ]; then
     architecture=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
-    options=(-C cmake.define.FANIN_CUDA=ON -C cmake.define.FANIN_EMULATION=ON
+    options=(-C cmake.define.FANIN_CUDA=ON
       -C "cmake.define.CMAKE_CUDA_ARCHITECTURES=$architecture-real")
   fi
   export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}

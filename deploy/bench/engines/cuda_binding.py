@@ -14,6 +14,7 @@ from .protocol import EngineUnavailableError
 
 ACTIVATIONS = ("float32", "float16", "bfloat16")
 LAYOUTS = ("stream", "panel")
+_NOT_BUILT = "built without FANIN_EMULATION; see docs/cuda.md"
 _PANEL_FROM = 17
 """The first batch of the panel layout in the dispatch table."""
 
@@ -30,7 +31,8 @@ def open_binding(*, emulated: bool) -> Any:
 
     """
     if emulated:
-        return _Emulation()
+        _module("_cuda_emulation", _NOT_BUILT)
+        return _Emulation
     binding = _module("_cuda", "built without CUDA kernels; see docs/cuda.md")
     if not binding.device_count():
         raise EngineUnavailableError("there is no CUDA device; fanin doctor says what is missing")
@@ -55,34 +57,24 @@ def bits(array: np.ndarray) -> np.ndarray:
 
 
 class EmulatedGemm:
-    """``_cuda.PackedGemm`` over the emulation: the same arguments, by the same names."""
+    """``_cuda.PackedGemm`` over the emulation: the same arguments, by the same names.
+
+    ``layer`` is what layer_arrays returns.
+    """
 
     def __init__(
         self,
         *,
-        values: np.ndarray,
-        value_type: str,
-        indices: np.ndarray,
-        rows: np.ndarray,
-        bias: np.ndarray,
-        in_features: int,
         activations: str,
         device: int = 0,  # noqa: ARG002 (the emulation has one)
         min_batch: int = 1,
-        max_batch: int | None = None,
+        max_batch: int | None = None,  # noqa: ARG002 (it packs in every run)
         kernel: str | None = None,
+        **layer: Any,
     ):
-        self._emulation = _emulation_module()
-        self._layer: dict[str, Any] = {
-            "values": values,
-            "value_type": value_type,
-            "indices": indices,
-            "rows": rows,
-            "bias": bias,
-            "in_features": in_features,
-        }
-        self._activations, self._kernel = activations, kernel
-        self._batches = (min_batch, max_batch)
+        self._emulation = _module("_cuda_emulation", _NOT_BUILT)
+        self._layer, self._activations = layer, activations
+        self._kernel, self._first_batch = kernel, min_batch
 
     def run(
         self,
@@ -114,39 +106,8 @@ class EmulatedGemm:
         clip_min: float = -math.inf,
         clip_max: float = math.inf,
         shift: int = 0,  # noqa: ARG002 (addresses are the caller's)
-    ) -> None:
-        """Run on ``x [batch, in_features]``; 16-bit numbers as their bits."""
-        self._run(x, y, residual, clip_min, clip_max)
-
-    def info(self) -> list[dict[str, Any]]:
-        """Describe the packed layout that serves the first batch."""
-        batch, last = self._batches
-        kind = "float32" if self._activations == "float32" else "uint16"
-        x, y = (
-            np.zeros((batch, size), kind)
-            for size in (self._layer["in_features"], len(self._layer["bias"]))
-        )
-        report = self._run(x, y, None, -math.inf, math.inf)
-        return [
-            {
-                "kernel": self._kernel or _row_name(self._layout(batch), self._activations),
-                "min_batch": batch,
-                "max_batch": last,
-                "bytes": report["packed_bytes"],
-                "padding": report["padding"],
-                "shared": False,
-                "seconds": 0.0,
-            }
-        ]
-
-    def _run(
-        self,
-        x: np.ndarray,
-        y: np.ndarray,
-        residual: np.ndarray | None,
-        clip_min: float,
-        clip_max: float,
     ) -> dict[str, Any]:
+        """Run on ``x [batch, in_features]``, 16-bit numbers as their bits; returns a report."""
         report: dict[str, Any] = self._emulation.run(
             layout=self._layout(len(x)),
             **self._layer,
@@ -158,6 +119,15 @@ class EmulatedGemm:
             clip_max=clip_max,
         )
         return report
+
+    def info(self) -> list[dict[str, Any]]:
+        """Describe the layout that serves the first batch."""
+        kind = "float32" if self._activations == "float32" else "uint16"
+        sizes = (self._layer["in_features"], len(self._layer["bias"]))
+        x, y = (np.zeros((self._first_batch, size), kind) for size in sizes)
+        report = self.run_arrays(x, y=y)
+        kernel = self._kernel or _row_name(self._layout(self._first_batch), self._activations)
+        return [{"kernel": kernel, "bytes": report["packed_bytes"], "padding": report["padding"]}]
 
     def _layout(self, batch: int) -> str:
         if self._kernel is None:
@@ -172,10 +142,8 @@ class EmulatedGemm:
 class _Emulation:
     PackedGemm = EmulatedGemm
 
-    def __init__(self) -> None:
-        _emulation_module()
-
-    def kernel_table(self) -> list[dict[str, Any]]:
+    @staticmethod
+    def kernel_table() -> list[dict[str, Any]]:
         return [
             {"name": _row_name(layout, kind), "layout": layout, "activations": kind}
             for layout in LAYOUTS
@@ -186,10 +154,6 @@ class _Emulation:
 def _row_name(layout: str, activations: str) -> str:
     short = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}[activations]
     return f"{short}-gemm-{layout}-emulated"
-
-
-def _emulation_module() -> Any:
-    return _module("_cuda_emulation", "built without FANIN_EMULATION; see docs/cuda.md")
 
 
 def _module(name: str, reason: str) -> Any:

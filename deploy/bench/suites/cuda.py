@@ -9,6 +9,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -148,27 +149,16 @@ def _plan(
         for launch, kind, shape, ablated, batch in itertools.product(
             spec.launches, spec.activations, spec.shapes, spec.ablated, spec.batches
         ):
-            title = (
-                f"{shape[0]} → {shape[1]}, {100 * sparsity:g} %, batch {batch}, {kind}, {launch}"
-            )
+            sizes = f"{shape[0]} → {shape[1]}"
+            title = f"{sizes}, {100 * sparsity:g} %, batch {batch}, {kind}, {launch}"
             title += f", {ablated:.0%} ablated" if ablated else ""
-
-            def layer(
-                title: str = title,
-                setting: tuple[tuple[int, int], float, float] = (shape, sparsity, ablated),
-                how: tuple[int, str, str] = (batch, kind, launch),
-            ) -> Case:
-                return _measure_layer(spec, device, card, title, setting, *how)
-
-            yield title, layer
+            setting = (shape, sparsity, ablated)
+            how = (batch, kind, launch)
+            yield title, partial(_measure_layer, spec, device, card, title, setting, *how)
         if at == 0 and spec.convolutions and device.has_sessions:
             for name, batch in itertools.product(_CONVOLUTIONS, _CONV_BATCHES):
                 title = f"convolution {name}, batch {batch}"
-
-                def convolution(title: str = title, name: str = name, batch: int = batch) -> Case:
-                    return _measure_convolution(spec, device, title, name, batch)
-
-                yield title, convolution
+                yield title, partial(_measure_convolution, spec, device, title, name, batch)
 
 
 def _measure_layer(
