@@ -76,7 +76,7 @@ def main() -> None:
 
     console.rule("Export to ONNX with CondensedGemm")
     model = options.out / "model.onnx"
-    report = export(sparse.out, model, dense_baseline=True)
+    report = export(sparse.out, None, model, dense_baseline=True)
     console.print(report.to_rich_table())
 
     console.rule("Latency in ONNX Runtime, condensed against dense in the same run")

@@ -55,8 +55,8 @@ from .verify_layers import LARGE, check_layers
 
 def export(
     model_or_run: nn.Module | str | os.PathLike[str],
+    example_inputs: Tensor | Sequence[Tensor] | None,
     path: str | os.PathLike[str],
-    example_input: Tensor | Sequence[Tensor] | None = None,
     *,
     masks: Mapping[str, Tensor] | None = None,
     policy: Policy = "auto",
@@ -81,9 +81,9 @@ def export(
 
     Args:
         model_or_run: a module with float32 parameters, or the path of a finished run folder.
+        example_inputs: float or integer tensors ``[batch, ...]`` that the model takes, in order;
+            None for a run folder, which brings its own.
         path: the ONNX file; its folder must exist. What a link leads to is replaced.
-        example_input: float or integer tensors ``[batch, ...]`` that the model takes, in order;
-            a run folder brings its own.
         masks: bool tensors by qualified parameter name. When given, only these weights are
             candidates and the mask decides which entries are stored; without masks every linear
             layer is a candidate and its non-zero entries are stored. A run folder brings its own.
@@ -110,10 +110,16 @@ def export(
 
     Raises:
         ExportError: the model cannot be exported or the file fails its checks; says why and where.
+        TypeError: the path stands where the example inputs belong.
         ValueError: an argument is out of its range.
         OSError: the output folder is missing or cannot be written.
 
     """
+    if isinstance(example_inputs, str | os.PathLike):
+        raise TypeError(
+            f"example_inputs is the path {os.fspath(example_inputs)!r}; the order is "
+            "export(model, example_inputs, path), with None for the inputs of a run folder"
+        )
     path = Path(path)
     target = output_path(path)
     baseline_path = path.with_name(f"{path.stem}.dense{path.suffix}")
@@ -131,10 +137,10 @@ def export(
                 raise ValueError(f"{baseline_path} links to {target}; remove that link")
             baseline_scratch = stack.enter_context(staging_folder(baseline_target))
         stack.enter_context(plain_torch())
-        model, masks, example_input = _resolve(model_or_run, target, masks, example_input)
+        model, masks, example_inputs = _resolve(model_or_run, target, masks, example_inputs)
         copied = eval_copy(model, masks)
         model, masks = copied.model, copied.masks
-        notes, inputs = copied.notes, as_inputs(example_input, copied.widened)
+        notes, inputs = copied.notes, as_inputs(example_inputs, copied.widened)
         plans = plan_layers(model, masks, min_sparsity)
         large = sum(parameter.nbytes for parameter in model.parameters()) > LARGE
         # A large model is verified by layer: its outputs are not compared.
@@ -329,12 +335,12 @@ def _resolve(
     model_or_run: nn.Module | str | os.PathLike[str],
     target: Path,
     masks: Mapping[str, Tensor] | None,
-    example_input: Tensor | Sequence[Tensor] | None,
+    example_inputs: Tensor | Sequence[Tensor] | None,
 ) -> tuple[nn.Module, Mapping[str, Tensor] | None, Tensor | Sequence[Tensor]]:
     if isinstance(model_or_run, nn.Module):
-        if example_input is None:
-            raise ExportError("a module needs an example_input, a tensor [batch, ...] it accepts")
-        return model_or_run, masks, example_input
+        if example_inputs is None:
+            raise ExportError("a module needs example_inputs, tensors [batch, ...] that it accepts")
+        return model_or_run, masks, example_inputs
     if masks is not None:
         raise ExportError("a run folder brings its own masks; leave `masks` out")
     from ..trainer.run_folder import FILES, load_run
@@ -342,7 +348,7 @@ def _resolve(
     run = load_run(model_or_run)
     if any(target.exists() and target.samefile(run.path / name) for name in FILES):
         raise ValueError(f"{target} belongs to the run; give the model another name")
-    return run.model, run.masks, run.example_input if example_input is None else example_input
+    return run.model, run.masks, run.example_input if example_inputs is None else example_inputs
 
 
 def _with_nodes(plans: Sequence[LayerPlan], written: _Written) -> list[LayerReport]:

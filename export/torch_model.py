@@ -35,7 +35,7 @@ def as_inputs(example: Tensor | Sequence[Tensor], widen: bool = False) -> tuple[
     """
     inputs = (example,) if isinstance(example, Tensor) else tuple(example)
     if not inputs or not all(isinstance(tensor, Tensor) for tensor in inputs):
-        raise ExportError("example_input must be a tensor, or a tuple of the model's input tensors")
+        raise ExportError("example_inputs must be a tensor or a tuple of tensors")
     batches = {tensor.shape[0] if tensor.ndim else None for tensor in inputs}
     if len(batches) != 1 or batches & {None, 0}:
         shapes = ", ".join(str(list(tensor.shape)) for tensor in inputs)
@@ -136,7 +136,7 @@ def _run(model: nn.Module, inputs: tuple[Tensor, ...]) -> Case:
         if not torch.isfinite(output).all():
             raise ExportError(
                 f"output {position} of the model is not finite on the check's inputs, so nothing "
-                "can be compared; pass an example_input with realistic values"
+                "can be compared; pass example_inputs with realistic values"
             )
     return Case(_arrays(inputs), _arrays(outputs))
 

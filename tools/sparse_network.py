@@ -46,8 +46,8 @@ def main() -> None:
     masks = sparsify_(model, options.distribution, options.sparsity, ends=options.ends)
     report = export(
         model,
-        options.out,
         torch.randn(2, 3, options.size, options.size),
+        options.out,
         masks=masks,
         policy=options.policy,
         opset=options.opset,

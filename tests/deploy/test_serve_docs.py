@@ -46,7 +46,7 @@ def digits(tmp_path_factory):
         model.fc1.weight[torch.rand_like(model.fc1.weight) < 0.9] = 0
     path = tmp_path_factory.mktemp("digits") / "model.onnx"
     example = torch.full((1, 1, 8, 8), 0.5)
-    export(model, path, example)
+    export(model, example, path)
     return path, model(example).detach().numpy()
 
 

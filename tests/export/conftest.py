@@ -62,5 +62,5 @@ def sparse_mlp() -> tuple[nn.Module, dict[str, Tensor]]:
 def mlp(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     model, masks = sparse_mlp()
     path = tmp_path_factory.mktemp("mlp") / "model.onnx"
-    report = export_condensed(model, path, torch.randn(1, 40), masks=masks, dense_baseline=True)
+    report = export_condensed(model, torch.randn(1, 40), path, masks=masks, dense_baseline=True)
     return Exported(model, masks, report)

@@ -62,7 +62,7 @@ def check_export(model: nn.Module, tmp_path: Path, length: int, **options) -> tu
     """Export, compare batches of 1 and 3 of both files, count operators of both."""
     files = tmp_path / "net.onnx", tmp_path / "net.dense.onnx"
     example = torch.randn(2, length, WIDTH)
-    export(model, files[0], example, policy="condensed", dense_baseline=True, **options)
+    export(model, example, files[0], policy="condensed", dense_baseline=True, **options)
     for batch in (1, 3):
         for path in files:
             check_outputs(path, model, torch.randn(batch, length, WIDTH))
@@ -137,7 +137,7 @@ class Weights(Block):
 
 def test_masks_and_weights_of_attention_stay(tmp_path):
     model, x = thinned(Weights(3), "out_proj.weight"), torch.randn(3, 6, WIDTH)
-    export(model, tmp_path / "net.onnx", torch.randn(2, 6, WIDTH), policy="condensed")
+    export(model, torch.randn(2, 6, WIDTH), tmp_path / "net.onnx", policy="condensed")
     with torch.no_grad():
         expected = [out.numpy() for out in deepcopy(model).double()(x.double())]
     session = open_session(tmp_path / "net.onnx")
@@ -172,5 +172,5 @@ def test_onnx_runtime_copies_heads_into_no_other_order(tmp_path):
 def test_a_second_export_gives_the_same_bytes(tmp_path):
     model, example = thinned(Block(3), "out_proj.weight"), torch.randn(2, 6, WIDTH)
     for name in ("one.onnx", "two.onnx"):
-        export(model, tmp_path / name, example, policy="condensed")
+        export(model, example, tmp_path / name, policy="condensed")
     assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "two.onnx").read_bytes()

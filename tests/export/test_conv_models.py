@@ -35,7 +35,7 @@ def masked(name: str, ablated: float = 0.0) -> tuple[nn.Module, dict]:
 def check_mobilenet(tmp_path: Path, name: str, size: int, depthwise: int) -> None:
     model, masks = masked(name)
     report = export(
-        model, tmp_path / "m.onnx", torch.randn(1, 3, size, size), masks=masks, policy="condensed"
+        model, torch.randn(1, 3, size, size), tmp_path / "m.onnx", masks=masks, policy="condensed"
     )
     found = {layer.name: layer for layer in report.layers}
     reasons = Counter(layer.reason for layer in found.values() if layer.decision == "condensed")
@@ -78,7 +78,7 @@ def test_masked_depthwise_convolutions_are_condensed_by_their_masks(tmp_path: Pa
             with torch.no_grad():
                 parameter.mul_(masks[name])
     report = export(
-        model, tmp_path / "m.onnx", torch.randn(1, 3, 32, 32), masks=masks, policy="condensed"
+        model, torch.randn(1, 3, 32, 32), tmp_path / "m.onnx", masks=masks, policy="condensed"
     )
     reasons = {layer.reason for layer in report.layers if layer.name in masks}
     assert reasons == {"by mask"}
@@ -89,7 +89,7 @@ def test_masked_depthwise_convolutions_are_condensed_by_their_masks(tmp_path: Pa
 def test_resnet_50_is_condensed_convolutions_between_the_first_and_the_head(tmp_path: Path):
     model, masks = masked("resnet50", ablated=0.1)
     report = export(
-        model, tmp_path / "m.onnx", torch.randn(1, 3, 128, 128), masks=masks, policy="condensed"
+        model, torch.randn(1, 3, 128, 128), tmp_path / "m.onnx", masks=masks, policy="condensed"
     )
     found = {layer.name: layer for layer in report.layers}
     assert {key for key, layer in found.items() if layer.decision == "condensed"} == set(masks)

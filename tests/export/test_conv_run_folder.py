@@ -26,7 +26,7 @@ def test_trained_convolutions_are_exported_by_their_masks(tmp_path: Path):
     folder = tmp_path / "run"
     train(config, folder, progress=False)
     run = load_run(folder)
-    report = export(folder, tmp_path / "model.onnx", policy="condensed", min_sparsity=0.3)
+    report = export(folder, None, tmp_path / "model.onnx", policy="condensed", min_sparsity=0.3)
     convolutions = {name for name in run.masks if name.startswith("conv")}
     assert convolutions
     layers = {layer.name: layer for layer in report.layers}

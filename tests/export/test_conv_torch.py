@@ -43,7 +43,7 @@ def resnet(tmp_path_factory: pytest.TempPathFactory):
     masks = sparsify_convs_(model, 0.8, 0.2)
     path = tmp_path_factory.mktemp("resnet") / "model.onnx"
     report = export(
-        model, path, torch.randn(2, 3, 32, 32), masks=masks, policy="condensed", dense_baseline=True
+        model, torch.randn(2, 3, 32, 32), path, masks=masks, policy="condensed", dense_baseline=True
     )
     return model, masks, report
 
@@ -85,7 +85,7 @@ def test_same_model_gives_the_same_bytes_and_stays_as_it_is(resnet, tmp_path: Pa
     model, masks, report = resnet
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     again = export(
-        model, tmp_path / "again.onnx", torch.randn(2, 3, 32, 32), masks=masks, policy="condensed"
+        model, torch.randn(2, 3, 32, 32), tmp_path / "again.onnx", masks=masks, policy="condensed"
     )
     assert Path(again.path).read_bytes() == Path(report.path).read_bytes()
     assert model.training
@@ -110,7 +110,7 @@ def test_zeros_are_found_without_masks(tmp_path: Path):
     sparsify_convs_(model, 0.7)
     with torch.no_grad():
         model[3].weight.mul_(torch.rand(model[3].weight.shape) < 0.3)
-    report = export(model, tmp_path / "m.onnx", torch.randn(1, 3, 12, 10), policy="condensed")
+    report = export(model, torch.randn(1, 3, 12, 10), tmp_path / "m.onnx", policy="condensed")
     found = decisions(report)
     assert found["0.weight"] == ("condensed", "by its zeros")
     assert found["5.weight"][0] == "condensed"
@@ -131,7 +131,7 @@ def test_convolutions_over_one_axis(tmp_path: Path):
     settle_norms_(model)
     masks = sparsify_convs_(model, 0.8, 0.2)
     report = export(
-        model, tmp_path / "m.onnx", torch.randn(2, 4, 40), masks=masks, policy="condensed"
+        model, torch.randn(2, 4, 40), tmp_path / "m.onnx", masks=masks, policy="condensed"
     )
     assert [layer.decision for layer in report.layers] == ["condensed"] * 2
     assert report.folded == ("3 ablated filters of 0",)
@@ -146,8 +146,8 @@ def test_dynamic_images_are_exported(tmp_path: Path):
     masks = sparsify_convs_(model, 0.7)
     report = export(
         model,
-        tmp_path / "m.onnx",
         torch.randn(2, 3, 16, 14),
+        tmp_path / "m.onnx",
         masks=masks,
         policy="condensed",
         dynamic_shapes=[{0: "batch", 2: "height", 3: "width"}],
@@ -165,8 +165,8 @@ def test_portable_model_has_standard_operators(tmp_path: Path, policy: str):
     masks = sparsify_convs_(model, 0.8, 0.3)
     report = export(
         model,
-        tmp_path / "m.onnx",
         torch.randn(2, 3, 16, 16),
+        tmp_path / "m.onnx",
         masks=masks,
         policy=policy,
         portable=True,
@@ -192,8 +192,8 @@ def test_values_are_rounded_with_the_norm_in_them(tmp_path: Path, dtype: str):
     masks = sparsify_convs_(model, 0.8, 0.3)
     report = export(
         model,
-        tmp_path / "m.onnx",
         torch.randn(2, 3, 9, 9),
+        tmp_path / "m.onnx",
         masks=masks,
         policy="condensed",
         values_dtype=dtype,

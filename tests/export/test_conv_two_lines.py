@@ -32,7 +32,7 @@ def train_two_lines(model: nn.Module, steps: int = 4) -> Sparsifier:
 def check_export(model: nn.Module, path: Path) -> None:
     sparsifier = train_two_lines(model)
     report = export(
-        model, path, torch.randn(2, 3, 64, 64), masks=sparsifier.masks, policy="condensed"
+        model, torch.randn(2, 3, 64, 64), path, masks=sparsifier.masks, policy="condensed"
     )
     found = {layer.name: layer for layer in report.layers}
     for name, mask in sparsifier.masks.items():

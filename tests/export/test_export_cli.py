@@ -49,7 +49,7 @@ def test_inspection_of_a_plain_file_says_what_an_export_would_make(source: Path,
     ("options", "sentence"),
     [
         (["--opset", "18"], "belongs to run folders"),
-        (["--values", "int8"], "values_dtype is 'int8'"),
+        (["--values-dtype", "int8"], "values_dtype is 'int8'"),
         (["--dense-baseline"], "belongs to run folders"),
         (["--policy", "fast"], "policy is 'fast'"),
         (["--batch", "0"], "batch is 0"),

@@ -346,7 +346,7 @@ def test_model_of_torch_folds_and_exports_to_the_same_bytes_twice(tmp_path: Path
             layer.weight[::3] = 0
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     reports = [
-        export(model, tmp_path / f"{name}.onnx", torch.randn(2, 12), policy="condensed")
+        export(model, torch.randn(2, 12), tmp_path / f"{name}.onnx", policy="condensed")
         for name in "ab"
     ]
     assert reports[0].folded == ("11 ablated neurons of 0", "6 ablated neurons of 4")

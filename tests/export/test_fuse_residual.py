@@ -52,7 +52,7 @@ def exported(model: nn.Module, path: Path):
     with torch.no_grad():
         for linear in (model.up, model.down):
             linear.weight.mul_(torch.rand_like(linear.weight) < 0.1)
-    return export(model.eval(), path, torch.randn(3, 5, 32), policy="condensed")
+    return export(model.eval(), torch.randn(3, 5, 32), path, policy="condensed")
 
 
 def operators(path: Path) -> list[str]:

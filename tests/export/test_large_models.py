@@ -29,7 +29,7 @@ def dimensions(value: onnx.ValueInfoProto) -> list[int | str]:
 def exported(model: nn.Module, path: Path, inputs: torch.Tensor, **options) -> ExportReport:
     """Export with the verification on, and print what a reader of the log wants to know."""
     start = time.perf_counter()
-    report = export(model, path, inputs, **options)
+    report = export(model, inputs, path, **options)
     print(
         f"\n{path.stem}: {time.perf_counter() - start:.0f} s, {report.file_bytes / 1e6:.1f} MB, "
         f"dense {report.dense_file_bytes / 1e6:.1f} MB"

@@ -97,8 +97,8 @@ def test_exported_files_have_no_error_function_left_when_they_run(opset, tmp_pat
         model[0].weight.mul_(torch.rand(128, 64) < 0.1)
     export(
         model,
-        tmp_path / "net.onnx",
         torch.randn(3, 64),
+        tmp_path / "net.onnx",
         opset=opset,
         policy="condensed",
         dense_baseline=True,

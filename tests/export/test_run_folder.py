@@ -31,7 +31,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def report(run_folder: Path):
-    return export_condensed(run_folder, run_folder.parent / "model.onnx")
+    return export_condensed(run_folder, None, run_folder.parent / "model.onnx")
 
 
 def test_layers_are_those_of_the_runs_masks(run_folder: Path, report):
@@ -75,30 +75,30 @@ def test_unfinished_run_is_refused_and_leaves_no_file(run_folder: Path, tmp_path
     out = tmp_path / "out"
     out.mkdir()
     with pytest.raises(RunFolderError, match="--resume"):
-        export_condensed(unfinished, out / "model.onnx")
+        export_condensed(unfinished, None, out / "model.onnx")
     assert not list(out.iterdir())
 
 
 def test_masks_beside_a_run_folder_are_refused(run_folder: Path, tmp_path: Path):
     with pytest.raises(ExportError, match="a run folder brings its own masks"):
-        export_condensed(run_folder, tmp_path / "model.onnx", masks={})
+        export_condensed(run_folder, None, tmp_path / "model.onnx", masks={})
 
 
 def test_no_file_of_the_run_is_an_output(run_folder: Path):
     before = (run_folder / "weights.safetensors").read_bytes()
     with pytest.raises(ValueError, match=r"weights\.safetensors belongs to the run; give the mod"):
-        export_condensed(run_folder, run_folder / "weights.safetensors")
+        export_condensed(run_folder, None, run_folder / "weights.safetensors")
     assert (run_folder / "weights.safetensors").read_bytes() == before
 
 
 def test_the_baseline_follows_a_link_of_its_own(run_folder: Path, tmp_path: Path):
     (tmp_path / "far").mkdir()
     (tmp_path / "m.dense.onnx").symlink_to(tmp_path / "far" / "baseline.onnx")
-    export_condensed(run_folder, tmp_path / "m.onnx", dense_baseline=True)
+    export_condensed(run_folder, None, tmp_path / "m.onnx", dense_baseline=True)
     assert (tmp_path / "m.dense.onnx").is_symlink()
     onnx.checker.check_model(tmp_path / "far" / "baseline.onnx")
     assert [path.name for path in (tmp_path / "far").iterdir()] == ["baseline.onnx"]
     (tmp_path / "m.dense.onnx").unlink()
     (tmp_path / "m.dense.onnx").symlink_to("m.onnx")
     with pytest.raises(ValueError, match=r"m\.dense\.onnx links to .*m\.onnx; remove that link"):
-        export_condensed(run_folder, tmp_path / "m.onnx", dense_baseline=True)
+        export_condensed(run_folder, None, tmp_path / "m.onnx", dense_baseline=True)

@@ -100,7 +100,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[list, list, list
     model = lived_in()
     folder = tmp_path_factory.mktemp("lived_in")
     before, around = snapshot(model), surroundings()
-    report = export(model, folder / "m.onnx", torch.ones(2, 20), external_data_threshold=0)
+    report = export(model, torch.ones(2, 20), folder / "m.onnx", external_data_threshold=0)
     return before, snapshot(model), [around, surroundings()], report
 
 
@@ -130,7 +130,7 @@ def test_training_goes_on_as_if_nothing_had_been_exported(tmp_path: Path):
             optimizer.zero_grad()
             model(torch.randn(8, 20)).square().mean().backward()
             if exports:
-                export(model, tmp_path / "m.onnx", torch.ones(2, 20), verify=False)
+                export(model, torch.ones(2, 20), tmp_path / "m.onnx", verify=False)
         optimizer.step()
         return state_dict_hash(model)
 
@@ -139,7 +139,7 @@ def test_training_goes_on_as_if_nothing_had_been_exported(tmp_path: Path):
 
 def test_second_export_gives_identical_bytes(exported, tmp_path: Path):
     *_, report = exported
-    again = export(lived_in(), tmp_path / "m.onnx", torch.ones(2, 20), external_data_threshold=0)
+    again = export(lived_in(), torch.ones(2, 20), tmp_path / "m.onnx", external_data_threshold=0)
     assert Path(again.path).read_bytes() == Path(report.path).read_bytes()
     assert Path(again.data_path).read_bytes() == Path(report.data_path).read_bytes()
     assert Path(again.data_path).name == Path(report.data_path).name
@@ -151,7 +151,7 @@ def test_export_of_another_process_gives_identical_bytes(exported, tmp_path: Pat
     code = (
         "import sys, torch; from fanin.export import export; "
         "from tests.export.test_source_stays import lived_in; "
-        "export(lived_in(), sys.argv[1], torch.ones(2, 20), external_data_threshold=0)"
+        "export(lived_in(), torch.ones(2, 20), sys.argv[1], external_data_threshold=0)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "m.onnx")],

@@ -153,7 +153,7 @@ def test_forward_that_casts_to_half_is_explained(tmp_path: Path):
             return self.linear(x.half()).float()
 
     with pytest.raises(ExportError, match=r"were widened to float32.*take the casts out"):
-        export(Casts(), tmp_path / "m.onnx", torch.randn(2, 20))
+        export(Casts(), torch.randn(2, 20), tmp_path / "m.onnx")
     assert not list(tmp_path.iterdir())
 
 
@@ -187,7 +187,7 @@ def attention(tmp_path_factory: pytest.TempPathFactory):
     model = Attends()
     path = tmp_path_factory.mktemp("attention") / "m.onnx"
     inputs = (torch.randn(2, 5, 16), torch.randn(2, 7, 16))
-    return model, export(model, path, inputs, policy="condensed")
+    return model, export(model, inputs, path, policy="condensed")
 
 
 def test_projections_of_attention_are_condensed(attention):

@@ -76,7 +76,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory):
     model = Mixed().eval()
     path = tmp_path_factory.mktemp("mixed") / "mixed.onnx"
     inputs = (torch.randn(2, 2, 4, 5), torch.randn(2, 24))
-    return model, export_condensed(model, path, inputs, external_data_threshold=0)
+    return model, export_condensed(model, inputs, path, external_data_threshold=0)
 
 
 def test_mixed_model_runs_for_any_batch(mixed):
@@ -142,7 +142,7 @@ def test_transformer_layer_exports_with_its_output_projection_condensed(tmp_path
     model = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
     for linear in (model.linear1, model.linear2, model.self_attn.out_proj):
         sparsify(linear)
-    report = export_condensed(model, tmp_path / "layer.onnx", torch.randn(2, 5, 16))
+    report = export_condensed(model, torch.randn(2, 5, 16), tmp_path / "layer.onnx")
     assert model.training
     assert torch.backends.mha.get_fastpath_enabled()
     assert [layer.name for layer in report.condensed_layers] == [
@@ -158,7 +158,7 @@ def test_transformer_layer_exports_with_its_output_projection_condensed(tmp_path
 
 @pytest.mark.parametrize("opset", [17, 23])
 def test_ends_of_the_opset_range_export(tmp_path: Path, opset: int):
-    report = export_condensed(small(), tmp_path / "small.onnx", torch.randn(1, 12), opset=opset)
+    report = export_condensed(small(), torch.randn(1, 12), tmp_path / "small.onnx", opset=opset)
     model = onnx.load(report.path)
     assert (model.ir_version, model.opset_import[0].version) == (9, opset)
     assert node_types(report.path) == ["CondensedGemm", "Gemm"]
@@ -168,7 +168,7 @@ def test_ends_of_the_opset_range_export(tmp_path: Path, opset: int):
 
 def test_model_without_sparse_layers_exports_dense_and_says_so(tmp_path: Path):
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
-    report = export_condensed(model, tmp_path / "dense.onnx", torch.randn(2, 4))
+    report = export_condensed(model, torch.randn(2, 4), tmp_path / "dense.onnx")
     assert report.notes == ("no layer was condensed; the file is the dense model",)
     assert not onnx.load(report.path).functions
     assert report.size_ratio == 1
@@ -178,10 +178,10 @@ def test_new_export_replaces_model_and_data_of_the_older_one(tmp_path: Path):
     path = tmp_path / "model.onnx"
     unrelated = tmp_path / "model.onnx.data"
     unrelated.write_bytes(b"somebody else's")
-    first = export_condensed(small(0), path, torch.randn(1, 12), external_data_threshold=0)
+    first = export_condensed(small(0), torch.randn(1, 12), path, external_data_threshold=0)
     baseline = tmp_path / "model.dense.onnx"
     baseline.touch()
-    second = export_condensed(small(1), path, torch.randn(1, 12), external_data_threshold=0)
+    second = export_condensed(small(1), torch.randn(1, 12), path, external_data_threshold=0)
     assert second.notes == (f"{baseline} is from an earlier export, not from this one",)
     assert first.data_path != second.data_path
     assert {p.name for p in tmp_path.iterdir()} == {
@@ -204,7 +204,7 @@ def test_failed_parity_leaves_the_older_file_and_nothing_else(tmp_path, monkeypa
     path = tmp_path / "model.onnx"
     path.write_bytes(b"older")
     with pytest.raises(ExportError, match=r"output 0 at batch 2 in onnxruntime .* differs"):
-        export_condensed(small(), path, torch.randn(1, 12), dense_baseline=True)
+        export_condensed(small(), torch.randn(1, 12), path, dense_baseline=True)
     assert path.read_bytes() == b"older"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -220,7 +220,7 @@ class ReadsWeight(nn.Module):
 
 def test_module_that_reads_a_condensed_weight_is_explained(tmp_path: Path):
     with pytest.raises(ExportError, match=r"reads the weight of a condensed layer.*keep it dense"):
-        export_condensed(ReadsWeight(), tmp_path / "model.onnx", torch.randn(2, 12))
+        export_condensed(ReadsWeight(), torch.randn(2, 12), tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
 
 
@@ -241,7 +241,7 @@ class Product(nn.Module):
 
 @pytest.mark.parametrize("kind", ["buffer", "plain tensor"])
 def test_weight_that_is_no_parameter_is_condensed_and_reported(tmp_path: Path, kind: str):
-    report = export_condensed(Product(kind), tmp_path / "m.onnx", torch.randn(2, 12))
+    report = export_condensed(Product(kind), torch.randn(2, 12), tmp_path / "m.onnx")
     (layer,) = report.layers
     assert (layer.name, layer.decision, layer.shape) == ("table", "condensed", (40, 12))
     assert node_types(report.path) == ["CondensedGemm"]
@@ -263,7 +263,7 @@ class Stateful(nn.Module):
 
 def test_model_that_gives_something_else_at_every_call_is_refused(tmp_path: Path):
     with pytest.raises(ExportError, match=r"differs from torch .* over the tolerance of 0\.0008"):
-        export_condensed(Stateful(), tmp_path / "m.onnx", torch.randn(2, 12))
+        export_condensed(Stateful(), torch.randn(2, 12), tmp_path / "m.onnx")
     assert not list(tmp_path.iterdir())
 
 
@@ -282,7 +282,7 @@ class Returns(nn.Module):
 def test_inputs_parameters_and_none_may_be_returned(tmp_path: Path):
     inputs = (torch.randn(2, 12), torch.randn(2, 12))
     for what, count in (("input and parameter", 3), ("none", 1)):
-        report = export_condensed(Returns(what), tmp_path / "m.onnx", inputs)
+        report = export_condensed(Returns(what), inputs, tmp_path / "m.onnx")
         assert len(onnx.load(report.path).graph.output) == count
 
 
@@ -295,13 +295,13 @@ def test_inputs_parameters_and_none_may_be_returned(tmp_path: Path):
 )
 def test_output_that_no_file_can_give_is_refused(tmp_path: Path, what: str, sentence: str):
     with pytest.raises(ExportError, match=sentence):
-        export_condensed(Returns(what), tmp_path / "m.onnx", torch.randn(2, 12))
+        export_condensed(Returns(what), torch.randn(2, 12), tmp_path / "m.onnx")
     assert not list(tmp_path.iterdir())
 
 
 def test_context_of_the_caller_changes_nothing(tmp_path: Path):
     x = torch.randn(2, 12)
-    expected = Path(export_condensed(small(), tmp_path / "a.onnx", x).path).read_bytes()
+    expected = Path(export_condensed(small(), x, tmp_path / "a.onnx").path).read_bytes()
     contexts = [
         torch.autocast("cpu", dtype=torch.bfloat16),
         torch.inference_mode(),
@@ -310,11 +310,11 @@ def test_context_of_the_caller_changes_nothing(tmp_path: Path):
     model = small()
     for context in contexts:
         with context:
-            report = export_condensed(model, tmp_path / "b.onnx", x)
+            report = export_condensed(model, x, tmp_path / "b.onnx")
         assert Path(report.path).read_bytes() == expected
     torch.set_default_dtype(torch.float64)
     try:
-        report = export_condensed(model, tmp_path / "b.onnx", x)
+        report = export_condensed(model, x, tmp_path / "b.onnx")
     finally:
         torch.set_default_dtype(torch.float32)
     assert Path(report.path).read_bytes() == expected
@@ -327,7 +327,7 @@ class FixedBatch(nn.Module):
 
 def test_model_with_a_fixed_batch_is_refused(tmp_path: Path):
     with pytest.raises(ExportError, match=r"does not run on inputs of the shapes \[1, 3\]|batch"):
-        export_condensed(FixedBatch(), tmp_path / "model.onnx", torch.randn(2, 3))
+        export_condensed(FixedBatch(), torch.randn(2, 3), tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
 
 
@@ -339,8 +339,9 @@ class Explodes(nn.Module):
 @pytest.mark.parametrize(
     ("model", "example", "options", "error", "sentence"),
     [
-        (small(), None, {}, ExportError, "needs an example_input"),
-        (small(), "text", {}, ExportError, "example_input must be a tensor"),
+        (small(), None, {}, ExportError, "needs example_inputs"),
+        (small(), [1.0], {}, ExportError, "example_inputs must be a tensor"),
+        (small(), "net.onnx", {}, TypeError, r"order is export\(model, example_inputs, path\)"),
         (small(), torch.tensor(1.0), {}, ExportError, "same first dimension, the batch"),
         (small(), torch.zeros(0, 12), {}, ExportError, "at least one sample"),
         (small(), torch.zeros(2, 11), {}, ExportError, r"not run on inputs of the shapes \[2, 11"),
@@ -362,7 +363,7 @@ def test_bad_argument_is_refused_before_any_work(
     tmp_path, model, example, options, error, sentence
 ):
     with pytest.raises(error, match=sentence):
-        export_condensed(model, tmp_path / "model.onnx", example, **options)
+        export_condensed(model, example, tmp_path / "model.onnx", **options)
     assert not list(tmp_path.iterdir())
 
 
@@ -370,11 +371,11 @@ def test_output_folder_is_checked_before_the_model_is_looked_at(tmp_path: Path):
     (tmp_path / "file").touch()
     never = object()
     with pytest.raises(FileNotFoundError, match="missing does not exist; create it first"):
-        export_condensed(never, tmp_path / "missing" / "model.onnx")
+        export_condensed(never, None, tmp_path / "missing" / "model.onnx")
     with pytest.raises(NotADirectoryError, match="file is not a folder"):
-        export_condensed(never, tmp_path / "file" / "model.onnx")
+        export_condensed(never, None, tmp_path / "file" / "model.onnx")
     with pytest.raises(IsADirectoryError, match="is a folder; name a file in it"):
-        export_condensed(never, tmp_path)
+        export_condensed(never, None, tmp_path)
     # No user may write there, not even root.
     with pytest.raises(OSError, match=r"/proc cannot be written .*choose another output path"):
-        export_condensed(never, Path("/proc/model.onnx"))
+        export_condensed(never, None, Path("/proc/model.onnx"))

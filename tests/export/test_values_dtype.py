@@ -149,7 +149,7 @@ def test_export_stores_rounded_values_and_reports_the_rounding(dtype, tmp_path):
     model = sparse_model()
     before = [parameter.clone() for parameter in model.parameters()]
     x = torch.randn(4, 40)
-    report = export_condensed(model, tmp_path / "m.onnx", x, values_dtype=dtype)
+    report = export_condensed(model, x, tmp_path / "m.onnx", values_dtype=dtype)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
     graph = onnx.load(tmp_path / "m.onnx").graph
@@ -187,7 +187,7 @@ class Functional(nn.Module):
 def test_layers_that_are_condensed_in_the_graph_are_rounded_too(dtype, tmp_path):
     model = Functional()
     before = model.table.detach().clone()
-    report = export_condensed(model, tmp_path / "m.onnx", torch.randn(4, 40), values_dtype=dtype)
+    report = export_condensed(model, torch.randn(4, 40), tmp_path / "m.onnx", values_dtype=dtype)
     types = {layer.name: layer.values_dtype for layer in report.condensed_layers}
     assert types == {"first.weight": dtype, "table": dtype}
     assert all(0 < layer.rounding_error <= UNIT[dtype] for layer in report.condensed_layers)
@@ -211,7 +211,7 @@ def test_packed_attention_is_rounded(tmp_path):
             with torch.no_grad():
                 parameter.mul_(torch.rand_like(parameter) < 0.2)
     report = export_condensed(
-        model, tmp_path / "m.onnx", torch.randn(2, 5, 32), values_dtype="float16"
+        model, torch.randn(2, 5, 32), tmp_path / "m.onnx", values_dtype="float16"
     )
     assert {layer.name for layer in report.condensed_layers} == {
         "self_attn.in_proj_weight",
@@ -227,7 +227,7 @@ def test_packed_attention_is_rounded(tmp_path):
 
 def test_weight_that_something_else_reads_keeps_float32_and_is_named(tmp_path):
     report = export_condensed(
-        Functional(looked_up=True), tmp_path / "m.onnx", torch.randn(4, 40), values_dtype="float16"
+        Functional(looked_up=True), torch.randn(4, 40), tmp_path / "m.onnx", values_dtype="float16"
     )
     types = {layer.name: layer.values_dtype for layer in report.condensed_layers}
     assert types == {"first.weight": "float16", "table": "float32"}
@@ -240,7 +240,7 @@ def test_weight_that_something_else_reads_keeps_float32_and_is_named(tmp_path):
 def test_layer_that_gets_another_form_is_not_rounded(tmp_path):
     model = sparse_model()
     x = torch.randn(4, 40)
-    report = export(model, tmp_path / "m.onnx", x, policy="dense", values_dtype="float16")
+    report = export(model, x, tmp_path / "m.onnx", policy="dense", values_dtype="float16")
     assert {layer.decision for layer in report.layers} == {"dense"}
     assert {layer.values_dtype for layer in report.layers} == {"float32"}
     assert report.output_rounding_error == 0
@@ -253,7 +253,7 @@ def test_ablated_neurons_of_rounded_layers_are_folded(tmp_path):
     with torch.no_grad():
         model[0].weight[::3] = 0
     report = export(
-        model, tmp_path / "m.onnx", torch.randn(4, 40), policy="condensed", values_dtype="bfloat16"
+        model, torch.randn(4, 40), tmp_path / "m.onnx", policy="condensed", values_dtype="bfloat16"
     )
     assert report.folded == ("10 ablated neurons of 0",)
     assert {layer.values_dtype for layer in report.layers} == {"bfloat16"}
@@ -261,7 +261,7 @@ def test_ablated_neurons_of_rounded_layers_are_folded(tmp_path):
 
 
 def test_float32_exports_report_no_rounding(tmp_path):
-    report = export_condensed(sparse_model(), tmp_path / "m.onnx", torch.randn(4, 40))
+    report = export_condensed(sparse_model(), torch.randn(4, 40), tmp_path / "m.onnx")
     assert report.weight_rounding_error == report.output_rounding_error == 0
     assert "rounded" not in report.to_rich_table().caption
 
@@ -269,9 +269,9 @@ def test_float32_exports_report_no_rounding(tmp_path):
 def test_export_refuses_other_types_and_weights_out_of_range(tmp_path):
     model = sparse_model()
     with pytest.raises(ValueError, match="values_dtype is 'int8', it must be float32 or float16"):
-        export_condensed(model, tmp_path / "m.onnx", torch.randn(4, 40), values_dtype="int8")
+        export_condensed(model, torch.randn(4, 40), tmp_path / "m.onnx", values_dtype="int8")
     with torch.no_grad():
         model[0].weight[model[0].weight != 0] = 1e6
     with pytest.raises(ExportError, match=r"0: values\[0, 0\] is 1000000.0, too large"):
-        export_condensed(model, tmp_path / "m.onnx", torch.randn(4, 40), values_dtype="float16")
+        export_condensed(model, torch.randn(4, 40), tmp_path / "m.onnx", values_dtype="float16")
     assert not (tmp_path / "m.onnx").exists()

@@ -43,7 +43,7 @@ def test_large_module_is_checked_layer_by_layer(tmp_path: Path, monkeypatch):
     model = nn.Sequential(nn.Linear(40, 64), nn.ReLU(), nn.Linear(64, 4))
     with torch.no_grad():
         model[0].weight.mul_(torch.rand(64, 40) < 0.1)
-    report = export(model, tmp_path / "m.onnx", torch.randn(2, 40), policy="condensed")
+    report = export(model, torch.randn(2, 40), tmp_path / "m.onnx", policy="condensed")
     assert all("layer by layer" in check.engine for check in report.parity)
     assert len(report.parity) == 2
 

@@ -67,13 +67,13 @@ def export_zoo_model(name: str, folder: Path, sparsity: float, ablated: float, b
     path = folder / f"{name}-{100 * sparsity:g}-{100 * ablated:g}.onnx"
     if entry.from_onnx:
         dense = path.with_name(f"{path.stem}.dense.onnx")
-        export(model.eval(), dense, inputs, portable=True, policy="dense", opset=_OPSET)
+        export(model.eval(), inputs, dense, portable=True, policy="dense", opset=_OPSET)
         convert(dense, path, batch=batch)
         return path
-    export(model.eval(), path, inputs, dense_baseline=True, batch=batch, opset=_OPSET)
+    export(model.eval(), inputs, path, dense_baseline=True, batch=batch, opset=_OPSET)
     if ablated:
         structured = path.with_name(f"{path.stem}.structured.onnx")
-        export(model, structured, inputs, policy="structured", batch=batch, opset=_OPSET)
+        export(model, inputs, structured, policy="structured", batch=batch, opset=_OPSET)
     return path
 
 

@@ -46,7 +46,7 @@ def export(
         bool,
         typer.Option("--dense-baseline", help="Also write OUT.dense.onnx, to measure against."),
     ] = False,
-    values: Annotated[
+    values_dtype: Annotated[
         str,
         typer.Option(
             help="Type of float32 values in condensed layers: float32, float16 or bfloat16."
@@ -61,7 +61,7 @@ def export(
         "portable": portable,
         "fold": fold,
         "verify": verify,
-        "values_dtype": values,
+        "values_dtype": values_dtype,
     }
     if source.suffix == ".onnx" and not source.is_dir():
         report = _convert(source, out, common, opset, dense_baseline)
@@ -106,6 +106,7 @@ def _export(
     with readable(ExportError, RunFolderError, OSError, ValueError):
         return write(
             source,
+            None,
             out,
             opset=DEFAULT_OPSET if opset is None else opset,
             dense_baseline=dense_baseline,
