@@ -112,7 +112,7 @@ def test_loadgen_asks_the_server_beside_the_session(model):
         ("condensed-server", None),
     ]
     assert server_overhead(result) > 0
-    assert any("over the session" in note for note in report_of(result).notes)
+    assert any("the server adds" in note for note in report_of(result).notes)
 
 
 def test_overhead_without_a_server_is_not_known(model, tmp_path):

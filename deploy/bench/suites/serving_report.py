@@ -10,6 +10,10 @@ from ..results.result import Result
 from .serving import ServingRow, server_overhead
 
 _PERCENTILES = ("p50", "p90", "p99")
+_SERVERS = (
+    " *-server* engines were asked through fanin serve on this machine, the others in the "
+    "benchmark's own process."
+)
 _COLOURS = {"dense": "#4d4d4d", "condensed": "#d1495b"}
 _COLOURS |= {"dense-server": "#a6a6a6", "condensed-server": "#edae49"}
 
@@ -23,15 +27,18 @@ def serving_document(result: Result[ServingRow]) -> Document:
         if row.excluded
     ]
     overhead = server_overhead(result)
-    served = (
-        "" if overhead is None else f"a request takes {seconds_text(overhead)} over the session"
-    )
+    served = []
+    if overhead is not None:
+        gap = seconds_text(overhead)
+        served = [
+            f"condensed, one query after another: the server adds {gap} to the median latency"
+        ]
     blocks = [
         table,
         Notes(
             [
                 *busy_note(result.machine),
-                *([f"{served}, both medians, condensed, one at a time"] if served else []),
+                *served,
                 "MLPerf-style: measured with MLCommons' LoadGen, but no MLPerf results",
                 *excluded,
             ]
@@ -42,8 +49,8 @@ def serving_document(result: Result[ServingRow]) -> Document:
             "counts. Latencies are LoadGen's, medians over the turns, which the engines took one "
             "after another. *valid*: LoadGen's own word on the run's length and, for Server, on "
             f"the 99th percentile ({seconds_text(result.spec['target_latency'])} at most). Answers "
-            "were compared with the dense model's. *-server* engines were asked through fanin "
-            "serve on this machine, the others in the benchmark's own process."
+            "were compared with the dense model's."
+            + (_SERVERS if result.spec.get("server") else "")
         ),
         *conditions(result),
     ]
