@@ -114,7 +114,7 @@ def kernels_of(values: str) -> dict[str, str]:
     rows = [row for row in _native.kernel_table() if row.supported]
     rows.sort(key=lambda row: row.weights == values)  # its own last, which stays
     names = {
-        row.name.partition("gemm-")[2].removeprefix("b1-"): row.name
+        row.name.partition("gemm-")[2]: row.name
         for row in rows
         if row.weights in ("float32", values)
     }
@@ -141,7 +141,7 @@ def measure_density() -> Times:
     for density, (features, outputs) in itertools.product(WINDOW_DENSITIES, SPARSE_SHAPES):
         weight = layer(features, outputs, max(1, round(density * features)))
         times |= times_of([weight], f"window {density} {features}x{outputs}", names, FEW)
-    names = {layout: name for layout, name in names.items() if "-b1-" not in name}
+    names = {layout: name for layout, name in names.items() if "-window" not in name}
     for density in PANEL_DENSITIES:
         times |= times_of([layer(round(20 / density), 2000, 20)], f"panel {density}", names, MANY)
     return times

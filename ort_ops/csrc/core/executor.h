@@ -9,7 +9,7 @@ class Executor {
  public:
   virtual ~Executor() = default;
 
-  // Chunks that can run at the same time; at least 1. More chunks than this gain nothing.
+  // How many chunks can run at the same time, at least 1. Splitting into more gains nothing.
   virtual size_t concurrency() const = 0;
 
   // Calls body(context, i) once for every i < chunks and returns when all are done. The body must

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -65,5 +67,11 @@ struct LayerArrays {
 };
 
 ThreadExecutor threads_of(int64_t threads);
+
+// A maximum, for which None stands in Python where there is no limit.
+inline std::optional<int64_t> limit(int64_t most) {
+  if (most == std::numeric_limits<int64_t>::max()) return std::nullopt;
+  return most;
+}
 
 }  // namespace fanin
