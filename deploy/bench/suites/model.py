@@ -49,6 +49,7 @@ class BenchModelSpec(ModelPairSpec, TimedSpec):
             ``model``, exported under that policy; ``deepsparse`` (run by ``deepsparse_python``) and
             ``openvino`` run the dense baseline's file, whose weights are as sparse.
         breakdown: also time the single nodes, in runs of their own after the timed rounds.
+        all_dense_allowed: do not refuse a model without a condensed node.
         deepsparse_python: interpreter that has DeepSparse.
 
     """
@@ -57,6 +58,7 @@ class BenchModelSpec(ModelPairSpec, TimedSpec):
     tolerance: float = 1e-4
     engines: tuple[str, ...] = ENGINES[:2]
     breakdown: bool = True
+    all_dense_allowed: bool = False
     deepsparse_python: Path = DEEPSPARSE_PYTHON
 
     def __post_init__(self) -> None:
@@ -168,7 +170,7 @@ def _problem(
 
 def _facts(spec: BenchModelSpec) -> dict[str, Any]:
     nodes = sum(node.domain == DOMAIN for node in checked_content(spec.model).nodes)
-    if not nodes:
+    if not nodes and not spec.all_dense_allowed:
         raise SessionError(
             f"it holds no {DOMAIN} node, so there is nothing to compare with the dense model",
             "Pass the file that fanin export wrote; it prints which layers it made sparse.",

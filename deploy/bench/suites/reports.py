@@ -13,10 +13,12 @@ from ..results.result import Result, read_result
 from .cases_report import cases_document
 from .crossover import CrossoverPoint
 from .crossover_report import crossover_document
+from .cuda import cuda_document
 from .kernels import KernelCase
 from .kernels_report import kernels_document
 from .memory import EngineMemory, memory_document
 from .scaling import scaling_document
+from .server import ServerCase, server_document
 from .serving import ServingRow
 from .serving_report import serving_document
 
@@ -25,8 +27,10 @@ _KINDS: dict[str, tuple[type, Callable[[Result[Any]], Document]]] = {
     "model": (Case, cases_document),
     "scaling": (Case, scaling_document),
     "kernels": (KernelCase, kernels_document),
+    "cuda": (Case, cuda_document),
     "crossover": (CrossoverPoint, crossover_document),
     "memory": (EngineMemory, memory_document),
+    "server": (ServerCase, server_document),
     "serving": (ServingRow, serving_document),
 }
 """Type of the cases of each kind, and its report."""
