@@ -19,6 +19,11 @@ class DispatchedConv final : public PackedConv {
     if (input.batch > 0) cached_.kernel->run(x, input, y, epilogue, executor);
   }
 
+  WorkPlan plan(const ConvInput& input, size_t threads,
+                const DispatchCost& dispatch) const override {
+    return cached_.kernel->plan(input, threads, dispatch);
+  }
+
   std::vector<PackedInfo> info() const override {
     const LayoutInfo layout = cached_.kernel->info();
     return {

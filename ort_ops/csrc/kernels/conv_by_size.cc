@@ -12,8 +12,12 @@ class ConvBySize final : public ConvKernel {
 
   void run(const float* x, const ConvInput& input, float* y, const ConvEpilogue& epilogue,
            const Executor& executor) const override {
-    const bool is_large = input.height * input.width >= kLargePixels;
-    (is_large ? large_ : small_)->run(x, input, y, epilogue, executor);
+    kernel(input).run(x, input, y, epilogue, executor);
+  }
+
+  WorkPlan plan(const ConvInput& input, size_t threads,
+                const DispatchCost& dispatch) const override {
+    return kernel(input).plan(input, threads, dispatch);
   }
 
   LayoutInfo info() const override {
@@ -27,6 +31,10 @@ class ConvBySize final : public ConvKernel {
   }
 
  private:
+  const ConvKernel& kernel(const ConvInput& input) const {
+    return input.height * input.width >= kLargePixels ? *large_ : *small_;
+  }
+
   std::unique_ptr<ConvKernel> small_, large_;
 };
 

@@ -175,12 +175,8 @@ class ConvPlanes final : public ConvKernel {
       return run_conv_taps(rows_, geometry_, x, input, y, epilogue, executor);
     const Planes planes(geometry_, input, ops_.lanes);
     const int64_t strips = planes.strips();
-    const size_t units = static_cast<size_t>(input.batch * geometry_.group * strips);
-    const double work = (static_cast<double>(rows_.values.size()) * kMicrosecondsPerTapPixel +
-                         static_cast<double>(geometry_.out_channels + geometry_.in_channels) *
-                             kMicrosecondsPerPixel) *
-                        static_cast<double>(input.batch * planes.pixels());
-    const size_t chunks = chunk_count(executor, work, units);
+    const EvenWork work = work_of(planes, input);
+    const size_t units = work.parts, chunks = chunk_count(executor, work);
     ScratchPlan plan;
     plan.add(static_cast<size_t>(planes.planes_floats()) * sizeof(float));
     uint8_t* scratch = thread_scratch(plan.total() * chunks);
@@ -199,6 +195,15 @@ class ConvPlanes final : public ConvKernel {
     run_chunks(executor, chunks, body);
   }
 
+  WorkPlan plan(const ConvInput& input, size_t threads,
+                const DispatchCost& dispatch) const override {
+    if (is_pointwise(geometry_)) return plan_evenly(pointwise_work(input), threads, dispatch);
+    if (!planes_fit(geometry_, input))
+      return plan_conv_taps(rows_, geometry_, input, threads, dispatch);
+    const Planes planes(geometry_, input, ops_.lanes);
+    return plan_evenly(work_of(planes, input), threads, dispatch);
+  }
+
   LayoutInfo info() const override { return {rows_.bytes(), 1.0, 0.0}; }
 
   bool holds(const CondensedView& view, const ConvGeometry& geometry) const override {
@@ -206,11 +211,29 @@ class ConvPlanes final : public ConvKernel {
   }
 
  private:
+  EvenWork work_of(const Planes& planes, const ConvInput& input) const {
+    const int64_t channels = geometry_.out_channels + geometry_.in_channels;
+    return {(static_cast<double>(rows_.values.size()) * kMicrosecondsPerTapPixel +
+             static_cast<double>(channels) * kMicrosecondsPerPixel) *
+                static_cast<double>(input.batch * planes.pixels()),
+            static_cast<size_t>(input.batch * geometry_.group * planes.strips())};
+  }
+
+  EvenWork pointwise_work(const ConvInput& input) const {
+    const int64_t pixels = input.height * input.width;
+    return {
+        (static_cast<double>(rows_.values.size()) * kMicrosecondsPerTapPixel +
+         static_cast<double>(geometry_.out_channels) * kMicrosecondsPerPixel) *
+            static_cast<double>(input.batch * pixels),
+        static_cast<size_t>(input.batch * geometry_.group * divide_up(pixels, kPointwisePixels))};
+  }
+
   void run_pointwise(const float* x, const ConvInput& input, float* y, const ConvEpilogue& epilogue,
                      const Executor& executor) const {
     const int64_t pixels = input.height * input.width;
     const int64_t strips = divide_up(pixels, kPointwisePixels);
-    const size_t units = static_cast<size_t>(input.batch * geometry_.group * strips);
+    const EvenWork work = pointwise_work(input);
+    const size_t units = work.parts;
     std::vector<int64_t> offsets(static_cast<size_t>(geometry_.group_inputs()));
     for (size_t c = 0; c < offsets.size(); ++c) offsets[c] = static_cast<int64_t>(c) * pixels;
     auto body = [&](size_t chunk, size_t chunks) {
@@ -230,10 +253,7 @@ class ConvPlanes final : public ConvKernel {
         }
       }
     };
-    const double work = (static_cast<double>(rows_.values.size()) * kMicrosecondsPerTapPixel +
-                         static_cast<double>(geometry_.out_channels) * kMicrosecondsPerPixel) *
-                        static_cast<double>(input.batch * pixels);
-    const size_t chunks = chunk_count(executor, work, units);
+    const size_t chunks = chunk_count(executor, work);
     auto chunked = [&](size_t chunk) { body(chunk, chunks); };
     run_chunks(executor, chunks, chunked);
   }

@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "core/condensed.h"
 #include "core/thread_executor.h"
@@ -64,6 +65,11 @@ struct LayerArrays {
               int64_t out_features);
 };
 
+// Throws std::invalid_argument unless threads is 1 to 1024.
 ThreadExecutor threads_of(int64_t threads);
+
+// The cost of a dispatch in microseconds: a fixed part, and one for each thread. Throws
+// std::invalid_argument for what is negative or not finite.
+DispatchCost dispatch_of(const std::pair<double, double>& microseconds);
 
 }  // namespace fanin
