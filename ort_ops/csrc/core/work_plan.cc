@@ -1,7 +1,7 @@
 #include "core/work_plan.h"
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "core/parallel.h"
@@ -14,8 +14,8 @@ namespace {
 constexpr double kLongShareMicroseconds = 100.0;
 constexpr int64_t kPartsPerThread = 4;
 
-// More threads have to shorten a run to this share of it: others may want them.
-constexpr double kWorthwhile = 0.98;
+// Fewer threads may take this much longer: others may want the rest.
+constexpr double kAsGood = 1.01;
 
 // All grids, one after the other.
 class Line {
@@ -141,18 +141,18 @@ WorkPlan plan_work(const std::vector<WorkGrid>& grids, size_t threads,
                    const DispatchCost& dispatch) {
   const Line line(grids);
   WorkPlan best;
-  best.begins = {0, line.units()};
-  best.microseconds = best.longest = line.microseconds();
+  best.microseconds = line.microseconds();
   const size_t most = static_cast<size_t>(
-      std::min<int64_t>(static_cast<int64_t>(std::max<size_t>(threads, 1)), line.units()));
-  for (size_t t = 2; t <= most; ++t) {
-    const double limit = (best.dispatch + best.longest) * kWorthwhile;
+      std::clamp<int64_t>(line.units(), 1, static_cast<int64_t>(std::max<size_t>(threads, 1))));
+  double shortest = std::numeric_limits<double>::infinity();
+  for (size_t t = most; t >= 1; --t) {
     const double cost = dispatch.microseconds(t);
     // No split is shorter than the average.
-    if (cost + best.microseconds / static_cast<double>(t) >= limit) continue;
+    if (cost + best.microseconds / static_cast<double>(t) > shortest * kAsGood) continue;
     const std::vector<int64_t> begins = thread_begins(line, t);
     const double longest = longest_of(line, begins);
-    if (cost + longest >= limit) continue;
+    if (cost + longest > shortest * kAsGood) continue;
+    shortest = std::min(shortest, cost + longest);
     best.begins = begins;
     best.threads = t;
     best.longest = longest;

@@ -121,7 +121,7 @@ class ConvLanes final : public ConvKernel {
   int64_t strips_for(const LaneSizes& sizes, const ConvInput& input, size_t threads) const {
     const int64_t planes = input.batch * divide_up(geometry_.out_channels, ops_.lanes);
     const int64_t wanted = 4 * static_cast<int64_t>(threads);
-    if (threads == 1 || 2 * planes >= wanted) return 1;
+    if (threads == 1 || planes >= wanted) return 1;
     return std::clamp<int64_t>(divide_up(wanted, planes), 1, divide_up(sizes.height, 8));
   }
 

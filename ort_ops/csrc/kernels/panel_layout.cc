@@ -15,11 +15,11 @@ namespace {
 // sums leave L2 to fewer weights.
 constexpr int64_t kBlockRows = 384;
 
-// And at least, where several threads share the layer: blocks of 48 rows have 5 % padding. A
-// convolution has tiles of pixels to share as well, and 256 filters in one block take 2-8 % less
-// time than in four.
+// And at least, where several threads share the layer: blocks of 48 rows have 5 % padding.
 constexpr int64_t kMinSharedRows = 32;
-constexpr int64_t kMinSharedFilters = 64;
+
+// Convolutions of so few filters have large images, whose tiles are enough to share.
+constexpr int64_t kWholeFilters = 64;
 
 // What a row costs beside its weights, in weights: see kRowVisit in panel_engine.cc.
 constexpr int64_t kRowCost = 3;
@@ -28,12 +28,12 @@ constexpr int64_t kRowCost = 3;
 // tile, and four where tiles are shared out between two; fewer where rows are few.
 int64_t block_count(int64_t outputs, PanelEnd end, size_t threads) {
   const int64_t count = (outputs + kBlockRows - 1) / kBlockRows;
-  if (threads == 1) return count;
-  const bool only_rows = end == PanelEnd::kSums;
-  const int64_t wanted = std::max<int64_t>(count, only_rows ? 4 : 1);
+  const bool is_conv = end == PanelEnd::kRegisters;
+  if (threads == 1 || (is_conv && outputs <= kWholeFilters)) return count;
+  const int64_t wanted = std::max<int64_t>(count, is_conv ? 1 : 4);
   const int64_t multiple = static_cast<int64_t>(threads);
-  return std::max(count, std::min((wanted + multiple - 1) / multiple * multiple,
-                                  outputs / (only_rows ? kMinSharedRows : kMinSharedFilters)));
+  return std::max(
+      count, std::min((wanted + multiple - 1) / multiple * multiple, outputs / kMinSharedRows));
 }
 
 // Blocks of about the same cost, of whole groups but for the last.
