@@ -21,7 +21,8 @@ def _kernels() -> Finding:
             raise FindingError(problem, status.remedy)
         return (problem, status.remedy) if status.devices else problem
     built = "" if status.toolkit is None else ", built with CUDA {}.{}".format(*status.toolkit)
-    return f"{status.library}{built}"
+    names = ", ".join(row.name for row in ort_ops.cuda_kernel_table())
+    return f"{status.library}{built}: {names}"
 
 
 def _gpu() -> Finding:

@@ -99,5 +99,5 @@ def _compare(got: np.ndarray, want: np.ndarray, what: str) -> None:
 
 
 def _names(table: Sequence[KernelRow | ConvKernelRow]) -> str:
-    names = [row.name for row in table if row.supported]
+    names = dict.fromkeys(row.name for row in table if row.supported)
     return f"right on every instruction set of this CPU: {', '.join(names)}"

@@ -5,46 +5,25 @@ Importing this package needs NumPy alone; neither torch nor onnxruntime.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from .cuda import CudaStatus, cuda_status
+from .library import get_library_path
 
 if TYPE_CHECKING:
     import onnxruntime
 
-    from ._native import ConvKernelRow, KernelRow
+    from ._native import ConvKernelRow, CudaKernelRow, KernelRow
 
 __all__ = [
     "CudaStatus",
     "conv_kernel_table",
+    "cuda_kernel_table",
     "cuda_status",
     "get_library_path",
     "kernel_table",
     "register",
 ]
-
-_LIBRARY = "libfanin_ort_ops.so"
-
-
-def get_library_path() -> Path:
-    """Return the absolute path of the compiled operator library.
-
-    Any program that embeds ONNX Runtime can load it: ``RegisterCustomOpsLibrary`` in C and C++,
-    ``SessionOptions.register_custom_ops_library`` in Python.
-
-    Raises:
-        FileNotFoundError: the library has not been built.
-
-    """
-    # An editable install keeps compiled files in site-packages and Python files in the tree, and
-    # both folders are in __path__; so __file__ would be the wrong place to look.
-    folders = [Path(folder).resolve() for folder in __path__]
-    for folder in folders:
-        if (folder / _LIBRARY).is_file():
-            return folder / _LIBRARY
-    raise FileNotFoundError(
-        f"the operator library {_LIBRARY} is not in {' or '.join(map(str, folders))}; "
-        "build it with: pip install . (or pip install -e .) in fanin's source tree"
-    )
 
 
 def register(session_options: onnxruntime.SessionOptions) -> None:
@@ -79,10 +58,20 @@ def kernel_table() -> list[KernelRow]:
 
 
 def conv_kernel_table() -> list[ConvKernelRow]:
-    """Return the dispatch table of CondensedConv, likewise: by the outputs of a group."""
+    """Return the dispatch table of CondensedConv, likewise: by the layer and the size of an image.
+
+    A kernel that is chosen for two reasons has two rows.
+    """
     from . import _native
 
     return _native.conv_kernel_table()
 
 
-from .cuda import CudaStatus, cuda_status  # noqa: E402  (it takes get_library_path from here)
+def cuda_kernel_table() -> list[CudaKernelRow]:
+    """Return the dispatch table of both ops on a GPU: which kernel serves which type and batch.
+
+    It is data, so builds without CUDA have it, too.
+    """
+    from . import _native
+
+    return _native.cuda_kernel_table()

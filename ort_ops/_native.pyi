@@ -51,6 +51,12 @@ class ConvKernelRow:
     def whole_depthwise(self) -> bool:
         """Whether it takes depthwise convolutions only, with a weight at each place."""
     @property
+    def condition(self) -> str:
+        """What else a layer has to be for it to be chosen, in words; empty for nothing."""
+    @property
+    def min_pixels(self) -> int:
+        """Of an image: smaller ones take a later row."""
+    @property
     def min_group_outputs(self) -> int: ...
     @property
     def max_taps(self) -> int | None:
@@ -59,8 +65,33 @@ class ConvKernelRow:
     def min_density(self) -> float:
         """Of fan-in / in_features, the window of a group."""
 
+class CudaKernelRow:
+    """One row of the dispatch table of the CUDA kernels, which a build without CUDA has, too."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def op(self) -> str:
+        """``CondensedGemm`` or ``CondensedConv``."""
+    @property
+    def layout(self) -> str:
+        """``stream``, ``panel`` or ``direct``."""
+    @property
+    def activations(self) -> str:
+        """Type of X, residual and Y."""
+    @property
+    def min_batch(self) -> int: ...
+    @property
+    def max_batch(self) -> int | None: ...
+    @property
+    def shared_samples(self) -> int:
+        """Samples of X that must fit the shared memory of a block; 0 for none.
+
+        Where fewer fit, the row serves only as many samples as fit, and at least one.
+        """
+
 class PackedInfo:
-    """What packing did for one range of batches."""
+    """What packing did for one range of batches, or for images of one range of sizes."""
 
     @property
     def kernel(self) -> str: ...
@@ -68,6 +99,11 @@ class PackedInfo:
     def min_batch(self) -> int: ...
     @property
     def max_batch(self) -> int | None: ...
+    @property
+    def min_pixels(self) -> int:
+        """Of an image of a convolution."""
+    @property
+    def max_pixels(self) -> int | None: ...
     @property
     def bytes(self) -> int: ...
     @property
@@ -242,7 +278,7 @@ def run_plain_conv(
     """Run the scalar oracle of convolutions: sums in float32 in the order of the entries."""
 
 def conv_kernel_table() -> list[ConvKernelRow]:
-    """Return every convolution kernel of this build, the preferred first."""
+    """Return the rows for every convolution kernel of this build, the preferred first."""
 
 def run_plain(
     *,
@@ -272,6 +308,9 @@ def content_hash(
 
 def kernel_table() -> list[KernelRow]:
     """Return every kernel of this build, the preferred first."""
+
+def cuda_kernel_table() -> list[CudaKernelRow]:
+    """Return every CUDA kernel, the preferred first."""
 
 def supported_isas() -> list[str]:
     """Return the instruction sets that this CPU has, "scalar" first."""

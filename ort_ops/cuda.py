@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import get_library_path
+from .library import get_library_path
 
 _LIBRARY = "libfanin_ort_ops_cuda.so"
 

@@ -95,7 +95,7 @@ def kernels_of(values: str) -> dict[str, str]:
     rows = [row for row in _native.kernel_table() if row.supported]
     rows.sort(key=lambda row: row.weights == values)  # its own last, which stays
     names = {
-        row.name.partition("gemm-")[2].removeprefix("b1-"): row.name
+        row.name.partition("gemm-")[2]: row.name
         for row in rows
         if row.weights in ("float32", values)
     }
@@ -140,7 +140,7 @@ def measure_density() -> Times:
         runs = {
             (layout, f"panel {density}", batch): run
             for layout, name in names.items()
-            if "-b1-" not in name
+            if "-window" not in name
             for batch, run in runs_of([weight], name, MANY).items()
         }
         times |= interleaved(runs)

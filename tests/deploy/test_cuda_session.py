@@ -121,6 +121,9 @@ def test_the_doctor_says_that_a_gpu_needs_another_wheel(machine):
     check = findings()["CUDA provider"]
     assert check.ok
     assert "pip install onnxruntime-gpu" in check.remedy
+    kernels = findings()["CUDA kernels"].detail
+    assert "f32-gemm-stream-cuda" in kernels
+    assert "bf16-conv-direct-cuda" in kernels
 
 
 @pytest.mark.parametrize("status", [NOT_BUILT, BROKEN])

@@ -126,11 +126,12 @@ def random_layer(
 
 def kernels(*, whole_depthwise: bool = False) -> list[str]:
     """Convolution kernels that this CPU runs: those for any layer, or for depthwise ones alone."""
-    return [
+    names = (
         row.name
         for row in _native.conv_kernel_table()
         if row.supported and row.whole_depthwise == whole_depthwise
-    ]
+    )
+    return list(dict.fromkeys(names))
 
 
 OPEN_GATE, HARD_SWISH = (0.0, 1.0), (1 / 6, 0.5)

@@ -273,11 +273,11 @@ def test_a_packed_convolution_tells_its_weights_from_any_others(kernel):
     ("layer", "kernel"),
     [
         ((16, 32, (3, 3), 9, 1), "panel"),
-        ((3, 32, (3, 3), 9, 1), "planes"),
-        ((16, 16, (3, 3), 3, 16), "planes"),
-        ((16, 32, (3, 3), 9, 16), "planes"),
-        ((16, 16, (3, 3), 9, 16), "lanes"),
-        ((10, 5, (3, 3), 9, 5), "planes"),
+        ((3, 32, (3, 3), 9, 1), "direct"),
+        ((16, 16, (3, 3), 3, 16), "direct"),
+        ((16, 32, (3, 3), 9, 16), "direct"),
+        ((16, 16, (3, 3), 9, 16), "depthwise"),
+        ((10, 5, (3, 3), 9, 5), "direct"),
         ((25, 5, (3, 3), 9, 5), "taps"),
         ((1, 8, (1, 5000), 900, 1), "taps"),
     ],
@@ -286,9 +286,46 @@ def test_the_table_chooses_by_channels_and_filters_of_a_group(layer, kernel):
     *sizes, group = layer
     made = random_layer(np.random.default_rng(11), *sizes, group=group)
     for isa in _native.supported_isas():
-        (info,) = made.pack(isa=isa).info()
-        layout = info.kernel.split("-")[2].rstrip("0123456789")
+        layout = layout_of(made.pack(isa=isa).info()[0])
         assert layout == ("taps" if isa == "scalar" else kernel)
+
+
+def layout_of(info):
+    return info.kernel.split("-")[2].rstrip("0123456789")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "attributes", "small", "large"),
+    [
+        ((16, 16, (3, 3), 9), {"group": 16}, "depthwise", "direct"),
+        ((9, 9, (3, 3), 9), {"group": 9, "strides": (1, 2)}, "depthwise", None),
+        ((9, 9, (5, 5), 25), {"group": 9}, "depthwise", None),
+        ((16, 32, (1, 1), 8), {}, "panel", "direct"),
+        ((16, 32, (1, 1), 9), {}, "panel", None),
+        ((16, 32, (1, 1), 8), {"pads": (0, 0, 0, 1)}, "panel", None),
+        ((3, 9, (3, 3), 9), {}, "direct", None),
+    ],
+)
+def test_the_table_chooses_by_the_size_of_the_image(sizes, attributes, small, large):
+    layer = random_layer(np.random.default_rng(15), *sizes, **attributes)
+    for isa in _native.supported_isas()[1:]:
+        infos = layer.pack(isa=isa).info()
+        assert [layout_of(info) for info in infos] == [small] + [large] * (large is not None)
+        assert (infos[0].min_pixels, infos[-1].max_pixels) == (0, None)
+        if large:
+            assert (infos[0].max_pixels, infos[1].min_pixels) == (2047, 2048)
+
+
+@pytest.mark.parametrize("pixels", [2047, 2048])
+def test_large_images_run_by_the_kernel_of_their_size(pixels):
+    """Bit for bit what that kernel gives when it is forced."""
+    layer = random_layer(np.random.default_rng(16), 40, 24, (1, 1), 6)
+    x = normal(np.random.default_rng(17), 1, 40, 1, pixels)
+    for isa in _native.supported_isas()[1:]:
+        packed = layer.pack(isa=isa)
+        kernel = packed.info()[pixels > 2047].kernel
+        assert np.array_equal(packed.run(x), layer.pack(kernel=kernel).run(x))
+        compare(layer, *layer.sums(x), packed.run(x))
 
 
 def test_a_depthwise_filter_with_a_missing_row_or_weight_is_not_whole():

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fanin.ort_ops import _native
+from fanin.ort_ops import _native, cuda_kernel_table
 
 WEIGHTS = {"float32": "", "float16": "f16w-", "bfloat16": "bf16w-"}
 ISA_ORDER = ["scalar", "avx2", "avx512f", "avx512bw", "avx512vbmi", "neon"]
@@ -32,6 +32,18 @@ def test_names_are_unique_and_end_with_their_isa():
         assert row.name.startswith(f"f32-{WEIGHTS[row.weights]}gemm-")
         assert row.name.endswith(row.isa)
         assert row.supported == (row.isa in _native.supported_isas())
+
+
+@pytest.mark.parametrize("op", ["CondensedGemm", "CondensedConv"])
+@pytest.mark.parametrize("activations", WEIGHTS)
+def test_the_cuda_rows_of_a_type_share_out_all_batches(op, activations):
+    rows = [row for row in cuda_kernel_table() if (row.op, row.activations) == (op, activations)]
+    assert (rows[0].min_batch, rows[-1].max_batch) == (1, None)
+    for before, after in itertools.pairwise(rows):
+        assert after.min_batch == before.max_batch + 1
+    dtype = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}[activations]
+    for row in rows:
+        assert row.name.startswith(f"{dtype}-{op.removeprefix('Condensed').lower()}-{row.layout}")
 
 
 def test_supported_isas_rise_and_start_with_scalar():

@@ -118,19 +118,19 @@ def test_arm64_runs_every_neon_kernel(arm, cpu):
     assert report.selected == "neon"
     assert report.absent == set()
     assert report.right == {
-        "f32-gemm-b1-byteplane64-neon",
-        "f32-f16w-gemm-b1-byteplane64-neon",
-        "f32-bf16w-gemm-b1-byteplane64-neon",
+        "f32-gemm-window64-neon",
+        "f32-f16w-gemm-window64-neon",
+        "f32-bf16w-gemm-window64-neon",
         "f32-gemm-panel16-neon",
         "f32-gemm-rows-scalar",
-        "f32-conv-lanes4-neon",
+        "f32-conv-depthwise4-neon",
         "f32-conv-panel16-neon",
-        "f32-conv-planes-neon",
+        "f32-conv-direct-neon",
         "f32-conv-taps-scalar",
     }
-    assert report.choices["neon", "float32", 1] == "f32-gemm-b1-byteplane64-neon"
-    assert report.choices["neon", "float16", 1] == "f32-f16w-gemm-b1-byteplane64-neon"
-    assert report.choices["neon", "bfloat16", 2] == "f32-bf16w-gemm-b1-byteplane64-neon"
+    assert report.choices["neon", "float32", 1] == "f32-gemm-window64-neon"
+    assert report.choices["neon", "float16", 1] == "f32-f16w-gemm-window64-neon"
+    assert report.choices["neon", "bfloat16", 2] == "f32-bf16w-gemm-window64-neon"
     assert report.choices["neon", "float32", 64] == "f32-gemm-panel16-neon"
 
 

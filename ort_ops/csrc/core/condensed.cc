@@ -7,8 +7,6 @@
 namespace fanin {
 namespace {
 
-constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
-
 // No streams: their locales have crashed where a process holds a libstdc++ other than the
 // compiler's.
 std::string text_of(const std::string& text) { return text; }
@@ -25,10 +23,10 @@ std::string sentence(const Parts&... parts) {
 }
 
 std::string check_sizes(const CondensedView& view) {
-  if (view.in_features < 1 || view.in_features > kInt32Max)
-    return sentence("in_features is ", view.in_features, ", it must be 1 to ", kInt32Max);
-  if (view.out_features < 1 || view.out_features > kInt32Max)
-    return sentence("out_features is ", view.out_features, ", it must be 1 to ", kInt32Max);
+  if (view.in_features < 1 || view.in_features > kMaxSize)
+    return sentence("in_features is ", view.in_features, ", it must be 1 to ", kMaxSize);
+  if (view.out_features < 1 || view.out_features > kMaxSize)
+    return sentence("out_features is ", view.out_features, ", it must be 1 to ", kMaxSize);
   if (view.active < 0 || view.active > view.out_features)
     return sentence(view.active, " rows are stored, out_features is ", view.out_features);
   if (view.active > 0 && view.fan_in < 1)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "core/value_type.h"
@@ -9,6 +10,9 @@
 namespace fanin {
 
 enum class IndexType { kUint16, kInt32 };
+
+// Sizes of a layer have 31 bits, so that sums and products of a few of them fit 64.
+inline constexpr int64_t kMaxSize = std::numeric_limits<int32_t>::max();
 
 // Row i of the stored rows holds the weights of output row rows[i]:
 //   y[rows[i]] = bias[rows[i]] + sum_j values[i, j] * x[indices[i, j]]

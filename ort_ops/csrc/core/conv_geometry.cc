@@ -8,9 +8,6 @@
 namespace fanin {
 namespace {
 
-// Sizes are held to 31 bits, so that sums and products of a few of them fit 64.
-constexpr int64_t kMaxSize = std::numeric_limits<int32_t>::max();
-
 // Elements of an array that can be addressed.
 constexpr int64_t kMaxElements = std::numeric_limits<int64_t>::max() / 16;
 
@@ -40,6 +37,14 @@ int64_t product(std::initializer_list<int64_t> sizes) {
 }
 
 }  // namespace
+
+bool ConvGeometry::is_pointwise() const {
+  const auto all = [](const auto& values, int64_t value) {
+    return std::all_of(std::begin(values), std::end(values),
+                       [value](int64_t one) { return one == value; });
+  };
+  return all(kernel, 1) && all(strides, 1) && all(pads, 0);
+}
 
 bool ConvGeometry::operator==(const ConvGeometry& other) const {
   return in_channels == other.in_channels && out_channels == other.out_channels &&

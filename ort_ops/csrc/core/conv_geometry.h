@@ -37,6 +37,9 @@ struct ConvGeometry {
     return padded < window ? 0 : (padded - window) / strides[axis] + 1;
   }
 
+  // 1 x 1 without strides and pads: an output pixel reads the input pixel at its own place.
+  bool is_pointwise() const;
+
   bool operator==(const ConvGeometry& other) const;
 };
 
@@ -59,9 +62,8 @@ inline ConvTap conv_tap(const ConvGeometry& geometry, int64_t index) {
 // values; empty when they are sound.
 std::string validate(const ConvGeometry& geometry);
 
-// Likewise why they contradict the weights, whose own faults (see validate of a
-// view) are found too, as one sentence that names the values; empty when all is sound. in_features
-// of the view is [C / group, kh, kw] and out_features is out_channels.
+// Likewise for the attributes together with the weights, which are validated too. in_features of
+// the view must be the size of the window [C / group, kh, kw], and out_features out_channels.
 std::string validate(const CondensedView& view, const ConvGeometry& geometry);
 
 // Why the convolution cannot run on an input of that size; empty when it can. The geometry is

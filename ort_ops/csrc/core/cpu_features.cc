@@ -90,6 +90,8 @@ std::vector<Isa> supported_isas() {
   return isas;
 }
 
+bool is_supported(Isa isa) { return cpu_has(isa); }
+
 Isa select_isa() {
   const char* asked = std::getenv("FANIN_ISA");
   if (!asked || !*asked || std::string(asked) == "auto") return supported_isas().back();

@@ -15,6 +15,8 @@ const char* isa_name(Isa isa);
 // Every ISA that runs here, kScalar first.
 std::vector<Isa> supported_isas();
 
+bool is_supported(Isa isa);
+
 // The ISA that FANIN_ISA asks for, else the best that the CPU has. Reads the environment at each
 // call. Throws std::invalid_argument for a name that is unknown or that this CPU lacks.
 Isa select_isa();

@@ -23,7 +23,7 @@ class Executor {
  public:
   virtual ~Executor() = default;
 
-  // Chunks that can run at the same time; at least 1. More chunks than this gain nothing.
+  // How many chunks can run at the same time, at least 1. Splitting into more gains nothing.
   virtual size_t concurrency() const = 0;
 
   // Free of cost unless said otherwise: then whatever can be split is split.

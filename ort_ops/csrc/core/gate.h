@@ -1,4 +1,4 @@
-// What an activation lets through of its own input.
+// A gate: the factor that an activation such as HardSwish multiplies its input with.
 #pragma once
 
 #include <cmath>

@@ -1,7 +1,6 @@
 #include "core/gemm.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "core/packed_cache.h"
@@ -14,16 +13,7 @@ struct Packed {
   const KernelRow* row;
   BatchRange batches;
   CachedKernel cached;
-  double seconds;
 };
-
-Packed pack_row(const KernelRow& row, BatchRange batches, const CondensedView& view, uint64_t hash,
-                const Executor& executor) {
-  const auto start = std::chrono::steady_clock::now();
-  CachedKernel cached = packed_kernel(row, view, hash, executor);
-  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
-  return {&row, batches, std::move(cached), spent.count()};
-}
 
 class DispatchedGemm final : public PackedGemm {
  public:
@@ -40,11 +30,8 @@ class DispatchedGemm final : public PackedGemm {
 
   std::vector<PackedInfo> info() const override {
     std::vector<PackedInfo> infos;
-    for (const Packed& packed : kernels_) {
-      const LayoutInfo layout = packed.cached.kernel->info();
-      infos.push_back({packed.row->name, packed.batches, layout.bytes, layout.padding,
-                       layout.remainder, packed.cached.shared, packed.seconds});
-    }
+    for (const Packed& packed : kernels_)
+      infos.push_back(packed.cached.info(packed.row->name, packed.batches, {}));
     return infos;
   }
 
@@ -77,7 +64,7 @@ std::unique_ptr<PackedGemm> PackedGemm::pack(const CondensedView& view, BatchRan
     // A layout serves all batches of its row, also those for which another would be a little
     // faster: a further copy of the weights costs more.
     const BatchRange served{first, std::min(last, last_batch(row, isa, first, view))};
-    kernels.push_back(pack_row(row, served, view, hash, executor));
+    kernels.push_back({&row, served, packed_kernel(row, view, hash, executor)});
     if (served.max == last) break;
     first = served.max + 1;
   }
@@ -89,7 +76,7 @@ std::unique_ptr<PackedGemm> PackedGemm::pack_kernel(const CondensedView& view, B
                                                     const Executor& executor) {
   const KernelRow& row = find_kernel(kernel, view);
   std::vector<Packed> kernels;
-  kernels.push_back(pack_row(row, batches, view, content_hash(view), executor));
+  kernels.push_back({&row, batches, packed_kernel(row, view, content_hash(view), executor)});
   return std::make_unique<DispatchedGemm>(std::move(kernels));
 }
 

@@ -26,9 +26,15 @@ struct Epilogue {
   }
 };
 
-// The batch sizes that a layer can be asked for: one when the graph's shape is static.
+// The batch sizes that a layer may be run with: a single one where the graph's shape is static.
 struct BatchRange {
   int64_t min = 1;
+  int64_t max = std::numeric_limits<int64_t>::max();
+};
+
+// Pixels of an image.
+struct PixelRange {
+  int64_t min = 0;
   int64_t max = std::numeric_limits<int64_t>::max();
 };
 
@@ -36,6 +42,7 @@ struct BatchRange {
 struct PackedInfo {
   std::string kernel;      // name in the dispatch table
   BatchRange batches;      // that it serves
+  PixelRange pixels;       // likewise, of a convolution
   int64_t bytes = 0;       // memory that the packed copy takes
   double padding = 1.0;    // stored lanes / true weights
   double remainder = 0.0;  // share of the weights outside the vector layout

@@ -1,5 +1,6 @@
 #include "core/packed_cache.h"
 
+#include <chrono>
 #include <cstring>
 #include <iterator>
 #include <map>
@@ -18,20 +19,20 @@ uint64_t mix(uint64_t state, uint64_t word) {
   return product ^ (product >> 32);
 }
 
-// Four independent lanes, since one multiplication waits for the other: about 10 bytes per ns.
+// Four independent chains of multiplications, to hide their latency: about 10 bytes per ns.
 uint64_t hash_bytes(uint64_t state, const void* data, size_t bytes) {
   const unsigned char* at = static_cast<const unsigned char*>(data);
-  uint64_t lanes[4] = {state, state + 1, state + 2, state + 3};
+  uint64_t chains[4] = {state, state + 1, state + 2, state + 3};
   size_t left = bytes;
-  for (; left >= sizeof(lanes); left -= sizeof(lanes), at += sizeof(lanes)) {
+  for (; left >= sizeof(chains); left -= sizeof(chains), at += sizeof(chains)) {
     uint64_t words[4];
     std::memcpy(words, at, sizeof(words));
-    for (int lane = 0; lane < 4; ++lane) lanes[lane] = mix(lanes[lane], words[lane]);
+    for (int chain = 0; chain < 4; ++chain) chains[chain] = mix(chains[chain], words[chain]);
   }
   uint64_t tail[4] = {};
   if (left > 0) std::memcpy(tail, at, left);
   state = bytes;
-  for (int lane = 0; lane < 4; ++lane) state = mix(state, mix(lanes[lane], tail[lane]));
+  for (int chain = 0; chain < 4; ++chain) state = mix(state, mix(chains[chain], tail[chain]));
   return state;
 }
 
@@ -51,7 +52,7 @@ class Cache {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::shared_ptr<Entry> found = entries_[key].lock();
     if (!found) entries_[key] = found = std::make_shared<Entry>();
-    // The keys of what is gone go too, so that the map stays as small as what lives.
+    // Keys of freed layers are erased, so that the map does not grow.
     for (auto at = entries_.begin(); at != entries_.end();)
       at = at->second.expired() ? entries_.erase(at) : std::next(at);
     return found;
@@ -72,14 +73,21 @@ Cache& cache() {
 template <typename Kernel, typename Pack, typename Holds>
 Cached<Kernel> find_or_pack(const void* row, uint64_t hash, const CondensedView& view,
                             size_t threads, const Pack& pack, const Holds& holds) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto spent = [start] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
   const std::shared_ptr<Entry> entry = cache().entry(
       {row, hash, threads, view.in_features, view.out_features, view.active, view.fan_in});
   const std::lock_guard<std::mutex> lock(entry->mutex);
   const bool shared = entry->kernel != nullptr;
   // Of layers whose hashes collide, the first is the one that is shared.
-  if (shared && !holds(*static_cast<const Kernel*>(entry->kernel.get()))) return {pack(), false};
+  if (shared && !holds(*static_cast<const Kernel*>(entry->kernel.get()))) {
+    std::shared_ptr<const Kernel> own = pack();
+    return {std::move(own), false, spent()};
+  }
   if (!shared) entry->kernel = std::shared_ptr<const Kernel>(pack());
-  return {{entry, static_cast<const Kernel*>(entry->kernel.get())}, shared};
+  return {{entry, static_cast<const Kernel*>(entry->kernel.get())}, shared, spent()};
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "core/condensed.h"
 #include "core/conv_geometry.h"
@@ -12,7 +13,7 @@
 
 namespace fanin {
 
-// Of the bytes of the four arrays. Says where to look, never that two layers are equal.
+// A hash of the bytes of the four arrays. It tells where to look, not that two layers are equal.
 uint64_t content_hash(const CondensedView& view);
 
 // The same for a convolution; no layout depends on the input's size, so sessions of other sizes
@@ -22,15 +23,21 @@ uint64_t content_hash(const CondensedView& view, const ConvGeometry& geometry);
 template <typename Kernel>
 struct Cached {
   std::shared_ptr<const Kernel> kernel;
-  bool shared;  // somebody else had it packed
+  bool shared;     // somebody else had it packed
+  double seconds;  // see PackedInfo
+
+  PackedInfo info(const std::string& name, BatchRange batches, PixelRange pixels) const {
+    const LayoutInfo layout = kernel->info();
+    return {name, batches, pixels, layout.bytes, layout.padding, layout.remainder, shared, seconds};
+  }
 };
 using CachedKernel = Cached<GemmKernel>;
 
 // The sound view packed by `row` of the kernel table for the executor's number of threads; `hash`
-// is its content_hash. A copy for as many threads that is alive is shared if it holds the view's
-// weights bit for bit, which it is asked for itself (GemmKernel::holds): the arrays that it was
-// packed from may be gone. It is freed with its last owner. Threads that ask for the same layer at
-// the same time pack it once; the others wait. Throws std::bad_alloc.
+// is its content_hash. A living copy for as many threads is shared if it holds the view's weights
+// bit for bit. The copy itself is compared with the view (GemmKernel::holds), since the arrays that
+// it was packed from may be gone. It is freed with its last owner. Threads that ask for the same
+// layer at the same time pack it once; the others wait. Throws std::bad_alloc.
 CachedKernel packed_kernel(const KernelRow& row, const CondensedView& view, uint64_t hash,
                            const Executor& executor);
 

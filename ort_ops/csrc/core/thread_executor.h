@@ -1,4 +1,5 @@
-// Threads of one's own, for work outside a session's pool: packing at creation, tests.
+// An executor with threads of its own, for work outside a session's pool: packing when a session is
+// created, and tests.
 #pragma once
 
 #include <cstddef>

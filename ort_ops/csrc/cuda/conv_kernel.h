@@ -1,4 +1,4 @@
-// A convolution, plainly: a thread program in which a lane computes one pixel of one filter.
+// Direct convolution: a thread program in which a lane computes one pixel of one filter.
 //
 // The lanes of a warp are neighbouring pixels of one filter, so their reads of x lie side by side
 // and a weight is one read for all of them; the warps of a block take the next filters on the same
@@ -54,8 +54,8 @@ class ConvKernel {
 
   template <typename Context>
   static FANIN_INLINE void run(const Context& context, const ConvArgs& args) {
-    const int64_t plane = args.out_height * args.out_width;
-    const int64_t pixels = args.batch * plane;
+    const int64_t out_pixels = args.out_height * args.out_width;
+    const int64_t pixels = args.batch * out_pixels;
     const int64_t pieces = (pixels + kLanes - 1) / kLanes * args.out_channels;
     const int warps = context.threads() / kLanes;
     const int64_t step = context.grid_x() * warps;
@@ -64,7 +64,7 @@ class ConvKernel {
       const int64_t filter = piece % args.out_channels;
       const int64_t pixel = piece / args.out_channels * kLanes + context.thread() % kLanes;
       if (pixel >= pixels) continue;
-      compute(context, args, filter, pixel / plane, pixel % plane);
+      compute(context, args, filter, pixel / out_pixels, pixel % out_pixels);
     }
   }
 
@@ -91,8 +91,8 @@ class ConvKernel {
         value = widen(x[image + weight.channel * channel_size + row * args.width + column]);
       sum = context.fma(weight.value, value, sum);
     }
-    const int64_t plane = args.out_height * args.out_width;
-    const int64_t at = (sample * args.out_channels + filter) * plane + pixel;
+    const int64_t out_pixels = args.out_height * args.out_width;
+    const int64_t at = (sample * args.out_channels + filter) * out_pixels + pixel;
     if (args.residual) sum += widen(context.template global<X>(args.residual, args.outputs())[at]);
     sum = clipped(sum, args.clip_min, args.clip_max);
     if (args.gated) sum *= clipped(context.fma(sum, args.gate_scale, args.gate_shift), 0.0f, 1.0f);

@@ -1,5 +1,5 @@
-// What a thread program sees of the machine when it runs on a GPU; emulation/emulator.h is the same
-// for the host. Only for the device compiler.
+// What a thread program sees of the machine when it runs on a GPU; emulation/host_context.h is its
+// counterpart on the host. Only for the device compiler.
 #pragma once
 
 #include <cooperative_groups.h>

@@ -37,7 +37,7 @@ int64_t Blob::add(int64_t size) {
 StreamLayout pack_stream(const CondensedView& view, Blob& blob) {
   StreamLayout layout;
   layout.value_type = view.value_type;
-  layout.index_bytes = view.in_features <= 65536 ? 2 : 4;
+  layout.index_bytes = view.in_features <= kMaxColumns16 ? 2 : 4;
   layout.in_features = view.in_features;
   layout.out_features = view.out_features;
   layout.active = view.active;

@@ -24,6 +24,9 @@ struct Blob {
   }
 };
 
+// Layers with more columns have indices of 32 bits.
+inline constexpr int64_t kMaxColumns16 = 65536;
+
 // A number that a layout holds in 32 bits. Throws std::length_error; `what` is counted: "weights".
 int32_t counted(int64_t value, const char* what);
 

@@ -5,27 +5,17 @@
 #include "cuda/conv.h"
 #include "cuda/conv_layout.h"
 #include "cuda/device_memory.h"
+#include "cuda/dispatch.h"
 #include "cuda/kernels.h"
 
 namespace fanin::cuda {
 namespace {
 
-const char* kernel_name(ValueType activations) {
-  switch (activations) {
-    case ValueType::kFloat16:
-      return "f16-conv-plain-cuda";
-    case ValueType::kBfloat16:
-      return "bf16-conv-plain-cuda";
-    default:
-      return "f32-conv-plain-cuda";
-  }
-}
-
-class PlainConv final : public PackedConv {
+class DirectConv final : public PackedConv {
  public:
-  PlainConv(const CondensedView& view, const ConvGeometry& geometry, ValueType activations,
-            int device)
-      : activations_(activations) {
+  DirectConv(const CondensedView& view, const ConvGeometry& geometry, const KernelRow& row,
+             int device)
+      : row_(row) {
     const auto start = std::chrono::steady_clock::now();
     Blob blob;
     layout_ = pack_conv(view, geometry, blob);
@@ -47,13 +37,13 @@ class PlainConv final : public PackedConv {
     run.gate = epilogue.gate;
     ConvArgs args = layout_.arguments(placed_.memory().data(), run, input);
     const ConvPlan plan = plan_conv(args);
-    launch(conv_kernel(activations_), plan.grid_x, 1, plan.warps, 0, 1, &args, stream,
+    launch(conv_kernel(row_.activations), plan.grid_x, 1, plan.warps, 0, 1, &args, stream,
            "CondensedConv");
   }
 
   std::vector<PackedInfo> info() const override {
     PackedInfo info;
-    info.kernel = kernel_name(activations_);
+    info.kernel = row_.name;
     info.bytes = static_cast<int64_t>(placed_.memory().size());
     info.shared = placed_.shared;
     info.seconds = seconds_;
@@ -61,7 +51,7 @@ class PlainConv final : public PackedConv {
   }
 
  private:
-  const ValueType activations_;
+  const KernelRow& row_;
   ConvLayout layout_;
   PlacedLayer placed_;
   double seconds_ = 0;
@@ -73,7 +63,7 @@ std::unique_ptr<PackedConv> PackedConv::pack(const CondensedView& view,
                                              const ConvGeometry& geometry, ValueType activations,
                                              int device) {
   const CurrentDevice current(device);
-  return std::make_unique<PlainConv>(view, geometry, activations, device);
+  return std::make_unique<DirectConv>(view, geometry, select_conv_kernel(activations), device);
 }
 
 }  // namespace fanin::cuda

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/divide_up.h"
+
 namespace fanin::cuda {
 namespace {
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t bytes_of(ValueType type) { return static_cast<int64_t>(value_bytes(type)); }
 
@@ -28,7 +28,7 @@ bool rows_aligned(const void* x, int64_t row_bytes, int64_t alignment) {
 // Shared memory that the system keeps for itself in each block.
 constexpr int64_t kReserved = 1024;
 
-// The panel as measured on an H200. Columns of a part: beyond that, blocks get too few.
+// Measured for the panel on an H200. Most columns of a part: with more, there are too few blocks.
 constexpr int64_t kMostColumns = 1024;
 // Clocks of a multiprocessor for a unit, and for a column where x is staged; clocks that a warp
 // needs for a unit when it is alone, and a block for its start and its end.
@@ -42,6 +42,7 @@ constexpr int64_t kPanelThreads = 512;
 }  // namespace
 
 int64_t stageable_samples(int64_t in_features, ValueType activations, const DeviceLimits& limits) {
+  if (in_features > kMaxColumns16) return 0;
   // Beside x there may be a sum for each of 16 warps.
   for (int64_t samples = 8; samples > 0; samples /= 2)
     if (stream_shared_bytes(in_features, bytes_of(activations), samples, true, 16, 2) <=
@@ -53,11 +54,10 @@ int64_t stageable_samples(int64_t in_features, ValueType activations, const Devi
 StreamPlan plan_stream(const StreamLayout& layout, int64_t batch, ValueType activations,
                        const DeviceLimits& limits) {
   StreamPlan plan;
-  const int64_t most =
-      layout.index_bytes == 2 ? stageable_samples(layout.in_features, activations, limits) : 0;
+  const int64_t most = stageable_samples(layout.in_features, activations, limits);
   plan.staged = most > 0;
   while (plan.samples < std::min(batch, most)) plan.samples *= 2;
-  plan.grid_y = std::min(kMaxGridY, ceil_div(batch, plan.samples));
+  plan.grid_y = std::min(kMaxGridY, divide_up(batch, plan.samples));
 
   // Rows share warps until every multiprocessor has eight of them.
   while (plan.warps_per_row < 8 && layout.chunks > 32 * plan.warps_per_row &&
@@ -76,9 +76,9 @@ StreamPlan plan_stream(const StreamLayout& layout, int64_t batch, ValueType acti
     const int64_t resident =
         std::max<int64_t>(1, std::min(limits.shared_bytes_per_multiprocessor / (shared + kReserved),
                                       limits.threads_per_multiprocessor / (32 * warps)));
-    const int64_t blocks = ceil_div(layout.out_features, rows);
+    const int64_t blocks = divide_up(layout.out_features, rows);
     // Bytes that the busiest multiprocessor reads: its rows, and x once for each resident block.
-    const int64_t turns = ceil_div(blocks, limits.multiprocessors);
+    const int64_t turns = divide_up(blocks, limits.multiprocessors);
     const int64_t bytes = turns * rows * row_bytes + std::min(turns, resident) * shared;
     if (bytes >= least) continue;
     least = bytes;
@@ -95,11 +95,11 @@ PanelCut panel_cut(int64_t in_features, const DeviceLimits& limits) {
                                                            PanelShape::kStride) /
                        PanelShape::kPieceColumns * PanelShape::kPieceColumns;
   PanelCut cut;
-  const int64_t parts = ceil_div(in_features, most);
-  const int64_t rounds = ceil_div(parts, limits.cluster);
-  cut.cluster = ceil_div(parts, rounds);
+  const int64_t parts = divide_up(in_features, most);
+  const int64_t rounds = divide_up(parts, limits.cluster);
+  cut.cluster = divide_up(parts, rounds);
   cut.parts = rounds * cut.cluster;
-  cut.columns = ceil_div(ceil_div(in_features, cut.parts), PanelShape::kPieceColumns) *
+  cut.columns = divide_up(divide_up(in_features, cut.parts), PanelShape::kPieceColumns) *
                 PanelShape::kPieceColumns;
   return cut;
 }
@@ -110,7 +110,7 @@ PanelPlan plan_panel(const PanelLayout& layout, const RunArguments& run, ValueTy
   const int64_t size = bytes_of(activations);
   plan.vector_x = rows_aligned(run.x, layout.in_features * size, 4 * size);
   const int64_t tile = PanelShape::kColumnBytes / size;
-  const int64_t tiles = ceil_div(run.batch, tile);
+  const int64_t tiles = divide_up(run.batch, tile);
   plan.grid_y = std::min(kMaxGridY, tiles);
   const PanelCut& cut = layout.cut;
   const int64_t rounds = cut.parts / cut.cluster;
@@ -124,16 +124,16 @@ PanelPlan plan_panel(const PanelLayout& layout, const RunArguments& run, ValueTy
     const int64_t shared = panel_shared_bytes(cut.columns, bands * PanelShape::kBandRows, tile);
     if (shared > limits.shared_bytes_per_block) break;
     const int64_t fits = limits.shared_bytes_per_multiprocessor / (shared + kReserved);
-    const int64_t blocks = ceil_div(layout.bands, bands) * cut.cluster * tiles;
-    const int64_t turns = ceil_div(blocks, multiprocessors);  // of a multiprocessor
+    const int64_t blocks = divide_up(layout.bands, bands) * cut.cluster * tiles;
+    const int64_t turns = divide_up(blocks, multiprocessors);  // of a multiprocessor
     for (int warps : {8, 16}) {
       const int64_t waves =
-          ceil_div(turns, std::clamp<int64_t>(fits, 1, kPanelThreads / (32 * warps)));
+          divide_up(turns, std::clamp<int64_t>(fits, 1, kPanelThreads / (32 * warps)));
       const double staging = static_cast<double>(rounds * (cut.columns * kStagingClocks)) +
                              static_cast<double>(kBlockLatency);
       const double unit_count = static_cast<double>(bands * rounds) * band_units;
       const double busy = static_cast<double>(turns) * unit_count * kUnitClocks;
-      const double share = static_cast<double>(ceil_div(bands * PanelShape::kBandGroups, warps)) /
+      const double share = static_cast<double>(divide_up(bands * PanelShape::kBandGroups, warps)) /
                            static_cast<double>(bands * PanelShape::kBandGroups);
       const double waiting = static_cast<double>(waves) * unit_count * share * kUnitLatency;
       const double clocks = std::max(busy, waiting) + static_cast<double>(turns) * staging;
@@ -142,7 +142,7 @@ PanelPlan plan_panel(const PanelLayout& layout, const RunArguments& run, ValueTy
       plan.warps = warps;
       plan.bands_per_block = static_cast<int>(bands);
       plan.shared_bytes = shared;
-      plan.grid_x = ceil_div(layout.bands, bands) * cut.cluster;
+      plan.grid_x = divide_up(layout.bands, bands) * cut.cluster;
     }
   }
   return plan;

@@ -41,7 +41,8 @@ struct StreamPlan {
   int64_t shared_bytes = 0;
 };
 
-// Samples that the stream kernel can stage at a time, a power of two up to 8; 0: not even one.
+// Samples of x that the stream kernel can hold in shared memory at a time, a power of two up to 8;
+// 0: not even one, or more columns than its 16-bit indices count.
 int64_t stageable_samples(int64_t in_features, ValueType activations, const DeviceLimits& limits);
 
 // The order of a row's sum does not depend on the batch.

@@ -39,13 +39,14 @@ struct StreamArgs {
   float clip_max;
 };
 
-// Bytes of x that one shared-memory vector of a column holds, and how many such planes there are.
+// How the samples of a column lie in shared memory: in vectors of up to 16 bytes, those of all
+// columns side by side.
 template <typename X, int kSamples>
 struct StagedX {
   static constexpr int kBytes = kSamples * static_cast<int>(sizeof(X));
   static constexpr int kVector = kBytes < 16 ? kBytes : 16;
-  static constexpr int kPlanes = kBytes / kVector;
-  static constexpr int kPerVector = kSamples / kPlanes;
+  static constexpr int kVectors = kBytes / kVector;
+  static constexpr int kPerVector = kSamples / kVectors;
 };
 
 // Shared memory of a block: x, then one sum of each warp and sample where warps share rows.
@@ -159,13 +160,13 @@ class StreamKernel {
       if (i >= left) continue;
       if constexpr (kStaged) {
         const auto x = context.template shared<Vector>(
-            0, static_cast<int64_t>(args.in_features) * Staged::kPlanes);
+            0, static_cast<int64_t>(args.in_features) * Staged::kVectors);
         FANIN_UNROLL
-        for (int plane = 0; plane < Staged::kPlanes; ++plane) {
-          const Vector vector = x.load(plane * args.in_features + static_cast<int>(column));
+        for (int v = 0; v < Staged::kVectors; ++v) {
+          const Vector vector = x.load(v * args.in_features + static_cast<int>(column));
           FANIN_UNROLL
           for (int s = 0; s < Staged::kPerVector; ++s) {
-            float& sum = sums[plane * Staged::kPerVector + s];
+            float& sum = sums[v * Staged::kPerVector + s];
             sum = context.fma(weight, widen_bits<X>(part_of<sizeof(X)>(vector, s)), sum);
           }
         }
@@ -190,28 +191,28 @@ class StreamKernel {
     }
     const auto from = context.template global<X>(args.x, args.batch * columns);
     const auto to =
-        context.template shared<Vector>(0, static_cast<int64_t>(columns) * Staged::kPlanes);
+        context.template shared<Vector>(0, static_cast<int64_t>(columns) * Staged::kVectors);
     for (int column = context.thread(); column < columns; column += context.threads()) {
       uint32_t bits[kSamples];
       FANIN_UNROLL
       for (int s = 0; s < kSamples; ++s)
         bits[s] = sample + s < args.batch ? stored_bits(from[(sample + s) * columns + column]) : 0;
       FANIN_UNROLL
-      for (int plane = 0; plane < Staged::kPlanes; ++plane) {
+      for (int v = 0; v < Staged::kVectors; ++v) {
         Vector vector;
         if constexpr (Staged::kVector == 2) {
           vector.half = static_cast<uint16_t>(bits[0]);
         } else if constexpr (sizeof(X) == 4) {
           FANIN_UNROLL
           for (int w = 0; w < Vector::kWords; ++w)
-            vector.words[w] = bits[plane * Staged::kPerVector + w];
+            vector.words[w] = bits[v * Staged::kPerVector + w];
         } else {
           FANIN_UNROLL
           for (int w = 0; w < Vector::kWords; ++w)
-            vector.words[w] = bits[plane * Staged::kPerVector + 2 * w] |
-                              bits[plane * Staged::kPerVector + 2 * w + 1] << 16;
+            vector.words[w] = bits[v * Staged::kPerVector + 2 * w] |
+                              bits[v * Staged::kPerVector + 2 * w + 1] << 16;
         }
-        to.store(plane * columns + column, vector);
+        to.store(v * columns + column, vector);
       }
     }
   }

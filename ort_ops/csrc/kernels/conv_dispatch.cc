@@ -3,15 +3,13 @@
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
-#include <utility>
 
-#include "kernels/conv_by_size.h"
-#include "kernels/conv_lanes.h"
-#include "kernels/conv_planes.h"
 #include "kernels/conv_tables.h"
-#include "kernels/conv_taps.h"
+#include "kernels/depthwise_conv.h"
+#include "kernels/direct_conv.h"
 #include "kernels/dispatch_find.h"
 #include "kernels/panel_conv.h"
+#include "kernels/taps_conv.h"
 
 namespace fanin {
 namespace {
@@ -21,81 +19,126 @@ namespace {
 // Lake).
 constexpr int64_t kMinGroupOutputs = 2;
 
-// What is found out about a tile grows with the taps; 2-d windows are far smaller.
+// The spans of a tile take memory for each tap; 2-d windows have far fewer taps.
 constexpr int64_t kMaxTaps = 4096;
 
 // Below it, segments of the panel are nearly empty, as those of CondensedGemm.
 constexpr double kMinDensity = 3e-5;
 
+// Images of this size come from L3, where reading one channel after another is faster than reading
+// several at a time. In us, direct against depthwise or panel (Cascade Lake): depthwise 3 x 3 over
+// 72 x 56 x 56, 278 and 464; 5 x 5 over 120 x 28 x 28, 187 and 142; 1 x 1 from 16 to 64 x 112 x 112
+// with a fan-in of 1, 540 and 1150; from 64 to 24 x 56 x 56 with 6, 69 and 96; from 40 to 120 x 28
+// x 28 with 4, 57 and 51.
+constexpr int64_t kLargePixels = 2048;
+
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 
-template <const ConvPlaneOps& kOps>
-std::unique_ptr<ConvKernel> pack_planes(const CondensedView& view, const ConvGeometry& geometry,
+// Copying few channels takes little time, and all filters of the group read the copies from L1.
+// (Other limits were not tried: networks have 1, 3 or 4 channels, or 16 and more.)
+constexpr const char* kFewChannels = "at most 4 channels a group";
+bool has_few_channels(const CondensedView&, const ConvGeometry& geometry) {
+  return geometry.group_inputs() <= 4;
+}
+
+// With few weights a filter, a panel of all channels is not worth filling.
+constexpr const char* kFewWeights =
+    "1 x 1 without strides and pads and at most 8 weights a filter, or depthwise without strides "
+    "and at most 9 places in the window";
+bool has_few_weights(const CondensedView& view, const ConvGeometry& geometry) {
+  if (geometry.is_pointwise()) return view.fan_in <= 8;
+  return geometry.group_inputs() == 1 && geometry.taps() <= 9 && geometry.strides[0] == 1 &&
+         geometry.strides[1] == 1;
+}
+
+constexpr const char* kWholeDepthwise = "depthwise with a weight at every place of every filter";
+
+template <const DirectConvOps& kOps>
+std::unique_ptr<ConvKernel> pack_direct(const CondensedView& view, const ConvGeometry& geometry,
                                         const Executor&) {
-  return pack_conv_planes(view, geometry, kOps);
+  return pack_direct_conv(view, geometry, kOps);
 }
 
-// The kernel, or both where large images may be faster by planes.
-template <const ConvPlaneOps& kPlanes>
-std::unique_ptr<ConvKernel> with_planes(std::unique_ptr<ConvKernel> kernel,
-                                        const CondensedView& view, const ConvGeometry& geometry) {
-  if (!suits_large_planes(view, geometry)) return kernel;
-  return conv_by_size(std::move(kernel), pack_conv_planes(view, geometry, kPlanes));
+template <const DepthwiseConvOps& kOps>
+std::unique_ptr<ConvKernel> pack_depthwise(const CondensedView& view, const ConvGeometry& geometry,
+                                           const Executor&) {
+  return pack_depthwise_conv(view, geometry, kOps);
 }
 
-template <const ConvLaneOps& kOps, const ConvPlaneOps& kPlanes>
-std::unique_ptr<ConvKernel> pack_lanes(const CondensedView& view, const ConvGeometry& geometry,
-                                       const Executor&) {
-  return with_planes<kPlanes>(pack_conv_lanes(view, geometry, kOps), view, geometry);
-}
-
-template <const ConvOps& kOps, const ConvPlaneOps& kPlanes>
+template <const PanelConvOps& kOps>
 std::unique_ptr<ConvKernel> pack_panels(const CondensedView& view, const ConvGeometry& geometry,
                                         const Executor& executor) {
-  return with_planes<kPlanes>(pack_panel_conv(view, geometry, kOps, executor), view, geometry);
+  return pack_panel_conv(view, geometry, kOps, executor);
+}
+
+// The rows of an instruction set with vectors, the preferred first.
+template <const DepthwiseConvOps& kDepthwise, const DirectConvOps& kDirect,
+          const PanelConvOps& kPanel>
+void add_rows(Isa isa, const std::string& depthwise, const std::string& panel,
+              std::vector<ConvKernelRow>& rows) {
+  const auto name = [isa](const std::string& layout) {
+    return "f32-conv-" + layout + "-" + isa_name(isa);
+  };
+  rows.push_back({name("direct"), isa, kFewWeights, has_few_weights, kLargePixels, 1, kMaxTaps, 0.0,
+                  pack_direct<kDirect>});
+  rows.push_back({name(depthwise), isa, kWholeDepthwise, is_whole_depthwise, 0, 1, kMaxTaps, 0.0,
+                  pack_depthwise<kDepthwise>});
+  rows.push_back({name("direct"), isa, kFewChannels, has_few_channels, 0, 1, kMaxTaps, 0.0,
+                  pack_direct<kDirect>});
+  rows.push_back({name(panel), isa, "", nullptr, 0, kMinGroupOutputs, kMaxTaps, kMinDensity,
+                  pack_panels<kPanel>});
+}
+
+std::vector<ConvKernelRow> make_table() {
+  std::vector<ConvKernelRow> rows;
+#if defined(__x86_64__)
+  add_rows<kDepthwiseConv16Avx512f, kDirectConvAvx512f, kPanelConv32Avx512f>(
+      Isa::kAvx512f, "depthwise16", "panel32", rows);
+  add_rows<kDepthwiseConv8Avx2, kDirectConvAvx2, kPanelConv16Avx2>(Isa::kAvx2, "depthwise8",
+                                                                   "panel16", rows);
+#elif defined(__aarch64__)
+  add_rows<kDepthwiseConv4Neon, kDirectConvNeon, kPanelConv16Neon>(Isa::kNeon, "depthwise4",
+                                                                   "panel16", rows);
+#endif
+  rows.push_back(
+      {"f32-conv-taps-scalar", Isa::kScalar, "", nullptr, 0, 1, kAny, 0.0, pack_taps_conv});
+  return rows;
+}
+
+bool fits(const ConvKernelRow& row, Isa isa, int64_t pixels, const CondensedView& view,
+          const ConvGeometry& geometry) {
+  const double density = static_cast<double>(std::min(view.fan_in, view.in_features)) /
+                         static_cast<double>(view.in_features);
+  return row.isa <= isa && row.min_pixels <= pixels &&
+         row.min_group_outputs <= geometry.group_outputs() && geometry.taps() <= row.max_taps &&
+         row.min_density <= density && (!row.fits || row.fits(view, geometry));
 }
 
 }  // namespace
 
 const std::vector<ConvKernelRow>& conv_kernel_table() {
   // Never destroyed, as the other table.
-  static const auto& table = *new std::vector<ConvKernelRow>{
-#if defined(__x86_64__)
-      {"f32-conv-lanes16-avx512f", Isa::kAvx512f, fits_lanes, 1, kMaxTaps, 0.0,
-       pack_lanes<kConvLanes16Avx512f, kConvPlanesAvx512f>},
-      {"f32-conv-planes-avx512f", Isa::kAvx512f, suits_planes, 1, kMaxTaps, 0.0,
-       pack_planes<kConvPlanesAvx512f>},
-      {"f32-conv-panel32-avx512f", Isa::kAvx512f, nullptr, kMinGroupOutputs, kMaxTaps, kMinDensity,
-       pack_panels<kConvPanel32Avx512f, kConvPlanesAvx512f>},
-      {"f32-conv-lanes8-avx2", Isa::kAvx2, fits_lanes, 1, kMaxTaps, 0.0,
-       pack_lanes<kConvLanes8Avx2, kConvPlanesAvx2>},
-      {"f32-conv-planes-avx2", Isa::kAvx2, suits_planes, 1, kMaxTaps, 0.0,
-       pack_planes<kConvPlanesAvx2>},
-      {"f32-conv-panel16-avx2", Isa::kAvx2, nullptr, kMinGroupOutputs, kMaxTaps, kMinDensity,
-       pack_panels<kConvPanel16Avx2, kConvPlanesAvx2>},
-#elif defined(__aarch64__)
-      {"f32-conv-lanes4-neon", Isa::kNeon, fits_lanes, 1, kMaxTaps, 0.0,
-       pack_lanes<kConvLanes4Neon, kConvPlanesNeon>},
-      {"f32-conv-planes-neon", Isa::kNeon, suits_planes, 1, kMaxTaps, 0.0,
-       pack_planes<kConvPlanesNeon>},
-      {"f32-conv-panel16-neon", Isa::kNeon, nullptr, kMinGroupOutputs, kMaxTaps, kMinDensity,
-       pack_panels<kConvPanel16Neon, kConvPlanesNeon>},
-#endif
-      {"f32-conv-taps-scalar", Isa::kScalar, nullptr, 1, kAny, 0.0, pack_conv_taps},
-  };
+  static const auto& table = *new std::vector<ConvKernelRow>(make_table());
   return table;
 }
 
-const ConvKernelRow& select_conv_kernel(Isa isa, const CondensedView& view,
+const ConvKernelRow& select_conv_kernel(Isa isa, int64_t pixels, const CondensedView& view,
                                         const ConvGeometry& geometry) {
-  const double density = static_cast<double>(std::min(view.fan_in, view.in_features)) /
-                         static_cast<double>(view.in_features);
   for (const ConvKernelRow& row : conv_kernel_table())
-    if (row.isa <= isa && row.min_group_outputs <= geometry.group_outputs() &&
-        geometry.taps() <= row.max_taps && row.min_density <= density &&
-        (!row.fits || row.fits(view, geometry)))
-      return row;
+    if (fits(row, isa, pixels, view, geometry)) return row;
   throw std::logic_error("the table of convolution kernels has no row for this layer");
+}
+
+int64_t last_pixels(const ConvKernelRow& row, Isa isa, int64_t first, const CondensedView& view,
+                    const ConvGeometry& geometry) {
+  int64_t last = kAny;
+  for (const ConvKernelRow& preferred : conv_kernel_table()) {
+    if (&preferred == &row) break;
+    const int64_t begin = preferred.min_pixels;
+    if (first < begin && fits(preferred, isa, begin, view, geometry))
+      last = std::min(last, begin - 1);
+  }
+  return last;
 }
 
 const ConvKernelRow& find_conv_kernel(const std::string& name) {

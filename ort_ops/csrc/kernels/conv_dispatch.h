@@ -11,10 +11,11 @@
 namespace fanin {
 
 struct ConvKernelRow {
-  std::string name;  // dtype-op-layout-ISA
-  Isa isa;           // that the CPU must have
-  // What else a layer has to be for it to be chosen; null: nothing.
-  bool (*fits)(const CondensedView& view, const ConvGeometry& geometry);
+  std::string name;       // dtype-op-layout-ISA
+  Isa isa;                // that the CPU must have
+  const char* condition;  // what `fits` asks of a layer, in words; empty: nothing
+  bool (*fits)(const CondensedView& view, const ConvGeometry& geometry);  // null: all do
+  int64_t min_pixels;                                                     // of an image
   int64_t min_group_outputs;
   int64_t max_taps;    // of the window in one channel
   double min_density;  // fan-in / in_features
@@ -23,12 +24,18 @@ struct ConvKernelRow {
                                       const Executor& executor);
 };
 
-// Every kernel of this build, the preferred first.
+// Every kernel of this build, the preferred first. A kernel that is chosen for two reasons has two
+// rows.
 const std::vector<ConvKernelRow>& conv_kernel_table();
 
-// The first row that fits, among those that `isa` includes.
-const ConvKernelRow& select_conv_kernel(Isa isa, const CondensedView& view,
+// The first row that fits for images of that many pixels, among those that `isa` includes.
+const ConvKernelRow& select_conv_kernel(Isa isa, int64_t pixels, const CondensedView& view,
                                         const ConvGeometry& geometry);
+
+// The largest image that `row`, selected for images of `first` pixels, serves: a preferred row may
+// begin behind it.
+int64_t last_pixels(const ConvKernelRow& row, Isa isa, int64_t first, const CondensedView& view,
+                    const ConvGeometry& geometry);
 
 // The row of that name. Throws std::invalid_argument for a name that the table or the CPU lacks.
 const ConvKernelRow& find_conv_kernel(const std::string& name);

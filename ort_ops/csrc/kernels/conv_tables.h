@@ -1,22 +1,22 @@
 // The convolution kernels of this build, one per instruction set.
 #pragma once
 
-#include "kernels/conv_lane_ops.h"
-#include "kernels/conv_ops.h"
-#include "kernels/conv_plane_ops.h"
+#include "kernels/depthwise_conv_ops.h"
+#include "kernels/direct_conv_ops.h"
+#include "kernels/panel_conv_ops.h"
 
 namespace fanin {
 
-extern const ConvOps kConvPanel16Avx2;
-extern const ConvOps kConvPanel32Avx512f;
-extern const ConvOps kConvPanel16Neon;
+extern const PanelConvOps kPanelConv16Avx2;
+extern const PanelConvOps kPanelConv32Avx512f;
+extern const PanelConvOps kPanelConv16Neon;
 
-extern const ConvLaneOps kConvLanes16Avx512f;
-extern const ConvLaneOps kConvLanes4Neon;
-extern const ConvLaneOps kConvLanes8Avx2;
+extern const DepthwiseConvOps kDepthwiseConv16Avx512f;
+extern const DepthwiseConvOps kDepthwiseConv4Neon;
+extern const DepthwiseConvOps kDepthwiseConv8Avx2;
 
-extern const ConvPlaneOps kConvPlanesAvx2;
-extern const ConvPlaneOps kConvPlanesAvx512f;
-extern const ConvPlaneOps kConvPlanesNeon;
+extern const DirectConvOps kDirectConvAvx2;
+extern const DirectConvOps kDirectConvAvx512f;
+extern const DirectConvOps kDirectConvNeon;
 
 }  // namespace fanin

@@ -4,9 +4,9 @@
 #include <stdexcept>
 
 #include "kernels/dispatch_find.h"
-#include "kernels/gemm_rows.h"
 #include "kernels/panel_gemm.h"
 #include "kernels/panel_tables.h"
+#include "kernels/rows_gemm.h"
 #include "kernels/window_gemm.h"
 #include "kernels/window_tables.h"
 
@@ -57,10 +57,10 @@ using Pack = std::unique_ptr<GemmKernel>(const CondensedView& view, const Execut
 // Collects rows, with names made of their parts and the limits of their layout.
 class Table {
  public:
-  // Takes layers of any weights; the batches are those of float32 weights.
-  void window(const std::string& layout, Isa isa, Pack* pack) {
+  // A layout of float32 weights, to which all others are widened.
+  void widening(const std::string& layout, Isa isa, Pack* pack) {
     const Limits& limits = limits_of(layout + "-" + isa_name(isa));
-    add("b1-" + layout, isa, ValueType::kFloat32, limits.batches, limits.min_density, pack);
+    add(layout, isa, ValueType::kFloat32, limits.batches, limits.min_density, pack);
   }
 
   // A window layout for each type of weights.
@@ -69,18 +69,13 @@ class Table {
     add_windows<kOps>(layout, isa, limits_of(layout + "-" + isa_name(isa)));
   }
 
-  // For no batch: tests name it.
+  // Chosen for no batch: tests force it by its name.
   template <const WindowOps (&kOps)[kValueTypes]>
   void test_windows(const std::string& layout, Isa isa) {
     add_windows<kOps>(layout, isa, {"", {1, 0}, {1, 0}, 0.0});
   }
 
-  void panels(const std::string& layout, Isa isa, Pack* pack) {
-    const Limits& limits = limits_of(layout + "-" + isa_name(isa));
-    add(layout, isa, ValueType::kFloat32, limits.batches, limits.min_density, pack);
-  }
-
-  // Whatever the layer and the batch.
+  // For what no other row takes, whatever the layer and the batch.
   void rest(const std::string& layout, Isa isa, Pack* pack) {
     add(layout, isa, ValueType::kFloat32, {1, kAny}, 0.0, pack);
   }
@@ -92,10 +87,9 @@ class Table {
   template <const WindowOps (&kOps)[kValueTypes]>
   void add_windows(const std::string& layout, Isa isa, const Limits& limits) {
     constexpr ValueType k16 = ValueType::kFloat16, kB16 = ValueType::kBfloat16;
-    const std::string name = "b1-" + layout;
-    add(name, isa, k16, limits.batches_16_bit, limits.min_density, pack_window_of<kOps, k16>);
-    add(name, isa, kB16, limits.batches_16_bit, limits.min_density, pack_window_of<kOps, kB16>);
-    add(name, isa, ValueType::kFloat32, limits.batches, limits.min_density,
+    add(layout, isa, k16, limits.batches_16_bit, limits.min_density, pack_window_of<kOps, k16>);
+    add(layout, isa, kB16, limits.batches_16_bit, limits.min_density, pack_window_of<kOps, kB16>);
+    add(layout, isa, ValueType::kFloat32, limits.batches, limits.min_density,
         pack_window_of<kOps, ValueType::kFloat32>);
   }
 
@@ -114,20 +108,20 @@ class Table {
 std::vector<KernelRow> make_table() {
   Table table;
 #if defined(__x86_64__)
-  table.windows<kWindowBytePlane126Avx512vbmi>("byteplane126", Isa::kAvx512vbmi);
-  // The code of AVX-512F: of more than one sample or 16-bit weights faster than the wide window.
-  table.windows<kWindowLanes63Avx512f>("lanes63", Isa::kAvx512bw);
-  table.window("wordplane124", Isa::kAvx512bw, pack_window<kWindowWordPlane124Avx512bw>);
-  table.windows<kWindowLanes63Avx512f>("lanes63", Isa::kAvx512f);
-  table.panels("panel32", Isa::kAvx512f, pack_panels<kPanel32Avx512f>);
-  table.windows<kWindowBytePlane32Avx2>("byteplane32", Isa::kAvx2);
-  table.panels("panel16", Isa::kAvx2, pack_panels<kPanel16Avx2>);
-  table.test_windows<kWindowBytePlane126EmulatedAvx512bw>("byteplane126emulated", Isa::kAvx512bw);
+  table.windows<kWindow126Avx512vbmi>("window126", Isa::kAvx512vbmi);
+  // The code of AVX-512F: with several samples or 16-bit weights faster than the wider window.
+  table.windows<kWindow63Avx512f>("window63", Isa::kAvx512bw);
+  table.widening("window124", Isa::kAvx512bw, pack_window<kWindow124Avx512bw>);
+  table.windows<kWindow63Avx512f>("window63", Isa::kAvx512f);
+  table.widening("panel32", Isa::kAvx512f, pack_panels<kPanel32Avx512f>);
+  table.windows<kWindow32Avx2>("window32", Isa::kAvx2);
+  table.widening("panel16", Isa::kAvx2, pack_panels<kPanel16Avx2>);
+  table.test_windows<kWindow126EmulatedAvx512bw>("window126emulated", Isa::kAvx512bw);
 #elif defined(__aarch64__)
-  table.windows<kWindowBytePlane64Neon>("byteplane64", Isa::kNeon);
-  table.panels("panel16", Isa::kNeon, pack_panels<kPanel16Neon>);
+  table.windows<kWindow64Neon>("window64", Isa::kNeon);
+  table.widening("panel16", Isa::kNeon, pack_panels<kPanel16Neon>);
 #endif
-  table.rest("rows", Isa::kScalar, pack_rows);
+  table.rest("rows", Isa::kScalar, pack_rows_gemm);
   return std::move(table.rows);
 }
 

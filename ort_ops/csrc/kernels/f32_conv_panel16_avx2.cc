@@ -1,6 +1,6 @@
-#include "kernels/conv_fill.h"
 #include "kernels/conv_tables.h"
 #include "kernels/panel_avx2_vector.h"
+#include "kernels/panel_conv_fill.h"
 #include "kernels/panel_core.h"
 
 namespace fanin {
@@ -13,8 +13,8 @@ __m256i mask_of(uint32_t bits) {
                             each);
 }
 
-// Masked loads touch nothing outside the image. Lanes of other pieces are zero, so that or puts
-// pieces of several rows together.
+// Masked loads touch nothing outside the image. Lanes of other spans are zero, so that or puts
+// spans of several rows together.
 struct Loads {
   static constexpr int kLanes = 8;
   using Type = __m256;
@@ -22,53 +22,53 @@ struct Loads {
 };
 
 struct Contiguous : Loads {
-  struct Piece {
+  struct Span {
     int64_t offset;
     __m256i lanes;
   };
   explicit Contiguous(int64_t) {}
-  static Piece prepare(const ConvPiece& piece) { return {piece.offset, mask_of(piece.lanes)}; }
-  static __m256 load(const float* channel, const Piece& piece) {
-    return _mm256_maskload_ps(channel + piece.offset, piece.lanes);
+  static Span prepare(const PixelSpan& span) { return {span.offset, mask_of(span.lanes)}; }
+  static __m256 load(const float* channel, const Span& span) {
+    return _mm256_maskload_ps(channel + span.offset, span.lanes);
   }
-  static __m256 add(__m256 value, const float* channel, const Piece& piece) {
-    return _mm256_or_ps(value, load(channel, piece));
+  static __m256 add(__m256 value, const float* channel, const Span& span) {
+    return _mm256_or_ps(value, load(channel, span));
   }
 };
 
 struct EverySecond : Loads {
-  struct Piece {
+  struct Span {
     int64_t offset;
     __m256i low, high;
   };
   explicit EverySecond(int64_t) {}
-  static Piece prepare(const ConvPiece& piece) {
-    return {piece.offset, mask_of(piece.spread), mask_of(piece.spread >> 8)};
+  static Span prepare(const PixelSpan& span) {
+    return {span.offset, mask_of(span.spread), mask_of(span.spread >> 8)};
   }
-  static __m256 load(const float* channel, const Piece& piece) {
-    const float* from = channel + piece.offset;
+  static __m256 load(const float* channel, const Span& span) {
+    const float* from = channel + span.offset;
     // The even ones of both, by halves; then the halves in order.
     const __m256d even = _mm256_castps_pd(_mm256_shuffle_ps(
-        _mm256_maskload_ps(from, piece.low), _mm256_maskload_ps(from + 8, piece.high), 0x88));
+        _mm256_maskload_ps(from, span.low), _mm256_maskload_ps(from + 8, span.high), 0x88));
     return _mm256_castpd_ps(_mm256_permute4x64_pd(even, 0xd8));
   }
-  static __m256 add(__m256 value, const float* channel, const Piece& piece) {
-    return _mm256_or_ps(value, load(channel, piece));
+  static __m256 add(__m256 value, const float* channel, const Span& span) {
+    return _mm256_or_ps(value, load(channel, span));
   }
 };
 
 struct Gathered : Loads {
-  using Piece = ConvPiece;
+  using Span = PixelSpan;
   const int64_t stride;
   explicit Gathered(int64_t pixels) : stride(pixels) {}
-  static Piece prepare(const ConvPiece& piece) { return piece; }
-  __m256 load(const float* channel, const Piece& piece) const {
-    return add(_mm256_setzero_ps(), channel, piece);
+  static Span prepare(const PixelSpan& span) { return span; }
+  __m256 load(const float* channel, const Span& span) const {
+    return add(_mm256_setzero_ps(), channel, span);
   }
-  __m256 add(__m256 value, const float* channel, const Piece& piece) const {
+  __m256 add(__m256 value, const float* channel, const Span& span) const {
     alignas(32) float lanes[8];
     _mm256_store_ps(lanes, value);
-    gather_piece(channel, piece, stride, lanes);
+    gather_span(channel, span, stride, lanes);
     return _mm256_load_ps(lanes);
   }
 };
@@ -121,6 +121,6 @@ void finish(const PanelPart& part, const float* segment, const float* bias,
 
 }  // namespace
 
-constexpr ConvOps kConvPanel16Avx2 = {16, 8, 0.00008, Loads::kLanes, fill, sum, finish};
+constexpr PanelConvOps kPanelConv16Avx2 = {16, 8, 0.00008, Loads::kLanes, fill, sum, finish};
 
 }  // namespace fanin

@@ -1,5 +1,5 @@
-#include "kernels/conv_fill.h"
 #include "kernels/conv_tables.h"
+#include "kernels/panel_conv_fill.h"
 #include "kernels/panel_neon_core.h"
 
 namespace fanin {
@@ -12,19 +12,19 @@ struct Pixels {
   struct Type {
     float32x4_t low, high;
   };
-  using Piece = ConvPiece;
+  using Span = PixelSpan;
   const int64_t stride;
   explicit Pixels(int64_t pixels) : stride(pixels) {}
-  static Piece prepare(const ConvPiece& piece) { return piece; }
-  Type load(const float* channel, const Piece& piece) const {
-    const float* from = channel + piece.offset;
-    if (piece.lanes == 0xff && stride == 1) return {vld1q_f32(from), vld1q_f32(from + 4)};
-    return add({vdupq_n_f32(0.0f), vdupq_n_f32(0.0f)}, channel, piece);
+  static Span prepare(const PixelSpan& span) { return span; }
+  Type load(const float* channel, const Span& span) const {
+    const float* from = channel + span.offset;
+    if (span.lanes == 0xff && stride == 1) return {vld1q_f32(from), vld1q_f32(from + 4)};
+    return add({vdupq_n_f32(0.0f), vdupq_n_f32(0.0f)}, channel, span);
   }
-  Type add(Type value, const float* channel, const Piece& piece) const {
+  Type add(Type value, const float* channel, const Span& span) const {
     float lanes[kLanes];
     store(lanes, value);
-    gather_piece(channel, piece, stride, lanes);
+    gather_span(channel, span, stride, lanes);
     return {vld1q_f32(lanes), vld1q_f32(lanes + 4)};
   }
   static void store(float* to, Type value) {
@@ -68,7 +68,7 @@ void finish(const PanelPart& part, const float* segment, const float* bias,
 
 }  // namespace
 
-constexpr ConvOps kConvPanel16Neon = {16,  8,     0.00014, Pixels::kLanes, fill_columns<Pixels>,
-                                      sum, finish};
+constexpr PanelConvOps kPanelConv16Neon = {
+    16, 8, 0.00014, Pixels::kLanes, fill_columns<Pixels>, sum, finish};
 
 }  // namespace fanin

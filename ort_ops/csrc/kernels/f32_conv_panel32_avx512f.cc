@@ -1,13 +1,13 @@
-#include "kernels/conv_fill.h"
 #include "kernels/conv_tables.h"
 #include "kernels/panel_avx2_vector.h"
 #include "kernels/panel_avx512_vector.h"
+#include "kernels/panel_conv_fill.h"
 #include "kernels/panel_core.h"
 
 namespace fanin {
 namespace {
 
-// Masked loads touch nothing outside the image, and put pieces of several rows together.
+// Masked loads touch nothing outside the image, and put spans of several rows together.
 template <int kVectorLanes>
 struct Loads {
   static constexpr int kLanes = kVectorLanes;  // 8 or 16 of the register's
@@ -22,57 +22,57 @@ struct Loads {
 
 template <int kVectorLanes>
 struct Contiguous : Loads<kVectorLanes> {
-  struct Piece {
+  struct Span {
     int64_t offset;
     __mmask16 lanes;
   };
   explicit Contiguous(int64_t) {}
-  static Piece prepare(const ConvPiece& piece) {
-    return {piece.offset, static_cast<__mmask16>(piece.lanes)};
+  static Span prepare(const PixelSpan& span) {
+    return {span.offset, static_cast<__mmask16>(span.lanes)};
   }
-  static __m512 load(const float* channel, const Piece& piece) {
-    return _mm512_maskz_loadu_ps(piece.lanes, channel + piece.offset);
+  static __m512 load(const float* channel, const Span& span) {
+    return _mm512_maskz_loadu_ps(span.lanes, channel + span.offset);
   }
-  static __m512 add(__m512 value, const float* channel, const Piece& piece) {
-    return _mm512_mask_loadu_ps(value, piece.lanes, channel + piece.offset);
+  static __m512 add(__m512 value, const float* channel, const Span& span) {
+    return _mm512_mask_loadu_ps(value, span.lanes, channel + span.offset);
   }
 };
 
 template <int kVectorLanes>
 struct EverySecond : Loads<kVectorLanes> {
-  struct Piece {
+  struct Span {
     int64_t offset;
     __mmask16 low, high, lanes;
   };
   const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   explicit EverySecond(int64_t) {}
-  static Piece prepare(const ConvPiece& piece) {
-    return {piece.offset, static_cast<__mmask16>(piece.spread),
-            static_cast<__mmask16>(piece.spread >> 16), static_cast<__mmask16>(piece.lanes)};
+  static Span prepare(const PixelSpan& span) {
+    return {span.offset, static_cast<__mmask16>(span.spread),
+            static_cast<__mmask16>(span.spread >> 16), static_cast<__mmask16>(span.lanes)};
   }
-  __m512 load(const float* channel, const Piece& piece) const {
-    const float* from = channel + piece.offset;
-    return _mm512_permutex2var_ps(_mm512_maskz_loadu_ps(piece.low, from), even,
-                                  _mm512_maskz_loadu_ps(piece.high, from + 16));
+  __m512 load(const float* channel, const Span& span) const {
+    const float* from = channel + span.offset;
+    return _mm512_permutex2var_ps(_mm512_maskz_loadu_ps(span.low, from), even,
+                                  _mm512_maskz_loadu_ps(span.high, from + 16));
   }
-  __m512 add(__m512 value, const float* channel, const Piece& piece) const {
-    return _mm512_mask_mov_ps(value, piece.lanes, load(channel, piece));
+  __m512 add(__m512 value, const float* channel, const Span& span) const {
+    return _mm512_mask_mov_ps(value, span.lanes, load(channel, span));
   }
 };
 
 template <int kVectorLanes>
 struct Gathered : Loads<kVectorLanes> {
-  using Piece = ConvPiece;
+  using Span = PixelSpan;
   const int64_t stride;
   explicit Gathered(int64_t pixels) : stride(pixels) {}
-  static Piece prepare(const ConvPiece& piece) { return piece; }
-  __m512 load(const float* channel, const Piece& piece) const {
-    return add(_mm512_setzero_ps(), channel, piece);
+  static Span prepare(const PixelSpan& span) { return span; }
+  __m512 load(const float* channel, const Span& span) const {
+    return add(_mm512_setzero_ps(), channel, span);
   }
-  __m512 add(__m512 value, const float* channel, const Piece& piece) const {
+  __m512 add(__m512 value, const float* channel, const Span& span) const {
     alignas(64) float lanes[16];
     _mm512_store_ps(lanes, value);
-    gather_piece(channel, piece, stride, lanes);
+    gather_span(channel, span, stride, lanes);
     return _mm512_load_ps(lanes);
   }
 };
@@ -145,6 +145,6 @@ void finish(const PanelPart& part, const float* segment, const float* bias,
 
 }  // namespace
 
-constexpr ConvOps kConvPanel32Avx512f = {32, 8, 0.000033, 16, fill, sum, finish};
+constexpr PanelConvOps kPanelConv32Avx512f = {32, 8, 0.000033, 16, fill, sum, finish};
 
 }  // namespace fanin

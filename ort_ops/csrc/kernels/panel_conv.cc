@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/work_plan.h"
-#include "kernels/conv_pixels.h"
+#include "kernels/panel_conv_pixels.h"
 #include "kernels/panel_engine.h"
 #include "kernels/panel_layout.h"
 
@@ -18,28 +18,20 @@ constexpr double kMicrosecondsPerColumnPixel = 0.0001;
 constexpr int64_t kFetchedOutputBytes = 256 * 1024;
 
 // Pixels of a tile, whatever the width of a strip: with 64, two panels of 32 take L1 from each
-// other
-// (-4 to -10 %, but where there are less than 100 columns).
+// other (4 to 10 % slower, unless there are fewer than 100 columns).
 constexpr int kTilePixels = 32;
 
-// Images of 7 x 7 are one tile, so that the weights are read once (3 to 8 %).
+// Images of 7 x 7 are one tile, so that the weights are read once (3 to 8 % faster).
 constexpr int kOneTilePixels = 64;
 
 // Sums of a pass, see panel_gemm.cc: those of 512 outputs and two strips still fit.
 constexpr int64_t kSumsBytes = 192 * 1024;
 
-// As in panel_gemm.cc: 13 instead of 20 weights a row and segment cost 0 to 4 %.
+// As in panel_gemm.cc; 13 instead of 20 weights a row and segment are 0 to 4 % slower.
 constexpr double kStepsPerSegment = 24;
 constexpr int64_t kMinSegmentColumns = 240;
 constexpr int64_t kMaxSegmentColumns = 1280;
 static_assert(kMaxSegmentColumns <= kPanelMaxColumns);
-
-int64_t segment_columns(const CondensedView& view) {
-  const double density =
-      std::max<double>(1, static_cast<double>(view.fan_in)) / static_cast<double>(view.in_features);
-  return std::clamp(static_cast<int64_t>(kStepsPerSegment / density), kMinSegmentColumns,
-                    kMaxSegmentColumns);
-}
 
 int64_t float_bytes(int64_t floats) { return floats * static_cast<int64_t>(sizeof(float)); }
 
@@ -47,7 +39,9 @@ int64_t float_bytes(int64_t floats) { return floats * static_cast<int64_t>(sizeo
 class Group {
  public:
   Group(const CondensedView& view, const ConvGeometry& geometry, const Executor& executor)
-      : layout_(pack_panel(view, segment_columns(view), PanelEnd::kRegisters, executor)),
+      : layout_(pack_panel(
+            view, segment_columns(view, kStepsPerSegment, kMinSegmentColumns, kMaxSegmentColumns),
+            PanelEnd::kRegisters, executor)),
         engine_(layout_, kOneTilePixels, kSumsBytes) {
     std::vector<bool> used(static_cast<size_t>(view.in_features));
     for (int64_t i = 0; i < view.active; ++i) {
@@ -61,7 +55,7 @@ class Group {
                           static_cast<uint32_t>(c % geometry.taps()), c / geometry.taps()});
     }
     first_columns_.push_back(columns_.size());
-    // Tap by tap, see conv_fill.h.
+    // Tap by tap, see panel_conv_fill.h.
     for (size_t s = 0; s + 1 < first_columns_.size(); ++s)
       std::stable_sort(columns_.data() + first_columns_[s], columns_.data() + first_columns_[s + 1],
                        [](const ConvColumn& a, const ConvColumn& b) { return a.tap < b.tap; });
@@ -93,7 +87,7 @@ class Group {
 // A group's run. Samples are output pixels of all images.
 class ConvWork final : public PanelWork {
  public:
-  ConvWork(const Group& group, const ConvGeometry& geometry, const ConvOps& ops,
+  ConvWork(const Group& group, const ConvGeometry& geometry, const PanelConvOps& ops,
            const ConvPixels& pixels, const float* x, float* y, const ConvEpilogue& epilogue,
            int64_t batch)
       : group_(group),
@@ -172,7 +166,7 @@ class ConvWork final : public PanelWork {
   }
 
   const Group& group_;
-  const ConvOps& ops_;
+  const PanelConvOps& ops_;
   const ConvPixels& pixels_;
   int64_t out_channels_;
   const float* x_;
@@ -182,7 +176,7 @@ class ConvWork final : public PanelWork {
 };
 
 // Tiles of up to `most` pixels: whole strips, and one that is less wide for the rest.
-PanelTiles make_conv_tiles(int64_t pixels, const ConvOps& ops, size_t threads) {
+PanelTiles make_conv_tiles(int64_t pixels, const PanelConvOps& ops, size_t threads) {
   int most = pixels <= kOneTilePixels ? kOneTilePixels : kTilePixels;
   // Threads should find tiles enough to share them out evenly.
   while (most > ops.width && pixels / most < static_cast<int64_t>(4 * threads) && threads > 1)
@@ -225,7 +219,7 @@ std::vector<CondensedView> split_groups(const CondensedView& view, const ConvGeo
 
 class PanelConv final : public ConvKernel {
  public:
-  PanelConv(const CondensedView& view, const ConvGeometry& geometry, const ConvOps& ops,
+  PanelConv(const CondensedView& view, const ConvGeometry& geometry, const PanelConvOps& ops,
             const Executor& executor)
       : ops_(ops), geometry_(geometry) {
     std::vector<int32_t> rows;
@@ -298,7 +292,7 @@ class PanelConv final : public ConvKernel {
     return plan_work(grids, threads, dispatch);
   }
 
-  const ConvOps& ops_;
+  const PanelConvOps& ops_;
   ConvGeometry geometry_;
   std::vector<std::unique_ptr<Group>> groups_;
   PlanCache plans_;
@@ -307,7 +301,7 @@ class PanelConv final : public ConvKernel {
 }  // namespace
 
 std::unique_ptr<ConvKernel> pack_panel_conv(const CondensedView& view, const ConvGeometry& geometry,
-                                            const ConvOps& ops, const Executor& executor) {
+                                            const PanelConvOps& ops, const Executor& executor) {
   return std::make_unique<PanelConv>(view, geometry, ops, executor);
 }
 

@@ -2,11 +2,11 @@
 #pragma once
 
 #include "kernels/conv_kernel.h"
-#include "kernels/conv_ops.h"
+#include "kernels/panel_conv_ops.h"
 
 namespace fanin {
 
 std::unique_ptr<ConvKernel> pack_panel_conv(const CondensedView& view, const ConvGeometry& geometry,
-                                            const ConvOps& ops, const Executor& executor);
+                                            const PanelConvOps& ops, const Executor& executor);
 
 }  // namespace fanin

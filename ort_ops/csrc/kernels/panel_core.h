@@ -5,7 +5,7 @@
 #include <immintrin.h>
 
 #include "kernels/panel_ahead.h"
-#include "kernels/panel_end.h"
+#include "kernels/panel_epilogue.h"
 #include "kernels/panel_ops.h"
 
 namespace fanin {

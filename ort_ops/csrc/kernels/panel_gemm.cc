@@ -28,13 +28,6 @@ constexpr int64_t kMinSegmentColumns = 192;
 constexpr int64_t kMaxSegmentColumns = 1280;
 static_assert(kMaxSegmentColumns <= kPanelMaxColumns);
 
-int64_t segment_columns(const CondensedView& view) {
-  const double density =
-      std::max<double>(1, static_cast<double>(view.fan_in)) / static_cast<double>(view.in_features);
-  return std::clamp(static_cast<int64_t>(kStepsPerSegment / density), kMinSegmentColumns,
-                    kMaxSegmentColumns);
-}
-
 int64_t float_bytes(int64_t floats) { return floats * static_cast<int64_t>(sizeof(float)); }
 
 // Samples are rows of x, and both ways transpose.
@@ -100,7 +93,9 @@ class PanelGemm final : public GemmKernel {
       : ops_(ops),
         in_features_(view.in_features),
         out_features_(view.out_features),
-        layout_(pack_panel(view, segment_columns(view), PanelEnd::kSums, executor)),
+        layout_(pack_panel(
+            view, segment_columns(view, kStepsPerSegment, kMinSegmentColumns, kMaxSegmentColumns),
+            PanelEnd::kSums, executor)),
         engine_(layout_, ops.max_width, kSumsBytes) {}
 
   void run(const float* x, int64_t batch, float* y, const Epilogue& epilogue,

@@ -188,6 +188,12 @@ bool holds_part(const PanelPart& part, int64_t first_column, const CondensedView
 
 }  // namespace
 
+int64_t segment_columns(const CondensedView& view, double steps, int64_t least, int64_t most) {
+  const double density =
+      std::max<double>(1, static_cast<double>(view.fan_in)) / static_cast<double>(view.in_features);
+  return std::clamp(static_cast<int64_t>(steps / density), least, most);
+}
+
 PanelLayout pack_panel(const CondensedView& view, int64_t segment_columns, PanelEnd end,
                        const Executor& executor) {
   PanelLayout layout;

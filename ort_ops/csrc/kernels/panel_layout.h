@@ -52,6 +52,9 @@ struct PanelLayout {
 // part, in which every row must then appear.
 enum class PanelEnd { kSums, kRegisters };
 
+// Columns of a segment in which a row has about `steps` weights, from `least` to `most`.
+int64_t segment_columns(const CondensedView& view, double steps, int64_t least, int64_t most);
+
 // Every output has a row, an ablated one without weights, so that outputs leave side by side.
 // Blocks are cut for the executor's number of threads. Throws std::bad_alloc.
 PanelLayout pack_panel(const CondensedView& view, int64_t segment_columns, PanelEnd end,

@@ -6,7 +6,7 @@
 #include <arm_neon.h>
 
 #include "kernels/panel_ahead.h"
-#include "kernels/panel_end.h"
+#include "kernels/panel_epilogue.h"
 #include "kernels/panel_ops.h"
 
 namespace fanin {

@@ -46,9 +46,9 @@ struct PanelOutput {
 // Samples whose lines are fetched together.
 constexpr int kPanelAheadRows = 4;
 
-// What the next fill will read or the next drain write. sum() brings it to L2 while it works, some
-// of it with each group: no CPU does that by itself, as it is a few lines of many samples. Strips
-// of one line of kPanelAheadRows samples; all samples before the next line.
+// What the next fill will read or the next drain write. sum() brings it to L2 meanwhile, some of it
+// with each group: it is a few lines of each of many samples, which prefetchers of the CPU do not
+// follow. In strips of one line of kPanelAheadRows samples; all samples before the next line.
 struct PanelAhead {
   const char* at = nullptr;
   int64_t stride = 0;  // bytes from one sample to the next

@@ -1,5 +1,4 @@
-// Walking over the rows of a condensed view: what the packers take from, and what a packed layout
-// is compared with.
+// Walking over the rows of a condensed view, to pack them or to compare a packed layout with them.
 #pragma once
 
 #include <algorithm>
@@ -27,8 +26,8 @@ struct SourceRow {
   }
 };
 
-// A stored row from its first entry on, on its way into the cache: whoever interleaves rows reads
-// more of them at a time than the CPU would fetch ahead by itself.
+// A stored row from its first entry on, prefetched: packers that interleave rows read more of them
+// at a time than the CPU's own prefetchers follow.
 inline SourceRow source_row(const CondensedView& view, int64_t row) {
   constexpr int64_t kLine = 64;
   const auto fetch = [](const void* first, int64_t bytes) {

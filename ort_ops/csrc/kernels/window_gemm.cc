@@ -121,7 +121,7 @@ class WindowGemm final : public GemmKernel {
     run_plan(executor, plan, body);
   }
 
-  // The first lines of the group that comes next, which the CPU cannot foresee on the way back.
+  // The first lines of the group that comes next, which prefetchers do not find on the way back.
   static void fetch(const WindowGroup& group) {
     constexpr size_t kBytes = 1280, kLine = 64;
     for (size_t at = 0; at < kBytes; at += kLine) __builtin_prefetch(group.steps + at);
@@ -198,7 +198,7 @@ class WindowGemm final : public GemmKernel {
   PlanCache plans_;  // by samples of a slice
 
   // Every other run takes the groups from the last to the first: of a layer larger than L2, it
-  // finds there what the run before read last. Which way one goes does not change a bit.
+  // finds there what the run before read last. The results are the same bits in both directions.
   mutable std::atomic<bool> backwards_{false};
 };
 

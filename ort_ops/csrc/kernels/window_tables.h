@@ -5,11 +5,11 @@
 
 namespace fanin {
 
-extern const WindowOps kWindowBytePlane32Avx2[kValueTypes];
-extern const WindowOps kWindowLanes63Avx512f[kValueTypes];
-extern const WindowOps kWindowWordPlane124Avx512bw;
-extern const WindowOps kWindowBytePlane126EmulatedAvx512bw[kValueTypes];
-extern const WindowOps kWindowBytePlane126Avx512vbmi[kValueTypes];
-extern const WindowOps kWindowBytePlane64Neon[kValueTypes];
+extern const WindowOps kWindow32Avx2[kValueTypes];
+extern const WindowOps kWindow63Avx512f[kValueTypes];
+extern const WindowOps kWindow124Avx512bw;
+extern const WindowOps kWindow126EmulatedAvx512bw[kValueTypes];
+extern const WindowOps kWindow126Avx512vbmi[kValueTypes];
+extern const WindowOps kWindow64Neon[kValueTypes];
 
 }  // namespace fanin

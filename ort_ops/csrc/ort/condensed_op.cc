@@ -4,8 +4,6 @@
 #include <cstdio>
 #include <limits>
 
-#include "ort/node_inputs.h"
-
 namespace fanin::ort {
 namespace {
 
@@ -15,38 +13,34 @@ std::string fresh_symbol() {
   return "fanin_unknown_" + std::to_string(count++);
 }
 
-ElementType input_type(const OrtCustomOp* op, size_t index) noexcept {
-  switch (static_cast<Input>(index)) {
-    case kValues:
-    case kIndices:
-      return kUndefined;  // several types; creation refuses any other by name
-    case kRows:
-      return kInt32;
-    case kBias:
-      return kFloat;
-    default:
-      return static_cast<const CondensedOp*>(op)->type;
-  }
+const CondensedOp& cast(const OrtCustomOp* op) { return *static_cast<const CondensedOp*>(op); }
+
+OrtStatus* infer_shape(const OrtCustomOp* op, OrtShapeInferContext* context) noexcept {
+  const CondensedOp& self = cast(op);
+  return guarded(self.runtime.api, self.schema.name,
+                 [&] { self.schema.infer_shape(ShapeInference(self.runtime.api, context)); });
 }
 
 }  // namespace
 
-CondensedOp::CondensedOp(const Runtime& owner, ElementType activations, const char* op_name)
-    : OrtCustomOp{}, runtime(owner), type(activations), name(op_name) {
+CondensedOp::CondensedOp(const Runtime& owner, ElementType activations, const OpSchema& op_schema)
+    : OrtCustomOp{}, runtime(owner), type(activations), schema(op_schema) {
   version = kApiVersion;
-  GetName = [](const OrtCustomOp* op) { return static_cast<const CondensedOp*>(op)->name; };
+  GetName = [](const OrtCustomOp* op) { return cast(op).schema.name; };
   GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };  // CPU
-  GetInputType = input_type;
-  GetInputTypeCount = [](const OrtCustomOp*) -> size_t { return kInputCount; };
-  GetOutputType = [](const OrtCustomOp* op, size_t) {
-    return static_cast<const CondensedOp*>(op)->type;
+  GetInputType = [](const OrtCustomOp* op, size_t index) {
+    const InputSpec& input = cast(op).schema.inputs[index];
+    return input.is_activation ? cast(op).type : input.type;
   };
+  GetInputTypeCount = [](const OrtCustomOp* op) { return cast(op).schema.input_count; };
+  GetOutputType = [](const OrtCustomOp* op, size_t) { return cast(op).type; };
   GetOutputTypeCount = [](const OrtCustomOp*) -> size_t { return 1; };
   GetInputCharacteristic = [](const OrtCustomOp*, size_t) { return kRequired; };
   GetOutputCharacteristic = [](const OrtCustomOp*, size_t) { return kRequired; };
   GetInputMemoryType = [](const OrtCustomOp*, size_t) { return kDefaultMemory; };
   GetStartVersion = [](const OrtCustomOp*) { return 1; };
   GetEndVersion = [](const OrtCustomOp*) { return std::numeric_limits<int>::max(); };
+  InferOutputShapeFn = infer_shape;
 }
 
 InferredShape ShapeInference::x() const {

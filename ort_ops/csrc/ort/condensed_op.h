@@ -1,5 +1,5 @@
-// What all ops of ai.fanin have in common, on CPU and CUDA: the schema that the runtime merges
-// their registrations into, shape inference, the callbacks, and the ends of a run.
+// What all ops of ai.fanin have in common, on CPU and CUDA: their schemas, shape inference, the
+// callbacks, and how a run takes its inputs and gives its output.
 #pragma once
 
 #include <optional>
@@ -15,15 +15,30 @@
 
 namespace fanin::ort {
 
-// One registration for each op, execution provider and type of X, residual and Y. Whoever derives
-// from it adds shape inference, provider, memory types and the kernel. It must outlive every
-// session; the runtime keeps the pointer.
+class ShapeInference;
+
+struct InputSpec {
+  const char* name;
+  bool is_activation;  // of the type of the registration, on a GPU in its memory
+  ElementType type;    // of another; kUndefined: one of several, which creation checks by name
+};
+
+struct OpSchema {
+  const char* name;  // "CondensedGemm"
+  const InputSpec* inputs;
+  size_t input_count;
+  void (*infer_shape)(const ShapeInference& node);
+};
+
+// One registration for each op, execution provider and type of X, residual and Y; the runtime
+// merges those of an op into one schema. Whoever derives from it adds the kernel. It must outlive
+// every session, since the runtime keeps the pointer.
 struct CondensedOp : OrtCustomOp {
-  CondensedOp(const Runtime& runtime, ElementType type, const char* name);
+  CondensedOp(const Runtime& runtime, ElementType type, const OpSchema& schema);
 
   const Runtime& runtime;
   const ElementType type;
-  const char* const name;  // "CondensedGemm"
+  const OpSchema& schema;
 };
 
 // Sets the callbacks of a kernel class that is made as Kernel(op, info, node) and has node(),
@@ -34,9 +49,9 @@ void set_kernel(OrtCustomOp& op) {
                          void** kernel) noexcept -> OrtStatus* {
     const auto& self = *static_cast<const Op*>(raw_op);
     std::string node;
-    const char* where = self.name;
+    const char* where = self.schema.name;
     return guarded(self.runtime.api, where, [&] {
-      const KernelInfo info(self.runtime, raw, self.name);
+      const KernelInfo info(self.runtime, raw, where);
       node = info.node();
       where = node.c_str();
       *kernel = new Kernel(self, info, node);
@@ -56,8 +71,8 @@ struct InferredShape {
   std::vector<std::string> names;  // of the symbolic ones, else ""
 };
 
-// A node during shape inference. An error in it is told at its creation, which knows its name; here
-// what cannot be told is left open.
+// A node during shape inference. Its errors are reported when its kernel is created, where its name
+// is known; here, what cannot be inferred is left unknown.
 class ShapeInference {
  public:
   ShapeInference(const Api& api, OrtShapeInferContext* context) : api_(api), context_(context) {}

@@ -1,14 +1,23 @@
-// What the ops for CPU are told when they are registered, and what their kernels make of it.
+// The ops for the CPU provider: a template over the op, see ops.h.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "core/thread_executor.h"
+#include "ort/activations.h"
+#include "ort/condensed_op.h"
+#include "ort/executor.h"
 #include "ort/kernel_info.h"
+#include "ort/node_inputs.h"
 #include "ort/runtime.h"
 
 namespace fanin::ort {
 
+// What the ops are told when they are registered.
 struct CpuSettings {
   std::optional<int> threads;  // the session's, where they are known at registration
   std::string cuda_notice;     // what the log should say about CUDA kernels that should be there
@@ -19,8 +28,85 @@ struct CpuSettings {
 // the session that is no number.
 size_t concurrency_of(const Runtime& runtime, const KernelInfo& info, const CpuSettings& settings);
 
-// Why a machine that may have a GPU runs these ops on its CPU: once in a process, not for every
-// node.
+// Logs why a machine that may have a GPU runs these ops on its CPU: once in a process, not for
+// every node.
 void tell_cuda_notice_once(const KernelInfo& info, const CpuSettings& settings);
+
+// Lets the runtime give a node the residual's memory for Y, where nothing else reads it.
+void allow_y_over_residual(CondensedOp& op);
+
+template <typename Op>
+class CpuKernel;
+
+template <typename Op>
+struct CpuOp : CondensedOp {
+  // `told` must outlive the op. The type is one of Op::kCpuTypes.
+  CpuOp(const Runtime& owner, ElementType activations, const CpuSettings& told)
+      : CondensedOp(owner, activations, Op::kSchema), settings(told) {
+    set_kernel<CpuOp, CpuKernel<Op>>(*this);
+    if (Op::kWritesOverResidual) allow_y_over_residual(*this);
+  }
+
+  const CpuSettings& settings;
+};
+
+// The layer of one node. Read-only after creation: a session may be run from many threads.
+template <typename Op>
+class CpuKernel {
+ public:
+  CpuKernel(const CpuOp<Op>& op, const KernelInfo& info, std::string node)
+      : runtime_(op.runtime),
+        node_(std::move(node)),
+        op_(info),
+        concurrency_(concurrency_of(runtime_, info, op.settings)) {
+    const DeclaredInputs declared = check_declared(runtime_, info, op_, host_scalar);
+    batches_ = op_.batches(declared.shape(kX));
+    tell_cuda_notice_once(info, op.settings);
+    if (!declared.variable_weights.empty()) {
+      warn_of_variable_weights(info, node_, declared.variable_weights);
+      return;
+    }
+    const WeightTensors weights(runtime_, [&](Input index) { return info.constant(index); });
+    packed_ = op_.pack(op_.sound_view(weights), batches_, ThreadExecutor(concurrency_));
+    for (const PackedInfo& layout : packed_->info())
+      info.log(kInfo, node_ + ": " + packing_report(layout));
+  }
+
+  const Runtime& runtime() const { return runtime_; }
+  const std::string& node() const { return node_; }
+
+  void compute(OrtKernelContext* context) const {
+    const auto input = [&](Input index) { return context_input(runtime_, context, index); };
+    const Tensor x(runtime_, input(kX));
+    op_.check_x(x.shape());
+    const auto size = op_.run_size(x.shape());
+
+    const std::vector<int64_t> dims = op_.output_dims(x.shape());
+    const Tensor residual(runtime_, input(kResidual));
+    const void* add = residual_data(residual, shape_of(dims));
+    void* y = context_output(runtime_, context, shape_of(dims));
+
+    // Variable weights are checked for an empty batch, too.
+    std::optional<WeightTensors> variable;
+    CondensedView view;
+    if (!packed_) {
+      variable.emplace(runtime_, input);
+      view = op_.sound_view(*variable);
+    }
+    if (size.batch == 0) return;
+    if (packed_) check_batch(size.batch, batches_, x.shape());
+    op_.run(packed_.get(), view, size, {x.template data<void>(), add, y, x.type()},
+            SessionExecutor(runtime_, context, concurrency_));
+  }
+
+ private:
+  const Runtime& runtime_;
+  const std::string node_;
+  const Op op_;
+  const size_t concurrency_;
+  BatchRange batches_;
+  // Null: the weights are not constant.
+  decltype(std::declval<Op>().pack({}, {}, std::declval<Executor>())) packed_;
+};
 
 }  // namespace fanin::ort

@@ -1,13 +1,12 @@
 #include "ort/cuda_op.h"
 
-#include "ort/cuda_device.h"
-
 namespace fanin::ort {
 
-void set_cuda(OrtCustomOp& op) {
+void set_cuda(CondensedOp& op) {
   op.GetExecutionProviderType = [](const OrtCustomOp*) { return "CUDAExecutionProvider"; };
-  op.GetInputMemoryType = [](const OrtCustomOp*, size_t index) {
-    return index == kX || index == kResidual ? kDefaultMemory : kCpuInput;
+  op.GetInputMemoryType = [](const OrtCustomOp* self, size_t index) {
+    const OpSchema& schema = static_cast<const CondensedOp*>(self)->schema;
+    return schema.inputs[index].is_activation ? kDefaultMemory : kCpuInput;
   };
 }
 
@@ -45,7 +44,7 @@ const OrtValue* host_constant(const Runtime& runtime, const KernelInfo& info, In
   DeviceType place = kCpuDevice;
   runtime.api.MemoryInfoGetDeviceType(memory, &place);
   if (place == kCpuDevice) return value;
-  throw Error(kFail, std::string(input_name(index)) +
+  throw Error(kFail, std::string(kInputs[index].name) +
                          " lies in device memory, though the op asks for it on the host; report "
                          "this with the version of onnxruntime");
 }
@@ -55,8 +54,8 @@ bool adds_residual_on_device(const Shape& residual, const Shape& y, bool is_cons
   if (!is_constant) {
     refuse(
         "residual has shape [1], which stands for none, and is not constant; the CUDA op takes "
-        "none "
-        "only from an initializer holding 0 that is not a graph input (the output's shape is " +
+        "none only from an initializer holding 0 that is not a graph input (the output's shape "
+        "is " +
         to_string(y) + ")");
   }
   return false;

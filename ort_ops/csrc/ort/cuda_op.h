@@ -1,12 +1,15 @@
-// What the ops for CUDA have in common (docs/op.md).
+// The ops for the CUDA provider: a template over the op, see ops.h. Includes no CUDA header.
 #pragma once
 
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/gemm.h"
+#include "ort/activations.h"
 #include "ort/condensed_op.h"
+#include "ort/cuda_device.h"
 #include "ort/kernel_info.h"
 #include "ort/node_inputs.h"
 #include "ort/status.h"
@@ -15,7 +18,7 @@ namespace fanin::ort {
 
 // Makes an op one of the CUDA provider, whose weights stay on the host, where packing reads them: a
 // run needs none of them.
-void set_cuda(OrtCustomOp& op);
+void set_cuda(CondensedOp& op);
 
 // A constant's first element, wherever the runtime put it. Only at creation.
 float constant_scalar(const Tensor& tensor);
@@ -48,5 +51,77 @@ auto packed_on(int device, const Pack& pack) {
     throw Error(kFail, "out of memory on device " + std::to_string(device) + ": " + error.what());
   }
 }
+
+template <typename Op>
+class CudaKernel;
+
+template <typename Op>
+struct CudaOp : CondensedOp {
+  // The type is one of Op::kCudaTypes. The runtime must have API 18.
+  CudaOp(const Runtime& owner, ElementType activations)
+      : CondensedOp(owner, activations, Op::kSchema) {
+    set_cuda(*this);
+    set_kernel<CudaOp, CudaKernel<Op>>(*this);
+  }
+};
+
+// The layer of one node on one device. Read-only after creation: a session may be run from many
+// threads.
+template <typename Op>
+class CudaKernel {
+ public:
+  CudaKernel(const CudaOp<Op>& op, const KernelInfo& info, std::string node)
+      : runtime_(op.runtime),
+        node_(std::move(node)),
+        op_(info),
+        device_(device_of(runtime_, info.get())),
+        constant_residual_(info.constant(kResidual) != nullptr) {
+    const DeviceGuard guard(device_);
+    const DeclaredInputs declared = check_declared(runtime_, info, op_, constant_scalar);
+    refuse_variable_weights(declared.variable_weights);
+    batches_ = op_.batches(declared.shape(kX));
+    const Shape residual = declared.shape(kResidual);
+    if (!declared.y_dims.empty() && residual.rank > 0)
+      adds_residual_on_device(residual, shape_of(declared.y_dims), constant_residual_);
+    const WeightTensors weights(runtime_,
+                                [&](Input index) { return host_constant(runtime_, info, index); });
+    const CondensedView view = op_.sound_view(weights);
+    packed_ = packed_on(device_, [&] {
+      return op_.pack_on_device(view, batches_, value_type_of(op.type, kX), device_);
+    });
+    log_packed(info, node_, packed_->info(), device_);
+  }
+
+  const Runtime& runtime() const { return runtime_; }
+  const std::string& node() const { return node_; }
+
+  void compute(OrtKernelContext* context) const {
+    const Tensor x(runtime_, context_input(runtime_, context, kX));
+    op_.check_x(x.shape());
+    const auto size = op_.run_size(x.shape());
+
+    const std::vector<int64_t> dims = op_.output_dims(x.shape());
+    const Tensor residual(runtime_, context_input(runtime_, context, kResidual));
+    const bool adds = adds_residual_on_device(residual.shape(), shape_of(dims), constant_residual_);
+    void* y = context_output(runtime_, context, shape_of(dims));
+    if (size.batch == 0) return;
+    check_batch(size.batch, batches_, x.shape());
+
+    void* stream = nullptr;
+    check(runtime_.api, runtime_.api.KernelContext_GetGPUComputeStream(context, &stream));
+    const DeviceGuard guard(device_);
+    const void* add = adds ? residual.template data<void>() : nullptr;
+    op_.run_on_device(*packed_, size, {x.template data<void>(), add, y, x.type()}, stream);
+  }
+
+ private:
+  const Runtime& runtime_;
+  const std::string node_;
+  const Op op_;
+  const int device_;
+  const bool constant_residual_;
+  BatchRange batches_;
+  decltype(std::declval<Op>().pack_on_device({}, {}, {}, 0)) packed_;
+};
 
 }  // namespace fanin::ort

@@ -3,19 +3,19 @@
 
 #include <vector>
 
-#include "ort/condensed_conv_cuda.h"
-#include "ort/condensed_gemm_cuda.h"
 #include "ort/cuda_library.h"
+#include "ort/cuda_op.h"
+#include "ort/ops.h"
 
 namespace fanin::ort {
 namespace {
 
 std::vector<const OrtCustomOp*> make_ops(const Runtime& runtime) {
   std::vector<const OrtCustomOp*> ops;
-  for (const ElementType type : {kFloat, kFloat16, kBfloat16}) {
-    ops.push_back(new CudaGemmOp(runtime, type));
-    ops.push_back(new CudaConvOp(runtime, type));
-  }
+  visit_ops([&](auto visited) {
+    using Op = typename decltype(visited)::Op;
+    for (const ElementType type : Op::kCudaTypes) ops.push_back(new CudaOp<Op>(runtime, type));
+  });
   return ops;
 }
 

@@ -16,7 +16,7 @@ struct InputInfo {
   ElementType type = kUndefined;
   std::vector<int64_t> dims;  // -1 where symbolic; empty for a scalar and for an unknown rank
 
-  Shape shape() const { return {dims.data(), dims.size()}; }
+  Shape shape() const { return shape_of(dims); }
 };
 
 class KernelInfo {
@@ -27,7 +27,7 @@ class KernelInfo {
 
   const OrtKernelInfo* get() const { return info_; }
 
-  // "CondensedGemm node 'name'"; a node without name is told by its output.
+  // "CondensedGemm node 'name'"; a node without a name is identified by its output.
   std::string node() const;
 
   InputInfo input(size_t index) const;

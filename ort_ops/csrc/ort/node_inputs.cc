@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <limits>
 
 #include "ort/status.h"
 
@@ -17,7 +16,7 @@ std::string number(float value) {
 
 void check_rank(Input input, const Shape& shape, size_t rank, const std::string& meaning) {
   if (shape.rank == rank) return;
-  refuse(std::string(input_name(input)) + " has shape " + to_string(shape) + " of rank " +
+  refuse(std::string(kInputs[input].name) + " has shape " + to_string(shape) + " of rank " +
          std::to_string(shape.rank) + ", it must be " + meaning);
 }
 
@@ -70,11 +69,6 @@ void check_none(float value, const Shape& y) {
 
 }  // namespace
 
-const char* input_name(Input input) {
-  static constexpr const char* kNames[] = {"X", "values", "indices", "bias", "rows", "residual"};
-  return kNames[input];
-}
-
 void refuse(const std::string& sentence) { throw Error(kInvalidArgument, sentence); }
 
 void refuse_unless_empty(const std::string& why) {
@@ -101,10 +95,9 @@ int64_t size_attribute(const KernelInfo& info, const char* name) {
 }
 
 void check_size(const std::string& name, int64_t value, int64_t least) {
-  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
-  if (value >= least && value <= kMax) return;
+  if (value >= least && value <= kMaxSize) return;
   refuse("attribute " + name + " is " + std::to_string(value) + ", it must be " +
-         std::to_string(least) + " to " + std::to_string(kMax));
+         std::to_string(least) + " to " + std::to_string(kMaxSize));
 }
 
 DeclaredInputs check_declared_weights(const KernelInfo& info, const WeightSizes& sizes) {
@@ -114,7 +107,7 @@ DeclaredInputs check_declared_weights(const KernelInfo& info, const WeightSizes&
     declared.inputs.push_back(info.input(index));
     if (input == kX || input == kResidual || info.constant(index) != nullptr) continue;
     if (!declared.variable_weights.empty()) declared.variable_weights += ", ";
-    declared.variable_weights += input_name(input);
+    declared.variable_weights += kInputs[input].name;
   }
 
   const ElementType index_type = declared.inputs[kIndices].type;
@@ -131,14 +124,20 @@ DeclaredInputs check_declared_weights(const KernelInfo& info, const WeightSizes&
 }
 
 void check_declared_residual(const Runtime& runtime, const KernelInfo& info, const Shape& declared,
-                             const std::vector<int64_t>& y_dims, ReadScalar read) {
-  const Shape y{y_dims.data(), y_dims.size()};
+                             const Shape& y, ReadScalar read) {
   if (const OrtValue* constant = info.constant(kResidual)) {
     const Tensor residual(runtime, constant);
     if (!adds_residual(residual.shape(), y)) check_none(read(residual), y);
   } else if (declared.rank > 0 && !declared.agrees(y) && !is_none_shape(declared)) {
     refuse_residual(declared, y);
   }
+}
+
+void check_batch(int64_t batch, const BatchRange& packed, const Shape& x) {
+  if (batch >= packed.min && batch <= packed.max) return;
+  refuse("X has shape " + to_string(x) +
+         ", which contradicts the shape that the model declares for it; correct the model's "
+         "shapes, or make the dimension symbolic");
 }
 
 ValueType value_type_of(ElementType type, Input input) {
@@ -150,7 +149,7 @@ ValueType value_type_of(ElementType type, Input input) {
     case kBfloat16:
       return ValueType::kBfloat16;
     default:
-      refuse(std::string(input_name(input)) + " is " + type_name(type) +
+      refuse(std::string(kInputs[input].name) + " is " + type_name(type) +
              ", it must be float32, float16 or bfloat16");
   }
 }

@@ -1,5 +1,5 @@
-// What the ops of ai.fanin have in common: six inputs, the clip, and what is asked of them at
-// creation and at every run. Everything here throws Error with a sentence for the user.
+// What CondensedGemm and CondensedConv have in common: six inputs, the clip, and the checks of them
+// at creation and at every run. Everything here throws Error with a sentence for the user.
 #pragma once
 
 #include <limits>
@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "core/condensed.h"
+#include "core/gemm.h"
+#include "ort/condensed_op.h"
 #include "ort/kernel_info.h"
 #include "ort/tensor.h"
 
@@ -14,7 +16,10 @@ namespace fanin::ort {
 
 enum Input : size_t { kX, kValues, kIndices, kBias, kRows, kResidual, kInputCount };
 
-const char* input_name(Input input);
+inline constexpr InputSpec kInputs[kInputCount] = {
+    {"X", true, kUndefined}, {"values", false, kUndefined}, {"indices", false, kUndefined},
+    {"bias", false, kFloat}, {"rows", false, kInt32},       {"residual", true, kUndefined},
+};
 
 [[noreturn]] void refuse(const std::string& sentence);
 
@@ -29,10 +34,10 @@ struct Clip {
 // The attributes clip_min and clip_max.
 Clip read_clip(const KernelInfo& info);
 
-// A required INT from 1 to 2^31 - 1.
+// A required INT from 1 to kMaxSize.
 int64_t size_attribute(const KernelInfo& info, const char* name);
 
-// Refuses a number outside of `least` to 2^31 - 1; `name` is the attribute's, or "pads[3]".
+// Refuses a number outside of `least` to kMaxSize; `name` is the attribute's, or "pads[3]".
 void check_size(const std::string& name, int64_t value, int64_t least);
 
 // The dense weight that the stored one stands for.
@@ -45,6 +50,7 @@ struct WeightSizes {
 struct DeclaredInputs {
   std::vector<InputInfo> inputs;
   std::string variable_weights;  // "values, bias"; empty if all weights are constant
+  std::vector<int64_t> y_dims;   // -1 where unknown; empty for an unknown rank
 
   // A rank of 0 may be an unknown one.
   Shape shape(Input input) const { return inputs[input].shape(); }
@@ -63,7 +69,26 @@ float host_scalar(const Tensor& residual);
 // A residual, constant or declared, that is never going to fit an output of these dimensions (-1:
 // unknown) is refused.
 void check_declared_residual(const Runtime& runtime, const KernelInfo& info, const Shape& declared,
-                             const std::vector<int64_t>& y_dims, ReadScalar read);
+                             const Shape& y, ReadScalar read);
+
+// Checks the types and shapes that the graph declares, as far as they are known, and a constant
+// residual.
+template <typename Op>
+DeclaredInputs check_declared(const Runtime& runtime, const KernelInfo& info, const Op& op,
+                              ReadScalar read) {
+  DeclaredInputs declared = check_declared_weights(info, op.sizes());
+  const Shape x = declared.shape(kX);
+  if (x.rank > 0) op.check_x(x);
+  declared.y_dims = op.output_dims(x);
+  if (!declared.y_dims.empty()) {
+    check_declared_residual(runtime, info, declared.shape(kResidual), shape_of(declared.y_dims),
+                            read);
+  }
+  return declared;
+}
+
+// Refuses a batch that nothing was packed for: the model declares another one.
+void check_batch(int64_t batch, const BatchRange& packed, const Shape& x);
 
 // The type of values, residual or X.
 ValueType value_type_of(ElementType type, Input input);

@@ -1,7 +1,6 @@
 // The library's one exported symbol, which ONNX Runtime looks up when it loads the library.
 #include <algorithm>
 #include <cstring>
-#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -9,10 +8,9 @@
 #include <vector>
 
 #include "ort/abi.h"
-#include "ort/condensed_conv.h"
-#include "ort/condensed_gemm.h"
 #include "ort/cpu_op.h"
 #include "ort/cuda_loader.h"
+#include "ort/ops.h"
 #include "ort/runtime.h"
 #include "ort/status.h"
 #include "ort/threads.h"
@@ -61,16 +59,14 @@ struct Domain {
   Domain(const OrtApiBase& base, std::optional<int> session_threads)
       : runtime(Runtime::of(base)),
         cuda(cuda_ops(runtime)),
-        settings{session_threads, cuda.notice},
-        gemm(runtime, kFloat, settings),
-        gemm_float16(runtime, kFloat16, settings),
-        conv(runtime, kFloat, settings),
-        conv_float16(runtime, kFloat16, settings) {
+        settings{session_threads, cuda.notice} {
+    visit_ops([this](auto visited) {
+      using Op = typename decltype(visited)::Op;
+      for (const ElementType type : Op::kCpuTypes)
+        ops.push_back(std::make_shared<const CpuOp<Op>>(runtime, type, settings));
+    });
     check(runtime.api, runtime.api.CreateCustomOpDomain(kDomain, &handle));
-    const std::initializer_list<const OrtCustomOp*> ops = {&gemm, &gemm_float16, &conv,
-                                                           &conv_float16};
-    for (const OrtCustomOp* op : ops)
-      check(runtime.api, runtime.api.CustomOpDomain_Add(handle, op));
+    for (const auto& op : ops) check(runtime.api, runtime.api.CustomOpDomain_Add(handle, op.get()));
     for (const OrtCustomOp* op : cuda.ops)
       check(runtime.api, runtime.api.CustomOpDomain_Add(handle, op));
   }
@@ -78,8 +74,7 @@ struct Domain {
   const Runtime runtime;
   const CudaOps cuda;
   const CpuSettings settings;
-  const CondensedGemmOp gemm, gemm_float16;
-  const CondensedConvOp conv, conv_float16;
+  std::vector<std::shared_ptr<const OrtCustomOp>> ops;
   OrtCustomOpDomain* handle = nullptr;
 };
 

@@ -22,6 +22,8 @@ struct Shape {
   bool agrees(const Shape& other) const;
 };
 
+inline Shape shape_of(const std::vector<int64_t>& dims) { return {dims.data(), dims.size()}; }
+
 // Unknown dimensions agree with anything.
 inline bool agree(int64_t a, int64_t b) { return a < 0 || b < 0 || a == b; }
 

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -71,5 +73,11 @@ ThreadExecutor threads_of(int64_t threads);
 // The cost of a dispatch in microseconds: a fixed part, and one for each thread. Throws
 // std::invalid_argument for what is negative or not finite.
 DispatchCost dispatch_of(const std::pair<double, double>& microseconds);
+
+// A maximum, for which None stands in Python where there is no limit.
+inline std::optional<int64_t> limit(int64_t most) {
+  if (most == std::numeric_limits<int64_t>::max()) return std::nullopt;
+  return most;
+}
 
 }  // namespace fanin

@@ -16,6 +16,7 @@
 #include "core/gemm.h"
 #include "core/packed_cache.h"
 #include "core/thread_executor.h"
+#include "cuda/kernel_table.h"
 #include "kernels/dispatch.h"
 #include "ort/cuda_loader.h"
 #include "python/arrays.h"
@@ -177,18 +178,6 @@ uint64_t content_hash_arrays(const py::object& values, const py::object& indices
   return content_hash(Layer(values, indices, rows, bias, in_features, out_features).view);
 }
 
-// None stands for "no upper limit" in Python.
-std::optional<int64_t> limit(int64_t value) {
-  if (value == std::numeric_limits<int64_t>::max()) return std::nullopt;
-  return value;
-}
-
-bool is_supported(Isa isa) {
-  for (Isa supported : supported_isas())
-    if (supported == isa) return true;
-  return false;
-}
-
 }  // namespace
 }  // namespace fanin
 
@@ -222,6 +211,9 @@ PYBIND11_MODULE(_native, module) {
       .def_property_readonly("min_batch", [](const PackedInfo& info) { return info.batches.min; })
       .def_property_readonly("max_batch",
                              [](const PackedInfo& info) { return limit(info.batches.max); })
+      .def_property_readonly("min_pixels", [](const PackedInfo& info) { return info.pixels.min; })
+      .def_property_readonly("max_pixels",
+                             [](const PackedInfo& info) { return limit(info.pixels.max); })
       .def_property_readonly("bytes", [](const PackedInfo& info) { return info.bytes; })
       .def_property_readonly("padding", [](const PackedInfo& info) { return info.padding; })
       .def_property_readonly("remainder", [](const PackedInfo& info) { return info.remainder; })
@@ -260,10 +252,27 @@ PYBIND11_MODULE(_native, module) {
              "clip_min"_a = -infinity, "clip_max"_a = infinity);
   module.def("content_hash", &content_hash_arrays, py::kw_only(), "values"_a, "indices"_a, "rows"_a,
              "bias"_a, "in_features"_a, "out_features"_a);
-  module.def("kernel_table", [] {
-    std::vector<KernelRow> rows = kernel_table();
-    return rows;
-  });
+  py::class_<cuda::KernelRow>(module, "CudaKernelRow")
+      .def_property_readonly("name", [](const cuda::KernelRow& row) { return row.name; })
+      .def_property_readonly("op", [](const cuda::KernelRow& row) { return cuda::op_name(row.op); })
+      .def_property_readonly(
+          "layout", [](const cuda::KernelRow& row) { return cuda::layout_name(row.layout); })
+      .def_property_readonly(
+          "activations",
+          [](const cuda::KernelRow& row) { return value_type_name(row.activations); })
+      .def_property_readonly("min_batch",
+                             [](const cuda::KernelRow& row) { return row.batches.min; })
+      .def_property_readonly("max_batch",
+                             [](const cuda::KernelRow& row) { return limit(row.batches.max); })
+      .def_property_readonly("shared_samples",
+                             [](const cuda::KernelRow& row) { return row.shared_samples; })
+      .def("__repr__", [](const cuda::KernelRow& row) {
+        return "<CudaKernelRow " + std::string(row.name) + ">";
+      });
+
+  module.def("kernel_table", [] { return std::vector<KernelRow>(kernel_table()); });
+  module.def("cuda_kernel_table",
+             [] { return std::vector<cuda::KernelRow>(cuda::kernel_table()); });
   module.def("supported_isas", [] {
     std::vector<std::string> names;
     for (Isa isa : supported_isas()) names.emplace_back(isa_name(isa));

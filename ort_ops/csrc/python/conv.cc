@@ -15,7 +15,7 @@
 #include "core/conv.h"
 #include "core/cpu_features.h"
 #include "kernels/conv_dispatch.h"
-#include "kernels/conv_lanes.h"
+#include "kernels/depthwise_conv.h"
 #include "python/arrays.h"
 
 namespace fanin {
@@ -179,17 +179,6 @@ py::array run_plain_conv_arrays(const py::object& values, const py::object& indi
   return run.y;
 }
 
-// None where there is no limit.
-std::optional<int64_t> limit(int64_t most) {
-  if (most == std::numeric_limits<int64_t>::max()) return std::nullopt;
-  return most;
-}
-
-bool is_supported(Isa isa) {
-  const std::vector<Isa> supported = supported_isas();
-  return std::find(supported.begin(), supported.end(), isa) != supported.end();
-}
-
 }  // namespace
 
 void bind_conv(py::module_& module) {
@@ -203,8 +192,11 @@ void bind_conv(py::module_& module) {
       .def_property_readonly("isa", [](const ConvKernelRow& row) { return isa_name(row.isa); })
       .def_property_readonly("supported",
                              [](const ConvKernelRow& row) { return is_supported(row.isa); })
-      .def_property_readonly("whole_depthwise",
-                             [](const ConvKernelRow& row) { return row.fits == fits_lanes; })
+      .def_property_readonly(
+          "whole_depthwise",
+          [](const ConvKernelRow& row) { return row.fits == is_whole_depthwise; })
+      .def_property_readonly("condition", [](const ConvKernelRow& row) { return row.condition; })
+      .def_property_readonly("min_pixels", [](const ConvKernelRow& row) { return row.min_pixels; })
       .def_property_readonly("min_group_outputs",
                              [](const ConvKernelRow& row) { return row.min_group_outputs; })
       .def_property_readonly("max_taps",
@@ -233,10 +225,7 @@ void bind_conv(py::module_& module) {
              "clip_max"_a = infinity, "gate_scale"_a = 0.0f, "gate_shift"_a = 1.0f, "in_channels"_a,
              "out_channels"_a, "kernel_shape"_a, "strides"_a = ones, "pads"_a = zeros,
              "dilations"_a = ones, "group"_a = 1);
-  module.def("conv_kernel_table", [] {
-    std::vector<ConvKernelRow> rows = conv_kernel_table();
-    return rows;
-  });
+  module.def("conv_kernel_table", [] { return std::vector<ConvKernelRow>(conv_kernel_table()); });
 }
 
 }  // namespace fanin

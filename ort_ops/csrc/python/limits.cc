@@ -93,12 +93,6 @@ void multiply_add_128() { multiply_add_loop<Float128>(); }
 uint64_t read_128(const char* data, size_t bytes) { return read_loop<Int128>(data, bytes); }
 
 #if defined(__x86_64__)
-bool has(Isa isa) {
-  for (Isa supported : supported_isas())
-    if (supported == isa) return true;
-  return false;
-}
-
 __attribute__((target("avx2,fma"))) void multiply_add_256() { multiply_add_loop<Float256>(); }
 __attribute__((target("avx2"))) uint64_t read_256(const char* data, size_t bytes) {
   return read_loop<Int256>(data, bytes);
@@ -135,10 +129,10 @@ double peak_macs_per_second() {
   void (*loop)() = multiply_add_128;
   double lanes = 4;
 #if defined(__x86_64__)
-  if (has(Isa::kAvx512f)) {
+  if (is_supported(Isa::kAvx512f)) {
     loop = multiply_add_512;
     lanes = 16;
-  } else if (has(Isa::kAvx2)) {
+  } else if (is_supported(Isa::kAvx2)) {
     loop = multiply_add_256;
     lanes = 8;
   }
@@ -149,7 +143,7 @@ double peak_macs_per_second() {
 uint64_t read_once(const void* data, size_t bytes) {
   const char* bytes_at = static_cast<const char*>(data);
 #if defined(__x86_64__)
-  static const bool wide = has(Isa::kAvx512f), middle = has(Isa::kAvx2);
+  static const bool wide = is_supported(Isa::kAvx512f), middle = is_supported(Isa::kAvx2);
   if (wide) return read_512(bytes_at, bytes);
   if (middle) return read_256(bytes_at, bytes);
 #endif

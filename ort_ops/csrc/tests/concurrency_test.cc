@@ -1,12 +1,12 @@
 // Packing, sharing and running from many threads at once, and while the process exits. Built with
 // -fsanitize=thread it finds races; the results, which must be the same bits for any threads, are
 // checked in any build.
-#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,7 +17,7 @@
 #include "core/packed_cache.h"
 #include "core/thread_executor.h"
 #include "kernels/conv_dispatch.h"
-#include "kernels/conv_lanes.h"
+#include "kernels/depthwise_conv.h"
 #include "kernels/dispatch.h"
 #include "tests/shared_pool.h"
 #include "tests/test_layer.h"
@@ -62,8 +62,7 @@ std::vector<std::string> kernels_for(const CondensedView& view) {
   std::vector<std::string> names;
   for (const KernelRow& row : kernel_table()) {
     const bool takes = row.weights == ValueType::kFloat32 || row.weights == view.value_type;
-    for (Isa isa : supported_isas())
-      if (isa == row.isa && takes) names.push_back(row.name);
+    if (is_supported(row.isa) && takes) names.push_back(row.name);
   }
   return names;
 }
@@ -183,10 +182,10 @@ void test_convolutions(const TestLayer& layer) {
   ConvGeometry depthwise = sparse;
   depthwise.out_channels = depthwise.group = depthwise.in_channels;
   const TestLayer whole(4, 175, 4, ValueType::kFloat32, 9, false);
-  const std::vector<Isa> isas = supported_isas();
+  std::set<std::string> seen;  // a kernel may have two rows
   for (const ConvKernelRow& row : conv_kernel_table()) {
-    if (std::find(isas.begin(), isas.end(), row.isa) == isas.end()) continue;
-    if (row.fits == fits_lanes)
+    if (!is_supported(row.isa) || !seen.insert(row.name).second) continue;
+    if (row.fits == is_whole_depthwise)
       test_convolution(whole, depthwise, row.name);
     else
       test_convolution(layer, sparse, row.name);

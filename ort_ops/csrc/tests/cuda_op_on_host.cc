@@ -1,7 +1,6 @@
-// The CUDA ops without CUDA: a library whose ops are the code of condensed_gemm_cuda.cc and
-// condensed_conv_cuda.cc, offered to the CPU provider, with host memory in the device's place and
-// the scalar references in the kernels' place. Stock ONNX Runtime then runs everything of the ops
-// but their kernels.
+// The CUDA ops without CUDA: a library whose ops are those of ort/cuda_op.h, offered to the CPU
+// provider, with host memory in the device's place and the scalar references in the kernels' place.
+// Stock ONNX Runtime then runs everything of the ops but their kernels.
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -11,9 +10,9 @@
 #include "core/gemm.h"
 #include "cuda/conv.h"
 #include "cuda/gemm.h"
-#include "ort/condensed_conv_cuda.h"
-#include "ort/condensed_gemm_cuda.h"
 #include "ort/cuda_device.h"
+#include "ort/cuda_op.h"
+#include "ort/ops.h"
 #include "ort/status.h"
 
 namespace fanin {
@@ -177,13 +176,14 @@ extern "C" __attribute__((visibility("default"))) fanin::ort::OrtStatus* Registe
     const Runtime& runtime = *new Runtime(Runtime::of(*base));
     OrtCustomOpDomain* domain = nullptr;
     check(runtime.api, runtime.api.CreateCustomOpDomain("ai.fanin", &domain));
-    for (const ElementType type : {kFloat, kFloat16, kBfloat16}) {
-      OrtCustomOp* ops[] = {new CudaGemmOp(runtime, type), new CudaConvOp(runtime, type)};
-      for (OrtCustomOp* op : ops) {
+    visit_ops([&](auto visited) {
+      using Op = typename decltype(visited)::Op;
+      for (const ElementType type : Op::kCudaTypes) {
+        auto* op = new CudaOp<Op>(runtime, type);
         op->GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };
         check(runtime.api, runtime.api.CustomOpDomain_Add(domain, op));
       }
-    }
+    });
     check(runtime.api, runtime.api.AddCustomOpDomain(options, domain));
   });
 }

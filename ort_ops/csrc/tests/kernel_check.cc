@@ -172,15 +172,9 @@ void check_row(const KernelRow& row) {
               {{2, true, -2.0f, 2.0f, 0.0f, 3}, {20, true, -2.0f, 2.0f, 0.0f, 7}}, random);
 }
 
-bool supported(Isa isa) {
-  for (Isa has : supported_isas())
-    if (has == isa) return true;
-  return false;
-}
-
 void check_rows() {
   for (const KernelRow& row : kernel_table()) {
-    if (!supported(row.isa)) {
+    if (!is_supported(row.isa)) {
       std::printf("absent %s\n", row.name.c_str());
       continue;
     }
@@ -208,7 +202,7 @@ void check_choices() {
                     static_cast<int>(batch), kernel.c_str());
         for (const KernelRow& row : kernel_table())
           if (row.name == kernel)
-            expect_that(row.isa <= isa && supported(row.isa), kernel + " is chosen");
+            expect_that(row.isa <= isa && is_supported(row.isa), kernel + " is chosen");
         if (batch == 1) {
           const std::string end = std::string("-") + isa_name(isa);
           expect_that(kernel.size() > end.size() &&

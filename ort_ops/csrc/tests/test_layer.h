@@ -1,4 +1,4 @@
-// Made-up layers, inputs and comparisons for the C++ tests.
+// Artificial layers, inputs and comparisons for the C++ tests.
 #pragma once
 
 #include <cstdint>

@@ -17,16 +17,12 @@
 #include "cuda/pack.h"
 #include "cuda/python/conv_arrays.h"
 #include "cuda/python/layer.h"
+#include "python/arrays.h"
 
 namespace py = pybind11;
 
 namespace fanin::cuda {
 namespace {
-
-std::optional<int64_t> limit(int64_t value) {
-  if (value == std::numeric_limits<int64_t>::max()) return std::nullopt;
-  return value;
-}
 
 std::vector<py::dict> dicts_of(const std::vector<PackedInfo>& layouts) {
   std::vector<py::dict> dicts;
@@ -154,6 +150,7 @@ class PyConv {
 std::vector<py::dict> table() {
   std::vector<py::dict> rows;
   for (const KernelRow& kernel : kernel_table()) {
+    if (kernel.op != Op::kGemm) continue;  // those that PackedGemm takes by name
     py::dict row;
     row["name"] = kernel.name;
     row["layout"] = layout_name(kernel.layout);

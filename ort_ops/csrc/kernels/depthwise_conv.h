@@ -1,0 +1,19 @@
+// Depthwise convolutions whose filters are whole: a vector holds one pixel of several channels, as
+// in the blocked layouts of dense libraries.
+#pragma once
+
+#include "kernels/conv_kernel.h"
+#include "kernels/depthwise_conv_ops.h"
+
+namespace fanin {
+
+// Whether pack_depthwise_conv can hold the layer: a group has one channel and one filter, and every
+// filter has a weight at each place of the window (a missing one would meet pixels all the same).
+bool is_whole_depthwise(const CondensedView& view, const ConvGeometry& geometry);
+
+// Throws std::invalid_argument for a layer that does not fit.
+std::unique_ptr<ConvKernel> pack_depthwise_conv(const CondensedView& view,
+                                                const ConvGeometry& geometry,
+                                                const DepthwiseConvOps& ops);
+
+}  // namespace fanin

@@ -1,0 +1,11 @@
+// Row by row, in scalar code: the layout of the condensed arrays themselves, for any CPU and
+// density.
+#pragma once
+
+#include "kernels/gemm_kernel.h"
+
+namespace fanin {
+
+std::unique_ptr<GemmKernel> pack_rows_gemm(const CondensedView& view, const Executor& executor);
+
+}  // namespace fanin

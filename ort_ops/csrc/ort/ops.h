@@ -1,0 +1,34 @@
+// The ops of the domain ai.fanin. An op is a class that holds the attributes of a node and says
+// what is its own; CpuOp and CudaOp are templates over it:
+//
+//   kSchema               name, inputs and shape inference
+//   kCpuTypes, kCudaTypes types of X, residual and Y, with one registration each
+//   kWritesOverResidual   whether the CPU's kernels may be given the residual's memory as Y
+//   RunSize               the sizes of one run, of which one is `batch`
+//   Op(info)              reads and checks the attributes
+//   sizes, sound_view     the shapes of the weights; a checked view of them
+//   check_x, run_size, batches, output_dims
+//                         what follows from the shape of X
+//   pack, run             on the CPU
+//   pack_on_device, run_on_device
+//                         on a GPU
+#pragma once
+
+#include "ort/condensed_conv.h"
+#include "ort/condensed_gemm.h"
+
+namespace fanin::ort {
+
+template <typename T>
+struct OpType {
+  using Op = T;
+};
+
+// Calls visit(OpType<Op>()) for every op. To add an op, add a line here.
+template <typename Visit>
+void visit_ops(const Visit& visit) {
+  visit(OpType<CondensedGemm>());
+  visit(OpType<CondensedConv>());
+}
+
+}  // namespace fanin::ort
