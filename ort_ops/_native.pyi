@@ -315,6 +315,12 @@ def cuda_kernel_table() -> list[CudaKernelRow]:
 def supported_isas() -> list[str]:
     """Return the instruction sets that this CPU has, "scalar" first."""
 
+def cpu_quota(root: str = "") -> float | None:
+    """The CPUs worth of time that this process's control group grants it; None for no limit.
+
+    What a container's or Kubernetes' CPU limit becomes. Reads ``/proc`` and ``/sys`` below root.
+    """
+
 def select_isa() -> str:
     """Return what FANIN_ISA asks for, else the best; ValueError for one that the CPU lacks."""
 

@@ -214,10 +214,12 @@ class DirectConv final : public ConvKernel {
   int64_t pointwise_strip(const ConvInput& input, size_t threads) const {
     if (threads == 1) return kPointwisePixels;
     const int64_t pixels = input.height * input.width;
-    const int64_t strips =
+    const int64_t wanted =
         divide_up(4 * static_cast<int64_t>(threads), input.batch * geometry_.group);
-    return std::clamp(divide_up(divide_up(pixels, strips), 16) * 16, kMinPointwisePixels,
-                      kPointwisePixels);
+    const int64_t strips = std::clamp<int64_t>(
+        wanted, divide_up(pixels, kPointwisePixels),
+        std::max<int64_t>(divide_up(pixels, kPointwisePixels), pixels / kMinPointwisePixels));
+    return divide_up(divide_up(pixels, strips), 16) * 16;
   }
 
   EvenWork pointwise_work(const ConvInput& input, int64_t strip) const {

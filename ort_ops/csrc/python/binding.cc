@@ -11,6 +11,7 @@
 
 #include "core/condensed.h"
 #include "core/cpu_features.h"
+#include "core/cpu_quota.h"
 #include "core/executor.h"
 #include "core/float16_run.h"
 #include "core/gemm.h"
@@ -304,5 +305,6 @@ PYBIND11_MODULE(_native, module) {
     const ort::CudaDevices devices = ort::cuda_devices();
     return py::make_tuple(devices.problem, devices.driver_version, devices.names);
   });
+  module.def("cpu_quota", &cpu_quota, "root"_a = "");
   module.def("select_isa", [] { return std::string(isa_name(select_isa())); });
 }
