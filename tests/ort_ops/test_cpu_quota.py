@@ -48,7 +48,7 @@ def quota(root: Path, groups: str, files: dict[str, str]) -> float | None:
         ("0::/\n", {"cpu.max": "100000 0"}, None),
         ("0::/\n", {"cpu.max": "-5 100000"}, None),
         ("0::/\n", {"cpu.max": ""}, None),
-        ("0:\n::\nnonsense\n", {"cpu.max": "100000 100000"}, None),
+        ("0:\nnonsense\n", {"cpu.max": "100000 100000"}, None),
         ("0::relative\n", {}, None),
         ("", {}, None),
     ],
