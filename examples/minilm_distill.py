@@ -12,7 +12,8 @@ embeddings of sparse and dense model, on sentences that were not trained on.
 Text is what every Python brings: docstrings of the standard library, and the language reference
 in ``pydoc_data``. Every tenth module or topic is held out whole. A second held-out set, of another
 kind, are the descriptions of installed packages. Each arm is kept in OUT/arms; run again, the
-script goes on with those that are missing.
+script goes on with those that are missing. ``--export`` also writes each arm as OUT/ARM.onnx, from
+the embeddings on and with its dense baseline, for ``fanin bench model``.
 """
 
 import argparse
@@ -33,6 +34,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
+from fanin.export import export
 from fanin.trainer import Sparsifier, SRigL, Static
 from fanin.trainer.analysis import Analysis
 
@@ -41,6 +43,7 @@ SPARSITIES = (0.5, 0.7, 0.8, 0.9)
 LAYERS = ["encoder.layer.*.attention.output.dense", "encoder.layer.*.intermediate.dense",
           "encoder.layer.*.output.dense"]  # fmt: skip
 STEPS, BATCH, LONGEST, LEARNING_RATE, UPDATE_EVERY = 150, 32, 48, 5e-4, 10
+TOKENS = 32  # of an exported arm
 SENTENCES = {"train": 4000, "held-out": 500, "package descriptions": 500}
 ARMS = [
     f"{sparsity}-{kind}" for sparsity in SPARSITIES for kind in ("magnitude", "static", "srigl")
@@ -175,8 +178,19 @@ def distil(
     return sparsifier
 
 
-def run_arm(arm: str, folder: Path, cache: Path) -> dict[str, object]:
-    """Figures of one sparsity and kind of training."""
+class Encoder(nn.Module):
+    """The model from its embeddings on: [batch, tokens, 384] to the same."""
+
+    def __init__(self, model: BertModel):
+        super().__init__()
+        self.encoder = model.encoder
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        return self.encoder(embeddings).last_hidden_state
+
+
+def run_arm(arm: str, folder: Path, cache: Path, onnx_file: Path | None) -> dict[str, object]:
+    """Figures of one sparsity and kind of training; writes ``onnx_file`` where one is given."""
     sparsity, kind = arm.split("-")
     model, started = dense_model(folder), time.process_time()
     data = torch.load(cache, weights_only=True)
@@ -199,7 +213,12 @@ def run_arm(arm: str, folder: Path, cache: Path) -> dict[str, object]:
                 name: float(found.mean()),
                 f"{name}, worst 5 %": float(found.quantile(0.05)),
             }
-    return figures | {"cpu seconds": round(time.process_time() - started, 1)}
+    figures["cpu seconds"] = round(time.process_time() - started, 1)
+    if onnx_file:
+        model.set_attn_implementation("eager")
+        example = torch.randn(2, TOKENS, model.config.hidden_size)
+        export(Encoder(model), example, onnx_file, masks=sparsifier.masks, dense_baseline=True)
+    return figures
 
 
 def report(rows: list[dict[str, object]], sizes: dict[str, int]) -> Analysis:
@@ -230,6 +249,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("out/minilm"))
     parser.add_argument("--arms", nargs="*", choices=ARMS, default=ARMS)
+    parser.add_argument("--export", action="store_true", help="write OUT/ARM.onnx as well")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -248,8 +268,9 @@ def main() -> None:
         (arms / "sentences.json").write_text(json.dumps({n: len(t) for n, t in texts.items()}))
     for arm in options.arms:
         path = arms / f"{arm}.json"
-        if not path.is_file():
-            path.write_text(json.dumps(run_arm(arm, folder, cache)))
+        onnx_file = options.out / f"{arm}.onnx" if options.export else None
+        if not path.is_file() or (onnx_file and not onnx_file.is_file()):
+            path.write_text(json.dumps(run_arm(arm, folder, cache, onnx_file)))
         print(path.read_text(), flush=True)
     done = [arms / f"{arm}.json" for arm in ARMS if (arms / f"{arm}.json").is_file()]
     rows = [json.loads(path.read_text()) for path in done]

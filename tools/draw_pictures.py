@@ -1,18 +1,26 @@
-"""Draw the pictures of README into docs/pictures: pipeline and condensed layout, two themes each.
+"""Draw the pictures of README into docs/pictures, each for light and dark pages.
 
-python tools/draw_pictures.py           writes the files
-python tools/draw_pictures.py --check   exits with 1 when they are not what this script draws
+    python tools/draw_pictures.py           # write the files
+    python tools/draw_pictures.py --check   # fail if they are not what this script draws
+
+Pipeline and condensed layout, and the speed-ups of a layer from its saved result. Texts are at
+least 20 of 640 pixels, so that they can be read on a telephone as well.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-FOLDER = Path(__file__).resolve().parents[1] / "docs" / "pictures"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+FOLDER = DOCS / "pictures"
+LAYER = DOCS / "results" / "layer-3072x768" / "results.json"
 
 # Where the weights of the example layer are: three in each row, row 2 ablated.
 COLUMNS = ((0, 3, 6), (1, 2, 7), (), (0, 4, 5), (2, 5, 6))
@@ -26,16 +34,30 @@ class Theme:
     name: str
     ink: str
     faint: str
+    grid: str
     box: str
     rows: tuple[str, ...]
+    lines: tuple[str, ...]
 
 
 THEMES = (
     Theme(
-        "light", "#1f2328", "#8c959f", "#f0f4f9", ("#9ecbff", "#a5e3b4", "", "#ffd8a8", "#e2c5ff")
+        name="light",
+        ink="#1f2328",
+        faint="#59636e",
+        grid="#d1d9e0",
+        box="#f0f4f9",
+        rows=("#9ecbff", "#a5e3b4", "", "#ffd8a8", "#e2c5ff"),
+        lines=("#54aeff", "#0969da", "#0550ae", "#0a3069"),
     ),
     Theme(
-        "dark", "#e6edf3", "#7d8590", "#1c2430", ("#1f5fa8", "#23713a", "", "#96591a", "#6b3fa0")
+        name="dark",
+        ink="#e6edf3",
+        faint="#9198a1",
+        grid="#3d444d",
+        box="#1c2430",
+        rows=("#1f5fa8", "#23713a", "", "#96591a", "#6b3fa0"),
+        lines=("#1f6feb", "#58a6ff", "#79c0ff", "#cae8ff"),
     ),
 )
 
@@ -52,27 +74,59 @@ class Drawing:
             f"<title>{escape(title)}</title>",
         ]
 
-    def box(self, x: float, y: float, width: float, height: float, fill: str, radius: float = 8):
+    def box(
+        self, x: float, y: float, width: float, height: float, fill: str, radius: float = 8
+    ) -> None:
         """Draw a rectangle with an outline."""
         self._parts.append(
             f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="{radius}" '
             f'fill="{fill or "none"}" stroke="{self._theme.faint}"/>'
         )
 
-    def text(self, x: float, y: float, text: str, size: int, *, bold=False, faint=False):
-        """Write a text centred on ``x`` with its baseline at ``y``."""
+    def text(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        size: int,
+        *,
+        bold: bool = False,
+        faint: bool = False,
+        anchor: str = "middle",
+    ) -> None:
+        """Write a text with its baseline at ``y`` and its ``anchor`` at ``x``."""
         colour = self._theme.faint if faint else self._theme.ink
         weight = ' font-weight="600"' if bold else ""
         self._parts.append(
-            f'<text x="{x}" y="{y}" font-size="{size}" text-anchor="middle" '
+            f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}" '
             f'fill="{colour}"{weight}>{escape(text)}</text>'
         )
 
-    def arrow(self, x: float, y: float, length: float):
+    def line(self, points: Sequence[tuple[float, float]], colour: str, width: float) -> None:
+        """Draw a line through the points."""
+        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+        self._parts.append(
+            f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="{width}"/>'
+        )
+
+    def dots(self, points: Sequence[tuple[float, float]], colour: str) -> None:
+        """Draw a dot at each point."""
+        for x, y in points:
+            self._parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{colour}"/>')
+
+    def arrow(self, x: float, y: float, length: float) -> None:
         """Draw an arrow to the right."""
         tip = x + length
         self._parts.append(
             f'<path d="M{x} {y}H{tip - 6}M{tip - 10} {y - 7}L{tip} {y}L{tip - 10} {y + 7}" '
+            f'fill="none" stroke="{self._theme.ink}" stroke-width="2.5"/>'
+        )
+
+    def arrow_down(self, x: float, y: float, length: float) -> None:
+        """Draw an arrow downwards."""
+        tip = y + length
+        self._parts.append(
+            f'<path d="M{x} {y}V{tip - 6}M{x - 7} {tip - 10}L{x} {tip}L{x + 7} {tip - 10}" '
             f'fill="none" stroke="{self._theme.ink}" stroke-width="2.5"/>'
         )
 
@@ -83,42 +137,41 @@ class Drawing:
 
 def pipeline(theme: Theme) -> str:
     """Draw the way from a module to a running model."""
-    drawing = Drawing(800, 150, "nn.Module, train, run folder, export, ONNX file, run", theme)
-    boxes = (
-        ("nn.Module", "PyTorch"),
-        ("run folder", "weights, masks"),
-        ("model.onnx", "sparse custom ops"),
+    drawing = Drawing(640, 196, "nn.Module, train, run folder, export, ONNX file, run", theme)
+    steps = (
+        ("train", "nn.Module", "PyTorch"),
+        ("export", "run folder", "weights, masks"),
+        ("run", "model.onnx", "sparse ops"),
     )
-    width, gap, left = 160, 74, 2
-    for number, (name, content) in enumerate(boxes):
-        x = left + number * (width + gap)
-        drawing.box(x, 30, width, 84, theme.box)
-        drawing.text(x + width / 2, 67, name, 22, bold=True)
-        drawing.text(x + width / 2, 95, content, 16)
-        drawing.arrow(x + width + 6, 72, gap - 12)
-        drawing.text(x + width + gap / 2, 58, ("train", "export", "run")[number], 19)
-    x = left + len(boxes) * (width + gap)
-    for number, use in enumerate(("app", "server", "bench")):
-        drawing.text((x + 800) / 2, 45 + 34 * number, use, 20, bold=True)
-    drawing.text(
-        400, 142, "stock ONNX Runtime, CPU or CUDA; no torch where it runs", 16, faint=True
-    )
+    width, gap, top = 164, 73, 2
+    for number, (step, name, content) in enumerate(steps):
+        x = 1 + number * (width + gap)
+        drawing.box(x, top, width, 92, theme.box)
+        drawing.text(x + width / 2, top + 40, name, 22, bold=True)
+        drawing.text(x + width / 2, top + 70, content, 20)
+        if number < len(steps) - 1:
+            drawing.arrow(x + width + 5, top + 50, gap - 10)
+            drawing.text(x + width + gap / 2, top + 34, step, 20)
+    x = 1 + 2 * (width + gap) + width / 2
+    drawing.arrow_down(x, top + 98, 48)
+    drawing.text(x - 34, top + 128, "run", 20)
+    drawing.text(638, 180, "app, server, benchmark: stock ONNX Runtime", 22, anchor="end")
     return drawing.svg()
 
 
 def layout(theme: Theme) -> str:
     """Draw a sparse weight beside the three arrays that store it."""
-    drawing = Drawing(800, 290, "A weight with three entries a row, and its condensed form", theme)
-    cell = 38
+    drawing = Drawing(640, 290, "A weight with three entries a row, and its condensed form", theme)
+    cell = 33
 
     def grid(left: float, heading: str, rows: list[list[str]], colours: list[str]) -> None:
         width = max(map(len, rows)) * cell
-        drawing.text(left + width / 2, 24, heading, 21, bold=True)
+        drawing.text(left + width / 2, 24, heading, 22, bold=True)
         for number, (row, colour) in enumerate(zip(rows, colours, strict=True)):
             for column, text in enumerate(row):
-                x, y = left + column * cell, 44 + number * cell
+                x, y = left + column * cell, 40 + number * cell
                 drawing.box(x, y, cell, cell, colour if text else "", radius=0)
-                drawing.text(x + cell / 2, y + 25, text, 17)
+                drawing.text(x + cell / 2, y + 24, text, 20)
 
     letters = iter("abcdefghijkl")
     values = [[next(letters) for _ in columns] for columns in COLUMNS]
@@ -128,13 +181,52 @@ def layout(theme: Theme) -> str:
             dense[row][column] = value
     active = [number for number, columns in enumerate(COLUMNS) if columns]
     colours = [theme.rows[number] for number in active]
-    grid(4, "weight", dense, list(theme.rows))
-    drawing.arrow(328, 120, 46)
-    grid(400, "values", [values[row] for row in active], colours)
-    grid(556, "indices", [[str(at) for at in COLUMNS[row]] for row in active], colours)
-    grid(712, "rows", [[str(row)] for row in active], colours)
-    note = "Every neuron keeps three weights; neuron 2 was ablated and takes no space."
-    drawing.text(400, 274, note, 17, faint=True)
+    grid(2, "weight", dense, list(theme.rows))
+    drawing.arrow(274, 122, 40)
+    grid(324, "values", [values[row] for row in active], colours)
+    grid(447, "indices", [[str(at) for at in COLUMNS[row]] for row in active], colours)
+    grid(582, "rows", [[str(row)] for row in active], colours)
+    drawing.text(320, 246, "Every neuron keeps three weights.", 21, faint=True)
+    drawing.text(320, 276, "Neuron 2 was ablated and takes no space.", 21, faint=True)
+    return drawing.svg()
+
+
+def speedup(theme: Theme) -> str:
+    """Draw a layer's speed-up over dense by batch, a line for each sparsity."""
+    lines: dict[float, dict[int, float]] = {}
+    for case in json.loads(LAYER.read_text())["cases"]:
+        (ratio,) = (c["op_ratio"] for c in case["comparisons"] if c["engine"] == "condensed")
+        lines.setdefault(case["sparsity"], {})[case["batch"]] = ratio["median"]
+    title = "Speed-up over dense, by batch size"
+    drawing = Drawing(640, 440, title, theme)
+    left, right, top, bottom = 62, 548, 100, 396
+    batches, ticks, most = sorted(next(iter(lines.values()))), (1, 2, 5, 10, 20), 40
+
+    def x_of(batch: int) -> float:
+        return left + 16 + (right - left - 16) * math.log(batch) / math.log(batches[-1])
+
+    def y_of(ratio: float) -> float:
+        return bottom - (bottom - top) * math.log(ratio) / math.log(most)
+
+    drawing.text(2, 26, title, 24, bold=True, anchor="start")
+    drawing.text(2, 54, "3072 → 768, float32, one thread", 21, faint=True, anchor="start")
+    for tick in ticks:
+        drawing.line([(left, y_of(tick)), (right, y_of(tick))], theme.grid, 1 + (tick == 1))
+        drawing.text(left - 8, y_of(tick) + 7, f"{tick}×", 21, anchor="end")
+    drawing.text(right + 14, y_of(1) + 7, "dense", 21, faint=True, anchor="start")
+    for batch in batches:
+        if batch != 197:  # its text would cover that of 256
+            drawing.text(x_of(batch), bottom + 30, str(batch), 21)
+    drawing.text(0, bottom + 30, "batch", 20, faint=True, anchor="start")
+    for colour, (sparsity, ratios) in zip(theme.lines, sorted(lines.items()), strict=True):
+        points = [(x_of(batch), y_of(ratio)) for batch, ratio in sorted(ratios.items())]
+        drawing.line(points, colour, 3)
+        drawing.dots(points, colour)
+        drawing.text(
+            right + 14, points[-1][1] + 7, f"{100 * sparsity:g} %", 22, bold=True, anchor="start"
+        )
+        x, y = points[0]
+        drawing.text(x + 4, y - 12, f"{ratios[batches[0]]:.0f}×", 22, bold=True, anchor="start")
     return drawing.svg()
 
 
@@ -144,7 +236,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
     status = 0
-    for draw in (pipeline, layout):
+    for draw in (pipeline, layout, speedup):
         for theme in THEMES:
             path = FOLDER / f"{draw.__name__}-{theme.name}.svg"
             drawn = draw(theme)

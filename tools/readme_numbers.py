@@ -1,7 +1,7 @@
 """Write the numbers in README.md from the result files under docs/results.
 
-    python tools/readme_numbers.py            # writes them
-    python tools/readme_numbers.py --check    # says whether they are those of the files
+    python tools/readme_numbers.py            # write them
+    python tools/readme_numbers.py --check    # fail if they differ from the files
 
 A block is what stands between ``<!-- numbers: NAME -->`` and ``<!-- /numbers -->``; BLOCKS has the
 names. Everything else in the file is left as it is.
@@ -26,51 +26,50 @@ _START, _END = "<!-- numbers:", "<!-- /numbers -->"
 
 
 class NumbersError(Exception):
-    """The README or a result file is not as it should be."""
+    """README has a block that cannot be filled."""
 
 
-def layer(results: Path) -> list[str]:
-    """Write op speed-ups of the paper's layer, a row per batch."""
-    name = "layer-3072x768"
-    cases = [
-        (case["batch"], case["sparsity"], _op_ratio(case, "condensed"))
-        for case in _read(results / name)["cases"]
-    ]
-    sparsities = sorted({sparsity for _, sparsity, _ in cases})
-    ratios = {(batch, sparsity): ratio for batch, sparsity, ratio in cases}
+NETWORKS = {
+    "mlp": "MLP, 90\u00a0%",
+    "resnet18": "ResNet-18, 90\u00a0%",
+    "minilm-50": "MiniLM, 50\u00a0%",
+    "minilm-90": "MiniLM, 90\u00a0%",
+}
+"""Rows of README's table by their folders in docs/results/trained."""
+
+NOT_MEASURED = "–"
+
+
+def trained(results: Path) -> list[str]:
+    """Write accuracy and speed-ups of the trained networks; a dash stands for a missing result."""
     lines = [
-        "| batch | " + " | ".join(f"{100 * one:g} % sparse" for one in sparsities) + " |",
-        "|---:|" + "---:|" * len(sparsities),
+        "| network, sparsity | accuracy, dense | sparse | speed-up, 1 thread | all CPUs |",
+        "|---|---:|---:|---:|---:|",
     ]
-    for batch in sorted({batch for batch, _, _ in cases}):
-        cells = [_times(ratios.get((batch, sparsity))) for sparsity in sparsities]
-        lines.append(f"| {batch} | " + " | ".join(cells) + " |")
+    for name, title in NETWORKS.items():
+        folder = results / "trained" / name
+        speedups = {
+            int(file.parent.name.removeprefix("threads-")): _run_ratio(json.loads(file.read_text()))
+            for file in folder.glob("threads-*/results.json")
+        }
+        cells = [
+            title,
+            *_accuracies(folder / "accuracy.json"),
+            _times(speedups.pop(1, None)),
+            " ".join(f"{_times(ratio)} ({threads})" for threads, ratio in sorted(speedups.items()))
+            or NOT_MEASURED,
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
     return lines
 
 
-def networks(results: Path) -> list[str]:
-    """Write speed-ups of whole networks over dense ONNX Runtime, from ``fanin bench zoo``."""
-    folder = results / "networks"
-    engines = {"condensed": "fanin", "deepsparse": "DeepSparse", "openvino": "OpenVINO"}
-    lines = [
-        "| network | " + " | ".join(engines.values()) + " |",
-        "|---|" + "---:|" * len(engines),
-    ]
-    for file in _read(folder)["parts"].values():
-        data = _read(folder / Path(file).parent)
-        (case,) = data["cases"]
-        cells = [_times(_run_ratio(case, engine)) for engine in engines]
-        lines.append(f"| {data['title']} | " + " | ".join(cells) + " |")
-    return lines
-
-
-BLOCKS: dict[str, Callable[[Path], list[str]]] = {"layer": layer, "networks": networks}
+BLOCKS: dict[str, Callable[[Path], list[str]]] = {"trained": trained}
 
 
 def filled(text: str, results: Path) -> str:
     """Return the README's text with the numbers of the results.
 
-    Raises NumbersError for a block that is unknown or does not end, and for missing results.
+    Raises NumbersError for a block that is unknown or does not end.
     """
     if text.count(_START) != text.count(_END):
         raise NumbersError(f"{text.count(_START)} blocks begin and {text.count(_END)} end")
@@ -99,35 +98,31 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     if new == text:
         return 0
     if check:
-        print(f"{readme.name}: other numbers than docs/results; run {__file__}", file=sys.stderr)
+        print(f"{readme.name} and docs/results differ; run {__file__}", file=sys.stderr)
         return 1
     readme.write_text(new)
     return 0
 
 
-def _read(folder: Path) -> dict[str, Any]:
-    file = folder / "results.json"
+def _accuracies(file: Path) -> list[str]:
+    """Return the cells of the dense and the sparse model."""
     if not file.is_file():
-        raise NumbersError(f"there is no {file.name} in {folder.name}; measure it first")
-    return json.loads(file.read_text())
+        return [NOT_MEASURED, NOT_MEASURED]
+    data = json.loads(file.read_text())
+    if data["measure"] == "test accuracy":
+        return [f"{100 * data[kind]:.1f}\u00a0%" for kind in ("dense", "sparse")]
+    return [f"{data[kind]:.2f}" for kind in ("dense", "sparse")]
 
 
-def _comparison(case: dict[str, Any], engine: str) -> dict[str, Any]:
-    return next((one for one in case["comparisons"] if one["engine"] == engine), {})
-
-
-def _op_ratio(case: dict[str, Any], engine: str) -> float | None:
-    spread = _comparison(case, engine).get("op_ratio")
-    return spread["median"] if spread else None
-
-
-def _run_ratio(case: dict[str, Any], engine: str) -> float | None:
-    spread = _comparison(case, engine).get("run_ratio")
-    return spread["median"] if spread else None
+def _run_ratio(result: dict[str, Any]) -> float:
+    """Return the median speed-up of the condensed model over the dense one."""
+    (case,) = result["cases"]
+    comparison = next(one for one in case["comparisons"] if one["engine"] == "condensed")
+    return float(comparison["run_ratio"]["median"])
 
 
 def _times(ratio: float | None) -> str:
-    return "–" if ratio is None else f"{ratio:.1f}×"
+    return NOT_MEASURED if ratio is None else f"{ratio:.1f}×"
 
 
 if __name__ == "__main__":

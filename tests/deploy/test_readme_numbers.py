@@ -9,50 +9,66 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def tool():
-    spec = importlib.util.spec_from_file_location("tool", ROOT / "tools" / "readme_numbers.py")
+def load(name):
+    """Import a script of tools/."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
+@pytest.fixture(scope="module")
+def tool():
+    return load("readme_numbers")
+
+
+def write_result(folder, ratio):
+    """A result of ``fanin bench model`` with this speed-up."""
+    folder.mkdir(parents=True)
+    comparisons = [
+        {"engine": "openvino", "run_ratio": {"median": 0.5}},
+        {"engine": "condensed", "run_ratio": {"median": ratio}},
+    ]
+    (folder / "results.json").write_text(json.dumps({"cases": [{"comparisons": comparisons}]}))
+
+
 @pytest.fixture
 def tree(tmp_path):
-    """A README with one block, and results of three cases, one of them in the noise."""
-    cases = [
-        {
-            "batch": batch,
-            "sparsity": sparsity,
-            "comparisons": [{"engine": "condensed", "op_ratio": ratio and {"median": ratio}}],
-        }
-        for batch, sparsity, ratio in ((1, 0.8, 4.26), (1, 0.99, None), (64, 0.8, 2.04))
-    ]
-    folder = tmp_path / "docs" / "results" / "layer-3072x768"
-    folder.mkdir(parents=True)
-    (folder / "results.json").write_text(json.dumps({"cases": cases}))
-    text = "before\n<!-- numbers: layer -->\nold\n<!-- /numbers -->\nafter\n"
+    """A README with one block; one network with everything, one without a second thread count."""
+    results = tmp_path / "docs" / "results" / "trained"
+    for name, accuracy in (
+        ("mlp", {"measure": "test accuracy", "dense": 0.8907, "sparse": 0.8832}),
+        ("minilm-90", {"measure": "cosine", "dense": 1.0, "sparse": 0.674}),
+    ):
+        write_result(results / name / "threads-1", 9.96)
+        (results / name / "accuracy.json").write_text(json.dumps(accuracy))
+    write_result(results / "mlp" / "threads-2", 6.04)
+    write_result(results / "mlp" / "threads-16", 1.25)
+    text = "before\n<!-- numbers: trained -->\nold\n<!-- /numbers -->\nafter\n"
     (tmp_path / "README.md").write_text(text)
     return tmp_path
 
 
 def test_the_readme_of_this_tree_has_the_numbers_of_its_results(tool):
-    assert "<!-- numbers: layer -->" in (ROOT / "README.md").read_text()
+    assert "<!-- numbers: trained -->" in (ROOT / "README.md").read_text()
     assert tool.main(["--check"]) == 0
 
 
-def test_stale_numbers_are_found_and_written_anew(tool, tree, capsys):
+def test_stale_numbers_are_found_and_replaced(tool, tree, capsys):
     assert tool.main(["--check"], tree) == 1
-    assert "other numbers" in capsys.readouterr().err
+    assert "differ" in capsys.readouterr().err
     assert "old" in (tree / "README.md").read_text()
     assert tool.main([], tree) == 0
-    assert (tree / "README.md").read_text().splitlines() == [
+    text = (tree / "README.md").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert text.splitlines() == [
         "before",
-        "<!-- numbers: layer -->",
-        "| batch | 80 % sparse | 99 % sparse |",
-        "|---:|---:|---:|",
-        "| 1 | 4.3× | – |",
-        "| 64 | 2.0× | – |",
+        "<!-- numbers: trained -->",
+        "| network, sparsity | accuracy, dense | sparse | speed-up, 1 thread | all CPUs |",
+        "|---|---:|---:|---:|---:|",
+        "| MLP, 90 % | 89.1 % | 88.3 % | 10.0× | 6.0× (2) 1.2× (16) |",
+        "| ResNet-18, 90 % | – | – | – | – |",
+        "| MiniLM, 50 % | – | – | – | – |",
+        "| MiniLM, 90 % | 1.00 | 0.67 | 10.0× | – |",
         "<!-- /numbers -->",
         "after",
     ]
@@ -63,8 +79,7 @@ def test_stale_numbers_are_found_and_written_anew(tool, tree, capsys):
     ("text", "message"),
     [
         ("<!-- numbers: luck -->\n<!-- /numbers -->\n", "no numbers are called 'luck'"),
-        ("<!-- numbers: layer -->\n", "1 blocks begin and 0 end"),
-        ("<!-- numbers: networks -->\n<!-- /numbers -->\n", "no results.json in networks"),
+        ("<!-- numbers: trained -->\n", "1 blocks begin and 0 end"),
     ],
 )
 def test_a_block_that_cannot_be_filled_is_an_error(tool, tree, text, message):
@@ -72,12 +87,9 @@ def test_a_block_that_cannot_be_filled_is_an_error(tool, tree, text, message):
         tool.filled(text, tree / "docs" / "results")
 
 
-def test_networks_come_from_the_zoos_results(tool, tree):
-    folder = tree / "docs" / "results" / "networks"
-    (folder / "mlp").mkdir(parents=True)
-    (folder / "results.json").write_text(json.dumps({"parts": {"mlp": "mlp/results.json"}}))
-    ratios = [("condensed", 5.61), ("openvino", 0.72)]
-    comparisons = [{"engine": name, "run_ratio": {"median": ratio}} for name, ratio in ratios]
-    data = {"title": "MLP, 90 %", "cases": [{"comparisons": comparisons}]}
-    (folder / "mlp" / "results.json").write_text(json.dumps(data))
-    assert tool.networks(folder.parent)[2:] == ["| MLP, 90 % | 5.6× | – | 0.7× |"]
+def test_every_network_of_the_table_can_be_trained(tool):
+    trained = load("trained_networks")
+    assert list(tool.NETWORKS) == [*trained.RECIPES, *trained.ARMS]
+    recipes = {file.stem for file in (ROOT / "trainer" / "recipes").glob("*.toml")}
+    for name in trained.RECIPES.values():
+        assert {f"{name}-dense", f"{name}-srigl90"} <= recipes

@@ -1,4 +1,4 @@
-"""Files that the documentation names by their path are there."""
+"""Files and headings that the documentation names are there."""
 
 import re
 from pathlib import Path
@@ -14,3 +14,20 @@ NAMED = re.compile(r"`((?:trainer|export|ort_ops|deploy|src|tests|tools|docs|exa
 def test_paths_named_in_a_page_exist(page):
     named = NAMED.findall(page.read_text(encoding="utf-8"))
     assert [path for path in named if not any(ROOT.glob(path.rstrip("/")))] == []
+
+
+def _anchors(page):
+    """Anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_of_a_page_lead_to_files_and_headings(page):
+    lost = []
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        path, _, anchor = target.partition("#")
+        file = page.parent / path if path else page
+        if not file.exists() or (anchor and anchor not in _anchors(file)):
+            lost.append(target)
+    assert lost == []

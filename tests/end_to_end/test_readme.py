@@ -29,7 +29,7 @@ def test_snippets_run_in_order(tmp_path, monkeypatch, capsys):
                 )
                 assert result.returncode == 0, f"{line}\n{result.stdout}{result.stderr}"
                 ran.append(command[1])
-    assert ran == ["train", "export", "inspect", "bench", "bench", "doctor"]
+    assert ran == ["train", "export", "bench"]
     printed = capsys.readouterr().out
     assert "['dense', 'condensed', 'dense']" in printed
     assert "(1, 10)" in printed
@@ -37,9 +37,16 @@ def test_snippets_run_in_order(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "results" / "results.json").is_file()
 
 
-@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\((?!http)([^)]+)\)", README))))
-def test_links_lead_to_files(target):
-    assert (ROOT / target).exists()
+def test_the_readme_is_read_in_a_minute():
+    assert len(README.splitlines()) <= 120
+
+
+@pytest.mark.parametrize("picture", re.findall(r'(?:src|srcset)="([^"]+)"', README))
+def test_every_picture_is_there_for_both_themes(picture):
+    other = {"light": "dark", "dark": "light"}
+    twin = re.sub("light|dark", lambda theme: other[theme.group()], picture)
+    assert (ROOT / picture).is_file()
+    assert twin in README
 
 
 def test_every_declared_dependency_has_its_reason():
@@ -52,5 +59,5 @@ def test_every_declared_dependency_has_its_reason():
         *(name for extra in project["project"]["optional-dependencies"].values() for name in extra),
     ]
     names = {re.match(r"[A-Za-z0-9_-]+", item).group() for item in declared} - {"fanin"}
-    table = README[README.index("## Dependencies") :]
+    table = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
     assert {name for name in names if not re.search(rf"\b{name}\b", table)} == set()

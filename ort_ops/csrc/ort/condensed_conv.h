@@ -22,8 +22,11 @@ class CondensedConv {
   static const OpSchema kSchema;
   static constexpr ElementType kCpuTypes[] = {kFloat, kFloat16};
   static constexpr ElementType kCudaTypes[] = {kFloat, kFloat16, kBfloat16};
+  static constexpr size_t kResidualInput = kResidual;
   static constexpr bool kWritesOverResidual = true;
 
+  using Weights = WeightTensors;
+  using View = CondensedView;
   using RunSize = ConvInput;
 
   // Refuses attributes that are missing, of another type or length, out of range, or that
@@ -32,6 +35,10 @@ class CondensedConv {
 
   WeightSizes sizes() const {
     return {geometry_.group_inputs() * geometry_.taps(), geometry_.out_channels, "out_channels"};
+  }
+  DeclaredInputs check_declared(const Runtime& runtime, const KernelInfo& info,
+                                ReadScalar read) const {
+    return check_declared_inputs(runtime, info, *this, read);
   }
   CondensedView sound_view(const WeightTensors& weights) const;
 

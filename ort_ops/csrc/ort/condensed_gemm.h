@@ -20,8 +20,11 @@ class CondensedGemm {
   static const OpSchema kSchema;
   static constexpr ElementType kCpuTypes[] = {kFloat, kFloat16};
   static constexpr ElementType kCudaTypes[] = {kFloat, kFloat16, kBfloat16};
+  static constexpr size_t kResidualInput = kResidual;
   static constexpr bool kWritesOverResidual = false;
 
+  using Weights = WeightTensors;
+  using View = CondensedView;
   struct RunSize {
     int64_t batch;
   };
@@ -29,6 +32,10 @@ class CondensedGemm {
   explicit CondensedGemm(const KernelInfo& info);
 
   WeightSizes sizes() const { return {in_features_, out_features_, "out_features"}; }
+  DeclaredInputs check_declared(const Runtime& runtime, const KernelInfo& info,
+                                ReadScalar read) const {
+    return check_declared_inputs(runtime, info, *this, read);
+  }
   CondensedView sound_view(const WeightTensors& weights) const;
 
   // Refuses X unless it is [..., in_features] with at least one dimension.

@@ -17,6 +17,8 @@ namespace fanin::ort {
 
 class ShapeInference;
 
+inline constexpr size_t kNoInput = ~size_t{0};
+
 struct InputSpec {
   const char* name;
   bool is_activation;  // of the type of the registration, on a GPU in its memory

@@ -39,8 +39,21 @@ Concurrency concurrency_of(const Runtime& runtime, const KernelInfo& info,
 // every node.
 void tell_cuda_notice_once(const KernelInfo& info, const CpuSettings& settings);
 
-// Lets the runtime give a node the residual's memory for Y, where nothing else reads it.
-void allow_y_over_residual(CondensedOp& op);
+// Lets the runtime give a node the memory of that input for Y, where nothing else reads it: its
+// lines are in cache by then, while those of another buffer would have to be brought in before they
+// can be written.
+template <size_t kInput>
+void allow_y_over_input(CondensedOp& op) {
+  if (!op.runtime.has_api_18) return;
+  op.version = kInplaceApiVersion;
+  op.GetMayInplace = [](int** inputs, int** outputs) noexcept -> size_t {
+    static int input = kInput, output = 0;  // the runtime only reads them
+    *inputs = &input;
+    *outputs = &output;
+    return 1;
+  };
+  op.ReleaseMayInplace = [](int*, int*) noexcept {};
+}
 
 template <typename Op>
 class CpuKernel;
@@ -51,7 +64,7 @@ struct CpuOp : CondensedOp {
   CpuOp(const Runtime& owner, ElementType activations, const CpuSettings& told)
       : CondensedOp(owner, activations, Op::kSchema), settings(told) {
     set_kernel<CpuOp, CpuKernel<Op>>(*this);
-    if (Op::kWritesOverResidual) allow_y_over_residual(*this);
+    if (Op::kWritesOverResidual) allow_y_over_input<Op::kResidualInput>(*this);
   }
 
   const CpuSettings& settings;
@@ -66,14 +79,15 @@ class CpuKernel {
         node_(std::move(node)),
         op_(info),
         concurrency_(concurrency_of(runtime_, info, op.settings)) {
-    const DeclaredInputs declared = check_declared(runtime_, info, op_, host_scalar);
+    const auto declared = op_.check_declared(runtime_, info, host_scalar);
     batches_ = op_.batches(declared.shape(kX));
     tell_cuda_notice_once(info, op.settings);
     if (!declared.variable_weights.empty()) {
       warn_of_variable_weights(info, node_, declared.variable_weights);
       return;
     }
-    const WeightTensors weights(runtime_, [&](Input index) { return info.constant(index); });
+    const typename Op::Weights weights(runtime_,
+                                       [&](size_t index) { return info.constant(index); });
     packed_ = op_.pack(op_.sound_view(weights), batches_, ThreadExecutor(concurrency_.threads));
     for (const PackedInfo& layout : packed_->info())
       info.log(kInfo, node_ + ": " + packing_report(layout));
@@ -83,19 +97,20 @@ class CpuKernel {
   const std::string& node() const { return node_; }
 
   void compute(OrtKernelContext* context) const {
-    const auto input = [&](Input index) { return context_input(runtime_, context, index); };
+    const auto input = [&](size_t index) { return context_input(runtime_, context, index); };
     const Tensor x(runtime_, input(kX));
     op_.check_x(x.shape());
     const auto size = op_.run_size(x.shape());
 
     const std::vector<int64_t> dims = op_.output_dims(x.shape());
-    const Tensor residual(runtime_, input(kResidual));
-    const void* add = residual_data(residual, shape_of(dims));
+    const void* add = nullptr;
+    if constexpr (Op::kResidualInput != kNoInput)
+      add = residual_data(Tensor(runtime_, input(Op::kResidualInput)), shape_of(dims));
     void* y = context_output(runtime_, context, shape_of(dims));
 
     // Variable weights are checked for an empty batch, too.
-    std::optional<WeightTensors> variable;
-    CondensedView view;
+    std::optional<typename Op::Weights> variable;
+    typename Op::View view;
     if (!packed_) {
       variable.emplace(runtime_, input);
       view = op_.sound_view(*variable);

@@ -37,14 +37,15 @@ void refuse_variable_weights(const std::string& names) {
          "graph inputs, or run this model on CPUExecutionProvider");
 }
 
-const OrtValue* host_constant(const Runtime& runtime, const KernelInfo& info, Input index) {
+const OrtValue* host_constant(const CondensedOp& op, const KernelInfo& info, size_t index) {
+  const Runtime& runtime = op.runtime;
   const OrtValue* value = info.constant(index);
   const OrtMemoryInfo* memory = nullptr;
   check(runtime.api, runtime.api.GetTensorMemoryInfo(value, &memory));
   DeviceType place = kCpuDevice;
   runtime.api.MemoryInfoGetDeviceType(memory, &place);
   if (place == kCpuDevice) return value;
-  throw Error(kFail, std::string(kInputs[index].name) +
+  throw Error(kFail, std::string(op.schema.inputs[index].name) +
                          " lies in device memory, though the op asks for it on the host; report "
                          "this with the version of onnxruntime");
 }

@@ -31,7 +31,7 @@ int device_of(const Runtime& runtime, const OrtKernelInfo* info);
 void refuse_variable_weights(const std::string& names);
 
 // A constant weight that packing can read. The ops ask for their weights on the host.
-const OrtValue* host_constant(const Runtime& runtime, const KernelInfo& info, Input index);
+const OrtValue* host_constant(const CondensedOp& op, const KernelInfo& info, size_t index);
 
 // Whether the residual is added, see adds_residual. A run never reads the residual on the host,
 // which would wait for the device. So a residual that stands for none must be a constant, whose 0
@@ -74,18 +74,20 @@ class CudaKernel {
       : runtime_(op.runtime),
         node_(std::move(node)),
         op_(info),
-        device_(device_of(runtime_, info.get())),
-        constant_residual_(info.constant(kResidual) != nullptr) {
+        device_(device_of(runtime_, info.get())) {
     const DeviceGuard guard(device_);
-    const DeclaredInputs declared = check_declared(runtime_, info, op_, constant_scalar);
+    const auto declared = op_.check_declared(runtime_, info, constant_scalar);
     refuse_variable_weights(declared.variable_weights);
     batches_ = op_.batches(declared.shape(kX));
-    const Shape residual = declared.shape(kResidual);
-    if (!declared.y_dims.empty() && residual.rank > 0)
-      adds_residual_on_device(residual, shape_of(declared.y_dims), constant_residual_);
-    const WeightTensors weights(runtime_,
-                                [&](Input index) { return host_constant(runtime_, info, index); });
-    const CondensedView view = op_.sound_view(weights);
+    if constexpr (Op::kResidualInput != kNoInput) {
+      constant_residual_ = info.constant(Op::kResidualInput) != nullptr;
+      const Shape residual = declared.shape(Op::kResidualInput);
+      if (!declared.y_dims.empty() && residual.rank > 0)
+        adds_residual_on_device(residual, shape_of(declared.y_dims), constant_residual_);
+    }
+    const typename Op::Weights weights(
+        runtime_, [&](size_t index) { return host_constant(op, info, index); });
+    const typename Op::View view = op_.sound_view(weights);
     packed_ = packed_on(device_, [&] {
       return op_.pack_on_device(view, batches_, value_type_of(op.type, kX), device_);
     });
@@ -101,8 +103,12 @@ class CudaKernel {
     const auto size = op_.run_size(x.shape());
 
     const std::vector<int64_t> dims = op_.output_dims(x.shape());
-    const Tensor residual(runtime_, context_input(runtime_, context, kResidual));
-    const bool adds = adds_residual_on_device(residual.shape(), shape_of(dims), constant_residual_);
+    const void* add = nullptr;
+    if constexpr (Op::kResidualInput != kNoInput) {
+      const Tensor residual(runtime_, context_input(runtime_, context, Op::kResidualInput));
+      if (adds_residual_on_device(residual.shape(), shape_of(dims), constant_residual_))
+        add = residual.template data<void>();
+    }
     void* y = context_output(runtime_, context, shape_of(dims));
     if (size.batch == 0) return;
     check_batch(size.batch, batches_, x.shape());
@@ -110,7 +116,6 @@ class CudaKernel {
     void* stream = nullptr;
     check(runtime_.api, runtime_.api.KernelContext_GetGPUComputeStream(context, &stream));
     const DeviceGuard guard(device_);
-    const void* add = adds ? residual.template data<void>() : nullptr;
     op_.run_on_device(*packed_, size, {x.template data<void>(), add, y, x.type()}, stream);
   }
 
@@ -119,7 +124,7 @@ class CudaKernel {
   const std::string node_;
   const Op op_;
   const int device_;
-  const bool constant_residual_;
+  bool constant_residual_ = false;
   BatchRange batches_;
   decltype(std::declval<Op>().pack_on_device({}, {}, {}, 0)) packed_;
 };

@@ -53,7 +53,7 @@ struct DeclaredInputs {
   std::vector<int64_t> y_dims;   // -1 where unknown; empty for an unknown rank
 
   // A rank of 0 may be an unknown one.
-  Shape shape(Input input) const { return inputs[input].shape(); }
+  Shape shape(size_t input) const { return inputs[input].shape(); }
 };
 
 // Checks the types that the graph declares and the shapes of the weights, as far as they are known;
@@ -74,8 +74,8 @@ void check_declared_residual(const Runtime& runtime, const KernelInfo& info, con
 // Checks the types and shapes that the graph declares, as far as they are known, and a constant
 // residual.
 template <typename Op>
-DeclaredInputs check_declared(const Runtime& runtime, const KernelInfo& info, const Op& op,
-                              ReadScalar read) {
+DeclaredInputs check_declared_inputs(const Runtime& runtime, const KernelInfo& info, const Op& op,
+                                     ReadScalar read) {
   DeclaredInputs declared = check_declared_weights(info, op.sizes());
   const Shape x = declared.shape(kX);
   if (x.rank > 0) op.check_x(x);
@@ -104,7 +104,7 @@ const void* residual_data(const Tensor& residual, const Shape& y);
 // The four weight tensors of a node.
 class WeightTensors {
  public:
-  // `value_of(Input)` gives an OrtValue.
+  // `value_of(input)` gives an OrtValue.
   template <typename ValueOf>
   WeightTensors(const Runtime& runtime, ValueOf&& value_of)
       : values_(runtime, value_of(kValues)),

@@ -1,12 +1,15 @@
 // The ops of the domain ai.fanin. An op is a class that holds the attributes of a node and says
 // what is its own; CpuOp and CudaOp are templates over it:
 //
-//   kSchema               name, inputs and shape inference
+//   kSchema               name, inputs (X is the first) and shape inference
 //   kCpuTypes, kCudaTypes types of X, residual and Y, with one registration each
+//   kResidualInput        the input that is added to Y, kNoInput if the op has none
 //   kWritesOverResidual   whether the CPU's kernels may be given the residual's memory as Y
+//   Weights, View         the tensors of the weights, and what is packed of them
 //   RunSize               the sizes of one run, of which one is `batch`
 //   Op(info)              reads and checks the attributes
-//   sizes, sound_view     the shapes of the weights; a checked view of them
+//   check_declared        checks what the graph declares
+//   sound_view            a checked view of the weights
 //   check_x, run_size, batches, output_dims
 //                         what follows from the shape of X
 //   pack, run             on the CPU
