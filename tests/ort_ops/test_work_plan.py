@@ -21,7 +21,7 @@ BATCHES = (1, 8, 16, 64, 197, 256)
 # Fixed, and for each thread; microseconds of a pool whose threads spin, and of one that sleeps.
 SPINNING, SLEEPING = (1.5, 0.15), (15.0, 1.5)
 
-# (in_features, out_features) of the perceptron and of ViT-B/16 and ResNet-50's fully connected ones.
+# (in_features, out_features) of the perceptron, of ViT-B/16 and of other heads.
 LINEAR = [
     (784, 3072),
     (3072, 768),
