@@ -1,7 +1,7 @@
-"""Run exported models in stock ONNX Runtime: sessions, benchmarks, the doctor.
+"""Run exported models in stock ONNX Runtime: sessions, server, benchmarks, doctor.
 
-Importing this loads neither torch nor onnxruntime. ``fanin.deploy.bench`` and
-``fanin.deploy.doctor`` are imported by name.
+Importing this package loads neither torch nor onnxruntime. Import ``fanin.deploy.bench``,
+``fanin.deploy.doctor`` and ``fanin.deploy.serve`` by name.
 """
 
 from .errors import SessionError

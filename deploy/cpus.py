@@ -1,11 +1,11 @@
-"""How many CPUs this process may use."""
+"""The number of CPUs that this process may use."""
 
 from __future__ import annotations
 
 import os
 
 MAX_THREADS = 1024
-"""Threads that a session may ask for; the runtime starts every one of them, however many."""
+"""Most threads that a session may ask for; ONNX Runtime would start any number."""
 
 
 def available_cpus() -> int:

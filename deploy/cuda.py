@@ -1,4 +1,4 @@
-"""CUDA sessions: when the GPU or fanin's kernels for it are missing, the CPU is taken aloud."""
+"""CUDA sessions, which fall back to the CPU only if allowed to, and with a warning."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ Provider = str | tuple[str, dict[str, Any]]
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 
-# From warn_cpu_instead() through the two functions that lead to it, to open_session's caller.
+# Stack level of open_session's caller, seen from warn_cpu_instead().
 _CALLER = 4
 
 
 def provider_name(provider: Provider) -> str:
-    """Return the name of a provider with or without options."""
+    """Return the name of a provider given with or without options."""
     return provider if isinstance(provider, str) else provider[0]
 
 
 def is_optional(providers: list[Provider] | None) -> bool:
-    """Tell whether the list asks for CUDA and names the CPU as what to take without it."""
+    """Tell whether the list asks for CUDA and allows the CPU instead."""
     return {CUDA, CPU} <= set(map(provider_name, providers or []))
 
 
 def without_absent_gpu(providers: list[Provider] | None) -> list[Provider] | None:
-    """Leave CUDA out of a list that allows it where the driver offers no device, with a warning.
+    """Remove CUDA from a list that allows the CPU instead, with a warning, if there is no GPU.
 
-    The runtime's own answer depends on its release and on what is missing: an exception, or lines
-    on stderr.
+    ONNX Runtime itself would raise an exception or write to stderr, depending on its release.
     """
     if providers is None or not is_optional(providers):
         return providers
@@ -45,7 +44,7 @@ def without_absent_gpu(providers: list[Provider] | None) -> list[Provider] | Non
 
 
 def warn_cpu_instead(reason: str, remedy: str) -> None:
-    """Say that a session which may use the CPU instead of CUDA does."""
+    """Warn that a session runs on the CPU instead of CUDA."""
     warnings.warn(
         f"the session runs on the CPU instead of CUDA: {reason}. {remedy}",
         RuntimeWarning,
@@ -54,7 +53,7 @@ def warn_cpu_instead(reason: str, remedy: str) -> None:
 
 
 def warn_without_kernels(session: Any, model: Path) -> None:
-    """Warn where the session runs on CUDA but fanin's ops in it cannot."""
+    """Warn if the session runs on CUDA but fanin's ops in it do not."""
     if CUDA not in session.get_providers() or not _has_ops(model):
         return
     status = ort_ops.cuda_status()
@@ -70,5 +69,5 @@ def warn_without_kernels(session: Any, model: Path) -> None:
 def _has_ops(model: Path) -> bool:
     try:
         return any(node.op_type in OPS for node in read_model_file(model).nodes)
-    except (ModelFileError, OSError):  # a format that only the runtime reads
+    except (ModelFileError, OSError):  # a format that only ONNX Runtime reads
         return True

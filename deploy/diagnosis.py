@@ -1,7 +1,7 @@
-"""Why ONNX Runtime refused a model, from the file's own content first and its message second.
+"""Explains why ONNX Runtime refused a model: first from the file, then from the error message.
 
-The runtime's texts change between releases and name neither the domain that was meant nor what to
-do; the file's nodes, opset imports and external tensors do not change.
+The messages change between releases, and tell neither which domain was meant nor what to do. The
+file's nodes, opset imports and external tensors do not change.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 from ..onnx_file import DataFileError, ModelFile, ModelFileError, Node, read_model_file
 from ..ort_ops.contract import DOMAIN, OPS
 from .errors import SessionError
-from .shortage import is_shortage, tells_of_shortage
+from .transient import is_transient, mentions_transient_failure
 
 _UPGRADE = "Upgrade fanin, or export the model again with this version."
 
 
-def explain_failed_load(model: Path, error: Exception) -> SessionError:
-    """Make the SessionError for ``error``, raised by the runtime while it opened ``model``."""
+def explain_load_failure(model: Path, error: Exception) -> SessionError:
+    """Return the SessionError for ``error``, which ONNX Runtime raised when it opened ``model``."""
     text = _plain(str(error))
     if re.search("Domain already set in registry|Conflicting with a registered kernel", text):
         return SessionError(
@@ -28,16 +28,16 @@ def explain_failed_load(model: Path, error: Exception) -> SessionError:
             "Register each of them once, or leave them out (open_session registers fanin's own).",
             model=model,
         )
-    if tells_of_shortage(text) and not any(op in text for op in OPS):
+    if mentions_transient_failure(text) and not any(op in text for op in OPS):
         return SessionError(
-            f"this machine, or a limit of this process, was too small to open it ({text})",
-            "Free memory, close sessions and files, or raise the limit (ulimit -a shows them); "
+            f"there is not enough memory, or another resource of this machine or process ({text})",
+            "Free memory, close sessions and files, or raise the limits (ulimit -a lists them); "
             "then open it again.",
             model=model,
         )
     try:
         content = read_model_file(model)
-    except ModelFileError:  # a flatbuffer, or another file by now
+    except ModelFileError:  # a flatbuffer, or replaced by another file since
         return _from_message(model, text, None)
     except OSError as reason:
         return unreadable(model, reason)
@@ -49,29 +49,29 @@ def explain_failed_load(model: Path, error: Exception) -> SessionError:
 
 
 def unreadable(model: Path, reason: OSError) -> SessionError:
-    """Make the SessionError for a file that is there, and that the system does not let us read."""
-    shortage = is_shortage(reason)
+    """Return the SessionError for a file that exists but cannot be read."""
+    transient = is_transient(reason)
     return SessionError(
         f"the file cannot be read ({reason.strerror or reason})",
-        "Open it again when that has passed." if shortage else "Check the disk.",
+        "This may be temporary: try again." if transient else "Check the disk.",
         model=model,
     )
 
 
 def not_onnx(model: Path, reason: ModelFileError) -> SessionError:
-    """Make the SessionError for a file that is no ONNX model, or one with weights elsewhere."""
+    """Return the SessionError for a file that is not ONNX, or has weights outside its folder."""
     if isinstance(reason, DataFileError):
         return SessionError(
             str(reason),
-            "External data belong beside the model. Do not open this file unless you know "
-            "where it comes from; onnx.load and onnx.save_model write it anew.",
+            "External data must be in the model's folder. Do not open this file unless you know "
+            "where it comes from; onnx.load and onnx.save_model rewrite it.",
             model=model,
         )
     return SessionError(f"this is not an ONNX file: {reason}", _file_hint(model), model=model)
 
 
 def _plain(text: str) -> str:
-    """Strip the runtime's text of its error-code prefix and of the places in its own source."""
+    """Strip error codes and locations in ONNX Runtime's source from a message."""
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
     text = re.sub(r"/onnxruntime_src/\S+:\d+ .*?\) ", "", text)
     return " ".join(text.split())
@@ -81,11 +81,11 @@ def _file_hint(model: Path) -> str:
     with model.open("rb") as file:
         head = file.read(48)
     if head.startswith(b"version https://git-lfs"):
-        return "It is a Git LFS pointer: git lfs pull brings the model."
+        return "It is a Git LFS pointer: run git lfs pull to get the model."
     if head.startswith(b"PK"):
-        return "It looks like a PyTorch checkpoint: fanin export makes an ONNX file from a run."
+        return "It looks like a PyTorch checkpoint: fanin export writes ONNX files from runs."
     if model.suffix == ".safetensors":
-        return "It holds weights only: fanin export makes an ONNX file from the run folder."
+        return "It holds only weights: fanin export writes an ONNX file from the run folder."
     return "Copy or export the file again."
 
 
@@ -143,7 +143,7 @@ def _from_message(model: Path, text: str, content: ModelFile | None) -> SessionE
         node = _find(content, lambda node: (node.domain, node.op_type) == (domain, op_type))
         place = f"node '{node.name}' uses " if node else "it uses "
         return SessionError(
-            f"{place}{op_type} of domain '{domain}', which is neither standard nor one of fanin's",
+            f"{place}{op_type} of domain '{domain}', which is neither a standard op nor fanin's",
             "Register that op's own library in options, and pass them to open_session.",
             model=model,
             node=node.name if node else None,
@@ -153,20 +153,20 @@ def _from_message(model: Path, text: str, content: ModelFile | None) -> SessionE
     )
     if too_new:
         return SessionError(
-            f"its IR version is {too_new[1]}, and this onnxruntime reads up to {too_new[2]}",
+            f"its IR version is {too_new[1]}, but this onnxruntime reads only up to {too_new[2]}",
             "Upgrade onnxruntime, or export the model again (fanin writes IR version 9).",
             model=model,
         )
     if "guarantees* support for models stamped with official released" in text:
         return SessionError(
-            f"this onnxruntime does not know the model's opset ({text})",
+            f"this onnxruntime does not support the model's opset ({text})",
             "Upgrade onnxruntime, or export the model with a lower opset.",
             model=model,
         )
     if "can not be read in full" in text or ("out of bounds" in text and "External" in text):
         return SessionError(
-            f"its external data is cut off or belongs to another model ({text})",
-            "Copy the model and its data file again, together.",
+            f"its external data is truncated or belongs to another model ({text})",
+            "Copy the model and its data file again, both of them.",
             model=model,
         )
     # Our ops write node 'name'; the runtime writes ("name", Op, …) or node (name).
@@ -177,7 +177,7 @@ def _from_message(model: Path, text: str, content: ModelFile | None) -> SessionE
     name = node.name if node else None
     refusal = re.search(rf"Exception during initialization: ((?:{'|'.join(OPS)}) node .*)", text)
     if refusal:
-        remedy = "The weights stored in the model are not sound: export it again with fanin export."
+        remedy = "The weights in the model are invalid: export it again with fanin export."
         if "FANIN_ISA" in text or "ISA '" in text:
             remedy = "Unset FANIN_ISA, or set it to one that fanin doctor lists for this CPU."
         elif "CUDA op" in text or "CUDAExecutionProvider" in text:

@@ -1,4 +1,4 @@
-"""Find out whether fanin's models can run here, and what to do when they cannot."""
+"""Checks whether this machine can run exported models, and tells how to repair what is wrong."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Check:
-    """One finding: what was looked at, whether it is fine, and what to do when it is not."""
+    """Result of a check: its name, whether it passed, what was found, and what to do about it."""
 
     name: str
     ok: bool
@@ -36,9 +36,11 @@ class Check:
 
 
 def run_checks() -> list[Check]:
-    """Look at everything that running an exported model needs.
+    """Check everything that running an exported model needs.
 
-    Never raises: a check that fails says why, and the others go on.
+    Returns:
+        One result per check. A check that fails does not stop the others, and none raises.
+
     """
     checks: Sequence[tuple[str, Callable[[], Finding]]] = (
         ("Python", _python),
@@ -58,9 +60,14 @@ def run_checks() -> list[Check]:
 
 
 def check_model_file(model: str | os.PathLike[str]) -> list[Check]:
-    """Look at one model: whether it opens here, and what each of its layers runs on.
+    """Check one model: whether it opens here, and which kernels its layers use.
 
-    Never raises. The layers are left out when it does not open.
+    Args:
+        model: Path of the model.
+
+    Returns:
+        The results, without that of the layers if the model does not open. Never raises.
+
     """
     path = Path(model)
     name = f"model {path.name}"
@@ -72,7 +79,7 @@ def check_model_file(model: str | os.PathLike[str]) -> list[Check]:
 
 
 def checks_table(checks: Sequence[Check]) -> Table:
-    """Lay the checks out for the terminal."""
+    """Lay out the checks as a table for the terminal."""
     from rich.table import Table
     from rich.text import Text
 
@@ -95,7 +102,7 @@ def _run(name: str, check: Callable[[], Finding]) -> Check:
         return Check(name, False, error.problem, error.remedy)
     except FindingError as error:
         return Check(name, False, str(error), error.remedy)
-    except Exception as error:  # the doctor reports every failure, also one nobody thought of
+    except Exception as error:  # the doctor reports every failure, even an unforeseen one
         remedy = "Install fanin again (pip install --force-reinstall fanin)."
         return Check(name, False, f"{type(error).__name__}: {error}", remedy)
 
@@ -113,7 +120,7 @@ def _onnxruntime() -> str:
     wheels = installed_distributions()
     if len(wheels) > 1:
         raise FindingError(
-            f"{' and '.join(wheels)} are both installed, and overwrite each other's files",
+            f"{' and '.join(wheels)} are both installed and overwrite each other's files",
             f"Uninstall them ({' '.join(wheels)}), then install the one you want.",
         )
     kind = next(iter(wheels), "of unknown origin")
@@ -139,7 +146,7 @@ def _library() -> str:
     if not hasattr(library, "RegisterCustomOps"):
         raise FindingError(
             f"{path} does not export RegisterCustomOps",
-            "Another file lies in its place: install fanin again.",
+            "It has been replaced by another file: install fanin again.",
         )
     return str(path)
 
@@ -157,16 +164,16 @@ def _probes() -> str:
 def _isas() -> str:
     from ..ort_ops import _native
 
-    asked = os.environ.get("FANIN_ISA")
+    requested = os.environ.get("FANIN_ISA")
     offered = list(_native.supported_isas())
     try:
-        taken = _native.select_isa()
+        selected = _native.select_isa()
     except ValueError as error:
         raise FindingError(
             str(error), f"Unset FANIN_ISA, or set it to one of {', '.join(offered)}."
         ) from error
-    source = f"by FANIN_ISA={asked}" if asked else "the best one"
-    return f"{', '.join(offered)}; in force: {taken} ({source})"
+    source = f"by FANIN_ISA={requested}" if requested else "the best one"
+    return f"{', '.join(offered)}; selected: {selected} ({source})"
 
 
 def _threads() -> str:
@@ -175,4 +182,4 @@ def _threads() -> str:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         if name in os.environ:
             detail += f"; {name}={os.environ[name]} (onnxruntime does not read it)"
-    return f"{detail}; open_session(threads=…) sets the session's pool"
+    return f"{detail}; open_session(threads=…) sets the number of threads of a session"

@@ -1,4 +1,4 @@
-"""The doctor's look at the GPU side. A machine without a GPU is sound."""
+"""The doctor's checks of the GPU; having none is not a failure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _gpu() -> Finding:
         driver = "" if status.driver is None else "; driver for CUDA {}.{}".format(*status.driver)
         return ", ".join(status.devices) + driver
     detail = f"none: {status.device_problem}; sessions run on the CPU"
-    # Who has the kernels and the provider probably means to have a GPU, too.
+    # With the kernels and the provider installed, the user probably expects to have a GPU.
     wanted = status.library is not None and not status.library_problem and _has_provider()
     return (detail, status.remedy) if wanted else detail
 
@@ -53,7 +53,7 @@ def _provider() -> Finding:
 def _has_provider() -> bool:
     try:
         return CUDA in load_onnxruntime().get_available_providers()
-    except SessionError:  # a check of its own tells
+    except SessionError:  # reported by a check of its own
         return False
 
 

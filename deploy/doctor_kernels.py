@@ -1,9 +1,9 @@
-"""The doctor's look at the kernels: every one that this CPU can run, against float64."""
+"""The doctor's check of the kernels: all that this CPU can run, compared with float64."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,44 +11,20 @@ from .. import ort_ops
 from .doctor_probe import FindingError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ..ort_ops._native import ConvKernelRow, KernelRow
 
 _TOLERANCE = 1e-5
 _REMEDY = "Set FANIN_ISA to another one, and report this with the output of fanin doctor."
 
 
-class _Rows(TypedDict):
-    values: NDArray[np.float32]
-    indices: NDArray[np.uint16]
-    rows: NDArray[np.int32]
-    bias: NDArray[np.float32]
-
-
-class _Sizes(TypedDict):
-    in_features: int
-    out_features: int
-
-
-class _ConvLayer(TypedDict):
-    in_channels: int
-    out_channels: int
-    kernel_shape: tuple[int, int]
-    strides: tuple[int, int]
-    pads: tuple[int, int, int, int]
-    dilations: tuple[int, int]
-    group: int
-
-
 def gemm_kernels() -> str:
-    """Compare the kernels of CondensedGemm on a small random layer."""
+    """Check the CondensedGemm kernels on a small random layer; FindingError if one is wrong."""
     from ..ort_ops import _native, reference
 
     rng = np.random.default_rng(0)
     rows, width = 24, 300
     arrays = _random_rows(rng, rows, 37, width)
-    sizes: _Sizes = {"in_features": width, "out_features": rows}
+    sizes: dict[str, Any] = {"in_features": width, "out_features": rows}
     for isa in _native.supported_isas():
         packed = _native.PackedGemm(**arrays, **sizes, isa=isa)
         for batch in (1, 5, 64):
@@ -59,13 +35,13 @@ def gemm_kernels() -> str:
 
 
 def conv_kernels() -> str:
-    """Compare the kernels of CondensedConv on a small random layer, padded and strided."""
+    """Check the CondensedConv kernels on a small layer with padding and strides, likewise."""
     from ..ort_ops import _native, reference
 
     rng = np.random.default_rng(0)
     channels, outputs = 5, 24
     arrays = _random_rows(rng, outputs, 11, channels * 9)
-    layer: _ConvLayer = {
+    layer: dict[str, Any] = {
         "in_channels": channels,
         "out_channels": outputs,
         "kernel_shape": (3, 3),
@@ -78,11 +54,11 @@ def conv_kernels() -> str:
     want = reference.condensed_conv(x, **arrays, **layer)
     for isa in _native.supported_isas():
         packed = _native.PackedConv(**arrays, **layer, isa=isa)
-        _compare(packed.run(x), want, f"the {isa} kernel of convolutions")
+        _compare(packed.run(x), want, f"the {isa} convolution kernel")
     return _names(ort_ops.conv_kernel_table())
 
 
-def _random_rows(rng: np.random.Generator, rows: int, fan_in: int, width: int) -> _Rows:
+def _random_rows(rng: np.random.Generator, rows: int, fan_in: int, width: int) -> dict[str, Any]:
     columns = rng.permuted(np.tile(np.arange(width), (rows, 1)), axis=1)[:, :fan_in]
     return {
         "values": rng.standard_normal((rows, fan_in), np.float32),
@@ -100,4 +76,4 @@ def _compare(got: np.ndarray, want: np.ndarray, what: str) -> None:
 
 def _names(table: Sequence[KernelRow | ConvKernelRow]) -> str:
     names = dict.fromkeys(row.name for row in table if row.supported)
-    return f"right on every instruction set of this CPU: {', '.join(names)}"
+    return f"correct on every instruction set of this CPU: {', '.join(names)}"

@@ -1,7 +1,6 @@
-"""Open a model and tell on stdout, as JSON, whether it opens; the runtime's log goes to stderr.
+"""Opens the model named in argv and prints the result as JSON; ONNX Runtime logs to stderr.
 
-A process of its own: what a broken library or model does to it stays there, and the log of a
-session cannot be had otherwise. One argument, the model's path.
+Runs in a separate process, which contains crashes and is the only way to capture a session's log.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from .session import open_session
 
 
 def main() -> None:
-    """Print {"problem", "remedy"}, or {"inputs", "outputs"} as lists of texts."""
-    told: dict[str, str | list[str]]
+    """Print {"problem", "remedy"}, or {"inputs", "outputs"} as lists of strings."""
+    result: dict[str, str | list[str]]
     try:
         options = load_onnxruntime().SessionOptions()
-        options.log_severity_level = 1  # the ops say at this level which kernels they packed for
+        options.log_severity_level = 1  # INFO: at this level the ops log their kernels
         session = open_session(sys.argv[1], threads=1, options=options)
-        told = {
+        result = {
             kind: [f"{item.name} {item.type}{_shape(item.shape)}" for item in items]
             for kind, items in (
                 ("inputs", session.get_inputs()),
@@ -29,8 +28,8 @@ def main() -> None:
             )
         }
     except SessionError as error:
-        told = {"problem": error.problem, "remedy": error.remedy}
-    print(json.dumps(told))
+        result = {"problem": error.problem, "remedy": error.remedy}
+    print(json.dumps(result))
 
 
 def _shape(shape: list[int | str | None]) -> str:

@@ -1,4 +1,4 @@
-"""The doctor's look at a model: whether it opens, and what each of its layers runs on."""
+"""The doctor's check of a model: whether it opens, and which kernels its layers use."""
 
 from __future__ import annotations
 
@@ -17,25 +17,37 @@ from ..onnx_file import ModelFile, ModelFileError, read_model_file
 from ..ort_ops.contract import DOMAIN
 from .doctor_probe import Finding, FindingError
 
-# Of the op's own log: the op, the node, the kernel and its bytes. Names may hold anything.
+# In the ops' log: op, node, kernel, bytes. Node names may contain anything.
 _PACKED = re.compile(r"(Condensed\w+) node '(.*)': ([\w-]+): (\d+) bytes, (?:packed|shared)", re.A)
 _NOT_CONSTANT = re.compile(r"(Condensed\w+) node '(.*)': not constant: ")
 _DENSE = ("Gemm", "MatMul", "Conv")
-_SHOWN = 3  # names of layers that a line shows
+_SHOWN = 3  # most layer names in a line
 
 
 @dataclass(frozen=True)
 class ModelReport:
-    """What opening the model in a process of its own told."""
+    """What was learned from opening a model in a separate process."""
 
     inputs: list[str]
     outputs: list[str]
     kernels: dict[tuple[str, str], tuple[tuple[str, int], ...]]  # (op, node): (kernel, bytes)
-    variable: list[str]  # nodes whose weights are no constants
+    variable: list[str]  # nodes whose weights are not constant
 
 
 def read_report(model: Path, timeout: float = 600) -> ModelReport:
-    """Open the model elsewhere and read what it says. Raises FindingError when it does not open."""
+    """Open a model in a separate process.
+
+    Args:
+        model: Path of the model.
+        timeout: Seconds until the process is ended.
+
+    Returns:
+        Inputs, outputs and kernels.
+
+    Raises:
+        FindingError: If the model does not open.
+
+    """
     command = [sys.executable, "-m", "fanin.deploy.doctor_load", str(model)]
     try:
         done = subprocess.run(
@@ -48,36 +60,36 @@ def read_report(model: Path, timeout: float = 600) -> ModelReport:
     if done.returncode < 0:
         name = signal.Signals(-done.returncode).name
         remedy = (
-            "The system ended the process, mostly for want of memory: use a larger machine."
+            "The system killed the process, probably to free memory: use a larger machine."
             if name == "SIGKILL"
             else "Report this with the model and the output of fanin doctor."
         )
-        raise FindingError(f"opening it ends the process with {name}", remedy)
-    told = _last_json(done.stdout)
-    if told is None:
+        raise FindingError(f"opening it crashes the process with {name}", remedy)
+    result = _last_json(done.stdout)
+    if result is None:
         tail = done.stderr.strip().splitlines()[-1:] or ["no message"]
         raise FindingError(f"opening it fails: {tail[0]}", "Install fanin again.")
-    if "problem" in told:
-        raise FindingError(told["problem"], told["remedy"])
+    if "problem" in result:
+        raise FindingError(result["problem"], result["remedy"])
     kernels: dict[tuple[str, str], list[tuple[str, int]]] = {}
     for op, node, kernel, size in _PACKED.findall(done.stderr):
         kernels.setdefault((op, node), []).append((kernel, int(size)))
     variable = [node for _, node in _NOT_CONSTANT.findall(done.stderr)]
     return ModelReport(
-        told["inputs"],
-        told["outputs"],
+        result["inputs"],
+        result["outputs"],
         {key: tuple(found) for key, found in kernels.items()},
         variable,
     )
 
 
 def opens(report: ModelReport) -> str:
-    """Say what it takes and gives."""
+    """Describe the model's inputs and outputs."""
     return f"opens; {', '.join(report.inputs)} → {', '.join(report.outputs)}"
 
 
 def layers(report: ModelReport, model: Path) -> Finding:
-    """Say what each layer runs on, those of equal kernels together, and which stay dense."""
+    """Tell which kernels the layers use, grouped by kernel, and which layers are dense."""
     content = _content(model)
     lines = _kernel_lines(report)
     ours = sum(node.domain == DOMAIN for node in content.nodes)
@@ -132,7 +144,7 @@ def _some(names: list[str]) -> str:
 def _content(model: Path) -> ModelFile:
     try:
         return read_model_file(model)
-    except (ModelFileError, OSError):  # of the runtime's own format, which it alone reads
+    except (ModelFileError, OSError):  # a format that only ONNX Runtime reads
         return ModelFile()
 
 

@@ -1,4 +1,4 @@
-"""The doctor's verdicts, and its run of tiny models."""
+"""Results of the doctor's checks, and its runs of tiny models."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 from .probe_model import PROBES, Probe
 from .session import open_session
 
-# What a check found: a line, or the line and what to do next.
+# What a check found: a line, or a line and what to do next.
 Finding = str | tuple[str, str]
 
 
 class FindingError(Exception):
-    """A check's own verdict: what is wrong, and what to do."""
+    """A failed check: what is wrong, and what to do."""
 
     def __init__(self, detail: str, remedy: str):
         super().__init__(detail)
@@ -24,7 +24,7 @@ class FindingError(Exception):
 
 
 def run_probes(providers: Sequence[str]) -> str:
-    """Run a tiny model of each op that has no fallback, so that only the kernel can answer."""
+    """Run a tiny model of each op; without a fallback function, only the kernel can answer."""
     with tempfile.TemporaryDirectory(prefix="fanin-doctor-") as folder:
         worst = max(_run_probe(probe, Path(folder), providers) for probe in PROBES)
     return f"{' and '.join(probe.op for probe in PROBES)} run, largest error {worst:.0e}"
@@ -39,7 +39,7 @@ def _run_probe(probe: Probe, folder: Path, providers: Sequence[str]) -> float:
         on_cpu = list(providers) == ["CPUExecutionProvider"]
         way_out = "Set FANIN_ISA=scalar" if on_cpu else "Use CPUExecutionProvider"
         raise FindingError(
-            f"{probe.op} computes {output.tolist()} where {probe.expected.tolist()} is right",
+            f"{probe.op} computes {output.tolist()}, but {probe.expected.tolist()} is correct",
             f"{way_out} to go on, and report this with the output of fanin doctor.",
         )
     return error

@@ -1,4 +1,4 @@
-"""The error of everything that can go wrong on the way from a file to a session."""
+"""The error for everything that can go wrong between a file and a session."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from pathlib import Path
 
 
 class SessionError(RuntimeError):
-    """A model cannot be opened: what is wrong, where, and what to do next.
+    """A model cannot be opened; the message tells what is wrong, where, and what to do next.
 
-    ``problem`` and ``remedy`` are sentences; ``model`` is the file and ``node`` the name of the
-    graph's node, each None where it is not known or does not matter. The text has them all.
+    Attributes:
+        problem: What is wrong.
+        remedy: What to do next.
+        model: The file, if known.
+        node: Name of the graph's node, if known.
+
     """
 
     def __init__(

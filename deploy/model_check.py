@@ -1,14 +1,14 @@
-"""What is wrong with a model that ONNX Runtime would open all the same.
+"""Checks for errors in a model that ONNX Runtime does not notice.
 
-The runtime does not check the attributes of a custom op, and a kernel cannot list its own: a
-misspelt ``clip_max`` would be a layer without a clip.
+It does not check the attributes of custom ops, and a kernel cannot list those it was given: with a
+misspelled ``clip_max``, the layer would silently not clip.
 """
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from pathlib import Path
 
+from .._base.names import near_matches
 from ..onnx_file import ModelFile, ModelFileError, Node, read_checked
 from ..ort_ops.contract import ATTRIBUTES, DOMAIN, DOMAIN_VERSION
 from .diagnosis import not_onnx, unreadable
@@ -16,15 +16,21 @@ from .errors import SessionError
 
 
 def check_model(model: Path) -> None:
-    """Raise SessionError for attributes that no op reads, and for a later version of the ops.
+    """Check a model before it is opened.
 
-    And for what checked_content refuses.
+    Args:
+        model: Path of the ONNX file.
+
+    Raises:
+        SessionError: If a node of fanin's has an unknown attribute, the model needs another version
+            of the ops, or ``checked_content`` refuses the file.
+
     """
     content = checked_content(model)
     for entry in (*content.opset_imports, *content.function_imports):
         if entry.domain == DOMAIN and entry.version != DOMAIN_VERSION:
             raise SessionError(
-                f"the model wants version {entry.version} of the ops of domain '{DOMAIN}'; this "
+                f"the model needs version {entry.version} of the ops of domain '{DOMAIN}'; this "
                 f"version of fanin has version {DOMAIN_VERSION}",
                 "Upgrade fanin, or export the model again with this version.",
                 model=model,
@@ -34,16 +40,24 @@ def check_model(model: Path) -> None:
 
 
 def checked_content(model: Path) -> ModelFile:
-    """Scan an ONNX file; nothing else in this package reads one that this has not seen before.
+    """Scan an ONNX file; this package reads no model that has not passed here first.
 
-    Raises SessionError for a file that cannot be read, that is no sound ONNX file, or whose weights
-    lie outside of its folder.
+    Args:
+        model: Path of the ONNX file.
+
+    Returns:
+        The nodes, functions, opset imports and external tensors.
+
+    Raises:
+        SessionError: If the file cannot be read, is not valid ONNX, or has weights outside its
+            folder.
+
     """
     try:
         return read_checked(model)
     except ModelFileError as reason:
         raise not_onnx(model, reason) from reason
-    except OSError as reason:  # unchecked, it must not be opened
+    except OSError as reason:  # must not be opened unchecked
         raise unreadable(model, reason) from reason
 
 
@@ -52,11 +66,9 @@ def _check_attributes(model: Path, node: Node) -> None:
     for name in node.attributes if known else ():
         if name in known:
             continue
-        close = get_close_matches(name, known, 1)
         raise SessionError(
-            f"node '{node.name}' has an attribute '{name}', which {node.op_type} does not read "
-            f"(it reads {', '.join(known)})",
-            f"Rename it to '{close[0]}'." if close else "Take it out.",
+            f"node '{node.name}' has an attribute '{name}', which {node.op_type} does not read",
+            f"Rename or remove it.{near_matches(name, known)}",
             model=model,
             node=node.name,
         )

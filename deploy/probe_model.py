@@ -1,8 +1,7 @@
-"""The doctor's models: a few hundred bytes of ONNX, as a serving environment has no onnx package.
+"""The doctor's tiny models, as bytes, because serving environments lack the onnx package.
 
-One node each, without the function that a runtime without the library falls back to: only the
-kernel can answer. The bytes are what fanin.export makes of the layers of probe_layers(), which a
-test compares.
+Each has a single node without a fallback function, so only the kernel can answer. A test compares
+the bytes with what fanin.export writes for the layers of probe_layers().
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Probe:
-    """A model of one node with input ``x`` and output ``y``, and a case of it."""
+    """A model of one node with input ``x`` and output ``y``, and one test case for it."""
 
     op: str
     encoded: str
@@ -49,15 +48,15 @@ _CONV = (
 )
 
 PROBES = (
-    # 6 inputs, 4 neurons, the third of them ablated, and one row padded.
+    # 6 inputs, 4 neurons, the third of them ablated; one row is padded.
     Probe(
         "CondensedGemm",
         _GEMM,
         np.arange(1, 7, dtype=np.float32).reshape(1, 6),
         np.array([[-1.5, 4.5, 2.0, -4.5]], np.float32),
     ),
-    # 2 channels of 2 x 3 pixels, 3 filters of 2 x 2, the second of them ablated and one padded, in
-    # steps of (1, 2) with pads on the right and below.
+    # 2 channels of 2 x 3 pixels, 3 filters of 2 x 2, the second of them ablated; one row is padded.
+    # Strides (1, 2), padding on the right and at the bottom.
     Probe(
         "CondensedConv",
         _CONV,
@@ -71,7 +70,7 @@ PROBES = (
 
 
 def probe_layers() -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-    """Return the dense weight and bias of each of PROBES; every product of them is exact."""
+    """Return the dense weight and bias of each of PROBES; all their products are exact."""
     gemm = np.zeros((4, 6), np.float32)
     gemm[0, [0, 2, 5]] = 1, -2, 0.5
     gemm[1, [1, 4]] = 0.25, 1

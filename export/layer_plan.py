@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor, nn
 
+from .._base.names import near_matches
 from ..ort_ops.format.condensed import CondensedWeight
 from .errors import ExportError
 from .report import LayerReport
@@ -143,9 +143,8 @@ def _masks_by_owner(
     found: dict[str, np.ndarray] = {}
     for name, mask in masks.items():
         if name not in parameters:
-            close = difflib.get_close_matches(name, parameters, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise ExportError(f"the mask {name!r} names no parameter of the model{hint}")
+            hint = near_matches(name, parameters)
+            raise ExportError(f"the mask {name!r} names no parameter of the model.{hint}")
         parameter = parameters[name]
         if mask.shape != parameter.shape or parameter.ndim < 2:
             raise ExportError(

@@ -1,14 +1,33 @@
-"""Dynamic sparse training: SRigL for any ``torch.nn.Module``, recipes, and run folders."""
+"""Dynamic sparse training: SRigL for any ``torch.nn.Module``, recipes, and run folders.
+
+Public are the names below and those of ``data``, ``models``, ``analysis`` and ``integrations``; the
+other modules are internal.
+"""
 
 from .config_table import ConfigError
 from .data import DataError
 from .distributions import InfeasibleSparsityError
+from .initialization import InitializationOptions
+from .layer_choice import LayerOptions
 from .loop import TrainResult, train
-from .methods import DSR, MEST, METHODS, SET, SNFS, SRSTE, Dense, RigL, SRigL, Static
-from .recipe import TrainConfig, load_recipe, recipe_names
+from .methods import DSR, MEST, METHODS, SET, SNFS, SRSTE, Dense, RigL, SparseMethod, SRigL, Static
+from .recipe import (
+    TrainConfig,
+    config_to_toml,
+    extend,
+    load_recipe,
+    override,
+    parse_config,
+    recipe_names,
+)
 from .run_folder import Run, RunFolderError, load_run
+from .schedule import ScheduleOptions
 from .sparsifier import Sparsifier
+from .summary import LayerSummary, Summary
+from .sweep import run_sweep
+from .topology import TopologyUpdate
 from .training_run import TrainingError
+from .weights_file import save_weights
 
 __all__ = [
     "DSR",
@@ -21,17 +40,30 @@ __all__ = [
     "DataError",
     "Dense",
     "InfeasibleSparsityError",
+    "InitializationOptions",
+    "LayerOptions",
+    "LayerSummary",
     "RigL",
     "Run",
     "RunFolderError",
     "SRigL",
+    "ScheduleOptions",
+    "SparseMethod",
     "Sparsifier",
     "Static",
+    "Summary",
+    "TopologyUpdate",
     "TrainConfig",
     "TrainResult",
     "TrainingError",
+    "config_to_toml",
+    "extend",
     "load_recipe",
     "load_run",
+    "override",
+    "parse_config",
     "recipe_names",
+    "run_sweep",
+    "save_weights",
     "train",
 ]

@@ -1,4 +1,4 @@
-"""training_state.pt: everything that makes a resumed run equal an undisturbed one."""
+"""training_state.pt: the state that makes a resumed run equal an uninterrupted one."""
 
 import io
 import shutil
@@ -16,21 +16,28 @@ FORMAT_VERSION = 1
 
 
 class Stateful(Protocol):
-    """Model, optimizer, learning-rate scheduler and sparsifier."""
+    """Model, optimizer, learning-rate scheduler or sparsifier."""
 
     def state_dict(self) -> Mapping[str, object]:
-        """State as tensors and plain values."""
+        """Return the state as tensors and plain values."""
 
     def load_state_dict(self, state: Any, /) -> object:
-        """Restore what ``state_dict`` returned, each part in a form of its own."""
+        """Restore what ``state_dict`` returned."""
 
 
 @dataclass
 class Progress:
-    """Where training stands: ``batch`` batches of ``epoch`` (from 0) are done.
+    """Position of a training run, and the running figures of its epoch.
 
-    ``loss_sum``, ``correct`` and ``seen`` are the running training figures of the epoch,
-    ``seconds`` the training time so far.
+    Attributes:
+        epoch: finished epochs.
+        batch: finished batches of the current epoch.
+        step: optimizer steps.
+        loss_sum: sum of the loss over the samples of the epoch.
+        correct: correctly classified samples of the epoch.
+        seen: samples of the epoch.
+        seconds: training time so far.
+
     """
 
     epoch: int = 0
@@ -43,8 +50,17 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Circumstances:
-    """What a resumed run must share (``data``) or should share with its first part."""
+class Environment:
+    """What a resumed run must share with its first part (``data``), or should share.
+
+    Attributes:
+        data: checksum of the training data.
+        threads: torch's number of threads.
+        torch_version: version of torch.
+        device: type of the device.
+        processes: number of data-parallel processes.
+
+    """
 
     data: int
     threads: int
@@ -57,30 +73,45 @@ def save_checkpoint(
     path: Path,
     parts: Mapping[str, Stateful],
     progress: Progress,
-    circumstances: Circumstances,
+    environment: Environment,
     metrics_bytes: int,
 ) -> None:
-    """Write a checkpoint that ``torch.load(weights_only=True)`` can read, atomically."""
+    """Write a checkpoint atomically; ``torch.load(weights_only=True)`` can read it.
+
+    Args:
+        path: file to write.
+        parts: parts whose state to save, by name.
+        progress: position of the run.
+        environment: what a resumed run should share.
+        metrics_bytes: present length of metrics.jsonl.
+
+    Raises:
+        OSError: the file cannot be written.
+
+    """
     state = {
         "format_version": FORMAT_VERSION,
         "parts": {name: part.state_dict() for name, part in parts.items()},
         "progress": asdict(progress),
-        "circumstances": asdict(circumstances),
+        "circumstances": asdict(environment),
         "metrics_bytes": metrics_bytes,
     }
     with atomic_file(path) as file:
         try:
             torch.save(state, file)
-        except RuntimeError as error:  # what torch's own writer makes of a full disk
+        except RuntimeError as error:  # torch's writer raises it on a full disk
             raise OSError(f"{path} cannot be written; is the disk full? ({error})") from error
 
 
-def load_checkpoint(
-    path: Path, parts: Mapping[str, Stateful]
-) -> tuple[Progress, Circumstances, int]:
-    """Restore ``parts``; returns progress, circumstances, metrics length.
+def load_checkpoint(path: Path, parts: Mapping[str, Stateful]) -> tuple[Progress, Environment, int]:
+    """Restore ``parts`` from a checkpoint.
 
-    Raises ValueError when the file is damaged or does not fit.
+    Returns:
+        Progress, environment, and the length of metrics.jsonl in bytes at that time.
+
+    Raises:
+        ValueError: the file is damaged or does not fit the parts.
+
     """
     state = read_state(path)
     version = state.get("format_version") if isinstance(state, dict) else None
@@ -91,35 +122,37 @@ def load_checkpoint(
             part.load_state_dict(state["parts"][name])
         return (
             Progress(**state["progress"]),
-            Circumstances(**state["circumstances"]),
+            Environment(**state["circumstances"]),
             state["metrics_bytes"],
         )
-    except Exception as error:  # each part has its own errors for a state of something else
+    except Exception as error:  # each part raises its own errors for a foreign state
         reason = f"{type(error).__name__}: {error}"
         raise ValueError(f"{path} does not fit this run ({reason})") from error
 
 
 def read_state(path: Path) -> Any:
-    """Read what ``torch.save`` wrote, its checksums verified, onto the CPU.
+    """Read a file that ``torch.save`` wrote, verifying its checksums, onto the CPU.
 
-    Raises ValueError when the file is damaged.
+    Raises:
+        ValueError: the file is damaged.
+
     """
-    # torch writes checksums and does not look at them, and where the archive's own directory is
-    # damaged it may read what is no part of the file. So it gets an archive made anew.
-    sound = io.BytesIO()
+    # torch does not verify the checksums that it writes, and if the archive's directory is damaged
+    # it may read bytes from outside the file. So it reads a rebuilt archive.
+    verified = io.BytesIO()
     try:
-        with zipfile.ZipFile(path) as archive, zipfile.ZipFile(sound, "w") as rebuilt:
+        with zipfile.ZipFile(path) as archive, zipfile.ZipFile(verified, "w") as rebuilt:
             size = path.stat().st_size
             for entry in archive.infolist():
-                # torch packs nothing: what unpacks to more than the file could fill the memory.
+                # torch does not compress; an entry that inflates could exhaust the memory.
                 size -= entry.file_size
                 if entry.compress_type != zipfile.ZIP_STORED or size < 0:
-                    raise zipfile.BadZipFile("it is packed, which torch's files never are")
+                    raise zipfile.BadZipFile("it is compressed, which torch's files never are")
                 plain = zipfile.ZipInfo(entry.filename)
                 plain.file_size = entry.file_size
                 with archive.open(entry) as record, rebuilt.open(plain, "w") as copy:
                     shutil.copyfileobj(record, copy, 1 << 20)
-        sound.seek(0)
-        return torch.load(sound, map_location="cpu", weights_only=True)
-    except Exception as error:  # both readers raise whatever the bytes lead them to
+        verified.seek(0)
+        return torch.load(verified, map_location="cpu", weights_only=True)
+    except Exception as error:  # damaged bytes make both readers raise errors of any type
         raise ValueError(f"{path} is damaged: {error}") from error

@@ -3,10 +3,10 @@
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from .._base.names import near_matches
 from .._base.texts import short
-from .names import near_matches
 
 if typing.TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -19,22 +19,33 @@ class ConfigError(ValueError):
 
 
 def from_table(cls: type[T], table: object, where: str) -> T:
-    """Build ``cls`` from a TOML table, checking every key and type.
+    """Build a dataclass from a TOML table, checking every key and type.
 
-    ``where`` is the table's name for messages. Fields that are dataclasses take tables; a field
-    without a default must be present. Raises ConfigError.
+    Args:
+        cls: the class. A field that is a dataclass itself takes its keys from the same table; one
+            without a default must be present.
+        table: the parsed table.
+        where: the table's name for messages.
+
+    Raises:
+        ConfigError: it is not a table, a key is unknown or missing, or a value is wrong.
+
     """
-    if not isinstance(table, Mapping):
-        raise ConfigError(f"[{where}] must be a table, got {short(table)}")
-    hints = typing.get_type_hints(cls)
-    fields = {field.name: field for field in dataclasses.fields(cls)}
+    table = as_table(table, where)
+    known = table_keys(cls)
     for key in table:
-        if key not in fields:
-            raise ConfigError(f"unknown key {_path(where, key)!r}." + near_matches(key, fields))
-    values = {}
-    for name, field in fields.items():
-        if name in table:
-            values[name] = _convert(hints[name], table[name], _path(where, name))
+        if key not in known:
+            raise ConfigError(f"unknown key {_path(where, key)!r}." + near_matches(key, known))
+    hints = typing.get_type_hints(cls)
+    values: dict[str, object] = {}
+    for field in dataclasses.fields(cls):
+        name, hint = field.name, hints[field.name]
+        if _is_dataclass_type(hint):
+            keys = table_keys(hint)
+            part = {key: value for key, value in table.items() if key in keys}
+            values[name] = from_table(hint, part, where)
+        elif name in table:
+            values[name] = _convert(hint, table[name], _path(where, name))
         elif field.default is field.default_factory is dataclasses.MISSING:
             raise ConfigError(f"key {_path(where, name)!r} is missing")
     try:
@@ -43,8 +54,35 @@ def from_table(cls: type[T], table: object, where: str) -> T:
         raise ConfigError(f"in [{where}]: {error}" if where else str(error)) from error
 
 
+def as_table(value: object, where: str) -> Mapping[str, object]:
+    """Return ``value``, the table named ``where``; raise ConfigError if it is not a table."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"[{where}] must be a table, got {short(value)}")
+    return value
+
+
+def table_keys(cls: "type[DataclassInstance]") -> list[str]:
+    """List the keys of a dataclass's table, those of fields that are dataclasses included."""
+    hints = typing.get_type_hints(cls)
+    keys: list[str] = []
+    for field in dataclasses.fields(cls):
+        hint = hints[field.name]
+        keys += table_keys(hint) if _is_dataclass_type(hint) else [field.name]
+    return keys
+
+
 def tagged_from_table(classes: Mapping[str, type[T]], table: object, where: str) -> T:
-    """Build the class that the table's ``name`` key picks from ``classes``."""
+    """Build the class that the table's ``name`` selects.
+
+    Args:
+        classes: the classes by name.
+        table: the parsed table.
+        where: the table's name for messages.
+
+    Raises:
+        ConfigError: the name is missing or unknown, or as for ``from_table``.
+
+    """
     if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
         raise ConfigError(f"[{where}] must be a table with a 'name', one of {sorted(classes)}")
     name = table["name"]
@@ -55,16 +93,19 @@ def tagged_from_table(classes: Mapping[str, type[T]], table: object, where: str)
 
 
 def to_table(config: "DataclassInstance") -> dict[str, object]:
-    """Dataclass to a TOML table; fields that are None are left out."""
-    return {
-        field.name: _plain(getattr(config, field.name))
-        for field in dataclasses.fields(config)
-        if getattr(config, field.name) is not None
-    }
+    """Write a dataclass as a TOML table; fields that are None are left out."""
+    table: dict[str, object] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            table |= to_table(value)
+        elif value is not None:
+            table[field.name] = list(value) if isinstance(value, tuple) else value
+    return table
 
 
-def _plain(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
+def _is_dataclass_type(hint: object) -> "typing.TypeGuard[type[DataclassInstance]]":
+    return isinstance(hint, type) and dataclasses.is_dataclass(hint)
 
 
 def _path(where: str, key: str) -> str:
@@ -80,24 +121,23 @@ def _convert(hint: object, value: object, where: str) -> object:
         if value not in arguments:
             raise ConfigError(f"{where!r} must be one of {list(arguments)}, got {short(value)}")
         return value
-    if origin is tuple:
+    if origin in (tuple, Sequence):
         if not isinstance(value, list | tuple):
             raise ConfigError(f"{where!r} must be a list, got {short(value)}")
         return tuple(_convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
-    if origin is dict:
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"{where!r} must be a table, got {short(value)}")
-        return {key: _convert(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+    if origin in (dict, Mapping):
+        table = as_table(value, where)
+        return {key: _convert(arguments[1], item, f"{where}.{key}") for key, item in table.items()}
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         try:
             return float(value)
         except OverflowError:
-            raise ConfigError(f"{where!r} is {short(value)}, too large a number") from None
+            raise ConfigError(f"{where!r} is {short(value)}, which is too large") from None
     if hint is not object and type(value) is not hint:
         raise ConfigError(
             f"{where!r} must be {getattr(hint, '__name__', hint)}, got {type(value).__name__} "
             f"{short(value)}"
         )
     if hint is int and isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise ConfigError(f"{where!r} is {short(value)}, more than 64 bits hold")
+        raise ConfigError(f"{where!r} is {short(value)}, which does not fit into 64 bits")
     return value

@@ -1,4 +1,4 @@
-"""How a global sparsity is spread over the layers: uniform and Erdős–Rényi-Kernel (ERK).
+"""Distribution of a global sparsity over layers: uniform and Erdős–Rényi-Kernel (ERK).
 
 Pure functions from layer shapes to densities. Shapes are those of the weights, neurons first
 (``Linear``: [out, in]; convolution: [out, in/groups, *kernel]).
@@ -6,24 +6,26 @@ Pure functions from layer shapes to densities. Shapes are those of the weights, 
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from typing import Literal
 
+Distribution = Literal["erk", "uniform"]
 Shapes = Mapping[str, tuple[int, ...]]
 Densities = dict[str, float]
 
-# n·d·(1-S) may fall a rounding error short of the whole number it stands for.
+# n·d·(1-S) may be a rounding error below the whole number that it should be.
 _ROUNDING_SLACK = 1e-6
 
 
 class InfeasibleSparsityError(ValueError):
-    """The requested sparsity cannot be spread over these layers."""
+    """The requested sparsity cannot be distributed over these layers."""
 
 
 class ForcedTooSparseError(InfeasibleSparsityError):
-    """Given densities make the layers sparser than was asked."""
+    """Fixed densities make the layers sparser than requested."""
 
 
 def weight_budget(shape: tuple[int, ...], density: float) -> int:
-    """Return the number of weights B = int(n·d·density) that a layer of this shape may hold."""
+    """Return B = int(n·d·density), the number of weights that a layer of this shape may hold."""
     return math.floor(math.prod(shape) * density + _ROUNDING_SLACK)
 
 
@@ -35,13 +37,20 @@ def uniform(
     dense_in_budget: bool = True,
     fixed: Densities | None = None,
 ) -> Densities:
-    """Give every sparse layer the same density; layers named in ``dense`` get 1.
+    """Give every sparse layer the same density.
 
-    With ``dense_in_budget`` the dense layers' weights count, so that the whole of ``shapes``
-    reaches ``sparsity``; without it only the sparse layers do. ``fixed``: densities that are
-    given; they count in the budget.
-    Raises InfeasibleSparsityError when these layers alone exceed the budget, or leave more of
-    it than the others can hold.
+    Args:
+        shapes: weight shapes by layer.
+        sparsity: target fraction of zero weights, in [0, 1).
+        dense: layers that get density 1.
+        dense_in_budget: whether ``sparsity`` is that of all layers, dense ones included, or of the
+            sparse layers only.
+        fixed: given densities by layer; they count in the budget.
+
+    Raises:
+        InfeasibleSparsityError: the dense and fixed layers alone exceed the budget, or leave more
+            of it than the other layers can hold.
+
     """
     forced = dict.fromkeys(dense, 1.0) | (fixed or {})
     free = [name for name in shapes if name not in forced]
@@ -67,13 +76,23 @@ def erk(
     dense_in_budget: bool = True,
     fixed: Densities | None = None,
 ) -> Densities:
-    """Densities proportional to Σ shape / Π shape (RigL, arXiv 1911.11134, section 3).
+    """Give each layer a density proportional to Σ shape / Π shape (arXiv 1911.11134, section 3).
 
-    A layer whose density would exceed 1 becomes dense and the rest is spread again. Layers that
-    tie for the largest raw density become dense together, so the result does not depend on
-    the order of the layers. ``fixed``: densities that are given; they count in the budget.
-    Raises InfeasibleSparsityError when the layers in ``dense`` and ``fixed`` alone exceed the
-    budget, or leave more of it than the others can hold.
+    A layer whose density would exceed 1 becomes dense, and the rest is distributed again. Layers
+    that tie for the largest raw density become dense together, so the result does not depend on the
+    order of the layers.
+
+    Args:
+        shapes: weight shapes by layer.
+        sparsity: target fraction of zero weights, in [0, 1).
+        dense: layers that get density 1.
+        dense_in_budget: whether ``sparsity`` is that of all layers, dense ones included, or of the
+            sparse layers only.
+        fixed: given densities by layer; they count in the budget.
+
+    Raises:
+        InfeasibleSparsityError: as for ``uniform``.
+
     """
     outside = {} if dense_in_budget else dict.fromkeys(dense, 1.0)
     shapes = {name: shape for name, shape in shapes.items() if name not in outside}
@@ -100,18 +119,18 @@ def erk(
     return outside | {n: full[n] if n in full else scale * raw[n] for n in shapes}
 
 
-DISTRIBUTIONS: dict[str, Callable[..., Densities]] = {"erk": erk, "uniform": uniform}
+DISTRIBUTIONS: dict[Distribution, Callable[..., Densities]] = {"erk": erk, "uniform": uniform}
 
 
 def one_per_neuron(shape: tuple[int, ...]) -> int:
-    """Least budget of a layer whose neurons all hold weights."""
+    """Return the least budget of a layer whose neurons all hold weights."""
     return shape[0]
 
 
 def layer_densities(
     shapes: Shapes,
     sparsity: float,
-    distribution: str,
+    distribution: Distribution,
     *,
     dense: Collection[str] = (),
     dense_in_budget: bool = True,
@@ -119,13 +138,23 @@ def layer_densities(
     min_fan_in: int | None = None,
     least_budget: Callable[[tuple[int, ...]], int] = one_per_neuron,
 ) -> Densities:
-    """Densities by the named distribution, each leaving the layer its least budget.
+    """Distribute a sparsity so that each layer keeps its least budget.
 
-    ``fixed``: given densities in (0, 1] by layer. ``min_fan_in``: layers that would get fewer
-    weights per neuron get this many (all, where they have fewer inputs), at the expense of the
-    other layers.
-    Raises ValueError for an unknown distribution or a sparsity outside [0, 1), and
-    InfeasibleSparsityError, naming the largest feasible sparsity, when a budget cannot be met.
+    Args:
+        shapes: weight shapes by layer.
+        sparsity: target fraction of zero weights, in [0, 1).
+        distribution: "erk" or "uniform".
+        dense: layers that stay dense.
+        dense_in_budget: whether dense layers count toward the sparsity.
+        fixed: given densities by layer, in (0, 1].
+        min_fan_in: layers that would get fewer weights per neuron get this many (all, if they have
+            fewer inputs), at the expense of the other layers.
+        least_budget: fewest weights that a layer of a shape can hold.
+
+    Raises:
+        ValueError: the distribution is unknown, or a value is out of range.
+        InfeasibleSparsityError: a budget cannot be met; names the largest feasible sparsity.
+
     """
     if distribution not in DISTRIBUTIONS:
         raise ValueError(
@@ -154,7 +183,7 @@ def layer_densities(
 
     def advice() -> str:
         largest = largest_feasible_sparsity(shapes, spread, least_budget)
-        return f"The largest feasible sparsity here is {largest:.4f}; ask for that or less."
+        return f"The largest feasible sparsity here is {largest:.4f}; use that or less."
 
     try:
         densities = spread(sparsity)
@@ -164,7 +193,7 @@ def layer_densities(
         if weight_budget(shape, densities[name]) < least_budget(shape):
             fan_in = math.prod(shape[1:])
             raise InfeasibleSparsityError(
-                f"at sparsity {sparsity:g} ({distribution}) layer {name!r} {list(shape)} would "
+                f"at sparsity {sparsity:g} ({distribution}), layer {name!r} {list(shape)} would "
                 f"have density {densities[name]:.3g}, less than one weight per neuron "
                 f"(1/{fan_in}). {advice()}"
             )
@@ -172,7 +201,7 @@ def layer_densities(
 
 
 def _below(shapes: Shapes, densities: Densities, fan_in: int) -> Densities:
-    """Densities that lift layers with fewer weights per neuron to ``fan_in``."""
+    """Return densities that raise layers with fewer weights per neuron to ``fan_in``."""
     wanted = {name: min(fan_in, math.prod(shape[1:])) for name, shape in shapes.items()}
     return {
         name: wanted[name] / math.prod(shape[1:])
@@ -186,13 +215,13 @@ def largest_feasible_sparsity(
     spread: Callable[[float], Densities],
     least_budget: Callable[[tuple[int, ...]], int] = one_per_neuron,
 ) -> float:
-    """Largest sparsity, to four decimals, at which every layer keeps its least budget."""
+    """Return the largest sparsity, to four decimals, that leaves every layer its least budget."""
 
     def feasible(ten_thousandths: int) -> bool:
         try:
             densities = spread(ten_thousandths / 10_000)
         except ForcedTooSparseError:
-            return True  # a higher sparsity than this one is what was asked of the layers
+            return True  # the fixed densities imply a higher sparsity than this one
         except InfeasibleSparsityError:
             return False
         return all(weight_budget(s, densities[n]) >= least_budget(s) for n, s in shapes.items())
@@ -211,7 +240,7 @@ def _forced_too_large(
     held = sum(sizes[name] * density for name, density in forced.items() if name in sizes)
     return InfeasibleSparsityError(
         f"sparsity {sparsity:g} leaves {(1 - sparsity) * sum(sizes.values()):.0f} of "
-        f"{sum(sizes.values())} weights, but the layers that are dense or have a given density "
+        f"{sum(sizes.values())} weights, but the layers that are dense or have a fixed density "
         f"({', '.join(forced)}) alone hold {held:.0f}."
     )
 
@@ -221,6 +250,6 @@ def _forced_too_small(shapes: Shapes, sparsity: float, forced: Densities) -> For
     most = sum(size * forced.get(name, 1.0) for name, size in sizes.items())
     return ForcedTooSparseError(
         f"sparsity {sparsity:g} leaves {(1 - sparsity) * sum(sizes.values()):.0f} weights, but "
-        f"with the given densities ({', '.join(forced)}) there can be {most:.0f}: sparsity is at "
-        f"least {1 - most / sum(sizes.values()):.4f}."
+        f"with the fixed densities ({', '.join(forced)}) there can be at most {most:.0f}: the "
+        f"sparsity is at least {1 - most / sum(sizes.values()):.4f}."
     )

@@ -1,4 +1,4 @@
-"""Averaging the dense gradients of the last steps before an update."""
+"""Averages of the dense gradients of the last steps before an update."""
 
 from collections.abc import Callable
 from typing import TypedDict
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class WindowState(TypedDict):
-    """A window between steps; ``count`` is a mean, and may be no whole number, over processes."""
+    """State between steps; ``count`` is a mean over processes, so it can be fractional."""
 
     total: Tensor | None
     count: float
@@ -16,10 +16,10 @@ class WindowState(TypedDict):
 
 
 class GradientWindow:
-    """Dense gradient of one weight, summed over optimizer steps.
+    """Sum of one weight's dense gradients over optimizer steps.
 
-    A step's gradient is ``pending`` until the optimizer has used it: steps that are skipped or
-    whose gradient is not finite never enter the sum.
+    The gradient of a step is pending until the optimizer has used it: skipped steps and non-finite
+    gradients never enter the sum.
     """
 
     def __init__(self) -> None:
@@ -29,11 +29,16 @@ class GradientWindow:
         self._pending: Tensor | None = None
 
     def observe(self, grad: Tensor, mask: Tensor, scale: float = 1.0) -> None:
-        """Take in ``.grad`` right after a backward pass and before it is masked.
+        """Add the gradient of a backward pass, before it is masked.
 
-        With several backward passes a step, ``.grad`` holds the sum so far at active positions
-        but only the newest gradient elsewhere, because it was masked in between. ``scale``: what
-        a gradient scaler has multiplied the loss by.
+        With several backward passes per step, ``.grad`` holds the accumulated gradient at active
+        positions but only the newest one elsewhere, because it was masked in between.
+
+        Args:
+            grad: ``.grad`` right after the backward pass.
+            mask: bool, same shape.
+            scale: factor by which a gradient scaler multiplied the loss.
+
         """
         if self._pending is None:
             self._pending = grad / scale if scale != 1 else grad.clone()
@@ -41,7 +46,7 @@ class GradientWindow:
             self._pending.masked_fill_(mask, 0).add_(grad, alpha=1 / scale)
 
     def commit(self) -> None:
-        """Add the pending gradient: the optimizer has made the step."""
+        """Add the pending gradient to the sum, after the optimizer's step."""
         pending, self._pending = self._pending, None
         if pending is None:
             return
@@ -55,11 +60,11 @@ class GradientWindow:
         self.count += 1
 
     def discard_pending(self) -> None:
-        """Forget a gradient that no optimizer step has used."""
+        """Discard a gradient that no optimizer step has used."""
         self._pending = None
 
     def average(self) -> Tensor | None:
-        """Mean dense gradient, or None when no step had a finite one."""
+        """Return the mean dense gradient, or None if no step had a finite one."""
         if self.total is None or self.count == 1:
             return self.total
         return self.total / self.count
@@ -69,8 +74,13 @@ class GradientWindow:
     ) -> None:
         """Replace sum and count by their means over all processes.
 
-        ``reduce`` sums a tensor over them, in place. Every process must call this, one with
-        nothing in its window too: its sum is zeros of the shape and device of ``weight``.
+        Every process must call this, even with an empty window.
+
+        Args:
+            weight: gives shape, type and device of the zeros that an empty window contributes.
+            reduce: sums a tensor over the processes, in place.
+            processes: their number.
+
         """
         total = self.total
         if total is None:
@@ -83,11 +93,11 @@ class GradientWindow:
         self.total = total.div_(processes) if self.count else None
 
     def clear(self) -> None:
-        """Forget everything, after an update."""
+        """Reset after an update."""
         self.total, self.count, self.skipped, self._pending = None, 0, 0, None
 
     def state_dict(self) -> WindowState:
-        """State between steps, as tensors and numbers."""
+        """Return the state between steps as tensors and numbers."""
         total = None if self.total is None else self.total.clone()
         return {"total": total, "count": self.count, "skipped": self.skipped}
 
@@ -99,7 +109,7 @@ class GradientWindow:
 
 
 class GradientMomentum(GradientWindow):
-    """Average of the dense gradients of all steps, each weighing ``decay`` times the next."""
+    """Exponential moving average of the dense gradients of all steps."""
 
     def __init__(self, decay: float) -> None:
         super().__init__()
@@ -111,4 +121,4 @@ class GradientMomentum(GradientWindow):
         self.count = 1
 
     def clear(self) -> None:
-        """Keep everything: the average goes on through updates."""
+        """Keep everything: the average continues through updates."""

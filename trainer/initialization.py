@@ -1,13 +1,44 @@
 """Masks and weights before the first step."""
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from .structures import ConstantFanIn, Structure
 
-Deviation = Literal["sqrt(2/k)", "2/k"]
+WeightStd = Literal["sqrt(2/k)", "2/k"]
+MaskSource = Literal["random", "magnitude"]
+
+
+@dataclass(frozen=True)
+class InitializationOptions:
+    """Which masks and weights a ``Sparsifier`` starts from.
+
+    Attributes:
+        mask: "random" positions, or "magnitude": the positions of the model's largest weights.
+        keep_weights: keep the model's weights on the mask instead of drawing new ones.
+        weight_std: standard deviation of the drawn weights, with k the fan-in of a neuron; "2/k" is
+            that of the authors' code.
+
+    Raises:
+        ValueError: an unknown value, or "magnitude" without ``keep_weights``.
+
+    """
+
+    mask: MaskSource = "random"
+    keep_weights: bool = False
+    weight_std: WeightStd = "sqrt(2/k)"
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("mask", get_args(MaskSource)), ("weight_std", get_args(WeightStd))):
+            if getattr(self, name) not in allowed:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}"
+                )
+        if self.mask == "magnitude" and not self.keep_weights:
+            raise ValueError("mask='magnitude' ranks the model's weights: add keep_weights=True")
 
 
 def initial_mask(
@@ -16,27 +47,46 @@ def initial_mask(
     generator: torch.Generator,
     structure: Structure | None = None,
 ) -> Tensor:
-    """Bool mask [n, ...] of random positions; by default floor(budget/n) for each neuron.
+    """Draw a random mask.
 
-    Drawn on the CPU, so that a seed means the same mask on every device.
-    Raises ValueError when the budget gives a neuron less than one weight.
+    Drawn on the CPU, so that a seed gives the same mask on every device.
+
+    Args:
+        shape: shape of the weight, neurons first.
+        budget: weights of the layer.
+        generator: CPU generator.
+        structure: None: constant fan-in, floor(budget/n) weights for each of n neurons.
+
+    Returns:
+        bool, of this shape.
+
+    Raises:
+        ValueError: the budget gives a neuron less than one weight.
+
     """
     scores = torch.rand(shape, generator=generator)
     return (structure or ConstantFanIn()).mask_from_score(scores, budget)
 
 
-def sparse_init(
-    mask: Tensor, generator: torch.Generator, deviation: Deviation = "sqrt(2/k)"
-) -> Tensor:
-    """Draw normal float32 weights whose deviation depends on each neuron's own fan-in k.
+def sparse_init(mask: Tensor, generator: torch.Generator, std: WeightStd = "sqrt(2/k)") -> Tensor:
+    """Draw normal weights whose standard deviation depends on the fan-in k of each neuron.
 
-    "sqrt(2/k)" is He initialisation on the sparse fan-in (SRigL, appendix on output-norm
-    variance): the norm of the activations keeps its expectation through ReLU layers. "2/k" is
-    what the authors' code has in its place.
+    "sqrt(2/k)" is He initialization on the sparse fan-in (SRigL, arXiv 2305.02299, appendix A; Evci
+    et al., arXiv 2010.03533): it keeps the expected norm of activations through ReLU layers. "2/k"
+    is what the authors' code has instead.
+
+    Args:
+        mask: bool [n, …].
+        generator: CPU generator.
+        std: standard deviation.
+
+    Returns:
+        float32 of the mask's shape, on the CPU; 0 off the mask.
+
     """
     fan_in = mask.flatten(1).sum(1).clamp(min=1).float()
     variance = 2.0 / fan_in
-    std = variance.sqrt() if deviation == "sqrt(2/k)" else variance
-    std = std.view(-1, *[1] * (mask.dim() - 1))
+    scale = variance.sqrt() if std == "sqrt(2/k)" else variance
+    scale = scale.view(-1, *[1] * (mask.dim() - 1))
     values = torch.randn(mask.shape, generator=generator)
-    return (values * std.cpu()).masked_fill(~mask.cpu(), 0)
+    return (values * scale.cpu()).masked_fill(~mask.cpu(), 0)

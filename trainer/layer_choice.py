@@ -1,40 +1,77 @@
-"""Which layers of a model are sparse, and how dense each is."""
+"""The choice of sparse layers and their densities."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from torch import nn
 from torch.optim import Optimizer
 
-from .distributions import layer_densities
-from .layers import IN_PROJECTIONS, check_trainable, prunable_weights, resolve_names, shared_names
+from .distributions import Distribution, layer_densities
+from .layers import (
+    IN_PROJECTIONS,
+    check_trainable,
+    parameter_aliases,
+    prunable_weights,
+    resolve_names,
+)
 from .structures import Structure
 
 
 @dataclass(frozen=True)
-class ChoiceOptions:
-    """Options of ``Sparsifier`` of the same names that choose layers and densities."""
+class LayerOptions:
+    """Which layers a ``Sparsifier`` makes sparse, and how it spreads the sparsity over them.
 
-    distribution: str = "erk"
-    sparse_layers: Iterable[str] | None = None
-    dense_layers: Iterable[str] = ()
+    Layers are given by qualified name ("blocks.0" or "blocks.0.weight"), or by patterns with ``*``.
+
+    Attributes:
+        distribution: "erk" (density by shape, arXiv 1911.11134) or "uniform".
+        sparse_layers: the only layers that may be sparse; None: all.
+        dense_layers: layers that stay dense.
+        dense_in_budget: whether the weights of dense layers count toward the method's sparsity.
+        densities: densities in (0, 1] of single layers; the other layers make up for them.
+        min_fan_in: least weights per neuron of every layer, at the expense of the other layers.
+        no_ablation: layers that keep all neurons; None: the model's last layer, empty: none.
+        in_proj: also make the input projections of ``torch.nn.MultiheadAttention`` sparse.
+
+    Raises:
+        TypeError: a value has the wrong type.
+
+    """
+
+    distribution: Distribution = "erk"
+    sparse_layers: Sequence[str] | None = None
+    dense_layers: Sequence[str] = ()
     dense_in_budget: bool = True
-    densities: Mapping[str, float] | None = None
+    densities: Mapping[str, float] = field(default_factory=dict)
     min_fan_in: int | None = None
-    no_ablation: Iterable[str] | None = None
+    no_ablation: Sequence[str] | None = None
     in_proj: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("sparse_layers", "dense_layers", "no_ablation"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                raise TypeError(f"{name} must be a list of layer names; write [{value!r}]")
+            if value is not None and not isinstance(value, Iterable):
+                raise TypeError(f"{name} must be a list of layer names, got {value!r}")
+        if not isinstance(self.densities, Mapping):
+            raise TypeError(f"densities must map layer names to densities, got {self.densities!r}")
 
 
 @dataclass(frozen=True)
 class LayerChoice:
-    """Every weight that could be sparse, by parameter name, and what becomes of it.
+    """Every weight that could be sparse, by parameter name, and its density.
 
-    ``densities``: 1.0 for layers that stay dense. ``unablated``: layers that keep all neurons.
+    Attributes:
+        weights: the weights, in module order.
+        densities: density by name; 1.0 for layers that stay dense.
+        protected: layers whose neurons are never ablated.
+
     """
 
     weights: dict[str, nn.Parameter]
     densities: dict[str, float]
-    unablated: frozenset[str]
+    protected: frozenset[str]
 
     @property
     def sparse(self) -> list[str]:
@@ -42,8 +79,8 @@ class LayerChoice:
         return [name for name in self.weights if self.densities[name] < 1]
 
 
-def all_dense(model: nn.Module, options: ChoiceOptions) -> LayerChoice:
-    """Every layer dense."""
+def all_dense(model: nn.Module, options: LayerOptions) -> LayerChoice:
+    """Choose to keep every layer dense."""
     weights = prunable_weights(model, in_proj=options.in_proj)
     return LayerChoice(weights, dict.fromkeys(weights, 1.0), frozenset())
 
@@ -53,27 +90,38 @@ def choose_layers(
     optimizer: Optimizer | None,
     sparsity: float,
     structure: Structure,
-    options: ChoiceOptions,
+    options: LayerOptions,
 ) -> LayerChoice:
-    """Spread ``sparsity`` over the layers of ``model`` that are to be sparse.
+    """Spread a sparsity over the layers of a model.
 
-    ``optimizer`` None: the model will not be trained. Raises ValueError (InfeasibleSparsityError
-    for budgets) when names, options and structure do not fit the model or each other.
+    Args:
+        model: the model.
+        optimizer: the optimizer that will train it; None: it will not be trained.
+        sparsity: target fraction of zero weights, in (0, 1).
+        structure: structure of the masks.
+        options: which layers, and how densities are distributed.
+
+    Raises:
+        ValueError: names, options or structure do not fit the model or each other.
+        InfeasibleSparsityError: a budget cannot be met.
+
     """
     weights = prunable_weights(model, in_proj=options.in_proj)
     if options.in_proj and not any(name.endswith(IN_PROJECTIONS) for name in weights):
-        raise ValueError("in_proj=True, but the model has no torch.nn.MultiheadAttention")
-    known = shared_names(model, weights)
+        raise ValueError("in_proj is True, but the model has no torch.nn.MultiheadAttention")
+    known = parameter_aliases(model, weights)
     dense = _dense_names(weights, known, options)
     names = list(weights)
-    unablated = resolve_names(
+    protected = resolve_names(
         "no_ablation", names[-1:] if options.no_ablation is None else options.no_ablation, known
     )
     fixed = {}
-    for name, density in (options.densities or {}).items():
+    for name, density in options.densities.items():
         for listed in resolve_names("densities", [name], known):
             if listed in fixed or listed in dense:
-                raise ValueError(f"{listed!r} is given a density twice; name it in one place")
+                raise ValueError(
+                    f"{listed!r} gets its density twice; name it once in densities or dense_layers"
+                )
             fixed[listed] = density
     shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
     if structure.density is not None:
@@ -89,7 +137,7 @@ def choose_layers(
             min_fan_in=options.min_fan_in,
             least_budget=structure.least_budget,
         )
-    choice = LayerChoice(weights, densities, unablated)
+    choice = LayerChoice(weights, densities, protected)
     for name in choice.sparse:
         structure.check(name, shapes[name])
     if optimizer is not None:
@@ -98,21 +146,21 @@ def choose_layers(
 
 
 def _dense_names(
-    weights: Mapping[str, nn.Parameter], known: Mapping[str, str], options: ChoiceOptions
+    weights: Mapping[str, nn.Parameter], known: Mapping[str, str], options: LayerOptions
 ) -> frozenset[str]:
     dense = resolve_names("dense_layers", options.dense_layers, known)
     if options.sparse_layers is None:
         return dense
     sparse = resolve_names("sparse_layers", options.sparse_layers, known)
     if both := sparse & dense:
-        raise ValueError(f"{sorted(both)} stand in sparse_layers and in dense_layers")
+        raise ValueError(f"sparse_layers and dense_layers both name {', '.join(sorted(both))}")
     if not sparse:
         raise ValueError("sparse_layers is empty; for dense training use Dense()")
     return frozenset(weights) - sparse
 
 
 def _equal_density(
-    names: Iterable[str], dense: frozenset[str], density: float, options: ChoiceOptions
+    names: Iterable[str], dense: frozenset[str], density: float, options: LayerOptions
 ) -> dict[str, float]:
     unused = [
         option
@@ -126,8 +174,8 @@ def _equal_density(
     ]
     if unused:
         raise ValueError(
-            f"N:M gives every sparse layer the density {density:g}, which leaves no room for "
-            f"{', '.join(unused)}: pass distribution='uniform', dense_in_budget=False and no "
-            "densities"
+            f"N:M gives every sparse layer density {density:g}, which is incompatible with "
+            f"{', '.join(unused)}; use distribution='uniform', dense_in_budget=False, and neither "
+            "densities nor min_fan_in"
         )
     return {name: 1.0 if name in dense else density for name in names}

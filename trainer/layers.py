@@ -1,4 +1,4 @@
-"""Which parameters of a model can be sparse, and finding them by name."""
+"""The parameters of a model that can be sparse, and their names."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -9,15 +9,15 @@ from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
-from .names import near_matches
+from .._base.names import near_matches
 
-# Weights of these types have the neurons in dimension 0. Transposed convolutions do not, and
-# embeddings have none, so both stay dense.
-SPARSE_TYPES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+# Weights of these types have neurons in dimension 0. Transposed convolutions do not, and embeddings
+# have no neurons, so both stay dense.
+PRUNABLE_TYPES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 IN_PROJECTIONS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
+def unwrap(model: nn.Module) -> nn.Module:
     """Return the module inside torch.compile, AveragedModel and the data-parallel wrappers."""
     wrappers = (AveragedModel, nn.DataParallel, nn.parallel.DistributedDataParallel)
     while True:
@@ -29,17 +29,23 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def prunable_weights(model: nn.Module, *, in_proj: bool = False) -> dict[str, nn.Parameter]:
-    """Weights of linear and convolution layers by qualified parameter name, in module order.
+    """Return the weights that can be sparse by qualified parameter name, in module order.
 
-    A weight that several layers share is listed once, under its first name. ``in_proj``: also
-    the input projections of MultiheadAttention, ``in_proj_weight`` of 3·E neurons (or
-    ``q_proj_weight`` and so on where keys and values have sizes of their own).
-    Raises ValueError for a model without any, and for lazy or parametrized layers.
+    A weight that several layers share is listed once, under its first name.
+
+    Args:
+        model: the model.
+        in_proj: include the input projections of ``MultiheadAttention``: ``in_proj_weight`` with
+            3·E neurons, or ``q_proj_weight`` and so on if keys and values have their own sizes.
+
+    Raises:
+        ValueError: there is none, or a layer is lazy or parametrized.
+
     """
     found: dict[str, nn.Parameter] = {}
     for module_name, module in model.named_modules():
         leaves: Sequence[str]
-        if isinstance(module, SPARSE_TYPES):
+        if isinstance(module, PRUNABLE_TYPES):
             leaves = ("weight",)
         elif in_proj and isinstance(module, nn.MultiheadAttention):
             leaves = [n for n in IN_PROJECTIONS if getattr(module, n, None) is not None]
@@ -49,12 +55,12 @@ def prunable_weights(model: nn.Module, *, in_proj: bool = False) -> dict[str, nn
             weight = module._parameters.get(leaf)
             if weight is None:
                 raise ValueError(
-                    f"layer {module_name!r} computes its weight (parametrization or weight norm); "
-                    "remove that first, a mask needs the weight to be a parameter"
+                    f"layer {module_name!r} computes its weight (parametrization or weight norm), "
+                    "but a mask needs a weight that is a parameter; remove the parametrization"
                 )
             if isinstance(weight, UninitializedParameter):
                 raise ValueError(
-                    f"layer {module_name!r} is lazy; run one batch through the model first"
+                    f"layer {module_name!r} is lazy and has no weight yet; run the model once"
                 )
             if not any(weight is other for other in found.values()):
                 found[f"{module_name}.{leaf}" if module_name else leaf] = weight
@@ -65,8 +71,8 @@ def prunable_weights(model: nn.Module, *, in_proj: bool = False) -> dict[str, nn
     return found
 
 
-def other_weights(model: nn.Module, weights: Mapping[str, nn.Parameter]) -> dict[str, int]:
-    """Count the values in matrices (two or more dimensions) that are not in ``weights``.
+def count_other_weights(model: nn.Module, weights: Mapping[str, nn.Parameter]) -> dict[str, int]:
+    """Count the elements of matrices (two or more dimensions) that are not in ``weights``.
 
     By type of the module that holds them: embeddings, recurrent layers, transposed convolutions,
     and classes of other libraries, such as the Conv1D of Hugging Face's GPT-2.
@@ -81,8 +87,8 @@ def other_weights(model: nn.Module, weights: Mapping[str, nn.Parameter]) -> dict
     return found
 
 
-def shared_names(model: nn.Module, weights: dict[str, nn.Parameter]) -> dict[str, str]:
-    """Every name under which the model holds a weight, to the name that ``weights`` lists."""
+def parameter_aliases(model: nn.Module, weights: dict[str, nn.Parameter]) -> dict[str, str]:
+    """Map every name under which the model holds a weight to its name in ``weights``."""
     listed = {id(weight): name for name, weight in weights.items()}
     return {
         name: listed[id(parameter)]
@@ -92,21 +98,27 @@ def shared_names(model: nn.Module, weights: dict[str, nn.Parameter]) -> dict[str
 
 
 def resolve_names(option: str, names: Iterable[str], known: Mapping[str, str]) -> frozenset[str]:
-    """Map layer or parameter names given as ``option`` to values of ``known``.
+    """Map layer or parameter names to parameter names.
 
-    "features.0" and "features.0.weight" both mean the parameter; names with ``*`` or ``?`` are
-    patterns. Raises TypeError for a plain string, which would otherwise be read letter by letter,
-    and ValueError for an unknown name or a pattern that fits nothing.
+    "features.0" and "features.0.weight" both mean the parameter; names with ``*``, ``?`` or ``[``
+    are patterns.
+
+    Args:
+        option: the option that lists the names, for messages.
+        names: names or patterns.
+        known: known names, mapped to what they resolve to.
+
+    Raises:
+        ValueError: a name is unknown, or a pattern matches nothing.
+
     """
-    if isinstance(names, str):
-        raise TypeError(f"{option} must be a list of layer names; write [{names!r}]")
     resolved = set()
     for name in names:
         found = _matching(name, known)
         if not found:
             layers = [k.removesuffix(".weight") for k in known]
             raise ValueError(
-                f"{option} names {name!r}, which is no linear or convolution layer of the model."
+                f"{option} names {name!r}, which is not a linear or convolution layer of the model."
                 + near_matches(name, layers)
             )
         resolved |= found
@@ -126,7 +138,12 @@ def _matching(name: str, known: Mapping[str, str]) -> set[str]:
 def check_trainable(
     model: nn.Module, optimizer: Optimizer, weights: dict[str, nn.Parameter], names: Collection[str]
 ) -> None:
-    """Refuse to make weights sparse that are tied, frozen or unknown to the optimizer."""
+    """Refuse to make these weights sparse if they are tied, frozen, sharded or not optimized.
+
+    Raises:
+        ValueError: names the weight and the reason.
+
+    """
     owners: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         owners.setdefault(id(parameter), []).append(name)
@@ -140,9 +157,9 @@ def check_trainable(
         elif id(weight) not in optimized:
             reason = "is not among the optimizer's parameters"
         elif hasattr(weight, "device_mesh"):
-            reason = "is sharded over processes (FSDP), and neurons must be whole"
+            reason = "is sharded over processes (FSDP), which splits neurons"
         elif weight.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
             reason = f"is of type {weight.dtype}"
         else:
             continue
-        raise ValueError(f"{name!r} cannot be sparse: it {reason}. Name it in dense_layers.")
+        raise ValueError(f"{name!r} cannot be sparse: it {reason}. Add it to dense_layers.")

@@ -9,8 +9,8 @@ import torch
 from rich.console import Console
 
 from .data import Dataset, load_dataset
-from .metrics import MetricsWriter, NoMetrics, Record, read_metrics
-from .processes import Processes, joined_processes
+from .metrics import MetricsWriter, NullMetricsWriter, Record, read_metrics
+from .processes import Processes, distributed_processes
 from .progress import TrainingDisplay
 from .recipe import TrainConfig, load_recipe
 from .run_folder import (
@@ -30,9 +30,19 @@ from .training_run import TrainingError, TrainingRun
 
 @dataclass(frozen=True)
 class TrainResult:
-    """Outcome of a run: its folder, accuracies in [0, 1], optimizer steps, seconds, layers.
+    """Outcome of a run.
 
-    ``already_finished``: the run was complete before and nothing was trained.
+    Attributes:
+        out: run folder.
+        test_accuracy: in [0, 1].
+        test_loss: mean cross-entropy.
+        train_accuracy: in [0, 1], of the last epoch.
+        steps: optimizer steps.
+        seconds: training time.
+        itop_rate: fraction of the weights that have ever been active.
+        summary: sparsity of each layer.
+        already_finished: whether the run was complete before, so that nothing was trained.
+
     """
 
     out: Path
@@ -54,39 +64,48 @@ def train(
     data_dir: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> TrainResult:
-    """Train by a configuration (or recipe name or path) into the folder ``out``.
+    """Train a configuration into a run folder.
 
-    With ``resume``, continues from the last checkpoint in ``out``; ``config`` may then be None.
-    On the same machine, with the same number of threads, the result equals that of an
-    undisturbed run bit for bit. Seeds torch's global generator.
+    On the same machine with the same number of threads, a resumed run equals an uninterrupted one
+    bit for bit. Seeds torch's global generator. Under torchrun, all processes train one model: each
+    takes its share of every batch, and rank 0 writes the folder, which all must share.
 
-    Called in processes that torchrun has started, all of them train one model: each takes its
-    share of every batch, and the first one writes ``out``, which all must see.
+    Args:
+        config: configuration, recipe name, or path to a recipe; None only with ``resume``.
+        out: run folder.
+        resume: continue from the last checkpoint in ``out``.
+        data_dir: folder that holds the data set.
+        progress: show a progress bar on standard error.
 
-    Raises ConfigError, DataError, RunFolderError (before any training) and TrainingError.
+    Raises:
+        ConfigError: the configuration is wrong.
+        DataError: the data are missing or damaged.
+        RunFolderError: the folder cannot be used.
+        TrainingError: training diverged or ran out of memory.
+
     """
     folder = Path(out)
     if config is None:
         if not resume:
-            raise TypeError("config may only be None with resume=True")
+            raise TypeError("config can only be None with resume=True")
         config = read_config(folder)
     elif not isinstance(config, TrainConfig):
         config = load_recipe(config)
     with ExitStack() as stack:
         device = _device(config.training.device)
-        processes = stack.enter_context(joined_processes(device))
+        processes = stack.enter_context(distributed_processes(device))
         if processes.is_first:
             stack.enter_context(open_run(folder, config, resume=resume))
-        if processes.first_says(is_finished(folder)):
+        if processes.broadcast_object(is_finished(folder)):
             if progress and processes.is_first:
-                Console(stderr=True).print(f"run {folder} is already finished; nothing to do")
+                Console(stderr=True).print(f"Run {folder} is already finished; nothing to do.")
             return _result(folder, already_finished=True)
         if config.training.tensorboard:
             require_tensorboard()
         run = TrainingRun(config, folder, _data(config, data_dir, processes), device, processes)
         if processes.is_first and not resume:
             write_config(folder, config)
-        started = resume and processes.first_says((folder / STATE).is_file())
+        started = resume and processes.broadcast_object((folder / STATE).is_file())
         start = run.restore() if started else 0
         metrics = _metrics(run, start)
         try:
@@ -94,9 +113,9 @@ def train(
             with metrics, TrainingDisplay(shown, run.total_steps, folder.name) as display:
                 run.train(metrics, display)
             if processes.is_first:
-                write_weights(folder, run.step.evaluated, run.sparsifier.masks)
+                write_weights(folder, run.step.eval_model, run.sparsifier.masks)
         except RuntimeError as error:
-            if not _is_shortage(error):
+            if not _is_out_of_memory(error):
                 raise
             raise TrainingError(
                 f"out of memory near step {run.progress.step + 1}: {str(error).splitlines()[0]}. "
@@ -104,10 +123,10 @@ def train(
             ) from error
         except OSError as error:
             raise RunFolderError(
-                f"cannot write to {folder}: {error}. Its last checkpoint is kept: make room, then "
-                f"`fanin train --resume --out {folder}`"
+                f"cannot write to {folder}: {error}. Its last checkpoint is intact: free some "
+                f"space, then run `fanin train --resume --out {folder}`"
             ) from error
-        processes.wait()
+        processes.barrier()
     return _result(folder, already_finished=False)
 
 
@@ -117,30 +136,30 @@ def _device(name: str) -> torch.device:
         raise TrainingError("training.device is 'cuda', but torch finds no CUDA device")
     if not available or name == "cpu":
         return torch.device("cpu")
-    index = os.environ.get("LOCAL_RANK")  # of torchrun: one GPU for each process
+    index = os.environ.get("LOCAL_RANK")  # set by torchrun; one GPU per process
     return torch.device("cuda" if index is None else f"cuda:{index}")
 
 
-def _is_shortage(error: RuntimeError) -> bool:
-    # torch has a class of its own for a GPU's memory only.
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    # torch has an error class for GPU memory only.
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def _data(
     config: TrainConfig, data_dir: str | os.PathLike[str] | None, processes: Processes
 ) -> Dataset:
-    """Load the data, the first process before the others: it may have to download it."""
+    """Load the data, rank 0 first because it may have to download them."""
     if not processes.is_first:
-        processes.wait()
+        processes.barrier()
     data = load_dataset(config.data, data_dir, config.augmentation)
     if processes.is_first:
-        processes.wait()
+        processes.barrier()
     return data
 
 
-def _metrics(run: TrainingRun, start: int) -> MetricsWriter | NoMetrics:
+def _metrics(run: TrainingRun, start: int) -> MetricsWriter | NullMetricsWriter:
     if not run.processes.is_first:
-        return NoMetrics()
+        return NullMetricsWriter()
     events = None
     if run.config.training.tensorboard:
         events = EventWriter(run.folder, run.progress.step + 1)
@@ -157,8 +176,8 @@ def _result(folder: Path, *, already_finished: bool) -> TrainResult:
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise RunFolderError(
             f"run {folder} is finished and its weights are complete, but its {METRICS} is damaged "
-            f"({type(error).__name__}: {error}); to have its figures again, train into another "
-            "folder"
+            f"({type(error).__name__}: {error}). Its figures are lost; to get them again, train "
+            "into another folder"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Zeroing masked positions: exact whatever stood there, infinities and NaN included."""
+"""Exact zeroing of masked positions, even if they hold infinities or NaN."""
 
 import torch
 from torch import Tensor
@@ -7,15 +7,14 @@ _INTEGER_OF_SIZE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def mask_bits(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """All ones where ``mask`` is true, else zero, in integers as wide as ``dtype``."""
+    """Return integers as wide as ``dtype``: all ones where ``mask`` is true, else 0."""
     return mask.to(_INTEGER_OF_SIZE[dtype.itemsize]).neg_()
 
 
 def apply_bits_(tensor: Tensor, bits: Tensor) -> None:
-    """Zero ``tensor`` in place where ``bits`` are.
+    """Zero ``tensor`` in place where ``bits`` is 0.
 
-    As fast as multiplying by a mask of ones and zeros, which would leave NaN of a NaN or an
-    infinity, and a fifth of the time of ``masked_fill_`` (0.7 against 4 ms for 768×3072 on two
-    cores).
+    As fast as multiplying by a mask of ones and zeros, which would turn infinities into NaN, and a
+    fifth of the time of ``masked_fill_`` (0.7 against 4 ms for 768×3072 on two cores).
     """
     tensor.detach().view(bits.dtype).bitwise_and_(bits)

@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON object a line, appended while training runs."""
+"""metrics.jsonl: one JSON object per line, appended during training."""
 
 import json
 import os
@@ -6,56 +6,52 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from .._base.texts import parse_json
+from .tensorboard import EventWriter
 
 Record = dict[str, Any]
-"""A line as it was read: what it holds shows under ``expected_content`` only."""
-
-
-class Mirror(Protocol):
-    """Something else that takes the records, such as ``tensorboard.EventWriter``."""
-
-    def write(self, event: str, values: dict[str, object]) -> None:
-        """Take a record."""
-
-    def flush(self) -> None:
-        """Make sure that the records so far can be read."""
-
-    def close(self) -> None:
-        """No record will follow."""
+"""A line as read; access its content within ``checked_content``."""
 
 
 class MetricsWriter:
-    """Appends records to a file, starting after its first ``start`` bytes.
+    """Appends records to a file, after its first ``start`` bytes.
 
-    Whatever lies behind ``start`` was written after the checkpoint that training resumes from,
-    and is cut off. ``mirror`` gets each record, too. Raises ValueError when the file is shorter
-    than that.
+    Anything beyond ``start`` was written after the checkpoint that training resumes from, and is
+    cut off.
+
+    Args:
+        path: the file.
+        start: bytes to keep.
+        events: receives each record, too.
+
+    Raises:
+        ValueError: the file is shorter than ``start``.
+
     """
 
-    def __init__(self, path: Path, start: int = 0, mirror: Mirror | None = None) -> None:
+    def __init__(self, path: Path, start: int = 0, events: EventWriter | None = None) -> None:
         path.touch()
         if path.stat().st_size < start:
             raise ValueError(
-                f"{path} is shorter than when the checkpoint was written ({start} bytes)"
+                f"{path} is shorter than it was at the last checkpoint ({start} bytes)"
             )
         os.truncate(path, start)
-        self._file, self._mirror = path.open("ab"), mirror
+        self._file, self._events = path.open("ab"), events
 
     def write(self, event: str, **values: object) -> None:
-        """Append one record; ``event`` says of what kind."""
+        """Append one record of the kind ``event``."""
         line = json.dumps({"event": event, **values}, allow_nan=False)
         self._file.write(line.encode() + b"\n")
         self._file.flush()
-        if self._mirror is not None:
-            self._mirror.write(event, values)
+        if self._events is not None:
+            self._events.write(event, values)
 
     def sync(self) -> int:
-        """Force the records to disk and return the file's length in bytes."""
-        if self._mirror is not None:
-            self._mirror.flush()
+        """Flush the records to disk and return the length of the file in bytes."""
+        if self._events is not None:
+            self._events.flush()
         os.fsync(self._file.fileno())
         return self._file.tell()
 
@@ -69,12 +65,12 @@ class MetricsWriter:
         traceback: TracebackType | None,
     ) -> None:
         self._file.close()
-        if self._mirror is not None:
-            self._mirror.close()
+        if self._events is not None:
+            self._events.close()
 
 
-class NoMetrics:
-    """Takes records and keeps none: the processes that do not write the files."""
+class NullMetricsWriter:
+    """Discards records, in processes that do not write files."""
 
     def write(self, event: str, **values: object) -> None:
         """Do nothing."""
@@ -91,18 +87,24 @@ class NoMetrics:
 
 
 @contextmanager
-def expected_content(path: Path) -> Iterator[None]:
-    """Raise ValueError, naming ``path``, where records turn out not to be what training writes."""
+def checked_content(path: Path) -> Iterator[None]:
+    """Turn errors about unexpected content of ``path`` into a ValueError that names it."""
     try:
         yield
     except (LookupError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{path} does not hold what training writes ({type(error).__name__}: {error})"
+            f"{path} has unexpected content ({type(error).__name__}: {error})"
         ) from error
 
 
 def read_metrics(path: Path) -> list[Record]:
-    """All records. Raises ValueError for a line that is not a JSON object."""
+    """Read all records.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: a line is not a JSON object.
+
+    """
     records = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:

@@ -1,7 +1,7 @@
-"""Optimizers and learning-rate schedules that recipes can name."""
+"""Optimizers and learning-rate schedules of recipes."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import ClassVar, Self
 
@@ -11,9 +11,11 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 
-class _Checked:
-    """Base of the optimizers: torch itself says at once whether it would take these values."""
+@dataclass(frozen=True)
+class _OptimizerConfig:
+    """Base of the optimizers; building one checks the values by torch's own rules."""
 
+    torch_class: ClassVar[Callable[..., Optimizer]]
     lr: float
 
     def __post_init__(self) -> None:
@@ -25,74 +27,67 @@ class _Checked:
         self.build([nn.Parameter(torch.zeros(1))])
 
     def build(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
-        """Optimizer over ``parameters``."""
-        raise NotImplementedError
+        """Return an optimizer of ``parameters``."""
+        return type(self).torch_class(parameters, **asdict(self))
 
 
 @dataclass(frozen=True)
-class SGD(_Checked):
+class SGD(_OptimizerConfig):
     """torch.optim.SGD."""
 
     name: ClassVar[str] = "sgd"
-    lr: float
+    torch_class: ClassVar[Callable[..., Optimizer]] = torch.optim.SGD
     momentum: float = 0.9
     nesterov: bool = True
     weight_decay: float = 0.0
 
-    def build(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
-        """Optimizer over ``parameters``."""
-        return torch.optim.SGD(parameters, **asdict(self))
-
 
 @dataclass(frozen=True)
-class Adam(_Checked):
+class Adam(_OptimizerConfig):
     """torch.optim.Adam."""
 
     name: ClassVar[str] = "adam"
+    torch_class: ClassVar[Callable[..., Optimizer]] = torch.optim.Adam
     lr: float = 0.001
     betas: tuple[float, ...] = (0.9, 0.999)
     weight_decay: float = 0.0
 
-    def build(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
-        """Optimizer over ``parameters``."""
-        return torch.optim.Adam(parameters, **asdict(self))
-
 
 @dataclass(frozen=True)
-class AdamW(_Checked):
+class AdamW(_OptimizerConfig):
     """torch.optim.AdamW."""
 
     name: ClassVar[str] = "adamw"
+    torch_class: ClassVar[Callable[..., Optimizer]] = torch.optim.AdamW
     lr: float = 0.001
     betas: tuple[float, ...] = (0.9, 0.999)
     weight_decay: float = 0.01
 
-    def build(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
-        """Optimizer over ``parameters``."""
-        return torch.optim.AdamW(parameters, **asdict(self))
-
 
 @dataclass(frozen=True)
-class RMSprop(_Checked):
+class RMSprop(_OptimizerConfig):
     """torch.optim.RMSprop."""
 
     name: ClassVar[str] = "rmsprop"
+    torch_class: ClassVar[Callable[..., Optimizer]] = torch.optim.RMSprop
     lr: float = 0.01
     alpha: float = 0.99
     eps: float = 1e-8
     momentum: float = 0.0
     weight_decay: float = 0.0
 
-    def build(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
-        """Optimizer over ``parameters``."""
-        return torch.optim.RMSprop(parameters, **asdict(self))
-
 
 @dataclass(frozen=True)
-class _Schedule:
-    """Base of the schedules: a linear warm-up of ``warmup_epochs``, then ``after_warmup``.
+class _LRSchedule:
+    """Base of the schedules: a linear warm-up, then ``after_warmup``.
 
-    ``warmup_start``: share of the learning rate at the first step.
+    Attributes:
+        warmup_epochs: length of the warm-up.
+        warmup_start: factor of the learning rate at the first step, in [0, 1].
+
+    Raises:
+        ValueError: a value is out of range.
+
     """
 
     warmup_epochs: float = 0.0
@@ -103,7 +98,14 @@ class _Schedule:
             raise ValueError("warmup_epochs must be 0 or more and warmup_start in [0, 1]")
 
     def build(self, optimizer: Optimizer, total_steps: int, epoch_steps: int) -> LRScheduler:
-        """Scheduler stepped after every optimizer step; ``epoch_steps``: steps of an epoch."""
+        """Return a scheduler to step after every optimizer step.
+
+        Args:
+            optimizer: its learning rates are scheduled.
+            total_steps: optimizer steps of the training.
+            epoch_steps: optimizer steps of an epoch.
+
+        """
         warmup = self.warmup_epochs * epoch_steps
 
         def factor(step: int) -> float:
@@ -114,39 +116,50 @@ class _Schedule:
         return LambdaLR(optimizer, factor)
 
     def after_warmup(self, step: int, warmup: float, total_steps: int, epoch_steps: int) -> float:
-        """Share of the learning rate at ``step`` (from 0), which is not before ``warmup``."""
+        """Return the factor of the learning rate at ``step`` (from 0), at or after ``warmup``."""
         raise NotImplementedError
 
-    def stretched(self, factor: float) -> Self:
+    def stretch(self, factor: float) -> Self:
         """Return the same schedule for a training ``factor`` times as long."""
         return replace(self, warmup_epochs=self.warmup_epochs * factor)
 
 
 @dataclass(frozen=True)
-class ConstantLR(_Schedule):
-    """The optimizer's learning rate throughout."""
+class ConstantLR(_LRSchedule):
+    """Keeps the optimizer's learning rate."""
 
     name: ClassVar[str] = "constant"
 
     def after_warmup(self, *_: float) -> float:
-        """All of it."""
+        """Return 1."""
         return 1.0
 
 
 @dataclass(frozen=True)
-class CosineLR(_Schedule):
+class CosineLR(_LRSchedule):
     """Half a cosine from the optimizer's learning rate to 0 over all steps after the warm-up."""
 
     name: ClassVar[str] = "cosine"
 
     def after_warmup(self, step: int, warmup: float, total_steps: int, epoch_steps: int) -> float:  # noqa: ARG002
-        """Half a cosine."""
+        """Return ½ · (1 + cos(π · progress))."""
         return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1.0, total_steps - warmup)))
 
 
 @dataclass(frozen=True)
-class StepLR(_Schedule):
-    """The learning rate times ``gamma`` at each epoch of ``milestones``, or ``every`` so many."""
+class StepLR(_LRSchedule):
+    """Multiplies the learning rate by ``gamma`` at certain epochs.
+
+    Attributes:
+        gamma: factor, in (0, 1].
+        milestones: the epochs; exclusive with ``every``.
+        every: the interval in epochs; exclusive with ``milestones``.
+
+    Raises:
+        ValueError: not exactly one of ``milestones`` and ``every`` is given, or a value is out of
+            range.
+
+    """
 
     name: ClassVar[str] = "step"
     gamma: float = 0.1
@@ -156,21 +169,21 @@ class StepLR(_Schedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         if bool(self.milestones) == bool(self.every):
-            raise ValueError("give either milestones or every, in epochs")
+            raise ValueError("set either milestones or every, in epochs")
         if self.every < 0 or not 0 < self.gamma <= 1:
             raise ValueError("every must be positive and gamma in (0, 1]")
 
     def after_warmup(self, step: int, warmup: float, total_steps: int, epoch_steps: int) -> float:  # noqa: ARG002
-        """Gamma to the number of epochs that were reached."""
+        """Return gamma to the power of the milestones passed."""
         epoch = step / epoch_steps
         if self.every:
             return self.gamma ** int(epoch / self.every)
         return self.gamma ** sum(epoch >= milestone for milestone in self.milestones)
 
-    def stretched(self, factor: float) -> Self:
-        """Stretch milestones and intervals, too."""
+    def stretch(self, factor: float) -> Self:
+        """Stretch milestones and interval, too."""
         return replace(
-            super().stretched(factor),
+            super().stretch(factor),
             milestones=tuple(milestone * factor for milestone in self.milestones),
             every=self.every * factor,
         )

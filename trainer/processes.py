@@ -1,4 +1,4 @@
-"""Several processes that train one model: gradients averaged, masks from rank 0."""
+"""Data-parallel processes that train one model: averaged gradients, masks from rank 0."""
 
 import zlib
 from collections.abc import Iterable, Iterator
@@ -16,9 +16,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes that hold replicas of the model; a single one needs no communication.
+    """The processes that hold replicas of the model; a single one does not communicate.
 
-    ``group``: a torch.distributed group, None for the default one. ``rank``: of this process in it.
+    Attributes:
+        group: torch.distributed group; None: the default group.
+        count: number of processes.
+        rank: rank of this process.
+
     """
 
     group: ProcessGroup | None
@@ -27,33 +31,38 @@ class Processes:
 
     @classmethod
     def of(cls, group: ProcessGroup | None) -> "Processes":
-        """All processes of ``group``, or only this one without torch.distributed."""
+        """Return all processes of ``group``, or only this one without torch.distributed.
+
+        Raises:
+            ValueError: a group was given, but torch.distributed is not initialized.
+
+        """
         if not (dist.is_available() and dist.is_initialized()):
             if group is not None:
-                raise ValueError("a process_group was given, but torch.distributed is not set up")
+                raise ValueError("process_group is given, but torch.distributed is not initialized")
             return cls(None, 1)
         return cls(group, dist.get_world_size(group), dist.get_rank(group))
 
     @property
     def is_first(self) -> bool:
-        """Whether this process writes the files."""
+        """Whether this process is rank 0, which writes the files."""
         return self.rank == 0
 
     def sum_(self, tensor: Tensor) -> None:
-        """Sum over all processes, in place."""
+        """Sum a tensor over all processes, in place."""
         if self.count > 1:
             dist.all_reduce(tensor, group=self.group)
 
-    def sums(self, values: Iterable[float], device: torch.device) -> list[float]:
-        """Sum each value over all processes; by way of tensors on ``device``."""
+    def sum_values(self, values: Iterable[float], device: torch.device) -> list[float]:
+        """Sum each value over all processes, using a tensor on ``device``."""
         if self.count == 1:
             return list(values)
         tensor = torch.tensor(list(values), dtype=torch.float64, device=device)
         self.sum_(tensor)
         return tensor.tolist()
 
-    def from_first_(self, tensor: Tensor) -> None:
-        """Overwrite with the first process's values, in place; bool and any memory layout too."""
+    def broadcast_(self, tensor: Tensor) -> None:
+        """Overwrite a tensor with that of rank 0, in place; supports bool and any memory layout."""
         if self.count == 1:
             return
         raw = tensor.detach().view(torch.uint8) if tensor.dtype == torch.bool else tensor.detach()
@@ -62,16 +71,16 @@ class Processes:
         if buffer is not raw:
             raw.copy_(buffer)
 
-    def first_says(self, value: T) -> T:
-        """Return the first process's ``value``, a plain object, in all of them."""
+    def broadcast_object(self, value: T) -> T:
+        """Return the ``value`` of rank 0, any picklable object."""
         if self.count == 1:
             return value
-        said = [value]
-        dist.broadcast_object_list(said, src=self._first, group=self.group)
-        return said[0]
+        objects = [value]
+        dist.broadcast_object_list(objects, src=self._first, group=self.group)
+        return objects[0]
 
-    def hold_equal(self, tensors: Iterable[Tensor]) -> bool:
-        """Whether all processes hold these tensors bit for bit, as far as a checksum can tell."""
+    def all_hold_equal(self, tensors: Iterable[Tensor]) -> bool:
+        """Return whether all processes hold the same tensors, by a checksum of their bits."""
         if self.count == 1:
             return True
         checksum, device = 0, None
@@ -83,8 +92,8 @@ class Processes:
         dist.all_reduce(extremes, dist.ReduceOp.MAX, group=self.group)
         return int(extremes[0]) == -int(extremes[1])
 
-    def wait(self) -> None:
-        """Until all processes are here."""
+    def barrier(self) -> None:
+        """Wait for all processes."""
         if self.count > 1:
             dist.barrier(group=self.group)
 
@@ -93,19 +102,19 @@ class Processes:
         return 0 if self.group is None else dist.get_global_rank(self.group, 0)
 
 
-def started_by_torchrun() -> bool:
-    """Whether torchrun (torch.distributed.run) has started this process."""
+def launched_by_torchrun() -> bool:
+    """Return whether torchrun (torch.distributed.run) launched this process."""
     return dist.is_available() and dist.is_torchelastic_launched()
 
 
 @contextmanager
-def joined_processes(device: torch.device) -> Iterator[Processes]:
-    """Connect the processes that torchrun has started, by NCCL on CUDA and by gloo else.
+def distributed_processes(device: torch.device) -> Iterator[Processes]:
+    """Connect the processes that torchrun launched, by NCCL on CUDA and by gloo on the CPU.
 
-    Yields only this process when it was started alone. A torch.distributed that is set up
-    already is used as it is, and left so.
+    Yields only this process if it was started alone. A torch.distributed that is already
+    initialized is used as it is and left initialized.
     """
-    if not started_by_torchrun() or dist.is_initialized():
+    if not launched_by_torchrun() or dist.is_initialized():
         yield Processes.of(None)
         return
     if device.type == "cuda":

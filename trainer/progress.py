@@ -14,7 +14,7 @@ from rich.progress import (
 
 
 class TrainingDisplay:
-    """Progress bar on standard error; shows nothing when not ``enabled``."""
+    """Progress bar on standard error; shows nothing unless ``enabled``."""
 
     def __init__(self, enabled: bool, total_steps: int, title: str) -> None:
         self._enabled = enabled
@@ -45,5 +45,5 @@ class TrainingDisplay:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._enabled:  # rich before 15 ends a disabled one with an empty line
+        if self._enabled:  # rich before 15 prints an empty line when a disabled bar stops
             self._progress.stop()

@@ -1,26 +1,26 @@
-"""Recipes: TOML files that say everything about a training run.
+"""Recipes: TOML files that describe a whole training run.
 
 The tables are the fields of ``TrainConfig``; [model], [optimizer], [lr_schedule] and [method]
-pick a class by ``name`` and take that class's fields. Unknown keys are errors.
+select a class by ``name`` and take the fields of that class. Unknown keys are errors.
 """
 
 import dataclasses
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import tomli_w
 
+from .._base.names import near_matches
 from .._base.texts import parse_toml, read_text
 from .config_table import ConfigError, from_table, tagged_from_table, to_table
 from .data import Augmentation, DataConfig, check_data_config
-from .layer_choice import ChoiceOptions
+from .initialization import WeightStd
+from .layer_choice import LayerOptions
 from .methods import METHODS, SRSTE, Dense, SparseMethod
 from .models import MODELS, Model
-from .names import near_matches
 from .optimization import (
     LR_SCHEDULES,
     OPTIMIZERS,
@@ -32,20 +32,33 @@ from .optimization import (
     RMSprop,
     StepLR,
 )
-from .sparsifier_options import RecipeOptions
+from .schedule import ScheduleOptions
+from .shipped import find_file, shipped_names
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
     """[training]: length, batches, precision and bookkeeping.
 
-    ``batch_size``: samples of an optimizer step, passed through the model in ``accumulate``
-    parts. ``label_smoothing``, ``clip_norm`` (L2 norm of all gradients; 0: none).
-    ``precision``: of the forward pass; "float16" scales the loss. ``compile``: torch.compile.
-    ``ema_decay``: of an average of the weights, which is then evaluated and written; 0: none.
-    ``checkpoint_every``: optimizer steps between checkpoints; 0: only at the end of each epoch.
-    ``log_every``: optimizer steps between records of the loss. ``tensorboard``: also write them
-    as TensorBoard events.
+    Attributes:
+        epochs: number of epochs.
+        batch_size: samples per optimizer step, over all processes.
+        accumulate: number of parts in which a batch passes through the model.
+        drop_last: leave out the last batch of an epoch if it is smaller.
+        seed: seed of weights, masks, augmentation and sample order.
+        device: "auto" (CUDA if available), "cpu" or "cuda".
+        label_smoothing: in [0, 1).
+        clip_norm: maximal L2 norm of all gradients together; 0: no clipping.
+        precision: type of the forward pass; "float16" scales the loss.
+        compile: use torch.compile.
+        ema_decay: decay of an average of the weights, which is then evaluated and written; 0: none.
+        checkpoint_every: optimizer steps between checkpoints; 0: only at the end of each epoch.
+        log_every: optimizer steps between records of the loss.
+        tensorboard: also write the records as TensorBoard events.
+
+    Raises:
+        ValueError: a value is out of range.
+
     """
 
     epochs: int
@@ -86,26 +99,21 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class SparsifierConfig:
-    """[sparsifier]: the arguments of ``Sparsifier`` of the same names."""
+    """[sparsifier]: the options of ``Sparsifier`` that a recipe sets, all in one table."""
 
-    distribution: Literal["erk", "uniform"] = "erk"
-    sparse_layers: tuple[str, ...] | None = None
-    dense_layers: tuple[str, ...] = ()
-    dense_in_budget: bool = True
-    densities: dict[str, float] = field(default_factory=dict)
-    min_fan_in: int | None = None
-    no_ablation: tuple[str, ...] | None = None
-    in_proj: bool = False
-    weight_std: Literal["sqrt(2/k)", "2/k"] = "sqrt(2/k)"
-    update_every: int = 100
-    end_fraction: float = 0.75
-    alpha: float = 0.3
-    gradient_window: int = 1
+    layers: LayerOptions = field(default_factory=LayerOptions)
+    weight_std: WeightStd = "sqrt(2/k)"
+    schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A whole training run."""
+    """Configuration of a whole training run; each field is a table of the recipe.
+
+    Raises:
+        ConfigError: tables do not fit each other.
+
+    """
 
     data: DataConfig
     model: Model
@@ -122,53 +130,68 @@ class TrainConfig:
         except ValueError as error:
             raise ConfigError(f"in [data] and [augmentation]: {error}") from error
         if isinstance(self.method, Dense) and self.sparsifier != SparsifierConfig():
-            raise ConfigError("method 'dense' has no use for [sparsifier]; remove that table")
+            raise ConfigError("method 'dense' does not use [sparsifier]; remove that table")
         if not isinstance(self.method, Dense) and not self.method.updates:
             self._refuse_schedule()
 
     def _refuse_schedule(self) -> None:
-        for name in ("update_every", "end_fraction", "alpha", "gradient_window"):
-            if getattr(self.sparsifier, name) != getattr(SparsifierConfig(), name):
+        for name, default in dataclasses.asdict(ScheduleOptions()).items():
+            if getattr(self.sparsifier.schedule, name) != default:
                 raise ConfigError(
                     f"method {self.method.name!r} has no topology updates; remove sparsifier.{name}"
                 )
 
 
-_TAGGED = ("model", "optimizer", "lr_schedule", "method")
+_SHIPPED = Path(__file__).parent / "recipes"
+# Tables that select a class by "name", and tables of one class.
+_NAMED: dict[str, Mapping[str, type[Any]]] = {
+    "model": MODELS,
+    "optimizer": OPTIMIZERS,
+    "lr_schedule": LR_SCHEDULES,
+    "method": METHODS,
+}
+_PLAIN: dict[str, type[Any]] = {
+    "data": DataConfig,
+    "training": TrainingConfig,
+    "sparsifier": SparsifierConfig,
+    "augmentation": Augmentation,
+}
 
 
 def recipe_names() -> list[str]:
-    """Names of the recipes that come with fanin."""
-    folder = resources.files(__package__) / "recipes"
-    return sorted(
-        f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml")
-    )
+    """Return the names of the shipped recipes."""
+    return shipped_names(_SHIPPED)
 
 
 def load_recipe(name_or_path: str | os.PathLike[str]) -> TrainConfig:
-    """Read a recipe: a path to a TOML file, or the name of one that comes with fanin.
+    """Read a recipe.
 
-    Raises ConfigError when it does not exist, is not TOML or holds a wrong key or value.
+    Args:
+        name_or_path: path to a TOML file, or the name of a shipped recipe.
+
+    Raises:
+        ConfigError: it does not exist, is not TOML, or has a wrong key or value.
+
     """
-    path = Path(name_or_path)
-    if path.suffix == ".toml" or path.is_file():
-        try:
-            text = read_text(path)
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"recipe {path} cannot be read: {error}") from error
-        return parse_config(text, str(path))
-    if str(name_or_path) not in recipe_names():
-        raise ConfigError(
-            f"no recipe {str(name_or_path)!r}."
-            + near_matches(str(name_or_path), recipe_names())
-            + " A path to a recipe ends in .toml."
-        )
-    source = resources.files(__package__) / "recipes" / f"{name_or_path}.toml"
-    return parse_config(source.read_text(encoding="utf-8"), str(name_or_path))
+    path = find_file("recipe", name_or_path, _SHIPPED)
+    try:
+        text = read_text(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"recipe {path} cannot be read: {error}") from error
+    return parse_config(text, str(name_or_path))
 
 
 def parse_config(text: str, source: str) -> TrainConfig:
-    """Parse a recipe's text; ``source`` is its name for messages. Raises ConfigError."""
+    """Parse the text of a recipe.
+
+    Args:
+        text: TOML.
+        source: name of the recipe for messages.
+
+    Raises:
+        ConfigError: it is not TOML, or has a wrong key or value.
+
+    """
     try:
         return config_from_tables(parse_toml(text))
     except ValueError as error:  # ConfigError included
@@ -176,121 +199,108 @@ def parse_config(text: str, source: str) -> TrainConfig:
 
 
 def config_from_tables(tables: Mapping[str, object]) -> TrainConfig:
-    """Build a configuration from parsed TOML. Raises ConfigError."""
-    known = [f.name for f in dataclasses.fields(TrainConfig)]
+    """Build a configuration from parsed TOML.
+
+    Raises:
+        ConfigError: a table is missing, or has a wrong key or value.
+
+    """
+    fields = {f.name: f for f in dataclasses.fields(TrainConfig)}
     for key in tables:
-        if key not in known:
-            raise ConfigError(f"unknown table {key!r}." + near_matches(key, known))
-
-    def needed(name: str) -> object:
+        if key not in fields:
+            raise ConfigError(f"unknown table {key!r}." + near_matches(key, fields))
+    parts: dict[str, Any] = {}
+    for name, known in fields.items():
         if name not in tables:
-            raise ConfigError(f"table [{name}] is missing")
-        return tables[name]
-
-    cosine = {"name": CosineLR.name}
-    return TrainConfig(
-        data=from_table(DataConfig, needed("data"), "data"),
-        model=tagged_from_table(MODELS, needed("model"), "model"),
-        training=from_table(TrainingConfig, needed("training"), "training"),
-        optimizer=tagged_from_table(OPTIMIZERS, needed("optimizer"), "optimizer"),
-        method=tagged_from_table(METHODS, needed("method"), "method"),
-        lr_schedule=tagged_from_table(
-            LR_SCHEDULES, tables.get("lr_schedule", cosine), "lr_schedule"
-        ),
-        sparsifier=from_table(SparsifierConfig, tables.get("sparsifier", {}), "sparsifier"),
-        augmentation=from_table(Augmentation, tables.get("augmentation", {}), "augmentation"),
-    )
+            if known.default_factory is dataclasses.MISSING:
+                raise ConfigError(f"table [{name}] is missing")
+        elif name in _NAMED:
+            parts[name] = tagged_from_table(_NAMED[name], tables[name], name)
+        else:
+            parts[name] = from_table(_PLAIN[name], tables[name], name)
+    return TrainConfig(**parts)
 
 
 def config_to_tables(config: TrainConfig) -> dict[str, dict[str, object]]:
-    """Inverse of ``config_from_tables``, with every default written out."""
+    """Return the tables of a configuration, with every default written out."""
     tables = {}
     for f in dataclasses.fields(config):
         part = getattr(config, f.name)
-        name = {"name": part.name} if f.name in _TAGGED else {}
+        name = {"name": part.name} if f.name in _NAMED else {}
         tables[f.name] = name | to_table(part)
     return tables
 
 
-def sparsifier_options(config: TrainConfig) -> RecipeOptions:
-    """Arguments of ``Sparsifier`` that the configuration gives in [sparsifier]."""
-    given = config.sparsifier
-    return {
-        "distribution": given.distribution,
-        "sparse_layers": given.sparse_layers,
-        "dense_layers": given.dense_layers,
-        "dense_in_budget": given.dense_in_budget,
-        "densities": given.densities,
-        "min_fan_in": given.min_fan_in,
-        "no_ablation": given.no_ablation,
-        "in_proj": given.in_proj,
-        "weight_std": given.weight_std,
-        "update_every": given.update_every,
-        "end_fraction": given.end_fraction,
-        "alpha": given.alpha,
-        "gradient_window": given.gradient_window,
-    }
-
-
-def choice_options(config: TrainConfig) -> ChoiceOptions:
-    """Those of them that choose layers and densities."""
-    given = config.sparsifier
-    return ChoiceOptions(
-        given.distribution,
-        given.sparse_layers,
-        given.dense_layers,
-        given.dense_in_budget,
-        given.densities,
-        given.min_fan_in,
-        given.no_ablation,
-        given.in_proj,
-    )
-
-
 def config_to_toml(config: TrainConfig) -> str:
-    """Write the configuration as TOML text."""
+    """Return a configuration as TOML text, with every default written out."""
     return tomli_w.dumps(config_to_tables(config))
 
 
 def override(config: TrainConfig, assignments: Mapping[str, object]) -> TrainConfig:
-    """Copy with values replaced by dotted key, such as {"training.epochs": 5}.
+    """Return a copy with some values replaced.
 
-    Raises ConfigError for an unknown key or a wrong value.
+    Args:
+        config: configuration.
+        assignments: new values by dotted key, such as {"training.epochs": 5}.
+
+    Raises:
+        ConfigError: a key is unknown or a value is wrong.
+
     """
     tables = config_to_tables(config)
+    assign(tables, assignments)
+    return config_from_tables(tables)
+
+
+def assign(tables: dict[str, dict[str, object]], assignments: Mapping[str, object]) -> None:
+    """Set values of tables by dotted key.
+
+    Raises:
+        ConfigError: a key does not name a table.
+
+    """
     for key, value in assignments.items():
         table, dot, name = key.partition(".")
         if not dot or table not in tables:
             known = [f"{t}.{n}" for t, values in tables.items() for n in values]
             raise ConfigError(f"unknown key {key!r}." + near_matches(key, known))
         tables[table][name] = value
-    return config_from_tables(tables)
 
 
 def extend(config: TrainConfig, factor: float) -> TrainConfig:
-    """Train ``factor`` times as long: epochs and the epochs of the learning-rate schedule.
+    """Train ``factor`` times as long: stretch epochs and learning-rate schedule.
 
-    The paper's extended training (×2, ×5). Raises ConfigError when the epochs would be no whole
-    number.
+    The extended training (×2, ×5) of the paper (arXiv 2305.02299, section 4).
+
+    Raises:
+        ConfigError: the number of epochs would not be a positive whole number.
+
     """
     epochs = config.training.epochs * factor
     if not 0 < epochs < float("inf") or epochs != int(epochs):
         raise ConfigError(
-            f"{config.training.epochs} epochs times {factor:g} is no whole number of epochs"
+            f"{config.training.epochs} epochs times {factor:g} is not a whole number of epochs"
         )
     return dataclasses.replace(
         config,
         training=dataclasses.replace(config.training, epochs=int(epochs)),
-        lr_schedule=config.lr_schedule.stretched(factor),
+        lr_schedule=config.lr_schedule.stretch(factor),
     )
 
 
-def adjusted(
+def load_customized(
     recipe: str | os.PathLike[str], assignments: Iterable[str] = (), factor: float | None = None
 ) -> TrainConfig:
-    """Load a recipe, change values ("training.epochs=5", values as in TOML), then extend it.
+    """Load a recipe, replace values, and extend it.
 
-    Raises ConfigError.
+    Args:
+        recipe: name or path.
+        assignments: new values such as "training.epochs=5", with values as in TOML.
+        factor: extend the training by this factor; None: do not.
+
+    Raises:
+        ConfigError: the recipe, an assignment or the factor is wrong.
+
     """
     config, changes = load_recipe(recipe), {}
     for assignment in assignments:

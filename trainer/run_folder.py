@@ -1,8 +1,8 @@
-"""The run folder: what a training run leaves on disk.
+"""The run folder: the files of a training run.
 
-``config.toml``, ``metrics.jsonl``, ``training_state.pt`` (checkpoint), and, once training is
-complete, ``weights.safetensors``: every parameter and buffer by name, and for each sparse weight
-``<parameter>.mask`` (uint8, 1 = active).
+``config.toml``, ``metrics.jsonl``, ``training_state.pt`` (checkpoint) and, when training is
+complete, ``weights.safetensors`` with every parameter and buffer by name, and for each sparse
+weight ``<parameter>.mask`` (uint8, 1 = active).
 """
 
 import fcntl
@@ -26,7 +26,7 @@ from .layer_choice import LayerChoice, choose_layers
 from .memory import model_bytes, require_memory
 from .methods import Dense
 from .metrics import Record, read_metrics
-from .recipe import TrainConfig, choice_options, config_to_toml, parse_config
+from .recipe import TrainConfig, config_to_toml, parse_config
 from .weights_file import FORMAT, FORMAT_VERSION, MASK_SUFFIX, checksum, save_weights
 
 CONFIG, METRICS, STATE, WEIGHTS = (
@@ -39,15 +39,21 @@ FILES = (CONFIG, METRICS, STATE, WEIGHTS)
 
 
 class RunFolderError(Exception):
-    """A run folder is missing, unfinished, damaged or not usable; the message says what to do."""
+    """A run folder is missing, unfinished, damaged or unusable; the message says what to do."""
 
 
 @dataclass(frozen=True)
 class Run:
     """A finished run, on the CPU.
 
-    ``model`` in evaluation mode, its masked weights 0; ``masks``: bool tensors by qualified
-    parameter name (empty for dense training); ``example_input``: a random batch of two.
+    Attributes:
+        path: run folder.
+        model: in evaluation mode; masked weights are 0.
+        masks: bool tensors by qualified parameter name; empty for dense training.
+        config: its configuration.
+        example_input: random float32 batch of two samples.
+        metrics: records of metrics.jsonl.
+
     """
 
     path: Path
@@ -61,7 +67,9 @@ class Run:
 def build_model(config: TrainConfig) -> nn.Module:
     """Build the untrained model of a configuration.
 
-    Raises ConfigError for sizes that do not work out, or that this machine cannot hold.
+    Raises:
+        ConfigError: its sizes are inconsistent or exceed the memory of this machine.
+
     """
     shape, classes = describe(config.data)
     try:
@@ -69,14 +77,20 @@ def build_model(config: TrainConfig) -> nn.Module:
         with torch.device("meta"):
             require_memory(model_bytes(config.model.build(shape, classes)), "its weights")
         return config.model.build(shape, classes)
-    except (ValueError, TypeError, RuntimeError) as error:  # torch's own, for sizes that overflow
+    except (ValueError, TypeError, RuntimeError) as error:  # torch's, if sizes overflow
         raise ConfigError(f"in [model]: {str(error).splitlines()[0]}") from error
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
     """Load a finished run.
 
-    Raises RunFolderError when the folder is missing, not a run, unfinished or inconsistent.
+    Args:
+        path: run folder.
+
+    Raises:
+        RunFolderError: the folder is missing, not a run folder, unfinished, damaged or
+            inconsistent.
+
     """
     folder = Path(path)
     config = read_config(folder)
@@ -86,7 +100,7 @@ def load_run(path: str | os.PathLike[str]) -> Run:
             f"`fanin train --resume --out {folder}`"
         )
     tensors = read_weights(folder / WEIGHTS)
-    model = _buildable(folder, config)
+    model = _build_saved_model(folder, config)
     state = {name: tensor for name, tensor in tensors.items() if not name.endswith(MASK_SUFFIX)}
     masks = _masks(folder / WEIGHTS, tensors)
     _check_tensors(folder / WEIGHTS, model, state, masks)
@@ -101,38 +115,51 @@ def load_run(path: str | os.PathLike[str]) -> Run:
     return Run(folder, model.eval(), masks, config, example, metrics)
 
 
-def _buildable(folder: Path, config: TrainConfig) -> nn.Module:
+def _build_saved_model(folder: Path, config: TrainConfig) -> nn.Module:
     try:
         return build_model(config)
     except ConfigError as error:
-        raise RunFolderError(f"{CONFIG} of run {folder} cannot be used: {error}") from error
+        raise RunFolderError(f"{CONFIG} of run {folder} is not usable: {error}") from error
 
 
 def read_config(folder: Path) -> TrainConfig:
-    """Read a run's configuration. Raises RunFolderError when there is none."""
+    """Read the configuration of a run.
+
+    Raises:
+        RunFolderError: there is none, or it is wrong.
+
+    """
     if not folder.is_dir():
         raise RunFolderError(f"there is no run folder {folder}; check the path")
     try:
         return parse_config(read_text(folder / CONFIG), str(folder / CONFIG))
     except FileNotFoundError as error:
-        raise RunFolderError(f"{folder} is no run folder: it has no {CONFIG}") from error
+        raise RunFolderError(f"{folder} is not a run folder: it has no {CONFIG}") from error
     except (OSError, ValueError) as error:
-        raise RunFolderError(f"{CONFIG} of run {folder} cannot be used: {error}") from error
+        raise RunFolderError(f"{CONFIG} of run {folder} is not usable: {error}") from error
 
 
 @contextmanager
 def open_run(folder: Path, config: TrainConfig, *, resume: bool) -> Iterator[None]:
-    """Create a run folder, or check that one can be resumed, and hold it for this process.
+    """Create a run folder, or check that one can be resumed, and lock it for this process.
 
-    A new folder stays empty: what fails before training starts can be tried again.
-    Raises RunFolderError when the folder is in use, cannot be written, exists (without
-    ``resume``), does not exist (with it), or belongs to another configuration.
+    A new folder stays empty, so that a run that fails before training can be started again.
+
+    Args:
+        folder: run folder.
+        config: configuration of the run.
+        resume: continue an existing run.
+
+    Raises:
+        RunFolderError: the folder is in use, cannot be written, exists already (or, with
+            ``resume``, does not), or belongs to another configuration.
+
     """
     if resume:
         _check_resumable(folder, config)
     elif folder.is_dir() and any(not is_scratch(p.name) for p in folder.iterdir()):
         raise RunFolderError(
-            f"{folder} exists and is not empty. Continue that run with --resume, or choose another "
+            f"{folder} exists and is not empty. Continue its run with --resume, or choose another "
             "output folder"
         )
     try:
@@ -153,7 +180,7 @@ def open_run(folder: Path, config: TrainConfig, *, resume: bool) -> Iterator[Non
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether a run is complete."""
+    """Return whether a run is complete."""
     return (folder / WEIGHTS).is_file()
 
 
@@ -163,7 +190,7 @@ def write_config(folder: Path, config: TrainConfig) -> None:
 
 
 def write_weights(folder: Path, model: nn.Module, masks: dict[str, Tensor]) -> None:
-    """Write the final weights and masks; this makes the run a finished one."""
+    """Write the final weights and masks; this finishes the run."""
     save_weights(folder / WEIGHTS, model, masks)
 
 
@@ -176,25 +203,29 @@ def _check_resumable(folder: Path, config: TrainConfig) -> None:
         line for line in before if line not in now
     ]
     raise RunFolderError(
-        f"run {folder} was started with another configuration; here differ: "
+        f"run {folder} was started with another configuration; the differences are: "
         f"{'; '.join(changed)}. Resume it with its own {CONFIG}, or choose another output folder"
     )
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read all tensors of weights.safetensors, their checksums verified.
+    """Read all tensors of weights.safetensors, verifying their checksums.
 
-    Raises RunFolderError when the file is damaged, of another kind or of another version.
+    Raises:
+        RunFolderError: the file is damaged, of another kind, or of another version.
+
     """
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             if metadata.get("format") != FORMAT:
-                raise RunFolderError(f"{path} was not written by fanin train (no {FORMAT} mark)")
+                raise RunFolderError(
+                    f"{path} was not written by fanin train (its format is not {FORMAT})"
+                )
             if metadata.get("format_version") != FORMAT_VERSION:
                 raise RunFolderError(
-                    f"{path} has format version {metadata.get('format_version')}; this fanin "
-                    f"reads {FORMAT_VERSION}. Install a newer fanin"
+                    f"{path} has format version {metadata.get('format_version')}; this version of "
+                    f"fanin reads {FORMAT_VERSION}. Install a newer one"
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
@@ -229,30 +260,35 @@ def _masks(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def _check_complete(
     folder: Path, config: TrainConfig, model: nn.Module, masks: dict[str, Tensor]
 ) -> None:
-    """Refuse a folder without the masks that its configuration leads to."""
-    expected = sparse_names(config, model)
+    """Refuse a folder without the masks that its configuration requires."""
+    expected = sparse_parameter_names(config, model)
     if expected != set(masks):
         missing, extra = sorted(expected - set(masks)), sorted(set(masks) - expected)
         raise RunFolderError(
-            f"{folder / WEIGHTS} does not hold the masks of its {CONFIG}: "
+            f"{folder / WEIGHTS} does not hold the masks that {CONFIG} requires: "
             f"missing {missing or 'none'}, unexpected {extra or 'none'}"
         )
 
 
-def sparse_names(config: TrainConfig, model: nn.Module) -> set[str]:
-    """Parameters of ``model`` that a configuration makes sparse."""
+def sparse_parameter_names(config: TrainConfig, model: nn.Module) -> set[str]:
+    """Return the parameters of ``model`` that a configuration makes sparse."""
     if isinstance(config.method, Dense):
         return set()
     return set(layer_choice(config, model).sparse)
 
 
 def layer_choice(config: TrainConfig, model: nn.Module) -> LayerChoice:
-    """Layers and densities that a configuration, not of dense training, leads to."""
+    """Return the layers and densities that follow from a configuration.
+
+    Raises:
+        ValueError: the configuration is of dense training.
+
+    """
     method = config.method
     if isinstance(method, Dense):
-        raise ValueError("dense training chooses no layers")
-    options = choice_options(config)
-    return choose_layers(model, None, method.sparsity, method.layout(), options)
+        raise ValueError("dense training has no sparse layers")
+    layers = config.sparsifier.layers
+    return choose_layers(model, None, method.sparsity, method.mask_structure(), layers)
 
 
 def _check_tensors(
@@ -261,7 +297,7 @@ def _check_tensors(
     expected = model.state_dict()
     if expected.keys() != state.keys():
         names = ", ".join(sorted(expected.keys() ^ state.keys()))
-        raise RunFolderError(f"{path} does not fit the model of its {CONFIG}: see {names}")
+        raise RunFolderError(f"{path} and the model of {CONFIG} have different tensors: {names}")
     for name, tensor in expected.items():
         if state[name].shape != tensor.shape:
             raise RunFolderError(
@@ -271,10 +307,10 @@ def _check_tensors(
         if state[name].dtype != tensor.dtype:
             raise RunFolderError(
                 f"{path}: {name} is {state[name].dtype}, the model of {CONFIG} {tensor.dtype}; "
-                "a conversion would change its values"
+                "converting it would change its values"
             )
     for name, mask in masks.items():
         if name not in state or mask.shape != state[name].shape:
-            raise RunFolderError(f"{path}: mask of {name} fits no parameter of the model")
+            raise RunFolderError(f"{path}: the mask of {name} fits no parameter of the model")
         if bool(state[name][~mask].any()):
-            raise RunFolderError(f"{path}: {name} has weights where its mask has none")
+            raise RunFolderError(f"{path}: {name} is not 0 off its mask")

@@ -1,8 +1,8 @@
-"""Exact top-k selections whose ties go to the lowest index, whatever the device.
+"""Exact top-k selection with ties going to the lowest index, on every device.
 
-Only the k-th value is looked for, in O(N) where a stable sort would be O(N log N): by
-``numpy.partition`` on the CPU, which takes a tenth of ``torch.topk``'s time there, else by
-``torch.topk``. Which of several equal positions either would pick does not matter.
+Only the k-th value is searched for, in O(N) instead of the O(N log N) of a stable sort: with
+``numpy.partition`` on the CPU, which takes a tenth of the time of ``torch.topk`` there, and with
+``torch.topk`` elsewhere. Which of several equal values they select does not matter.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ _NUMPY_FLOATS = (torch.float32, torch.float64)
 def true_count(mask: Tensor) -> int:
     """Count the true entries of a bool tensor.
 
-    By NumPy on the CPU, which takes a quarter of torch's time, and no second thread to wait for.
+    NumPy takes a quarter of torch's time on the CPU and waits for no second thread.
     """
     if mask.device.type == "cpu":
         return int(np.count_nonzero(mask.numpy()))
@@ -23,18 +23,32 @@ def true_count(mask: Tensor) -> int:
 
 
 def row_counts(mask: Tensor) -> Tensor:
-    """Count the true entries of each row: bool [n, d] to int64 [n]."""
+    """Count the true entries of each row.
+
+    Args:
+        mask: bool [n, d].
+
+    Returns:
+        int64 [n].
+
+    """
     if mask.device.type == "cpu":
         return torch.from_numpy(np.count_nonzero(mask.numpy(), axis=1).astype(np.int64))
     return mask.sum(1)
 
 
 def top_k(score: Tensor, k: int, among: Tensor | None = None) -> Tensor:
-    """Mask of the ``k`` largest ``score`` where ``among`` is true, over the whole tensor.
+    """Select the ``k`` highest scores of a whole tensor.
 
-    ``score`` float of any shape, without NaN; ``among`` bool of the same shape with at least
-    ``k`` true entries, or None for all. Returns a bool tensor of that shape with exactly ``k``
-    true entries.
+    Args:
+        score: float of any shape, without NaN.
+        k: number of positions to select.
+        among: bool, same shape, with at least ``k`` true entries: the positions to choose from;
+            None: all.
+
+    Returns:
+        bool, same shape, with exactly ``k`` true entries.
+
     """
     if k == 0:
         return torch.zeros_like(score, dtype=torch.bool)
@@ -51,10 +65,16 @@ def top_k(score: Tensor, k: int, among: Tensor | None = None) -> Tensor:
 
 
 def top_k_per_row(score: Tensor, counts: Tensor, among: Tensor) -> Tensor:
-    """Mask of the ``counts[i]`` largest ``score[i]`` where ``among[i]`` is true, for each row.
+    """Select the ``counts[i]`` highest scores of each row ``i``.
 
-    ``score`` float [n, d], without NaN; ``counts`` int [n], at most the true entries of each row;
-    ``among`` bool [n, d]. Returns bool [n, d].
+    Args:
+        score: float [n, d], without NaN.
+        counts: int [n], at most the number of true entries in each row of ``among``.
+        among: bool [n, d], the positions to choose from.
+
+    Returns:
+        bool [n, d].
+
     """
     chosen = torch.zeros_like(among)
     rows = counts.nonzero().squeeze(1)
@@ -76,9 +96,9 @@ def top_k_per_row(score: Tensor, counts: Tensor, among: Tensor) -> Tensor:
 
 
 def _costs(score: Tensor, among: Tensor | None) -> Tensor:
-    """Negate the scores, and make it infinite outside ``among``.
+    """Negate the scores, with infinity outside ``among``.
 
-    NumPy's partition takes ten times as long when most values tie for the smallest, as zero
+    ``numpy.partition`` takes ten times as long when most values tie for the smallest, as zero
     gradients and the positions outside ``among`` would; ties for the largest do not slow it down.
     """
     return -score if among is None else torch.where(among, -score, torch.inf)
@@ -94,7 +114,7 @@ def _lowest(costs: Tensor, k: int) -> Tensor:
 
 
 def _sorted_rows(values: Tensor) -> Tensor:
-    """Sort each row of [n, d], the smallest value first."""
+    """Sort each row of [n, d] in ascending order."""
     if values.device.type != "cpu":
         return values.sort(dim=1).values
     return torch.from_numpy(np.sort(values.numpy(), axis=1))

@@ -1,4 +1,4 @@
-"""One sparse weight and everything that belongs to it."""
+"""One sparse weight and its state."""
 
 from dataclasses import dataclass, field
 from typing import NotRequired, TypedDict
@@ -10,7 +10,7 @@ from .masking import apply_bits_, mask_bits
 
 
 class LayerState(TypedDict):
-    """Everything of a layer but its weight; ``dense`` for dense-to-sparse methods."""
+    """Everything of a layer but its weight; ``dense`` for dense-to-sparse methods only."""
 
     budget: int
     mask: Tensor
@@ -23,9 +23,18 @@ class LayerState(TypedDict):
 class SparseLayer:
     """A weight, its mask and its history.
 
-    ``density``: asked by the distribution. ``budget``: weights that it is meant to hold now.
-    ``explored``: positions that were ever active. ``dense``: the weights that train on behind the
-    mask, for dense-to-sparse methods.
+    Attributes:
+        name: qualified parameter name.
+        weight: the parameter, neurons in dimension 0.
+        density: target density, from the distribution.
+        budget: weights that the layer should hold now.
+        may_ablate: whether neurons may be ablated.
+        mask: bool, the active positions.
+        window: averages dense gradients.
+        dense: the weights that keep training behind the mask, for dense-to-sparse methods.
+        explored: bool, positions that have ever been active.
+        bits: the mask as integers as wide as the weight's type.
+
     """
 
     name: str
@@ -45,22 +54,37 @@ class SparseLayer:
 
     @property
     def dense_weight(self) -> Tensor:
-        """``dense``, of a layer that has it."""
+        """``dense`` of a layer that has it.
+
+        Raises:
+            RuntimeError: the method is not dense-to-sparse.
+
+        """
         if self.dense is None:
             raise RuntimeError(f"{self.name!r} has no dense weights behind its mask")
         return self.dense
 
     def set_mask(self, mask: Tensor) -> None:
-        """Take another mask, and remember what it explores."""
+        """Replace the mask and mark its positions as explored."""
         self.mask, self.bits = mask, mask_bits(mask, self.weight.dtype)
         self.explored |= mask
 
     def mask_weight(self) -> None:
-        """Zero the weight off the mask. Raises RuntimeError when the model has been moved."""
+        """Zero the weight off the mask.
+
+        Raises:
+            RuntimeError: the model has been moved or converted.
+
+        """
         self._zero(self.weight)
 
     def mask_gradient(self) -> None:
-        """Zero the gradient off the mask, if there is one."""
+        """Zero the gradient off the mask, if there is one.
+
+        Raises:
+            RuntimeError: the model has been moved or converted.
+
+        """
         if self.weight.grad is not None:
             self._zero(self.weight.grad)
 
@@ -68,14 +92,14 @@ class SparseLayer:
         bits = self.bits
         if tensor.device != bits.device or tensor.dtype.itemsize != bits.dtype.itemsize:
             raise RuntimeError(
-                f"{self.name!r} is now {tensor.dtype} on {tensor.device}, but its mask was made on "
-                f"{bits.device} for {8 * bits.dtype.itemsize} bits: move and convert the model "
-                "before its Sparsifier is made"
+                f"{self.name!r} is now {tensor.dtype} on {tensor.device}, but its mask was made "
+                f"for {8 * bits.dtype.itemsize} bits on {bits.device}; move and convert the model "
+                "before creating its Sparsifier"
             )
         apply_bits_(tensor, bits)
 
     def state_dict(self) -> LayerState:
-        """Copy everything but the weight."""
+        """Return copies of everything but the weight."""
         state: LayerState = {
             "budget": self.budget,
             "mask": self.mask.clone(),
@@ -87,7 +111,7 @@ class SparseLayer:
         return state
 
     def load_state_dict(self, state: LayerState) -> None:
-        """Restore what ``state_dict`` returned and mask the weight."""
+        """Restore what ``state_dict`` returned, and mask the weight."""
         device = self.weight.device
         self.budget = state["budget"]
         self.explored = state["explored"].to(device, copy=True)

@@ -1,9 +1,10 @@
 """Attaches a sparse training method to a model and its optimizer."""
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Never
 
 import torch
 from torch import Tensor, nn
@@ -11,16 +12,18 @@ from torch.amp import GradScaler
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
-from .first_topology import fill_layer, first_layer
-from .initialization import Deviation
-from .layer_choice import ChoiceOptions, all_dense, choose_layers
-from .layers import other_weights, unwrapped
-from .methods import SRSTE, Dense, Moment, SparseMethod
+from .distributions import Distribution
+from .initial_layers import initial_layer, initialize_weights
+from .initialization import InitializationOptions
+from .layer_choice import LayerOptions, all_dense, choose_layers
+from .layers import count_other_weights, unwrap
+from .methods import SRSTE, Dense, DropFractions, SparseMethod
 from .processes import Processes
-from .schedule import UpdateSchedule
+from .schedule import ScheduleOptions, UpdateSchedule
 from .sparse_layer import SparseLayer
+from .sparsifier_options import keywords_of, option_group, refuse_unknown
 from .sparsifier_state import STATE_VERSION, SparsifierState, check_state
-from .straight_through import hide_dense, show_dense
+from .straight_through import expose_dense_weights, project_to_mask
 from .summary import Summary, dense_summary, mask_summary
 from .topology import TopologyUpdate, TopologyUpdater, average_windows
 
@@ -29,13 +32,13 @@ _attached: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
 @dataclass(frozen=True)
 class _Updates:
-    """Topology updates: by which method, and when."""
+    """Which method updates the topology, and when."""
 
     method: SparseMethod
     schedule: UpdateSchedule
 
     def observe(self, step: int) -> bool:
-        """Whether gradients of optimizer step ``step`` count for growth."""
+        """Return whether gradients of optimizer step ``step`` enter an update."""
         if not self.method.uses_gradient:
             return False
         if self.method.gradient_momentum is not None:
@@ -44,31 +47,34 @@ class _Updates:
 
 
 class Sparsifier:
-    """Keeps a model sparse while it trains, and changes which weights exist.
+    """Keeps a model sparse while it trains, and changes which weights are active.
 
-    Call ``step()`` after each ``optimizer.step()`` and before ``zero_grad()``. Construction
-    draws the masks and, with ``initialize``, new weights of deviation ``weight_std`` for the
-    sparse layers (k: a neuron's fan-in): load checkpoints afterwards, and pass
-    ``initialize=False`` to keep trained weights. ``first_mask``: "random" positions, or those of
-    the model's largest weights ("magnitude").
+    Call ``step()`` after each ``optimizer.step()`` and before ``zero_grad()``. Construction draws
+    the masks and new weights for the sparse layers, so load checkpoints afterwards.
 
-    ``method``: ``SRigL(...)``, ``Dense()`` or another of ``fanin.trainer.METHODS``.
-    ``total_steps``: optimizer steps of the whole training.
-    ``distribution``: "erk" or "uniform". ``sparse_layers``: the only layers that may be sparse;
-    ``dense_layers``: layers to leave dense; ``dense_in_budget``: whether the weights of dense
-    layers count towards the sparsity. ``densities``: given densities by layer.
-    ``min_fan_in``: weights per neuron that no layer gets less than. ``in_proj``: also input
-    projections of MultiheadAttention. ``no_ablation``: layers whose neurons are never removed;
-    None protects the model's last layer, a list (also an empty one) replaces that default.
-    Layers are qualified names, or patterns with ``*``. ``grad_scaler``: the one in use, so that
-    gradients are averaged unscaled. ``process_group``: the data-parallel processes; None: all
-    of torch.distributed. ``state``: a ``state_dict()`` to continue from at once, for a model and
-    an optimizer that are restored already; nothing is drawn then. The other parameters are
-    those of ``UpdateSchedule``.
+    Args:
+        model: the model, or a wrapper of it (torch.compile, DistributedDataParallel, …).
+        optimizer: the optimizer of the model's parameters; it takes one ``Sparsifier`` at a time.
+        method: ``SRigL(sparsity=0.9)``, ``Dense()`` or another of ``fanin.trainer.METHODS``.
+        total_steps: optimizer steps of the whole training.
+        update_every: shorthand for ``schedule=ScheduleOptions(update_every=…)``.
+        distribution: shorthand for ``layers=LayerOptions(distribution=…)``.
+        dense_layers: shorthand for ``layers=LayerOptions(dense_layers=…)``.
+        layers: which layers are sparse, and how sparse.
+        schedule: when the topology is updated; unused by methods without updates.
+        initialization: initial masks and weights.
+        seed: seed of masks, drawn weights and random growth; 0 or more.
+        grad_scaler: the gradient scaler in use, so that gradients are averaged unscaled.
+        process_group: the data-parallel processes; None: all of torch.distributed.
+        state: a ``state_dict()`` to continue from, for a model and an optimizer that are already
+            restored; no weights are drawn then.
 
-    Raises TypeError for values of a wrong kind, ValueError for names that the model does not have,
-    weights that cannot be sparse, options that the model has no use for,
-    schedules without an update, and (InfeasibleSparsityError) budgets that cannot be met.
+    Raises:
+        TypeError: an argument has the wrong type, is unknown, or is given twice.
+        ValueError: a layer name is unknown, a weight cannot be sparse, a value is out of range, or
+            no step would be an update.
+        InfeasibleSparsityError: the layers cannot have the sparsity.
+
     """
 
     def __init__(
@@ -78,43 +84,34 @@ class Sparsifier:
         *,
         method: SparseMethod | SRSTE | Dense,
         total_steps: int,
-        distribution: str = "erk",
-        sparse_layers: Iterable[str] | None = None,
-        dense_layers: Iterable[str] = (),
-        dense_in_budget: bool = True,
-        densities: Mapping[str, float] | None = None,
-        min_fan_in: int | None = None,
-        no_ablation: Iterable[str] | None = None,
-        in_proj: bool = False,
-        update_every: int = 100,
-        end_fraction: float = 0.75,
-        alpha: float = 0.3,
-        gradient_window: int = 1,
+        update_every: int | None = None,
+        distribution: Distribution | None = None,
+        dense_layers: Sequence[str] | None = None,
+        layers: LayerOptions | None = None,
+        schedule: ScheduleOptions | None = None,
+        initialization: InitializationOptions | None = None,
         seed: int = 0,
-        initialize: bool = True,
-        weight_std: Deviation = "sqrt(2/k)",
-        first_mask: str = "random",
         grad_scaler: GradScaler | None = None,
         process_group: ProcessGroup | None = None,
         state: SparsifierState | None = None,
+        **unknown: Never,
     ) -> None:
         if optimizer in _attached:
             raise ValueError("this optimizer already has a Sparsifier; call its detach() first")
+        refuse_unknown(unknown, keywords_of(Sparsifier.__init__))
         if not isinstance(method, SparseMethod | SRSTE | Dense):
             raise TypeError(
-                f"method must be a method with its values, such as SRigL(sparsity=0.9), got "
-                f"{method!r}"
+                f"method must be an instance such as SRigL(sparsity=0.9), got {method!r}"
             )
         if not isinstance(seed, int) or seed < 0:
-            raise ValueError(f"seed must be a whole number from 0 on, got {seed!r}")
-        _check_choice("weight_std", weight_std, ("sqrt(2/k)", "2/k"))
-        _check_choice("first_mask", first_mask, ("random", "magnitude"))
-        if first_mask == "magnitude" and initialize:
-            raise ValueError(
-                "first_mask='magnitude' goes by the model's weights, which initialize=True would "
-                "then draw anew; pass initialize=False"
-            )
-        model = unwrapped(model)
+            raise ValueError(f"seed must be an integer of at least 0, got {seed!r}")
+        shorthands = {"distribution": distribution, "dense_layers": dense_layers}
+        layers = option_group("layers", LayerOptions, layers, shorthands)
+        schedule = option_group(
+            "schedule", ScheduleOptions, schedule, {"update_every": update_every}
+        )
+        start = option_group("initialization", InitializationOptions, initialization, {})
+        model = unwrap(model)
         self.method = method
         self._optimizer, self._seed, self._scaler = optimizer, seed, grad_scaler
         self._processes = Processes.of(process_group)
@@ -122,41 +119,35 @@ class Sparsifier:
         self._settings: dict[str, object] = {"method": method.name, **asdict(method)}
         self._schedule: UpdateSchedule | None = None
         self._layers: dict[str, SparseLayer] = {}
-        options = ChoiceOptions(
-            distribution, sparse_layers, dense_layers, dense_in_budget, densities, min_fan_in,
-            no_ablation, in_proj,
-        )  # fmt: skip
         if isinstance(method, Dense):
-            choice = all_dense(model, options)
+            choice = all_dense(model, layers)
         else:
-            structure = method.layout()
-            choice = choose_layers(model, optimizer, method.sparsity, structure, options)
-            self._settings |= {"seed": seed, "no_ablation": sorted(choice.unablated)}
+            structure = method.mask_structure()
+            choice = choose_layers(model, optimizer, method.sparsity, structure, layers)
+            self._settings |= {"seed": seed, "no_ablation": sorted(choice.protected)}
             if isinstance(method, SparseMethod) and method.updates:
-                self._schedule = UpdateSchedule(
-                    total_steps, update_every, end_fraction, alpha, gradient_window
-                )
+                self._schedule = UpdateSchedule(total_steps=total_steps, **asdict(schedule))
                 self._settings |= asdict(self._schedule)
             for name in choice.sparse:
-                layer = first_layer(
+                layer = initial_layer(
                     name,
                     choice,
                     method,
-                    first_mask=first_mask,
+                    mask_source=start.mask,
                     seed=seed,
                     processes=self._processes,
                 )
                 if state is None:
-                    fill_layer(
+                    initialize_weights(
                         layer,
                         method,
                         optimizer,
-                        deviation=weight_std if initialize else None,
+                        weight_std=None if start.keep_weights else start.weight_std,
                         seed=seed,
                         processes=self._processes,
                     )
                 self._layers[name] = layer
-        self._weights, self._others = choice.weights, other_weights(model, choice.weights)
+        self._weights, self._others = choice.weights, count_other_weights(model, choice.weights)
         if state is not None:
             self.load_state_dict(state)
         self._handles = self._hooks()
@@ -164,26 +155,26 @@ class Sparsifier:
 
     @property
     def masks(self) -> dict[str, Tensor]:
-        """Bool masks of the sparse layers by qualified parameter name; not to be written to."""
+        """Bool masks of the sparse layers by qualified parameter name; do not modify them."""
         return {name: layer.mask for name, layer in self._layers.items()}
 
     @property
     def step_count(self) -> int:
-        """Optimizer steps seen so far."""
+        """Optimizer steps so far."""
         return self._step
 
     @property
     def itop_rate(self) -> float:
-        """Share of the weights that have been active at any time (ITOP, arXiv 2102.02887).
+        """Fraction of the weights that have ever been active (ITOP rate, arXiv 2102.02887).
 
-        Over all linear and convolution layers; dense layers count as explored.
+        Over all linear and convolution layers; dense layers count as fully explored.
         """
         total = sum(weight.numel() for weight in self._weights.values())
         unexplored = sum(int((~layer.explored).sum()) for layer in self._layers.values())
         return 1 - unexplored / total
 
     def summary(self) -> Summary:
-        """Asked and achieved density, active neurons and fan-in of every layer."""
+        """Return target and actual density, active neurons and fan-in of every layer."""
         rows = []
         for name, weight in self._weights.items():
             layer = self._layers.get(name)
@@ -194,10 +185,13 @@ class Sparsifier:
         return Summary(tuple(rows), self._others)
 
     def step(self) -> TopologyUpdate | None:
-        """Change the topology when an update is due, else do nothing.
+        """Update the topology if an update is due, else do nothing.
 
-        Does not count: the optimizer's own steps are counted, so one that a gradient scaler
-        skipped has no effect. Returns what changed, or None.
+        Steps are counted by the optimizer, so a step that a gradient scaler skipped has no effect.
+
+        Returns:
+            What changed, or None.
+
         """
         stepped, self._stepped = self._stepped, False
         for layer in self._layers.values():
@@ -208,9 +202,9 @@ class Sparsifier:
         return self._update_topology(updates)
 
     def synchronize(self) -> None:
-        """Average over the processes what each has seen of the gradients, before ``state_dict()``.
+        """Average the gradient windows over the processes; call it before ``state_dict()``.
 
-        All processes must call it. Does nothing with one process or an empty window.
+        Every process must call it. Does nothing with one process or empty windows.
         """
         updates = self._updates
         if self._processes.count == 1 or self._synchronized or updates is None:
@@ -223,15 +217,17 @@ class Sparsifier:
     def mask_(self, other: nn.Module) -> None:
         """Zero the masked weights of a copy of the model, such as an average of its weights.
 
-        Raises ValueError when ``other`` lacks a sparse weight or has it in another shape.
+        Raises:
+            ValueError: ``other`` lacks a sparse weight or has it in another shape.
+
         """
-        parameters = dict(unwrapped(other).named_parameters())
+        parameters = dict(unwrap(other).named_parameters())
         for name, layer in self._layers.items():
             if name not in parameters or parameters[name].shape != layer.mask.shape:
                 found = list(parameters[name].shape) if name in parameters else "nothing"
                 raise ValueError(
-                    f"cannot mask this model: {name!r} should have shape "
-                    f"{list(layer.mask.shape)}, found {found}"
+                    f"cannot mask this model: {name!r} must have shape {list(layer.mask.shape)}, "
+                    f"found {found}"
                 )
         with torch.no_grad():
             for name, layer in self._layers.items():
@@ -244,16 +240,20 @@ class Sparsifier:
         _attached.discard(self._optimizer)
 
     def state_dict(self) -> SparsifierState:
-        """Everything that a resumed training needs besides model and optimizer.
+        """Return everything that resuming needs besides model and optimizer.
 
-        Copies, on the masks' devices; loadable with ``torch.load(weights_only=True)``. With
-        several processes, one process's state stands for all: call ``synchronize()`` on all of
-        them first. Raises RuntimeError when that was left out and gradients would be lost.
+        Tensors are copies on the masks' devices; ``torch.load(weights_only=True)`` can load them.
+        With several processes, the state of one process is that of all: call ``synchronize()`` on
+        all of them first.
+
+        Raises:
+            RuntimeError: ``synchronize()`` was not called and gradients would be lost.
+
         """
         if self._processes.count > 1 and not self._synchronized:
             raise RuntimeError(
-                "each process holds gradients of its own; call sparsifier.synchronize() on all "
-                "processes before state_dict()"
+                "processes have averaged different gradients; call sparsifier.synchronize() on all "
+                "of them before state_dict()"
             )
         return {
             "format_version": STATE_VERSION,
@@ -264,10 +264,14 @@ class Sparsifier:
         }
 
     def load_state_dict(self, state: SparsifierState) -> None:
-        """Continue from ``state_dict()`` of a sparsifier made with the same arguments.
+        """Continue from the ``state_dict()`` of a sparsifier with the same arguments.
 
-        Masks the model's weights. Raises ValueError, changing nothing, when the state is of
-        another model, method or schedule.
+        Masks the model's weights.
+
+        Raises:
+            ValueError: the state is damaged or belongs to another model, method or schedule;
+                nothing is changed then.
+
         """
         moves = getattr(self.method, "redistributes", False)
         check_state(state, self._settings, self._layers, budgets_move=moves)
@@ -280,7 +284,7 @@ class Sparsifier:
             self._optimizer.register_step_pre_hook(self._before_optimizer_step),
             self._optimizer.register_step_post_hook(self._after_optimizer_step),
         ]
-        # torch has no annotations for hooks of gradients.
+        # torch does not annotate gradient hooks.
         return handles + [
             layer.weight.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 partial(self._after_backward, layer)
@@ -292,8 +296,8 @@ class Sparsifier:
         if layer.dense is not None:
             if self._in_step:
                 raise RuntimeError(
-                    "SR-STE holds the dense weights during optimizer.step(), so a closure would "
-                    "see those; call backward() before step() instead"
+                    "with SR-STE, the model holds its dense weights during optimizer.step(), and a "
+                    "closure would use them; call backward() before step() instead"
                 )
             return
         if weight.grad is not None and self._observes():
@@ -302,7 +306,7 @@ class Sparsifier:
         layer.mask_gradient()
 
     def _observes(self) -> bool:
-        """Whether gradients of the step that is being computed count for growth."""
+        """Return whether gradients of the step in progress enter an update."""
         updates = self._updates
         return updates is not None and updates.observe(self._step + 1)
 
@@ -316,18 +320,18 @@ class Sparsifier:
         self._in_step = True
         if isinstance(self.method, SRSTE):
             for layer in self._layers.values():
-                show_dense(layer, self._optimizer, self.method.decay)
+                expose_dense_weights(layer, self._optimizer, self.method.decay)
 
     @torch.no_grad()
     def _after_optimizer_step(self, *_: object) -> None:
         self._in_step = False
         for layer in self._layers.values():
             if isinstance(self.method, SRSTE):
-                hide_dense(layer, self.method.layout())
+                project_to_mask(layer, self.method.mask_structure())
             else:
                 layer.mask_weight()
-        # A gradient scaler calls the step of a fused optimizer even when it found an overflow,
-        # which the optimizer then leaves undone.
+        # A gradient scaler calls the step of a fused optimizer even after an overflow; the
+        # optimizer then changes nothing.
         overflow = getattr(self._optimizer, "found_inf", None)
         if overflow is not None and overflow.item() > 0:
             return
@@ -345,14 +349,9 @@ class Sparsifier:
     def _update_topology(self, updates: _Updates) -> TopologyUpdate:
         schedule = updates.schedule
         fraction, following = schedule.drop_fraction(self._step), schedule.next_update(self._step)
-        moment = Moment(fraction, schedule.drop_fraction(following) if following else 0.0)
+        fractions = DropFractions(fraction, schedule.drop_fraction(following) if following else 0.0)
         self._synchronized = True
         update = TopologyUpdater(
             updates.method, self._layers, self._optimizer, self._processes, self._seed
         )
-        return update(self._step, moment)
-
-
-def _check_choice(option: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{option} must be one of {', '.join(allowed)}, got {value!r}")
+        return update(self._step, fractions)

@@ -1,4 +1,4 @@
-"""Whether a saved state of a sparsifier fits the one that is to continue from it."""
+"""Compatibility of a saved sparsifier state with the sparsifier that loads it."""
 
 from collections.abc import Mapping
 from typing import TypedDict
@@ -14,7 +14,7 @@ _LAYER_KEYS = ("budget", "mask", "explored", "window")
 
 
 class SparsifierState(TypedDict):
-    """``Sparsifier.state_dict()``; ``settings``: of method and schedule, by name."""
+    """``Sparsifier.state_dict()``; ``settings`` are those of method and schedule, by name."""
 
     format_version: int
     settings: dict[str, object]
@@ -30,9 +30,17 @@ def check_state(
     *,
     budgets_move: bool,
 ) -> None:
-    """Raise ValueError when ``state`` is damaged, or of another format, method or model.
+    """Validate a saved state.
 
-    ``budgets_move``: whether the method moves weights between layers, so that budgets may differ.
+    Args:
+        state: the saved state.
+        settings: settings of the sparsifier that loads it.
+        layers: its sparse layers.
+        budgets_move: whether the method moves weights between layers, so that budgets may differ.
+
+    Raises:
+        ValueError: the state is damaged, or of another format, method or model.
+
     """
     version = state.get("format_version") if isinstance(state, Mapping) else None
     if version != STATE_VERSION:
@@ -43,8 +51,8 @@ def check_state(
     for key in sorted(saved.keys() | settings.keys(), key=lambda key: (key != "method", key)):
         if saved.get(key) != settings.get(key):
             raise ValueError(
-                f"sparsifier state was made with {key}={saved.get(key)!r}, this one has "
-                f"{key}={settings.get(key)!r}"
+                f"sparsifier state was saved with {key}={saved.get(key)!r}, but this sparsifier "
+                f"has {key}={settings.get(key)!r}"
             )
     for name in sorted(state["layers"].keys() | layers.keys()):
         here, there = layers.get(name), state["layers"].get(name)
@@ -66,4 +74,4 @@ def _check_layer(name: str, saved: LayerState) -> None:
         raise ValueError(f"sparsifier state is damaged: {name!r} lacks {', '.join(missing)}")
     for key, value in (("mask", saved["mask"]), ("explored", saved["explored"])):
         if not isinstance(value, Tensor) or value.dtype != torch.bool:
-            raise ValueError(f"sparsifier state is damaged: {key} of {name!r} is no bool tensor")
+            raise ValueError(f"sparsifier state is damaged: {key} of {name!r} is not a bool tensor")

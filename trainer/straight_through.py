@@ -1,8 +1,8 @@
-"""Dense-to-sparse training: dense weights behind the sparse ones that the model shows.
+"""Dense-to-sparse training: dense weights behind the sparse ones of the model.
 
-The parameter holds the sparse weights while forward and backward run. Around an optimizer step it
-holds the dense ones, so that any optimizer, with its weight decay, trains those (SR-STE,
-arXiv 2102.04010, section 3.2).
+The parameter holds the sparse weights during forward and backward passes and the dense ones during
+an optimizer step, so that any optimizer trains those, weight decay included (SR-STE, arXiv
+2102.04010, section 3.2).
 """
 
 import torch
@@ -14,11 +14,11 @@ from .structures import Structure
 
 
 @torch.no_grad()
-def show_dense(layer: SparseLayer, optimizer: Optimizer, decay: float) -> None:
-    """Before an optimizer step: gradient of the dense weights, and the weights themselves.
+def expose_dense_weights(layer: SparseLayer, optimizer: Optimizer, decay: float) -> None:
+    """Put the dense weights into the parameter, and add their regularization to the gradient.
 
-    Adds ``decay`` · (weights off the mask), multiplied by the scale that a gradient scaler lets a
-    fused optimizer divide by.
+    Called before an optimizer step. Adds ``decay`` · (weights off the mask), multiplied by the loss
+    scale if a gradient scaler leaves the division to a fused optimizer.
     """
     if layer.weight.grad is not None and decay:
         scale = getattr(optimizer, "grad_scale", None)
@@ -28,13 +28,26 @@ def show_dense(layer: SparseLayer, optimizer: Optimizer, decay: float) -> None:
 
 
 @torch.no_grad()
-def hide_dense(layer: SparseLayer, structure: Structure) -> None:
-    """After an optimizer step: keep the dense weights, and show the structure's largest."""
+def project_to_mask(layer: SparseLayer, structure: Structure) -> None:
+    """Store the parameter as dense weights, and keep only the structure's largest in the parameter.
+
+    Called after an optimizer step.
+    """
     layer.dense_weight.copy_(layer.weight)
-    layer.set_mask(mask_of_largest(layer.dense_weight, structure, layer.budget))
+    layer.set_mask(magnitude_mask(layer.dense_weight, structure, layer.budget))
     layer.mask_weight()
 
 
-def mask_of_largest(weight: Tensor, structure: Structure, budget: int) -> Tensor:
-    """Take the structure's mask of the largest weights."""
+def magnitude_mask(weight: Tensor, structure: Structure, budget: int) -> Tensor:
+    """Return the structure's mask of the largest weights.
+
+    Args:
+        weight: float [n, …].
+        structure: structure of the mask.
+        budget: largest number of true entries.
+
+    Returns:
+        bool, same shape.
+
+    """
     return structure.mask_from_score(weight.detach().abs(), budget)

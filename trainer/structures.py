@@ -1,14 +1,14 @@
-"""Where weights may stand: anywhere, equally many per neuron, or N of every M.
+"""Structures of masks: unstructured, constant fan-in, and N:M.
 
-A structure turns scores into masks: the first one, and each update's. All of it is made of the
-two pure updates, ``unstructured_update`` and ``constant_fan_in_update``: N:M sparsity is constant
-fan-in N of the rows that a weight has when it is cut into groups of M.
+A structure turns scores into masks, the initial one and that of each update. All are built on two
+pure functions, ``unstructured_update`` and ``constant_fan_in_update``: N:M sparsity is constant
+fan-in N of the rows that result from cutting a weight into groups of M.
 """
 
 import math
 import re
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from .update import LayerRule, LayerUpdate, constant_fan_in_update, updated_laye
 
 @dataclass(frozen=True)
 class Ablation:
-    """When neurons are removed; the fields are those of ``LayerRule``."""
+    """When neurons are ablated; the fields are those of ``LayerRule``."""
 
     gamma_sal: float = 0.0
     reversible: bool = True
@@ -29,11 +29,15 @@ class Ablation:
 
 
 @dataclass(frozen=True)
-class Change:
-    """How much of a layer an update may change.
+class LayerPlan:
+    """What one update should do to one layer.
 
-    ``budget``: weights that the layer is meant to hold afterwards. ``drop_fraction`` of the
-    active weights, or ``drop_count`` of them, are dropped (the second says the same as a number).
+    Attributes:
+        budget: weights that the layer should hold afterwards.
+        drop_fraction: fraction of the active weights to drop, for structures that drop by fraction.
+        drop_count: number of active weights to drop, for structures that drop by count.
+        may_ablate: whether neurons may be ablated.
+
     """
 
     budget: int
@@ -42,95 +46,98 @@ class Change:
     may_ablate: bool
 
 
-class Structure(Protocol):
-    """What methods and sparsifier need of a structure."""
+class Structure:
+    """The constraints on a layer's mask, as methods and sparsifier use them."""
 
     @property
     def density(self) -> float | None:
-        """The only density that a layer can have; None where any is possible."""
+        """The only density that a layer can have, or None if any is possible."""
+        return None
 
     def check(self, name: str, shape: tuple[int, ...]) -> None:
-        """Raise ValueError when a layer of this shape cannot have the structure."""
+        """Raise ValueError if a layer of this shape cannot have the structure."""
 
     def least_budget(self, shape: tuple[int, ...]) -> int:
-        """Fewest weights that a layer of this shape can hold."""
+        """Return the fewest weights that a layer of this shape can hold."""
+        raise NotImplementedError
 
     def mask_from_score(self, score: Tensor, budget: int) -> Tensor:
-        """Bool mask of the highest scores that the structure allows, at most ``budget``."""
+        """Return the mask of the highest scores that the structure allows.
+
+        Args:
+            score: float [n, …].
+            budget: largest number of true entries.
+
+        Returns:
+            bool, same shape.
+
+        """
+        raise NotImplementedError
 
     def update(
-        self, weight: Tensor, mask: Tensor, drop: Tensor, grow: Tensor, change: Change
+        self, weight: Tensor, mask: Tensor, drop: Tensor, grow: Tensor, plan: LayerPlan
     ) -> LayerUpdate:
-        """Drop the lowest ``drop`` scores, grow the highest ``grow`` scores."""
+        """Drop the lowest ``drop`` scores of active weights and grow the highest ``grow`` scores.
+
+        All tensors have the shape [n, …] of the weight; the mask is bool, the scores are float.
+
+        Raises:
+            ValueError: shapes differ, a score is not finite, or the plan does not fit the layer.
+
+        """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Unstructured:
-    """Any weight may exist."""
-
-    @property
-    def density(self) -> None:
-        """Any."""
-
-    def check(self, name: str, shape: tuple[int, ...]) -> None:
-        """Every layer can be unstructured."""
+class Unstructured(Structure):
+    """No constraint: any position may be active."""
 
     def least_budget(self, shape: tuple[int, ...]) -> int:  # noqa: ARG002
-        """One weight: without any, a layer would be silent."""
+        """Return 1: a layer without weights would output its bias only."""
         return 1
 
     def mask_from_score(self, score: Tensor, budget: int) -> Tensor:
-        """Choose the ``budget`` highest scores of the layer."""
+        """Select the ``budget`` highest scores of the layer."""
         return top_k(score, budget)
 
     def update(
-        self, weight: Tensor, mask: Tensor, drop: Tensor, grow: Tensor, change: Change
+        self, weight: Tensor, mask: Tensor, drop: Tensor, grow: Tensor, plan: LayerPlan
     ) -> LayerUpdate:
-        """Layer-wide drop and growth."""
+        """Drop and grow over the whole layer."""
         return unstructured_update(
-            weight, mask, drop, grow, drop_count=change.drop_count, budget=change.budget
+            weight, mask, drop, grow, drop_count=plan.drop_count, budget=plan.budget
         )
 
 
 @dataclass(frozen=True)
-class ConstantFanIn:
-    """The same number of weights in every neuron that is not ablated."""
+class ConstantFanIn(Structure):
+    """Every neuron that is not ablated holds the same number of weights."""
 
     ablation: Ablation = Ablation()
 
-    @property
-    def density(self) -> None:
-        """Any."""
-
-    def check(self, name: str, shape: tuple[int, ...]) -> None:
-        """Every layer can have constant fan-in."""
-
     def least_budget(self, shape: tuple[int, ...]) -> int:
-        """One weight per neuron."""
+        """Return one weight per neuron."""
         return shape[0]
 
     def mask_from_score(self, score: Tensor, budget: int) -> Tensor:
-        """Choose the floor(budget/n) highest scores of each neuron."""
+        """Select the floor(budget/n) highest scores of each of the n neurons."""
         neurons, rows = score.shape[0], score.flatten(1)
         fan_in = budget // neurons
         if not 1 <= fan_in <= rows.shape[1]:
             raise ValueError(
-                f"a budget of {budget} weights for {neurons} neurons is a fan-in of {fan_in}; it "
+                f"a budget of {budget} weights gives {neurons} neurons a fan-in of {fan_in}, which "
                 f"must be between 1 and {rows.shape[1]}"
             )
-        counts = torch.full((neurons,), fan_in, device=score.device)
-        return top_k_per_row(rows, counts, torch.ones_like(rows, dtype=torch.bool)).view(
-            score.shape
-        )
+        return _top_per_row(rows, fan_in).view(score.shape)
 
     def update(
-        self, weight: Tensor, mask: Tensor, drop: Tensor, grow: Tensor, change: Change
+        self, weight: Tensor, mask: Tensor, drop: Tensor, grow: Tensor, plan: LayerPlan
     ) -> LayerUpdate:
-        """SRigL's update (arXiv 2305.02299, section 3.1) with any two scores."""
+        """Apply SRigL's update (arXiv 2305.02299, section 3.1) to any two scores."""
         rule = LayerRule(
-            budget=change.budget,
-            drop_fraction=change.drop_fraction,
-            gamma_sal=self.ablation.gamma_sal if change.may_ablate else 0,
+            budget=plan.budget,
+            drop_fraction=plan.drop_fraction,
+            gamma_sal=self.ablation.gamma_sal if plan.may_ablate else 0,
             reversible=self.ablation.reversible,
             salient_growth=self.ablation.salient_growth,
             salience=self.ablation.salience,
@@ -139,11 +146,14 @@ class ConstantFanIn:
 
 
 @dataclass(frozen=True)
-class NM:
-    """``n`` weights in every group of ``m`` consecutive inputs (2:4 and the like).
+class NM(Structure):
+    """``n`` weights in every group of ``m`` consecutive inputs, such as 2:4.
 
-    Inputs are counted in the weight's own order, dimensions after the first flattened.
-    Raises ValueError unless 1 ≤ n < m.
+    Inputs are counted in the memory order of the weight, all dimensions after the first flattened.
+
+    Raises:
+        ValueError: unless 1 ≤ n < m.
+
     """
 
     n: int
@@ -159,41 +169,50 @@ class NM:
         return self.n / self.m
 
     def check(self, name: str, shape: tuple[int, ...]) -> None:
-        """Only fan-ins that M divides fall into whole groups."""
+        """Accept shapes whose fan-in M divides."""
         fan_in = math.prod(shape[1:])
         if fan_in % self.m:
             raise ValueError(
-                f"{name!r} has a fan-in of {fan_in}, which {self.m} does not divide, so it cannot "
-                f"be {self.n}:{self.m} sparse. Name it in dense_layers."
+                f"{name!r} cannot be {self.n}:{self.m} sparse, since its fan-in of {fan_in} is not "
+                f"a multiple of {self.m}. Add it to dense_layers."
             )
 
     def least_budget(self, shape: tuple[int, ...]) -> int:
-        """Return the only budget that there is."""
+        """Return the only possible budget."""
         return math.prod(shape) * self.n // self.m
 
     def mask_from_score(self, score: Tensor, budget: int) -> Tensor:  # noqa: ARG002
-        """Choose the N highest scores of each group; the budget follows from N and M."""
-        groups = score.reshape(-1, self.m)
-        counts = torch.full((len(groups),), self.n, device=score.device)
-        chosen = top_k_per_row(groups, counts, torch.ones_like(groups, dtype=torch.bool))
-        return chosen.view(score.shape)
+        """Select the N highest scores of each group; the budget follows from N and M."""
+        return _top_per_row(score.reshape(-1, self.m), self.n).view(score.shape)
 
     def update(
-        self, weight: Tensor, mask: Tensor, drop: Tensor, grow: Tensor, change: Change
+        self, weight: Tensor, mask: Tensor, drop: Tensor, grow: Tensor, plan: LayerPlan
     ) -> LayerUpdate:
-        """Drop over the whole layer; each group grows up to N weights again."""
+        """Drop over the whole layer, then grow each group to N weights again."""
         weights, masks, drops, grows = (
             tensor.detach().reshape(-1, self.m) for tensor in (weight, mask, drop, grow)
         )
-        rule = LayerRule(len(weights) * self.n, change.drop_fraction, gamma_sal=0)
+        rule = LayerRule(len(weights) * self.n, plan.drop_fraction, gamma_sal=0)
         grouped = constant_fan_in_update(weights, masks, drops, grows, rule)
         return updated_layer(weight, mask, grouped.mask)
 
 
-def parse_structure(text: str, ablation: Ablation | None = None) -> Structure:
-    """Structure by name: "unstructured", "constant-fan-in", or "N:M" such as "2:4".
+def _top_per_row(score: Tensor, k: int) -> Tensor:
+    """Select the ``k`` highest scores of each row: float [n, d] to bool [n, d]."""
+    counts = torch.full((len(score),), k, device=score.device)
+    return top_k_per_row(score, counts, torch.ones_like(score, dtype=torch.bool))
 
-    ``ablation`` goes with constant fan-in only. Raises ValueError for anything else.
+
+def parse_structure(text: str, ablation: Ablation | None = None) -> Structure:
+    """Return the structure with this name.
+
+    Args:
+        text: "unstructured", "constant-fan-in", or "N:M" such as "2:4".
+        ablation: when neurons are ablated; only for constant fan-in.
+
+    Raises:
+        ValueError: the name is none of these.
+
     """
     if text == "unstructured":
         return Unstructured()

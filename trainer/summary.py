@@ -1,4 +1,4 @@
-"""Asked and achieved sparsity, layer by layer."""
+"""Target and actual sparsity by layer."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,10 +11,16 @@ from torch import Tensor
 class LayerSummary:
     """One linear or convolution layer.
 
-    ``asked_density`` comes from the distribution, ``density`` is what the mask holds (fan-in is
-    a whole number, so it is slightly below). ``active`` of ``shape[0]`` neurons have weights,
-    at most ``fan_in`` and at least ``least_fan_in`` each; None: all have ``fan_in``. ``sparse``:
-    whether the layer has a mask.
+    Attributes:
+        name: qualified parameter name.
+        shape: shape of the weight, neurons first.
+        asked_density: target density, from the distribution.
+        density: actual density; slightly lower, because a fan-in is a whole number.
+        active: neurons that hold weights, of ``shape[0]``.
+        fan_in: largest number of weights of an active neuron.
+        sparse: whether the layer has a mask.
+        least_fan_in: smallest number of weights of an active neuron; None: all have ``fan_in``.
+
     """
 
     name: str
@@ -28,12 +34,12 @@ class LayerSummary:
 
 
 def dense_summary(name: str, shape: Sequence[int]) -> LayerSummary:
-    """Row of a layer without a mask."""
+    """Summarize a layer without a mask."""
     return LayerSummary(name, tuple(shape), 1.0, 1.0, shape[0], math.prod(shape[1:]), False)
 
 
 def mask_summary(name: str, mask: Tensor, asked_density: float) -> LayerSummary:
-    """Row of a layer with this mask, neurons in dimension 0."""
+    """Summarize a layer with this mask, neurons in dimension 0."""
     counts = mask.flatten(1).sum(1)
     held = counts[counts > 0]
     least, most = (int(held.min()), int(held.max())) if len(held) else (0, 0)
@@ -51,10 +57,12 @@ def mask_summary(name: str, mask: Tensor, asked_density: float) -> LayerSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """All layers; iterate over it for the rows, print it for a table.
+    """Summary of all layers; iterate over it for the rows, print it for a table.
 
-    ``others``: values in matrices that are not of linear or convolution layers, and stay dense, by
-    type of module.
+    Attributes:
+        rows: one per linear or convolution layer, in module order.
+        others: number of elements in other matrices, which stay dense, by type of module.
+
     """
 
     rows: tuple[LayerSummary, ...]
@@ -68,14 +76,14 @@ class Summary:
 
     @property
     def density(self) -> float:
-        """Share of all these layers' weights that are active."""
+        """Fraction of all these layers' weights that is active."""
         sizes = [math.prod(row.shape) for row in self.rows]
         return sum(row.density * size for row, size in zip(self.rows, sizes, strict=True)) / sum(
             sizes
         )
 
     def __str__(self) -> str:
-        head = ("layer", "shape", "asked", "density", "active", "fan-in")
+        head = ("layer", "shape", "target", "density", "active", "fan-in")
         lines = [head] + [
             (
                 row.name,
@@ -98,5 +106,5 @@ class Summary:
         text += f"\ntotal density {self.density:.4f}"
         if self.others:
             counts = ", ".join(f"{kind} {count:,}" for kind, count in self.others.items())
-            text += f"\nnot counted, dense: {counts}"
+            text += f"\ndense, not counted: {counts}"
         return text

@@ -1,4 +1,4 @@
-"""Running a sweep: one run folder per combination, resumable at any moment."""
+"""Running a sweep: one run folder per combination, resumable at any point."""
 
 import csv
 import io
@@ -13,7 +13,7 @@ from typing import TypedDict
 from .._base.atomic import output_folder, write_file
 from .._base.texts import parse_json, read_text
 from .config_table import ConfigError, from_table
-from .processes import started_by_torchrun
+from .processes import launched_by_torchrun
 from .sweep_config import SweepRun, load_sweep
 from .sweep_run import SweepRecord, run_one
 
@@ -22,10 +22,10 @@ SEED = "training.seed"
 
 
 class SweepRow(TypedDict):
-    """Mean and spread over the seeds of one variant with the same values of the grid.
+    """Mean and spread over the seeds of one variant with the same grid values.
 
-    ``accuracy``, ``deviation`` (sample deviation, None for one run), ``runs``, and means of the
-    other figures. Runs that failed are counted in ``failed`` and in nothing else.
+    ``accuracy`` is the mean test accuracy, ``deviation`` its sample standard deviation (None for
+    one run); other figures are means. Failed runs are counted in ``failed`` and nowhere else.
     """
 
     variant: str
@@ -48,15 +48,27 @@ def run_sweep(
     ray: bool = False,
     on_run: Callable[[SweepRun, int, int], None] | None = None,
 ) -> list[SweepRecord]:
-    """Make the runs of a sweep file that are not finished yet, each into ``out``/NAME.
+    """Train the unfinished runs of a sweep, each into ``out``/NAME.
 
-    One after the other on this machine, or with ``ray`` as tasks of a Ray Tune experiment
-    (``out`` must then be shared by its machines). A run that diverges is recorded and the sweep
-    goes on. Writes sweep.json and sweep.csv after every run, with ``ray`` after the last.
-    Raises ConfigError before anything is trained; DataError, RunFolderError and OSError.
+    A run that diverges is recorded, and the sweep continues. sweep.json and sweep.csv are written
+    after every run, or with ``ray`` after the last.
+
+    Args:
+        path: sweep file, or the name of a shipped sweep.
+        out: folder of the runs; with ``ray``, shared by the machines of the cluster.
+        data_dir: folder that holds the data set.
+        ray: run them as trials of Ray Tune instead of one after the other.
+        on_run: called with each run, its index and the number of runs before it starts.
+
+    Raises:
+        ConfigError: the sweep file is wrong; nothing is trained then.
+        DataError: the data are missing or damaged.
+        RunFolderError: a run folder cannot be used.
+        OSError: a file cannot be written.
+
     """
-    if started_by_torchrun():
-        raise ConfigError("torchrun is for one training; start a sweep alone, or with Ray")
+    if launched_by_torchrun():
+        raise ConfigError("torchrun trains a single run; start a sweep without it, or use --ray")
     runs, folder = load_sweep(path), Path(out)
     output_folder(folder)
     if ray:
@@ -90,7 +102,12 @@ def write_records(folder: Path, records: Sequence[SweepRecord]) -> None:
 
 
 def read_records(folder: Path) -> list[SweepRecord]:
-    """Read sweep.json. Raises ValueError when it is missing or of another version."""
+    """Read sweep.json.
+
+    Raises:
+        ValueError: it is missing, damaged or of another version.
+
+    """
     try:
         table = parse_json(read_text(folder / RESULTS))
         if table["schema_version"] != 1:
@@ -102,11 +119,11 @@ def read_records(folder: Path) -> list[SweepRecord]:
                 raise ValueError(f"run {record.name!r} has neither a test_accuracy nor an error")
         return records
     except (OSError, LookupError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"{folder} is no finished or running sweep: {error}") from error
+        raise ValueError(f"{folder} is not the folder of a sweep: {error}") from error
 
 
-def grouped(records: Sequence[SweepRecord]) -> list[SweepRow]:
-    """One row per variant and values of the grid but the seed."""
+def group_runs(records: Sequence[SweepRecord]) -> list[SweepRow]:
+    """Return one row per variant and grid values, over all seeds."""
     groups: dict[str, tuple[str, dict[str, object], list[SweepRecord]]] = {}
     for record in records:
         values = {k: v for k, v in record.values.items() if k != SEED}

@@ -1,8 +1,9 @@
-"""Sweeps: TOML files that name a recipe and the values that its runs differ in.
+"""Sweeps: TOML files that name a recipe and the values to vary.
 
-``recipe``: name or path. ``[set]``: values by dotted key, for all runs. ``[grid]``: lists of values
-by dotted key; every combination is a run. ``[[variants]]``: ``label``, whole tables that replace
-the recipe's (such as ``method``; an empty table means its defaults), and a ``grid`` of their own.
+``recipe`` is a name or path. ``[set]`` holds values by dotted key for all runs; ``[grid]`` lists of
+values by dotted key, every combination of which is a run. ``[[variants]]`` have a ``label``, whole
+tables that replace those of the recipe (such as ``method``; an empty table means its defaults), and
+a ``grid`` of their own.
 """
 
 import itertools
@@ -12,10 +13,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from .._base.names import near_matches
 from .._base.texts import parse_toml, read_text, short
-from .config_table import ConfigError
-from .names import near_matches
-from .recipe import TrainConfig, config_from_tables, config_to_tables, load_recipe, override
+from .config_table import ConfigError, as_table
+from .recipe import (
+    TrainConfig,
+    assign,
+    config_from_tables,
+    config_to_tables,
+    load_recipe,
+    override,
+)
+from .shipped import find_file, shipped_names
 
 _SHIPPED = Path(__file__).parent / "sweeps"
 _KEYS = ("recipe", "set", "grid", "variants")
@@ -23,7 +32,15 @@ _KEYS = ("recipe", "set", "grid", "variants")
 
 @dataclass(frozen=True)
 class SweepRun:
-    """One run: folder name, variant, values of the grid by dotted key, whole configuration."""
+    """One run of a sweep.
+
+    Attributes:
+        name: name of its folder.
+        variant: label of its variant.
+        values: grid values by dotted key.
+        config: its whole configuration.
+
+    """
 
     name: str
     variant: str
@@ -32,24 +49,21 @@ class SweepRun:
 
 
 def sweep_names() -> list[str]:
-    """Names of the sweeps that come with fanin."""
-    return sorted(path.stem for path in _SHIPPED.glob("*.toml"))
+    """Return the names of the shipped sweeps."""
+    return shipped_names(_SHIPPED)
 
 
 def load_sweep(name_or_path: str | os.PathLike[str]) -> list[SweepRun]:
-    """Read a sweep file, or a shipped one by name, and spell out its runs in the file's order.
+    """Read a sweep and list its runs in the order of the file.
 
-    Raises ConfigError for a file that cannot be read and for wrong keys and values.
+    Args:
+        name_or_path: path to a TOML file, or the name of a shipped sweep.
+
+    Raises:
+        ConfigError: it cannot be read, or has a wrong key or value.
+
     """
-    path = Path(name_or_path)
-    if path.suffix != ".toml" and not path.is_file():
-        if str(name_or_path) not in sweep_names():
-            raise ConfigError(
-                f"no sweep {str(name_or_path)!r}."
-                + near_matches(str(name_or_path), sweep_names())
-                + " A path to a sweep ends in .toml."
-            )
-        path = _SHIPPED / f"{name_or_path}.toml"
+    path = find_file("sweep", name_or_path, _SHIPPED)
     try:
         tables = parse_toml(read_text(path))
     except (OSError, ValueError) as error:
@@ -61,7 +75,16 @@ def load_sweep(name_or_path: str | os.PathLike[str]) -> list[SweepRun]:
 
 
 def expand(tables: Mapping[str, object], folder: Path = Path()) -> list[SweepRun]:
-    """Spell out the runs of a parsed sweep; ``folder``: where a recipe's path starts."""
+    """List the runs of a parsed sweep.
+
+    Args:
+        tables: parsed TOML.
+        folder: folder that a path to a recipe is relative to.
+
+    Raises:
+        ConfigError: a key or value is wrong.
+
+    """
     for key in tables:
         if key not in _KEYS:
             raise ConfigError(f"unknown key {key!r}." + near_matches(key, _KEYS))
@@ -69,25 +92,19 @@ def expand(tables: Mapping[str, object], folder: Path = Path()) -> list[SweepRun
     if not isinstance(named, str):
         raise ConfigError("key 'recipe' must name a recipe")
     base = load_recipe(folder / named if named.endswith(".toml") else named)
-    base = override(base, _table(tables.get("set", {}), "set"))
+    base = override(base, as_table(tables.get("set", {}), "set"))
     variants = tables.get("variants", [{"label": "run"}])
     if not isinstance(variants, list):
         raise ConfigError(f"'variants' must be a list of tables, got {short(variants)}")
     runs: list[SweepRun] = []
     for variant in variants:
-        grid = _table(tables.get("grid", {}), "grid")
-        runs += _variant_runs(base, _table(variant, "variants"), grid)
+        grid = as_table(tables.get("grid", {}), "grid")
+        runs += _variant_runs(base, as_table(variant, "variants"), grid)
     names = [run.name for run in runs]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"two runs would be {name!r}; give variants labels of their own")
+            raise ConfigError(f"two runs have the name {name!r}; give variants different labels")
     return runs
-
-
-def _table(value: object, where: str) -> Mapping[str, object]:
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"[{where}] must be a table, got {short(value)}")
-    return value
 
 
 def _variant_runs(
@@ -96,13 +113,13 @@ def _variant_runs(
     label = variant.get("label")
     if not isinstance(label, str) or not label.replace("-", "").replace("_", "").isalnum():
         raise ConfigError(f"a variant needs a label of letters, digits and dashes, got {label!r}")
-    own = _table(variant.get("grid", {}), "variants.grid")
+    variant_grid = as_table(variant.get("grid", {}), "variants.grid")
     replaced = {key: value for key, value in variant.items() if key not in ("label", "grid")}
     axes: dict[str, list[object]] = {}
-    for key, listed in {**own, **grid}.items():
-        if not isinstance(listed, list) or not listed:
-            raise ConfigError(f"grid.{key} must be a list of values, got {listed!r}")
-        axes[key] = listed
+    for key, choices in {**variant_grid, **grid}.items():
+        if not isinstance(choices, list) or not choices:
+            raise ConfigError(f"grid.{key} must be a list of values, got {choices!r}")
+        axes[key] = choices
     runs = []
     for combination in itertools.product(*axes.values()):
         values = dict(zip(axes, combination, strict=True))
@@ -111,7 +128,7 @@ def _variant_runs(
         except ConfigError as error:
             raise ConfigError(f"variant {label!r}: {error}") from error
         parts = (f"{key.split('.')[-1]}{value}" for key, value in values.items())
-        name = re.sub(r"[^\w.+-]+", "_", "-".join([label, *parts]))  # it names a folder
+        name = re.sub(r"[^\w.+-]+", "_", "-".join([label, *parts]))  # names a folder
         runs.append(SweepRun(name, label, values, config))
     return runs
 
@@ -123,10 +140,6 @@ def _configured(
     for key, table in replaced.items():
         if key not in tables:
             raise ConfigError(f"unknown table {key!r}." + near_matches(key, tables))
-        tables[key] = dict(_table(table, f"variants.{key}"))
-    for key, value in values.items():
-        table, _, name = key.partition(".")
-        if table not in tables or not name:
-            raise ConfigError(f"unknown key {key!r}; write TABLE.KEY")
-        tables[table] = {**tables[table], name: value}
+        tables[key] = dict(as_table(table, f"variants.{key}"))
+    assign(tables, values)
     return config_from_tables(tables)

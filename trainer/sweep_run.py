@@ -1,4 +1,4 @@
-"""One run of a sweep, and the record of what came of it."""
+"""One run of a sweep, and the record of its outcome."""
 
 import os
 from dataclasses import dataclass
@@ -12,10 +12,20 @@ from .training_run import TrainingError
 
 @dataclass(frozen=True)
 class SweepRecord:
-    """What came of a run. ``error`` instead of figures when it failed.
+    """Outcome of a run; a failed one has an ``error`` instead of figures.
 
-    ``values``: of the grid, by dotted key. ``active``: share of neurons of sparse layers that
-    hold weights.
+    Attributes:
+        name: name of the run's folder.
+        variant: label of its variant.
+        values: grid values by dotted key.
+        test_accuracy: in [0, 1].
+        train_accuracy: in [0, 1].
+        density: fraction of active weights.
+        itop_rate: fraction of weights that have ever been active.
+        active: fraction of the neurons of sparse layers that hold weights.
+        seconds: training time.
+        error: why the run failed.
+
     """
 
     name: str
@@ -33,7 +43,19 @@ class SweepRecord:
 def run_one(
     run: SweepRun, folder: Path, data_dir: str | os.PathLike[str] | None = None
 ) -> SweepRecord:
-    """Train one run, or take it up where it stopped; a finished one is only read."""
+    """Train one run, resume an interrupted one, or read the result of a finished one.
+
+    Args:
+        run: the run.
+        folder: folder of the sweep.
+        data_dir: folder that holds the data set.
+
+    Raises:
+        ConfigError: the configuration is wrong.
+        DataError: the data are missing or damaged.
+        RunFolderError: the run folder cannot be used.
+
+    """
     out = folder / run.name
     resume = is_finished(out) or (out / CONFIG).is_file()
     try:

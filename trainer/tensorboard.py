@@ -1,4 +1,4 @@
-"""TensorBoard events of a run, beside its metrics.jsonl."""
+"""TensorBoard events of a run, in addition to metrics.jsonl."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,10 +10,15 @@ Figures = Mapping[str, object]
 
 
 class EventWriter:
-    """Writes the numbers of each record of metrics.jsonl as scalars named EVENT/NAME.
+    """Writes the numbers of each record as scalars named EVENT/NAME.
 
-    ``first_step``: events from this step on, which an interrupted run has left, are hidden by
-    TensorBoard. Raises ConfigError without the tensorboard package.
+    Args:
+        run_folder: run folder.
+        first_step: TensorBoard hides events from this step on that an interrupted run left.
+
+    Raises:
+        ConfigError: the tensorboard package is missing.
+
     """
 
     def __init__(self, run_folder: Path, first_step: int) -> None:
@@ -23,7 +28,7 @@ class EventWriter:
         self._writer = SummaryWriter(str(run_folder / FOLDER), purge_step=first_step)
 
     def write(self, event: str, values: Mapping[str, object]) -> None:
-        """Add the numbers of a record at its step; those of layers as EVENT/NAME/LAYER."""
+        """Write the numbers of a record at its step; those of layers as EVENT/NAME/LAYER."""
         step = values["step"]
         for name, value in values.items():
             if name == "layers" and isinstance(value, Mapping | list):
@@ -32,11 +37,11 @@ class EventWriter:
                 self._writer.add_scalar(f"{event}/{name}", value, step)
 
     def flush(self) -> None:
-        """Write what is buffered to the file."""
+        """Write buffered events to the file."""
         self._writer.flush()
 
     def close(self) -> None:
-        """Flush, and end the file."""
+        """Flush and close the file."""
         self._writer.close()
 
     def _write_layers(
@@ -56,7 +61,7 @@ def require_tensorboard() -> None:
     except ImportError as error:
         raise ConfigError(
             "training.tensorboard needs the tensorboard package; run: "
-            "pip install 'fanin[tensorboard]', or leave that key out"
+            "pip install 'fanin[tensorboard]', or remove that key"
         ) from error
 
 

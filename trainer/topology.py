@@ -1,4 +1,4 @@
-"""One update of a model's topology: the method's plan, new masks, and what goes with them."""
+"""One update of a model's topology: the method's plan, the new masks, and their side effects."""
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .methods import LayerInputs, Moment, SparseMethod
+from .methods import DropFractions, LayerInputs, SparseMethod
 from .optimizer_state import reset_optimizer_state
 from .processes import Processes
 from .seeds import derived_generator
@@ -19,7 +19,15 @@ from .update import LayerUpdate, UpdateStats, updated_layer
 
 @dataclass(frozen=True)
 class TopologyUpdate:
-    """What ``Sparsifier.step`` changed: statistics by parameter name, and layers left alone."""
+    """What ``Sparsifier.step`` changed.
+
+    Attributes:
+        step: optimizer steps so far.
+        drop_fraction: fraction of the active weights that was dropped.
+        layers: statistics by parameter name.
+        skipped: layers that kept their topology because they had no finite gradient.
+
+    """
 
     step: int
     drop_fraction: float
@@ -29,10 +37,15 @@ class TopologyUpdate:
 
 @dataclass(frozen=True)
 class TopologyUpdater:
-    """Changes which weights of ``layers`` exist, as ``method`` wants it.
+    """Updates the masks of a model's layers by a method.
 
-    ``optimizer``: its memory of removed and of new weights is zeroed. ``processes``: their
-    gradients are averaged first, and all take the first one's masks. ``seed``: of random growth.
+    Attributes:
+        method: the method.
+        layers: the sparse layers by parameter name.
+        optimizer: its state of removed and grown weights is zeroed.
+        processes: their gradients are averaged first, and all take the masks of rank 0.
+        seed: seed of random growth.
+
     """
 
     method: SparseMethod
@@ -42,17 +55,24 @@ class TopologyUpdater:
     seed: int
 
     @torch.no_grad()
-    def __call__(self, step: int, moment: Moment) -> TopologyUpdate:
-        """Update all layers from the gradients in their windows, which are empty afterwards.
+    def __call__(self, step: int, fractions: DropFractions) -> TopologyUpdate:
+        """Update all layers from the gradients in their windows, and clear the windows.
 
-        A layer without a finite gradient keeps its topology, with a warning. Raises ValueError
-        for weights that are not finite.
+        A layer without a finite gradient keeps its topology, with a RuntimeWarning.
+
+        Args:
+            step: optimizer steps so far.
+            fractions: drop fractions of this update and of the following one.
+
+        Raises:
+            ValueError: a weight is not finite.
+
         """
         average_windows(self.layers.values(), self.method, self.processes)
         with _one_thread():
-            return self._update(step, moment)
+            return self._update(step, fractions)
 
-    def _update(self, step: int, moment: Moment) -> TopologyUpdate:
+    def _update(self, step: int, fractions: DropFractions) -> TopologyUpdate:
         inputs = {name: self._inputs(layer, step) for name, layer in self.layers.items()}
         skipped = [
             name
@@ -61,15 +81,15 @@ class TopologyUpdater:
         ]
         inputs = {name: layer for name, layer in inputs.items() if name not in skipped}
         stats = {}
-        plan = self.method.plan(inputs, moment) if inputs else {}
-        for name, change in plan.items():
+        plans = self.method.plan(inputs, fractions) if inputs else {}
+        for name, plan in plans.items():
             layer = self.layers[name]
             try:
-                result = self._agreed(layer, self.method.update(inputs[name], change))
+                result = self._agreed(layer, self.method.update(inputs[name], plan))
             except ValueError as error:
                 raise ValueError(f"step {step}: {name!r} cannot be updated: {error}") from error
             if self.method.redistributes:
-                layer.budget = change.budget
+                layer.budget = plan.budget
             self._apply(layer, result)
             stats[name] = result.stats
         for layer in self.layers.values():
@@ -77,11 +97,11 @@ class TopologyUpdater:
         if skipped:
             warnings.warn(
                 f"step {step}: no finite gradient in the window for {', '.join(skipped)}; "
-                "these layers keep their topology",
+                "these layers keep their topology.",
                 RuntimeWarning,
                 stacklevel=6,
             )
-        return TopologyUpdate(step, moment.fraction, stats, tuple(skipped))
+        return TopologyUpdate(step, fractions.current, stats, tuple(skipped))
 
     def _inputs(self, layer: SparseLayer, step: int) -> LayerInputs:
         def random() -> Tensor:
@@ -94,11 +114,11 @@ class TopologyUpdater:
         )
 
     def _agreed(self, layer: SparseLayer, result: LayerUpdate) -> LayerUpdate:
-        """Take the first process's mask, should rounding have made another one here."""
+        """Take the mask of rank 0, in case rounding produced a different one here."""
         if self.processes.count == 1:
             return result
         mask = result.mask.contiguous()
-        self.processes.from_first_(mask)
+        self.processes.broadcast_(mask)
         return updated_layer(layer.weight, layer.mask, mask)
 
     def _apply(self, layer: SparseLayer, result: LayerUpdate) -> None:
@@ -110,11 +130,12 @@ class TopologyUpdater:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Keep torch to the calling thread.
+    """Restrict torch to the calling thread.
 
-    On the CPU an update is hundreds of short operations between selections by NumPy, which has one
-    thread anyway. With two threads, ResNet-50's update took 1.1 to 1.6 s on two idle cores and 4 to
-    12 s when one was busy, as each operation waits for the slower thread; with one 1.1 to 1.8 s.
+    On the CPU an update is hundreds of short operations between selections by NumPy, which is
+    single-threaded anyway. With two threads, ResNet-50's update took 1.1 to 1.6 s on two idle cores
+    and 4 to 12 s if one was busy, since each operation waits for the slower thread; with one, 1.1
+    to 1.8 s.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -128,7 +149,7 @@ def _one_thread() -> Iterator[None]:
 def average_windows(
     layers: Iterable[SparseLayer], method: SparseMethod, processes: Processes
 ) -> None:
-    """Average over the processes what each has seen of the gradients; all must call it."""
+    """Average the gradient windows over the processes; every process must call it."""
     if processes.count == 1 or not method.uses_gradient:
         return
     for layer in layers:

@@ -1,4 +1,4 @@
-"""A training run in progress: model, optimizer, sparsifier, data and position, step by step."""
+"""A training run in progress: model, optimizer, sparsifier, data and position."""
 
 import math
 import time
@@ -10,29 +10,41 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .checkpoint import Circumstances, Progress, Stateful, load_checkpoint, save_checkpoint
+from .checkpoint import Environment, Progress, Stateful, load_checkpoint, save_checkpoint
 from .config_table import ConfigError
 from .data import Dataset, describe, epoch_order
 from .evaluation import evaluate
-from .metrics import MetricsWriter, NoMetrics
+from .initialization import InitializationOptions
+from .metrics import MetricsWriter, NullMetricsWriter
 from .processes import Processes
 from .progress import TrainingDisplay
-from .recipe import TrainConfig, sparsifier_options
+from .recipe import TrainConfig
 from .run_folder import STATE, RunFolderError, build_model
 from .seeds import derived_generator
 from .sparsifier import Sparsifier
-from .training_step import DivergedError, TrainingStep
+from .training_step import DivergenceError, TrainingStep
 
 
 class TrainingError(Exception):
-    """Training cannot go on; the message says why and what to change."""
+    """Training cannot continue; the message says why and what to change."""
 
 
 class TrainingRun:
-    """Everything of a run that changes while it trains.
+    """State of a run while it trains.
 
     With several ``processes``, each takes its share of every batch; all hold the same model.
-    Raises ConfigError for a model, sparsity or batch size that does not work out.
+
+    Args:
+        config: configuration.
+        folder: run folder.
+        data: the data set.
+        device: device of this process.
+        processes: the data-parallel processes.
+
+    Raises:
+        ConfigError: model, sparsity or batch size do not work out.
+        RunFolderError: processes have different data.
+
     """
 
     def __init__(
@@ -70,47 +82,61 @@ class TrainingRun:
                 total_steps=self.total_steps,
                 seed=training.seed,
                 grad_scaler=self.step.scaler,
-                **sparsifier_options(config),
+                layers=config.sparsifier.layers,
+                schedule=config.sparsifier.schedule,
+                initialization=InitializationOptions(weight_std=config.sparsifier.weight_std),
             )
         except ValueError as error:
             raise ConfigError(f"in [sparsifier]: {error}") from error
         self.step.sparsifier = self.sparsifier
         self.progress = Progress()
-        self.circumstances = Circumstances(
+        self.environment = Environment(
             data=data.fingerprint(),
             threads=torch.get_num_threads(),
             torch_version=str(torch.__version__),
             device=device.type,
             processes=processes.count,
         )
-        if processes.first_says(self.circumstances.data) != self.circumstances.data:
+        if processes.broadcast_object(self.environment.data) != self.environment.data:
             raise RunFolderError(
-                f"process {processes.rank} has other data than the first one; give all processes "
-                "the same data folder"
+                f"process {processes.rank} has different data from rank 0; give all processes the "
+                "same data folder"
             )
 
     def restore(self) -> int:
-        """Load the checkpoint; returns the length that metrics.jsonl had then."""
+        """Load the checkpoint and return the length of metrics.jsonl in bytes at that time.
+
+        Raises:
+            RunFolderError: the checkpoint is damaged, or belongs to other data or another
+                configuration.
+
+        """
         try:
             self.progress, before, metrics_bytes = load_checkpoint(
                 self.folder / STATE, self._parts()
             )
         except ValueError as error:
             raise RunFolderError(f"run {self.folder} cannot be resumed: {error}") from error
-        if before.data != self.circumstances.data:
+        if before.data != self.environment.data:
             raise RunFolderError(
-                f"run {self.folder} was started on other data; resume it with the same data folder"
+                f"run {self.folder} was started on different data; resume it with the same data "
+                "folder"
             )
-        if before != self.circumstances and self.processes.is_first:
+        if before != self.environment and self.processes.is_first:
             warnings.warn(
-                f"resuming under other circumstances ({before} before, {self.circumstances} now): "
-                "the result may differ from an undisturbed run in the last bits",
+                f"Resuming in a different environment (was {before}, is {self.environment}): the "
+                "result may differ from that of an uninterrupted run in the last bits.",
                 stacklevel=3,
             )
         return metrics_bytes
 
-    def train(self, metrics: MetricsWriter | NoMetrics, display: TrainingDisplay) -> None:
-        """Train from the current position to the end."""
+    def train(self, metrics: MetricsWriter | NullMetricsWriter, display: TrainingDisplay) -> None:
+        """Train from the current position to the end.
+
+        Raises:
+            TrainingError: training diverged, or processes hold different weights.
+
+        """
         every = self.config.training.checkpoint_every
         display.show(self.progress.step)
         while self.progress.epoch < self.config.training.epochs:
@@ -128,10 +154,7 @@ class TrainingRun:
             self._checkpoint(metrics)
 
     def _epoch(self) -> Iterator[tuple[list[tuple[Tensor, Tensor]], int]]:
-        """Batches of the current epoch that are still to come, and how many samples each has.
-
-        Of each batch, this process's share, in parts to accumulate.
-        """
+        """Yield this process's share of each remaining batch, in parts, with its size."""
         training, epoch, here = self.config.training, self.progress.epoch, self.processes
         order = epoch_order(len(self.train_split), training.seed, epoch)
         batches = torch.split(order, training.batch_size)[self.progress.batch : self.batches]
@@ -158,15 +181,15 @@ class TrainingRun:
         self,
         parts: list[tuple[Tensor, Tensor]],
         samples: int,
-        metrics: MetricsWriter | NoMetrics,
+        metrics: MetricsWriter | NullMetricsWriter,
     ) -> None:
         at, seed, rank = self.progress, self.config.training.seed, self.processes.rank
-        # Dropout draws from the global generators; seeded for each step, they need no saving.
-        torch.manual_seed(_drawn(seed, "step", at.step, rank))
-        mixing = _drawn(seed, "mixing", at.step) + rank * self.config.training.accumulate
+        # Dropout uses the global generators; since each step seeds them, checkpoints can omit them.
+        torch.manual_seed(_derived_seed(seed, "step", at.step, rank))
+        mixing = _derived_seed(seed, "mixing", at.step) + rank * self.config.training.accumulate
         try:
             result = self.step(parts, samples, mixing)
-        except (DivergedError, ValueError) as error:
+        except (DivergenceError, ValueError) as error:
             raise self._diverged(str(error)) from error
         at.batch, at.step = at.batch + 1, at.step + 1
         at.loss_sum += result.loss * result.samples
@@ -186,12 +209,12 @@ class TrainingRun:
     def _diverged(self, reason: str) -> TrainingError:
         return TrainingError(
             f"training diverged near step {self.progress.step + 1}: {reason}. Lower optimizer.lr "
-            f"({self.config.optimizer.lr}); {self.folder} keeps its last checkpoint"
+            f"({self.config.optimizer.lr}); {self.folder} still has its last checkpoint"
         )
 
-    def _finish_epoch(self, metrics: MetricsWriter | NoMetrics) -> None:
+    def _finish_epoch(self, metrics: MetricsWriter | NullMetricsWriter) -> None:
         at, summary = self.progress, self.sparsifier.summary()
-        test_loss, test_accuracy = evaluate(self.step.evaluated, self.test_split, self.processes)
+        test_loss, test_accuracy = evaluate(self.step.eval_model, self.test_split, self.processes)
         if not math.isfinite(test_loss):
             raise self._diverged(f"the test loss is {test_loss}")
         metrics.write(
@@ -209,17 +232,17 @@ class TrainingRun:
         )
         self.progress = Progress(epoch=at.epoch + 1, step=at.step, seconds=at.seconds)
 
-    def _checkpoint(self, metrics: MetricsWriter | NoMetrics) -> None:
+    def _checkpoint(self, metrics: MetricsWriter | NullMetricsWriter) -> None:
         self.sparsifier.synchronize()
-        if not self.processes.hold_equal([*self.model.parameters(), *self._masks()]):
+        if not self.processes.all_hold_equal([*self.model.parameters(), *self._masks()]):
             raise TrainingError(
-                f"at step {self.progress.step} the processes hold different weights or masks, "
-                "which must never be; is one of them on another machine or version of torch?"
+                f"at step {self.progress.step} the processes hold different weights or masks. This "
+                "should never happen; check that all run the same torch version on equal machines"
             )
         length = metrics.sync()
         if self.processes.is_first:
             save_checkpoint(
-                self.folder / STATE, self._parts(), self.progress, self.circumstances, length
+                self.folder / STATE, self._parts(), self.progress, self.environment, length
             )
 
     def _masks(self) -> list[Tensor]:
@@ -240,19 +263,29 @@ class TrainingRun:
 
 
 def batches_of_epoch(config: TrainConfig, samples: int, processes: int) -> int:
-    """Count the batches of ``samples``; ConfigError when a process would get nothing of one."""
+    """Return the number of batches in an epoch.
+
+    Args:
+        config: configuration.
+        samples: size of the training split.
+        processes: number of data-parallel processes.
+
+    Raises:
+        ConfigError: there is no batch, or one is too small for the processes.
+
+    """
     size = config.training.batch_size
     batches = (math.floor if config.training.drop_last else math.ceil)(samples / size)
     if batches == 0:
-        raise ConfigError("drop_last leaves no batch: batch_size is larger than the data")
+        raise ConfigError("drop_last leaves no batch, since batch_size exceeds the data set")
     smallest = min(size, samples - (batches - 1) * size)
     if smallest < processes:
         raise ConfigError(
-            f"a batch of {smallest} samples cannot be shared by {processes} processes; change "
+            f"a batch of {smallest} samples cannot be split over {processes} processes; change "
             "training.batch_size, or set training.drop_last = true if it is the last of an epoch"
         )
     return batches
 
 
-def _drawn(*parts: int | str) -> int:
+def _derived_seed(*parts: int | str) -> int:
     return int(torch.randint(2**31, (), generator=derived_generator(*parts)))

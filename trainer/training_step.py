@@ -1,4 +1,4 @@
-"""One optimizer step: forward and backward in parts, precision, clipping, topology, average."""
+"""One optimizer step: forward, backward, precision, clipping, topology update, weight average."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -22,15 +22,21 @@ from .topology import TopologyUpdate
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-class DivergedError(Exception):
-    """The loss is not finite any more."""
+class DivergenceError(Exception):
+    """The loss is no longer finite."""
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """Mean loss, right answers (before mixing), samples, learning rate, change of topology.
+    """Result of one step over the whole batch, all processes included.
 
-    Of the whole batch, whichever process has which part of it.
+    Attributes:
+        loss: mean loss.
+        correct: correctly classified samples, by labels before mixing.
+        samples: samples of the batch.
+        learning_rate: learning rate of the step.
+        update: change of topology, or None.
+
     """
 
     loss: float
@@ -41,12 +47,20 @@ class StepResult:
 
 
 class TrainingStep:
-    """Everything that a step needs; ``__call__`` makes one.
+    """Performs optimizer steps.
 
-    ``classes``: of the data, for mixed labels. ``model`` is trained; with ``compile`` a compiled
-    view of it runs. ``ema`` is the average of its weights, or None. ``processes`` share each
-    batch, by DistributedDataParallel. ``sparsifier``: made with the step's ``scaler``, and to be
-    set before the first step.
+    ``sparsifier`` must be set before the first step; it is created with the ``scaler`` of this
+    object.
+
+    Args:
+        model: the model; ``compile`` runs a compiled view of it.
+        optimizer: its optimizer.
+        scheduler: stepped after each optimizer step.
+        config: table [training].
+        augmentation: how batches are mixed.
+        classes: number of classes, for mixed labels.
+        processes: share each batch, by DistributedDataParallel.
+
     """
 
     sparsifier: Sparsifier
@@ -70,7 +84,7 @@ class TrainingStep:
             self.scaler = torch.amp.GradScaler(self.device.type)
         self.ema = None
         if config.ema_decay:
-            # torch has no annotations for it.
+            # torch does not annotate it.
             average = get_ema_multi_avg_fn(config.ema_decay)  # type: ignore[no-untyped-call]
             self.ema = AveragedModel(model, multi_avg_fn=average, use_buffers=True)
         self._parallel = None if processes.count == 1 else DistributedDataParallel(model)
@@ -79,29 +93,36 @@ class TrainingStep:
             self._run = torch.compile(self._run)
 
     @property
-    def evaluated(self) -> nn.Module:
-        """The model that counts: the average where there is one."""
+    def eval_model(self) -> nn.Module:
+        """The model to evaluate and save: the average of the weights, if there is one."""
         return self.model if self.ema is None else self.ema.module
 
     def __call__(
         self, parts: Sequence[tuple[Tensor, Tensor]], samples: int, mix_seed: int
     ) -> StepResult:
-        """Train on one batch of ``samples``, of which this process gets its share, in parts.
+        """Train on one batch.
 
-        Raises DivergedError for a loss that is not finite. ValueError comes from the sparsifier:
-        weights or gradients are not finite.
+        Args:
+            parts: this process's share of the batch, in parts of inputs and labels.
+            samples: samples of the whole batch.
+            mix_seed: seed of mixing; the parts use consecutive ones.
+
+        Raises:
+            DivergenceError: the loss is not finite.
+            ValueError: weights or gradients are not finite at a topology update.
+
         """
         loss, correct = 0.0, 0.0
         for number, (inputs, labels) in enumerate(parts):
-            with self._averaged_with_others(last=number == len(parts) - 1):
+            with self._gradient_sync(last=number == len(parts) - 1):
                 found = self._backward(inputs, labels, samples, mix_seed + number)
             loss, correct = loss + found[0], correct + found[1]
-        loss, correct = self.processes.sums((loss, correct), self.device)
+        loss, correct = self.processes.sum_values((loss, correct), self.device)
         learning_rate = float(self.scheduler.get_last_lr()[0])
         steps = self.sparsifier.step_count
         self._optimize()
         update = self.sparsifier.step()
-        if self.sparsifier.step_count > steps:  # else the scaler found an overflow
+        if self.sparsifier.step_count > steps:  # else the scaler skipped the step
             self.scheduler.step()
             if self.ema is not None:
                 self.ema.update_parameters(self.model)
@@ -110,8 +131,8 @@ class TrainingStep:
         self.optimizer.zero_grad()
         return StepResult(loss, int(correct), samples, learning_rate, update)
 
-    def _averaged_with_others(self, *, last: bool) -> AbstractContextManager[None]:
-        """Average gradients over processes once a step, in the backward pass of the last part."""
+    def _gradient_sync(self, *, last: bool) -> AbstractContextManager[None]:
+        """Synchronize gradients between processes in the backward pass of the last part only."""
         if self._parallel is None or last:
             return nullcontext()
         return self._parallel.no_sync()
@@ -126,12 +147,12 @@ class TrainingStep:
             loss = cross_entropy(logits, targets, label_smoothing=self.config.label_smoothing)
         value = loss.item()
         if not math.isfinite(value):
-            raise DivergedError(f"the loss is {value}")
+            raise DivergenceError(f"the loss is {value}")
         share = len(labels) / samples
-        weight = share * self.processes.count  # their gradients are averaged, not summed
+        weight = share * self.processes.count  # DistributedDataParallel averages gradients
         loss = loss if weight == 1 else loss * weight
         scaled = loss if self.scaler is None else self.scaler.scale(loss)
-        scaled.backward()  # type: ignore[no-untyped-call]  # torch has no annotations for it
+        scaled.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
         return value * share, int((logits.argmax(1) == labels).sum())
 
     def _optimize(self) -> None:

@@ -1,4 +1,4 @@
-"""The topology update of one layer without structure: any weight may go or come."""
+"""The topology update of one layer without structure: any position may be active."""
 
 from torch import Tensor
 
@@ -15,13 +15,23 @@ def unstructured_update(
     drop_count: int,
     budget: int,
 ) -> LayerUpdate:
-    """Drop the ``drop_count`` lowest scores and grow the highest until ``budget`` weights exist.
+    """Drop the ``drop_count`` lowest scores, then grow the highest up to ``budget`` weights.
 
-    The mask update of SET and RigL (arXiv 1707.04780; 1911.11134, algorithm 1). All tensors have
-    the weight's shape; ``mask`` is bool. A weight that is dropped and grown in one update keeps
-    its value, any other grown weight is 0. Ties go to the lowest index.
-    Raises ValueError for shapes that differ, scores that are not finite, and counts that do
-    not fit the layer.
+    The mask update of SET (arXiv 1707.04780) and RigL (arXiv 1911.11134, algorithm 1). A weight
+    that is dropped and regrown in one update keeps its value; any other grown weight is 0. Ties go
+    to the lowest index.
+
+    Args:
+        weight: float [n, …].
+        mask: bool, same shape.
+        drop_score: float, same shape.
+        grow_score: float, same shape.
+        drop_count: number of active weights to drop.
+        budget: number of active weights afterwards.
+
+    Raises:
+        ValueError: shapes differ, a score is not finite, or a count does not fit the layer.
+
     """
     check_layer(weight, mask, drop_score, grow_score)
     active = true_count(mask)

@@ -1,8 +1,8 @@
 """The topology update of one layer: constant fan-in with neuron ablation.
 
-Pure functions from (weight, mask, scores, rule) to a new mask and weight, for SRigL
-(arXiv 2305.02299, section 3.1 and algorithm 1). A neuron is a slice of the weight's dimension 0;
-n neurons have d = prod(shape[1:]) possible inputs each.
+Pure functions from (weight, mask, scores, rule) to a new mask and weight, for SRigL (arXiv
+2305.02299, section 3.1 and algorithm 1). A neuron is a slice along dimension 0 of the weight; each
+of the n neurons has d = prod(shape[1:]) possible inputs.
 """
 
 from dataclasses import dataclass
@@ -18,13 +18,19 @@ from .selection import row_counts, top_k, top_k_per_row, true_count
 class LayerRule:
     """What one update of one layer may do.
 
-    ``budget``: B, the number of weights the layer is meant to hold. ``drop_fraction``: share of
-    the active weights that are dropped and grown again. ``gamma_sal``: below 1, the share of
-    the un-ablated fan-in floor(B/n) that must be salient for a neuron to stay (at least one
-    weight); from 1 on, the number itself; 0 switches ablation off. ``reversible``: whether an
-    ablated neuron may return. ``salient_growth``: positions whose gradients can be salient.
-    ``salience``: "practical" counts the (active − K) largest weights as salient, K being the
-    number dropped; "literal" the K largest, as the paper's text has it.
+    Attributes:
+        budget: B, the number of weights that the layer should hold.
+        drop_fraction: fraction of the active weights that is dropped and regrown, in [0, 1].
+        gamma_sal: γ_sal. Below 1: the fraction of the un-ablated fan-in floor(B/n) that must be
+            salient for a neuron to survive (at least one weight). From 1 on: that number of
+            weights. 0 disables ablation.
+        reversible: whether an ablated neuron may become active again.
+        salient_growth: whether gradients of "all" positions or only of "inactive" ones count as
+            salient.
+        salience: with K the number of dropped weights, "practical" counts the (active − K) largest
+            weights as salient, as the authors' code does; "literal" counts the K largest, as the
+            paper's text says.
+
     """
 
     budget: int
@@ -37,9 +43,17 @@ class LayerRule:
 
 @dataclass(frozen=True)
 class UpdateStats:
-    """What an update did: weights dropped and grown, neurons active, ablated and revived.
+    """Statistics of one update of one layer.
 
-    ``fan_in`` is the largest of any neuron; under constant fan-in all active neurons have it.
+    Attributes:
+        fan_in: largest number of weights of any neuron; with constant fan-in, that of every active
+            one.
+        active: neurons that hold weights.
+        dropped: weights removed from the mask.
+        grown: weights added to the mask.
+        ablated: neurons that lost all their weights.
+        revived: neurons without weights that gained some.
+
     """
 
     fan_in: int
@@ -52,9 +66,14 @@ class UpdateStats:
 
 @dataclass(frozen=True)
 class LayerUpdate:
-    """New ``mask`` (bool) and ``weight`` of the layer's shape; ``grown``: newly active positions.
+    """Result of an update; all tensors have the shape of the layer's weight.
 
-    The weight is 0 off the mask and at grown positions, and unchanged elsewhere.
+    Attributes:
+        mask: bool, the new mask.
+        weight: the new weight: 0 off the mask and at grown positions, unchanged elsewhere.
+        grown: bool, the positions that became active.
+        stats: what changed.
+
     """
 
     mask: Tensor
@@ -64,11 +83,20 @@ class LayerUpdate:
 
 
 def srigl_update(weight: Tensor, mask: Tensor, grad: Tensor, rule: LayerRule) -> LayerUpdate:
-    """One SRigL update: drop by weight magnitude, grow by dense-gradient magnitude.
+    """Update a layer by SRigL: drop by weight magnitude, grow by dense-gradient magnitude.
 
-    ``weight`` and ``grad``: float tensors [n, ...] of one shape; ``mask``: bool, same shape.
-    Deterministic: ties go to the lowest index. Raises ValueError for shapes that differ,
-    values that are not finite, or a budget that cannot give each remaining neuron a weight.
+    Deterministic: ties go to the lowest index.
+
+    Args:
+        weight: float [n, …].
+        mask: bool, same shape.
+        grad: dense gradient, float, same shape.
+        rule: what the update may do.
+
+    Raises:
+        ValueError: shapes differ, a value is not finite, or the budget cannot give each surviving
+            neuron a weight.
+
     """
     return constant_fan_in_update(weight, mask, weight.abs(), grad.abs(), rule)
 
@@ -78,8 +106,20 @@ def constant_fan_in_update(
 ) -> LayerUpdate:
     """Drop the lowest ``drop_score``, ablate, and grow the highest ``grow_score`` per neuron.
 
-    All tensors have the weight's shape. Every remaining neuron ends with the same fan-in
-    floor(B / remaining neurons). A weight dropped and grown in one update keeps its value.
+    SRigL's update (arXiv 2305.02299, section 3.1) with arbitrary scores. Every surviving neuron
+    ends with fan-in floor(B / surviving neurons). A weight that is dropped and regrown in one
+    update keeps its value.
+
+    Args:
+        weight: float [n, …].
+        mask: bool, same shape.
+        drop_score: float, same shape; the lowest scores of active weights are dropped.
+        grow_score: float, same shape; the highest scores of inactive weights are grown.
+        rule: what the update may do.
+
+    Raises:
+        ValueError: as for ``srigl_update``.
+
     """
     check_layer(weight, mask, drop_score, grow_score)
     was_active = mask.flatten(1)
@@ -113,9 +153,13 @@ def constant_fan_in_update(
 
 
 def updated_layer(weight: Tensor, mask: Tensor, new_mask: Tensor) -> LayerUpdate:
-    """Weight and statistics that follow from a change of mask.
+    """Compute weight and statistics for a change of mask.
 
-    ``mask`` and ``new_mask``: bool, of the weight's number of elements, neurons first.
+    Args:
+        weight: float [n, …].
+        mask: bool, with as many elements as the weight.
+        new_mask: bool, with as many elements as the weight.
+
     """
     before, after = mask.view(weight.shape), new_mask.view(weight.shape)
     kept = before & after
@@ -135,9 +179,10 @@ def updated_layer(weight: Tensor, mask: Tensor, new_mask: Tensor) -> LayerUpdate
 
 
 def salience_threshold(neurons: int, rule: LayerRule) -> int:
-    """Salient weights a neuron needs to stay: γ itself from 1 on, else max(1, int(γ·floor(B/n))).
+    """Return the number of salient weights that a neuron needs in order to survive.
 
-    Taken from the un-ablated fan-in, so that it does not rise as neurons are ablated.
+    γ itself from 1 on, else max(1, int(γ · floor(B/n))). It uses the un-ablated fan-in, as the
+    authors' code does, so it does not rise as neurons are ablated.
     """
     if rule.gamma_sal >= 1:
         return int(rule.gamma_sal)
@@ -152,9 +197,19 @@ def _surviving_neurons(
     drop_count: int,
     rule: LayerRule,
 ) -> Tensor:
-    """Bool [n]: neurons with enough salient weights, never fewer than the budget needs.
+    """Select the neurons with enough salient weights, but never fewer than the budget needs.
 
-    ``largest``: the weights that would stay if no neuron were ablated.
+    Args:
+        was_active: bool [n, d], the current mask.
+        largest: bool [n, d], the weights that would stay if no neuron were ablated.
+        drop: float [n, d].
+        grow: float [n, d].
+        drop_count: K.
+        rule: what the update may do.
+
+    Returns:
+        bool [n].
+
     """
     neurons, dense_fan_in = was_active.shape
     if rule.gamma_sal == 0:
@@ -170,7 +225,7 @@ def _surviving_neurons(
     if not rule.reversible:
         counts = counts.masked_fill(~was_active.any(1), -1)
 
-    # B/d neurons, rounded up, hold the whole budget when dense: fewer could not.
+    # At least B/d neurons, rounded up, must survive to hold the budget.
     most_salient = counts.sort(descending=True).values
     needed = min(rule.budget // dense_fan_in, neurons - 1)
     threshold = min(salience_threshold(neurons, rule), max(0, int(most_salient[needed])))
@@ -181,7 +236,12 @@ def _surviving_neurons(
 
 
 def check_layer(weight: Tensor, mask: Tensor, drop_score: Tensor, grow_score: Tensor) -> None:
-    """Raise ValueError for shapes that differ, a mask that is not bool, or scores not finite."""
+    """Validate the arguments of an update.
+
+    Raises:
+        ValueError: shapes differ, the mask is not bool, or a score is not finite.
+
+    """
     if weight.dim() < 2 or 0 in weight.shape:
         raise ValueError(f"weight must be [neurons, ...] and not empty, got {list(weight.shape)}")
     for name, tensor in (("mask", mask), ("drop_score", drop_score), ("grow_score", grow_score)):
@@ -192,6 +252,6 @@ def check_layer(weight: Tensor, mask: Tensor, drop_score: Tensor, grow_score: Te
     if mask.dtype != torch.bool:
         raise ValueError(f"mask must be bool, got {mask.dtype}")
     for name, score in (("drop_score", drop_score), ("grow_score", grow_score)):
-        # A sum is cheaper; it may only overflow, and then every value is looked at.
+        # The sum is cheaper to check; it may overflow, so then every value is checked.
         if not score.detach().sum().isfinite() and not torch.isfinite(score.detach()).all():
-            raise ValueError(f"{name} holds values that are not finite")
+            raise ValueError(f"{name} contains values that are not finite")

@@ -1,7 +1,7 @@
-"""weights.safetensors: weights with their zeros, and masks, for every reader of the format.
+"""weights.safetensors: dense weights and their masks.
 
-Every parameter and buffer by name, and for each sparse weight ``<parameter>.mask`` (uint8, 1 =
-active).
+Holds every parameter and buffer by name, and for each sparse weight ``<parameter>.mask`` (uint8, 1
+= active).
 """
 
 import os
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from .._base.atomic import write_file
 from .._base.checksums import tensor_checksum, with_checksums
-from .layers import unwrapped
+from .layers import unwrap
 
 FORMAT, FORMAT_VERSION = "fanin.run", "1"
 MASK_SUFFIX = ".mask"
@@ -22,14 +22,23 @@ MASK_SUFFIX = ".mask"
 def save_weights(
     path: str | os.PathLike[str], model: nn.Module, masks: Mapping[str, Tensor]
 ) -> None:
-    """Write a model and its masks, as ``Sparsifier.masks`` has them, to one file, atomically.
+    """Write a model's weights and masks to a safetensors file, atomically.
 
-    Tensors that share memory are written once for each name. Raises ValueError when a mask fits no
-    parameter, or a weight is not 0 where its mask has none.
+    Tensors that share memory are written once per name.
+
+    Args:
+        path: file to write.
+        model: the model, or a wrapper of it.
+        masks: bool tensors by qualified parameter name, as ``Sparsifier.masks`` returns them.
+
+    Raises:
+        ValueError: a mask fits no parameter, or a weight is not 0 off its mask.
+        OSError: the file cannot be written.
+
     """
     tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
-    for name, tensor in unwrapped(model).state_dict().items():
+    for name, tensor in unwrap(model).state_dict().items():
         plain = tensor.detach().cpu().contiguous()
         storage = plain.untyped_storage().data_ptr()
         tensors[name] = plain.clone() if storage in seen else plain
@@ -39,7 +48,7 @@ def save_weights(
         if name not in tensors or tensors[name].shape != active.shape:
             raise ValueError(f"the mask of {name!r} fits no parameter of the model")
         if bool(tensors[name][~active].any()):
-            raise ValueError(f"{name!r} has weights where its mask has none; zero them first")
+            raise ValueError(f"{name!r} is not 0 off its mask; zero those weights first")
         tensors[f"{name}{MASK_SUFFIX}"] = active.to(torch.uint8)
     checksums = {name: checksum(tensor) for name, tensor in tensors.items()}
     metadata = {"format": FORMAT, "format_version": FORMAT_VERSION}
@@ -47,6 +56,6 @@ def save_weights(
 
 
 def checksum(tensor: Tensor) -> str:
-    """Return the checksum that the file has for a tensor, which lies on the CPU."""
+    """Return the file's checksum of a CPU tensor."""
     data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
     return tensor_checksum(str(tensor.dtype).removeprefix("torch."), tensor.shape, data.data)

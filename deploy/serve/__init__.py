@@ -1,7 +1,7 @@
 """Serve models over HTTP with the Open Inference Protocol V2 (docs/serving.md).
 
-Importing this loads neither the web framework nor onnxruntime: only ``app``, ``server``,
-``metrics`` and ``ray_app`` need the extra ``[serve]``, the last one Ray as well.
+Importing this package loads neither the web framework nor onnxruntime. Only ``app``, ``server`` and
+``metrics`` need the extra ``[serve]``; ``ray_app`` needs Ray as well.
 """
 
 from .settings import ModelSource, ServeSettings, SettingsError

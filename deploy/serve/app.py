@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -17,33 +17,39 @@ from starlette.exceptions import HTTPException
 from starlette.routing import request_response
 
 from ... import __version__
-from . import large_json, openapi
+from . import bounded_json, openapi
 from .body import lease_of, read_body, single_header
-from .errors import RequestError, SchedulerClosedError, TooLittleMemoryError, TooMuchHeldError
+from .errors import (
+    BudgetExceededError,
+    InsufficientMemoryError,
+    RequestError,
+    SchedulerClosedError,
+    error_body,
+)
 from .guard import Guard
 from .loaded_model import LoadedModel
 from .metrics import CONTENT_TYPE
 from .protocol import HEADER_LENGTH, InferRequest, decode, encode
-from .route_forms import RouteForms
+from .route_aliases import RouteAliases
 from .scheduler import Job
 from .settings import ServeSettings
 from .state import ServerState
 
-# Handlers of these take the names from the request's path parameters: declared as arguments, the
-# framework would validate them on every request, which costs more than reading the request.
+# Handlers of these read the names from request.path_params: FastAPI would validate declared
+# arguments on every request, which costs more than decoding the request.
 _MODEL = "/v2/models/{model}"
 _VERSION = "/v2/models/{model}/versions/{version}"
-# Bodies of the repository routes are a few words.
+# Most bytes in the body of a repository route.
 _SMALL = 1 << 16
-# Characters of a request's own words in a line of the log.
+# Most characters of a request id in the log.
 _LOGGED = 200
 
 
 def create_app(settings: ServeSettings) -> FastAPI:
-    """Make the app; ``app.state.fanin`` is its ServerState, whose ``open`` the caller has to call.
+    """Create the app of a server.
 
-    So a model that does not open is the caller's to report, before anything listens. When the app
-    is stopped it closes the state.
+    The caller must call ``app.state.fanin.open()`` (a ServerState), and so can report a model that
+    does not open before it listens on a port. Stopping the app closes the state.
     """
     state = ServerState(settings)
 
@@ -62,7 +68,7 @@ def create_app(settings: ServeSettings) -> FastAPI:
         redoc_url=None,
     )
     app.state.fanin = state
-    app.add_middleware(RouteForms)
+    app.add_middleware(RouteAliases)
     app.add_middleware(
         Guard,
         token=settings.token,
@@ -72,7 +78,7 @@ def create_app(settings: ServeSettings) -> FastAPI:
     )
     app.add_exception_handler(RequestError, _refused)
     app.add_exception_handler(HTTPException, _no_route)
-    _add_models(app, state)  # first: a request is matched with one route after the other
+    _add_models(app, state)  # first: routes are matched in this order
     _add_health(app, state)
     _add_repository(app, state)
     _add_pages(app, state)
@@ -80,10 +86,9 @@ def create_app(settings: ServeSettings) -> FastAPI:
 
 
 class _DirectRoute(APIRoute):
-    """Calls its endpoint, which takes the request and nothing else, as Starlette's routes do.
+    """A route that calls its endpoint with only the request, as Starlette's routes do.
 
-    Without looking for arguments to solve, which costs more than all else that the framework does
-    for a request.
+    FastAPI's dependency resolution costs more than the rest of its work for a request.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any):
@@ -94,20 +99,20 @@ class _DirectRoute(APIRoute):
 def _add_health(app: FastAPI, state: ServerState) -> None:
     @app.get("/v2/health/live", tags=["health"], responses=openapi.LIVE)
     async def live() -> Response:
-        """Tell that the process answers."""
+        """Tell whether the process is alive."""
         return JSONResponse({"live": True})
 
     @app.get("/v2/health/ready", tags=["health"], responses=openapi.READY)
     async def ready() -> Response:
-        """Tell whether every model serves and the server is not about to stop."""
+        """Tell whether every model is being served and the server is not shutting down."""
         if state.draining:
-            return _not_ready("the server is about to stop")
+            return _not_ready("the server is shutting down")
         if not state.repository.ready():
-            return _not_ready("not every model serves; POST /v2/repository/index says why")
+            return _not_ready("not every model is being served; see POST /v2/repository/index")
         return JSONResponse({"ready": True})
 
     async def model_ready(request: Request) -> Response:
-        """Tell whether the model, or the version, serves."""
+        """Tell whether the model, or the version, is being served."""
         name = request.path_params["model"]
         if not state.repository.versions(name):
             return _not_ready(f"model '{name}' is not loaded", name=name)
@@ -126,12 +131,12 @@ def _add_health(app: FastAPI, state: ServerState) -> None:
 
 def _add_models(app: FastAPI, state: ServerState) -> None:
     async def metadata(request: Request) -> Response:
-        """Describe inputs, outputs and the versions that serve."""
+        """Describe the inputs, the outputs and the versions being served."""
         model = state.repository.find(**request.path_params)
         return JSONResponse(model.metadata(state.repository.versions(model.name)))
 
     async def infer(request: Request) -> Response:
-        """Run the model on the inputs; answers with its outputs."""
+        """Run the model on the inputs and return its outputs."""
         with state.metrics.in_flight.track_inprogress():
             return await _infer(state, request, **request.path_params)
 
@@ -166,33 +171,33 @@ def _add_repository(app: FastAPI, state: ServerState) -> None:
         _refuse_contents(await read_body(request, _SMALL, state.settings.timeout))
         if state.settings.workers > 1:
             raise RequestError(
-                "with several workers, models are loaded and unloaded by their files alone"
+                "with several workers, models are loaded and unloaded only by changing their files"
             )
         await asyncio.get_running_loop().run_in_executor(state.loads, action, model)
         return Response()
 
     @app.post("/v2/repository/index", tags=["repository"], responses=openapi.ERRORS)
     async def index(request: Request) -> list[dict[str, Any]]:
-        """List the models with state, and the reason where one does not load."""
+        """List the models with their states and the reasons why any do not load."""
         body = await read_body(request, _SMALL, state.settings.timeout)
         rows = state.repository.index()
         return [row for row in rows if row["state"] == "READY"] if _only_ready(body) else rows
 
     @app.post("/v2/repository/models/{model}/load", tags=["repository"], responses=openapi.ERRORS)
     async def load(request: Request, model: str) -> Response:
-        """Load what the model's files hold now; the old version serves until the new one does."""
+        """Load the model's current files; the old version is served until the new one is ready."""
         return await change(request, state.repository.load, model)
 
     @app.post("/v2/repository/models/{model}/unload", tags=["repository"], responses=openapi.ERRORS)
     async def unload(request: Request, model: str) -> Response:
-        """Finish the model's requests and free it."""
+        """Finish the model's pending requests and free it."""
         return await change(request, state.repository.unload, model)
 
 
 def _add_pages(app: FastAPI, state: ServerState) -> None:
     @app.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:
-        state.metrics.forget_gone()
+        state.metrics.remove_unloaded()
         text = await asyncio.to_thread(state.metrics.text)
         return Response(text, media_type=CONTENT_TYPE)
 
@@ -223,19 +228,19 @@ async def _infer(
             hold=lease.take,
         )
         strings = any(spec.datatype == "BYTES" for spec in found.signature.inputs)
-        asked = await state.call(read, large_json.is_brief(body, header_length, strings))
-        log["id"] = asked.id and asked.id[:_LOGGED]
-        found, job = await _run(state, found, version, asked)
+        parsed = await state.call(read, bounded_json.is_small_request(body, header_length, strings))
+        log["id"] = parsed.id and parsed.id[:_LOGGED]
+        found, job = await _run(state, found, version, parsed)
         split = (job.queue_seconds, job.compute_seconds)
         log["queue_ms"], log["compute_ms"] = (round(seconds * 1e3, 3) for seconds in split)
         arrays = job.future.result()
-        binary = all(as_binary for _, as_binary in asked.outputs)
-        # The inputs are no longer needed; the answer is held until it is sent.
-        asked.inputs.clear()
+        binary = all(as_binary for _, as_binary in parsed.outputs)
+        # The inputs are no longer needed; the response is held until it is sent.
+        parsed.inputs.clear()
         del body, read, job
-        lease.resize(large_json.cost_of_answer(arrays, binary))
-        write = partial(encode, model, found.version.name, asked, arrays, found.signature)
-        content, head = await state.call(write, large_json.is_brief_answer(arrays, binary))
+        lease.resize(bounded_json.response_size(arrays, binary))
+        write = partial(encode, model, found.version.name, parsed, arrays, found.signature)
+        content, head = await state.call(write, bounded_json.is_small_response(arrays, binary))
         lease.resize(len(content))
         status = 200
         if head is None:
@@ -244,39 +249,39 @@ async def _infer(
         return Response(content, media_type="application/octet-stream", headers=headers)
     except RequestError as error:
         status = error.status
-        if isinstance(error, TooMuchHeldError):
-            state.metrics.refused("memory")
+        if isinstance(error, BudgetExceededError):
+            state.metrics.count_refusal("memory")
         raise
     except MemoryError:
         status = 503
-        raise TooLittleMemoryError from None
+        raise InsufficientMemoryError from None
     except asyncio.CancelledError:
-        status = 503  # what the guard answers when the server stops before the request ended
+        status = 503  # as the guard answers when the server stops before the request is done
         raise
     finally:
         if found is not None:
             log["model"], log["version"] = model, found.version.name
             seconds = time.perf_counter() - start
-            state.metrics.answered(model, found.version.name, status, seconds, split)
+            state.metrics.count_response(model, found.version.name, status, seconds, split)
 
 
 async def _run(
-    state: ServerState, model: LoadedModel, version: str | None, asked: InferRequest
+    state: ServerState, model: LoadedModel, version: str | None, parsed: InferRequest
 ) -> tuple[LoadedModel, Job]:
-    """Run the request; a model that is replaced meanwhile hands over to its successor."""
-    outputs = [name for name, _ in asked.outputs]
+    """Run the request; if the model is replaced meanwhile, on its successor."""
+    outputs = [name for name, _ in parsed.outputs]
     while True:
         try:
-            job = model.scheduler.run_if_brief(asked.inputs, outputs)
+            job = model.scheduler.run_inline_if_short(parsed.inputs, outputs)
             if job is not None:
                 return model, job
-            job = model.scheduler.submit(asked.inputs, outputs)
+            job = model.scheduler.submit(parsed.inputs, outputs)
         except SchedulerClosedError:
             signature = model.signature
             model = state.repository.find(model.name, version)
             if model.signature != signature:
                 raise RequestError(
-                    "the model was replaced by one with other inputs or outputs; ask again", 409
+                    "the model was replaced by one with different inputs or outputs; try again", 409
                 ) from None
             continue
         try:
@@ -289,17 +294,17 @@ async def _run(
 def _only_ready(body: bytes | bytearray) -> bool:
     only = _small_object(body).get("ready", False)
     if not isinstance(only, bool):
-        raise RequestError("ready is neither true nor false")
+        raise RequestError("ready is not a boolean")
     return only
 
 
 def _refuse_contents(body: bytes | bytearray) -> None:
-    """Refuse what the protocol's load can bring along: a model's files or another configuration."""
+    """Refuse the protocol's option to upload a model's files or configuration."""
     for name, value in (_small_object(body).get("parameters") or {}).items():
         if value and (name == "config" or name.startswith("file:")):
             raise RequestError(
-                f"the parameter '{name[:100]}' is not supported: models are loaded from the files "
-                "that the server was started with"
+                f"the parameter '{name[:100]}' is not supported: the server loads models only from "
+                "the files that it was started with"
             )
 
 
@@ -308,14 +313,14 @@ def _small_object(body: bytes | bytearray) -> dict[str, Any]:
     if not body.strip():
         return {}
     try:
-        asked = json.loads(body)
+        parsed = json.loads(body)
     except (ValueError, RecursionError):
         raise RequestError("the body is not JSON") from None
-    if not isinstance(asked, dict):
+    if not isinstance(parsed, dict):
         raise RequestError("the body is not a JSON object")
-    if not isinstance(asked.get("parameters") or {}, dict):
+    if not isinstance(parsed.get("parameters") or {}, dict):
         raise RequestError("parameters is not a JSON object")
-    return asked
+    return parsed
 
 
 def _not_ready(reason: str, **more: str) -> Response:
@@ -324,21 +329,15 @@ def _not_ready(reason: str, **more: str) -> Response:
 
 async def _refused(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    headers = {"retry-after": "1"} if error.status == 503 else None
-    return _error(str(error), error.status, headers)
+    body, headers = error_body(error.status, str(error))
+    return Response(body, error.status, headers)
 
 
 async def _no_route(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    text = {404: "there is no such path; /docs lists them", 405: "this path takes another method"}
-    message = text.get(error.status_code, str(error.detail))
-    headers = dict(error.headers or {})
+    text = {404: "no such path; /docs lists all paths", 405: "this path has other methods"}
+    body, headers = error_body(error.status_code, text.get(error.status_code, error.detail))
+    headers.update(error.headers or {})
     if headers.get("Allow") == "GET":
         headers["Allow"] = "GET, HEAD"
-    return _error(message, error.status_code, headers)
-
-
-def _error(message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
-    # ASCII: the sentence may quote half of a surrogate pair, which UTF-8 cannot carry.
-    text = json.dumps({"error": message})
-    return Response(text, status, headers, media_type="application/json")
+    return Response(body, error.status_code, headers)

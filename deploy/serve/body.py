@@ -1,4 +1,4 @@
-"""Reading a request's body within the limits, also one that was compressed."""
+"""Reads request bodies, compressed or not, within limits on size and time."""
 
 from __future__ import annotations
 
@@ -12,34 +12,48 @@ from .errors import RequestError
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-# zlib's own numbers: a gzip stream, and a zlib stream ("deflate" of HTTP).
+# wbits of zlib for each content encoding; HTTP's "deflate" is a zlib stream.
 _WINDOW = {"gzip": 31, "deflate": 15}
-_PIECE = 1 << 20
+_CHUNK = 1 << 20
 
 
 def single_header(request: Request, name: str) -> str | None:
-    """Return a header's value; RequestError (400) when it comes twice.
+    """Return the value of a header that must not be repeated.
 
-    A proxy in front may have gone by the other one.
+    A proxy may have acted on the other value.
+
+    Raises:
+        RequestError: 400 if the header occurs more than once.
+
     """
     values = request.headers.getlist(name)
     if len(values) > 1:
-        raise RequestError(f"the header {name} comes {len(values)} times")
+        raise RequestError(f"the header {name} occurs {len(values)} times")
     return values[0] if values else None
 
 
 def lease_of(request: Request) -> Lease:
-    """Return what the request holds of the server's budget; the guard gives it back."""
+    """Return the request's share of the buffer budget; the guard releases it."""
     lease: Lease = request.scope["fanin_lease"]
     return lease
 
 
 async def read_body(request: Request, limit: int, timeout: float) -> bytes | bytearray:
-    """Read at most ``limit`` bytes, as they come and after decompression.
+    """Read a request body and decompress it.
 
-    Raises RequestError: 413 over the limit, 408 when the client takes longer than ``timeout``
-    seconds, 415 for an encoding other than gzip and deflate, 400 where the encoding is broken, 503
-    when the server holds as many bytes as it may.
+    Args:
+        request: The request; its lease grows by the bytes received and decompressed.
+        limit: Largest size in bytes, both as received and after decompression.
+        timeout: Seconds for the whole body to arrive.
+
+    Returns:
+        The decompressed body.
+
+    Raises:
+        RequestError: 400 for a corrupt or truncated body, 408 after ``timeout``, 413 above
+            ``limit``, 415 for encodings other than gzip and deflate, 503 if the server's buffer
+            budget is exhausted.
+
     """
     encoding = (single_header(request, "Content-Encoding") or "identity").strip().lower()
     if encoding not in (*_WINDOW, "identity"):
@@ -52,7 +66,7 @@ async def read_body(request: Request, limit: int, timeout: float) -> bytes | byt
         async with asyncio.timeout(timeout):
             raw = await _read(request, limit, lease)
     except TimeoutError:
-        raise RequestError(f"the body did not come within {timeout:g} s", 408) from None
+        raise RequestError(f"the request body did not arrive within {timeout:g} s", 408) from None
     if encoding == "identity":
         return raw
     return await asyncio.to_thread(_decompress, raw, encoding, limit, lease)
@@ -71,10 +85,10 @@ async def _read(request: Request, limit: int, lease: Lease) -> bytes | bytearray
                 first = chunk
             elif chunk:
                 if body is None:
-                    body = bytearray(first)  # grows in place: joining parts holds them twice
+                    body = bytearray(first)  # grows in place; joining chunks would hold them twice
                 body += chunk
     except ClientDisconnect:
-        raise RequestError("the client went away", 400) from None
+        raise RequestError("the client disconnected", 400) from None
     return first if body is None else body
 
 
@@ -83,9 +97,9 @@ def _decompress(raw: bytes | bytearray, encoding: str, limit: int, lease: Lease)
     data, at = bytearray(), 0
     try:
         while not stream.eof:
-            # What it did not come to in the last piece, else the next one.
-            part = stream.unconsumed_tail or memoryview(raw)[at : (at := at + _PIECE)]
-            piece = stream.decompress(part, _PIECE)
+            # First the input that the last output chunk left unprocessed, then the next input.
+            part = stream.unconsumed_tail or memoryview(raw)[at : (at := at + _CHUNK)]
+            piece = stream.decompress(part, _CHUNK)
             if not part and not piece:
                 break
             lease.take(len(piece))
@@ -95,9 +109,9 @@ def _decompress(raw: bytes | bytearray, encoding: str, limit: int, lease: Lease)
     except zlib.error as error:
         raise RequestError(f"the body is not {encoding}: {error}") from None
     if not stream.eof or stream.unused_data or at < len(raw):
-        raise RequestError(f"the {encoding} stream of the body is cut off or has more behind it")
+        raise RequestError(f"the {encoding} body is truncated or followed by other data")
     return data
 
 
 def _too_large(limit: int) -> RequestError:
-    return RequestError(f"the body is larger than this server takes ({limit} bytes)", 413)
+    return RequestError(f"the request body exceeds the limit of {limit} bytes", 413)

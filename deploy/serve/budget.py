@@ -1,25 +1,32 @@
-"""The bytes of requests and answers that a process holds at a time, and their bound."""
+"""Bounds the bytes of requests and responses that a process buffers."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
-from .errors import RequestError, TooMuchHeldError
+from .errors import BudgetExceededError, RequestError
 
 
 class Budget:
-    """Bounds what all leases hold together. Safe to use from any thread."""
+    """Limits the bytes of all leases together. Thread-safe.
 
-    def __init__(self, limit: int, changed: Callable[[int], None] | None = None):
-        """Call ``changed``, if any, with the difference whenever the bytes that are held change."""
+    Attributes:
+        limit: Most bytes that leases may hold.
+        held: Bytes held now.
+        on_change: Called with the difference in bytes whenever ``held`` changes.
+
+    """
+
+    def __init__(self, limit: int, on_change: Callable[[int], None] | None = None):
+        """Create a budget of ``limit`` bytes."""
         self.limit = limit
         self.held = 0
-        self.changed = changed
+        self.on_change = on_change
         self._lock = threading.Lock()
 
     def lease(self) -> Lease:
-        """Begin a lease, of nothing yet."""
+        """Create a lease that holds nothing yet."""
         return Lease(self)
 
     def _add(self, size: int) -> bool:
@@ -27,13 +34,13 @@ class Budget:
             if size > 0 and self.held + size > self.limit:
                 return False
             self.held += size
-        if self.changed is not None:
-            self.changed(size)
+        if self.on_change is not None:
+            self.on_change(size)
         return True
 
 
 class Lease:
-    """What one request, or one connection, holds of the budget."""
+    """The share of the budget that one request or connection holds."""
 
     __slots__ = ("_budget", "held")
 
@@ -42,26 +49,31 @@ class Lease:
         self.held = 0
 
     def take(self, size: int) -> None:
-        """Hold more. RequestError: 413 where it could never fit, else 503."""
+        """Hold ``size`` more bytes.
+
+        Raises:
+            RequestError: 413 if they exceed the whole budget, 503 if they exceed what is left.
+
+        """
         if self.try_take(size):
             return
         if self.held + size > self._budget.limit:
             raise RequestError(
-                f"the request and its answer take {self.held + size} bytes, more than this server "
-                f"holds at a time ({self._budget.limit}): send fewer rows, or binary data",
+                f"the request and its response take {self.held + size} bytes, more than the "
+                f"server's buffer of {self._budget.limit}: send fewer rows, or binary data",
                 413,
             )
-        raise TooMuchHeldError
+        raise BudgetExceededError
 
     def try_take(self, size: int) -> bool:
-        """Hold more where there is room; tells whether there was."""
+        """Hold ``size`` more bytes if the budget allows it; return whether it did."""
         if not self._budget._add(size):
             return False
         self.held += size
         return True
 
     def resize(self, size: int) -> None:
-        """Hold ``size`` bytes from now on: take what lacks, as ``take`` does, or give back."""
+        """Change the lease to ``size`` bytes; raises as ``take`` does if it grows."""
         if size > self.held:
             self.take(size - self.held)
         elif size < self.held:
@@ -69,5 +81,5 @@ class Lease:
             self.held = size
 
     def release(self) -> None:
-        """Give everything back."""
+        """Release the whole lease."""
         self.resize(0)

@@ -1,4 +1,4 @@
-"""The data types of the protocol, of ONNX Runtime and of NumPy."""
+"""Data types in the protocol, in ONNX Runtime and in NumPy."""
 
 from __future__ import annotations
 

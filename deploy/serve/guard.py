@@ -1,19 +1,19 @@
-"""The outermost layer of the app: token, draining connections, and errors that nobody caught.
+"""The outermost layer of the app: authentication, access log, draining, unhandled exceptions.
 
-Plain ASGI: the framework's own middleware class costs a task and two queues per request.
+Plain ASGI, since the framework's middleware class costs a task and two queues per request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from typing import Any
 
 from .budget import Budget
+from .errors import error_body
 from .logs import event
 
 Scope = MutableMapping[str, Any]
@@ -23,22 +23,22 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _log = logging.getLogger("fanin.serve")
 
-# Probes of an orchestrator carry no token.
+# Probes of an orchestrator, which carry no token.
 OPEN = ("/v2/health/live", "/v2/health/ready")
 
-# Bytes of an answer that are handed on at a time: the next ones wait until these are read.
+# Bytes of a response sent at a time; the next ones wait until the client has read these.
 _PIECE = 1 << 16
-# Characters of a path in a line of the log.
+# Most characters of a path in the log.
 _LOGGED = 1000
 
 _NO_UPGRADE = (
-    "this server speaks HTTP/1.1 alone: send the request without Upgrade (Java's HttpClient: "
+    "this server speaks only HTTP/1.1: send the request without Upgrade (Java's HttpClient: "
     "version(HTTP_1_1), curl: --http1.1)"
 )
 
 
 class Guard:
-    """Wraps the app. While ``draining()``, every answer asks the client to close its connection."""
+    """Wraps the app; while ``draining()``, every response tells the client to disconnect."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Guard:
         self._access_log = access_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -67,8 +67,8 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                # After 408 and 413 a body may still be on its way; after an upgrade that was asked
-                # for, the parser reads no more.
+                # After 408 and 413 a body may still be arriving; after a requested upgrade the
+                # parser reads nothing more.
                 if self._draining() or status in (408, 413) or upgrade:
                     message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
             for part in _in_pieces(message):
@@ -77,9 +77,9 @@ class Guard:
         lease = scope["fanin_lease"] = self._budget.lease()
         try:
             if not self._allowed(scope):
-                await answer(forward, 401, "this server wants a token: Authorization: Bearer …")
+                await answer(forward, 401, "a token is required: Authorization: Bearer …")
             elif upgrade and _has_body(scope):
-                # The parser takes what follows for another protocol: the body would be empty.
+                # The parser takes the body for another protocol and would pass on an empty one.
                 await answer(forward, 400, _NO_UPGRADE)
             else:
                 await self._app(scope, receive, forward)
@@ -87,11 +87,11 @@ class Guard:
             if not self._draining():
                 raise
             if not status:
-                await answer(forward, 503, "the server stops before the request ended; ask again")
+                await answer(forward, 503, "the server stopped during the request; try again")
         except Exception:
-            _log.exception("a request failed")
+            _log.exception("unhandled exception in a request")
             if not status:
-                await answer(forward, 500, "the server failed; its log says why")
+                await answer(forward, 500, "internal server error; see the server's log")
         finally:
             lease.release()
         if self._access_log or status >= 500:
@@ -141,15 +141,8 @@ def _has_body(scope: Scope) -> bool:
 
 
 async def answer(send: Send, status: int, error: str) -> None:
-    """Answer a request with an error."""
-    body = json.dumps({"error": error}).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    if status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    if status == 503:
-        headers.append((b"retry-after", b"1"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    """Send an error response."""
+    body, headers = error_body(status, error)
+    fields = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": fields})
     await send({"type": "http.response.body", "body": body})

@@ -1,4 +1,4 @@
-"""A model that serves: session, signature, scheduler."""
+"""A loaded model version: session, signature and scheduler."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import numpy as np
 
 from ..errors import SessionError
 from ..session import open_session
-from ..shortage import is_shortage
+from ..transient import is_transient
 from .datatypes import NUMPY
-from .errors import RequestError, TooLittleMemoryError
+from .errors import InsufficientMemoryError, RequestError
 from .scheduler import Batching, Scheduler
 from .settings import ServeSettings
 from .signature import Signature, read_signature
-from .sources import Version
+from .versions import Version
 
 
 class LoadedModel:
-    """One version in memory. Opening it raises SessionError; it has run once when it is there."""
+    """A model version in memory, opened and run once; creating it raises SessionError."""
 
     def __init__(self, name: str, version: Version, settings: ServeSettings):
         started = time.perf_counter()
@@ -47,7 +47,7 @@ class LoadedModel:
         self.seconds = time.perf_counter() - started
 
     def metadata(self, versions: Sequence[str]) -> dict[str, Any]:
-        """Describe it as the protocol's model metadata."""
+        """Return the protocol's model metadata."""
         return {
             "name": self.name,
             "versions": list(versions),
@@ -57,7 +57,7 @@ class LoadedModel:
         }
 
     def close(self) -> None:
-        """Finish the queue and free the session; returns when it is done."""
+        """Finish the queued requests, then free the session."""
         self.scheduler.close()
         self._session = None
 
@@ -65,10 +65,10 @@ class LoadedModel:
         try:
             arrays: list[np.ndarray] = self._session.run(list(outputs), inputs)
         except Exception as error:  # the runtime's exceptions share no base class
-            if is_shortage(error):
-                raise TooLittleMemoryError(_first_line(error)) from error
-            # Types and fixed sizes are checked before: what is left is a combination of sizes or
-            # values (an index, a reshape) that a node of the model refuses.
+            if is_transient(error):
+                raise InsufficientMemoryError(_first_line(error)) from error
+            # Types and fixed sizes were checked before. What remains are combinations of sizes, or
+            # values (an index, a reshape), that a node of the model refuses.
             if type(error).__name__ in ("InvalidArgument", "RuntimeException", "Fail"):
                 message = f"the model refuses these inputs: {_first_line(error)}"
                 raise RequestError(message) from error
@@ -77,7 +77,7 @@ class LoadedModel:
 
 
 def warm_up(session: Any, signature: Signature, path: Path) -> None:
-    """Run once with every open size 1, so that the first request is not the slow one."""
+    """Run once with every open size 1, so that the first request is not slow."""
     inputs = {
         spec.name: np.full(
             [size if isinstance(size, int) else 1 for size in spec.shape],
@@ -89,23 +89,24 @@ def warm_up(session: Any, signature: Signature, path: Path) -> None:
     try:
         session.run(None, inputs)
     except Exception as error:
-        if is_shortage(error):
+        if is_transient(error):
             raise SessionError(
                 f"there is not enough memory to run it ({_first_line(error)})",
                 "Use a machine with more memory, or fewer models and workers.",
                 model=path,
             ) from error
-        # Else a model may refuse sizes of 1; requests show what it takes.
+        # Any other error: the model may refuse sizes of 1; requests will tell.
 
 
 def _require_batchable(signature: Signature, version: Version) -> None:
-    """Every input and output must begin with the same symbolic dimension."""
+    """Require that every input and output begins with the same symbolic dimension."""
     tensors = (*signature.inputs, *signature.outputs)
     firsts = {spec.shape[0] if spec.shape else None for spec in tensors}
     if len(firsts) != 1 or not isinstance(next(iter(firsts)), str):
         found = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in tensors)
         raise SessionError(
-            f"its requests cannot be batched: the first dimensions of {found} are not one symbol",
+            f"its requests cannot be batched: the first dimensions of {found} are not the same "
+            "symbol",
             "Export it with a symbolic batch, or serve it without --max-batch.",
             model=version.path,
         )

@@ -1,4 +1,4 @@
-"""Log lines for machines (one JSON object each) or for people."""
+"""The server's log: one JSON object per line, or plain text."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 
 
 def event(logger: logging.Logger, name: str, level: int = logging.INFO, **fields: Any) -> None:
-    """Log an event with fields; those that are None are left out."""
+    """Log an event with fields; fields that are None are omitted."""
     if logger.isEnabledFor(level):
         kept = {key: value for key, value in fields.items() if value is not None}
         logger.log(level, name, extra={"fields": kept})
 
 
 def configure_logging(log_format: str) -> None:
-    """Send the server's and uvicorn's log to stderr.
+    """Send the logs of the server and of uvicorn to stderr.
 
-    A log that cannot be written (a full disk, a closed pipe) is lost; the server goes on.
+    Lines that cannot be written (full disk, closed pipe) are dropped; the server continues.
     """
     handler = LineHandler()
     handler.setFormatter(_Json() if log_format == "json" else _Text())
@@ -28,21 +28,22 @@ def configure_logging(log_format: str) -> None:
         logger.handlers = [handler]
         logger.setLevel(logging.INFO)
         logger.propagate = False
-    # Its lines on start and stop say nothing that the server's own do not.
+    # uvicorn's messages on start and stop repeat the server's own.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
 
 
 class LineHandler(logging.Handler):
-    """Writes lines to stderr and loses those that it cannot write.
+    """Writes lines to stderr and drops those that it cannot write.
 
-    A buffer would keep the rest of a line that a full disk cut off, and glue it to a later one.
+    A buffered stream would keep the rest of a line cut off by a full disk and glue it to a later
+    line.
     """
 
     _cut = False
     descriptor = 2
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record as one line, or as several with an exception."""
+        """Write a record as one line, or as several if it has an exception."""
         line = f"{self.format(record)}\n".encode(errors="backslashreplace")
         if self._cut:
             line = b"\n" + line
@@ -75,7 +76,7 @@ class _Text(logging.Formatter):
         words += [f"{key}={_one_word(value)}" for key, value in fields.items()]
         lines = [" ".join(words)]
         if record.exc_info:
-            # Indented: a line of an error's message cannot pass for one of the log.
+            # Indented, so that a line of an error message cannot pass for a log line.
             traceback = self.formatException(record.exc_info).split("\n")
             lines += [f"  {_printable(line)}" for line in traceback]
         return "\n".join(lines)
@@ -86,7 +87,7 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _one_word(value: Any) -> str:
-    """Quote what has spaces, quotes, or characters that a terminal or a reader of lines obeys."""
+    """Quote text with spaces, quotes, or characters that terminals or line readers interpret."""
     text = str(value)
     if text and text.isprintable() and not set(text) & set(' "'):
         return text
@@ -94,7 +95,7 @@ def _one_word(value: Any) -> str:
 
 
 def _printable(text: str) -> str:
-    """Escape all but printable characters: control codes of both sets, U+2028, directions, …."""
+    """Escape unprintable characters: C0 and C1 control codes, U+2028, text direction, ...."""
     if text.isprintable():
         return text
     return "".join(

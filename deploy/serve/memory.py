@@ -1,4 +1,4 @@
-"""Giving memory back to the system after a model was freed. Does nothing where glibc is not."""
+"""Returns memory to the system when a model is freed; does nothing without glibc."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ _LARGE = 1 << 20
 
 
 def map_large_blocks() -> None:
-    """Let every block of a mebibyte or more be a mapping of its own, for this process.
+    """Give every block of 1 MiB or more a memory mapping of its own, for this process.
 
-    By default glibc raises that limit, up to 32 MiB, whenever such a block is freed: weights then
-    lie in the heap among what stays, and a server that reloads models never returns their memory.
+    By default glibc raises this threshold, up to 32 MiB, whenever such a block is freed. Weights
+    then lie in the heap among longer-lived blocks, and a server that reloads models never returns
+    their memory.
     """
     mallopt = _libc("mallopt")
     if mallopt is not None:
@@ -23,7 +24,7 @@ def map_large_blocks() -> None:
 
 
 def release_unused() -> None:
-    """Return the free pages of all heaps: a freed session leaves some in each thread's."""
+    """Return the free pages of all heaps; a freed session leaves some in each thread's heap."""
     gc.collect()
     trim = _libc("malloc_trim")
     if trim is not None:

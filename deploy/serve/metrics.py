@@ -26,7 +26,7 @@ from prometheus_client.samples import Sample
 
 from . import shared_metrics
 from .budget import Budget
-from .failures import Failure
+from .load_failure import LoadFailure
 from .logs import event
 from .repository import Repository
 
@@ -34,38 +34,41 @@ _log = logging.getLogger("fanin.serve")
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
-# Seconds: a small layer takes microseconds, a large network tenths.
+# Seconds: a small layer takes microseconds, a large network tenths of a second.
 _BUCKETS = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0),
 )
 _MODEL = ("model", "version")
-# Of refusals: the limit on connections, that on bytes held, a head or an answer over its time or
-# size, and what is not HTTP.
+# Reasons of refusals: connection limit, buffer budget, a request head too large or too late, a
+# response not read in time, malformed HTTP.
 REASONS = ("connections", "memory", "head", "answer", "malformed")
-# Of a model, a version and a status: answers, and seconds in all, in the queue, in the session.
+# For a (model, version, status): responses, and total, queue and compute seconds.
 _Children = tuple[Counter, Histogram, Histogram, Histogram]
-# Seconds for which the series of a version that no longer serves are still shown, from the first
-# scrape that finds it gone: so every scraper sees its last counts.
-_SHOWN = 120.0
+# How long the metrics of an unloaded version are kept, in seconds from the first scrape that finds
+# it unloaded, so that every scraper sees its last counts.
+_RETENTION_SECONDS = 120.0
 
-# With several workers, prometheus_client counts in mapped files, KIND_PID.db of these kinds. They
-# double when they are full. The series of a version take at most 20 KiB of one of them.
+# With several workers, prometheus_client counts in memory-mapped files named KIND_PID.db, which
+# double when they are full. The metrics of a version take at most 20 KiB of one file.
 _KINDS = ("counter", "gauge_livesum", "histogram")
 _FILE = 1 << 16
 
 
 class Metrics:
-    """The server's metrics, in a registry of their own.
+    """The server's metrics, in their own registry.
 
-    With several workers (PROMETHEUS_MULTIPROC_DIR is set), ``text`` sums over all of them; raises
-    OSError when the disk has no room for their files.
+    With several workers (PROMETHEUS_MULTIPROC_DIR is set), ``text`` sums over all of them.
+
+    Raises:
+        OSError: If the disk has no room for the shared files.
+
     """
 
     def __init__(self) -> None:
         if _is_shared():
             shared_metrics.prepare(Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]))
-        _reserve()
+        _reserve_disk_space()
         self._full = False
         self.registry = CollectorRegistry()
         self.requests = self._counter(
@@ -73,40 +76,40 @@ class Metrics:
         )
         self.loads = Counter(
             "fanin_model_loads",
-            "Attempts to load a model, by result (loaded, failed, or postponed to another try)",
+            "Attempts to load a model, by result (loaded, failed, or postponed to a later attempt)",
             ("model", "result"),
             registry=self.registry,
         )
-        self.request_seconds = self._histogram("request", "From the request's head to its answer")
+        self.request_seconds = self._histogram("request", "From the request's head to its response")
         self.queue_seconds = self._histogram("queue", "Waiting for a thread")
         self.compute_seconds = self._histogram("compute", "In the session")
-        self.in_flight = self._sum("in_flight_requests", "Infer requests that are being served")
+        self.in_flight = self._sum("in_flight_requests", "Infer requests being served")
         self.connections = self._sum("connections", "Open connections")
-        self.held_bytes = self._sum("buffered_bytes", "Bytes of requests and answers held now")
+        self.held_bytes = self._sum("buffered_bytes", "Bytes of buffered requests and responses")
         refusals = Counter(
             "fanin_refusals",
-            "Connections and requests that were refused or cut off, by what was exceeded",
+            "Connections and requests refused or cut off, by the limit that was exceeded",
             ("reason",),
             registry=self.registry,
         )
-        # All of them now: a full disk may have no room for new ones.
+        # Created now, because a full disk may have no room for them later.
         self._refusals = {reason: refusals.labels(reason) for reason in REASONS}
         self._children: dict[tuple[str, str, int], _Children] = {}
-        self._gone: _Gone | None = None
+        self._unloaded: _UnloadedVersions | None = None
 
     def watch(self, repository: Repository) -> None:
-        """Show the repository's state on each scrape; of this process alone."""
+        """Show the state of this process's repository in each scrape."""
         self.registry.register(_RepositoryCollector(repository))
-        self._gone = _Gone(repository)
+        self._unloaded = _UnloadedVersions(repository)
 
-    def watch_held(self, budget: Budget) -> None:
-        """Show what the budget holds: read at a scrape, or counted where another worker scrapes."""
+    def watch_budget(self, budget: Budget) -> None:
+        """Show the bytes held: read when scraped, or counted if another worker may be scraped."""
         if _is_shared():
-            budget.changed = self.held_bytes.inc
+            budget.on_change = self.held_bytes.inc
         else:
             self.held_bytes.set_function(lambda: budget.held)
 
-    def answered(
+    def count_response(
         self,
         model: str,
         version: str,
@@ -114,14 +117,23 @@ class Metrics:
         seconds: float,
         split: tuple[float, float] | None = None,
     ) -> None:
-        """Count an answer; ``split`` is the time in the queue and in the session.
+        """Count a response.
 
-        The first of its kind is not counted while the disk has no room for its series.
+        The first response with a new (model, version, status) is not counted while the disk has
+        no room for its metrics.
+
+        Args:
+            model: Name of the model.
+            version: Name of the version.
+            status: HTTP status.
+            seconds: From the request's head to the response.
+            split: Seconds in the queue and in the session, if the model was run.
+
         """
         key = (model, version, status)
         children = self._children.get(key)
         if children is None:
-            if not self._has_room():
+            if not self._reserve_space():
                 return
             labels = (model, version)
             children = self._children[key] = (
@@ -136,44 +148,44 @@ class Metrics:
             children[2].observe(split[0])
             children[3].observe(split[1])
 
-    def refused(self, reason: str) -> None:
-        """Count a connection or request that was refused for one of REASONS."""
+    def count_refusal(self, reason: str) -> None:
+        """Count a refused connection or request; ``reason`` is one of REASONS."""
         self._refusals[reason].inc()
 
-    def load_attempted(self, model: str, _version: str, failure: Failure | None) -> None:
+    def count_load(self, model: str, _version: str, failure: LoadFailure | None) -> None:
         """Count an attempt to load a model."""
         result = "loaded"
         if failure is not None:
             result = "failed" if failure.delay is None else "postponed"
         self.loads.labels(model, result).inc()
 
-    def forget_gone(self) -> None:
-        """Remove the series of versions that are gone; on the thread that calls ``answered``.
+    def remove_unloaded(self) -> None:
+        """Remove metrics of unloaded versions; call on the thread that calls ``count_response``.
 
-        With several workers there is nothing to do: their files only grow, ``text`` leaves it out.
+        With several workers this does nothing: shared files only grow, and ``text`` omits these.
         """
-        if self._gone is None or _is_shared():
+        if self._unloaded is None or _is_shared():
             return
-        gone = self._gone.among({key[:2] for key in self._children})
-        for key in [key for key in self._children if key[:2] in gone]:
+        unloaded = self._unloaded.expired({key[:2] for key in self._children})
+        for key in [key for key in self._children if key[:2] in unloaded]:
             del self._children[key]
             self.requests.remove(*key[:2], str(key[2]))
-        for labels in gone:
+        for labels in unloaded:
             for family in (self.request_seconds, self.queue_seconds, self.compute_seconds):
                 family.remove(*labels)
-        self._gone.forget(gone)
+        self._unloaded.forget(unloaded)
 
     def text(self) -> bytes:
-        """Write the exposition format."""
+        """Return the metrics in Prometheus's exposition format."""
         if not _is_shared():
             return generate_latest(self.registry)
         registry = CollectorRegistry()
-        registry.register(_SharedCollector(self._gone))
+        registry.register(_SharedCollector(self._unloaded))
         return generate_latest(registry)
 
-    def _has_room(self) -> bool:
+    def _reserve_space(self) -> bool:
         try:
-            _reserve()
+            _reserve_disk_space()
         except OSError as error:
             if not self._full:
                 event(_log, "metrics are incomplete", logging.ERROR, reason=str(error))
@@ -198,12 +210,12 @@ def _is_shared() -> bool:
     return "PROMETHEUS_MULTIPROC_DIR" in os.environ
 
 
-def _reserve() -> None:
-    """Take the disk space that the shared files will need next; OSError when there is none.
+def _reserve_disk_space() -> None:
+    """Allocate the disk space that the shared files need next; OSError if there is none.
 
-    They are mapped and have holes: on a full disk, counting would end the process.
-    prometheus_client maps a file as large as it finds it, and doubles it when it is used up: with
-    twice the bytes in use, rounded up, half as many again are safe.
+    They are memory-mapped and sparse, so counting on a full disk would kill the process.
+    prometheus_client maps a file at the size it finds and doubles it when it is full. Twice the
+    bytes in use, rounded up to a power of two, leaves half of them as a margin.
     """
     folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
     if folder is None:
@@ -218,42 +230,46 @@ def _reserve() -> None:
             os.posix_fallocate(file.fileno(), 0, size)
 
 
-class _Gone:
-    """Tells which versions have not served for a while."""
+class _UnloadedVersions:
+    """Tells which versions were unloaded a while ago."""
 
     def __init__(self, repository: Repository):
         self._repository = repository
         self._since: dict[tuple[str, str], float] = {}
 
-    def among(self, known: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Pick those of ``known``, pairs of model and version, whose time to be shown is over."""
+    def expired(self, known: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Return the (model, version) pairs of ``known`` whose retention has ended."""
         now = time.monotonic()
         serving = {(model.name, model.version.name) for model in self._repository.serving()}
         self._since = {key: self._since.get(key, now) for key in set(known) - serving}
-        return {key for key, since in self._since.items() if now - since >= _SHOWN}
+        return {key for key, since in self._since.items() if now - since >= _RETENTION_SECONDS}
 
     def forget(self, removed: Iterable[tuple[str, str]]) -> None:
-        """Take removed series for new ones, should they come again."""
+        """Treat removed pairs as new if they return."""
         for key in removed:
             self._since.pop(key, None)
 
 
 class _SharedCollector:
-    """The sums over all workers, without the versions that are gone."""
+    """The sums over all workers, without expired versions."""
 
-    def __init__(self, gone: _Gone | None):
-        self._gone = gone
+    def __init__(self, unloaded: _UnloadedVersions | None):
+        self._unloaded = unloaded
 
     def collect(self) -> Iterator[Metric]:
         found = shared_metrics.collect(Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]))
-        pairs = {pair for metric in found for sample in metric.samples if (pair := _pair(sample))}
-        gone = self._gone.among(pairs) if self._gone else set()
+        pairs = {
+            pair for metric in found for sample in metric.samples if (pair := _version_of(sample))
+        }
+        unloaded = self._unloaded.expired(pairs) if self._unloaded else set()
         for metric in found:
-            metric.samples = [sample for sample in metric.samples if _pair(sample) not in gone]
+            metric.samples = [
+                sample for sample in metric.samples if _version_of(sample) not in unloaded
+            ]
             yield metric
 
 
-def _pair(sample: Sample) -> tuple[str, str] | None:
+def _version_of(sample: Sample) -> tuple[str, str] | None:
     version = sample.labels.get("version")
     return None if version is None else (sample.labels["model"], version)
 
@@ -263,9 +279,9 @@ class _RepositoryCollector:
         self._repository = repository
 
     def collect(self) -> Iterator[Metric]:
-        waiting = GaugeMetricFamily("fanin_queue_requests", "Requests that wait", labels=_MODEL)
-        running = GaugeMetricFamily("fanin_running", "Runs of a session now", labels=_MODEL)
-        loaded = GaugeMetricFamily("fanin_model_ready", "1 if the version serves", labels=_MODEL)
+        waiting = GaugeMetricFamily("fanin_queue_requests", "Queued requests", labels=_MODEL)
+        running = GaugeMetricFamily("fanin_running", "Session runs in progress", labels=_MODEL)
+        loaded = GaugeMetricFamily("fanin_model_ready", "1 if the version is served", labels=_MODEL)
         for row in self._repository.index():
             loaded.add_metric((row["name"], row["version"]), float(row["state"] == "READY"))
         for model in self._repository.serving():

@@ -1,25 +1,23 @@
-"""What the OpenAPI page says of the protocol's bodies, and that page without outside scripts."""
+"""OpenAPI descriptions of requests and responses, and a page of the routes without scripts."""
 
 from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from .datatypes import NUMPY
+
+_Responses = dict[int | str, dict[str, Any]]
 
 _NAME = {"type": "string", "minLength": 1}
 _SHAPE = {"type": "array", "items": {"type": "integer", "minimum": 0}}
-_DATATYPE = {
-    "type": "string",
-    "enum": [
-        *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
-        *("FP16", "FP32", "FP64", "BYTES"),
-    ],
-}
+_DATATYPE = {"type": "string", "enum": list(NUMPY)}
 
 
 def _object(required: tuple[str, ...], more: bool = False, **properties: Any) -> dict[str, Any]:
-    """Describe an object; with ``more``, keys that the protocol does not know are ignored."""
+    """Describe an object; ``more`` allows unknown keys, which are ignored."""
     return {
         "type": "object",
         "required": list(required),
@@ -80,12 +78,20 @@ ERROR = _object(("error",), error=_REASON)
 _BINARY = {"type": "string", "format": "binary"}
 
 
+def _json(description: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
+
+
+def _errors(descriptions: Mapping[int | str, str]) -> _Responses:
+    return {status: _json(text, ERROR) for status, text in descriptions.items()}
+
+
 def _content(schema: dict[str, Any]) -> dict[str, Any]:
     return {"application/json": {"schema": schema}, "application/octet-stream": {"schema": _BINARY}}
 
 
 def names_in(path: str, models: Sequence[str]) -> dict[str, Any]:
-    """Describe the parameters of a path; ``models`` are the names that there are."""
+    """Describe the parameters in a path; ``models`` are the names of all models."""
     schemas = {
         "model": {"type": "string", "enum": list(models)},
         "version": {"type": "string", "pattern": "^[1-9][0-9]*$"},
@@ -110,58 +116,54 @@ def infer_in(path: str, models: Sequence[str]) -> dict[str, Any]:
         "requestBody": {
             "required": True,
             "description": "JSON; or, with the header Inference-Header-Content-Length, JSON of "
-            "that length and the tensors' bytes behind it. Where it is 0, the bytes of the only "
-            "input alone.",
+            "that length followed by the tensors' bytes. If the header is 0, only the bytes of "
+            "the model's single input.",
             "content": _content(REQUEST),
         },
         "parameters": [*names_in(path, models)["parameters"], length],
     }
 
 
-INFER_RESPONSES: dict[int | str, dict[str, Any]] = {
+INFER_RESPONSES: _Responses = {
     200: {"description": "The outputs", "content": _content(RESPONSE)},
-    **{
-        status: {"description": text, "content": {"application/json": {"schema": ERROR}}}
-        for status, text in {
-            400: "The request does not follow the protocol, or does not fit the model",
+    **_errors(
+        {
+            400: "The request violates the protocol or does not fit the model",
             404: "No such model or version",
-            408: "The body came too slowly",
-            409: "The model was replaced meanwhile by one with other inputs or outputs",
+            408: "The body did not arrive in time",
+            409: "The model was replaced meanwhile by one with different inputs or outputs",
             413: "The body is too large",
-            415: "The content encoding is unknown",
-            422: "An output holds NaN or infinity, which JSON cannot carry",
-            503: "The queue is full, or the server holds as many bytes as it may",
-            504: "The time-out passed",
-        }.items()
-    },
+            415: "Unsupported content encoding",
+            422: "An output holds NaN or infinity, which JSON cannot express",
+            503: "The queue or the server's buffer is full",
+            504: "The request timed out",
+        }
+    ),
 }
 
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"description": text, "content": {"application/json": {"schema": ERROR}}}
-    for status, text in {400: "The model does not load", 404: "No such model or version"}.items()
-}
+ERRORS = _errors({400: "The model does not load", 404: "No such model or version"})
 
 
 def _flags(description: str, *names: str, **more: Any) -> dict[str, Any]:
     properties: dict[str, Any] = {**more, **{name: {"type": "boolean"} for name in names}}
     schema = _object(tuple(properties), **properties)
-    return {"description": description, "content": {"application/json": {"schema": schema}}}
+    return _json(description, schema)
 
 
-LIVE: dict[int | str, dict[str, Any]] = {200: _flags("The process answers", "live")}
-READY: dict[int | str, dict[str, Any]] = {
-    200: _flags("Every model serves", "ready"),
-    503: _flags("Not every model serves, or the server is about to stop", "ready", error=_REASON),
+LIVE: _Responses = {200: _flags("The process is alive", "live")}
+READY: _Responses = {
+    200: _flags("Every model is being served", "ready"),
+    503: _flags("A model is not served, or the server is shutting down", "ready", error=_REASON),
 }
-MODEL_READY: dict[int | str, dict[str, Any]] = {
-    200: _flags("The model serves", "ready", name=_NAME),
+MODEL_READY: _Responses = {
+    200: _flags("The model is being served", "ready", name=_NAME),
     404: ERRORS[404],
     503: _flags("The model is not loaded", "ready", name=_NAME, error=_REASON),
 }
 
 
 def page(schema: dict[str, Any]) -> str:
-    """List the routes as plain HTML; a serving machine has no way to a script host."""
+    """List the routes as plain HTML, since a serving machine may not reach a script host."""
     rows = [
         f"<tr><td><code>{method.upper()}</code></td><td><code>{html.escape(path)}</code></td>"
         f"<td>{html.escape(operation.get('description') or operation.get('summary', ''))}</td></tr>"

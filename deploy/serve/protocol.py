@@ -1,8 +1,8 @@
 """Requests and responses of Open Inference Protocol V2, with the binary tensor data extension.
 
-Departures from the protocol are refused with a sentence. Parameters and keys that it leaves to
-clients and servers are ignored, but for those that ask for another answer than this server gives
-(sequences, shared memory, classification): these are refused, too.
+Deviations from the protocol are refused with an explanation. Parameters and keys that it leaves to
+clients and servers are ignored, except those that would change the response in ways this server
+does not support (sequences, shared memory, classification), which are refused.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from . import large_json, tensors
+from ..._base.texts import short
+from . import bounded_json, tensors
 from .datatypes import NUMPY
 from .errors import RequestError
-from .raw import read_raw
+from .raw_request import read_raw
 from .signature import Signature, TensorSpec
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
-# Parameters of the extensions that this server does not have, by where they stand. A value like 0
-# or false means that the extension is not used.
+# Parameters of extensions that this server does not have, by where they occur. A value such as 0 or
+# false means that the extension is not used.
 _REFUSED = {
     "request": ("sequence_id", "sequence_start", "sequence_end"),
     "input": ("shared_memory_region",),
@@ -32,7 +33,14 @@ _REFUSED = {
 
 @dataclass(frozen=True)
 class InferRequest:
-    """What a client asks: arrays by input name, and (name, as binary) of each output."""
+    """A decoded infer request.
+
+    Attributes:
+        id: The client's request id.
+        inputs: Arrays by input name.
+        outputs: The name of each requested output, and whether it is sent as binary data.
+
+    """
 
     id: str | None
     inputs: dict[str, np.ndarray]
@@ -47,12 +55,25 @@ def decode(
     min_dimension: int = 1,
     hold: Callable[[int], None] = lambda _size: None,
 ) -> InferRequest:
-    """Read the body of an infer request; RequestError says what is wrong with it.
+    """Decode the body of an infer request.
 
-    ``header_length`` is the value of the header Inference-Header-Content-Length. Without one the
-    body is JSON alone; where it is 0 there is no JSON (see ``raw``). No shape is allocated before
-    its size is known to be right. ``hold`` is told how many bytes large JSON takes before it is
-    parsed, and may refuse.
+    No array is allocated before its size has been checked.
+
+    Args:
+        body: The decompressed body.
+        header_length: Value of the header Inference-Header-Content-Length. None means that the
+            body is only JSON, "0" that it has no JSON (see ``raw_request``).
+        signature: The model's inputs and outputs.
+        max_dimension: Largest size of a dimension that the model leaves open.
+        min_dimension: Smallest such size.
+        hold: Called with the bytes that parsing large JSON takes; may raise to refuse them.
+
+    Returns:
+        The request.
+
+    Raises:
+        RequestError: If the body is invalid or does not fit the model.
+
     """
     at = _header_end(body, header_length)
     if header_length is not None and at == 0:
@@ -72,9 +93,18 @@ def decode(
 def encode(
     model: str, version: str, request: InferRequest, arrays: Sequence[np.ndarray], spec: Signature
 ) -> tuple[bytes, int | None]:
-    """Write the response for ``arrays``, one for each of ``request.outputs``.
+    """Encode the response to an infer request.
 
-    Returns the body and the length of its JSON head, None where the body is JSON alone.
+    Args:
+        model: Name of the model.
+        version: Name of its version.
+        request: The request.
+        arrays: One array for each of ``request.outputs``.
+        spec: The model's inputs and outputs.
+
+    Returns:
+        The body, and the length of its JSON part, or None if the body is only JSON.
+
     """
     datatypes = {output.name: output.datatype for output in spec.outputs}
     described: list[str] = []
@@ -105,19 +135,19 @@ def _header_end(body: bytes | bytearray, header_length: str | None) -> int:
     if not (header_length.isascii() and header_length.isdigit() and len(header_length) < 20):
         raise RequestError(f"the header {HEADER_LENGTH} is not a number")
     if int(header_length) > len(body):
-        raise RequestError(f"{HEADER_LENGTH} is {header_length}, the body has {len(body)} bytes")
+        raise RequestError(f"{HEADER_LENGTH} is {header_length}; the body has {len(body)} bytes")
     return int(header_length)
 
 
-_encode = large_json.ENCODER.encode
+_encode = bounded_json.ENCODER.encode
 
 
 def _parse(text: memoryview, hold: Callable[[int], None]) -> Any:
     try:
-        return large_json.parse(text, hold)
+        return bounded_json.parse(text, hold)
     except RecursionError:
         raise RequestError("the JSON is nested too deeply") from None
-    except ValueError as error:  # also of UTF-8, and of integers with thousands of digits
+    except ValueError as error:  # includes invalid UTF-8 and integers of thousands of digits
         raise RequestError(f"the request is not JSON: {error}") from None
 
 
@@ -137,10 +167,10 @@ def _inputs(
         spec = known.get(_name(entry, where))
         if spec is None:
             raise RequestError(
-                f"the model has no input '{_short(entry['name'])}'; it has {', '.join(known)}"
+                f"the model has no input {short(entry['name'], 60)}; it has {', '.join(known)}"
             )
         if spec.name in read:
-            raise RequestError(f"input '{spec.name}' comes twice")
+            raise RequestError(f"input '{spec.name}' occurs twice")
         size = _binary_size(entry, spec.name)
         if (size is None) == (entry.get("data") is None):
             raise RequestError(
@@ -155,7 +185,7 @@ def _inputs(
     announced = sum(size or 0 for _, _, size in read.values())
     if announced != len(binary):
         raise RequestError(
-            f"the inputs announce {announced} bytes of binary data, {len(binary)} bytes came"
+            f"the inputs announce {announced} bytes of binary data, but {len(binary)} were sent"
         )
     arrays, at = {}, 0
     for name, (entry, shape, size) in read.items():
@@ -202,10 +232,10 @@ def _outputs(
         name = _name(entry, f"outputs[{number}]")
         if name not in known:
             raise RequestError(
-                f"the model has no output '{_short(name)}'; it has {', '.join(known)}"
+                f"the model has no output {short(name, 60)}; it has {', '.join(known)}"
             )
         if name in wanted:
-            raise RequestError(f"output '{name}' comes twice")
+            raise RequestError(f"output '{name}' occurs twice")
         parameters = _parameters(entry, f"output '{name}'", "output")
         wanted[name] = _flag(parameters, "binary_data", f"output '{name}'", as_binary)
     return tuple((wanted or dict.fromkeys(known, as_binary)).items())
@@ -234,7 +264,7 @@ def _parameters(entry: dict[str, Any], where: str, kind: str) -> dict[str, Any]:
 def _flag(parameters: dict[str, Any], name: str, where: str, default: bool = False) -> bool:
     value = parameters.get(name, default)
     if not isinstance(value, bool):
-        raise RequestError(f"the parameter {name} of {where} is neither true nor false")
+        raise RequestError(f"the parameter {name} of {where} is not a boolean")
     return value
 
 
@@ -250,7 +280,3 @@ def _name(entry: dict[str, Any], where: str) -> str:
     if not isinstance(name, str):
         raise RequestError(f"{where} has no name")
     return name
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,10 +1,10 @@
-"""The same server as a Ray Serve application, for many machines. Needs ``[ray-serve]``.
+"""The server as a Ray Serve application, for many machines. Needs the extra ``[ray-serve]``.
 
     serve run fanin.deploy.serve.ray_app:build model=/models/mlp.onnx cpus=2 replicas=3
 
-One number, ``cpus``, is what Ray reserves for a replica and the number of threads of its session: a
-replica runs one request at a time on all of them. Paths must exist on every machine. The token is
-taken from the environment in which the application is built, and goes to the replicas with it.
+``cpus`` is both what Ray reserves for a replica and the number of threads of its sessions; each
+replica runs one request at a time, on all of them. Paths must exist on every machine. The token is
+read from the environment in which the application is built, and passed on to the replicas.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 from ray import serve
 
-from .settings import TOKEN_VARIABLE, ServeSettings, SettingsError
+from .settings import TOKEN_VARIABLE, ServeSettings, SettingsError, check_range
 
-# What a request of this application may set; the rest (address, workers, drain) is Ray's to decide.
+# Settings that may be passed; Ray decides the others (address, workers, drain).
 _LIMITS = ("queue", "max_body", "max_buffered", "max_dimension", "min_dimension", "max_batch")
 _SERVER = (*_LIMITS, "timeout", "batch_delay", "poll", "trial_timeout")
 _RAY = ("model", "cpus", "replicas", "max_replicas", "upscale_delay", "downscale_delay")
@@ -25,27 +25,35 @@ _WHOLE = ("cpus", "replicas", "max_replicas", *_LIMITS)
 
 
 def build(args: Mapping[str, Any]) -> serve.Application:
-    """Make the application from plain values, as ``serve run`` and a Serve config file pass them.
+    """Create the application from plain values, as ``serve run`` and Serve config files pass them.
 
-    ``model``: [NAME=]PATH, several with commas, or a list. ``cpus``: of each replica (1).
-    ``replicas``: their number (1); with ``max_replicas`` above it, Ray adds replicas while more
-    than one request a replica is under way, and takes them away again: after ``upscale_delay`` and
-    ``downscale_delay`` seconds (Ray's own are 30 and 600) in which the average over the last half
-    minute said so. The settings ``queue`` (of a replica; 4), ``timeout``, ``max_body``,
-    ``max_buffered``, ``max_dimension``, ``min_dimension``, ``max_batch``, ``batch_delay``, ``poll``
-    and ``trial_timeout`` are those of ServeSettings. FANIN_SERVE_TOKEN in the environment is the
-    token that every request must carry.
+    Deploying again with other values replaces the replicas one by one. FANIN_SERVE_TOKEN in the
+    environment is the token that every request must carry.
 
-    Deploying again with other values replaces the replicas one after the other. Raises
-    SettingsError for values that cannot be.
+    Args:
+        args: Values by name. ``model`` is [NAME=]PATH, several of them separated by commas, or a
+            list. ``cpus`` is the number of CPUs of each replica (1), ``replicas`` their number (1).
+            If ``max_replicas`` is larger, Ray adds replicas while each has more than one request in
+            progress, and removes them again, once that average over half a minute has held for
+            ``upscale_delay`` or ``downscale_delay`` seconds (Ray's defaults: 30 and 600). The
+            others are those of ServeSettings: ``queue`` (4 by default, per replica), ``timeout``,
+            ``max_body``, ``max_buffered``, ``max_dimension``, ``min_dimension``, ``max_batch``,
+            ``batch_delay``, ``poll``, ``trial_timeout``.
+
+    Returns:
+        The application.
+
+    Raises:
+        SettingsError: If a value is unknown or invalid.
+
     """
     values = _checked(args)
     cpus, replicas = values.pop("cpus", 1), values.pop("replicas", 1)
     most = values.pop("max_replicas", replicas)
     if min(cpus, replicas) < 1 or most < replicas:
         raise SettingsError(
-            f"cpus is {cpus}, replicas {replicas}, max_replicas {most}: they are 1 or more, and "
-            "max_replicas is not below replicas"
+            f"cpus is {cpus}, replicas {replicas}, max_replicas {most}: all must be at least 1, "
+            "and max_replicas at least replicas"
         )
     delays = {
         f"{name}_s": values.pop(name)
@@ -54,12 +62,11 @@ def build(args: Mapping[str, Any]) -> serve.Application:
     }
     if delays and most == replicas:
         raise SettingsError(
-            "upscale_delay and downscale_delay are for max_replicas above replicas: the number of "
-            "replicas is fixed"
+            "upscale_delay and downscale_delay need max_replicas above replicas: otherwise the "
+            "number of replicas is fixed"
         )
     for name, delay in delays.items():
-        if not 0 <= delay <= 86400:
-            raise SettingsError(f"{name.removesuffix('_s')} is {delay:g}; it may be 0 to 86400")
+        check_range(name.removesuffix("_s"), delay, 0, 86400)
     settings = ServeSettings.from_dict(
         {
             "queue": 4,
@@ -83,7 +90,7 @@ def build(args: Mapping[str, Any]) -> serve.Application:
     deployment = serve.deployment(
         name="fanin",
         ray_actor_options={"num_cpus": cpus},
-        # What is under way in a replica, and its queue; Ray keeps the rest, and sends it elsewhere.
+        # One request in progress, and the replica's queue; Ray keeps the rest for other replicas.
         max_ongoing_requests=1 + settings.queue,
         **scale,
     )
@@ -91,7 +98,7 @@ def build(args: Mapping[str, Any]) -> serve.Application:
 
 
 def _app_builder(settings: ServeSettings) -> Callable[[], Any]:
-    """Make what a replica calls to get its app; a model that does not open fails the deployment."""
+    """Return what a replica calls to create its app; a model that does not open fails it."""
 
     def build_app() -> Any:
         from . import shared_folder
@@ -109,16 +116,16 @@ def _app_builder(settings: ServeSettings) -> Callable[[], Any]:
 
 
 def _checked(args: Mapping[str, Any]) -> dict[str, Any]:
-    """Take the values that there are, as the numbers that they are: ``serve run`` gives strings."""
+    """Validate the values and convert them to numbers, since ``serve run`` passes strings."""
     if "token" in args:
         raise SettingsError(
-            f"a token is no argument, which others can read: set {TOKEN_VARIABLE} in the "
-            "environment in which the application is built"
+            f"a token is not passed as an argument, which others can read: set {TOKEN_VARIABLE} in "
+            "the environment in which the application is built"
         )
     unknown = sorted(set(args) - {*_SERVER, *_RAY})
     if unknown:
         raise SettingsError(
-            f"there is no setting {', '.join(unknown)}; there are {', '.join((*_RAY, *_SERVER))}"
+            f"unknown setting: {', '.join(unknown)}. Known: {', '.join((*_RAY, *_SERVER))}"
         )
     if "model" not in args:
         raise SettingsError("there is no model to serve: model=[NAME=]PATH")

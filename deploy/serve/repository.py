@@ -1,10 +1,10 @@
-"""The models of a server: which versions serve, and how others take their place.
+"""The server's models: which versions are served, and how new versions replace them.
 
-Only models that the server was started with are ever opened; a request can name them, not files.
-A version that cannot be opened never replaces one that serves: the reason is kept for the index,
-the log and the metrics. With a trial, nor does one that would end the process. It is tried again
-when its files change; after a shortage (of memory, descriptors, threads, disk space) also without,
-in growing intervals.
+Only models that the server was started with are ever opened; requests name models, never files. A
+version that cannot be opened never replaces one that is served, nor, with trials, does one that
+would crash the process; the reason is kept for the index, the log and the metrics. It is tried
+again when its files change. After a transient failure (out of memory, descriptors, threads or disk
+space) it is also retried with the same files, at growing intervals.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from typing import Any
 
 from ..errors import SessionError
 from .errors import RequestError
-from .failures import Failure
+from .load_failure import LoadFailure
 from .loaded_model import LoadedModel
 from .logs import event
 from .memory import release_unused
 from .settings import ModelSource, ServeSettings
-from .sources import Stamp, Version, VersionFinder
 from .trial import Trial
+from .versions import FileStamps, Version, VersionFinder
 
 _log = logging.getLogger("fanin.serve")
 
-# Told about each attempt to load: model, version, None or why it failed.
-Observer = Callable[[str, str, Failure | None], None]
+# Called after each attempt to load with the model, the version, and the failure or None.
+Observer = Callable[[str, str, LoadFailure | None], None]
 
 
 class Repository:
-    """All models by name. Its methods may be called from any thread; loading blocks its caller."""
+    """All models by name. Thread-safe; loading blocks its caller."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Repository:
         }
 
     def open(self) -> None:
-        """Load every model; SessionError for the first that has no version that opens."""
+        """Load every model; SessionError for the first without a version that opens."""
         with self._trials():
             for entry in self._entries.values():
                 entry.refresh(settled_only=False)
@@ -54,7 +54,7 @@ class Repository:
                     raise entry.why_nothing_serves()
 
     def find(self, model: str, version: str | None = None) -> LoadedModel:
-        """Return the version asked for, or the newest; RequestError (404) if it does not serve."""
+        """Return a served version, by default the newest; RequestError (404) if there is none."""
         serving = self._entry(model).serving
         if not serving:
             raise RequestError(
@@ -70,19 +70,19 @@ class Repository:
         return serving[version]
 
     def versions(self, name: str) -> list[str]:
-        """List the versions of a model that serve, newest first."""
+        """List the served versions of a model, newest first."""
         return list(self._entry(name).serving)
 
     def serving(self) -> list[LoadedModel]:
-        """List every version of every model that serves now."""
+        """List all served versions of all models."""
         return [model for entry in self._entries.values() for model in entry.serving.values()]
 
     def ready(self) -> bool:
-        """Whether every model that is not unloaded on purpose serves."""
+        """Tell whether every model is served that was not unloaded on request."""
         return all(entry.serving for entry in self._entries.values() if entry.wanted)
 
     def load(self, name: str) -> None:
-        """Load what is on disk now; RequestError when the newest version does not open."""
+        """Load what is on disk now; RequestError if the newest version does not open."""
         entry = self._entry(name)
         entry.wanted = True
         with self._trials():
@@ -92,26 +92,26 @@ class Repository:
         if entry.failures:
             version, failure = next(iter(entry.failures.items()))
             kept = ", ".join(entry.serving)
-            state = f"version {kept} goes on serving" if kept else "nothing serves"
+            state = f"version {kept} is still served" if kept else "no version is served"
             raise RequestError(
                 f"version {version} of '{name}' does not load: {failure} ({state})",
                 400 if failure.delay is None else 503,
             )
 
     def unload(self, name: str) -> None:
-        """Finish the requests of a model and free it."""
+        """Finish the pending requests of a model and free it."""
         entry = self._entry(name)
         entry.wanted = False
         entry.refresh()
 
     def refresh(self) -> None:
-        """Take up what has changed on disk, once it has stopped changing."""
+        """Load files that have changed on disk and then stayed unchanged for one poll."""
         with self._trials():
             for entry in self._entries.values():
                 try:
                     entry.refresh()
-                except Exception:  # whatever it is, the next look must come
-                    _log.exception("looking for changes of '%s' failed", entry.name)
+                except Exception:  # whatever it is, polling must continue
+                    _log.exception("checking '%s' for changes failed", entry.name)
 
     def close(self) -> None:
         """Finish all requests and free all models."""
@@ -120,12 +120,12 @@ class Repository:
             entry.refresh()
 
     def index(self) -> list[dict[str, Any]]:
-        """List every version with state and reason, in the terms of the repository extension."""
+        """Return the rows of the protocol's repository index."""
         return [row for entry in self._entries.values() for row in entry.index()]
 
     @contextlib.contextmanager
     def _trials(self) -> Iterator[None]:
-        """One process tries all versions that a pass finds, and ends with it."""
+        """Use one process for all trials of a pass, and end it afterwards."""
         try:
             yield
         finally:
@@ -135,12 +135,12 @@ class Repository:
     def _entry(self, name: str) -> _Entry:
         entry = self._entries.get(name)
         if entry is None:
-            raise RequestError(f"there is no model '{name[:100]}' on this server", 404)
+            raise RequestError(f"this server has no model '{name[:100]}'", 404)
         return entry
 
 
 class _Entry:
-    """One model. ``serving`` is replaced as a whole, so that readers need no lock."""
+    """One model. ``serving`` is replaced as a whole, so readers need no lock."""
 
     def __init__(
         self,
@@ -152,18 +152,18 @@ class _Entry:
         self.name = source.name
         self.wanted = True
         self.serving: dict[str, LoadedModel] = {}
-        self.failures: dict[str, Failure] = {}
+        self.failures: dict[str, LoadFailure] = {}
         self._source = source
         self._settings = settings
         self._observer = observer
         self._trial = trial
         self._finder = VersionFinder(source)
-        self._failed: dict[str, Failure] = {}
-        self._seen: dict[str, Stamp] = {}
+        self._failed: dict[str, LoadFailure] = {}
+        self._seen: dict[str, FileStamps] = {}
         self._lock = threading.Lock()
 
     def refresh(self, *, settled_only: bool = True, again: bool = False) -> None:
-        """Make ``serving`` follow the disk. ``again`` retries what failed and has not changed."""
+        """Make ``serving`` follow the disk; ``again`` also retries unchanged files that failed."""
         with self._lock:
             if again:
                 self._failed = {}
@@ -181,19 +181,19 @@ class _Entry:
                 release_unused()
 
     def why_nothing_serves(self) -> SessionError:
-        """Say why after a refresh that left nothing serving."""
+        """Return the error to report after a refresh that left nothing served."""
         for version, failure in self.failures.items():
             return SessionError(
                 f"version {version} of model '{self.name}' does not load: {failure.reason}", ""
             )
         return SessionError(
             f"model '{self.name}' has no version",
-            "Name an .onnx file, or a folder that holds 1/model.onnx.",
+            "Name an .onnx file, or a folder with 1/model.onnx.",
             model=self._source.path,
         )
 
     def index(self) -> list[dict[str, Any]]:
-        """Rows of the repository index."""
+        """Return this model's rows of the repository index."""
         rows = [
             {
                 "name": self.name,
@@ -214,10 +214,10 @@ class _Entry:
         return rows
 
     def _choose(self, settled_only: bool) -> dict[str, LoadedModel]:
-        """Walk from the newest version down until enough of them serve."""
+        """Walk down from the newest version until enough versions are served."""
         found = self._finder.find()
         chosen: dict[str, LoadedModel] = {}
-        failures: dict[str, Failure] = {}
+        failures: dict[str, LoadFailure] = {}
         for version in found:
             if len(chosen) == self._settings.versions:
                 break
@@ -227,9 +227,9 @@ class _Entry:
         self._seen = {version.name: version.stamp for version in found}
         self._failed = {name: self._failed[name] for name in self._failed if name in self._seen}
         if not chosen and self.serving:
-            # Nothing on disk can serve: what is in memory goes on, and the index says why.
+            # Nothing on disk can be served: keep what is loaded, and tell why in the index.
             if not found:
-                gone = Failure("its files are gone or cannot be seen")
+                gone = LoadFailure("its files are missing or inaccessible")
                 failures = dict.fromkeys(self.serving, gone)
                 self._tell_once(failures)
             chosen = self.serving
@@ -237,15 +237,15 @@ class _Entry:
         return chosen
 
     def _current(
-        self, version: Version, settled_only: bool, failures: dict[str, Failure]
+        self, version: Version, settled_only: bool, failures: dict[str, LoadFailure]
     ) -> LoadedModel | None:
-        """Return what should serve for this version: the loaded model, a new one, or neither."""
+        """Return what to serve for this version: the loaded model, a new one, or None."""
         loaded = self.serving.get(version.name)
         if loaded is not None and loaded.version.stamp == version.stamp:
             self._failed.pop(version.name, None)
             return loaded
         before = self._failed.get(version.name)
-        if before is not None and before.stamp == version.stamp and not before.is_due():
+        if before is not None and before.stamp == version.stamp and not before.should_retry():
             failures[version.name] = before
             return loaded
         if settled_only and self._seen.get(version.name) != version.stamp:
@@ -256,8 +256,8 @@ class _Entry:
                     return loaded
                 self._require_unchanged(version)
             model = LoadedModel(self.name, version, self._settings)
-        except Exception as error:  # whatever it is, it must not take the server down
-            failure = Failure.of(error, version.stamp, before)
+        except Exception as error:  # whatever it is, it must not end the server
+            failure = LoadFailure.of(error, version.stamp, before)
             failures[version.name] = self._failed[version.name] = failure
             self._tell_failure(version.name, failure)
             return loaded
@@ -277,17 +277,17 @@ class _Entry:
     def _require_unchanged(self, version: Version) -> None:
         if not self._finder.is_unchanged(version):
             raise SessionError(
-                "its files changed while they were tried",
-                "Write a version beside its folder and rename it.",
+                "its files changed during the trial",
+                "Write a new version under another name, then rename it.",
                 model=version.path,
             )
 
-    def _tell_once(self, failures: dict[str, Failure]) -> None:
+    def _tell_once(self, failures: dict[str, LoadFailure]) -> None:
         for version, failure in failures.items():
             if self.failures.get(version) != failure:
                 self._tell_failure(version, failure)
 
-    def _tell_failure(self, version: str, failure: Failure) -> None:
+    def _tell_failure(self, version: str, failure: LoadFailure) -> None:
         self._observer(self.name, version, failure)
         event(
             _log,
@@ -296,7 +296,7 @@ class _Entry:
             model=self.name,
             version=version,
             reason=failure.reason,
-            tries=None if failure.delay is None else failure.tries,
+            tries=None if failure.delay is None else failure.attempts,
             retry_seconds=failure.delay,
             kept=", ".join(self.serving) or None,
         )

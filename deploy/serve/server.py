@@ -1,4 +1,4 @@
-"""Run the app: one process, or a supervisor with several workers. Needs the extra ``[serve]``."""
+"""Runs the app: in one process, or in several under a supervisor. Needs the extra ``[serve]``."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from ..errors import SessionError
-from ..shortage import is_shortage
+from ..transient import is_transient
 from . import shared_folder
 from .connection import Limits, connection_class
 from .logs import configure_logging, event
 from .memory import map_large_blocks
-from .native_lines import native_lines_as_events
-from .parent import Lifeline, signal_at_parents_end
+from .parent_exit import Lifeline, signal_on_parent_exit
 from .settings import TOKEN_VARIABLE, ServeSettings, SettingsError
 from .signals import DRAINING, on_stop
-from .supervisor import CANNOT_START, CANNOT_START_NOW, supervise
+from .stderr_capture import stderr_as_events
+from .supervisor import EXIT_FAILED, EXIT_TEMPFAIL, supervise
 
 if TYPE_CHECKING:
     from .state import ServerState
@@ -34,27 +34,35 @@ _log = logging.getLogger("fanin.serve")
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
-_CUT_OFF = 1.0  # seconds in which what is cut off is still answered
+_CUT_OFF = 1.0  # seconds for interrupted requests to be answered
 
 
 def serve(settings: ServeSettings) -> int:
-    """Serve until a signal stops it; returns the exit status.
+    """Serve until a signal stops the server.
 
-    Raises SettingsError when the address cannot be bound. A model that does not open ends it with
-    status 1 and the reason in the log; one that found too little memory, descriptors or disk space,
-    with status 75.
+    Args:
+        settings: All options.
+
+    Returns:
+        The exit status: 0 after a signal, 1 if a model does not open (the log has the reason), 75
+        if that was a transient failure, such as too little memory.
+
+    Raises:
+        SettingsError: If the address cannot be bound.
+
     """
-    on_stop(_end)  # until those are ready that know how
+    on_stop(_end)  # until the server or supervisor installs its own handlers
     configure_logging(settings.log_format)
     shared_folder.forget_inherited()
     listener = bind(settings)
     if settings.host not in LOOPBACK and settings.token is None:
         event(
             _log,
-            "everyone who reaches this address can use the server",
+            "no token is set",
             logging.WARNING,
             host=settings.host,
-            remedy=f"set {TOKEN_VARIABLE}, or listen on 127.0.0.1",
+            remedy=f"anyone who reaches this address can use the server: set {TOKEN_VARIABLE}, or "
+            "listen on 127.0.0.1 only",
         )
     if settings.workers > 1:
         return supervise(settings, listener)
@@ -62,7 +70,7 @@ def serve(settings: ServeSettings) -> int:
 
 
 def bind(settings: ServeSettings) -> socket.socket:
-    """Open the listening socket. Raises SettingsError when that fails."""
+    """Open the listening socket; SettingsError if that fails."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -77,15 +85,22 @@ def bind(settings: ServeSettings) -> socket.socket:
     return listener
 
 
-@native_lines_as_events()
+@stderr_as_events()
 def run_worker(
     settings: ServeSettings, listener: socket.socket, lifeline: Lifeline | None = None
 ) -> int:
-    """Serve on an open socket in this process; returns the exit status.
+    """Serve on an open socket in this process.
 
-    With a lifeline the process is a worker, which ends with its supervisor.
+    Args:
+        settings: All options.
+        listener: The listening socket.
+        lifeline: Given to a worker, which ends with its supervisor.
+
+    Returns:
+        The exit status, as ``serve`` does.
+
     """
-    on_stop(_end)  # until the server takes them: it is not serving yet
+    on_stop(_end)  # until the server installs its own handlers
     serving: list[_Server] = []
     if lifeline is not None:
         lifeline.watch(lambda: _end_without_supervisor(serving))
@@ -101,8 +116,8 @@ def run_worker(
         event(_log, "cannot start", logging.ERROR, reason=str(error).strip() or repr(error))
         if state is not None:
             state.close()
-        return CANNOT_START_NOW if is_shortage(error) else CANNOT_START
-    # Modules and models live as long as the process: collecting garbage need not walk them.
+        return EXIT_TEMPFAIL if is_transient(error) else EXIT_FAILED
+    # Modules and models live as long as the process, so the garbage collector may skip them.
     gc.collect()
     gc.freeze()
     config = uvicorn.Config(
@@ -130,8 +145,8 @@ def _limits(state: ServerState) -> Limits:
         connections=settings.max_connections,
         body=settings.max_body,
         budget=state.budget,
-        refused=metrics.refused,
-        counted=metrics.connections.inc,
+        on_refusal=metrics.count_refusal,
+        on_count_change=metrics.connections.inc,
     )
 
 
@@ -140,21 +155,21 @@ def _end(_number: int, _frame: FrameType | None) -> None:
 
 
 def _end_without_supervisor(serving: list[_Server]) -> None:
-    """End at once, so that a new server finds the port free: nobody else would end this one."""
-    event(_log, "the supervisor is gone", logging.ERROR, pid=os.getpid())
+    """End at once, since nobody else would, so that a new server finds the port free."""
+    event(_log, "supervisor exited", logging.ERROR, pid=os.getpid())
     for server in serving:
         server.cut_off_from_outside()
     folder = shared_folder.current()
     if folder is not None:  # all workers do so: what one still writes, the last one removes
         shared_folder.remove(folder)
-    os._exit(CANNOT_START)
+    os._exit(EXIT_FAILED)
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server with a drain: it first says that it is not ready, and goes on.
+    """uvicorn's server with a drain phase, in which it reports "not ready" but still serves.
 
-    A load balancer stops sending meanwhile, and every answer closes its connection, so that no
-    request is on its way on a connection that is about to be closed.
+    Load balancers stop sending meanwhile, and every response closes its connection. So no request
+    is in flight on a connection that is about to be closed.
     """
 
     def __init__(self, config: uvicorn.Config, state: ServerState):
@@ -163,10 +178,10 @@ class _Server(uvicorn.Server):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Say where it serves, once it does and signals reach it."""
+        """Log the address once the server accepts requests and handles signals."""
         await super().startup(sockets)
         self._loop = asyncio.get_running_loop()
-        on_stop(self.handle_exit)  # uvicorn itself takes two of them
+        on_stop(self.handle_exit)  # uvicorn handles only SIGINT and SIGTERM
         assert sockets is not None
         host, port = sockets[0].getsockname()[:2]
         event(
@@ -178,7 +193,7 @@ class _Server(uvicorn.Server):
         )
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """Begin to drain; on SIGINT or SIGQUIT, or the next signal, stop accepting; then end."""
+        """Start to drain; on SIGINT, SIGQUIT or a second signal, stop accepting and finish."""
         wait = self._state.settings.drain_delay
         if sig in DRAINING and wait and not self._state.draining:
             self._state.draining = True
@@ -187,7 +202,7 @@ class _Server(uvicorn.Server):
             return
         self._state.draining = True
         if self.should_exit:
-            # Threadsafe: it wakes the loop, which may be waiting for the last runs of sessions.
+            # Thread-safe, because it wakes the loop, which may be waiting for the last runs.
             loop = asyncio.get_running_loop()
             loop.call_soon_threadsafe(lambda: loop.create_task(self._cut_off()))
         self.should_exit = True
@@ -196,16 +211,16 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
     async def _cut_off(self) -> None:
-        """Answer all requests with 503 and end the process: a run cannot be interrupted."""
+        """Answer all requests with 503 and end the process, since runs cannot be interrupted."""
         await self._cancel_requests()
         os._exit(0)
 
     def cut_off_from_outside(self) -> None:
-        """Answer all requests with 503, called on another thread than the loop's."""
+        """Answer all requests with 503; called from another thread."""
         if self._loop is not None:
-            told = asyncio.run_coroutine_threadsafe(self._cancel_requests(), self._loop)
+            cancelled = asyncio.run_coroutine_threadsafe(self._cancel_requests(), self._loop)
             with contextlib.suppress(Exception):  # a loop that is busy or closed: end all the same
-                told.result(_CUT_OFF + 0.2)
+                cancelled.result(_CUT_OFF + 0.2)
 
     async def _cancel_requests(self) -> None:
         self._state.draining = True
@@ -218,8 +233,8 @@ class _Server(uvicorn.Server):
 
 
 def main() -> None:
-    """Entry point of a worker: settings on stdin, descriptors of the socket and the lifeline."""
-    signal_at_parents_end(signal.SIGCONT)  # one that is stopped must see its supervisor's end, too
+    """Run a worker: settings come on stdin, the socket's and lifeline's descriptors in argv."""
+    signal_on_parent_exit(signal.SIGCONT)  # a stopped worker must notice its supervisor's exit, too
     text = sys.stdin.read()
     if not text:  # the supervisor ended before it could write them
         _end_without_supervisor([])

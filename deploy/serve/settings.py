@@ -1,4 +1,4 @@
-"""What a server is started with: every option of ``fanin serve``, checked before anything opens."""
+"""Settings of a server: every option of ``fanin serve``, validated."""
 
 from __future__ import annotations
 
@@ -11,17 +11,39 @@ from typing import Any
 
 from ..cpus import MAX_THREADS, available_cpus
 
-# Where the command line takes the token from.
+# Environment variable from which the command line takes the token.
 TOKEN_VARIABLE = "FANIN_SERVE_TOKEN"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
-# Answers may be larger than the largest request.
+_DAY = 86400
+_RANGES: dict[str, tuple[float, float]] = {
+    "port": (0, 65535),
+    "workers": (1, 256),
+    "threads": (1, MAX_THREADS),
+    "concurrency": (1, MAX_THREADS),
+    "queue": (0, 1_000_000),
+    "timeout": (0.001, _DAY),
+    "max_body": (1, 1 << 40),
+    "max_buffered": (1, 1 << 50),
+    "max_connections": (1, 1_000_000),
+    "max_dimension": (1, 1 << 31),
+    "min_dimension": (0, 1),
+    "batch_delay": (0, 60),
+    "versions": (1, 1000),
+    "poll": (0, _DAY),
+    "trial_timeout": (0, _DAY),
+    "drain_delay": (0, _DAY),
+    "drain_timeout": (0, _DAY),
+}
+_OPTIONAL = ("threads", "concurrency", "max_buffered")
+
+# Lower bound of the default, since a response may be larger than the largest request.
 _LEAST_BUFFERED = 64 << 20
 
 
 class SettingsError(ValueError):
-    """An option that cannot be; says which and what it may be."""
+    """An invalid option; the message names it and its valid values."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +56,13 @@ class ModelSource:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise SettingsError(
-                f"'{self.name}' cannot be a model's name: letters, digits, _, . and - can. "
-                "Give one as NAME=PATH"
+                f"'{self.name}' is not a valid model name: use letters, digits, _, . and -, "
+                "and give it as NAME=PATH"
             )
 
     @classmethod
     def parse(cls, text: str) -> ModelSource:
-        """Read PATH or NAME=PATH; without a name it is that of the file or folder."""
+        """Parse PATH or NAME=PATH; the default name is that of the file or folder."""
         name, mark, path = text.partition("=")
         if not mark or "/" in name:
             path = text
@@ -50,21 +72,38 @@ class ModelSource:
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """Everything that a server needs to know. Times are in seconds, sizes in bytes.
+    """All settings of a server.
 
-    ``threads`` is the intra-op pool of every session, ``concurrency`` how many requests of a model
-    run at the same time, ``workers`` the number of processes. What is None is chosen so that
-    workers × concurrency × threads is the number of CPUs: all threads for one request.
-    ``queue`` bounds the requests of a model that wait, ``max_connections`` the connections of a
-    process, ``max_buffered`` the bytes of requests and answers that it holds at a time.
-    ``max_batch`` above 1 turns dynamic batching on: that many rows a run, for which no request
-    waits longer than ``batch_delay``.
-    ``versions`` is how many of the newest versions in a folder are served. ``poll`` is the interval
-    at which files are looked at for a reload; 0 leaves reloads to the repository API.
-    ``trial_timeout`` is the time that a version may take to be opened and run once in a process of
-    its own, before the server opens it; 0 opens it in the server at once. On SIGTERM
-    the server goes on for ``drain_delay`` while it says that it is not ready, then ends what it has
-    begun, at most ``drain_timeout``.
+    Attributes:
+        models: The models to serve.
+        host: Address to listen on.
+        port: Port to listen on; 0 chooses a free one.
+        workers: Number of processes.
+        threads: Size of each session's intra-op thread pool. If ``threads`` or ``concurrency`` is
+            None, it is chosen so that workers × concurrency × threads is the number of CPUs, by
+            default with all threads for one request.
+        concurrency: Most requests of a model that run at the same time in a process.
+        queue: Most queued requests of a model.
+        timeout: Seconds for each phase of a request: its head, its body, queue and session, and
+            the client's reading of the response.
+        max_body: Most bytes of a request.
+        max_buffered: Most bytes of requests and responses that a process holds at a time.
+        max_connections: Most connections of a process.
+        max_dimension: Largest size of a dimension that a model leaves open.
+        min_dimension: Smallest such size.
+        max_batch: Most rows of a run; above 1, requests are batched dynamically.
+        batch_delay: Most seconds that a request waits for others of its batch.
+        versions: How many of the newest versions in a folder are served.
+        poll: Seconds between checks of the files for changes; 0 leaves reloads to the API.
+        trial_timeout: Seconds for a separate process to open a version and run it once before the
+            server opens it; 0 omits the trial.
+        drain_delay: Seconds after SIGTERM in which the server still serves but reports that it is
+            not ready.
+        drain_timeout: Seconds after that for pending requests to finish.
+        token: Secret that every request must carry.
+        access_log: Whether to log every request.
+        log_format: "json" or "text".
+
     """
 
     models: tuple[ModelSource, ...]
@@ -97,33 +136,18 @@ class ServeSettings:
         for name in self.names:
             if self.names.count(name) > 1:
                 raise SettingsError(f"two models are named '{name}': give one as NAME=PATH")
-        _within("--port", self.port, 0, 65535)
-        _within("--workers", self.workers, 1, 256)
-        for option in ("threads", "concurrency"):
-            if getattr(self, option) is not None:
-                _within(f"--{option}", getattr(self, option), 1, MAX_THREADS)
-        _within("--queue", self.queue, 0, 1_000_000)
-        _within("--timeout", self.timeout, 0.001, 86400)
-        _within("--max-body", self.max_body, 1, 1 << 40)
-        if self.max_buffered is not None:
-            _within("--max-buffered", self.max_buffered, 1, 1 << 50)
-        _within("--max-connections", self.max_connections, 1, 1_000_000)
-        _within("--max-dimension", self.max_dimension, 1, 1 << 31)
-        _within("--min-dimension", self.min_dimension, 0, 1)
-        _within("--max-batch", self.max_batch, 1, self.max_dimension)
-        _within("--batch-delay", self.batch_delay, 0, 60)
-        _within("--versions", self.versions, 1, 1000)
-        _within("--poll", self.poll, 0, 86400)
-        _within("--trial-timeout", self.trial_timeout, 0, 86400)
-        _within("--drain-delay", self.drain_delay, 0, 86400)
-        _within("--drain-timeout", self.drain_timeout, 0, 86400)
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None or name not in _OPTIONAL:
+                check_range(f"--{name.replace('_', '-')}", value, low, high)
+        check_range("--max-batch", self.max_batch, 1, self.max_dimension)
         if self.token is not None and (not self.token.isascii() or len(self.token) < 16):
             raise SettingsError(
-                f"a token has 16 or more ASCII characters: set {TOKEN_VARIABLE} to such a one, as "
-                "openssl rand -hex 16 prints it"
+                f"the token must have 16 or more ASCII characters: set {TOKEN_VARIABLE} to the "
+                "output of openssl rand -hex 16"
             )
         if self.log_format not in ("json", "text"):
-            raise SettingsError(f"--log-format is '{self.log_format}', neither json nor text")
+            raise SettingsError(f"--log-format is '{self.log_format}'; it may be json or text")
 
     @property
     def names(self) -> list[str]:
@@ -139,34 +163,34 @@ class ServeSettings:
 
     @property
     def runs(self) -> int:
-        """Requests of a model that run at the same time in a process."""
+        """Most requests of a model that run at the same time in a process."""
         if self.concurrency is not None:
             return self.concurrency
         return max(1, available_cpus() // self.workers // self.session_threads)
 
     @property
     def buffered(self) -> int:
-        """Bytes of requests and answers that a process holds at a time: eight of the largest."""
+        """Most bytes of requests and responses in a process, by default 8 of the largest."""
         if self.max_buffered is not None:
             return self.max_buffered
         return max(8 * self.max_body, _LEAST_BUFFERED)
 
     def to_json(self) -> str:
-        """Serialize, for another process."""
+        """Serialize the settings for another process."""
         models = [[model.name, str(model.path)] for model in self.models]
         return json.dumps({**asdict(self), "models": models})
 
     @classmethod
     def from_json(cls, text: str) -> ServeSettings:
-        """Read what ``to_json`` wrote."""
+        """Parse the output of ``to_json``."""
         return cls.from_dict(json.loads(text))
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ServeSettings:
-        """Make settings of plain values: models are PATH or NAME=PATH, or [name, path] pairs."""
+        """Create settings from plain values; models are [NAME=]PATH or [name, path] pairs."""
         unknown = sorted(set(values) - {item.name for item in fields(cls)})
         if unknown:
-            raise SettingsError(f"there is no setting {', '.join(unknown)}")
+            raise SettingsError(f"unknown setting: {', '.join(unknown)}")
         models = tuple(
             ModelSource.parse(item)
             if isinstance(item, str)
@@ -176,7 +200,8 @@ class ServeSettings:
         return cls(**{**values, "models": models})
 
 
-def _within(option: str, value: float, low: float, high: float) -> None:
+def check_range(option: str, value: float, low: float, high: float) -> None:
+    """Raise SettingsError unless ``value`` is a number from ``low`` to ``high``."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise SettingsError(f"{option} is {value!r}, not a number")
     if not low <= value <= high:

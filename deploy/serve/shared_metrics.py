@@ -1,7 +1,7 @@
-"""The files in which several workers count: one folder, KIND_PID.db, written by prometheus_client.
+"""Metrics of several workers, in files named KIND_PID.db that prometheus_client writes.
 
-A dead worker's counts go on: they are added up in one file, so that a place whose worker dies again
-and again does not fill the disk.
+The counts of dead workers are summed up in one file per kind, so that a worker that keeps dying
+does not fill the disk.
 """
 
 from __future__ import annotations
@@ -16,32 +16,37 @@ from prometheus_client.core import Metric
 from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-# Kinds that are sums over all workers that ever were. They are mapped; as large as it is at least.
-_SUMMED = ("counter", "histogram")
-_LEAST = 1 << 16
+# Kinds that are summed over all workers, living and dead; their files are memory-mapped.
+_SUMMED_KINDS = ("counter", "histogram")
+_MIN_FILE_SIZE = 1 << 16
 _LOCK = "lock"
 
 
 def prepare(folder: Path) -> None:
-    """Make the file that is locked, while there is room for it."""
+    """Create the lock file while the disk has room for it."""
     (folder / _LOCK).touch()
 
 
 def collect(folder: Path) -> list[Metric]:
-    """Add up all files, while none is folded."""
+    """Sum up all files, while none is being merged."""
     with _locked(folder, fcntl.LOCK_SH):
         return list(MultiProcessCollector(None, str(folder)).collect())
 
 
-def fold(folder: Path, process_id: int) -> None:
-    """Move a dead worker's counts to those of all the dead, and forget its gauges.
+def merge_dead_worker(folder: Path, process_id: int) -> None:
+    """Add a dead worker's counts to those of all dead workers, and drop its gauges.
 
-    OSError, and its files are left where they are, when the disk has no room or a scrape is under
-    way.
+    Args:
+        folder: The shared folder.
+        process_id: The dead worker's.
+
+    Raises:
+        OSError: If the disk is full or a scrape is in progress; the files are left as they are.
+
     """
     mark_process_dead(process_id, str(folder))
     with _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
-        for kind in _SUMMED:
+        for kind in _SUMMED_KINDS:
             own, dead = folder / f"{kind}_{process_id}.db", folder / f"{kind}_dead.db"
             if own.exists():
                 _add(own, dead)
@@ -58,7 +63,7 @@ def _add(own: Path, dead: Path) -> None:
         beside = dead.with_suffix(".new")
         with beside.open("wb") as file:
             # Without holes: writing to a mapped one on a full disk would end the process.
-            size = max(_LEAST, 2 * sum(len(key.encode()) + 32 for key in sums))
+            size = max(_MIN_FILE_SIZE, 2 * sum(len(key.encode()) + 32 for key in sums))
             os.posix_fallocate(file.fileno(), 0, size)
         written = MmapedDict(str(beside))
         for key, value in sums.items():

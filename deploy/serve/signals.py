@@ -1,7 +1,7 @@
-"""The signals that stop a server: SIGTERM and SIGHUP drain it, SIGINT and SIGQUIT skip the delay.
+"""Signals that stop a server: SIGTERM and SIGHUP drain it, SIGINT and SIGQUIT skip the delay.
 
-A terminal sends SIGHUP as it closes, and SIGQUIT for Ctrl and backslash. No signal reloads: models
-follow their files.
+A closing terminal sends SIGHUP, and Ctrl-backslash SIGQUIT. No signal reloads models, which follow
+their files.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _OF_TERMINALS = (signal.SIGHUP, signal.SIGQUIT)
 
 
 def on_stop(handler: Callable[[int, FrameType | None], object]) -> None:
-    """Handle all of them, but for those of a terminal that nohup or a shell has set to ignore."""
+    """Handle all of them, except terminal signals that nohup or a shell has set to be ignored."""
     for number in (signal.SIGTERM, signal.SIGINT, *_OF_TERMINALS):
         if number not in _OF_TERMINALS or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
 
 
 def name_of(number: int) -> str:
-    """Name a signal, also one of the real-time ones between the first and the last."""
+    """Return the name of a signal, including real-time signals without one."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the routes of one process share."""
+"""State shared by all routes of a process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 class ServerState:
-    """Settings, models and metrics; the watcher that looks for changed files."""
+    """Settings, models, metrics, and the thread that watches files for changes."""
 
     def __init__(self, settings: ServeSettings):
         self.settings = settings
@@ -29,33 +29,33 @@ class ServerState:
             self._trial = Trial(
                 settings.trial_timeout, settings.session_threads, shared_folder.current()
             )
-        self.repository = Repository(settings, self.metrics.load_attempted, self._trial)
+        self.repository = Repository(settings, self.metrics.count_load, self._trial)
         self.metrics.watch(self.repository)
         self.budget = Budget(settings.buffered)
-        self.metrics.watch_held(self.budget)
+        self.metrics.watch_budget(self.budget)
         self.draining = False
-        # Their own: loads that wait for each other must not keep a scrape from its thread.
+        # A separate pool, so that loads waiting for each other do not block scrapes.
         self.loads = ThreadPoolExecutor(4, thread_name_prefix="fanin-load")
-        # Large JSON. Two, since each keeps the event loop from its turn for a while.
+        # For large JSON. Only two threads, since each delays the event loop a little.
         self.large = ThreadPoolExecutor(2, thread_name_prefix="fanin-large")
         self._stop = threading.Event()
         self._watcher: threading.Thread | None = None
 
     def open(self) -> None:
-        """Load the models and start to watch their files. Raises SessionError."""
+        """Load the models and start watching their files; raises SessionError."""
         self.repository.open()
         if self.settings.poll:
             self._watcher = threading.Thread(target=self._watch, name="fanin-watch", daemon=True)
             self._watcher.start()
 
-    async def call(self, function: Callable[[], _T], brief: bool) -> _T:
-        """Call at once what is ``brief``, else on a thread for what is large."""
-        if brief:
+    async def call(self, function: Callable[[], _T], small: bool) -> _T:
+        """Call ``function`` at once if its work is ``small``, otherwise on another thread."""
+        if small:
             return function()
         return await asyncio.get_running_loop().run_in_executor(self.large, function)
 
     def close(self) -> None:
-        """Stop watching and finish what is queued."""
+        """Stop watching, and finish what is queued."""
         self._stop.set()
         if self._trial is not None:
             self._trial.stop()

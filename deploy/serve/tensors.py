@@ -1,8 +1,8 @@
 """Tensors of requests and responses, as JSON values and as bytes.
 
 Open Inference Protocol V2, "Tensor Data" and the binary tensor data extension: row-major, little
-endian, no padding; BOOL takes a byte an element; an element of BYTES is its length (4 bytes)
-and its content.
+endian, unpadded. BOOL is one byte per element; an element of BYTES is its length (4 bytes) followed
+by its content.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from . import large_json
+from . import bounded_json
 from .datatypes import NUMPY
 from .errors import RequestError
 
@@ -25,7 +25,7 @@ _JSON_WORDS = {
 
 
 def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> np.ndarray:
-    """Read a tensor from nested or flat JSON lists; RequestError where anything does not fit."""
+    """Decode a tensor from nested or flat JSON lists; RequestError if it does not fit."""
     if not isinstance(data, list):
         raise RequestError(f"input '{name}': data is not a list")
     flat = _flatten(name, shape, data)
@@ -41,7 +41,7 @@ def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> np
         hint = "; NaN and infinity go as binary data" if odd == "null" and float in allowed else ""
         raise RequestError(f"input '{name}': {datatype} takes {words}, not {odd}{hint}")
     if datatype == "BYTES" and any("\ud800" <= char <= "\udfff" for char in "".join(flat)):
-        raise RequestError(f"input '{name}': a string holds half of a surrogate pair")
+        raise RequestError(f"input '{name}': a string holds a lone surrogate")
     dtype = NUMPY[datatype]
     if dtype.kind in "iu" and flat:
         limits = np.iinfo(dtype)
@@ -50,44 +50,45 @@ def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> np
     try:
         with np.errstate(over="ignore"):
             array = np.array(flat, dtype).reshape(shape)
-    except OverflowError:  # an integer beyond every floating-point number
+    except OverflowError:  # an integer larger than any floating-point number
         raise RequestError(f"input '{name}': data does not fit into {datatype}") from None
-    # JSON has no infinity: what is infinite now was too large for the type.
+    # JSON has no infinity, so an infinite element was too large for the type.
     if dtype.kind == "f" and not np.isfinite(array).all():
         raise RequestError(f"input '{name}': data does not fit into {datatype}")
     return array
 
 
 def from_bytes(name: str, datatype: str, shape: tuple[int, ...], raw: memoryview) -> np.ndarray:
-    """Read a tensor from its bytes; the array may share their memory."""
+    """Decode a tensor from its bytes; the array may share their memory."""
     if datatype == "BYTES":
         return _strings(name, shape, raw)
     dtype = NUMPY[datatype]
     wanted = math.prod(shape) * dtype.itemsize
     if len(raw) != wanted:
         raise RequestError(
-            f"input '{name}': {len(raw)} bytes came, but {datatype} of shape {list(shape)} has "
-            f"{wanted}"
+            f"input '{name}': {len(raw)} bytes were sent, but {datatype} of shape "
+            f"{list(shape)} has {wanted}"
         )
     if datatype == "BOOL" and np.frombuffer(raw, np.uint8).max(initial=0) > 1:
         raise RequestError(f"input '{name}': a BOOL is the byte 0 or 1")
     array = np.frombuffer(raw, dtype).reshape(shape)
-    # The header before it may have any length; ONNX Runtime wants aligned elements.
+    # The JSON before it may have any length, but ONNX Runtime needs aligned elements.
     return np.require(array, requirements="A")
 
 
 def to_json(name: str, array: np.ndarray) -> str:
-    """Write an output as a flat JSON list; RequestError for what JSON cannot carry."""
+    """Encode an output as a flat JSON list; RequestError for NaN and infinity."""
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise RequestError(
-            f"output '{name}' holds NaN or infinity, which JSON cannot carry; ask for binary data",
+            f"output '{name}' holds NaN or infinity, which JSON cannot express; request binary "
+            "data",
             422,
         )
-    return large_json.write(array)
+    return bounded_json.write(array)
 
 
 def to_bytes(array: np.ndarray) -> bytes:
-    """Encode an output for the binary extension."""
+    """Encode an output for the binary tensor data extension."""
     if array.dtype.kind != "O":
         return array.tobytes()
     parts = []
@@ -108,7 +109,7 @@ def _json_kinds(datatype: str) -> tuple[set[type], str]:
 
 
 def _flatten(name: str, shape: tuple[int, ...], data: list[Any]) -> list[Any]:
-    """Make one row-major list: flat data is one, nested lists must follow the shape exactly."""
+    """Return one row-major list; nested lists must match the shape exactly."""
     if not any(isinstance(item, list) for item in data):
         return data
     flat = data
@@ -119,7 +120,7 @@ def _flatten(name: str, shape: tuple[int, ...], data: list[Any]) -> list[Any]:
             break
         flat = [element for item in flat for element in item]
     if not fits:
-        raise RequestError(f"input '{name}': the lists of data do not have the shape {list(shape)}")
+        raise RequestError(f"input '{name}': the nested lists do not have the shape {list(shape)}")
     return flat
 
 
@@ -132,14 +133,14 @@ def _strings(name: str, shape: tuple[int, ...], raw: memoryview) -> np.ndarray:
         size = int.from_bytes(raw[at : at + _LENGTH.itemsize], "little")
         at += _LENGTH.itemsize
         if at + size > len(raw):
-            raise RequestError(f"input '{name}': element {len(items)} of BYTES is cut off")
+            raise RequestError(f"input '{name}': element {len(items)} of BYTES is truncated")
         try:
             items.append(str(raw[at : at + size], "utf-8"))
         except UnicodeDecodeError:
             raise RequestError(f"input '{name}': element {len(items)} is not UTF-8") from None
         at += size
     if len(items) != wanted:
-        raise RequestError(f"input '{name}': {len(items)} elements of BYTES came, not {wanted}")
+        raise RequestError(f"input '{name}': {len(items)} elements of BYTES, not {wanted}")
     array = np.empty(wanted, object)
     array[:] = items
     return array.reshape(shape)

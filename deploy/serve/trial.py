@@ -1,7 +1,7 @@
-"""Trials: a process of its own opens a version and runs it once, before the server opens it.
+"""Trials: a separate process opens a version and runs it once before the server opens it.
 
-What ends that process (a crash in the runtime or in a kernel, memory that runs out), or never ends
-in it, would have taken the server along. What it merely refuses, the server finds out and tells.
+A version that crashes that process (in the runtime or a kernel, or out of memory) or hangs in it
+would have done so in the server. Ordinary errors are not reported: the server meets them itself.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from pathlib import Path
 
 from ..errors import SessionError
 from . import shared_folder
-from .outcomes import Outcomes
-from .settings import TOKEN_VARIABLE
 from .signals import name_of
-from .sources import Version
+from .trial_results import TrialResults
+from .versions import Version
 
-_LOOK = 0.1  # seconds between looks whether the server stops
+_POLL_SECONDS = 0.1
 
-# What a process sends itself by what it does. The others come from outside, and may not come again.
+# Signals raised by what a process does itself; others come from outside and may not recur.
 _CRASHES = (
     *(signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV),
     *(signal.SIGSYS, signal.SIGTRAP, signal.SIGXCPU, signal.SIGXFSZ),
@@ -36,43 +35,55 @@ _REMEDY = "Export it again, or serve another version."
 
 
 class Trial:
-    """Tries versions one at a time; its methods may be called from any thread.
-
-    ``timeout`` is the time in seconds that each may take, ``threads`` that of its session.
-    ``folder`` is what several workers share: one of them tries a version for all.
-    """
+    """Tries versions one at a time. Thread-safe."""
 
     def __init__(self, timeout: float, threads: int, folder: Path | None = None):
+        """Prepare trials; no process is started yet.
+
+        Args:
+            timeout: Seconds that each trial may take.
+            threads: Intra-op threads of each session.
+            folder: Folder of several workers, which share the results.
+
+        """
         self._timeout = timeout
         self._threads = threads
-        self._outcomes = Outcomes(folder)
+        self._results = TrialResults(folder)
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._stopped = threading.Event()
 
     def passes(self, version: Version) -> bool:
-        """Try the version, unless it is known what comes of it. False when the server stops.
+        """Try a version, unless the result for its files is known.
 
-        Raises SessionError when it ends the process or takes too long, OSError when there is no
-        process to be had.
+        Args:
+            version: The version.
+
+        Returns:
+            True if the server may open the version, False if the server is stopping.
+
+        Raises:
+            SessionError: If the version crashed the process or took too long.
+            OSError: If no process can be started.
+
         """
-        with self._lock, self._outcomes.turn(self._stopped):
-            reason = self._outcomes.find(version)
+        with self._lock, self._results.turn(self._stopped):
+            reason = self._results.find(version)
             if reason is None:
                 reason = self._try(version)
                 if reason is None:
                     return False
-                self._outcomes.add(version, reason)
+                self._results.add(version, reason)
         if reason:
             raise SessionError(reason, _REMEDY, model=version.path)
         return True
 
     def forget(self) -> None:
-        """Try again what has been tried."""
-        self._outcomes.forget()
+        """Forget all results, so that the same files are tried again."""
+        self._results.forget()
 
     def end(self) -> None:
-        """End the process, which waits for more versions, unless another thread needs it."""
+        """End the idle process, unless another thread is using it."""
         if self._lock.acquire(blocking=False):
             try:
                 self._kill()
@@ -80,51 +91,48 @@ class Trial:
                 self._lock.release()
 
     def stop(self) -> None:
-        """Break off what is being tried, and try nothing more."""
+        """Interrupt the current trial and start no more."""
         self._stopped.set()
 
     def _try(self, version: Version) -> str | None:
-        """Return why it cannot be opened, "" where it can, None when the server stops."""
+        """Return why it cannot be opened, "" if it can, None if the server is stopping."""
         if self._process is None:
             self._process = _start()
         try:
             return self._ask(self._process, version)
-        except BaseException:  # the end of this process, too
+        except BaseException:  # even the end of this process
             self._kill()
             raise
 
     def _ask(self, process: subprocess.Popen[bytes], version: Version) -> str | None:
         assert process.stdin is not None
         assert process.stdout is not None
-        question = {"path": str(version.path), "threads": self._threads}
-        with contextlib.suppress(BrokenPipeError):  # its status tells
-            process.stdin.write(f"{json.dumps(question)}\n".encode())
+        request = {"path": str(version.path), "threads": self._threads}
+        with contextlib.suppress(BrokenPipeError):  # the exit status will tell
+            process.stdin.write(f"{json.dumps(request)}\n".encode())
         end = time.monotonic() + self._timeout
-        answer = select.poll()
-        answer.register(process.stdout, select.POLLIN)
-        while not answer.poll(_LOOK * 1000):
+        response = select.poll()
+        response.register(process.stdout, select.POLLIN)
+        while not response.poll(_POLL_SECONDS * 1000):
             if self._stopped.is_set():
                 self._kill()
                 return None
             if time.monotonic() > end:
                 self._kill()
-                return (
-                    f"it was not opened and run once within {self._timeout:g} s, which "
-                    "--trial-timeout sets"
-                )
+                return f"its trial did not finish within {self._timeout:g} s (--trial-timeout)"
         if os.read(process.stdout.fileno(), 1):
             return ""
-        with contextlib.suppress(subprocess.TimeoutExpired):  # it ends, and may write a core first
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it may be writing a core dump
             process.wait(max(1.0, end - time.monotonic()))
         status = self._kill()
         if status >= 0:
-            return f"the process that tried it ended with status {status}"
+            return f"its trial process exited with status {status}"
         if -status in _CRASHES:
-            return f"the process that opened it and ran it once crashed with {name_of(-status)}"
-        raise _of_the_moment(-status, version)
+            return f"its trial process crashed with {name_of(-status)}"
+        raise _killed_from_outside(-status, version)
 
     def _kill(self) -> int:
-        """End the process; returns its exit status, or less than 0 for a signal."""
+        """End the process and return its exit status, negative for a signal."""
         process, self._process = self._process, None
         if process is None:
             return 0
@@ -136,24 +144,22 @@ class Trial:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    environment = shared_folder.environment(None)
-    environment.pop(TOKEN_VARIABLE, None)
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "fanin.deploy.serve.trial_process", str(os.getpid())],
         bufsize=0,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=environment,
-        start_new_session=True,  # Ctrl-C is for the server, which ends it
+        env=shared_folder.environment(None),
+        start_new_session=True,  # Ctrl-C is for the server, which ends this process
     )
 
 
-def _of_the_moment(number: int, version: Version) -> SessionError:
+def _killed_from_outside(number: int, version: Version) -> SessionError:
     if number == signal.SIGKILL:
-        problem = "the process that tried it was killed (SIGKILL), as by a system out of memory"
-        error = SessionError(problem, "Free memory, or allow it more.", model=version.path)
+        problem = "its trial process was killed (SIGKILL), as by a system that is out of memory"
+        error = SessionError(problem, "Free memory, or allow more of it.", model=version.path)
     else:
-        problem = f"the process that tried it was ended from outside ({name_of(number)})"
+        problem = f"its trial process was ended from outside ({name_of(number)})"
         error = SessionError(problem, "Load it again.", model=version.path)
     error.__cause__ = InterruptedError(errno.EINTR, os.strerror(errno.EINTR))
     return error

@@ -1,6 +1,6 @@
-"""The process of a trial: opens each version that it is told of, runs it once, and says so.
+"""The process of a trial: opens each version it is told and runs it once.
 
-Questions come as lines of JSON on stdin; the answer to each is a byte on stdout.
+Requests are lines of JSON on stdin; the response to each is one byte on stdout.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from ..runtime import load_onnxruntime
 from ..session import open_session
 from .loaded_model import warm_up
 from .memory import map_large_blocks, release_unused
-from .parent import signal_at_parents_end
+from .parent_exit import signal_on_parent_exit
 from .signature import read_signature
 
-_FATAL = 4  # of ONNX Runtime's severities: what it says less urgently, it will say in the server
+_FATAL = 4  # ONNX Runtime log severity; the server logs the lower ones when it opens the version
 
 
 def main() -> None:
-    """Answer until stdin ends, or the process does that is named on the command line."""
-    signal_at_parents_end(signal.SIGKILL)
+    """Serve trials until stdin ends or the parent, whose process id is in argv, exits."""
+    signal_on_parent_exit(signal.SIGKILL)
     if os.getppid() != int(sys.argv[1]):
         sys.exit()
-    _be_the_first_without_memory()
-    answers = os.dup(1)
-    os.dup2(2, 1)  # what a library may print is no answer
+    _be_first_oom_victim()
+    responses = os.dup(1)
+    os.dup2(2, 1)  # keeps prints of libraries out of the responses
     warnings.simplefilter("ignore")
     map_large_blocks()
     for line in sys.stdin.buffer:
-        question = json.loads(line)
-        _try(Path(question["path"]), question["threads"])
+        request = json.loads(line)
+        _try(Path(request["path"]), request["threads"])
         release_unused()
-        os.write(answers, b".")
+        os.write(responses, b".")
 
 
 def _try(path: Path, threads: int) -> None:
-    with contextlib.suppress(Exception):  # the server will meet it, and tell it
+    with contextlib.suppress(Exception):  # the server will meet and report it
         load_onnxruntime().set_default_logger_severity(_FATAL)
         session = open_session(path, threads=threads)
         warm_up(session, read_signature(session, path), path)
 
 
-def _be_the_first_without_memory() -> None:
-    """Let the kernel kill this process, not the server, where memory runs out for both."""
+def _be_first_oom_victim() -> None:
+    """Make the kernel kill this process, not the server, if memory runs out for both."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 

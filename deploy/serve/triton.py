@@ -1,8 +1,8 @@
-"""Write a model into a model repository of NVIDIA Triton Inference Server.
+"""Writes a model into a model repository of NVIDIA Triton Inference Server.
 
-Triton's ONNX Runtime backend registers the libraries of ``model_operations`` by the names that
-stand there, so the path is absolute, and that of the machine or container that serves.
-Triton has to carry onnxruntime 1.17 or newer, as any runtime of fanin's ops.
+Triton's ONNX Runtime backend loads the custom-op libraries that ``model_operations`` names, so
+their paths are absolute, on the machine or container that serves. Triton must be built with
+onnxruntime 1.17 or newer, which fanin's ops need.
 """
 
 from __future__ import annotations
@@ -20,21 +20,28 @@ from ..cpus import MAX_THREADS
 from ..errors import SessionError
 from ..model_check import checked_content
 from ..session import open_session
-from .settings import ModelSource, SettingsError
+from .settings import ModelSource, SettingsError, check_range
 from .signature import Signature, TensorSpec, read_signature
 
 _MOUNT = PurePosixPath("/models")
 
-_TYPES = {"BYTES": "TYPE_STRING"}  # the others are TYPE_ and the protocol's name
+_TYPES = {"BYTES": "TYPE_STRING"}  # all others are TYPE_ followed by the protocol's name
 
 
 @dataclass(frozen=True)
 class TritonSettings:
-    """How Triton serves the model.
+    """How Triton serves a model.
 
-    ``threads`` of each of ``instances`` sessions; ``mount`` is where the repository stands on the
-    machine that serves. With ``max_batch``, Triton joins requests to batches of at most that many
-    rows (dynamic batching) and adds the batch dimension itself; 0 leaves shapes as they are.
+    Attributes:
+        source: The model.
+        repository: Folder of the repository here.
+        mount: Absolute path of the repository on the serving machine.
+        version: Version to write.
+        threads: Intra-op threads of each session.
+        instances: Number of sessions.
+        max_batch: If above 0, Triton batches requests dynamically, up to so many rows, and adds the
+            batch dimension itself.
+
     """
 
     source: ModelSource
@@ -47,15 +54,14 @@ class TritonSettings:
 
     def __post_init__(self) -> None:
         if not self.mount.is_absolute():
-            raise SettingsError(f"--mount is {self.mount}: Triton needs an absolute path")
+            raise SettingsError(f"--mount is {self.mount}, but Triton needs an absolute path")
         for option, value, least, most in (
             ("--model-version", self.version, 1, 1 << 62),
             ("--threads", self.threads, 1, MAX_THREADS),
             ("--instances", self.instances, 1, 1024),
             ("--max-batch", self.max_batch, 0, 1 << 20),
         ):
-            if not least <= value <= most:
-                raise SettingsError(f"{option} is {value}; it may be {least} to {most}")
+            check_range(option, value, least, most)
 
     @property
     def folder(self) -> Path:
@@ -64,16 +70,25 @@ class TritonSettings:
 
 
 def write_triton_model(settings: TritonSettings) -> Path:
-    """Add the model, the op library and config.pbtxt to the repository; returns the model's folder.
+    """Add a model, the op library and config.pbtxt to a model repository.
 
-    A version is written beside and renamed, so that a Triton that polls sees it whole. Raises
-    SessionError when the model does not open here, SettingsError when the version is there already
-    or requests cannot be batched.
+    A version is written under another name and renamed, so a polling Triton sees it only complete.
+
+    Args:
+        settings: The model, the repository, and how Triton serves it.
+
+    Returns:
+        The model's folder in the repository.
+
+    Raises:
+        SessionError: If the model does not open here.
+        SettingsError: If the version already exists, or requests cannot be batched.
+
     """
     model = settings.source.path
     target = settings.folder / str(settings.version)
     if target.exists():
-        raise SettingsError(f"{target} is there already: give another --model-version")
+        raise SettingsError(f"{target} already exists: choose another --model-version")
     signature = read_signature(open_session(model, threads=1), model)
     library = ort_ops.get_library_path()
     config = triton_config(settings, signature, library.name)
@@ -81,7 +96,7 @@ def write_triton_model(settings: TritonSettings) -> Path:
     try:
         with staging_folder(target) as scratch:
             _copy_model(model, scratch / "version")
-            # Replaced as a whole: a running Triton may have the old library mapped.
+            # Replaced as a whole, because a running Triton may have the old library mapped.
             with library.open("rb") as source, atomic_file(settings.folder / library.name) as copy:
                 shutil.copyfileobj(source, copy)
             write_file(settings.folder / "config.pbtxt", config)
@@ -93,7 +108,7 @@ def write_triton_model(settings: TritonSettings) -> Path:
 
 
 def triton_config(settings: TritonSettings, signature: Signature, library: str) -> str:
-    """Make config.pbtxt for a model of this signature."""
+    """Return the content of config.pbtxt for a model with this signature."""
     name = settings.source.name
     path = settings.mount / name / library
     lines = [
@@ -119,12 +134,12 @@ def _tensors(kind: str, specs: tuple[TensorSpec, ...], settings: TritonSettings)
         if settings.max_batch:
             if not shape or shape[0] != -1:
                 raise SettingsError(
-                    f"--max-batch needs a batch that is open, but {kind} '{spec.name}' has shape "
-                    f"{list(spec.shape)}"
+                    f"--max-batch needs an open batch dimension, but {kind} '{spec.name}' has "
+                    f"shape {list(spec.shape)}"
                 )
             shape = shape[1:]
         datatype = _TYPES.get(spec.datatype, f"TYPE_{spec.datatype}")
-        # Triton takes no empty dims; a scalar is the reshape of one element.
+        # Triton does not allow empty dims; a scalar is reshaped from one element.
         dims, reshape = (shape, "") if shape else ([1], " reshape { shape: [ ] }")
         lines += [
             f"{kind} [ {{",
@@ -152,7 +167,7 @@ def _copy_model(model: Path, folder: Path) -> None:
         target = folder / file.relative_to(model.parent)
         if target.name == "model.onnx" and target.parent == folder:
             raise SessionError(
-                "its external data are in a file named model.onnx, the name of Triton's model",
+                "its external data is in a file named model.onnx, the name of Triton's model",
                 "Rename the data file: load and save the model with onnx.",
                 model=model,
             )

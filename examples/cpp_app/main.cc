@@ -1,9 +1,9 @@
-// Runs a model on float32 numbers from standard input and prints its outputs, one a line.
+// Runs a model on float32 numbers from standard input and prints its outputs, one per line.
 //
 //   fanin_app RUNTIME OPS MODEL SHAPE [THREADS] < input
 //
-// RUNTIME is libonnxruntime.so, OPS is libfanin_ort_ops.so, SHAPE is that of the input: 1,784. The
-// input is raw: row-major float32, as numpy's tofile writes it.
+// RUNTIME is libonnxruntime.so, OPS is libfanin_ort_ops.so, SHAPE is the input's shape, such as
+// 1,784. The input is raw: row-major float32, as numpy's tofile writes it.
 #include <cstdio>
 #include <cstdlib>
 #include <exception>

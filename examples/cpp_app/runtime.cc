@@ -6,7 +6,7 @@
 
 namespace {
 
-// Calls the releasing function of an object of the runtime at the end of a scope.
+// Calls the release function of a runtime object at the end of a scope.
 template <typename Object, typename Release>
 auto scoped(const OrtApi* api, Object* object, Release release) {
   auto deleter = [api, release](Object* held) { release(api, held); };
@@ -40,7 +40,7 @@ Model::Model(const Runtime& runtime, const std::string& path, const std::string&
   runtime.check(abi::CreateSessionOptions(api, &created));
   auto options = scoped(api, created, abi::ReleaseSessionOptions);
   runtime.check(abi::SetIntraOpNumThreads(api, options.get(), threads));
-  // The ops cannot ask for the number of threads; they read it here, before they are registered.
+  // The ops cannot query the number of threads; they read it here when they are registered.
   runtime.check(abi::AddSessionConfigEntry(api, options.get(), "fanin.threads",
                                            std::to_string(threads).c_str()));
   void* handle = nullptr;  // never closed: sessions keep pointers into the library
@@ -52,7 +52,7 @@ Model::Model(const Runtime& runtime, const std::string& path, const std::string&
     runtime.check(abi::SessionGetInputCount(api, session_, &inputs));
     runtime.check(abi::SessionGetOutputCount(api, session_, &outputs));
     if (inputs != 1 || outputs != 1)
-      throw std::runtime_error("the model has other than 1 input and 1 output");
+      throw std::runtime_error("the model must have one input and one output");
     input_ = name(true);
     output_ = name(false);
   } catch (...) {

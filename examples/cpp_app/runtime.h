@@ -8,15 +8,15 @@
 
 #include "onnxruntime_abi.h"
 
-// An ONNX Runtime that was loaded from a shared library. Throws std::runtime_error when that fails.
-// It stays loaded until the process ends: its threads and fanin's ops live in it.
+// ONNX Runtime, loaded from a shared library. Throws std::runtime_error if that fails. It stays
+// loaded until the process ends, because its threads and fanin's ops live in it.
 class Runtime {
  public:
   explicit Runtime(const std::string& library);
 
   const OrtApi* api() const { return api_; }
   std::string version() const { return version_; }
-  // Throws std::runtime_error with the message of a status that is not null.
+  // Throws std::runtime_error with the message of the status unless it is null.
   void check(OrtStatus* status) const;
 
  private:
@@ -27,13 +27,13 @@ class Runtime {
 // Thread-safe: several threads may call run() at the same time.
 class Model {
  public:
-  // `ops` is libfanin_ort_ops.so by its absolute path.
+  // `ops` is the absolute path of libfanin_ort_ops.so.
   Model(const Runtime& runtime, const std::string& path, const std::string& ops, int threads);
   ~Model();
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
-  // `shape` is that of the input, row-major. Returns the elements of the output.
+  // `shape` is the shape of the input, which is row-major. Returns the elements of the output.
   std::vector<float> run(std::vector<float>& input, const std::vector<int64_t>& shape) const;
 
  private:

@@ -1,4 +1,4 @@
-"""A model inside an application: without copies, from several threads, from asyncio.
+"""Use a model in an application: without copies, from several threads, from asyncio.
 
     python app.py model.onnx
 
@@ -20,13 +20,13 @@ BATCH = 1
 
 
 def zeros_for(value) -> np.ndarray:
-    """An array for an input or output; sizes that the model leaves open are BATCH."""
+    """Return an array for an input or output; open dimensions have size BATCH."""
     shape = [size if isinstance(size, int) else BATCH for size in value.shape]
     return np.zeros(shape, np.float32)
 
 
 def bind(session, x: np.ndarray, y: np.ndarray):
-    """Let the session read x and write y where they lie: for a loop, this is set up once."""
+    """Make the session read x and write y in place; do this once, before a loop."""
     binding = session.io_binding()
     binding.bind_cpu_input(session.get_inputs()[0].name, x)
     binding.bind_output(
@@ -41,7 +41,7 @@ def bind(session, x: np.ndarray, y: np.ndarray):
 
 
 def loop_without_copies(session) -> np.ndarray:
-    """The same two buffers for every run: nothing is allocated."""
+    """Use the same two buffers in every run, so that nothing is allocated."""
     x, y = zeros_for(session.get_inputs()[0]), zeros_for(session.get_outputs()[0])
     binding = bind(session, x, y)
     for step in range(3):
@@ -51,19 +51,19 @@ def loop_without_copies(session) -> np.ndarray:
 
 
 def from_several_threads(session, inputs: list[np.ndarray]) -> list[np.ndarray]:
-    """One session takes runs from any number of threads; each run waits for nothing but CPUs."""
+    """Run one session from several threads at the same time; it needs no lock."""
     name = session.get_inputs()[0].name
     with ThreadPoolExecutor(4) as threads:
         return list(threads.map(lambda x: session.run(None, {name: x})[0], inputs))
 
 
 def sessions_that_share(path: Path, count: int) -> list[onnxruntime.InferenceSession]:
-    """Several sessions of a file, with pools of their own, hold one packed copy of weights."""
+    """Open several sessions of a file; each has its own threads, but they share packed weights."""
     return [open_session(path, threads=1) for _ in range(count)]
 
 
 async def from_asyncio(session, x: np.ndarray) -> np.ndarray:
-    """A run releases Python's lock: in a thread of its own, the event loop goes on."""
+    """Run the session on another thread; it releases the GIL, so the event loop continues."""
     name = session.get_inputs()[0].name
     (y,) = await asyncio.to_thread(session.run, None, {name: x})
     return y
@@ -74,8 +74,8 @@ def main() -> None:
     try:
         session = open_session(path, threads=1)
     except SessionError as error:
-        sys.exit(f"{error}")  # says what is wrong, where, and what to do
-    print("last of the loop:", loop_without_copies(session).ravel()[:3])
+        sys.exit(f"{error}")  # tells what is wrong, where, and what to do
+    print("last output of the loop:", loop_without_copies(session).ravel()[:3])
 
     rng = np.random.default_rng(0)
     shape = zeros_for(session.get_inputs()[0]).shape

@@ -1,4 +1,4 @@
-"""Output files are whole or absent, and nothing but regular files is ever replaced."""
+"""Output files are complete or absent, and only regular files are ever replaced."""
 
 import contextlib
 import os
@@ -45,7 +45,7 @@ def test_a_file_is_complete_or_absent(tmp_path):
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
 @pytest.mark.parametrize("linked", [False, True], ids=["itself", "by a link"])
-def test_devices_pipes_and_sockets_are_refused_and_stay_what_they_are(tmp_path, kind, linked):
+def test_devices_pipes_and_sockets_are_refused_and_unchanged(tmp_path, kind, linked):
     special = tmp_path / "special"
     if kind == "pipe":
         os.mkfifo(special)
@@ -73,8 +73,8 @@ def test_devices_pipes_and_sockets_are_refused_and_stay_what_they_are(tmp_path, 
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["to a file", "dangling"])
-def test_a_link_stays_a_link_and_what_it_leads_to_is_written(tmp_path, there):
-    """Over a second, relative link, into another folder."""
+def test_a_link_stays_and_its_target_is_written(tmp_path, there):
+    """Through a second, relative link into another folder."""
     (tmp_path / "far").mkdir()
     (tmp_path / "near").mkdir()
     real, second, first = tmp_path / "far" / "real", tmp_path / "far" / "b", tmp_path / "near" / "a"
@@ -94,7 +94,7 @@ def test_a_link_stays_a_link_and_what_it_leads_to_is_written(tmp_path, there):
     assert names(tmp_path / "far") == ["b", "real"]
 
 
-def test_what_open_refuses_is_refused_with_what_to_do(tmp_path):
+def test_paths_that_open_refuses_are_refused_with_a_remedy(tmp_path):
     (tmp_path / "file").write_text("x")
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "astray").symlink_to("missing/file")
@@ -158,7 +158,7 @@ def test_other_hard_links_keep_the_older_content(tmp_path):
 
 
 def test_write_protected_files_and_folders_are_refused(tmp_path):
-    """As a user whom permissions hold for."""
+    """As a user who is subject to permissions."""
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "file").write_text("old")
@@ -194,7 +194,7 @@ for write, path in (
         f"folder/file is write-protected; {choose} path",
         f"the folder closed cannot be written (Permission denied); {choose} path",
         f"the folder closed cannot be written (Permission denied); {choose} path",
-        f"the folder closed/new cannot be made (Permission denied); {choose} folder",
+        f"cannot create the folder closed/new (Permission denied); {choose} folder",
     ]
     assert (folder / "file").read_text() == "old"
     assert names(tmp_path / "closed") == []
@@ -208,7 +208,7 @@ def test_the_longest_name_that_the_system_takes_can_be_written(tmp_path, length)
 
 
 def test_a_full_disk_is_named_and_leaves_the_older_file(tmp_path):
-    """A limit on the size of files stands for it."""
+    """Simulated by a limit on file sizes."""
     target = tmp_path / "file"
     target.write_text("old")
     script = """
@@ -237,7 +237,7 @@ def test_errors_of_other_files_are_not_blamed_on_the_output(tmp_path):
 
 
 def test_writers_at_a_time_do_not_meet(tmp_path):
-    """Each file is one of theirs as a whole, and nothing else is left."""
+    """Each file is complete, from one of the writers, and nothing else is left."""
     target, failed = tmp_path / "file", []
 
     def write(letter: str) -> None:
@@ -258,7 +258,7 @@ def test_writers_at_a_time_do_not_meet(tmp_path):
     assert names(tmp_path) == ["file"]
 
 
-def test_what_a_killed_writer_left_goes_with_the_next_one_and_living_ones_stay(tmp_path):
+def test_only_scratch_folders_of_killed_writers_are_removed(tmp_path):
     script = """
 import sys, time
 from fanin._base.atomic import atomic_file

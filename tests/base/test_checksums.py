@@ -1,4 +1,4 @@
-"""Every bit of a file with checksums counts: a flip is refused, and the file is named."""
+"""Any flipped bit in a file with checksums is refused, and the file is named."""
 
 import hashlib
 import json
@@ -42,7 +42,7 @@ def state_file(path: Path) -> Path:
 
 
 def flips(path: Path, step: int) -> Iterator[int]:
-    """Flip one bit of the file at a time, each ``step``-th of all."""
+    """Flip every ``step``-th bit of the file, one at a time."""
     content = path.read_bytes()
     for bit in range(0, 8 * len(content), step):
         changed = bytearray(content)
@@ -52,7 +52,7 @@ def flips(path: Path, step: int) -> Iterator[int]:
 
 
 def reason(read: Callable[[Path], object], path: Path, error: type[Exception]) -> str | None:
-    """Return why the file is refused, in a sentence that names it."""
+    """Return the reason why the file is refused, which must name it."""
     try:
         read(path)
     except error as caught:
@@ -69,7 +69,7 @@ def reason(read: Callable[[Path], object], path: Path, error: type[Exception]) -
     ids=["condensed", "run"],
 )
 def test_any_flipped_bit_of_weights_is_refused(tmp_path, write, read, error):
-    """Of names, types, shapes, checksums, masks and values."""
+    """In names, types, shapes, checksums, masks and values."""
     path = write(tmp_path / "file")
     assert read(path)
     for bit in flips(path, step=13):
@@ -77,7 +77,7 @@ def test_any_flipped_bit_of_weights_is_refused(tmp_path, write, read, error):
 
 
 def test_a_flipped_bit_of_a_training_state_is_refused_or_changes_nothing(tmp_path):
-    """Archives have places that say nothing, such as padding."""
+    """Archives have bytes without meaning, such as padding."""
     path = state_file(tmp_path / "state.pt")
     refused = 0
     for bit in flips(path, step=23):
@@ -129,9 +129,9 @@ def test_a_checksum_covers_type_shape_and_bytes():
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda m: m.pop("checksum"), "metadata are not what was written"),
-        (lambda m: m.pop("checksums"), "metadata are not what was written"),
-        (lambda m: m.update(note="x"), "metadata are not what was written"),
+        (lambda m: m.pop("checksum"), "metadata has been changed"),
+        (lambda m: m.pop("checksums"), "metadata has been changed"),
+        (lambda m: m.update(note="x"), "metadata has been changed"),
     ],
 )
 def test_metadata_that_lost_or_gained_an_entry_are_refused(change, reason):
@@ -144,7 +144,7 @@ def test_metadata_that_lost_or_gained_an_entry_are_refused(change, reason):
 
 @pytest.mark.parametrize("tensors", ["[" * 100_000, "[]", '"a"', "{"])
 def test_checksums_that_are_no_table_are_refused(tensors):
-    """Even where whoever made the file gave it a checksum of its metadata that is right."""
+    """Even if the file's author computed a correct checksum of its metadata."""
     text = json.dumps({"checksums": tensors})
     crafted = {"checksums": tensors, "checksum": hashlib.sha256(text.encode()).hexdigest()}
     damage = find_damage(crafted, ["a"], lambda _: "1")
@@ -155,5 +155,5 @@ def test_a_training_state_that_would_unpack_to_more_than_it_is_is_refused(tmp_pa
     path = tmp_path / "state.pt"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data.pkl", bytes(1 << 20))
-    with pytest.raises(ValueError, match=r"state\.pt is damaged: it is packed"):
+    with pytest.raises(ValueError, match=r"state\.pt is damaged: it is compressed"):
         read_state(path)

@@ -1,4 +1,4 @@
-"""Helpers of the server's tests: models, requests, an app without a socket, a server process."""
+"""Helpers for tests of the server: models, requests, an app without a socket, a server process."""
 
 import asyncio
 import contextlib
@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -24,13 +25,13 @@ HEADER = "Inference-Header-Content-Length"
 
 
 def gain_model(gain, width=4):
-    """y = gain · x, float32, symbolic batch: tells by its answer which file it came from."""
+    """y = gain · x, float32, symbolic batch: its response tells which file was loaded."""
     weight = numpy_helper.from_array(np.full(width, gain, np.float32), "gain")
     return _model([helper.make_node("Mul", ["x", "gain"], ["y"])], [weight], ["batch", width])
 
 
 def slow_model(rounds, size=512):
-    """A chain of square matrix products: about a millisecond for every round."""
+    """A chain of square matrix products, each of about a millisecond."""
     weight = numpy_helper.from_array(np.eye(size, dtype=np.float32), "w")
     names = ["x", *(f"h{number}" for number in range(rounds - 1)), "y"]
     nodes = [
@@ -57,7 +58,7 @@ def _model(nodes, initializers, shape, out=None):
 
 
 def save(model, path):
-    """Write as one should: beside it, then renamed."""
+    """Write under another name, then rename, as users should."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}")
     onnx.save(model, beside)
@@ -71,7 +72,7 @@ def json_body(x, name="x", datatype="FP32", **more):
 
 
 def binary_body(x, name="x", datatype="FP32"):
-    """A body with its tensor behind the head, and the headers that it needs."""
+    """A body with a binary tensor after its JSON, and the headers for it."""
     entry = {
         "name": name,
         "shape": list(x.shape),
@@ -95,7 +96,7 @@ class Answer:
         return self.json["error"]
 
     def array(self, name="y"):
-        """An output, from JSON or from the binary extension."""
+        """An output, decoded from JSON or binary data."""
         if HEADER.lower() not in self.headers:
             output = next(item for item in self.json["outputs"] if item["name"] == name)
             return np.array(output["data"]).reshape(output["shape"])
@@ -110,7 +111,7 @@ class Answer:
 
 
 async def ask(app, method, path, body=b"", headers=None, chunks=None, unfinished=False):
-    """One request to an ASGI app, without a socket; the rest of an unfinished one never comes."""
+    """Send a request to an ASGI app without a socket; an unfinished body never ends."""
     sent = []
     parts = [body] if chunks is None else list(chunks)
     messages = [
@@ -163,12 +164,12 @@ def post(app, path, body=b"", headers=None, **more):
 
 
 class Server:
-    """A `fanin serve` process on a free port; ``with`` it is ready, and stopped at the end."""
+    """A `fanin serve` process on a free port: ready once entered, stopped on exit."""
 
     def __init__(self, *arguments, env=None, log=None, wait=PATIENCE):
         self.log = log
         self._wait = wait
-        # Without trials, of half a second each, unless a test asks for them: the last one counts.
+        # No trials (half a second each) unless a test asks for them: the last option counts.
         options = ["--port", "0", "--trial-timeout", "0"]
         command = [sys.executable, "-m", "fanin", "serve", *options, *map(str, arguments)]
         with log.open("wb") as stderr:
@@ -206,7 +207,7 @@ class Server:
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         events = []
         for line in lines:
-            with contextlib.suppress(ValueError):  # a warning of another kind, or cut off
+            with contextlib.suppress(ValueError):  # another kind of warning, or a truncated line
                 events.append(json.loads(line))
         return [event for event in events if name in (None, event["event"])]
 
@@ -219,10 +220,23 @@ class Server:
             time.sleep(0.05)
         raise AssertionError(f"no event '{name}':\n{self.log.read_text()}")
 
-    def listens(self):
-        """Whether a client can connect still."""
+    def connect(self, window=None):
+        """Open a connection; ``window`` is the receive buffer in bytes, for a slow reader."""
+        connection = socket.socket()
+        if window is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+        connection.settimeout(PATIENCE)
         try:
-            socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE).close()
+            connection.connect(("127.0.0.1", self.port))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def listens(self):
+        """Whether a client can still connect."""
+        try:
+            self.connect().close()
         except ConnectionRefusedError:
             return False
         return True
@@ -233,7 +247,7 @@ INFER = "/v2/models/m/infer"
 
 
 def call(server, method, path, body=None, headers=None):
-    """One request on a connection of its own: status, body."""
+    """Send a request on a new connection; return the status and the body."""
     connection = http.client.HTTPConnection(server.address, timeout=PATIENCE)
     try:
         connection.request(method, path, body, headers or {})
@@ -243,8 +257,22 @@ def call(server, method, path, body=None, headers=None):
         connection.close()
 
 
+def read_all(connection):
+    """Read a connection until the other side closes it."""
+    return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def in_threads(function, count):
+    """Call the function on ``count`` threads at the same time, and wait for all."""
+    threads = [threading.Thread(target=function) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def gain(server):
-    """Ask the gain model of the fixture for its gain."""
+    """Return the gain of the fixture's model."""
     status, body = call(server, "POST", INFER, json_body(X))
     assert status == 200, body
     return json.loads(body)["outputs"][0]["data"][1]
@@ -258,7 +286,7 @@ def requires_serving():
 
 
 def port_of(process_id):
-    """The port that a process has chosen to listen on, for a server without a log."""
+    """The port that a process listens on, for a server without a log."""
 
     def found():
         lines = Path(f"/proc/{process_id}/net/tcp").read_text().splitlines()[1:]

@@ -1,4 +1,4 @@
-"""The example applications, and what an application may do with a session: fork, move, share."""
+"""The example applications, and what applications may do with a session: fork, move, share."""
 
 import importlib.util
 import os
@@ -67,7 +67,7 @@ def test_the_cpp_app_gives_the_numbers_of_python(cpp_app, runtime, save_condense
     assert onnxruntime.__version__.encode() in done.stderr
 
 
-def test_the_cpp_app_says_what_is_wrong(cpp_app, runtime, save_condensed, tmp_path):
+def test_the_cpp_app_reports_errors(cpp_app, runtime, save_condensed, tmp_path):
     path = save_condensed()
     x = np.zeros((1, 4), np.float32)
     for change, message in (

@@ -1,4 +1,4 @@
-"""CUDA sessions on machines that lack a part of it: the CPU is taken where it was named, aloud."""
+"""CUDA sessions on machines without full support: a warned CPU fallback, if allowed."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ BROKEN = replace(USABLE, library_problem="of another build", remedy="Install aga
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A machine with this CUDA status, under an onnxruntime that offers the CUDA provider."""
+    """Simulate a machine with this CUDA status and an onnxruntime with the CUDA provider."""
 
     def make(status, *, provider=True):
         monkeypatch.setattr(ort_ops, "cuda_status", lambda: status)
@@ -38,7 +38,7 @@ def findings():
     return {check.name: check for check in run_checks()}
 
 
-def test_without_a_gpu_the_cpu_that_was_named_is_taken_with_the_reason(machine, save_condensed):
+def test_without_a_gpu_an_allowed_cpu_is_used_with_a_warning(machine, save_condensed):
     machine(NO_DEVICE)
     with pytest.warns(RuntimeWarning, match=r"CPU instead of CUDA: no driver\. Install") as told:
         session = open_session(save_condensed(), providers=BOTH)
@@ -54,10 +54,10 @@ def test_provider_options_do_not_hide_the_name(machine, save_condensed):
         open_session(save_condensed(), providers=providers)
 
 
-def test_a_provider_whose_libraries_are_missing_is_told_too(machine, save_condensed):
+def test_a_provider_whose_libraries_are_missing_falls_back_with_a_warning(machine, save_condensed):
     machine(USABLE)  # this onnxruntime only pretends to have the provider
     with (
-        pytest.warns(RuntimeWarning, match="CPU instead of CUDA: CUDAExecutionProvider did not co"),
+        pytest.warns(RuntimeWarning, match="CUDA: CUDAExecutionProvider failed to initialize"),
         pytest.warns(UserWarning, match="CUDAExecutionProvider"),  # of onnxruntime itself
     ):
         session = open_session(save_condensed(), providers=BOTH)
@@ -68,7 +68,7 @@ def test_cuda_alone_is_never_replaced(machine, save_condensed):
     machine(NO_DEVICE)
     with (
         pytest.warns(UserWarning, match="CUDAExecutionProvider"),
-        pytest.raises(SessionError, match="did not come up"),
+        pytest.raises(SessionError, match="failed to initialize"),
     ):
         open_session(save_condensed(), providers=["CUDAExecutionProvider"])
 
@@ -84,7 +84,7 @@ class CudaSession:
 
 
 @pytest.mark.parametrize("status", [NOT_BUILT, BROKEN])
-def test_a_cuda_session_without_our_kernels_is_told(machine, save_condensed, status):
+def test_a_cuda_session_without_our_kernels_warns(machine, save_condensed, status):
     machine(status)
     with pytest.warns(RuntimeWarning, match=f"ops run on the CPU.*{status.reason}") as told:
         cuda.warn_without_kernels(CudaSession(), save_condensed())
@@ -92,7 +92,7 @@ def test_a_cuda_session_without_our_kernels_is_told(machine, save_condensed, sta
 
 
 @pytest.mark.filterwarnings("error")
-def test_nothing_is_told_where_nothing_is_lost(machine, save_condensed, save_dense):
+def test_sessions_that_lose_nothing_do_not_warn(machine, save_condensed, save_dense):
     machine(NOT_BUILT)
     cuda.warn_without_kernels(CudaSession(), save_dense())
     open_session(save_condensed())
@@ -100,7 +100,7 @@ def test_nothing_is_told_where_nothing_is_lost(machine, save_condensed, save_den
     cuda.warn_without_kernels(CudaSession(), save_condensed())
 
 
-def test_the_doctor_finds_a_machine_without_gpu_sound(machine):
+def test_the_doctor_passes_a_machine_without_gpu(machine):
     machine(replace(NO_DEVICE, library=None, library_problem="built without CUDA"), provider=False)
     found = findings()
     assert all(found[name].ok for name in ("CUDA kernels", "GPU", "CUDA provider"))
@@ -108,7 +108,7 @@ def test_the_doctor_finds_a_machine_without_gpu_sound(machine):
     assert "none: no driver" in found["GPU"].detail
 
 
-def test_the_doctor_says_what_a_cuda_installation_without_gpu_lacks(machine):
+def test_the_doctor_tells_what_a_cuda_installation_without_gpu_lacks(machine):
     machine(NO_DEVICE)
     found = findings()
     assert found["GPU"].ok
@@ -116,7 +116,7 @@ def test_the_doctor_says_what_a_cuda_installation_without_gpu_lacks(machine):
     assert "run fanin's ops on the CPU: no driver" in found["CUDA provider"].detail
 
 
-def test_the_doctor_says_that_a_gpu_needs_another_wheel(machine):
+def test_the_doctor_tells_that_a_gpu_needs_another_wheel(machine):
     machine(USABLE, provider=False)
     check = findings()["CUDA provider"]
     assert check.ok
@@ -127,14 +127,14 @@ def test_the_doctor_says_that_a_gpu_needs_another_wheel(machine):
 
 
 @pytest.mark.parametrize("status", [NOT_BUILT, BROKEN])
-def test_the_doctor_fails_where_gpu_and_provider_wait_for_the_kernels(machine, status):
+def test_the_doctor_fails_if_only_the_kernels_are_missing(machine, status):
     machine(status)
     check = findings()["CUDA kernels"]
     assert not check.ok
     assert (check.detail, check.remedy) == (status.library_problem, status.remedy)
 
 
-def test_the_doctor_runs_the_op_where_all_is_there(machine, monkeypatch):
+def test_the_doctor_runs_the_op_on_a_complete_installation(machine, monkeypatch):
     machine(USABLE)
     asked = []
     monkeypatch.setattr(doctor_gpu, "run_probes", lambda providers: asked.append(providers) or "ok")

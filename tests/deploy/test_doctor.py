@@ -1,4 +1,4 @@
-"""The doctor: all well here, and each broken piece found with its remedy."""
+"""The doctor: a working installation passes, and each defect is found with its remedy."""
 
 import dataclasses
 import io
@@ -17,14 +17,14 @@ from fanin.deploy.doctor import Check, checks_table, run_checks
 
 def finding(name):
     found = {check.name: check for check in run_checks()}
-    assert found["Python"].ok  # one broken piece does not stop the others
+    assert found["Python"].ok  # one failed check does not stop the others
     check = found[name]
     assert not check.ok
     assert check.remedy
     return check
 
 
-def test_a_sound_installation_passes_every_check(monkeypatch):
+def test_a_working_installation_passes_every_check(monkeypatch):
     monkeypatch.delenv("FANIN_ISA", raising=False)
     checks = run_checks()
     assert [check for check in checks if not check.ok] == []
@@ -32,7 +32,7 @@ def test_a_sound_installation_passes_every_check(monkeypatch):
     assert onnxruntime.__version__ in details["ONNX Runtime"]
     assert details["op library"] == str(ort_ops.get_library_path())
     assert "CPUExecutionProvider" in details["execution providers"]
-    assert "in force" in details["instruction sets"]
+    assert "selected" in details["instruction sets"]
     assert f"{len(os.sched_getaffinity(0))} of" in details["CPUs and threads"]
 
 
@@ -81,7 +81,7 @@ def test_a_kernel_that_computes_something_else(monkeypatch, at):
     probes[at] = dataclasses.replace(probes[at], expected=np.zeros_like(probes[at].expected))
     monkeypatch.setattr(doctor_probe, "PROBES", probes)
     check = finding("ops in a session")
-    assert f"{probes[at].op} computes {right} where" in check.detail
+    assert f"{probes[at].op} computes {right}, but" in check.detail
     assert "FANIN_ISA=scalar" in check.remedy
 
 
@@ -96,7 +96,7 @@ def test_an_isa_that_this_cpu_lacks(monkeypatch):
 def test_the_isa_in_force_and_who_asked_for_it(monkeypatch):
     monkeypatch.setenv("FANIN_ISA", "scalar")
     details = {check.name: check.detail for check in run_checks()}
-    assert "in force: scalar (by FANIN_ISA=scalar)" in details["instruction sets"]
+    assert "selected: scalar (by FANIN_ISA=scalar)" in details["instruction sets"]
 
 
 def test_a_wrong_kernel_of_one_isa(monkeypatch):
@@ -112,10 +112,10 @@ def test_a_wrong_kernel_of_convolutions(monkeypatch):
 
     wrong = lambda x, *_, out_channels, **__: np.ones((len(x), out_channels, 5, 11))  # noqa: E731
     monkeypatch.setattr(reference, "condensed_conv", wrong)
-    assert "kernel of convolutions is wrong" in finding("convolutions").detail
+    assert "convolution kernel is wrong" in finding("convolutions").detail
 
 
-def test_a_failure_that_nobody_thought_of(monkeypatch):
+def test_an_unforeseen_failure(monkeypatch):
     def fails():
         raise ZeroDivisionError("odd")
 

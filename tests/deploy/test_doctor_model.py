@@ -1,4 +1,4 @@
-"""The doctor on a model file: what opens, what each layer runs on, what to do about the rest."""
+"""The doctor on a model file: whether it opens, which kernels its layers use, remedies."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ def findings(path):
     return {check.name: check for check in check_model_file(path)}
 
 
-def test_it_tells_the_kernels_that_a_session_packs_for(save_condensed, monkeypatch):
+def test_it_names_the_kernels_that_a_session_packs_for(save_condensed, monkeypatch):
     monkeypatch.delenv("FANIN_ISA", raising=False)
     path = save_condensed()
     found = findings(path)
@@ -33,7 +33,7 @@ def test_it_tells_the_kernels_that_a_session_packs_for(save_condensed, monkeypat
     assert f"1 CondensedGemm (fc1): {kernels}; 0.0 MB packed" in layers.detail
 
 
-def test_a_forced_scalar_kernel_is_named_with_the_way_out(save_condensed, monkeypatch):
+def test_a_forced_scalar_kernel_is_named_with_a_remedy(save_condensed, monkeypatch):
     monkeypatch.setenv("FANIN_ISA", "scalar")
     layers = findings(save_condensed())["its layers"]
     assert "-scalar" in layers.detail
@@ -50,7 +50,7 @@ def test_a_convolution(tmp_path):
     assert "1 CondensedConv (layer): f32-conv-" in layers.detail
 
 
-def test_a_dense_model_is_sound_and_told_how_to_condense_it(save_dense):
+def test_a_dense_model_passes_with_a_hint_how_to_condense_it(save_dense):
     layers = findings(save_dense())["its layers"]
     assert layers.ok
     assert layers.detail == "1 Gemm: onnxruntime's own kernels\nno layer is condensed"
@@ -89,7 +89,7 @@ def test_a_file_that_does_not_open(tmp_path, make, problem, remedy):
     assert remedy in check.remedy
 
 
-def test_unsound_weights_name_their_node(save_condensed):
+def test_invalid_weights_name_their_node(save_condensed):
     path = save_condensed(indices=np.array([[0, 9], [1, 2], [0, 3]], np.uint16))
     (check,) = check_model_file(path)
     assert not check.ok

@@ -1,4 +1,4 @@
-"""Models that ONNX Runtime would open although they do not say what they mean."""
+"""Invalid models that ONNX Runtime would open without an error."""
 
 import numpy as np
 import onnx
@@ -29,9 +29,9 @@ def with_attribute(path, **attributes):
 @pytest.mark.parametrize(
     ("attributes", "remedy"),
     [
-        ({"clip_mxa": 6.0}, "Rename it to 'clip_max'."),
-        ({"Clip_min": 0.0}, "Rename it to 'clip_min'."),
-        ({"axis": 1}, "Take it out."),
+        ({"clip_mxa": 6.0}, "Did you mean 'clip_max'"),
+        ({"Clip_min": 0.0}, "Did you mean 'clip_min'"),
+        ({"axis": 1}, "Rename or remove it."),
     ],
 )
 def test_an_attribute_that_the_op_does_not_read_is_refused(save_condensed, attributes, remedy):
@@ -43,10 +43,10 @@ def test_an_attribute_that_the_op_does_not_read_is_refused(save_condensed, attri
         caught.value
     )
     assert (caught.value.node, caught.value.model) == ("fc1", path)
-    assert caught.value.remedy == remedy
+    assert remedy in caught.value.remedy
 
 
-def test_all_attributes_of_the_op_are_taken(save_condensed):
+def test_all_attributes_of_the_op_are_accepted(save_condensed):
     path = with_attribute(save_condensed(), clip_min=0.0, clip_max=1.0)
     y = open_session(path).run(None, {"X": np.full((1, 4), 9, np.float32)})[0]
     assert np.array_equal(y, [[1, 1, 0, 1]])
@@ -66,7 +66,7 @@ def test_a_later_version_of_the_ops_is_refused(save_condensed):
         (domain,) = [entry for entry in model.opset_import if entry.domain == "ai.fanin"]
         domain.version = 2
 
-    with pytest.raises(SessionError, match=r"wants version 2 of the ops.*Upgrade fanin"):
+    with pytest.raises(SessionError, match=r"needs version 2 of the ops.*Upgrade fanin"):
         open_session(changed(save_condensed(), change))
 
 
@@ -94,7 +94,7 @@ CONV = {
 
 
 def as_convolution(path, **attributes):
-    """Turn the layer of a saved model into a pointwise convolution with other attributes."""
+    """Turn the layer of a saved model into a pointwise convolution with these attributes."""
 
     def change(model):
         node = model.graph.node[0]
@@ -112,9 +112,9 @@ def as_convolution(path, **attributes):
 @pytest.mark.parametrize(
     ("attributes", "remedy"),
     [
-        ({"auto_pad": "SAME_UPPER"}, "Take it out."),
-        ({"stride": [1, 1]}, "Rename it to 'strides'."),
-        ({"in_features": 4}, "Take it out."),
+        ({"auto_pad": "SAME_UPPER"}, "Rename or remove it."),
+        ({"stride": [1, 1]}, "Did you mean 'strides'"),
+        ({"in_features": 4}, "Rename or remove it."),
     ],
 )
 def test_an_attribute_that_a_convolution_does_not_read_is_refused(
@@ -128,10 +128,10 @@ def test_an_attribute_that_a_convolution_does_not_read_is_refused(
         caught.value
     )
     assert caught.value.node == "fc1"
-    assert caught.value.remedy == remedy
+    assert remedy in caught.value.remedy
 
 
-def test_all_attributes_of_a_convolution_are_taken(save_condensed):
+def test_all_attributes_of_a_convolution_are_accepted(save_condensed):
     path = as_convolution(save_condensed(), clip_min=0.0, clip_max=1.0)
     y = open_session(path).run(None, {"X": np.full((1, 4, 3, 3), 9, np.float32)})[0]
     assert np.array_equal(y[0, :, 1, 1], [1, 1, 0, 1])
@@ -140,7 +140,7 @@ def test_all_attributes_of_a_convolution_are_taken(save_condensed):
     assert set(ATTRIBUTES["CondensedConv"]) == set(schema.attributes)
 
 
-def test_an_unsound_convolution_is_refused_with_node_and_remedy(save_condensed):
+def test_an_invalid_convolution_is_refused_with_node_and_remedy(save_condensed):
     path = as_convolution(save_condensed(), strides=[1, 0])
     with pytest.raises(SessionError, match=r"CondensedConv node 'fc1': .*strides\[1\] is 0") as it:
         open_session(path)
@@ -166,7 +166,7 @@ def test_every_import_of_the_ops_must_be_of_our_version(save_condensed, versions
         domain.version = versions[0]
         model.opset_import.append(helper.make_opsetid("ai.fanin", versions[1]))
 
-    with pytest.raises(SessionError, match="wants version 7 of the ops"):
+    with pytest.raises(SessionError, match="needs version 7 of the ops"):
         open_session(changed(save_condensed(), change))
 
 
@@ -196,7 +196,7 @@ def test_nodes_of_functions_are_checked(save_condensed):
     assert np.array_equal(y, [[3.5, 7, -1, 11]])
     with pytest.raises(SessionError, match="node 'fc1' has an attribute 'clip_mxa'"):
         open_session(changed(save_condensed(), in_a_function(1, clip_mxa=1.0)))
-    with pytest.raises(SessionError, match="wants version 2 of the ops"):
+    with pytest.raises(SessionError, match="needs version 2 of the ops"):
         open_session(changed(save_condensed(), in_a_function(2)))
 
 
@@ -214,7 +214,7 @@ def test_weights_at_an_address_in_memory_are_refused(save_dense):
         open_session(changed(save_dense(), change))
 
 
-def test_a_file_is_checked_as_what_the_runtime_takes_it_for(save_condensed):
+def test_a_file_is_checked_as_the_format_that_the_runtime_assumes(save_condensed):
     path = with_attribute(save_condensed("model.ort"), clip_mxa=6.0)
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.load_model_format", "ONNX")

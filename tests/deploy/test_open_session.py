@@ -1,4 +1,4 @@
-"""open_session: what it sets, what it returns, and that it never falls back in silence."""
+"""open_session: what it sets and returns, and that it never falls back silently."""
 
 import subprocess
 import sys
@@ -59,7 +59,7 @@ def test_threads_reach_the_pool_and_the_kernel(save_condensed):
     assert threads_told(session) == "1"
 
 
-def test_without_threads_the_kernel_is_told_the_cpus_of_the_affinity_mask(
+def test_without_threads_the_kernel_assumes_the_cpus_of_the_affinity_mask(
     save_condensed, monkeypatch
 ):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {3, 5, 9})
@@ -68,7 +68,7 @@ def test_without_threads_the_kernel_is_told_the_cpus_of_the_affinity_mask(
     assert threads_told(session) == "3"
 
 
-def test_threads_of_the_options_are_told_to_the_kernel(save_condensed):
+def test_threads_of_the_options_are_passed_to_the_kernel(save_condensed):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = open_session(save_condensed(), options=options)
@@ -103,7 +103,7 @@ def test_the_same_options_open_several_sessions(save_condensed):
         np.testing.assert_allclose(output, Y, rtol=1e-6)
 
 
-def test_options_that_carry_the_library_already_are_taken(save_condensed):
+def test_options_with_the_library_already_registered_are_accepted(save_condensed):
     options = onnxruntime.SessionOptions()
     ort_ops.register(options)
     session = open_session(save_condensed(), threads=1, options=options)
@@ -198,10 +198,10 @@ def test_a_provider_that_is_not_installed_is_refused(save_condensed):
 def test_a_provider_that_does_not_come_up_is_refused(save_condensed, monkeypatch):
     available = ["CUDAExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: available)
-    # The runtime itself only warns about a name that it does not know, and takes the CPU.
+    # ONNX Runtime itself only warns about an unknown provider and uses the CPU.
     with (
         pytest.warns(UserWarning, match="CUDAExecutionProvider"),
-        pytest.raises(SessionError, match="CUDAExecutionProvider did not come up"),
+        pytest.raises(SessionError, match="CUDAExecutionProvider failed to initialize"),
     ):
         open_session(save_condensed(), providers=["CUDAExecutionProvider"])
 

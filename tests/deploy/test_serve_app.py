@@ -1,4 +1,4 @@
-"""The routes, without a socket: answers, errors, limits, token, metrics, pages."""
+"""The routes, without a socket: responses, errors, limits, token, metrics, pages."""
 
 import asyncio
 import gzip
@@ -34,7 +34,7 @@ INFER = "/v2/models/m/infer"
 
 
 class HeldSession:
-    """A session whose runs begin, and end when the test lets them."""
+    """A session whose runs end only when the test releases them."""
 
     def __init__(self):
         self.begun = threading.Semaphore(0)
@@ -48,7 +48,7 @@ class HeldSession:
 
 @pytest.fixture
 def held(serving):
-    """Make an opened app whose model runs until the session, the other value, is released."""
+    """Create an opened app and the session of its model, which runs until released."""
     sessions = []
 
     def make(**settings):
@@ -107,7 +107,7 @@ def test_compressed_requests(serving, encoding, pack):
     assert len(bomb) < 2000
     answer = post(app, INFER, bomb, headers)
     assert (answer.status, answer.error) == (413, answer.error)
-    assert "larger than this server takes (2000 bytes)" in answer.error
+    assert "exceeds the limit of 2000 bytes" in answer.error
     assert post(app, INFER, pack(json_body(X))[:-9], headers).status == 400
     assert post(app, INFER, pack(json_body(X)) + b"more", headers).status == 400
     assert post(app, INFER, b"plain", headers).status == 400
@@ -115,15 +115,15 @@ def test_compressed_requests(serving, encoding, pack):
 
 
 @pytest.mark.parametrize("name", [HEADER, "Content-Encoding"])
-def test_a_header_that_comes_twice_is_refused(serving, name):
-    """Also with equal values: which one a proxy went by cannot be known."""
+def test_a_repeated_header_is_refused(serving, name):
+    """Even with equal values, since it is unknown which one a proxy acted on."""
     app = serving()
     body, headers = binary_body(X)
     headers |= {"Content-Encoding": "identity"}
     answer = post(app, INFER, body, headers)
     assert answer.status == 200
     answer = post(app, INFER, body, {**headers, name.lower(): headers[name]})
-    assert (answer.status, answer.error) == (400, f"the header {name} comes 2 times")
+    assert (answer.status, answer.error) == (400, f"the header {name} occurs 2 times")
 
 
 def test_bodies_over_the_limit_are_refused_by_their_announcement_and_by_their_size(serving):
@@ -162,16 +162,16 @@ def test_a_body_that_does_not_come_ends_in_408(serving):
 @pytest.mark.parametrize(
     ("method", "path", "status", "message"),
     [
-        ("GET", "/", 404, "/docs lists them"),
-        ("GET", "/v2/models/n", 404, "there is no model 'n' on this server"),
-        ("POST", "/v2/models/n/infer", 404, "there is no model 'n'"),
+        ("GET", "/", 404, "/docs lists all paths"),
+        ("GET", "/v2/models/n", 404, "this server has no model 'n'"),
+        ("POST", "/v2/models/n/infer", 404, "this server has no model 'n'"),
         ("POST", "/v2/models/m/versions/2/infer", 404, "serves version 1, not '2'"),
         ("POST", "/v2/models/..%2F..%2Fetc/infer", 404, "no model"),
-        ("GET", "/v2/models/m/infer", 405, "another method"),
-        ("POST", "/v2/models/m", 405, "another method"),
+        ("GET", "/v2/models/m/infer", 405, "other methods"),
+        ("POST", "/v2/models/m", 405, "other methods"),
         ("POST", INFER, 400, "the request is not JSON"),
-        ("POST", "/v2/repository/models/n/load", 404, "there is no model 'n'"),
-        ("POST", "/v2/repository/models/n/unload", 404, "there is no model 'n'"),
+        ("POST", "/v2/repository/models/n/load", 404, "this server has no model 'n'"),
+        ("POST", "/v2/repository/models/n/unload", 404, "this server has no model 'n'"),
     ],
 )
 def test_errors_are_json_sentences(serving, method, path, status, message):
@@ -200,10 +200,10 @@ def test_dimensions_beyond_the_limit_never_reach_the_model(serving):
     app = serving(max_dimension=2)
     assert post(app, INFER, json_body(X)).status == 200
     answer = post(app, INFER, json_body(np.ones((3, 4))))
-    assert "has size 3 in dimension 0; this server takes 1 to 2" in answer.error
+    assert "has size 3 in dimension 0; the server takes 1 to 2" in answer.error
 
 
-def test_a_token_is_wanted_everywhere_but_for_health(serving):
+def test_the_token_is_required_everywhere_except_for_health(serving):
     app = serving(token="a-token-of-this-test")
     right = {"authorization": "Bearer a-token-of-this-test"}
     for path in ("/v2", "/v2/models/m", "/metrics", "/docs", "/openapi.json", "/nowhere"):
@@ -234,7 +234,7 @@ def test_the_repository_routes(serving, tmp_path):
     (tmp_path / "m.onnx").write_bytes(b"garbage")
     answer = post(app, "/v2/repository/models/m/load")
     assert answer.status == 400
-    assert "version 1 goes on serving" in answer.error
+    assert "version 1 is still served" in answer.error
     assert (post(app, INFER, json_body(X)).array() == 5 * X).all()
     assert "not an ONNX" in post(app, "/v2/repository/index").json[0]["reason"]
 
@@ -258,7 +258,7 @@ def test_a_full_queue_is_503_and_nothing_else_is(held):
 
     async def run():
         tasks = [asyncio.create_task(ask(app, "POST", INFER, json_body(X))) for _ in range(6)]
-        while sum(task.done() for task in tasks) < 4:  # one runs and one waits
+        while sum(task.done() for task in tasks) < 4:  # one runs and one is queued
             await asyncio.sleep(0.001)
         refused = [task.result().status for task in tasks if task.done()]
         session.released.set()
@@ -272,7 +272,7 @@ def test_a_run_longer_than_the_timeout_is_504(held):
     answer = post(app, INFER, json_body(X))
     assert session.begun.acquire(blocking=False)
     assert answer.status == 504
-    assert "the time-out of 1 s passed while the request ran" in answer.error
+    assert "the request timed out after 1 s (running)" in answer.error
 
 
 def test_batched_requests_get_their_own_rows(serving):
@@ -324,9 +324,7 @@ class Clock:
         return self.now
 
 
-def test_series_of_a_version_that_is_gone_are_removed_once_scrapers_have_seen_the_last_counts(
-    tmp_path, monkeypatch
-):
+def test_metrics_of_unloaded_versions_are_removed_after_their_retention(tmp_path, monkeypatch):
     from fanin.deploy.serve import metrics
 
     clock = Clock()
@@ -354,16 +352,16 @@ def test_series_of_a_version_that_is_gone_are_removed_once_scrapers_have_seen_th
     assert counted("1") == 2
     clock.now += 119
     assert (counted("1"), counted("2")) == (2, 1)
-    # A request that ends after its model has gone does not bring the series back for good.
-    state.metrics.answered("m", "1", 200, 0.1)
+    # A request that ends after its model was unloaded brings its metrics back only for a time.
+    state.metrics.count_response("m", "1", 200, 0.1)
     clock.now += 2
     assert not series(b'version="1"')
     assert counted("2") == 1
-    state.metrics.answered("m", "1", 200, 0.1)
+    state.metrics.count_response("m", "1", 200, 0.1)
     assert counted("1") == 1
     clock.now += 121
     assert not series(b'version="1"')
-    # What serves again in time, or comes back, is counted on and anew.
+    # A version that returns in time continues its counts; one that returns later starts anew.
     save(gain_model(1), tmp_path / "m" / "1" / "model.onnx")
     state.repository.load("m")
     assert state.repository.find("m", "1") is not first
@@ -401,8 +399,8 @@ def test_while_draining_it_is_not_ready_but_serves_and_closes_connections(servin
     assert (answer.status, answer.headers["connection"]) == (200, "close")
 
 
-def test_requests_that_a_drain_cuts_off_are_answered_and_counted_as_503(held):
-    """One runs, one waits in the queue, the body of one has not come yet."""
+def test_requests_interrupted_by_a_drain_are_answered_and_counted_as_503(held):
+    """One runs, one is queued, and the body of one has not arrived yet."""
     app, _ = held(concurrency=1)
     state = app.state.fanin
     body = json_body(X)
@@ -416,12 +414,12 @@ def test_requests_that_a_drain_cuts_off_are_answered_and_counted_as_503(held):
         assert metric_of(await ask(app, "GET", "/metrics"), "fanin_in_flight_requests") == 3
         state.draining = True
         for task in tasks:
-            task.cancel()  # as uvicorn does when its time is over
+            task.cancel()  # as uvicorn does after its drain timeout
         return await asyncio.gather(*tasks)
 
     for answer in asyncio.run(cut_off()):
         assert answer.status == 503
-        assert "the server stops before the request ended; ask again" in answer.error
+        assert "the server stopped during the request; try again" in answer.error
     of = {"model": "m", "version": "1"}
     assert metric(app, "fanin_requests_total", **of, status="503") == 3
     assert metric(app, "fanin_request_seconds_count", **of) == 3
@@ -438,7 +436,7 @@ def test_requests_that_a_drain_cuts_off_are_answered_and_counted_as_503(held):
     ],
     ids=str,
 )
-def test_too_little_memory_for_a_request_is_503_and_counted(serving, monkeypatch, where, error):
+def test_insufficient_memory_for_a_request_is_503_and_counted(serving, monkeypatch, where, error):
     from fanin.deploy.serve import app as module
 
     app = serving()
@@ -457,12 +455,12 @@ def test_too_little_memory_for_a_request_is_503_and_counted(serving, monkeypatch
             patch.setattr(module, "decode", fails)
         answer = post(app, INFER, json_body(X))
     assert answer.status == 503
-    assert "too little memory for these inputs" in answer.error
+    assert "not enough memory for these inputs" in answer.error
     assert post(app, INFER, json_body(X)).status == 200
     assert metric(app, "fanin_requests_total", model="m", version="1", status="503") == 1
 
 
-def test_a_failure_that_nobody_thought_of_is_500_and_logged(serving, monkeypatch, caplog):
+def test_an_unforeseen_failure_is_500_and_logged(serving, monkeypatch, caplog):
     import logging
 
     app = serving()

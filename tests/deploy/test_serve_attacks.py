@@ -1,7 +1,7 @@
-"""Clients that try to make `fanin serve` hold memory, or keep it from answering others.
+"""Clients that try to exhaust the memory of `fanin serve` or to block other clients.
 
-Each test asks for health all the while, and looks at the server's memory; the times that it prints
-(pytest -s) are for people, no test depends on them.
+Each test polls the server's health and watches its memory meanwhile. The times that it prints
+(pytest -s) are for information only; no test depends on them.
 """
 
 import contextlib
@@ -14,30 +14,41 @@ import threading
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from ._serving import HEADER, Server, call, json_body, requires_serving, save, wide_model
+from .._waiting import wait_until
+from ._serving import (
+    HEADER,
+    INFER,
+    Server,
+    X,
+    call,
+    in_threads,
+    json_body,
+    read_all,
+    requires_serving,
+    save,
+    wide_model,
+)
 
 requires_serving()
 
 MOST = 100 << 20  # bytes by which the server's memory may grow
-HELD = 24 << 20  # what it may hold of requests and answers
+HELD = 24 << 20  # --max-buffered
 TOKEN = "token-of-these-attacks"
-X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """One for all: an attack leaves it as it was. Answers have 16 KiB a row."""
+    """One server for all tests, which no attack changes. Responses have 16 KiB per row."""
     folder = tmp_path_factory.mktemp("attacked")
     model = save(wide_model(4, 4096), folder / "m.onnx")
     options = ["--threads", 1, "--concurrency", 1, "--poll", 0, "--timeout", 2]
     options += ["--max-buffered", HELD, "--max-connections", 40]
     with Server(model, *options, log=folder / "log") as running:
-        assert call(running, "POST", "/v2/models/m/infer", json_body(X))[0] == 200
+        assert call(running, "POST", INFER, json_body(X))[0] == 200
         yield running
-        assert call(running, "POST", "/v2/models/m/infer", json_body(X))[0] == 200
+        assert call(running, "POST", INFER, json_body(X))[0] == 200
     assert "Traceback" not in running.log.read_text()
 
 
@@ -48,7 +59,7 @@ def resident(server):
 
 @contextlib.contextmanager
 def watched(server, what):
-    """Health is asked for until the block ends, and answers; memory stays within bounds."""
+    """Poll the health route within the block; it must always respond, with bounded memory."""
     before = most = resident(server)
     times, statuses, over = [], [], threading.Event()
 
@@ -78,30 +89,13 @@ def watched(server, what):
     assert most - before < MOST
 
 
-def connect(server, window=None):
-    """A connection; ``window``: bytes that the system receives for a client that does not read."""
-    connection = socket.socket()
-    if window is not None:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
-    connection.settimeout(60)
-    connection.connect(("127.0.0.1", server.port))
-    return connection
-
-
 def metric(server, name):
     text = call(server, "GET", "/metrics")[1].decode()
     return float(re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)[1])
 
 
-def until(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def push(connection, block, most):
-    """Send blocks until ``most`` bytes are on their way or the other side closes; the bytes."""
+    """Send blocks until ``most`` bytes are sent or the other side closes; return the bytes sent."""
     sent = 0
     with contextlib.suppress(OSError):
         while sent < most:
@@ -125,39 +119,35 @@ CHUNKED = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: ch
     ids=["trailers", "a trailer", "extension", "value of an extension", "size"],
 )
 def test_the_framing_of_a_chunked_body_is_bounded(server, begin, block):
-    with watched(server, "chunks' framing"), connect(server) as connection:
+    with watched(server, "chunks' framing"), server.connect() as connection:
         sent = push(connection, CHUNKED + begin, 1) + push(connection, block, 256 << 20)
-        assert sent < 64 << 20  # what buffers of the system take
+        assert sent < 64 << 20  # what the system's socket buffers take
         answer = b""
         with contextlib.suppress(ConnectionError):
             answer = connection.recv(65536)
         assert answer == b"" or re.match(rb"HTTP/1.1 4(31|00) ", answer)
 
 
-def test_many_tiny_chunks_hold_up_nobody(server):
+def test_many_tiny_chunks_do_not_block_other_clients(server):
     ended = []
 
     def drip():
-        with connect(server) as connection:
+        with server.connect() as connection:
             push(connection, CHUNKED + b"1\r\n{\r\n" * 1000, 1)
             push(connection, b"1\r\n \r\n" * 10_000, 2 << 20)
             with contextlib.suppress(ConnectionError):
                 ended.append(connection.recv(100)[:12])
 
-    clients = [threading.Thread(target=drip) for _ in range(4)]
     with watched(server, "tiny chunks"):
-        for client in clients:
-            client.start()
-        for client in clients:
-            client.join()
+        in_threads(drip, 4)
     assert set(ended) <= {b"HTTP/1.1 408", b""}
 
 
 def test_pipelined_requests_are_answered_one_after_the_other(server):
-    """As many as one likes, for a client that reads its answers."""
+    """Any number of them, for a client that reads its responses."""
     pair = b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\nGET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
     end = b"GET /v2/none HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-    with watched(server, "pipelined"), connect(server) as connection:
+    with watched(server, "pipelined"), server.connect() as connection:
         sender = threading.Thread(target=lambda: connection.sendall(pair * 1000 + end))
         sender.start()
         answers = connection.makefile("rb").read()
@@ -172,46 +162,38 @@ def test_pipelined_requests_of_clients_that_do_not_read_are_not_read_either(serv
     sent = []
 
     def flood():
-        with connect(server, window=4096) as connection:
+        with server.connect(window=4096) as connection:
             sent.append(push(connection, block, 64 << 20))
 
     cut_off = metric(server, 'fanin_refusals_total{reason="answer"}')
-    clients = [threading.Thread(target=flood) for _ in range(20)]
     with watched(server, "20 floods"):
-        for client in clients:
-            client.start()
-        for client in clients:
-            client.join()
+        in_threads(flood, 20)
     assert max(sent) < 64 << 20
     assert metric(server, 'fanin_refusals_total{reason="answer"}') >= cut_off + 20
-    until(lambda: metric(server, "fanin_buffered_bytes") == 0)
+    wait_until(lambda: metric(server, "fanin_buffered_bytes") == 0, "fanin_buffered_bytes == 0")
 
 
-def test_bodies_that_do_not_end_are_held_within_the_budget_and_for_a_time(server):
+def test_endless_bodies_are_bounded_in_bytes_and_time(server):
     head = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 60000000\r\n\r\n"
     refused = metric(server, 'fanin_refusals_total{reason="memory"}')
     statuses = []
 
     def stall():
-        with connect(server) as connection:
+        with server.connect() as connection:
             push(connection, head, 1)
             push(connection, bytes(1 << 20), 8 << 20)
             with contextlib.suppress(ConnectionError):
                 statuses.append(connection.recv(12))
 
-    clients = [threading.Thread(target=stall) for _ in range(12)]
     with watched(server, "unfinished bodies"):
-        for client in clients:
-            client.start()
-        for client in clients:
-            client.join()
+        in_threads(stall, 12)
     assert set(statuses) == {b"HTTP/1.1 408", b"HTTP/1.1 503"}
     assert metric(server, 'fanin_refusals_total{reason="memory"}') > refused
-    until(lambda: metric(server, "fanin_buffered_bytes") == 0)
+    wait_until(lambda: metric(server, "fanin_buffered_bytes") == 0, "fanin_buffered_bytes == 0")
 
 
 def wide_request(rows):
-    """A small request whose answer has 16 KiB a row."""
+    """A small request whose response has 16 KiB per row."""
     entry = {"name": "x", "shape": [rows, 4], "datatype": "FP32"}
     entry["parameters"] = {"binary_data_size": rows * 16}
     text = {"inputs": [entry], "parameters": {"binary_data_output": True}}
@@ -221,23 +203,23 @@ def wide_request(rows):
     return f"{lines}{HEADER}: {len(head)}\r\n\r\n".encode() + body
 
 
-def test_answers_that_nobody_reads_are_held_within_the_budget_and_for_a_time(server):
+def test_unread_responses_are_bounded_in_bytes_and_time(server):
     request = wide_request(512)  # 8 MiB
     cut_off = metric(server, 'fanin_refusals_total{reason="answer"}')
     refused = metric(server, 'fanin_refusals_total{reason="memory"}')
     connections = []
     with contextlib.ExitStack() as stack, watched(server, "unread answers"):
         for _ in range(24):
-            connections.append(stack.enter_context(connect(server)))
+            connections.append(stack.enter_context(server.connect()))
             connections[-1].sendall(request)
         statuses = sorted(connection.recv(12, socket.MSG_WAITALL) for connection in connections)
         assert statuses[0] == b"HTTP/1.1 200"
         assert statuses[-1] == b"HTTP/1.1 503"
-        until(lambda: metric(server, "fanin_buffered_bytes") == 0)
+        wait_until(lambda: metric(server, "fanin_buffered_bytes") == 0, "fanin_buffered_bytes == 0")
     assert metric(server, 'fanin_refusals_total{reason="answer"}') > cut_off
     assert metric(server, 'fanin_refusals_total{reason="memory"}') > refused
-    # Who reads gets all of it.
-    with connect(server) as connection:
+    # A client that reads gets the whole response.
+    with server.connect() as connection:
         connection.sendall(request)
         answer = http.client.HTTPResponse(connection)
         answer.begin()
@@ -247,9 +229,9 @@ def test_answers_that_nobody_reads_are_held_within_the_budget_and_for_a_time(ser
 
 def test_an_answer_that_was_the_last_is_not_waited_for_either(server):
     request = wide_request(16).replace(b"Host: x", b"Host: x\r\nConnection: close")
-    with connect(server, window=4096) as connection:
+    with server.connect(window=4096) as connection:
         connection.sendall(request)
-        until(lambda: metric(server, "fanin_connections") <= 1)
+        wait_until(lambda: metric(server, "fanin_connections") <= 1, "fanin_connections <= 1")
 
 
 @pytest.mark.parametrize("element", [b"[]", b"{}", b'""', b"0", b'{"":0}', rb'"\n"'], ids=str)
@@ -258,35 +240,26 @@ def test_compressed_json_of_many_elements_is_refused_before_it_is_parsed(server,
     body = gzip.compress(b'{"inputs":[' + (element + b",") * count + element + b"]}", 1)
     with watched(server, f"gzip of {element.decode()}"):
         headers = {"Content-Encoding": "gzip"}
-        status, answer = call(server, "POST", "/v2/models/m/infer", body, headers)
+        status, answer = call(server, "POST", INFER, body, headers)
     assert status == 413
-    assert "the JSON of the request has more than" in json.loads(answer)["error"]
+    assert "the JSON has more than" in json.loads(answer)["error"]
 
 
-def test_the_most_json_that_is_taken_holds_up_nobody(server):
-    """Two at a time; the budget has no room for what parsing takes, or they are no requests."""
+def test_the_largest_json_does_not_block_other_clients(server):
+    """Two at a time. They fail: the budget is too small to parse them, or they are not requests."""
     body = b'{"inputs":[' + b"0.123," * 400_000 + b"0]}"
     statuses = []
-    clients = [
-        threading.Thread(
-            target=lambda: statuses.append(call(server, "POST", "/v2/models/m/infer", body)[0])
-        )
-        for _ in range(4)
-    ]
     with watched(server, "large JSON"):
-        for client in clients:
-            client.start()
-        for client in clients:
-            client.join()
+        in_threads(lambda: statuses.append(call(server, "POST", INFER, body)[0]), 4)
     assert set(statuses) <= {400, 503}
     assert 400 in statuses
 
 
-def test_connections_over_the_limit_are_told_so_and_may_ask_for_health(server):
+def test_connections_over_the_limit_get_an_error_but_may_ask_for_health(server):
     full = metric(server, 'fanin_refusals_total{reason="connections"}')
     with contextlib.ExitStack() as stack:
         for _ in range(40):
-            stack.enter_context(connect(server)).sendall(b"GET /v2 HTTP/1.1\r\n")
+            stack.enter_context(server.connect()).sendall(b"GET /v2 HTTP/1.1\r\n")
         for path, status in (("/v2/health/live", 200), ("/v2/health/ready", 200), ("/v2", 503)):
             client = http.client.HTTPConnection(server.address, timeout=30)
             client.request("GET", path)
@@ -294,16 +267,16 @@ def test_connections_over_the_limit_are_told_so_and_may_ask_for_health(server):
             assert (answer.status, answer.getheader("connection")) == (status, "close")
             body = answer.read()
             client.close()
-        assert "as many connections as it takes" in json.loads(body)["error"]
+        assert "has reached its connection limit" in json.loads(body)["error"]
         assert answer.getheader("retry-after") == "1"
-        # Those that say nothing leave no room for anything but the sentence.
+        # Once idle connections fill the surplus, others get only the error message.
         for _ in range(32):
-            stack.enter_context(connect(server))
-        with connect(server) as connection:
-            answer = b"".join(iter(lambda: connection.recv(65536), b""))
+            stack.enter_context(server.connect())
+        with server.connect() as connection:
+            answer = read_all(connection)
         assert answer.startswith(b"HTTP/1.1 503 ")
-        assert "as many connections" in json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
-        until(lambda: call_or_none(server, "/v2") == 200)  # their time is over
+        assert "connection limit" in json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+        wait_until(lambda: call_or_none(server, "/v2") == 200, "their time is over")
     assert metric(server, 'fanin_refusals_total{reason="connections"}') > full
 
 
@@ -313,15 +286,15 @@ def call_or_none(server, path):
 
 
 def test_no_body_is_waited_for_without_the_token(start, model):
-    """Nor does a trailer carry the token: a proxy in front has not seen it."""
+    """Nor can a trailer carry the token, since a proxy in front has not seen it."""
     begun = b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     trailer = f"Authorization: Bearer {TOKEN}\r\n".encode()
     with start(model, "--timeout", 1, env={"FANIN_SERVE_TOKEN": TOKEN}) as server:
         for body in (b"0\r\n" + trailer + b"\r\n", b""):
-            with connect(server) as connection:
+            with server.connect() as connection:
                 connection.sendall(begun + body)
                 answer = connection.recv(65536)
                 assert answer.startswith(b"HTTP/1.1 401 ")
-                if not body:  # the rest is discarded, for a time
-                    answers = b"".join(iter(lambda: connection.recv(65536), b""))
-                    assert answers == b"" or b"wants a token" in answers
+                if not body:  # the rest is discarded for a while
+                    answers = read_all(connection)
+                    assert answers == b"" or b"a token is required" in answers

@@ -1,4 +1,4 @@
-"""Connections to `fanin serve` that are slow, broken or without bounds."""
+"""Connections to `fanin serve` that are slow, broken or endless."""
 
 import contextlib
 import http.client
@@ -10,14 +10,14 @@ import time
 
 from .._waiting import PATIENCE
 from ._held_server import Held
-from ._serving import INFER, X, call, gain_model, json_body, requires_serving, save
+from ._serving import INFER, X, call, gain_model, json_body, read_all, requires_serving, save
 
 requires_serving()
 
 
-def test_slow_and_broken_connections_hold_up_nobody(start, model):
+def test_slow_and_broken_connections_do_not_block_other_clients(start, model):
     with start(model, "--threads", 1) as server:
-        stuck = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(50)]
+        stuck = [server.connect() for _ in range(50)]
         for connection in stuck:
             connection.sendall(
                 b"POST /v2/models/model/infer HTTP/1.1\r\nContent-Length: 99\r\n\r\n{"
@@ -25,15 +25,15 @@ def test_slow_and_broken_connections_hold_up_nobody(start, model):
         assert call(server, "POST", "/v2/models/model/infer", json_body(X))[0] == 200
         for connection in stuck:
             connection.close()
-        with socket.create_connection(("127.0.0.1", server.port)) as rude:
+        with server.connect() as rude:
             rude.sendall(b"\0\1\2 not HTTP\r\n\r\n")
             assert rude.recv(100).startswith(b"HTTP/1.1 400")
         assert call(server, "POST", "/v2/models/model/infer", json_body(X))[0] == 200
     assert "Traceback" not in server.log.read_text()
 
 
-def test_a_body_behind_an_upgrade_is_refused_with_what_to_do_and_nothing_else_is(start, model):
-    """The parser hands on no such body. Java's client asks for HTTP/2 so, unless told otherwise."""
+def test_only_upgrades_with_a_body_are_refused_with_a_remedy(start, model):
+    """The parser drops such bodies. Java's client asks for HTTP/2 this way by default."""
     upgrade = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
     body = json_body(X).decode()
     infer = f"POST /v2/models/model/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
@@ -45,16 +45,14 @@ def test_a_body_behind_an_upgrade_is_refused_with_what_to_do_and_nothing_else_is
             (f"{infer}Upgrade: h2c\r\nConnection: close\r\n\r\n{body}", 200, b"outputs"),
             (f"GET /v2 HTTP/1.1\r\nHost: x\r\n{upgrade}\r\n", 200, b"fanin"),
         ):
-            with socket.create_connection(
-                ("127.0.0.1", server.port), timeout=PATIENCE
-            ) as connection:
+            with server.connect() as connection:
                 connection.sendall(text.encode())
-                answer = b"".join(iter(lambda: connection.recv(65536), b""))  # it is closed
+                answer = read_all(connection)  # until it is closed
             assert answer.startswith(f"HTTP/1.1 {status}".encode()), answer
             assert part in answer
 
 
-def test_loads_that_wait_for_each_other_do_not_hold_up_scrapes(start, tmp_path):
+def test_waiting_loads_do_not_block_scrapes(start, tmp_path):
     path = save(gain_model(3), tmp_path / "m.onnx")
     held = Held(tmp_path, "__init__")
     held.release()
@@ -69,7 +67,7 @@ def test_loads_that_wait_for_each_other_do_not_hold_up_scrapes(start, tmp_path):
         save(gain_model(5), path)
         for client in clients:
             client.start()
-        # A thread of a scrape would come after those of the loads, of which the first still runs.
+        # On the loads' thread pool, a scrape would have to wait for them; the first is held.
         for _ in range(50):
             assert b"fanin_model_loads_total" in call(server, "GET", "/metrics")[1]
         assert done == []
@@ -86,12 +84,11 @@ def test_heads_that_do_not_end_are_cut_off_and_slow_ones_are_not(start, model):
     with start(model, "--threads", 1, "--timeout", 3) as server:
 
         def answer(*parts, drip=()):
-            """What comes for these parts, sent with pauses, until the connection is closed.
+            """Send these parts with pauses; return what is received until the connection closes.
 
             What drips is sent until the server has had enough of it.
             """
-            address = ("127.0.0.1", server.port)
-            with socket.create_connection(address, timeout=PATIENCE) as connection:
+            with server.connect() as connection:
                 for part in parts:
                     connection.sendall(part)
                     time.sleep(0.4)
@@ -102,18 +99,18 @@ def test_heads_that_do_not_end_are_cut_off_and_slow_ones_are_not(start, model):
                         received += connection.recv(65536)
                         if b"HTTP/1.1 408 " in received:
                             break
-                return received + b"".join(iter(lambda: connection.recv(65536), b""))
+                return received + read_all(connection)
 
         endless = itertools.repeat(b"X: a\r\n")
         late = answer(head, drip=endless)
         assert late.startswith(b"HTTP/1.1 408 ")
-        assert b"the head of the request did not come within 3 s" in late
+        assert b"the request head did not arrive within 3 s" in late
         after_a_request = answer(head + rest + head, drip=endless)
         assert after_a_request.startswith(b"HTTP/1.1 200 ")
         assert b"HTTP/1.1 408 " in after_a_request
         slow = answer(head, rest + head, b"Connection: close\r\n" + rest)
         assert slow.count(b"HTTP/1.1 200 ") == 2
-        # A connection that is kept is not one that is late.
+        # An idle kept-alive connection is not a late head.
         connection = http.client.HTTPConnection(server.address, timeout=PATIENCE)
         connection.connect()
         kept = connection.sock
@@ -128,7 +125,7 @@ def test_heads_that_do_not_end_are_cut_off_and_slow_ones_are_not(start, model):
 def test_a_head_without_bounds_is_cut_off_and_a_long_one_is_not(start, model):
     with start(model, "--threads", 1) as server:
         assert call(server, "GET", "/v2", headers={"X": "a" * 60_000})[0] == 200
-        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
+        with server.connect() as connection:
             connection.sendall(b"GET /v2 HTTP/1.1\r\nX: ")
             sent = 0
             with contextlib.suppress(ConnectionError):
@@ -136,22 +133,22 @@ def test_a_head_without_bounds_is_cut_off_and_a_long_one_is_not(start, model):
                     connection.sendall(b"a" * 4096)
                     sent += 4096
         assert sent < 64 << 20
-        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
+        with server.connect() as connection:
             connection.sendall(b"GET /v2 HTTP/1.1\r\nX: ")
-            # What the server reads together with the beginning does not count.
+            # Bytes that are read together with the start of the head are not counted.
             for _ in range(20):
                 connection.sendall(b"a" * 66_000)
                 if select.select([connection], [], [], 1)[0]:
                     break
             assert connection.recv(65536).startswith(b"HTTP/1.1 431 ")
-        # A large body and the beginning of the next head in one piece are no large head.
+        # A large body together with the start of the next head is not a large head.
         body = json_body(X, id="a" * 100_000)
         head = b"POST /v2/models/model/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
         request = head % len(body) + body
-        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
+        with server.connect() as connection:
             for part in (request[:20], request[20:] + request[:20], request[20:]):
                 connection.sendall(part)
                 time.sleep(0.2)
             connection.shutdown(socket.SHUT_WR)
-            answers = b"".join(iter(lambda: connection.recv(65536), b""))
+            answers = read_all(connection)
         assert answers.count(b"HTTP/1.1 200 ") == 2

@@ -16,7 +16,7 @@ KNOWN = ("FROM", "RUN", "WORKDIR", "COPY", "USER", "EXPOSE", "HEALTHCHECK", "ENT
 
 
 def instructions():
-    """(instruction, arguments) of each line of the Dockerfile."""
+    """(instruction, arguments) of each line in the Dockerfile."""
     lines = (FOLDER / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
     return [tuple(line.split(None, 1)) for line in lines if line and not line.startswith("#")]
 
@@ -45,7 +45,7 @@ def test_it_ends_as_a_user_without_rights():
     assert "RUN" not in names[names.index("USER") :]
 
 
-def test_what_it_installs_is_there():
+def test_the_dockerfile_installs_what_exists():
     install = next(step for step in arguments("RUN") if step.startswith("pip install"))
     extra = re.search(r"\[(\w+)\]", install)[1]
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
@@ -56,7 +56,7 @@ def test_what_it_installs_is_there():
 
 
 def test_its_commands_run_here():
-    """The entry point with --help, and the health check's program up to its request."""
+    """Runs the entry point with --help, and the health check up to its request."""
     requires_serving()
     entry = json.loads(arguments("ENTRYPOINT")[0])
     assert entry[0] == "fanin"
@@ -66,10 +66,10 @@ def test_its_commands_run_here():
     program = json.loads(arguments("HEALTHCHECK")[0].removeprefix("CMD "))
     assert program[:2] == ["python", "-c"]
     with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))  # and it does not listen
+        silent.bind(("127.0.0.1", 0))  # bound, but not listening
         check = program[2].replace(":8000", f":{silent.getsockname()[1]}")
         done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
-    assert "URLError" in done.stderr  # nothing serves there: the check fails as it should
+    assert "URLError" in done.stderr  # without a server the check must fail
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_the_manifest_agrees_with_itself_and_with_the_server(manifests):
     assert model["modelFormat"]["name"] in formats
     assert model["protocolVersion"] in runtime["spec"]["protocolVersions"]
     (container,) = runtime["spec"]["containers"]
-    assert container["name"] == "kserve-container"  # the name that KServe looks for
+    assert container["name"] == "kserve-container"  # the name that KServe requires
     port = container["ports"][0]["containerPort"]
     assert arguments("EXPOSE") == [str(port)]
     for probe, path in (("readinessProbe", "ready"), ("livenessProbe", "live")):

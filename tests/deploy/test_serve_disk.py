@@ -1,4 +1,4 @@
-"""`fanin serve` in broken surroundings: full disks, no temporary folder, files of metrics."""
+"""`fanin serve` with full disks, without a temporary folder, and its metrics files."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ requires_serving()
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A folder on a file system of 2 MiB of its own."""
+    """A folder on a separate file system of 2 MiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
@@ -37,7 +37,7 @@ def fill(folder, name="filler"):
 
 
 def wait_for_loads(server, result, count, model="m"):
-    """Until the metrics count so many; every request meanwhile is answered."""
+    """Send requests until the metrics count so many; all must be answered."""
     line = f'fanin_model_loads_total{{model="{model}",result="{result}"}} {count}.0'
 
     def counted():
@@ -51,7 +51,7 @@ def wait_for_loads(server, result, count, model="m"):
 def test_a_disk_that_is_full_during_a_reload_leaves_the_old_version_serving(
     model, small_disk, workers
 ):
-    """The model, the log and the shared metrics lie on it; the error shows on the network."""
+    """Model, log and shared metrics are on the full disk; the error is reported over HTTP."""
     versions = small_disk / "m"
     shutil.copytree(model.parent.parent, versions)
     arguments = (versions, "--workers", workers, "--threads", 1, "--poll", 0.1, "--access-log")
@@ -69,14 +69,14 @@ def test_a_disk_that_is_full_during_a_reload_leaves_the_old_version_serving(
         save(gain_model(5), versions / "2" / "model.onnx")
         wait_for_loads(server, "loaded", 2 * workers)
         assert gain(server) == 5
-        if workers == 1:  # several write into one log: a line may follow on one that was cut off
+        if workers == 1:  # with several writers, a line may follow a truncated one
             assert [event["version"] for event in server.wait_for("loaded", 2)] == ["1", "2"]
         assert server.process.poll() is None
-        assert not server.events("a worker died")
+        assert not server.events("worker died")
 
 
 def test_a_worker_that_cannot_come_back_leaves_the_others_serving(start, model):
-    """It finds garbage where the others have the sound model in memory."""
+    """It finds a corrupt file, while the others have the valid model in memory."""
     with start(model.parent.parent, "--workers", 2, "--threads", 1, "--poll", 0) as server:
         first, second = (event["pid"] for event in server.wait_for("serving", 2))
         sound = model.read_bytes()
@@ -84,7 +84,7 @@ def test_a_worker_that_cannot_come_back_leaves_the_others_serving(start, model):
         os.kill(first, signal.SIGKILL)
         (told,) = server.wait_for("cannot start")
         assert "not an ONNX file" in told["reason"]
-        server.wait_for("a worker died", 2)
+        server.wait_for("worker died", 2)
         assert gain(server) == 3
         model.write_bytes(sound)
         server.wait_for("serving", 3)
@@ -92,7 +92,7 @@ def test_a_worker_that_cannot_come_back_leaves_the_others_serving(start, model):
         os.kill(second, 0)
 
 
-def test_several_workers_without_a_temporary_folder_say_so(model, monkeypatch):
+def test_several_workers_without_a_temporary_folder_are_refused(model, monkeypatch):
     from fanin.deploy.serve import ServeSettings, SettingsError, shared_folder, supervisor
 
     def nowhere(**_):
@@ -130,9 +130,9 @@ def run_metrics(folder, program):
 
 
 def test_the_files_of_shared_metrics_have_their_space_from_the_start(tmp_path):
-    """Mapped files with holes would end a worker on a disk that fills up."""
+    """Sparse mapped files would crash a worker when the disk fills up."""
     program = """
-Metrics().answered("m", "1", 200, 0.1)
+Metrics().count_response("m", "1", 200, 0.1)
 states = [item.stat() for item in os.scandir(sys.argv[1]) if item.name.endswith(".db")]
 print(len(states), all(state.st_blocks * 512 >= state.st_size for state in states))
 """
@@ -142,7 +142,7 @@ print(len(states), all(state.st_blocks * 512 >= state.st_size for state in state
 def test_shared_metrics_without_room_for_more_series_keep_those_that_they_have(small_disk):
     program = """
 metrics = Metrics()
-metrics.answered("m", "1", 200, 0.1)
+metrics.count_response("m", "1", 200, 0.1)
 with open(sys.argv[1] + "/filler", "wb", buffering=0) as file:
     try:
         while file.write(bytes(4096)):
@@ -150,10 +150,10 @@ with open(sys.argv[1] + "/filler", "wb", buffering=0) as file:
     except OSError:
         pass
 for version in range(1, 100):
-    metrics.answered("m" * 100, str(10**17 + version), 200, 0.1)
-metrics.answered("m", "1", 200, 0.1)
+    metrics.count_response("m" * 100, str(10**17 + version), 200, 0.1)
+metrics.count_response("m", "1", 200, 0.1)
 os.unlink(sys.argv[1] + "/filler")
-metrics.answered("m", "later", 200, 0.1)
+metrics.count_response("m", "later", 200, 0.1)
 lines = metrics.text().decode().splitlines()
 counted = [line for line in lines if line.startswith("fanin_requests_total")]
 print(*(line.split()[1] for line in counted if 'model="m"' in line), 1 < len(counted) < 100)
@@ -161,7 +161,7 @@ print(*(line.split()[1] for line in counted if 'model="m"' in line), 1 < len(cou
     assert run_metrics(small_disk, program) == ["2.0", "1.0", "True"]
 
 
-def test_shared_metrics_leave_out_versions_that_are_gone_and_keep_the_others(tmp_path):
+def test_shared_metrics_omit_only_unloaded_versions(tmp_path):
     program = """
 from types import SimpleNamespace as Simple
 from fanin.deploy.serve import metrics as module
@@ -174,14 +174,14 @@ repository = Simple(
 metrics = Metrics()
 metrics.watch(repository)
 def show():
-    metrics.forget_gone()
+    metrics.remove_unloaded()
     lines = metrics.text().decode().splitlines()
     counted = [line for line in lines if line.startswith("fanin_requests_total")]
     buckets = [line for line in lines if "_bucket" in line]
     print(*(line.split()[1] for line in counted), len(buckets), end=";")
-metrics.load_attempted("m", "1", None)
+metrics.count_load("m", "1", None)
 for version in "1122233":
-    metrics.answered("m", version, 200, 0.1)
+    metrics.count_response("m", version, 200, 0.1)
 show()
 clock.now += 119
 del serving[0]
@@ -191,7 +191,7 @@ show()
 clock.now += 118
 serving.append("1")
 show()
-metrics.answered("m", "1", 200, 0.1)
+metrics.count_response("m", "1", 200, 0.1)
 clock.now += 1000
 show()
 serving.clear()
@@ -208,33 +208,33 @@ print(b'fanin_model_loads_total{model="m",result="loaded"} 1.0' in metrics.text(
 
 
 def test_dead_workers_leave_their_counts_and_no_files(tmp_path):
-    """Three processes count and end; the sums are the same before and after."""
+    """Three processes count and end; merging them does not change the sums."""
     program = """
 metrics = Metrics()
-metrics.answered("m", "1", 200, 0.1)
-metrics.answered("m", "1", 400, 0.3)
+metrics.count_response("m", "1", 200, 0.1)
+metrics.count_response("m", "1", 400, 0.3)
 metrics.in_flight.inc()
 print(os.getpid())
 """
     pids = [int(run_metrics(tmp_path, program)[0]) for _ in range(3)]
     shared = """
 from pathlib import Path
-from fanin.deploy.serve.shared_metrics import collect, fold
+from fanin.deploy.serve.shared_metrics import collect, merge_dead_worker
 def state():
     samples = [sample for metric in collect(Path(sys.argv[1])) for sample in metric.samples]
     return {(s.name, *sorted(s.labels.items())): round(s.value, 9) for s in samples if s.value}
 """
-    fold = f"""
+    merge_dead_worker = f"""
 before = state()
 for pid in {pids}:
-    fold(Path(sys.argv[1]), pid)
+    merge_dead_worker(Path(sys.argv[1]), pid)
 after = state()
 gone = dict(before.items() - after.items())
 print(len(after) > 10, after.items() <= before.items(), *gone.values())
 print(*sorted(os.listdir(sys.argv[1])))
 """
-    shown = run_metrics(tmp_path, shared + fold)
-    # What is gone are the requests in flight in the dead.
+    shown = run_metrics(tmp_path, shared + merge_dead_worker)
+    # Only the gauge of requests in flight in the dead workers is dropped.
     assert shown[:3] == ["True", "True", "3.0"]
     assert [name for name in shown[3:] if "_dead" in name] == [
         "counter_dead.db",
@@ -246,7 +246,7 @@ import fcntl
 with open(sys.argv[1] + "/lock", "ab") as scrape:
     fcntl.flock(scrape, fcntl.LOCK_SH)
     try:
-        fold(Path(sys.argv[1]), {pids[0]})
+        merge_dead_worker(Path(sys.argv[1]), {pids[0]})
     except OSError as error:
         print(type(error).__name__)
 """

@@ -1,4 +1,4 @@
-"""The serving walk-throughs of README and docs/serving.md work as they are written."""
+"""The serving walk-throughs in README and docs/serving.md work as written."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def test_the_first_lines_of_the_guide(digits):
 
 
 def commands(text, heading, end):
-    """Lines of the console blocks between two headings, but for installations."""
+    """Lines of the console blocks between two headings, without installations."""
     section = text[text.index(heading) : text.index(end)]
     blocks = re.findall(r"^```console\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     return [line for block in blocks for line in block.splitlines() if not line.startswith("pip")]
@@ -59,7 +59,7 @@ def digits(tmp_path_factory):
     ids=["README", "serving.md"],
 )
 def test_the_walk_through(digits, tmp_path, text, heading, end):
-    """Each command by the shell, on a free port instead of 8000."""
+    """Runs each command in a shell, on a free port instead of 8000."""
     if shutil.which("curl") is None:
         pytest.skip("needs curl")
     model, expected = digits

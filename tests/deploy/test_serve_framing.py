@@ -1,4 +1,4 @@
-"""Where requests end: the same answers however their bytes arrive, and nothing read ahead of time.
+"""Request framing: responses do not depend on how bytes arrive, and nothing is read too early.
 
 Without sockets: bytes go straight into the protocol, in pieces that the test chooses.
 """
@@ -18,9 +18,9 @@ from uvicorn.server import ServerState  # noqa: E402
 
 from fanin.deploy.serve.budget import Budget  # noqa: E402
 from fanin.deploy.serve.connection import (  # noqa: E402
-    LARGEST_HEAD,
-    MOST_FIELDS,
-    SURPLUS,
+    MAX_FIELDS,
+    MAX_HEAD,
+    MAX_SURPLUS,
     Limits,
     connection_class,
 )
@@ -28,7 +28,7 @@ from fanin.deploy.serve.guard import Guard  # noqa: E402
 
 
 class Transport(asyncio.Transport):
-    """What a connection writes, and whether it reads."""
+    """A transport that records what is written, and whether reading is paused."""
 
     def __init__(self):
         super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
@@ -59,7 +59,7 @@ class Transport(asyncio.Transport):
 
 
 class Client:
-    """One connection to an app that tells what it was asked, once ``answering`` is set."""
+    """A connection to an app that echoes the request once ``answering`` is set."""
 
     def __init__(self, *, timeout=60, budget=1 << 20, token=None, body=1 << 20, state=None):
         self.answering = asyncio.Event()
@@ -91,7 +91,7 @@ class Client:
         await send({"type": "http.response.body", "body": text})
 
     async def send(self, *parts):
-        """Hand the parts over, as the transport would: none while reading is paused."""
+        """Deliver the parts as a transport would: not while reading is paused."""
         for part in parts:
             while not self.transport.reading and not self.transport.closing:
                 await asyncio.sleep(0)
@@ -135,7 +135,7 @@ ANSWERS = [
 ]
 
 
-def test_requests_end_where_they_end_however_their_bytes_arrive():
+def test_framing_does_not_depend_on_how_bytes_arrive():
     async def run():
         whole = [[STREAM]]
         halves = [[STREAM[:at], STREAM[at:]] for at in range(1, len(STREAM))]
@@ -158,7 +158,7 @@ def test_nothing_is_read_or_parsed_while_a_request_behind_waits():
         client = Client()
         client.answering.clear()
         await client.send(b"GET /a HTTP/1.1\r\n\r\n")
-        assert client.transport.reading  # so that a client that goes away is noticed
+        assert client.transport.reading  # so that a disconnect is noticed
         await client.send(b"GET /b HTTP/1.1\r\n\r\n" * 1000)
         assert not client.transport.reading
         assert len(client.protocol.pipeline) == 0
@@ -196,7 +196,7 @@ def test_a_body_that_the_app_does_not_take_yet_is_not_read_on(size):
     asyncio.run(run())
 
 
-def test_what_comes_ahead_without_room_ends_the_connection_behind_its_answer():
+def test_pipelined_bytes_over_the_budget_close_the_connection_after_its_response():
     async def run():
         client = Client(budget=1000)
         client.answering.clear()
@@ -267,23 +267,23 @@ def test_a_trailer_is_no_header_and_does_not_authorise():
         b"CONNECT a:1 HTTP/1.1\r\n\r\n",
     ],
 )
-def test_what_is_not_http_is_answered_in_json(request_):
+def test_malformed_http_is_answered_in_json(request_):
     async def run():
         client = Client()
         await client.send(request_)
         status, error = client.error
         assert (status, client.refused) == (400, ["malformed"])
-        assert error.startswith("this is not HTTP/1.1: ")
+        assert error.startswith("not valid HTTP/1.1: ")
         assert client.transport.closing
 
     asyncio.run(run())
 
 
-def test_heads_up_to_the_limits_are_taken_and_larger_ones_refused():
+def test_heads_up_to_the_limits_are_accepted_and_larger_ones_refused():
     async def run():
         head = b"GET /a HTTP/1.1\r\nX: \r\n\r\n"
-        long = head.replace(b"X: ", b"X: " + b"x" * (LARGEST_HEAD - len(head)))
-        many = b"GET /a HTTP/1.1\r\n" + b"a:b\r\n" * MOST_FIELDS + b"\r\n"
+        long = head.replace(b"X: ", b"X: " + b"x" * (MAX_HEAD - len(head)))
+        many = b"GET /a HTTP/1.1\r\n" + b"a:b\r\n" * MAX_FIELDS + b"\r\n"
         for request in (long, many):
             client = Client()
             await client.send(request)
@@ -300,7 +300,7 @@ def test_heads_up_to_the_limits_are_taken_and_larger_ones_refused():
     asyncio.run(run())
 
 
-def test_a_body_that_nobody_reads_is_discarded_up_to_the_largest():
+def test_an_unread_body_is_discarded_up_to_the_size_limit():
     async def run():
         client = Client(token="secret", body=5000)
         await client.send(b"POST /a HTTP/1.1\r\nContent-Length: 9000\r\n\r\n" + bytes(100))
@@ -318,11 +318,11 @@ def test_an_answer_has_its_time_in_all_not_for_each_part():
         client = Client(timeout=0.2)
         await client.send(b"GET /a HTTP/1.1\r\n\r\n")
         client.protocol.pause_writing()
-        end = client.protocol._unread.when()
-        client.protocol.resume_writing()  # the client has read a little
+        end = client.protocol._read_timer.when()
+        client.protocol.resume_writing()  # the client has read a part
         await asyncio.sleep(0.01)
         client.protocol.pause_writing()
-        assert client.protocol._unread.when() == end
+        assert client.protocol._read_timer.when() == end
         while not client.transport.aborted:
             await asyncio.sleep(0.01)
         assert client.refused == ["answer"]
@@ -352,7 +352,7 @@ def test_a_transfer_encoding_other_than_chunked_is_not_implemented(fields):
         client = Client()
         await client.send(b"POST /a HTTP/1.1\r\n" + fields + b"\r\n0\r\n\r\n")
         assert client.error[0] == 501
-        assert "chunked alone" in client.error[1]
+        assert "chunked is the only" in client.error[1]
         assert client.transport.closing
         assert client.answers == []
 
@@ -360,12 +360,12 @@ def test_a_transfer_encoding_other_than_chunked_is_not_implemented(fields):
 
 
 def test_each_phase_has_its_own_deadline_though_one_timer_serves_all():
-    """One timer for all phases: a later one that is shorter is not missed, nor one that is over."""
+    """One timer serves all phases: it notices a shorter later deadline and ignores past ones."""
 
     async def run():
         client = Client(timeout=0.2)
         await client.send(b"GET /a HTTP/1.1\r\n\r\n")
-        await asyncio.sleep(0.3)  # the head's time is over, the head came
+        await asyncio.sleep(0.3)  # the head's deadline has passed, but it had arrived
         assert not client.transport.closing
         await client.send(b"GET /b HTTP/1.1\r\n")
         while not client.transport.closing:
@@ -379,19 +379,19 @@ def test_each_phase_has_its_own_deadline_though_one_timer_serves_all():
 def test_a_refused_connection_gets_its_answer_and_is_drained_within_bounds():
     async def run():
         state = ServerState()
-        state.connections.update(range(10 + SURPLUS))
+        state.connections.update(range(10 + MAX_SURPLUS))
         client = Client(timeout=0.05, state=state)
         assert client.error[0] == 503
         assert client.transport.ended
-        assert not client.transport.closing  # which would reset it, and the answer be lost
+        assert not client.transport.closing  # closing would reset it and lose the response
         await client.send(b"GET /a HTTP/1.1\r\n\r\n")
         assert client.answers == []
-        await client.send(bytes(LARGEST_HEAD))
+        await client.send(bytes(MAX_HEAD))
         assert client.transport.aborted
         waiting = Client(timeout=0.05, state=state)
         while not waiting.transport.aborted:
             await asyncio.sleep(0.01)
-        state.connections.update(range(10 + 2 * SURPLUS))
+        state.connections.update(range(10 + 2 * MAX_SURPLUS))
         assert Client(state=state).transport.closing
 
     asyncio.run(run())

@@ -1,4 +1,4 @@
-"""KServe's Python client: the bytes that it sends, and with the marker ``matrix`` itself.
+"""KServe's Python client: recorded requests, and with the marker ``matrix`` the client itself.
 
 It is no dependency of ours: it brings 450 MB (kubernetes, pandas, gRPC) and keeps psutil below 6
 and pandas below 3.
@@ -24,7 +24,7 @@ PROGRAM = Path(__file__).with_name("_kserve_client.py")
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 INFER = "/v2/models/m/infer"
 
-# As kserve 0.21.0 sends them, for the requests of _kserve_client.py: head, what follows it.
+# What kserve 0.21.0 sends for the requests of _kserve_client.py: JSON, binary data.
 INPUT = b'{"id":"7","model_name":"m","inputs":[{"name":"x","shape":[%d,4],"datatype":"FP32",'
 VALUES = b'"data":[0.0,1.0,2.0,3.0,4.0,5.0,6.0,7.0]}]}'
 SENT = {
@@ -52,7 +52,7 @@ def headers(name):
 
 
 @pytest.mark.parametrize("name", [name for name in SENT if name != "nan"])
-def test_what_the_client_sends_is_answered(serving, name):
+def test_recorded_requests_of_the_client_are_answered(serving, name):
     answer = post(serving(min_dimension=0), INFER, b"".join(SENT[name]), headers(name))
     assert answer.status == 200, answer.body
     expected = X[:0] if name.startswith("empty") else 3 * X
@@ -63,14 +63,14 @@ def test_what_the_client_sends_is_answered(serving, name):
     assert (HEADER.lower() in answer.headers) == (name == "parameters")
 
 
-def test_the_nan_that_the_client_sends_as_null_is_refused_with_what_to_do(serving):
+def test_null_for_nan_is_refused_with_a_remedy(serving):
     answer = post(serving(), INFER, b"".join(SENT["nan"]), headers("nan"))
     assert answer.status == 400
     assert "FP32 takes numbers, not null; NaN and infinity go as binary data" in answer.error
 
 
 def identity_model():
-    """Returns one tensor of two elements of each type, by the names of the types."""
+    """Returns one tensor of two elements per type, named after the type."""
     types = {"BOOL": "BOOL", "INT64": "INT64", "FP16": "FLOAT16", "BYTES": "STRING"}
 
     def infos(mark):
@@ -86,7 +86,7 @@ def identity_model():
 
 @pytest.fixture(scope="module")
 def kserve_python():
-    """The interpreter of an environment with kserve, which is made if it is not there."""
+    """The interpreter of an environment with kserve, created on demand."""
     folder = CACHE / f"kserve-py{sys.version_info.major}.{sys.version_info.minor}"
     python, complete = folder / "bin" / "python", folder / "complete"
     if not complete.exists():
@@ -99,7 +99,7 @@ def kserve_python():
 
 @pytest.mark.matrix
 def test_the_client_itself(tmp_path, kserve_python):
-    """Health and inference as its users see them, and that it sends what is recorded above."""
+    """The client's view of health and inference; it still sends what is recorded above."""
     models = [f"m={save(gain_model(3), tmp_path / 'm.onnx')}"]
     models += [f"types={save(identity_model(), tmp_path / 'types.onnx')}"]
     options = ("--threads", 1, "--min-dimension", 0)

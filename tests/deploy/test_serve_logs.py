@@ -1,4 +1,4 @@
-"""Lines of the log: one each, whatever they quote; those that native code writes, too."""
+"""Log lines: one per event, whatever it quotes, including the output of native code."""
 
 import json
 import logging
@@ -35,7 +35,7 @@ def test_text_lines_escape_control_characters(char):
     assert "plain=é/ü" in message
     quoted = message[message.index('path="') + 5 : message.index(" plain=")]
     assert json.loads(quoted) == f"/v2/{char}\\x"
-    # What an error quotes cannot pass for a line of the log.
+    # Text quoted by an error cannot pass for a log line.
     assert traceback
     assert all(part.startswith("  ") and part.isprintable() for part in traceback)
 
@@ -49,7 +49,7 @@ def run(code, **more):
     start = (
         "import ctypes, os, sys\n"
         "from fanin.deploy.serve.logs import configure_logging\n"
-        "from fanin.deploy.serve.native_lines import native_lines_as_events\n"
+        "from fanin.deploy.serve.stderr_capture import stderr_as_events\n"
         "configure_logging('json')\n"
     )
     command = [sys.executable, "-c", start + code]
@@ -65,7 +65,7 @@ def test_native_lines_become_events():
         "without an end"
     )
     done = run(
-        f"with native_lines_as_events():\n    os.write(2, {lines.encode()!r})\n"
+        f"with stderr_as_events():\n    os.write(2, {lines.encode()!r})\n"
         "os.write(2, b'behind\\n')\n"
     )
     *events, behind = done.stderr.splitlines()
@@ -82,10 +82,10 @@ def test_native_lines_become_events():
 
 
 def test_native_lines_do_not_wait_for_python():
-    """As a session does that warns while it holds the interpreter's lock; no line is lost."""
+    """As when a session warns while holding the GIL; no line is lost."""
     line = b"x" * 999 + b"\n"
     done = run(
-        "with native_lines_as_events():\n"
+        "with stderr_as_events():\n"
         f"    for _ in range(4): ctypes.PyDLL(None).write(2, {line!r} * 1000, 1000000)\n"
         "    os.write(2, b'y' * 100_000 + b'\\n')\n"
     )
@@ -95,8 +95,8 @@ def test_native_lines_do_not_wait_for_python():
     assert max(map(len, texts)) < 10_000
 
 
-def test_a_crash_is_told_on_the_true_stderr():
-    done = run("with native_lines_as_events():\n    ctypes.string_at(0)\n")
+def test_a_crash_is_reported_on_the_original_stderr():
+    done = run("with stderr_as_events():\n    ctypes.string_at(0)\n")
     assert done.returncode < 0
     assert "Segmentation fault" in done.stderr
 

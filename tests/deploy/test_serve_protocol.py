@@ -1,4 +1,4 @@
-"""Infer requests and responses: what is read, what is written, what is refused in which words."""
+"""Infer requests and responses: decoding, encoding, and the error messages."""
 
 import contextlib
 import json
@@ -29,7 +29,7 @@ def read(head, binary=b"", signature=MODEL, header_length="right", max_dimension
 
 
 def one(**changes):
-    """A sound request, with changes to its only input."""
+    """A valid request, with changes to its only input."""
     entry = {"name": "x", "shape": [2, 3], "datatype": "FP32", "data": [1, 2, 3, 4, 5, 6]}
     entry.update(changes)
     return {"inputs": [{key: value for key, value in entry.items() if value is not ...}]}
@@ -53,7 +53,7 @@ def test_outputs_default_to_all_as_json():
     assert read(one()).outputs == (("y", False), ("z", False))
 
 
-def test_binary_data_output_holds_for_all_outputs_but_those_that_say_otherwise():
+def test_binary_data_output_applies_to_outputs_without_a_setting_of_their_own():
     outputs = [{"name": "z", "parameters": {"binary_data": False}}, {"name": "y"}]
     asked = read({**one(), "parameters": {"binary_data_output": True}, "outputs": outputs})
     assert asked.outputs == (("z", False), ("y", True))
@@ -71,9 +71,9 @@ def test_binary_data_output_holds_for_all_outputs_but_those_that_say_otherwise()
         ({"shape": ...}, "input 'x' has no shape"),
         ({"shape": [6]}, "has 1 dimensions [6], but the model takes 2: [batch, 3]"),
         ({"shape": [3, 2]}, "has size 2 in dimension 1, but the model takes 3"),
-        ({"shape": [-2, 3]}, "has size -2 in dimension 0; this server takes 1 to 100"),
+        ({"shape": [-2, 3]}, "has size -2 in dimension 0; the server takes 1 to 100"),
         ({"shape": [0, 3], "data": []}, "has size 0 in dimension 0"),
-        ({"shape": [101, 3]}, "has size 101 in dimension 0; this server takes 1 to 100"),
+        ({"shape": [101, 3]}, "has size 101 in dimension 0; the server takes 1 to 100"),
         ({"shape": [2.0, 3]}, "shape is not a list of integers"),
         ({"shape": [True, 3]}, "shape is not a list of integers"),
         ({"shape": "23"}, "shape is not a list of integers"),
@@ -94,8 +94,8 @@ def test_binary_data_output_holds_for_all_outputs_but_those_that_say_otherwise()
         ({"data": ..., "parameters": {"binary_data_size": 24}}, "announce 24 bytes"),
         ({"parameters": {"shared_memory_region": "r"}}, "parameter 'shared_memory_region'"),
         ({"parameters": []}, "parameters of input 'x' are not a JSON object"),
-        ({"shape": [2**62, 3]}, "this server takes 1 to 100"),
-        ({"shape": [1] * 33}, "has 33 dimensions; this server takes up to 32"),
+        ({"shape": [2**62, 3]}, "the server takes 1 to 100"),
+        ({"shape": [1] * 33}, "has 33 dimensions; the server takes up to 32"),
     ],
 )
 def test_an_input_that_does_not_fit(changes, message):
@@ -115,14 +115,14 @@ def test_an_input_that_does_not_fit(changes, message):
         ({"inputs": {}}, "inputs is not a list"),
         ({"inputs": []}, "lacks the input x"),
         ({"inputs": [3]}, "inputs[0] is not a JSON object"),
-        ({"inputs": one()["inputs"] * 2}, "input 'x' comes twice"),
+        ({"inputs": one()["inputs"] * 2}, "input 'x' occurs twice"),
         ({**one(), "id": 3}, "id is not a string"),
         ({**one(), "parameters": {"sequence_id": 1}}, "'sequence_id', which this server does not"),
         ({**one(), "parameters": {"sequence_end": True}}, "the parameter 'sequence_end'"),
-        ({**one(), "parameters": {"binary_data_output": 1}}, "neither true nor false"),
+        ({**one(), "parameters": {"binary_data_output": 1}}, "not a boolean"),
         ({**one(), "outputs": 3}, "outputs is not a list"),
         ({**one(), "outputs": [{"name": "w"}]}, "the model has no output 'w'; it has y, z"),
-        ({**one(), "outputs": [{"name": "y"}] * 2}, "output 'y' comes twice"),
+        ({**one(), "outputs": [{"name": "y"}] * 2}, "output 'y' occurs twice"),
         (
             {**one(), "outputs": [{"name": "y", "parameters": {"classification": 2}}]},
             "'classification', which this server does not support",
@@ -144,9 +144,9 @@ def test_a_header_length_that_cannot_be(length):
 
 def test_binary_data_must_have_exactly_the_size_of_the_shape():
     entry = one(data=..., parameters={"binary_data_size": 20})
-    assert "20 bytes came, but FP32 of shape [2, 3] has 24" in refused(entry, b"0" * 20)
+    assert "20 bytes were sent, but FP32 of shape [2, 3] has 24" in refused(entry, b"0" * 20)
     entry = one(data=..., parameters={"binary_data_size": 24})
-    assert "announce 24 bytes of binary data, 25 bytes came" in refused(entry, b"0" * 25)
+    assert "announce 24 bytes of binary data, but 25 were sent" in refused(entry, b"0" * 25)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_binary_data_must_have_exactly_the_size_of_the_shape():
         ("BYTES", 1, "BYTES takes strings, not integers"),
         ("BYTES", None, "BYTES takes strings, not null"),
         ("FP64", {}, "FP64 takes numbers, not objects"),
-        ("BYTES", "\ud800", "half of a surrogate pair"),
+        ("BYTES", "\ud800", "lone surrogate"),
     ],
 )
 def test_values_beyond_their_type(datatype, value, message):
@@ -227,7 +227,7 @@ def test_strings_are_written_and_read_back(texts, as_binary):
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_json_refuses_an_output_that_it_cannot_carry_and_binary_carries_it(value):
     array = np.full((1, 2), value, np.float32)
-    with pytest.raises(RequestError, match="ask for binary data") as caught:
+    with pytest.raises(RequestError, match="request binary data") as caught:
         encode("m", "1", InferRequest(None, {}, (("y", False),)), [array], MODEL)
     assert caught.value.status == 422
     body, length = encode("m", "1", InferRequest(None, {}, (("y", True),)), [array], MODEL)
@@ -267,7 +267,7 @@ HEAD = st.fixed_dictionaries(
 )
 @settings(max_examples=400, deadline=None)
 def test_any_request_is_read_or_refused(head, binary, length):
-    """Through protocol.decode: nothing but RequestError may come out of it."""
+    """Fuzzes protocol.decode, which may raise nothing but RequestError."""
     text = json.dumps(head).encode()
     for said in (length, str(len(text)), "0"):
         with contextlib.suppress(RequestError):

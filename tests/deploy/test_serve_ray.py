@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 
+from .._waiting import wait_until
 from ._serving import gain_model, json_body, requires_serving, save, slow_model
 
 requires_serving()
@@ -32,7 +33,7 @@ X = np.ones((1, 4), np.float32)
 
 @pytest.fixture(scope="module")
 def port():
-    """A cluster of this machine alone, with Serve on a free port of the loopback interface."""
+    """A cluster of only this machine, with Serve on a free port of the loopback interface."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         chosen = free.getsockname()[1]
@@ -67,7 +68,7 @@ def gain(port):
 
 
 class Load:
-    """Clients that ask until they are stopped; a request that fails is asked again, and counted."""
+    """Clients that send requests until stopped; failed ones are retried and counted."""
 
     def __init__(self, port, clients=3, body=None):
         self.port, self.body, self.end = port, body, threading.Event()
@@ -91,6 +92,11 @@ class Load:
             else:
                 self.lost.append((status, body))
 
+    def wait_for_answers(self, count):
+        """Wait for so many more answers."""
+        wanted = len(self.gains) + count
+        wait_until(lambda: len(self.gains) >= wanted, f"{count} requests are answered")
+
     def stop(self):
         self.end.set()
         for thread in self.threads:
@@ -98,7 +104,7 @@ class Load:
 
 
 def process_ids():
-    """Those of the processes that Ray named after the deployment."""
+    """Process ids of the replicas, which Ray names after the deployment."""
     found = set()
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -127,7 +133,7 @@ def test_replicas_serve_and_the_sessions_threads_are_the_cpus(port, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_token_is_wanted_by_every_replica_and_metrics_of_others_are_left_alone(
+def test_every_replica_requires_the_token_and_ignores_metrics_of_others(
     port, tmp_path, monkeypatch
 ):
     path = save(gain_model(3), tmp_path / "m.onnx")
@@ -149,7 +155,7 @@ def test_a_token_is_wanted_by_every_replica_and_metrics_of_others_are_left_alone
     assert list(theirs.iterdir()) == []
 
 
-def test_a_token_comes_from_the_environment_and_from_no_argument(monkeypatch):
+def test_a_token_is_read_only_from_the_environment(monkeypatch):
     with pytest.raises(SettingsError, match="set FANIN_SERVE_TOKEN in the environment"):
         build({"model": "m.onnx", "token": "token-of-this-test-only"})
     monkeypatch.setenv("FANIN_SERVE_TOKEN", "short")
@@ -163,9 +169,9 @@ def test_a_rolling_update_loses_nothing(port, tmp_path):
     second = save(gain_model(2), tmp_path / "b" / "m.onnx")
     serve.run(build({"model": str(first), "replicas": 2}), route_prefix="/")
     load = Load(port)
-    time.sleep(2)
+    wait_until(lambda: 1 in load.gains, "the first version answers")
     serve.run(build({"model": str(second), "replicas": 2}), route_prefix="/")
-    time.sleep(2)
+    wait_until(lambda: 2 in load.gains, "the second version answers")
     load.stop()
     assert (load.lost, load.retried) == ([], 0)
     assert set(load.gains) == {1, 2}
@@ -179,40 +185,37 @@ def test_a_replica_that_is_killed_under_load_is_replaced_and_its_requests_are_as
     path = save(gain_model(4), tmp_path / "m.onnx")
     serve.run(build({"model": str(path), "replicas": 2}), route_prefix="/")
     load = Load(port, clients=3)
-    time.sleep(2)
+    load.wait_for_answers(20)
     before = process_ids()
     assert len(before) == 2
     victim = before.pop()
     os.kill(victim, signal.SIGKILL)
-    end = time.monotonic() + 60
-    while len(process_ids() - {victim}) < 2:
-        assert time.monotonic() < end
-        time.sleep(0.2)
-    time.sleep(1)
+    wait_until(lambda: len(process_ids() - {victim}) == 2, "the replica is replaced", pause=0.2)
+    load.wait_for_answers(20)
     load.stop()
     assert load.lost == []
     assert set(load.gains) == {4}
-    # No more than what was under way in the replica: one for each client.
+    # At most those in progress in the replica: one per client.
     assert load.retried <= 3
     assert gain(port) == 4
 
 
-def wait_for_replicas(count, seconds=120):
-    """Until so many run, and no other starts or stops."""
-    end = time.monotonic() + seconds
-    while True:
+def wait_for_replicas(count):
+    """Wait until so many run, no other starts or stops, and Ray has reserved only their CPUs."""
+
+    def settled():
         deployment = serve.status().applications["default"].deployments["fanin"]
         states = {
             str(state): number for state, number in deployment.replica_states.items() if number
         }
-        if states == {"RUNNING": count} and len(process_ids()) == count:
-            return
-        assert time.monotonic() < end, states
-        time.sleep(0.5)
+        free = ray.available_resources().get("CPU", 0)
+        return (states, len(process_ids()), free) == ({"RUNNING": count}, count, 4 - 2 * count)
+
+    wait_until(settled, f"{count} replicas run on two CPUs each", pause=0.5)
 
 
 def threads_of_sessions(process_id):
-    """What the replica logged when it loaded its models; its stderr is a file of Ray's."""
+    """Threads logged by a replica when it loaded its models; Ray keeps its stderr in a file."""
     with open(f"/proc/{process_id}/fd/2") as file:
         lines = [line for line in file if line.startswith("{")]
     events = [json.loads(line) for line in lines]
@@ -228,39 +231,30 @@ def test_load_brings_a_second_replica_and_its_end_takes_it_away_without_a_lost_r
     application = build({**values, "upscale_delay": "1", "downscale_delay": "2"})
     serve.run(application, route_prefix="/")
     wait_for_replicas(1)
-    assert free_cpus() == 2  # of four
     load = Load(port, clients=4, body=json_body(np.full((64, 64), 7, np.float32)))
     try:
         wait_for_replicas(2)
-        assert free_cpus() == 0
         assert [threads_of_sessions(pid) for pid in process_ids()] == [[2], [2]]
-        time.sleep(2)
+        load.wait_for_answers(20)
     finally:
         load.stop()
-    # It shrinks while there is still some load, for which one replica is enough.
+    # It scales down under a remaining load for which one replica is enough.
     load_of_one = Load(port, clients=1, body=load.body)
     try:
         wait_for_replicas(1)
     finally:
         load_of_one.stop()
-    assert free_cpus() == 2
     for each in (load, load_of_one):
         assert (each.lost, each.retried) == ([], 0)
         assert set(each.gains) == {7}
-        assert len(each.gains) > 20
-
-
-def free_cpus():
-    """What Ray has not reserved, once it has counted again."""
-    time.sleep(1)
-    return ray.available_resources().get("CPU", 0)
+        assert each.gains
 
 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
         ({}, "there is no model to serve"),
-        ({"model": "m.onnx", "port": 1}, "there is no setting port"),
+        ({"model": "m.onnx", "port": 1}, "unknown setting: port"),
         ({"model": "m.onnx", "cpus": "many"}, "cpus is 'many', not a number"),
         ({"model": "m.onnx", "cpus": 0}, "cpus is 0"),
         ({"model": "m.onnx", "replicas": 3, "max_replicas": 2}, "max_replicas 2"),
@@ -270,6 +264,6 @@ def free_cpus():
         ({"model": "a/m.onnx,b/m.onnx"}, "two models are named 'm'"),
     ],
 )
-def test_values_that_cannot_be(args, message):
+def test_invalid_values(args, message):
     with pytest.raises(SettingsError, match=message):
         build(args)

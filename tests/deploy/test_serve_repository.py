@@ -1,4 +1,4 @@
-"""Which versions serve, and what happens when files change, break or vanish."""
+"""Which versions are served, and what happens when files change, break or vanish."""
 
 import os
 import threading
@@ -8,7 +8,8 @@ import onnx
 import pytest
 
 from fanin.deploy import SessionError
-from fanin.deploy.serve import ModelSource, ServeSettings, SettingsError, sources
+from fanin.deploy.serve import ModelSource, ServeSettings, SettingsError
+from fanin.deploy.serve import versions as version_files
 from fanin.deploy.serve.errors import RequestError
 from fanin.deploy.serve.repository import Repository
 
@@ -24,14 +25,14 @@ def repository(*sources, observer=lambda *_: None, **settings):
 
 
 def gain(repository, name="m", version=None):
-    """What the served model multiplies with: tells which file it came from."""
+    """The gain of the served model, which tells the file it was loaded from."""
     model = repository.find(name, version)
     job = model.scheduler.submit({"x": np.ones((1, 4), np.float32)}, ["y"])
     return job.future.result(PATIENCE)[0][0, 0]
 
 
 def look_twice(repository):
-    """A change is taken up once two looks have seen the same."""
+    """Refresh twice: a change is loaded once two polls have seen the same files."""
     repository.refresh()
     repository.refresh()
 
@@ -77,11 +78,11 @@ def test_several_versions_serve_side_by_side(versions):
     found.close()
 
 
-def test_a_new_version_is_taken_up_and_the_old_one_freed(versions):
+def test_a_new_version_is_loaded_and_the_old_one_freed(versions):
     found = repository(versions)
     save(gain_model(2), versions / "2" / "model.onnx")
     found.refresh()
-    assert gain(found) == 1  # it may still be being written
+    assert gain(found) == 1  # it may still be incomplete
     found.refresh()
     assert gain(found) == 2
     assert found.versions("m") == ["2"]
@@ -158,7 +159,7 @@ def test_a_bad_replacement_leaves_the_old_version_serving_and_shows_why(versions
     assert len(failures) == 1
     look_twice(found)
     assert len([told for told in seen if told[2] is not None]) == 1  # no retry of the same file
-    with pytest.raises(RequestError, match="version 1 goes on serving"):
+    with pytest.raises(RequestError, match="version 1 is still served"):
         found.load("m")
     save(gain_model(4), path)
     look_twice(found)
@@ -183,7 +184,7 @@ def test_a_folder_that_vanishes_leaves_the_model_serving(versions):
     versions.rename(versions.with_name("away"))
     look_twice(found)
     assert gain(found) == 1
-    reason = "its files are gone or cannot be seen"
+    reason = "its files are missing or inaccessible"
     assert states(found) == {("1", "READY"): reason}
     assert [(*told, str(failure)) for *told, failure in seen] == [
         ("m", "1", "None"),
@@ -203,7 +204,7 @@ def test_something_else_in_the_place_of_a_file_leaves_the_model_serving(tmp_path
     if kind == "folder":
         path.mkdir()
     elif kind == "pipe":
-        os.mkfifo(path)  # reading it would wait for ever
+        os.mkfifo(path)  # reading it would block
     else:
         target = {"dangling link": "nowhere", "loop": path.name, "device": "/dev/zero"}[kind]
         path.symlink_to(target)
@@ -239,14 +240,14 @@ def test_a_folder_that_may_not_be_entered_is_looked_at_again(tmp_path, monkeypat
     found.close()
 
 
-def test_a_look_that_fails_does_not_keep_others_from_theirs(tmp_path, monkeypatch, caplog):
+def test_a_failing_refresh_of_one_model_does_not_affect_others(tmp_path, monkeypatch, caplog):
     paths = [save(gain_model(1), tmp_path / f"{name}.onnx") for name in "am"]
     found = repository(*paths)
     save(gain_model(2), paths[1])
     monkeypatch.setattr(found._entries["a"]._finder, "find", lambda: 1 / 0)
     look_twice(found)
     assert gain(found, "m") == 2
-    assert "looking for changes of 'a' failed" in caplog.text
+    assert "checking 'a' for changes failed" in caplog.text
     found.close()
 
 
@@ -276,7 +277,7 @@ def stored(content):
 
 
 def wanting(location):
-    """A model with its weights in a file of this name."""
+    """Save a model with its weights in a data file of this name."""
     model = gain_model(1)
     tensor = model.graph.initializer[0]
     tensor.ClearField("raw_data")
@@ -318,15 +319,15 @@ def test_one_spoilt_version_stops_neither_reloads_nor_a_restart(versions, spoil)
 
 
 def test_no_error_from_reading_one_version_stops_the_others(versions, monkeypatch):
-    """Whatever it is: the walk through the file has no say in what else is served."""
-    read = sources.read_model_file
+    """Whatever the error: a version that cannot be scanned must not affect the others."""
+    read = version_files.read_model_file
 
     def fails(path):
         if path.parent.name == "2":
             raise RecursionError("deep")
         return read(path)
 
-    monkeypatch.setattr(sources, "read_model_file", fails)
+    monkeypatch.setattr(version_files, "read_model_file", fails)
     save(gain_model(2), versions / "2" / "model.onnx")
     save(gain_model(3), versions / "3" / "model.onnx")
     found = repository(versions, versions=3)
@@ -337,7 +338,7 @@ def test_no_error_from_reading_one_version_stops_the_others(versions, monkeypatc
 def test_unloading_frees_and_loading_brings_back(versions):
     found = repository(versions)
     found.unload("m")
-    assert found.ready()  # it is not meant to serve
+    assert found.ready()  # unloaded on request
     assert states(found) == {("", "UNAVAILABLE"): "unloaded"}
     with pytest.raises(RequestError, match="POST /v2/repository/models/m/load") as caught:
         found.find("m")
@@ -354,16 +355,16 @@ def test_unloading_frees_and_loading_brings_back(versions):
 def test_names_of_requests_are_never_paths(versions):
     found = repository(versions)
     for name in ("../m", "m/1", str(versions), "", "x" * 500):
-        with pytest.raises(RequestError, match="there is no model") as caught:
+        with pytest.raises(RequestError, match="this server has no model") as caught:
             found.find(name)
         assert len(str(caught.value)) < 200
-        with pytest.raises(RequestError, match="there is no model"):
+        with pytest.raises(RequestError, match="this server has no model"):
             found.load(name)
     found.close()
 
 
 def test_no_request_is_lost_while_models_are_replaced(versions):
-    """Four clients look the model up and submit, as the app does, through many reloads."""
+    """Four clients look up the model and submit, as the app does, during many reloads."""
     from fanin.deploy.serve.errors import SchedulerClosedError
 
     before_it = set(threading.enumerate())
@@ -398,7 +399,7 @@ def test_no_request_is_lost_while_models_are_replaced(versions):
     assert set(threading.enumerate()) <= before_it
 
 
-def test_a_model_that_cannot_be_batched_says_so(tmp_path):
+def test_a_model_that_cannot_be_batched_is_refused(tmp_path):
     model = gain_model(1)
     model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "other"
     path = save(model, tmp_path / "m.onnx")
@@ -411,19 +412,19 @@ def test_a_model_that_cannot_be_batched_says_so(tmp_path):
     [
         ({"models": ()}, "no model to serve"),
         ({"models": ("a/m.onnx", "b/m.onnx")}, "two models are named 'm'"),
-        ({"models": ("a b.onnx",)}, "cannot be a model's name"),
-        ({"models": ("..=m.onnx",)}, "cannot be a model's name"),
+        ({"models": ("a b.onnx",)}, "is not a valid model name"),
+        ({"models": ("..=m.onnx",)}, "is not a valid model name"),
         ({"port": 70000}, "--port is 70000; it may be 0 to 65535"),
         ({"threads": 0}, "--threads is 0"),
         ({"queue": -1}, "--queue is -1"),
         ({"timeout": float("nan")}, "--timeout is nan, not a number"),
         ({"max_batch": 5000}, "--max-batch is 5000"),
         ({"token": "short"}, "16 or more"),
-        ({"log_format": "xml"}, "neither json nor text"),
-        ({"colour": 1}, "there is no setting colour"),
+        ({"log_format": "xml"}, "may be json or text"),
+        ({"color": 1}, "unknown setting: color"),
     ],
 )
-def test_settings_that_cannot_be(changes, message):
+def test_invalid_settings(changes, message):
     with pytest.raises(SettingsError, match=message):
         ServeSettings.from_dict({"models": ["m.onnx"], **changes})
 

@@ -1,4 +1,4 @@
-"""What holds for the routes: health in JSON, HEAD beside GET, paths that end in a slash."""
+"""Health in JSON, HEAD for every GET route, paths with a trailing slash."""
 
 import asyncio
 import logging
@@ -31,13 +31,13 @@ def head(app, path, **more):
         ("/v2/models/m/versions/1/ready", {"name": "m", "ready": True}),
     ],
 )
-def test_health_is_told_in_json(serving, path, answer):
+def test_health_is_reported_as_json(serving, path, answer):
     got = get(serving(), path)
     assert (got.status, got.json) == (200, answer)
     assert got.headers["content-type"] == "application/json"
 
 
-def test_what_is_not_ready_says_so_in_json_with_503(serving):
+def test_not_ready_is_503_with_a_reason_in_json(serving):
     app = serving()
     state = app.state.fanin
     state.repository.unload("m")
@@ -46,20 +46,20 @@ def test_what_is_not_ready_says_so_in_json_with_503(serving):
         reason = "model 'm' is not loaded"
         assert (got.status, got.json) == (503, {"name": "m", "ready": False, "error": reason})
         assert head(app, path).status == 503
-    assert get(app, "/v2/health/ready").json == {"ready": True}  # it was unloaded on purpose
+    assert get(app, "/v2/health/ready").json == {"ready": True}  # it was unloaded on request
     state.repository._entries["m"].wanted = True
     got = get(app, "/v2/health/ready")
     assert (got.status, got.json["ready"]) == (503, False)
-    assert "/v2/repository/index says why" in got.error
+    assert "see POST /v2/repository/index" in got.error
     state.draining = True
     got = get(app, "/v2/health/ready")
-    reason = "the server is about to stop"
+    reason = "the server is shutting down"
     assert (got.status, got.json) == (503, {"ready": False, "error": reason})
     assert get(app, "/v2/health/live").json == {"live": True}
 
 
 @pytest.mark.parametrize("path", ["/v2/models/n/ready", "/v2/models/m/versions/2/ready"])
-def test_readiness_of_what_there_is_not_is_404(serving, path):
+def test_readiness_of_an_unknown_model_is_404(serving, path):
     got = get(serving(), path)
     assert (got.status, set(got.json)) == (404, {"error"})
 
@@ -69,18 +69,18 @@ def test_head_is_get_without_its_body(serving, path):
     app = serving()
     expected, got = get(app, path), head(app, path)
     assert (got.status, got.body) == (expected.status, b"")
-    if path != "/metrics":  # which differ from one scrape to the next
+    if path != "/metrics":  # whose content differs between scrapes
         assert got.headers == expected.headers
         assert int(got.headers["content-length"]) == len(expected.body) > 0
 
 
 @pytest.mark.parametrize("path", ["/v2/models/m/infer", "/v2/repository/index"])
-def test_head_of_what_is_posted_is_refused(serving, path):
+def test_head_is_refused_for_post_routes(serving, path):
     got = head(serving(), path)
     assert (got.status, got.headers["allow"]) == (405, "POST")
 
 
-def test_a_wrong_method_is_told_that_get_and_head_are_right(serving):
+def test_a_wrong_method_is_answered_with_the_allowed_ones(serving):
     got = post(serving(), "/v2/models/m")
     assert (got.status, got.headers["allow"]) == (405, "GET, HEAD")
 
@@ -103,7 +103,7 @@ def test_a_post_may_end_in_a_slash_and_is_never_redirected(serving):
         assert (got.status, "location" in got.headers) == (404, False), path
 
 
-def test_the_log_tells_as_much_of_a_path_with_a_slash(serving, caplog, monkeypatch):
+def test_a_path_with_a_slash_is_logged_in_full(serving, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("fanin.serve"), "propagate", True)
     caplog.set_level(logging.INFO, "fanin.serve")
     app = serving(access_log=True)
@@ -114,7 +114,7 @@ def test_the_log_tells_as_much_of_a_path_with_a_slash(serving, caplog, monkeypat
     assert (headed["method"], headed["path"], headed["status"]) == ("HEAD", "/v2", 200)
 
 
-def test_health_with_a_slash_wants_no_token_either(serving):
+def test_health_with_a_slash_needs_no_token_either(serving):
     app = serving(token="a-token-of-this-test")
     for path in ("/v2/health/live/", "/v2/health/ready/"):
         assert get(app, path).status == head(app, path).status == 200

@@ -1,4 +1,4 @@
-"""The queue: order, bound, time-outs, batches, closing."""
+"""The queue: order, limit, timeouts, batches, closing."""
 
 import threading
 import weakref
@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from fanin.deploy.serve.errors import QueueFullError, RequestError, SchedulerClosedError
-from fanin.deploy.serve.errors import TimeoutPassedError as Passed
+from fanin.deploy.serve.errors import RequestTimeoutError as Passed
 from fanin.deploy.serve.scheduler import Batching, Scheduler
 
 from .._waiting import PATIENCE, wait_until
 
 
 class Gate:
-    """A model that runs when it is let: doubles x, and remembers the rows of each run."""
+    """A model that doubles x once released, and records the rows of each run."""
 
     def __init__(self, opened=True):
         self.runs = []
@@ -36,7 +36,7 @@ class Gate:
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The scheduler's time, which only the test moves on."""
+    """The scheduler's clock, moved only by the test."""
     clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
     monkeypatch.setattr("fanin.deploy.serve.scheduler.time", clock)
     return clock
@@ -105,7 +105,7 @@ def test_a_job_that_waited_too_long_does_not_run(clock):
     clock.now += 5.1
     gate.opened.set()
     assert answer(first) == [2.0]
-    with pytest.raises(Passed, match="while the request waited in the queue") as caught:
+    with pytest.raises(Passed, match="waiting in the queue") as caught:
         answer(late)
     assert caught.value.status == 504
     queue.close()
@@ -118,9 +118,9 @@ def test_an_abandoned_job_frees_its_place():
     running = submit(queue, 1)
     assert gate.begun.acquire(timeout=PATIENCE)
     waiting = submit(queue, 2)
-    assert "waited in the queue" in str(queue.abandon(waiting))
+    assert "waiting in the queue" in str(queue.abandon(waiting))
     following = submit(queue, 3)
-    assert "ran" in str(queue.abandon(running))
+    assert "(running)" in str(queue.abandon(running))
     gate.opened.set()
     assert answer(following) == [6.0]
     queue.close()
@@ -161,7 +161,7 @@ def test_an_error_of_one_job_leaves_the_others_alone():
 
 
 def held(batching, *rows, **more):
-    """Submit while a first run holds the thread; gives the queue, the gate, the jobs."""
+    """Submit jobs while a first run occupies the thread; return queue, gate and jobs."""
     gate = Gate(opened=False)
     queue = scheduler(gate, batching=batching, **more)
     first = submit(queue, *[0] * batching.max_rows)
@@ -236,19 +236,19 @@ def test_a_brief_run_is_made_on_the_callers_thread_and_a_long_one_is_not(clock):
 
     queue = scheduler(run)
     small, large = {"x": np.zeros((1, 1))}, {"x": np.zeros((1, 10_000))}
-    assert queue.run_if_brief(small, ["y"]) is None  # nothing is known of it yet
+    assert queue.run_inline_if_short(small, ["y"]) is None  # there is no estimate yet
     for _ in range(3):
         queue.submit(small, ["y"]).future.result(PATIENCE)
     wait_until(lambda: not queue.running, "the thread is back, a moment after its answer")
-    job = queue.run_if_brief(small, ["y"])
+    job = queue.run_inline_if_short(small, ["y"])
     assert job is not None
     assert job.future.result(0)[0].shape == (1, 1)
     assert threads[-1] is threading.current_thread()
     queue.submit(large, ["y"]).future.result(PATIENCE)
-    assert queue.run_if_brief(large, ["y"]) is None
+    assert queue.run_inline_if_short(large, ["y"]) is None
     queue.close()
     with pytest.raises(SchedulerClosedError):
-        queue.run_if_brief(small, ["y"])
+        queue.run_inline_if_short(small, ["y"])
 
 
 def test_no_brief_run_while_the_threads_are_busy():
@@ -259,7 +259,7 @@ def test_no_brief_run_while_the_threads_are_busy():
     gate.opened.clear()
     running = submit(queue, 2)
     wait_until(lambda: queue.running and not queue.waiting, "it runs")
-    assert queue.run_if_brief({"x": np.ones((1, 1), np.float32)}, ["y"]) is None
+    assert queue.run_inline_if_short({"x": np.ones((1, 1), np.float32)}, ["y"]) is None
     gate.opened.set()
     assert answer(running) == [4.0]
     queue.close()

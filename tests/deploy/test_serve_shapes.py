@@ -1,4 +1,4 @@
-"""Shapes: the server takes what the bare session takes, within its limits."""
+"""Shapes: the server takes what the session itself takes, within its limits."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ requires_serving()
 
 
 def model(op, x, y, out, **attributes):
-    """One node on x, and on y where there is one; shapes of all three."""
+    """A model of one node with inputs x and optionally y."""
     names = ["x"] if y is None else ["x", "y"]
     inputs = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
@@ -51,7 +51,7 @@ def ones(*shape):
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (2, 0, 3), (0,)])
-def test_empty_tensors_are_served_where_the_server_was_told_to(serving, tmp_path, shape):
+def test_empty_tensors_are_served_if_enabled(serving, tmp_path, shape):
     app = serving(model("Relu", ["n"] * len(shape), None, None), min_dimension=0)
     x = np.zeros(shape, np.float32)
     (expected,) = open_session(tmp_path / "m.onnx").run(None, {"x": x})
@@ -67,7 +67,7 @@ def test_empty_condensed_layers_are_served(serving, save_condensed):
     assert (answer.status, answer.array("Y").shape) == (200, (0, 4))
 
 
-def test_empty_tensors_are_refused_by_default_also_where_the_runtime_would_end_the_process(serving):
+def test_empty_tensors_are_refused_by_default_even_if_the_runtime_would_crash(serving):
     """ONNX Runtime 1.32 aborts in LSTM when the batch is empty."""
     rng = np.random.default_rng(0)
     weights = {"w": (1, 20, 4), "r": (1, 20, 5)}
@@ -85,7 +85,7 @@ def test_empty_tensors_are_refused_by_default_also_where_the_runtime_would_end_t
     app = serving(helper.make_model(graph, opset_imports=opsets, ir_version=9))
     answer = post(app, INFER, json_body(ones(3, 0, 4)))
     assert answer.status == 400
-    assert "has size 0 in dimension 1; this server takes 1 to 4096" in answer.error
+    assert "has size 0 in dimension 1; the server takes 1 to 4096" in answer.error
     assert post(app, INFER, json_body(ones(3, 1, 4))).status == 200
 
 
@@ -141,11 +141,11 @@ def scalar(value):
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ([4096] * 6 + [0], "that is too large"),
-        ([1] * 33, "has 33 dimensions; this server takes up to 32"),
+        ([4096] * 6 + [0], "which is too large"),
+        ([1] * 33, "has 33 dimensions; the server takes up to 32"),
         ([1] * 1000, "has 1000 dimensions"),
-        ([4097], "this server takes 0 to 4096"),
-        ([-1], "this server takes 0 to 4096"),
+        ([4097], "the server takes 0 to 4096"),
+        ([-1], "the server takes 0 to 4096"),
         ([0] * 32, None),
     ],
 )
@@ -154,25 +154,25 @@ def test_shapes_that_no_array_can_have_are_refused(serving, shape, message):
     entry = {"name": "x", "shape": shape, "datatype": "FP32", "data": []}
     answer = post(app, INFER, json.dumps({"inputs": [entry]}).encode())
     if message is None:
-        assert answer.status in (200, 400)  # as the runtime decides
+        assert answer.status in (200, 400)  # decided by the runtime
     else:
         assert (answer.status, message in answer.error) == (400, True), answer.body
 
 
-def test_what_the_model_fixes_holds_at_0_too():
+def test_a_size_fixed_at_0_is_accepted():
     signature = Signature((TensorSpec("x", "FP32", (0, 3)),), ())
     signature.check_shapes({"x": (0, 3)}, 100)
     with pytest.raises(RequestError, match="has size 1 in dimension 0, but the model takes 0"):
         signature.check_shapes({"x": (1, 3)}, 100)
 
 
-def test_an_empty_request_does_not_change_what_others_are_expected_to_take(serving):
+def test_an_empty_request_does_not_change_the_time_estimate(serving):
     app = serving(min_dimension=0)
     scheduler = app.state.fanin.repository.find("m").scheduler
     post(app, INFER, json_body(X))
-    before = (scheduler._seconds_per_element, scheduler._least_seconds)
+    before = (scheduler._seconds_per_element, scheduler._min_seconds)
     post(app, INFER, json_body(X[:0]))
-    assert (scheduler._seconds_per_element, scheduler._least_seconds) == before
+    assert (scheduler._seconds_per_element, scheduler._min_seconds) == before
 
 
 def test_triton_s_client_sends_and_reads_empty_tensors(tmp_path):

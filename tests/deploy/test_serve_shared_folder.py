@@ -1,4 +1,4 @@
-"""The folder that workers share: whose it is, and that nobody else's is touched."""
+"""The folder that workers share: its ownership, and that no other folder is touched."""
 
 import fcntl
 import os
@@ -18,29 +18,29 @@ def temporary(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_folders_whose_servers_are_gone_are_removed_and_those_in_use_are_not():
+def test_only_folders_of_ended_servers_are_removed():
     used, lock = shared_folder.create()
     left, other = shared_folder.create()
     (left / "counter_7.db").write_bytes(b"counts")
     os.close(other)
-    assert shared_folder.remove_abandoned() == [left]
+    assert shared_folder.remove_stale() == [left]
     assert (left.exists(), used.exists()) == (False, True)
     os.close(lock)
-    assert shared_folder.remove_abandoned() == [used]
+    assert shared_folder.remove_stale() == [used]
 
 
 def test_a_worker_that_lives_keeps_the_folder_of_a_killed_supervisor():
     folder, lock = shared_folder.create()
     worker = subprocess.Popen(["sleep", "60"], pass_fds=[lock])
     os.close(lock)
-    assert shared_folder.remove_abandoned() == []
+    assert shared_folder.remove_stale() == []
     worker.kill()
     worker.wait()
-    assert shared_folder.remove_abandoned() == [folder]
+    assert shared_folder.remove_stale() == [folder]
 
 
 def test_nothing_but_a_folder_of_workers_is_ever_removed(temporary):
-    """A temporary folder is everyone's: links, other owners and other contents lie in wait."""
+    """Anyone can write to the temporary folder: there may be links and folders of others."""
     precious = temporary / "precious"
     precious.mkdir(mode=0o700)
     (precious / "file").touch()
@@ -49,36 +49,32 @@ def test_nothing_but_a_folder_of_workers_is_ever_removed(temporary):
     opened = temporary / "fanin-workers-open"
     opened.mkdir()
     opened.chmod(0o755)
-    deep = temporary / "fanin-workers-deep"
-    (deep / "folder").mkdir(parents=True)
-    (deep / "folder" / "file").touch()
-    deep.chmod(0o700)
     linking = temporary / "fanin-workers-linking"
     linking.mkdir(mode=0o700)
     (linking / "link").symlink_to(precious / "file")
+    (linking / "folder").symlink_to(precious)
     others = temporary / "fanin-workers-others"
     others.mkdir(mode=0o700)
     if os.geteuid() == 0:
         os.chown(others, 12345, 12345)
-        assert shared_folder.remove_abandoned() == [linking]
+        assert shared_folder.remove_stale() == [linking]
         assert others.exists()
     else:
-        assert sorted(shared_folder.remove_abandoned()) == [linking, others]
+        assert sorted(shared_folder.remove_stale()) == [linking, others]
     assert (precious / "file").exists()
-    assert (deep / "folder" / "file").exists()
     assert opened.exists()
 
 
-def test_a_folder_that_is_taken_for_abandoned_while_it_is_made_is_made_again(monkeypatch):
+def test_a_folder_removed_as_abandoned_before_it_is_locked_is_created_again(monkeypatch):
     lock, raced = fcntl.flock, []
 
     def slow(descriptor, how):
         if not raced:
             raced.append(True)
-            assert len(shared_folder.remove_abandoned()) == 1
+            assert len(shared_folder.remove_stale()) == 1
         lock(descriptor, how)
 
-    monkeypatch.setattr(shared_folder.fcntl, "flock", slow)
+    monkeypatch.setattr(fcntl, "flock", slow)
     folder, descriptor = shared_folder.create()
     assert folder.exists()
     os.close(descriptor)
@@ -87,7 +83,7 @@ def test_a_folder_that_is_taken_for_abandoned_while_it_is_made_is_made_again(mon
 def test_a_folder_of_metrics_that_a_server_inherits_is_neither_used_nor_needed(
     start, model, tmp_path
 ):
-    """It is someone else's: nothing is counted there, and none of it shown."""
+    """It belongs to another program: it is neither written to nor read."""
     requires_serving()
     theirs = tmp_path / "theirs"
     theirs.mkdir()
@@ -109,7 +105,7 @@ def test_workers_get_their_own_folder_of_metrics_instead_of_an_inherited_one(mon
 
 
 def test_metrics_that_already_go_to_an_inherited_folder_are_refused(monkeypatch):
-    """The package decides as it is imported, which cannot be undone."""
+    """prometheus_client decides when it is imported, which cannot be undone."""
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "/theirs")
     monkeypatch.setitem(sys.modules, "prometheus_client", object())
     with pytest.raises(SettingsError, match="start the server without that variable"):

@@ -1,4 +1,4 @@
-"""`fanin serve` and signals: no request is lost, and what is cut off is told so."""
+"""`fanin serve` and signals: no request is lost, and interrupted ones get an error."""
 
 import http.client
 import json
@@ -16,7 +16,7 @@ requires_serving()
 
 
 class Load:
-    """Clients with keep-alive that send until an answer closes their connection."""
+    """Keep-alive clients that send requests until a response closes their connection."""
 
     def __init__(self, server, clients=4):
         self.server = server
@@ -48,7 +48,7 @@ class Load:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_sigterm_under_load_loses_no_request(start, model, workers):
-    # As long as it takes until all clients have been told to go: the next signal ends it.
+    # Drains until all clients have been told to disconnect; the next signal ends it.
     with start(model.parent.parent, "--workers", workers, "--drain-delay", 600) as server:
         server.wait_for("serving", workers)
         load = Load(server)
@@ -72,7 +72,7 @@ def held(tmp_path):
 
 
 class Clients:
-    """Requests, each on a thread and a connection of its own, and their answers."""
+    """Requests, each on its own thread and connection, and their responses."""
 
     def __init__(self, server, count):
         self.answers = []
@@ -94,7 +94,7 @@ class Clients:
         return self.answers
 
 
-def test_a_run_under_way_ends_after_sigterm(start, model, held):
+def test_a_run_in_progress_finishes_after_sigterm(start, model, held):
     arguments = (model.parent.parent, "--drain-delay", 0, "--drain-timeout", 600, "--threads", 1)
     with start(*arguments, env=held.environment) as server:
         clients = Clients(server, 1)
@@ -116,13 +116,13 @@ def test_a_run_that_outlasts_the_drain_is_answered_with_an_error_of_the_protocol
         held.release()
         assert server.process.wait(PATIENCE) == 0
     assert status == 503
-    assert "ask again" in json.loads(answer)["error"]
+    assert "try again" in json.loads(answer)["error"]
     assert "Traceback" not in server.log.read_text()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_one_more_signal_cuts_off_what_is_under_way_and_ends_at_once(start, model, held, workers):
-    """Nothing ever lets these runs end."""
+def test_a_second_signal_interrupts_requests_and_ends_at_once(start, model, held, workers):
+    """These runs never end."""
     arguments = (model.parent.parent, "--drain-delay", 0, "--drain-timeout", 600, "--threads", 1)
     arguments += ("--concurrency", 1, "--workers", workers)
     with start(*arguments, env=held.environment) as server:
@@ -141,7 +141,7 @@ def test_one_more_signal_cuts_off_what_is_under_way_and_ends_at_once(start, mode
 
 
 def test_a_signal_while_models_are_loaded_ends_it_as_one_while_it_serves(model, tmp_path):
-    """Without a handler the first process of a container would not even notice."""
+    """Without a handler, the init process of a container would ignore the signal."""
     environment = Held(tmp_path, "__init__").environment
     server = Server(model, "--threads", 1, env=environment, log=tmp_path / "log")
     status = Path(f"/proc/{server.process.pid}/status")
@@ -168,5 +168,5 @@ def test_metrics_can_be_scraped_while_draining(start, model):
         for status in (200, 400):
             line = f'fanin_requests_total{{model="m",status="{status}",version="1"}} 1.0'
             assert line.encode() in text
-        server.process.send_signal(signal.SIGTERM)  # one more ends it
+        server.process.send_signal(signal.SIGTERM)  # a second signal ends it
         assert server.process.wait(PATIENCE) == 0

@@ -1,4 +1,4 @@
-"""A version that ends the process that opens it never ends the server: it is tried in another."""
+"""A version that crashes on opening never ends the server: a separate process tries it first."""
 
 import os
 import signal
@@ -15,9 +15,9 @@ from fanin.deploy import SessionError
 from fanin.deploy.serve import ModelSource, ServeSettings, trial
 from fanin.deploy.serve.errors import RequestError
 from fanin.deploy.serve.repository import Repository
-from fanin.deploy.serve.sources import VersionFinder
 from fanin.deploy.serve.trial import Trial
-from fanin.deploy.shortage import is_shortage
+from fanin.deploy.serve.versions import VersionFinder
+from fanin.deploy.transient import is_transient
 
 from ._crashing import CRASHES, HANGS, IS_KILLED, model_of
 from ._serving import Server, call, gain, gain_model, requires_serving, save
@@ -32,13 +32,13 @@ def save_version(folder, number, model):
 
 
 def versions(folder):
-    """Those on disk, by name."""
+    """The versions on disk, by name."""
     return {item.name: item for item in VersionFinder(ModelSource("m", folder / "m")).find()}
 
 
 @pytest.fixture
 def tries(monkeypatch):
-    """Every process that a trial starts."""
+    """All processes that trials start."""
     start, started = trial._start, []
 
     def counted():
@@ -48,11 +48,11 @@ def tries(monkeypatch):
     monkeypatch.setattr(trial, "_start", counted)
     yield started
     for process in started:
-        assert process.returncode is not None  # waited for, not left as a zombie
+        assert process.returncode is not None  # reaped, not left as a zombie
 
 
 @pytest.mark.usefixtures("preloaded")
-def test_a_version_that_crashes_is_told_with_the_signal_and_the_next_one_is_tried(tmp_path, tries):
+def test_a_crashing_version_is_reported_with_its_signal_and_the_next_one_is_tried(tmp_path, tries):
     save_version(tmp_path, 1, gain_model(1))
     save_version(tmp_path, 2, model_of(CRASHES))
     save_version(tmp_path, 3, gain_model(3))
@@ -61,13 +61,13 @@ def test_a_version_that_crashes_is_told_with_the_signal_and_the_next_one_is_trie
     assert made.passes(found["1"])
     with pytest.raises(SessionError, match=r"2/model\.onnx: .* crashed with SIGFPE") as caught:
         made.passes(found["2"])
-    assert not is_shortage(caught.value)
+    assert not is_transient(caught.value)
     assert made.passes(found["3"])
     made.end()
     assert [process.returncode for process in tries] == [-signal.SIGFPE, -signal.SIGKILL]
 
 
-def test_what_is_merely_refused_is_for_the_server_to_tell(tmp_path):
+def test_an_ordinary_error_is_left_to_the_server(tmp_path):
     path = save_version(tmp_path, 1, gain_model(1))
     path.write_bytes(b"garbage")
     made = Trial(60, 1)
@@ -82,14 +82,14 @@ def test_a_version_that_does_not_end_is_given_up_and_one_that_was_killed_may_com
     save_version(tmp_path, 1, model_of(HANGS))
     save_version(tmp_path, 2, model_of(IS_KILLED))
     found = versions(tmp_path)
-    with pytest.raises(SessionError, match=r"within 0\.5 s, which --trial-timeout sets") as caught:
+    with pytest.raises(SessionError, match=r"within 0\.5 s \(--trial-timeout\)") as caught:
         Trial(0.5, 1).passes(found["1"])
-    assert not is_shortage(caught.value)
+    assert not is_transient(caught.value)
     made = Trial(60, 1)
     for _ in range(2):
         with pytest.raises(SessionError, match=r"was killed \(SIGKILL\)") as caught:
             made.passes(found["2"])
-        assert is_shortage(caught.value)
+        assert is_transient(caught.value)
     assert len(tries) == 3
 
 
@@ -128,8 +128,8 @@ def test_workers_that_share_a_folder_try_each_version_once(tmp_path, tries):
         worker.join(120)
     assert told == [True, True, True]
     tried = len(tries)
-    assert tried in (1, 2)  # another worker may come between the two versions of the first
-    # Other files are tried, also under the same name.
+    assert tried in (1, 2)  # another worker may take its turn between the first one's two versions
+    # Changed files are tried, even under the same name.
     save_version(tmp_path, 2, gain_model(2))
     late = Trial(60, 1, folder)
     assert late.passes(versions(tmp_path)["2"])
@@ -137,7 +137,7 @@ def test_workers_that_share_a_folder_try_each_version_once(tmp_path, tries):
     assert len(tries) == tried + 1
 
 
-def test_workers_whose_folder_is_gone_try_by_themselves(tmp_path, tries):
+def test_workers_without_their_folder_try_by_themselves(tmp_path, tries):
     save_version(tmp_path, 1, gain_model(1))
     made = Trial(60, 1, tmp_path / "gone")
     assert made.passes(versions(tmp_path)["1"])
@@ -178,7 +178,7 @@ def test_a_version_that_crashes_never_serves_and_is_tried_once(tmp_path, reposit
     assert len(tries) == 2
     reasons = {row["version"]: row["reason"] for row in found.index()}
     assert "crashed with SIGFPE" in reasons["2"]
-    with pytest.raises(RequestError, match="SIGFPE") as caught:  # asked for by hand: once more
+    with pytest.raises(RequestError, match="SIGFPE") as caught:  # tried again on request
         found.load("m")
     assert (caught.value.status, len(tries)) == (400, 3)
     save_version(tmp_path, 2, gain_model(2))
@@ -190,7 +190,7 @@ def test_a_version_that_crashes_never_serves_and_is_tried_once(tmp_path, reposit
 
 def test_files_that_change_during_the_trial_are_not_opened_untried(tmp_path, repository):
     class Slow:
-        """Lets someone write while it tries."""
+        """A trial during which the files are overwritten."""
 
         def passes(self, version):
             seen.append(version.stamp)
@@ -208,7 +208,7 @@ def test_files_that_change_during_the_trial_are_not_opened_untried(tmp_path, rep
     for _ in range(2):
         found.refresh()
     assert answer(found) == 1
-    assert "changed while they were tried" in found.index()[1]["reason"]
+    assert "changed during the trial" in found.index()[1]["reason"]
     for _ in range(2):
         found.refresh()
     assert answer(found) == 5
@@ -218,7 +218,7 @@ def test_files_that_change_during_the_trial_are_not_opened_untried(tmp_path, rep
 @pytest.mark.usefixtures("preloaded")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_server_lives_on_beside_versions_that_crash(start, tmp_path, workers):
-    """One is there from the start, one comes later; a worker that is replaced meets both."""
+    """One exists from the start and one appears later; a replaced worker meets both."""
     requires_serving()
     save_version(tmp_path, 1, gain_model(3))
     save_version(tmp_path, 2, model_of(CRASHES))
@@ -234,12 +234,12 @@ def test_a_server_lives_on_beside_versions_that_crash(start, tmp_path, workers):
         assert gain(server) == 3
         assert b"SIGFPE" in call(server, "POST", "/v2/repository/index")[1]
         assert server.process.poll() is None
-        assert not server.events("a worker died")
+        assert not server.events("worker died")
         if workers > 1:
             os.kill(serving[0]["pid"], signal.SIGKILL)
             server.wait_for("serving", 3)
             assert gain(server) == 3
-            assert [event["signal"] for event in server.events("a worker died")] == ["SIGKILL"]
+            assert [event["signal"] for event in server.events("worker died")] == ["SIGKILL"]
 
 
 @pytest.mark.usefixtures("preloaded")
@@ -294,7 +294,7 @@ def wait_for_children(pid):
 
 
 def children_of(pid):
-    """Of all threads of the process: each has those that it started."""
+    """Children of all threads of a process; each thread has its own."""
     lists = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for file in lists for child in file.read_text().split()]
 
@@ -307,7 +307,7 @@ def wait_until_gone(pids):
 
 
 def runs(pid):
-    """Whether it has not ended; whoever takes over orphans here may not wait for them."""
+    """Whether it still runs; a zombie counts as ended, as orphans may not be reaped here."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""The Triton model repository: read back with Triton's own description of a config."""
+"""The Triton model repository, parsed with Triton's own protobuf schema."""
 
 import importlib.util
 import shutil
@@ -22,7 +22,7 @@ from ._serving import gain_model, save
 
 @pytest.fixture(scope="module")
 def parse():
-    """Parse config.pbtxt by Triton's proto; unknown fields and wrong types are errors.
+    """Parse config.pbtxt with Triton's schema; unknown fields and wrong types are errors.
 
     Loaded by its path: ``import tritonclient.grpc`` wants grpc, which reading a config does not.
     """
@@ -47,9 +47,7 @@ def write(path, out, name="net", **more):
     return write_triton_model(TritonSettings(ModelSource(name, path), out, **more))
 
 
-def test_the_config_says_what_the_model_takes_and_where_the_library_is(
-    parse, save_condensed, tmp_path
-):
+def test_the_config_describes_the_model_and_names_the_library(parse, save_condensed, tmp_path):
     path = save_condensed()
     folder = write(path, tmp_path / "repo", threads=3, instances=2)
     assert folder == tmp_path / "repo" / "net"
@@ -71,7 +69,7 @@ def test_the_config_says_what_the_model_takes_and_where_the_library_is(
 
 
 def test_the_repository_runs_as_the_model_does(save_condensed, tmp_path):
-    """With the library of the repository, as Triton's backend registers it."""
+    """Uses the repository's library, as Triton's backend registers it."""
     import onnxruntime
 
     path = save_condensed()
@@ -100,7 +98,7 @@ def test_external_data_go_along(tmp_path):
 
 
 def test_a_model_in_the_runtimes_own_format_is_refused(tmp_path):
-    """Triton takes model.onnx for what its name says."""
+    """Triton would take that file for the model."""
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "m.ort")
     options.add_session_config_entry("session.save_model_format", "ORT")
@@ -159,7 +157,7 @@ def test_a_second_version_joins_the_first_and_none_is_overwritten(save_condensed
     write(path, tmp_path / "repo", version=2)
     names = sorted(item.name for item in folder.iterdir())
     assert names == ["1", "2", "config.pbtxt", ort_ops.get_library_path().name]
-    with pytest.raises(SettingsError, match="is there already"):
+    with pytest.raises(SettingsError, match="already exists"):
         write(path, tmp_path / "repo", version=2)
 
 

@@ -1,4 +1,4 @@
-"""Every way a model can fail to open ends in one sentence: what, where, what to do next."""
+"""Every failure to open a model tells what is wrong, where, and what to do next."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fanin import ort_ops
 from fanin.deploy import SessionError, open_session
-from fanin.deploy.diagnosis import explain_failed_load
+from fanin.deploy.diagnosis import explain_load_failure
 
 
 def refused(path, **arguments) -> SessionError:
@@ -133,7 +133,7 @@ class TestExternalData:
 
     def test_cut_off(self, path):
         os.truncate(path.parent / "big.onnx.data", 100)
-        assert "cut off" in refused(path).problem
+        assert "truncated" in refused(path).problem
 
 
 class TestTheOps:
@@ -158,11 +158,11 @@ class TestTheOps:
         assert "own library" in error.remedy
 
     def test_a_missing_opset_import(self, save_condensed):
-        # With the library the runtime forgives it; without, and in other tools, it does not.
+        # ONNX Runtime tolerates it with the library, but not without; nor do other tools.
         path = save_condensed(opset_import=False)
         with pytest.raises(Exception, match=r"registered|opset import") as caught:
             onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        error = explain_failed_load(path, caught.value)
+        error = explain_load_failure(path, caught.value)
         assert error.node == "fc1"
         assert "no opset import" in error.problem
         assert "version: 1" in error.remedy
@@ -206,7 +206,7 @@ class TestTheLibrary:
         error = refused(save_condensed(), options=options)
         assert f"carry the ops of ai.fanin from {copy} already" in error.problem
         assert f"those of {library} cannot be added" in error.problem
-        assert "options without the other one" in error.remedy
+        assert "options without the other copy" in error.remedy
 
     @pytest.mark.parametrize(
         "text",
@@ -218,7 +218,7 @@ class TestTheLibrary:
     )
     def test_two_registrations_of_one_domain(self, save_condensed, text):
         text = f"[ONNXRuntimeError] : 1 : FAIL : {text}"
-        error = explain_failed_load(save_condensed(), RuntimeError(text))
+        error = explain_load_failure(save_condensed(), RuntimeError(text))
         assert "claim the same domain" in error.problem
         assert "Register each of them once" in str(error)
 

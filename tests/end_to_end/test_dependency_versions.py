@@ -57,7 +57,7 @@ SMOKES = {
     "ray": Smoke("ray", ("tests/trainer/test_sweep.py", "-k", "ray")),
     "ray-serve": Smoke(
         "fanin.deploy.serve.ray_app",
-        ("tests/deploy/test_serve_ray.py", "-k", "replicas_serve or cannot_be"),
+        ("tests/deploy/test_serve_ray.py", "-k", "replicas_serve or invalid_values"),
         ("onnx",),
     ),
     "serve": Smoke(

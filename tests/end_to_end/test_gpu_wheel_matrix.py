@@ -81,7 +81,7 @@ def test_without_a_driver_the_cpu_is_taken_and_said_so(opened):
 
 def test_cuda_alone_is_an_error_without_a_driver(opened):
     outcome, _ = opened("CUDAExecutionProvider")
-    assert "CUDAExecutionProvider did not come up" in outcome["error"]
+    assert "CUDAExecutionProvider failed to initialize" in outcome["error"]
 
 
 def test_a_cpu_session_is_what_it_was(opened):
@@ -97,7 +97,7 @@ def test_the_cuda_ops_register_beside_the_cpu_ops(opened, tmp_path):
     outcome, _ = opened(BOTH, driver(tmp_path))
     assert outcome["loaded"]
     assert outcome["providers"] == ["CPUExecutionProvider"]
-    assert any("CUDAExecutionProvider did not come up" in told for told in outcome["told"])
+    assert any("CUDAExecutionProvider failed to initialize" in told for told in outcome["told"])
     outcome, _ = opened("CPUExecutionProvider", driver(tmp_path))
     assert outcome["loaded"]
     assert outcome["told"] == []

@@ -116,7 +116,7 @@ def test_mask_may_use_any_name_of_a_shared_parameter():
 @pytest.mark.parametrize(
     ("masks", "sentence"),
     [
-        ({"0.wieght": torch.ones(4, 8)}, "'0.wieght' names no parameter.*did you mean '0.weight'"),
+        ({"0.wieght": torch.ones(4, 8)}, "'0.wieght' names no parameter.*Did you mean '0.weight'"),
         ({"0.weight": torch.ones(8, 4)}, r"shape \[8, 4\], the parameter has \[4, 8\]"),
         ({"0.bias": torch.ones(4)}, "masks belong to weights of two or more dimensions"),
         ({"0.weight": torch.full((4, 8), 0.5)}, "holds other values than 0 and 1"),

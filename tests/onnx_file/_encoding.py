@@ -1,4 +1,4 @@
-"""The protobuf wire format by hand, for bytes that no library writes."""
+"""Writes the protobuf wire format by hand, for bytes that no library writes."""
 
 from onnx import ModelProto, TensorProto, helper
 
@@ -52,5 +52,5 @@ def adding_model(*tensors: TensorProto) -> ModelProto:
 
 
 def with_tensor(content: bytes) -> bytes:
-    """The adding model with these bytes as W."""
+    """The model above with these bytes as W."""
     return adding_model().SerializeToString() + field(7, field(5, content))

@@ -1,4 +1,4 @@
-"""Random models in odd encodings: what protobuf may read although no library writes it."""
+"""Random models in unusual encodings that protobuf may read although no library writes them."""
 
 from random import Random
 
@@ -8,13 +8,13 @@ from onnx import ModelProto
 from ._encoding import BYTES, END_GROUP, FIXED32, FIXED64, GROUP, VARINT, tag, varint
 
 _DEPTH = 7
-_ODD = 0.004  # of the fields: then most models are still read
+_ODD = 0.004  # share of the fields; most models can still be read
 _TEXTS = [b"location", b"offset", b"ai.fanin", b"CondensedGemm", b"a", b"", b"../s", b"\xff", b"W"]
 _NUMBERS = [0, 1, 7, 1 << 31, 1 << 32, (1 << 64) - 1]
 
 
 def odd_model(random: Random) -> bytes:
-    """A model whose fields come in any order, number, type and width, now and then broken."""
+    """A model with fields in any order, number, type and width, sometimes broken."""
     return b"".join([tag(7, BYTES) + varint(0), *_message(random, ModelProto.DESCRIPTOR, 0)])
 
 
@@ -54,7 +54,7 @@ def _number(random: Random) -> bytes:
 
 
 def _stray(random: Random, number: int) -> bytes:
-    """A field of any wire type, whatever the message holds under that number."""
+    """A field of any wire type, regardless of the message's schema."""
     wire = random.choice([VARINT, FIXED64, BYTES, GROUP, END_GROUP, FIXED32, 6, 7])
     content = {
         VARINT: _number(random),

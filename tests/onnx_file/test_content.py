@@ -1,4 +1,4 @@
-"""Reading what an ONNX file says of itself, without onnx, whatever the bytes are."""
+"""Scanning ONNX files without the onnx package, whatever bytes they hold."""
 
 import contextlib
 import os
@@ -112,14 +112,14 @@ def heavy(tmp_path):
 
 
 def test_a_file_that_is_cut_short_meanwhile_is_an_error(heavy, monkeypatch):
-    """A mapped one would end the process (SIGBUS)."""
-    walk = content._Walk._graph
+    """A mapped file would crash the process (SIGBUS)."""
+    walk = content._Scan._graph
 
     def cut(*arguments):
         os.truncate(heavy, 0)
         walk(*arguments)
 
-    monkeypatch.setattr(content._Walk, "_graph", cut)
+    monkeypatch.setattr(content._Scan, "_graph", cut)
     with pytest.raises(ModelFileError, match="cut off"):
         read_model_file(heavy)
 
@@ -137,7 +137,7 @@ def test_weights_are_jumped_over(heavy, monkeypatch):
 
 
 def test_an_empty_name_may_end_the_file(tmp_path):
-    """It is read last, when what was read before is far from there."""
+    """It is read last, long after the blocks before it."""
     node = field(1, field(5, field(1, "a")) + field(6, "doc" * 30_000) + field(3, ""))
     (tmp_path / "m.onnx").write_bytes(field(7, node))
     (found,) = read_model_file(tmp_path / "m.onnx").nodes

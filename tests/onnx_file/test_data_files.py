@@ -1,4 +1,4 @@
-"""Weights are read from regular files in the model's folder, and from nowhere else."""
+"""Weights are read only from regular files in the model's folder."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ from ._encoding import adding_model, external_tensor
 
 @pytest.fixture
 def folder(tmp_path):
-    """The model's folder, with a data file and an inner folder; a secret lies beside it."""
+    """The model's folder, with a data file and a subfolder, next to a secret file."""
     (tmp_path / "secret").write_bytes(bytes(16))
     folder = tmp_path / "models"
     (folder / "inner").mkdir(parents=True)
@@ -83,7 +83,7 @@ def test_every_location_is_checked(folder):
     "location", ["", "data\0", "*/_ORT_MEM_ADDR_/*", "*/_ORT_NATIVE_ENDIAN_MEM_ADDR_/*"]
 )
 def test_a_location_that_is_no_path_is_refused(folder, location):
-    """Behind its own marks ONNX Runtime takes the offset for an address, and reads there."""
+    """After its own prefix, ONNX Runtime takes the offset for an address and reads there."""
     with pytest.raises(DataFileError, match="no file's name as their location"):
         check(folder, location, offset="4096", length="16")
 
@@ -95,7 +95,7 @@ def test_what_is_not_a_regular_file_is_refused(folder):
             check(folder, location)
 
 
-def test_what_cannot_be_looked_up_is_refused(folder):
+def test_an_inaccessible_data_file_is_refused(folder):
     (folder / "loop").symlink_to("loop")
     with pytest.raises(DataFileError, match=r"loop of links|Too many levels"):
         check(folder, "loop")
@@ -104,7 +104,7 @@ def test_what_cannot_be_looked_up_is_refused(folder):
 
 
 def test_the_name_of_a_data_file_is_utf8(folder):
-    """Read with replacement characters, the link would look like a file that is not there."""
+    """Decoded with replacement characters, the link would look like a missing file."""
     os.symlink(b"../secret", os.fsencode(folder) + b"/\xff")
     content = adding_model(external_tensor("LOCATION")).SerializeToString()
     path = folder / "m.onnx"

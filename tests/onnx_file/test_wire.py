@@ -1,4 +1,4 @@
-"""What is accepted is read as protobuf reads it; everything else is refused."""
+"""What is accepted is interpreted as protobuf does; everything else is refused."""
 
 from collections import Counter
 from random import Random
@@ -61,7 +61,7 @@ def ours(found):
 
 
 def protobufs(model):
-    """The same from the library's messages, found by their descriptors alone."""
+    """The same from the library's messages, found only through their descriptors."""
     graph, functions = list(inside(model.graph)), list(inside(model.functions))
     return {
         "imports": imports_in(model.opset_import),
@@ -80,7 +80,7 @@ def protobufs(model):
 
 
 def inside(part):
-    """A message and all that are in it, or those in a list of messages."""
+    """A message and all nested ones, or those in a list of messages."""
     if not hasattr(part, "ListFields"):
         for one in part:
             yield from inside(one)
@@ -104,12 +104,12 @@ def nodes_in(messages):
 
 
 def text(value):
-    """The library gives bytes where they are not UTF-8."""
+    """The library returns bytes if they are not UTF-8."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def agrees(path, content):
-    """Whether both read it; they must then read the same."""
+    """Whether both read it; if so, the results must be equal."""
     try:
         found = read(path, content)
         model = ModelProto.FromString(content)
@@ -187,7 +187,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("content", REFUSED.values(), ids=REFUSED)
-def test_what_readers_may_understand_differently_is_refused(path, content):
+def test_ambiguous_encodings_are_refused(path, content):
     with pytest.raises(ModelFileError):
         read(path, content)
 
@@ -204,7 +204,7 @@ def test_random_odd_encodings_are_often_read_by_both(path):
 
 
 def sample_model():
-    """Subgraphs, a function with a default, a sparse tensor, data in files: all in 1 kB."""
+    """Subgraphs, a function with a default, a sparse tensor, external data: all in 1 kB."""
     inner = helper.make_graph([helper.make_node("Identity", ["W"], ["z"])], "s", [], [])
     inner.initializer.append(external_tensor("inner"))
     model = adding_model(external_tensor("../secret"))
@@ -235,7 +235,7 @@ def test_damaged_models_are_refused_or_read_as_protobuf_reads_them(path, changes
 
 
 def paths_to(kind):
-    """All ways through onnx's messages from a model to one of this kind.
+    """All paths through onnx's messages from a model to one of this kind.
 
     Graphs may lie in graphs; other kinds of messages are passed once.
     """
@@ -257,7 +257,7 @@ def paths_to(kind):
 
 
 def put(model, way, message):
-    """Put the message at the end of the way, into what is made on it."""
+    """Put the message at the end of the path, creating what is on it."""
     *rest, last = way
     holder = model
     for name in rest:
@@ -268,7 +268,7 @@ def put(model, way, message):
 
 
 @pytest.mark.parametrize("way", paths_to(TensorProto), ids=".".join)
-def test_a_tensor_is_found_wherever_onnx_lets_it_stand(path, way):
+def test_a_tensor_is_found_wherever_onnx_allows_one(path, way):
     model = ModelProto()
     model.graph.name = "g"
     put(model, way, external_tensor("somewhere"))
@@ -288,7 +288,7 @@ def test_a_node_is_found_wherever_a_runtime_runs_it(path, way):
 
 
 def test_the_ways_are_those_of_onnx():
-    """Guards the tests above against a walk that finds nothing."""
+    """Guards the tests above against a scan that finds nothing."""
     assert ("graph", "initializer") in paths_to(TensorProto)
     assert ("graph", "node", "attribute", "g", "initializer") in paths_to(TensorProto)
     assert ("functions", "attribute_proto", "sparse_tensor", "values") in paths_to(TensorProto)

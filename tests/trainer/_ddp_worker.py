@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from fanin.trainer import METHODS, Sparsifier
+from fanin.trainer import METHODS, ScheduleOptions, Sparsifier
 
 GLOBAL_BATCH = 32
 
@@ -32,8 +32,7 @@ def run(options):
         optimizer,
         method=METHODS[method.pop("name")](**method),
         total_steps=40,
-        update_every=5,
-        gradient_window=3,
+        schedule=ScheduleOptions(update_every=5, gradient_window=3),
         seed=7 if options["same_model"] else rank,
     )
     start, state_path = 0, f"{options['out']}/{method['sparsity']}-state.pt"

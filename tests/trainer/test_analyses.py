@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from fanin.trainer import RigL, load_run, train
-from fanin.trainer.analysis import Analysis, analyse_paper, analyse_run, analyse_sweep
-from fanin.trainer.analysis.of_run import active_neurons, fan_ins
+from fanin.trainer.analysis import Analysis, analyze_paper, analyze_run, analyze_sweep
+from fanin.trainer.analysis.run import active_neurons, fan_ins
 from fanin.trainer.recipe import config_to_toml, override
 from fanin.trainer.sweep_run import SweepRecord
 
@@ -20,8 +20,8 @@ def by_name(analyses):
     return {analysis.name: analysis for analysis in analyses}
 
 
-def test_a_run_is_analysed_from_what_its_folder_holds(run, tmp_path):
-    found = by_name(analyse_run(run))
+def test_a_run_is_analyzed_from_what_its_folder_holds(run, tmp_path):
+    found = by_name(analyze_run(run))
     assert list(found) == ["operations", "active-neurons", "fan-in", "salience-threshold", "itop"]
     masks = run.masks
     for row in found["active-neurons"].rows:
@@ -50,14 +50,14 @@ def test_runs_of_other_methods_leave_out_what_they_have_not(small_config, tmp_pa
 
     config = override(small_config, {"training.epochs": 1})
     config = replace(config, method=RigL(0.8))
-    found = by_name(analyse_run(load_run(train(config, tmp_path / "run", progress=False).out)))
+    found = by_name(analyze_run(load_run(train(config, tmp_path / "run", progress=False).out)))
     assert list(found) == ["operations", "active-neurons", "fan-in", "itop"]
 
 
 def test_fan_ins_are_quartiles_of_active_neurons():
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]).bool()
     (row,) = fan_ins({"a": mask}).rows
-    assert [row[c] for c in ("least", "quarter", "median", "three quarters", "most")] == [
+    assert [row[c] for c in ("min", "25 %", "median", "75 %", "max")] == [
         1, 1.5, 2, 3, 4,
     ]  # fmt: skip
     (row,) = active_neurons({"a": mask}).rows
@@ -65,7 +65,7 @@ def test_fan_ins_are_quartiles_of_active_neurons():
 
 
 def test_the_papers_analyses(tmp_path):
-    found = by_name(analyse_paper(draws=200))
+    found = by_name(analyze_paper(draws=200))
     assert list(found) == [
         "variance", "resnet50-operations", "resnet50-methods", "resnet50-structured",
     ]  # fmt: skip
@@ -90,14 +90,14 @@ def test_sweeps_are_drawn_against_what_they_vary(tmp_path):
                 values["training.seed"] = seed
                 accuracy = sparsity - gamma / 10 + seed / 100
                 records.append(SweepRecord("", "srigl", values, test_accuracy=accuracy))
-    found = by_name(analyse_sweep(records))
+    found = by_name(analyze_sweep(records))
     assert list(found) == ["accuracy-sparsity", "accuracy-gamma", "methods"]
     rows = found["accuracy-gamma"].rows
     assert len(rows) == 5
     assert rows[1]["accuracy"] == pytest.approx(0.8 - 0.03 + 0.005)
     for analysis in found.values():
         analysis.save(tmp_path)
-    (plain,) = analyse_sweep(records[:2])
+    (plain,) = analyze_sweep(records[:2])
     assert plain.name == "accuracy"
     assert plain.rows[0]["runs"] == 2
 
@@ -122,7 +122,7 @@ def sweep_of(*cells):
 def test_methods_by_sparsity_say_how_many_seeds_they_had():
     nine = {"method.sparsity": 0.9}
     found = by_name(
-        analyse_sweep(
+        analyze_sweep(
             sweep_of(
                 ("dense", {}, 0, 0.92),
                 ("rigl", nine, 0, 0.90),
@@ -145,15 +145,15 @@ def test_differences_are_between_runs_of_one_seed():
         ("dense", {}, 0, 0.92), ("dense", {}, 1, 0.93), ("rigl", nine, 0, 0.90),
         ("rigl", nine, 1, 0.92), ("set", nine, 0, 0.89), ("set", nine, 2, 0.95),
     )  # fmt: skip
-    (rigl, its) = by_name(analyse_sweep(records, against="dense"))["differences"].rows
+    (rigl, its) = by_name(analyze_sweep(records, against="dense"))["differences"].rows
     assert (rigl["variant"], rigl["sparsity"], rigl["pairs"]) == ("rigl", 0.9, 2)
     assert rigl["points"] == pytest.approx(-1.5)
     assert rigl["standard error"] == pytest.approx(0.5)
     assert (its["variant"], its["pairs"], its["standard error"]) == ("set", 1, None)
-    (row,) = by_name(analyse_sweep(records, against="rigl"))["differences"].rows
+    (row,) = by_name(analyze_sweep(records, against="rigl"))["differences"].rows
     assert (row["variant"], row["pairs"]) == ("set", 1)
     with pytest.raises(ValueError, match=r"no variant 'rgl'\. Did you mean 'rigl'"):
-        analyse_sweep(records, against="rgl")
+        analyze_sweep(records, against="rgl")
 
 
 def test_what_is_varied_by_name_is_drawn_and_variants_that_fix_it_are_left_out(tmp_path):
@@ -163,7 +163,7 @@ def test_what_is_varied_by_name_is_drawn_and_variants_that_fix_it_are_left_out(t
         ("b", {"sparsifier.update_every": 10}, 0, 0.7),
         ("b", {"sparsifier.update_every": 1000}, 0, 0.6),
     )
-    found = by_name(analyse_sweep(records))
+    found = by_name(analyze_sweep(records))
     assert list(found) == ["accuracy-distribution", "accuracy-update-every"]
     assert [row["variant"] for row in found["accuracy-update-every"].rows] == ["b", "b"]
     for analysis in found.values():
@@ -178,7 +178,7 @@ def test_layers_of_a_sweep_are_means_over_the_runs_that_are_there(small_config, 
         'recipe = "small.toml"\n[set]\n"training.epochs" = 1\n[grid]\n"training.seed" = [0, 1]\n'
     )
     records = run_sweep(tmp_path / "sweep.toml", tmp_path / "out")
-    rows = by_name(analyse_sweep(records, tmp_path / "out"))["layers"].rows
+    rows = by_name(analyze_sweep(records, tmp_path / "out"))["layers"].rows
     runs = [load_run(tmp_path / "out" / record.name) for record in records]
     assert [row["layer"] for row in rows] == list(runs[0].masks)
     for row in rows:

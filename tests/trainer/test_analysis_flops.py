@@ -6,7 +6,7 @@ from torch import nn
 from fanin.trainer.analysis.flops import (
     RESNET50_IMAGENET_IMAGES,
     inference_flops,
-    layer_work,
+    layer_costs,
     training_flops,
 )
 from fanin.trainer.distributions import layer_densities
@@ -23,7 +23,7 @@ def resnet50():
     with torch.device("meta"):
         model = torchvision.models.resnet50()
     shapes = {name: tuple(weight.shape) for name, weight in prunable_weights(model).items()}
-    return layer_work(model, (3, 224, 224)), shapes
+    return layer_costs(model, (3, 224, 224)), shapes
 
 
 def sparse_flops(resnet50, percent):
@@ -61,7 +61,7 @@ def test_counts_by_hand():
     model = nn.Sequential(
         nn.Conv2d(4, 6, 3, groups=2, stride=2, padding=1), nn.Flatten(), nn.Linear(6 * 16, 5)
     )
-    work = layer_work(model, (4, 8, 8))
+    work = layer_costs(model, (4, 8, 8))
     assert (work["0.weight"].fan_in, work["0.weight"].outputs) == (18, 6 * 16)
     assert inference_flops(work, {}) == 96 * (18 + 17 + 2) + 2 * 96 * 5
     assert inference_flops(work, {"2.weight": 0.5}) == 96 * 37 + 96 * 5
@@ -70,7 +70,7 @@ def test_counts_by_hand():
 
 def test_attention_projections_count_once_per_token():
     layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
-    work = layer_work(layer, (7, 16))
+    work = layer_costs(layer, (7, 16))
     assert {name: w.outputs for name, w in work.items()} == {
         "self_attn.in_proj_weight": 7 * 48,
         "self_attn.out_proj.weight": 7 * 16,
@@ -84,5 +84,5 @@ def test_training_rules_by_method():
     assert training_flops("set", 1, 4, 10) == 30
     assert training_flops("sr-ste", 1, 4, 10) == 60
     assert training_flops("rigl", 1, 4, 10, update_every=1) == pytest.approx(10 * (3 + 2 + 4) / 2)
-    with pytest.raises(ValueError, match="no rule"):
+    with pytest.raises(ValueError, match="no formula"):
         training_flops("magic", 1, 4, 10)

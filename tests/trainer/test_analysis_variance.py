@@ -48,7 +48,7 @@ def test_constant_fan_in_varies_least_and_bernoulli_most(n):
 
 def test_wrong_arguments_are_refused():
     for n, k in ((1, 1), (8, 0), (8, 9)):
-        with pytest.raises(ValueError, match="needs 1 ≤ k ≤ n"):
+        with pytest.raises(ValueError, match="must satisfy 1 ≤ k ≤ n"):
             output_norm_variance(n, k, "bernoulli")
     with pytest.raises(ValueError, match="topology must be one of"):
         output_norm_variance(8, 2, "random")

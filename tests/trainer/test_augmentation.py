@@ -74,12 +74,12 @@ def images_folder(tmp_path_factory):
     root = tmp_path_factory.mktemp("imagenet")
     rng = np.random.default_rng(0)
     for part, count in (("train", 6), ("val", 2)):
-        for name, colour in (("n01", 60), ("n02", 190)):
+        for name, color in (("n01", 60), ("n02", 190)):
             folder = root / part / name
             folder.mkdir(parents=True)
             for index in range(count):
                 noise = rng.integers(-40, 40, (40 + index, 52, 3))
-                Image.fromarray((colour + noise).astype(np.uint8)).save(folder / f"{index}.JPEG")
+                Image.fromarray((color + noise).astype(np.uint8)).save(folder / f"{index}.JPEG")
     return root
 
 
@@ -182,9 +182,11 @@ def test_images_are_read_where_pillows_limit_of_pixels_was_lifted(images_folder,
 def test_folders_that_do_not_fit_are_named(images_folder, tmp_path):
     with pytest.raises(DataError, match="give the folder that holds train and val"):
         load_dataset("imagenet")
-    with pytest.raises(DataError, match="train is no folder of class folders"):
+    with pytest.raises(DataError, match="train does not hold class folders"):
         load_dataset("imagenet", tmp_path)
-    with pytest.raises(DataError, match=r"has 2 classes, the recipe 1000; set data\.classes"):
+    with pytest.raises(
+        DataError, match=r"has 2 classes, but the recipe expects 1000; set data\.classes"
+    ):
         load_dataset("imagenet", images_folder)
 
 
@@ -203,7 +205,7 @@ def cifar_tree(root):
 def test_cifar10_from_a_folder(tmp_path, monkeypatch):
     from torchvision.datasets import CIFAR10
 
-    with pytest.raises(DataError, match=r"not to be had from .*holds cifar-10-batches-py"):
+    with pytest.raises(DataError, match=r"cannot be loaded from .*holds cifar-10-batches-py"):
         load_dataset("cifar10", tmp_path)
     monkeypatch.setattr(CIFAR10, "_check_integrity", lambda _: True)
     monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda *_: True)
@@ -220,7 +222,7 @@ def test_cifar10_from_a_folder(tmp_path, monkeypatch):
     assert not torch.equal(plain, augmented)
 
 
-def test_made_up_data_can_be_learnt_and_are_always_the_same():
+def test_synthetic_data_can_be_learned_and_are_always_the_same():
     config = DataConfig("synthetic", shape=(2, 4, 4), classes=3, samples=60)
     first, second = load_dataset(config), load_dataset(config)
     assert first.train.inputs.shape == (60, 2, 4, 4)

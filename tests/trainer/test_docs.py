@@ -4,11 +4,11 @@ import dataclasses
 import re
 from pathlib import Path
 
-from fanin.trainer import METHODS, Dense, SRigL
+from fanin.trainer import METHODS, Dense, LayerOptions, ScheduleOptions, SRigL
 from fanin.trainer.data import Augmentation, DataConfig
 from fanin.trainer.models import MODELS
 from fanin.trainer.optimization import OPTIMIZERS, StepLR
-from fanin.trainer.recipe import SparsifierConfig, TrainingConfig
+from fanin.trainer.recipe import TrainingConfig
 
 TEXT = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
 
@@ -36,7 +36,8 @@ def test_recipe_reference_lists_every_key_with_its_default():
     rows = table_rows()
     for table, cls in (
         ("training", TrainingConfig),
-        ("sparsifier", SparsifierConfig),
+        ("sparsifier", LayerOptions),
+        ("sparsifier", ScheduleOptions),
         ("method", SRigL),
         ("data", DataConfig),
         ("augmentation", Augmentation),

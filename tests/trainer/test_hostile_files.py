@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from fanin.trainer import ConfigError, DataError, RunFolderError, TrainingError, load_run, train
-from fanin.trainer.analysis import analyse_run, analyse_sweep
+from fanin.trainer.analysis import analyze_run, analyze_sweep
 from fanin.trainer.data import DataConfig, load_dataset
 from fanin.trainer.data.idx_files import read_idx
 from fanin.trainer.memory import require_memory
-from fanin.trainer.recipe import adjusted, config_to_toml, load_recipe, override
+from fanin.trainer.recipe import config_to_toml, load_customized, load_recipe, override
 from fanin.trainer.run_folder import build_model
 from fanin.trainer.sweep import SweepRecord, read_records, write_records
 from fanin.trainer.sweep_config import load_sweep
@@ -62,10 +62,10 @@ def test_texts_that_are_no_recipe_or_sweep(tmp_path, content, reason, load):
         ("model.hidden", [2**62], r"in \[model\]: "),
         ("model.hidden", [2**31, 2**31], r"in \[model\]: "),
         ("model.hidden", [10**9, 10**9], "its weights would take 3,725,290,"),
-        ("model.hidden", [2**63], "more than 64 bits hold"),
-        ("training.seed", 2**64, "more than 64 bits hold"),
-        ("training.epochs", 10**30, "more than 64 bits hold"),
-        ("optimizer.lr", 10**400, "too large a number"),
+        ("model.hidden", [2**63], "does not fit into 64 bits"),
+        ("training.seed", 2**64, "does not fit into 64 bits"),
+        ("training.epochs", 10**30, "does not fit into 64 bits"),
+        ("optimizer.lr", 10**400, "which is too large"),
         ("method.name", "x" * 10_000, "unknown method 'xxx"),
     ],
 )
@@ -99,7 +99,7 @@ def test_absurd_data_sets_are_refused(data, reason):
 
 def test_what_fits_into_this_machine_passes():
     require_memory(1 << 20, "it")
-    with pytest.raises(ValueError, match=r"it would take 1,073,741,824 GiB, this machine has"):
+    with pytest.raises(ValueError, match=r"it would take 1,073,741,824 GiB, but this machine has"):
         require_memory(1 << 60, "it")
 
 
@@ -126,13 +126,13 @@ def test_memory_that_runs_out_while_training_says_what_to_lower(
 @pytest.mark.parametrize("change", ["a=" + "[" * 50_000, "training.epochs=" + "9" * 5000, "=", "a"])
 def test_options_that_are_no_value(change):
     with pytest.raises(ConfigError):
-        adjusted("mlp-digits-srigl90", [change])
+        load_customized("mlp-digits-srigl90", [change])
 
 
 @pytest.mark.parametrize("factor", [0, -1, 1e308, float("nan"), float("inf"), 0.333])
 def test_factors_that_give_no_number_of_epochs(factor):
-    with pytest.raises(ConfigError, match="no whole number of epochs"):
-        adjusted("mlp-digits-srigl90", [], factor)
+    with pytest.raises(ConfigError, match="not a whole number of epochs"):
+        load_customized("mlp-digits-srigl90", [], factor)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_grid_of_lists_reaches_tables_and_figures(tmp_path):
     ]
     write_records(tmp_path, records)
     assert read_records(tmp_path) == records
-    analyses = analyse_sweep(read_records(tmp_path), against="a")
+    analyses = analyze_sweep(read_records(tmp_path), against="a")
     assert [row["hidden"] for row in analyses[0].rows] == [[8], [16], [8], [16]]
     assert analyses[0].save(tmp_path / "out")
     assert [row["hidden"] for row in analyses[-1].rows] == [[8], [16]]
@@ -177,7 +177,7 @@ def test_a_grid_of_lists_reaches_tables_and_figures(tmp_path):
 def test_records_of_a_sweep_that_are_none(tmp_path, change):
     record = {"name": "a", "variant": "v", "values": {}, "test_accuracy": 0.5} | change
     (tmp_path / "sweep.json").write_text(json.dumps({"schema_version": 1, "runs": [record]}))
-    with pytest.raises(ValueError, match="is no finished or running sweep"):
+    with pytest.raises(ValueError, match="is not the folder of a sweep"):
         read_records(tmp_path)
 
 
@@ -189,17 +189,15 @@ def test_a_run_of_an_absurd_size_is_refused_when_it_is_read(run, hidden):
     text = config.read_text()
     config.write_text(text.replace("hidden = [\n    96,\n    48,\n]", f"hidden = {hidden}"))
     assert config.read_text() != text
-    with pytest.raises(
-        RunFolderError, match=r"config\.toml of run .* cannot be used: in \[model\]"
-    ):
+    with pytest.raises(RunFolderError, match=r"config\.toml of run .* is not usable: in \[model\]"):
         load_run(run)
 
 
 @pytest.mark.parametrize("line", ["{}", '{"event": "epoch"}', '{"event": "update"}'])
 def test_metrics_of_another_content_are_named_by_the_analyses(run, line):
     (run / "metrics.jsonl").write_text(line + "\n")
-    with pytest.raises(ValueError, match=r"metrics\.jsonl does not hold what training writes|max"):
-        analyse_run(load_run(run))
+    with pytest.raises(ValueError, match=r"metrics\.jsonl has unexpected content|max"):
+        analyze_run(load_run(run))
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "training_state.pt", "weights.safetensors"])
@@ -247,14 +245,16 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
     command = [sys.executable, "-c", script, path]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     sentence, grown = done.stdout.splitlines()
-    assert sentence.endswith("labels.gz should hold 10 values [10] but holds more; fetch it again")
+    assert sentence.endswith(
+        "labels.gz should hold 10 values [10] but holds more; download it again"
+    )
     assert int(grown) < 100
 
 
 def test_an_idx_file_that_says_too_much_is_refused_unread(tmp_path):
     path = tmp_path / "images"
     path.write_bytes(struct.pack(">4B3I", 0, 0, 8, 3, 1 << 31, 28, 28))
-    with pytest.raises(DataError, match="images says that it holds 1683627180032 values"):
+    with pytest.raises(DataError, match="images declares 1683627180032 values"):
         read_idx(path, 3)
 
 
@@ -270,7 +270,7 @@ def png(width: int, height: int, lines: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     ("image", "workers", "reason"),
     [
-        (png(12_000, 12_000), 0, "it has 12000 × 12000 pixels; take it out|exceeds limit"),
+        (png(12_000, 12_000), 0, r"too large \(12000 × 12000 pixels\); remove it|exceeds limit"),
         (png(60_000, 60_000), 0, "exceeds limit"),
         (png(16, 16), 0, "truncated"),
         (png(16, 16, bytes(16 * 49))[:50], 1, "truncated|broken"),
@@ -297,8 +297,14 @@ def test_a_user_without_a_home_is_told_to_name_a_folder(monkeypatch):
         module = "fanin.trainer.data.mnist"
         monkeypatch.setattr(f"{module}.cache_folder", lambda: None)
         monkeypatch.setattr(f"{module}.DEBIAN_FASHION_MNIST", Path("/nowhere"))
-        with pytest.raises(DataError, match=r"no home folder to keep a download in.*give a folder"):
+        with pytest.raises(
+            DataError,
+            match=r"cannot be downloaded, since this user has no home folder.*give a folder",
+        ):
             load_dataset(name)
     monkeypatch.setattr("fanin.trainer.data.cifar.cache_folder", lambda: None)
-    with pytest.raises(DataError, match="no home folder to keep CIFAR-10 in; give a folder"):
+    with pytest.raises(
+        DataError,
+        match="CIFAR-10 cannot be downloaded, since this user has no home folder; give a folder",
+    ):
         load_dataset("cifar10")

@@ -13,6 +13,8 @@ from torch.nn.functional import cross_entropy
 from fanin.trainer import RigL, Sparsifier, SRigL
 from fanin.trainer.integrations.options import check_options
 
+from ._options import grouped
+
 STEPS = 12
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -168,12 +170,14 @@ def test_lightning_trainer_resumes_bit_for_bit(tmp_path):
         assert torch.equal(mask, again.masks[name])
 
 
-def test_misspelt_options_of_callbacks_are_refused_at_once():
+def test_misspelled_options_of_callbacks_are_refused_at_once():
     assert check_options({"update_every": 3}) == {"update_every": 3}
     with pytest.raises(TypeError, match=r"no option 'update_evry'\. Did you mean 'update_every'"):
         check_options({"update_evry": 3})
     with pytest.raises(TypeError, match="no option 'total_steps'"):
         check_options({"total_steps": 3})
+    with pytest.raises(TypeError, match=r"write schedule=ScheduleOptions\(alpha=…\)"):
+        check_options({"alpha": 0.2})
 
 
 def test_a_sparsifier_made_from_a_state_continues_without_touching_weights_and_optimizer():
@@ -189,7 +193,7 @@ def test_a_sparsifier_made_from_a_state_continues_without_touching_weights_and_o
             sparsifier.step()
             optimizer.zero_grad()
 
-    options = {"method": RigL(0.7), "total_steps": 40, "update_every": 4, "gradient_window": 3}
+    options = grouped(method=RigL(0.7), total_steps=40, update_every=4, gradient_window=3)
     model, optimizer = make()
     sparsifier = Sparsifier(model, optimizer, **options)
     train(model, optimizer, sparsifier, range(10))

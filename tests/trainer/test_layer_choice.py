@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from fanin.trainer import InfeasibleSparsityError, RigL, Sparsifier, SRigL
+from fanin.trainer import InfeasibleSparsityError, LayerOptions, RigL, Sparsifier, SRigL
 from fanin.trainer.distributions import layer_densities
+
+from ._options import grouped
 
 
 class Net(nn.Module):
@@ -25,7 +27,7 @@ def attach(model=None, method=None, **options):
     model = model or Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     defaults = {"method": method or SRigL(0.5), "total_steps": 1000, "distribution": "uniform"}
-    return Sparsifier(model, optimizer, **defaults | options)
+    return Sparsifier(model, optimizer, **grouped(**defaults | options))
 
 
 def densities(sparsifier):
@@ -61,15 +63,18 @@ def test_patterns_leave_layers_dense():
         ({"dense_layers": ["block.*"]}, r"dense_layers names 'block\.\*'"),
         ({"sparse_layers": ["heat"]}, "sparse_layers names 'heat'.*'head'"),
         ({"sparse_layers": []}, "sparse_layers is empty"),
-        ({"sparse_layers": ["head"], "dense_layers": ["head"]}, "in sparse_layers and in dense"),
+        (
+            {"sparse_layers": ["head"], "dense_layers": ["head"]},
+            "sparse_layers and dense_layers both name head",
+        ),
         ({"densities": {"heat": 0.5}}, "densities names 'heat'.*'head'"),
         ({"densities": {"head": 1.5}}, r"'head.weight' must be in \(0, 1\], got 1.5"),
-        ({"densities": {"head": 0.5, "*d": 0.1}}, "'head.weight' is given a density twice"),
-        ({"densities": {"head": 0.5}, "dense_layers": ["head"]}, "given a density twice"),
+        ({"densities": {"head": 0.5, "*d": 0.1}}, "'head.weight' gets its density twice"),
+        ({"densities": {"head": 0.5}, "dense_layers": ["head"]}, "gets its density twice"),
         ({"min_fan_in": 0}, "min_fan_in must be at least 1"),
         ({"weight_std": "1/k"}, "weight_std must be one of"),
-        ({"first_mask": "largest"}, "first_mask must be one of"),
-        ({"first_mask": "magnitude"}, "pass initialize=False"),
+        ({"mask": "largest"}, "mask must be one of"),
+        ({"mask": "magnitude"}, "add keep_weights=True"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options, reason):
@@ -126,7 +131,12 @@ def test_input_projections_of_attention_are_sparse_on_request():
     model = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     sparsifier = Sparsifier(
-        model, optimizer, method=SRigL(0.8), total_steps=40, update_every=5, in_proj=True
+        model,
+        optimizer,
+        method=SRigL(0.8),
+        total_steps=40,
+        update_every=5,
+        layers=LayerOptions(in_proj=True),
     )
     assert next(iter(sparsifier.masks)) == "self_attn.in_proj_weight"
     assert sparsifier.masks["self_attn.in_proj_weight"].shape == (96, 32)
@@ -159,9 +169,9 @@ def test_trained_weights_can_choose_the_first_mask(method):
     model = nn.Sequential(nn.Linear(64, 20))
     before = model[0].weight.detach().clone()
     options = {"dense_in_budget": False} if ":" in getattr(method, "structure", "") else {}
-    sparsifier = attach(model, method, initialize=False, first_mask="magnitude", **options)
+    sparsifier = attach(model, method, keep_weights=True, mask="magnitude", **options)
     mask = sparsifier.masks["0.weight"]
-    expected = method.layout().mask_from_score(before.abs(), int(mask.sum()))
+    expected = method.mask_structure().mask_from_score(before.abs(), int(mask.sum()))
     assert torch.equal(mask, expected)
     assert torch.equal(model[0].weight, before * mask)
 

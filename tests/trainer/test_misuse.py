@@ -8,8 +8,18 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fanin.trainer import SET, ConfigError, RigL, Sparsifier, SRigL
+from fanin.trainer import (
+    SET,
+    ConfigError,
+    LayerOptions,
+    RigL,
+    ScheduleOptions,
+    Sparsifier,
+    SRigL,
+)
 from fanin.trainer.recipe import extend
+
+from ._options import grouped
 
 
 def model_of():
@@ -20,7 +30,7 @@ def model_of():
 def attach(model, method=None, **options):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     defaults = {"total_steps": 40, "update_every": 4, "method": method or SRigL(0.7)}
-    return optimizer, Sparsifier(model, optimizer, **defaults | options)
+    return optimizer, Sparsifier(model, optimizer, **grouped(**defaults | options))
 
 
 def backward(model, step=0, dtype=torch.float32):
@@ -41,13 +51,15 @@ def train(model, optimizer, sparsifier, steps):
 def test_a_model_converted_after_its_sparsifier_was_made_is_refused_by_name():
     model = model_of()
     attach(model)
-    with pytest.raises(RuntimeError, match=r"'2\.weight' is now torch\.float64 .*before its Spars"):
+    with pytest.raises(
+        RuntimeError, match=r"'2\.weight' is now torch\.float64 .*before creating its Spars"
+    ):
         backward(model.double(), dtype=torch.float64)
 
 
 @pytest.mark.parametrize("factor", [float("nan"), float("inf"), 0.0, -2.0, 0.5])
 def test_factors_that_give_no_whole_number_of_epochs_are_refused(small_config, factor):
-    with pytest.raises(ConfigError, match="no whole number of epochs"):
+    with pytest.raises(ConfigError, match="not a whole number of epochs"):
         extend(small_config, factor)
 
 
@@ -135,7 +147,7 @@ def test_what_stays_dense_because_of_its_kind_is_named_in_the_summary():
     model.append(nn.Embedding(50, 4)).append(Conv1D()).append(nn.LayerNorm(4))
     _, sparsifier = attach(model)
     assert sparsifier.summary().others == {"Embedding": 200, "Conv1D": 640}
-    assert str(sparsifier.summary()).endswith("not counted, dense: Embedding 200, Conv1D 640")
+    assert str(sparsifier.summary()).endswith("dense, not counted: Embedding 200, Conv1D 640")
     assert "not counted" not in str(attach(model_of())[1].summary())
 
 
@@ -144,17 +156,61 @@ def test_what_stays_dense_because_of_its_kind_is_named_in_the_summary():
     [
         ({"method": "srigl"}, TypeError, r"such as SRigL\(sparsity=0.9\), got 'srigl'"),
         ({"method": SRigL}, TypeError, r"such as SRigL\(sparsity=0.9\)"),
-        ({"seed": -1}, ValueError, "seed must be a whole number from 0 on, got -1"),
-        ({"seed": 1.5}, ValueError, "seed must be a whole number"),
+        ({"seed": -1}, ValueError, "seed must be an integer of at least 0, got -1"),
+        ({"seed": 1.5}, ValueError, "seed must be an integer"),
         ({"total_steps": 40.5}, TypeError, "total_steps must be a whole number, got 40.5"),
         ({"update_every": "4"}, TypeError, "update_every must be a whole number"),
-        ({"in_proj": True}, ValueError, "in_proj=True, but the model has no"),
+        ({"in_proj": True}, ValueError, "in_proj is True, but the model has no"),
+        ({"densities": [0.5]}, TypeError, "densities must map layer names to densities"),
+        ({"dense_layers": 3}, TypeError, "dense_layers must be a list of layer names, got 3"),
         ({"densities": {"0": float("nan")}}, ValueError, r"'0\.weight' must be in \(0, 1\]"),
     ],
 )
 def test_values_that_make_no_sense_are_refused_by_name(options, error, reason):
     with pytest.raises(error, match=reason):
         attach(model_of(), **options)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "reason"),
+    [
+        (
+            {"alpha": 0.2},
+            r"^alpha is a field of schedule; write schedule=ScheduleOptions\(alpha=…\)$",
+        ),
+        ({"mask": "random"}, r"write initialization=InitializationOptions\(mask=…\)"),
+        ({"dense_layer": ["0"]}, "no option 'dense_layer'.* 'dense_layers'"),
+        ({"schedule": {"alpha": 0.2}}, r"schedule must be ScheduleOptions\(…\), got {'alpha'"),
+        ({"layers": ["0"]}, r"layers must be LayerOptions\(…\), got \['0'\]"),
+        (
+            {"update_every": 4, "schedule": ScheduleOptions()},
+            r"combined with schedule; write schedule=ScheduleOptions\(update_every=4, …\)$",
+        ),
+        (
+            {"dense_layers": ["0"], "layers": LayerOptions()},
+            r"dense_layers cannot .*; write layers=LayerOptions\(dense_layers=\['0'\]",
+        ),
+    ],
+)
+def test_misplaced_keywords_say_where_they_belong(keywords, reason):
+    model = model_of()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(TypeError, match=reason):
+        Sparsifier(model, optimizer, method=SRigL(0.7), total_steps=400, **keywords)
+    Sparsifier(model, optimizer, method=SRigL(0.7), total_steps=400)  # nothing was attached
+
+
+def test_shorthands_say_the_same_as_their_groups():
+    short, long = model_of(), model_of()
+    options = {"update_every": 4, "distribution": "uniform", "dense_layers": ["2"]}
+    masks = []
+    for model, keywords in ((short, options), (long, grouped(**options))):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        sparsifier = Sparsifier(model, optimizer, method=SRigL(0.5), total_steps=40, **keywords)
+        train(model, optimizer, sparsifier, range(10))
+        masks.append(sparsifier.masks)
+    assert list(masks[0]) == ["0.weight"]
+    assert torch.equal(masks[0]["0.weight"], masks[1]["0.weight"])
 
 
 def test_sparsities_that_are_no_numbers_are_refused():
@@ -165,7 +221,9 @@ def test_sparsities_that_are_no_numbers_are_refused():
 def test_a_state_of_another_method_is_refused_by_the_methods_names():
     _, sparsifier = attach(model_of())
     _, other = attach(model_of(), RigL(0.7))
-    with pytest.raises(ValueError, match="made with method='srigl', this one has method='rigl'"):
+    with pytest.raises(
+        ValueError, match="saved with method='srigl', but this sparsifier has method='rigl'"
+    ):
         other.load_state_dict(sparsifier.state_dict())
 
 

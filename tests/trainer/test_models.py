@@ -8,7 +8,7 @@ from fanin.trainer.data import DataConfig, describe
 from fanin.trainer.distributions import layer_densities, weight_budget
 from fanin.trainer.layers import prunable_weights
 from fanin.trainer.models import CNN, MODELS, ResNet18, WideResNet
-from fanin.trainer.run_folder import build_model, sparse_names
+from fanin.trainer.run_folder import build_model, sparse_parameter_names
 
 # Model: its data set, layers, weights.
 PUBLISHED = {
@@ -65,7 +65,7 @@ def test_vit_study_makes_the_input_projections_sparse_and_the_first_layer_dense(
     for recipe in ("vit-b-16-imagenet-srigl90", "vit-b-16-imagenet-srigl90-in-proj"):
         config = load_recipe(recipe)
         with torch.device("meta"):
-            names[recipe] = sparse_names(config, build_model(config))
+            names[recipe] = sparse_parameter_names(config, build_model(config))
     plain, study = names.values()
     assert len(plain) == 1 + 12 * 3 + 1
     assert "conv_proj.weight" in plain - study
@@ -76,7 +76,7 @@ def test_vit_study_makes_the_input_projections_sparse_and_the_first_layer_dense(
 def test_models_that_do_not_fit_the_data_say_so():
     with pytest.raises(ValueError, match="needs images of 3 channels"):
         MODELS["resnet50"]().build((1, 28, 28), 10)
-    with pytest.raises(ValueError, match="a size that 16 divides"):
+    with pytest.raises(ValueError, match="a multiple of 16"):
         MODELS["vit-b-16"]().build((3, 40, 40), 10)
     with pytest.raises(ValueError, match="depth must be"):
         WideResNet(depth=21)

@@ -58,7 +58,7 @@ def kill_at(recipe, out, mode, step):
     assert not (out / "weights.safetensors").exists()
 
 
-def test_killed_and_resumed_training_ends_bit_equal_to_an_undisturbed_one(small_config, tmp_path):
+def test_killed_and_resumed_training_ends_bit_equal_to_an_uninterrupted_one(small_config, tmp_path):
     config = override(
         small_config,
         {"training.epochs": 8, "model.hidden": [512, 256], "training.log_every": 1},
@@ -66,14 +66,14 @@ def test_killed_and_resumed_training_ends_bit_equal_to_an_undisturbed_one(small_
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(config_to_toml(config))
 
-    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    train(config, undisturbed, progress=False)
+    uninterrupted, killed = tmp_path / "uninterrupted", tmp_path / "killed"
+    train(config, uninterrupted, progress=False)
     kill_at(recipe, killed, "new", step=33)  # epochs have 23 steps, checkpoints are 7 apart
     kill_at(recipe, killed, "resume", step=75)
     train(None, killed, resume=True, progress=False)
 
-    assert_equal_weights(undisturbed, killed)
-    assert records(undisturbed) == records(killed)
+    assert_equal_weights(uninterrupted, killed)
+    assert records(uninterrupted) == records(killed)
     assert not list(killed.glob(".*.tmp"))
 
 
@@ -123,7 +123,7 @@ def interrupt(*_):
 def test_a_disk_that_fills_up_keeps_the_checkpoint_and_the_run_can_go_on(
     small_config, tmp_path, monkeypatch
 ):
-    train(small_config, tmp_path / "undisturbed", progress=False)
+    train(small_config, tmp_path / "uninterrupted", progress=False)
     real, calls = torch.save, []
 
     def full_at_third(state, file):
@@ -141,5 +141,5 @@ def test_a_disk_that_fills_up_keeps_the_checkpoint_and_the_run_can_go_on(
     assert not list(run.glob(".fanin-*"))
     train(None, run, resume=True, progress=False)
 
-    assert_equal_weights(tmp_path / "undisturbed", run)
-    assert records(tmp_path / "undisturbed") == records(run)
+    assert_equal_weights(tmp_path / "uninterrupted", run)
+    assert records(tmp_path / "uninterrupted") == records(run)

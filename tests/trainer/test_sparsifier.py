@@ -8,6 +8,8 @@ from torch.nn.functional import cross_entropy
 
 from fanin.trainer import Dense, Sparsifier, SRigL
 
+from ._options import grouped
+
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
     "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True),
@@ -41,7 +43,7 @@ def attach(model, optimizer, **options):
         "update_every": 5,
         "distribution": "uniform",
     }
-    return Sparsifier(model, optimizer, **defaults | options)
+    return Sparsifier(model, optimizer, **grouped(**defaults | options))
 
 
 def train_step(model, optimizer, sparsifier, step):
@@ -230,7 +232,7 @@ def test_the_head_keeps_all_its_classes_unless_asked(gamma_sal):
         model[5].weight.data[6:] = 0
         optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
         sparsifier = attach(
-            model, optimizer, method=SRigL(0.8, gamma_sal), no_ablation=protected, initialize=False
+            model, optimizer, method=SRigL(0.8, gamma_sal), no_ablation=protected, keep_weights=True
         )
         for step in range(40):
             train_step(model, optimizer, sparsifier, step)
@@ -294,10 +296,10 @@ def test_dense_training_has_no_masks_and_changes_nothing():
         assert torch.equal(mine, other)
 
 
-def test_initialize_false_keeps_the_trained_weights_on_the_mask():
+def test_keep_weights_keeps_the_trained_weights_on_the_mask():
     model = small_model()
     before = model[3].weight.detach().clone()
-    sparsifier = attach(model, torch.optim.SGD(model.parameters(), lr=0.05), initialize=False)
+    sparsifier = attach(model, torch.optim.SGD(model.parameters(), lr=0.05), keep_weights=True)
     mask = sparsifier.masks["3.weight"]
     assert torch.equal(model[3].weight, before * mask)
 
@@ -331,7 +333,7 @@ def test_mask_applies_to_averaged_copies():
         mask = sparsifier.masks["3.weight"]
         assert bool((inner[3].weight[~mask] == 0).all())
         assert bool((inner[3].weight[mask] != 0).all())
-    with pytest.raises(ValueError, match=r"'0.weight' should have shape \[12, 1, 3, 3\]"):
+    with pytest.raises(ValueError, match=r"'0.weight' must have shape \[12, 1, 3, 3\]"):
         sparsifier.mask_(nn.Sequential(nn.Linear(3, 4)))
 
 

@@ -4,6 +4,8 @@ from torch import nn
 
 from fanin.trainer import Sparsifier, SRigL
 
+from ._options import grouped
+
 
 class Net(nn.Module):
     def __init__(self):
@@ -17,7 +19,7 @@ class Net(nn.Module):
 def attach(model, parameters=None, **options):
     optimizer = torch.optim.SGD(parameters or model.parameters(), lr=0.1)
     defaults = {"method": SRigL(sparsity=0.2), "total_steps": 1000, "distribution": "uniform"}
-    return Sparsifier(model, optimizer, **defaults | options)
+    return Sparsifier(model, optimizer, **grouped(**defaults | options))
 
 
 def test_only_linear_and_convolution_weights_become_sparse():
@@ -36,14 +38,14 @@ def test_names_may_mean_the_layer_or_its_weight():
 
 
 @pytest.mark.parametrize("option", ["dense_layers", "no_ablation"])
-def test_a_misspelt_name_is_an_error_with_near_matches(option):
+def test_a_misspelled_name_is_an_error_with_near_matches(option):
     with pytest.raises(ValueError, match=f"{option} names 'clasifier'.*mean 'classifier'"):
         attach(Net(), **{option: ["clasifier"]})
 
 
 @pytest.mark.parametrize("name", ["norm", "table", "encoder.1", "encoder", "0"])
 def test_names_of_other_modules_are_errors(name):
-    with pytest.raises(ValueError, match="no linear or convolution layer"):
+    with pytest.raises(ValueError, match="not a linear or convolution layer"):
         attach(Net(), dense_layers=[name])
 
 

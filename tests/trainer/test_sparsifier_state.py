@@ -8,6 +8,8 @@ from torch.nn.functional import cross_entropy
 
 from fanin.trainer import Sparsifier, SRigL
 
+from ._options import grouped
+
 STEPS = 60
 
 
@@ -17,7 +19,7 @@ def make(sparsity=0.7, width=24, **options):
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     defaults = {"total_steps": STEPS, "update_every": 6, "gradient_window": 4}
     sparsifier = Sparsifier(
-        model, optimizer, method=SRigL(sparsity, gamma_sal=0.9), **defaults | options
+        model, optimizer, method=SRigL(sparsity, gamma_sal=0.9), **grouped(**defaults | options)
     )
     return model, optimizer, sparsifier
 
@@ -94,12 +96,15 @@ def test_loading_masks_the_model():
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"sparsity": 0.6}, "sparsity=0.7, this one has sparsity=0.6"),
+        ({"sparsity": 0.6}, "sparsity=0.7, but this sparsifier has sparsity=0.6"),
         ({"alpha": 0.2}, "alpha=0.3"),
         ({"total_steps": 90}, "total_steps=60"),
         ({"width": 25}, r"does not fit the model at '0.weight'.*\(25, 20\)"),
         ({"dense_layers": ["2"]}, r"does not fit the model at"),
-        ({"no_ablation": []}, r"no_ablation=\['2.weight'\], this one has no_ablation=\[\]"),
+        (
+            {"no_ablation": []},
+            r"no_ablation=\['2.weight'\], but this sparsifier has no_ablation=\[\]",
+        ),
     ],
 )
 def test_state_of_another_setting_is_refused_and_nothing_changes(options, reason):

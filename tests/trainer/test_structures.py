@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fanin.trainer.initialization import initial_mask
-from fanin.trainer.structures import NM, Change, ConstantFanIn, Unstructured, parse_structure
+from fanin.trainer.structures import NM, ConstantFanIn, LayerPlan, Unstructured, parse_structure
 from fanin.trainer.unstructured import unstructured_update
 
 
@@ -67,7 +67,7 @@ def test_n_of_every_m_weights_exist_through_updates(n, m):
     changed = False
     for _ in range(5):
         grad = torch.randn(shape, generator=random)
-        change = Change(int(mask.sum()), 0.3, 0, may_ablate=True)
+        change = LayerPlan(int(mask.sum()), 0.3, 0, may_ablate=True)
         result = structure.update(weight, mask, weight.abs(), grad.abs(), change)
         assert result.mask.reshape(-1, m).sum(1).tolist() == [n] * (6 * 24 // m)
         assert result.mask.shape == shape
@@ -80,13 +80,15 @@ def test_n_m_growth_takes_the_largest_gradient_of_the_group():
     weight = torch.tensor([[4.0, 0.1, 0.0, 0.0, 3.0, 2.0, 0.0, 0.0]])
     grad = torch.tensor([[0.0, 0.0, 1.0, 5.0, 9.0, 9.0, 9.0, 9.0]])
     result = NM(2, 4).update(
-        weight, weight != 0, weight.abs(), grad, Change(4, 0.25, 1, may_ablate=False)
+        weight, weight != 0, weight.abs(), grad, LayerPlan(4, 0.25, 1, may_ablate=False)
     )
     assert result.mask.tolist() == [[True, False, False, True, True, True, False, False]]
 
 
 def test_fan_ins_that_m_does_not_divide_are_refused_by_name():
-    with pytest.raises(ValueError, match=r"'conv1.weight' has a fan-in of 27, which 4 does not"):
+    with pytest.raises(
+        ValueError, match=r"'conv1.weight' cannot be 2:4 sparse, since its fan-in of 27"
+    ):
         NM(2, 4).check("conv1.weight", (16, 3, 3, 3))
     NM(2, 4).check("fc", (10, 28))
 

@@ -6,8 +6,8 @@ import torch
 
 from fanin.trainer import ConfigError, load_run
 from fanin.trainer.recipe import config_to_toml
-from fanin.trainer.run_folder import build_model, sparse_names
-from fanin.trainer.sweep import grouped, read_records, run_sweep
+from fanin.trainer.run_folder import build_model, sparse_parameter_names
+from fanin.trainer.sweep import group_runs, read_records, run_sweep
 from fanin.trainer.sweep_config import load_sweep, sweep_names
 from fanin.trainer.sweep_run import SweepRecord
 
@@ -43,7 +43,7 @@ def test_runs_are_all_combinations_in_order(sweep):
         "rigl-sparsity0.9-seed0", "rigl-sparsity0.9-seed1",
     ]  # fmt: skip
     assert runs[4].config.method.sparsity == 0.9
-    assert runs[4].config.sparsifier.update_every == 5  # of the recipe
+    assert runs[4].config.sparsifier.schedule.update_every == 5  # of the recipe
     assert runs[5].config.training.seed == 1
     assert {run.config.training.epochs for run in runs} == {1}
 
@@ -59,7 +59,7 @@ def test_runs_are_all_combinations_in_order(sweep):
         ('"training.seed"', '"trainin.seed"', "unknown key 'trainin.seed'"),
         ('"rigl" }\ngrid', '"rigl", x = 1 }\ngrid', "unknown key 'method.x'"),
         ('label = "rigl"', 'label = "a/b"', "label of letters"),
-        ("[0.8, 0.9]", "[0.8, 0.8]", "two runs would be 'rigl-sparsity0.8-seed0'"),
+        ("[0.8, 0.9]", "[0.8, 0.8]", "two runs have the name 'rigl-sparsity0.8-seed0'"),
         ("[0.8, 0.9]", "[0.8, 1.9]", r"sparsity must be in \(0, 1\)"),
     ],
 )
@@ -115,7 +115,7 @@ def test_groups_are_means_over_seeds():
         values = {"method.sparsity": sparsity, "training.seed": seed}
         return SweepRecord("", variant, values, test_accuracy=accuracy, seconds=4.0, error=error)
 
-    rows = grouped(
+    rows = group_runs(
         [
             record("a", 0.8, 0, 0.5),
             record("a", 0.8, 1, 0.7),
@@ -147,12 +147,12 @@ def test_shipped_sweeps_are_feasible(name):
     for run in runs:
         with torch.device("meta"):
             model = build_model(run.config)
-        names = sparse_names(run.config, model)
+        names = sparse_parameter_names(run.config, model)
         assert bool(names) == (run.variant != "dense")
 
 
 def test_unfinished_and_foreign_folders_are_no_sweeps(tmp_path):
-    with pytest.raises(ValueError, match="is no finished or running sweep"):
+    with pytest.raises(ValueError, match="is not the folder of a sweep"):
         read_records(tmp_path)
     (tmp_path / "sweep.json").write_text(json.dumps({"schema_version": 2, "runs": []}))
     with pytest.raises(ValueError, match="schema_version 2"):
@@ -175,7 +175,7 @@ def test_runs_have_names_that_folders_can_have(sweep):
 
 def test_a_sweep_is_not_for_torchrun(sweep, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    with pytest.raises(ConfigError, match="torchrun is for one training"):
+    with pytest.raises(ConfigError, match="torchrun trains a single run"):
         run_sweep(sweep, tmp_path / "out")
 
 

@@ -144,22 +144,22 @@ def test_killed_and_resumed_processes_end_bit_equal(whole, recipe, tmp_path):
 
 def test_batches_smaller_than_the_number_of_processes_are_refused(small_config):
     assert batches_of_epoch(small_config, 1437, 29) == 23
-    with pytest.raises(ConfigError, match=r"29 samples cannot be shared by 30 .*drop_last = true"):
+    with pytest.raises(ConfigError, match=r"29 samples cannot be split over 30 .*drop_last = true"):
         batches_of_epoch(small_config, 1437, 30)
     dropping = override(small_config, {"training.drop_last": True})
     assert batches_of_epoch(dropping, 1437, 64) == 22
-    with pytest.raises(ConfigError, match="64 samples cannot be shared by 65 processes"):
+    with pytest.raises(ConfigError, match="64 samples cannot be split over 65 processes"):
         batches_of_epoch(dropping, 1437, 65)
 
 
 def _differ(rank, file):
     dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
     processes, tensor = Processes.of(None), torch.arange(6.0).view(2, 3)
-    assert processes.hold_equal([tensor, tensor > 2])
-    assert not processes.hold_equal([tensor + rank * 1e-7])
-    assert not processes.hold_equal([tensor, tensor > 2 + rank])
-    assert processes.first_says({"rank": rank}) == {"rank": 0}
-    assert processes.sums((1.0 + rank, 5), torch.device("cpu")) == [3.0, 10.0]
+    assert processes.all_hold_equal([tensor, tensor > 2])
+    assert not processes.all_hold_equal([tensor + rank * 1e-7])
+    assert not processes.all_hold_equal([tensor, tensor > 2 + rank])
+    assert processes.broadcast_object({"rank": rank}) == {"rank": 0}
+    assert processes.sum_values((1.0 + rank, 5), torch.device("cpu")) == [3.0, 10.0]
     dist.destroy_process_group()
 
 

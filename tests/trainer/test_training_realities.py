@@ -10,6 +10,8 @@ from torch.nn.functional import cross_entropy
 from fanin.trainer import MEST, SRSTE, RigL, Sparsifier, SRigL
 from fanin.trainer.masking import apply_bits_, mask_bits
 
+from ._options import grouped
+
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.02, momentum=0.9, nesterov=True, weight_decay=1e-3),
     "adam": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True, weight_decay=1e-3),
@@ -38,7 +40,7 @@ def batch(step):
 
 def attach(model, optimizer, method=METHODS["srigl"], **options):
     defaults = {"total_steps": 40, "update_every": 4, "gradient_window": 2}
-    return Sparsifier(model, optimizer, method=method, **defaults | options)
+    return Sparsifier(model, optimizer, method=method, **grouped(**defaults | options))
 
 
 def check(model, optimizer, sparsifier, constant):

@@ -125,7 +125,7 @@ def test_wrong_arguments_are_named():
         srigl_update(weight, mask[:1], weight, rule)
     with pytest.raises(ValueError, match="mask must be bool"):
         srigl_update(weight, weight, weight, rule)
-    with pytest.raises(ValueError, match="grow_score holds values that are not finite"):
+    with pytest.raises(ValueError, match="grow_score contains values that are not finite"):
         srigl_update(weight, mask, weight / 0, rule)
     with pytest.raises(ValueError, match="budget of 1 weights cannot give each of 2 neurons one"):
         srigl_update(weight, mask, weight, LayerRule(1, 0.3, 0))

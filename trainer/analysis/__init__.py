@@ -1,8 +1,8 @@
 """Analyses of runs, sweeps and the paper: tables, JSON and figures."""
 
-from .of_run import analyse_run
-from .of_sweep import analyse_sweep
-from .paper import analyse_paper
+from .paper import analyze_paper
 from .result import Analysis
+from .run import analyze_run
+from .sweep import analyze_sweep
 
-__all__ = ["Analysis", "analyse_paper", "analyse_run", "analyse_sweep"]
+__all__ = ["Analysis", "analyze_paper", "analyze_run", "analyze_sweep"]

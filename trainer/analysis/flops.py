@@ -1,10 +1,10 @@
 """Floating-point operations of sparse inference and training, by the paper's rules.
 
 SRigL (arXiv 2305.02299, section 4) counts as the MicroNet challenge does: every multiplication and
-addition of convolutions and linear layers; for a convolution one addition for the bias and one
-operation for a ReLU per output, present or not; pooling, norms, additions and attention
-products are left out. Density is the distribution's, before fan-ins are rounded and without
-ablation.
+addition of convolutions and linear layers; for a convolution also one addition for the bias and one
+operation for a ReLU per output, whether present or not. Pooling, norms, additions and attention
+products are not counted. Density is that of the distribution, before fan-ins are rounded and
+without ablation.
 """
 
 import math
@@ -14,17 +14,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..layers import SPARSE_TYPES, prunable_weights, unwrapped
+from ..layers import PRUNABLE_TYPES, prunable_weights, unwrap
 
 RESNET50_IMAGENET_IMAGES = 1_281_167
 
 
 @dataclass(frozen=True)
-class LayerWork:
-    """One weight of a model and how often one sample uses it.
+class LayerCost:
+    """One weight of a model, and how often a sample uses it.
 
-    ``fan_in``: dense inputs of an output; ``outputs``: output values per sample; ``convolution``:
-    whether bias and ReLU are counted.
+    Attributes:
+        fan_in: inputs per output of the dense layer.
+        outputs: output values per sample.
+        convolution: whether bias and ReLU are counted.
+
     """
 
     fan_in: int
@@ -32,33 +35,37 @@ class LayerWork:
     convolution: bool
 
     def flops(self, density: float) -> float:
-        """Operations of one forward pass of one sample at this density."""
+        """Return the operations of a forward pass of one sample at this density."""
         if not self.convolution:
             return 2.0 * self.fan_in * density * self.outputs
         terms = self.fan_in * density
         return self.outputs * (terms + (terms - 1) + 1 + 1)
 
 
-def layer_work(model: nn.Module, input_shape: Sequence[int]) -> dict[str, LayerWork]:
-    """Work of every linear and convolution layer that one sample passes, by parameter name.
+def layer_costs(model: nn.Module, input_shape: Sequence[int]) -> dict[str, LayerCost]:
+    """Measure the cost of every linear and convolution layer, by parameter name.
 
-    ``input_shape``: of one sample, without batch. The model is run once, in evaluation mode, with
-    zeros. Input and output projections of MultiheadAttention are counted as linear layers.
-    A layer that is used twice counts twice. Raises ValueError for a layer whose outputs cannot be
-    told.
+    Runs the model once, in evaluation mode, on zeros. Input and output projections of
+    ``MultiheadAttention`` count as linear layers. A layer that is used twice counts twice; one that
+    is not used is left out.
+
+    Args:
+        model: the model.
+        input_shape: shape of one sample, without the batch dimension.
+
     """
-    model = unwrapped(model)
+    model = unwrap(model)
     names = {id(w): n for n, w in prunable_weights(model, in_proj=True).items()}
-    found: dict[str, LayerWork] = {}
+    found: dict[str, LayerCost] = {}
     handles = [
-        module.register_forward_hook(_counter(names, found))
+        module.register_forward_hook(_cost_counter(names, found))
         for module in model.modules()
-        if isinstance(module, (*SPARSE_TYPES, nn.MultiheadAttention))
+        if isinstance(module, (*PRUNABLE_TYPES, nn.MultiheadAttention))
     ]
     device = next(model.parameters()).device
     training = model.training
     fast_path = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # it would go past the modules
+    torch.backends.mha.set_fastpath_enabled(False)  # it bypasses the modules' hooks
     try:
         with torch.no_grad():
             model.eval()(torch.zeros(1, *input_shape, device=device))
@@ -70,21 +77,31 @@ def layer_work(model: nn.Module, input_shape: Sequence[int]) -> dict[str, LayerW
     return {name: found[name] for name in names.values() if name in found}
 
 
-def inference_flops(work: Mapping[str, LayerWork], densities: Mapping[str, float]) -> float:
-    """Operations of one forward pass of one sample; layers without a density are dense."""
+def inference_flops(work: Mapping[str, LayerCost], densities: Mapping[str, float]) -> float:
+    """Return the operations of a forward pass of one sample; layers without a density are dense."""
     return sum(layer.flops(densities.get(name, 1.0)) for name, layer in work.items())
 
 
 def training_flops(
     method: str, sparse: float, dense: float, samples: int, *, update_every: int = 100
 ) -> float:
-    """Operations of training on ``samples`` samples (images times epochs).
+    """Return the operations of training.
 
-    ``sparse``, ``dense``: operations of a forward pass. A backward pass costs two forward ones.
-    By method: "dense" 3·dense; "static", "set", "dsr" 3·sparse; "rigl", "srigl", "mest": RigL's
-    (3·sparse·ΔT + 2·sparse + dense)/(ΔT + 1) (arXiv 1911.11134, appendix), as one step in ΔT + 1
-    has dense weight gradients; "snfs" and "sr-ste" 2·sparse + dense, as every step has.
-    Raises ValueError for another method.
+    A backward pass counts as two forward passes. "dense": 3·dense. "static", "set", "dsr":
+    3·sparse. "rigl", "srigl", "mest": (3·sparse·ΔT + 2·sparse + dense)/(ΔT + 1), RigL's formula
+    (arXiv 1911.11134, appendix), since one step in ΔT + 1 has dense weight gradients. "snfs",
+    "sr-ste": 2·sparse + dense, since every step has.
+
+    Args:
+        method: name of the method.
+        sparse: operations of a sparse forward pass of one sample.
+        dense: operations of a dense forward pass of one sample.
+        samples: training samples, that is, images times epochs.
+        update_every: ΔT.
+
+    Raises:
+        ValueError: there is no rule for the method.
+
     """
     if method == "dense":
         return 3 * dense * samples
@@ -95,11 +112,11 @@ def training_flops(
         return each / (update_every + 1) * samples
     if method in ("snfs", "sr-ste"):
         return (2 * sparse + dense) * samples
-    raise ValueError(f"no rule for the training operations of {method!r}")
+    raise ValueError(f"there is no formula for the training operations of {method!r}")
 
 
-def _counter(
-    names: Mapping[int, str], found: dict[str, LayerWork]
+def _cost_counter(
+    names: Mapping[int, str], found: dict[str, LayerCost]
 ) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
     def add(weight: Tensor, outputs: int, convolution: bool) -> None:
         name = names.get(id(weight))
@@ -107,7 +124,7 @@ def _counter(
             return
         before = found[name].outputs if name in found else 0
         fan_in = math.prod(weight.shape[1:])
-        found[name] = LayerWork(fan_in, before + outputs, convolution)
+        found[name] = LayerCost(fan_in, before + outputs, convolution)
 
     def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if isinstance(module, nn.MultiheadAttention):
@@ -119,7 +136,7 @@ def _counter(
                     weight = getattr(module, f"{leaf}_proj_weight")
                     add(weight, tensor.numel() // tensor.shape[-1] * weight.shape[0], False)
             add(module.out_proj.weight, tokens * module.embed_dim, False)
-        elif isinstance(module, SPARSE_TYPES):
+        elif isinstance(module, PRUNABLE_TYPES):
             add(module.weight, output.numel(), not isinstance(module, nn.Linear))
 
     return hook

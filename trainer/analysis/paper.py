@@ -1,4 +1,4 @@
-"""The paper's analyses that need no training: variance, operations, tables beside our counts."""
+"""Analyses of the paper that need no training: variance, operations, published tables."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..models.vision import ResNet50
 from . import published
 from .flops import (
     RESNET50_IMAGENET_IMAGES,
-    LayerWork,
+    LayerCost,
     inference_flops,
-    layer_work,
+    layer_costs,
     training_flops,
 )
 from .result import Analysis
@@ -24,17 +24,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _SPARSITIES = (0.0, 50.0, 75.0, 80.0, 90.0, 93.75, 95.0, 99.0)
-_EPOCHS = 100  # what the paper's table counts, though it trains 102.3
+_EPOCHS = 100  # The paper's table counts these, although its trainings have 102.3.
 _N_M = {50.0: "2:4", 75.0: "1:4", 93.75: "1:16"}
 
 
-def analyse_paper(draws: int = 20_000) -> list[Analysis]:
-    """All of them; ``draws``: of the variance simulation, per point."""
+def analyze_paper(draws: int = 20_000) -> list[Analysis]:
+    """Return all analyses of the paper.
+
+    Args:
+        draws: draws per point of the variance simulation.
+
+    """
     return [variance(draws=draws), resnet50_operations(), dynamic_sparse_training(), structured()]
 
 
 def variance(n: int = 32, draws: int = 20_000) -> Analysis:
-    """Output-norm variance of an n×n layer by fan-in: formulas, and simulation with its error."""
+    """Tabulate the output-norm variance of an n×n layer by fan-in: formula and simulation."""
     rows = []
     for k in (k for k in (1, 2, 4, 8, 16, 32, 64, 128) if k <= n):
         for topology in TOPOLOGIES:
@@ -51,13 +56,13 @@ def variance(n: int = 32, draws: int = 20_000) -> Analysis:
 
     def draw(axes: Axes) -> None:
         for topology in TOPOLOGIES:
-            mine = [row for row in rows if row["topology"] == topology]
-            fan_ins = [row["fan-in"] for row in mine]
-            (line,) = axes.plot(fan_ins, [row["formula"] for row in mine], label=topology)
+            points = [row for row in rows if row["topology"] == topology]
+            fan_ins = [row["fan-in"] for row in points]
+            (line,) = axes.plot(fan_ins, [row["formula"] for row in points], label=topology)
             axes.errorbar(
                 fan_ins,
-                [row["simulated"] for row in mine],
-                yerr=[3 * row["standard error"] for row in mine],
+                [row["simulated"] for row in points],
+                yerr=[3 * row["standard error"] for row in points],
                 linestyle="none",
                 marker=".",
                 color=line.get_color(),
@@ -67,12 +72,12 @@ def variance(n: int = 32, draws: int = 20_000) -> Analysis:
         axes.set_ylabel("variance of ‖z'‖²/‖z‖²")
         axes.legend()
 
-    note = f"{draws} draws a point; bars of three standard errors."
+    note = f"{draws} draws per point; error bars of three standard errors."
     return Analysis("variance", f"Output-norm variance, n = {n}", rows, note, draw)
 
 
 def resnet50_operations() -> Analysis:
-    """Operations of ResNet-50 on ImageNet by sparsity: SRigL (ERK), SR-STE (uniform), dense."""
+    """Tabulate operations of ResNet-50 on ImageNet: SRigL (ERK), SR-STE (uniform), dense."""
     work, shapes = _resnet50()
     dense = inference_flops(work, {})
     samples = _EPOCHS * RESNET50_IMAGENET_IMAGES
@@ -92,7 +97,7 @@ def resnet50_operations() -> Analysis:
         }
         if percent in _N_M:
             uniform = dict.fromkeys(shapes, 1 - percent / 100)
-            uniform[next(iter(shapes))] = 1.0  # a fan-in of 147 has no groups of 4
+            uniform[next(iter(shapes))] = 1.0  # 4 does not divide its fan-in of 147
             n_m = inference_flops(work, uniform)
             sr_ste[percent] = training_flops("sr-ste", n_m, dense, samples) / 1e18
             row |= {
@@ -105,7 +110,7 @@ def resnet50_operations() -> Analysis:
     def draw(axes: Axes) -> None:
         for label, curve in (("SRigL", srigl), ("SR-STE", sr_ste)):
             axes.plot(list(curve), list(curve.values()), marker="o", label=label)
-        axes.axhline(trained, linestyle="--", color="grey", label="dense")
+        axes.axhline(trained, linestyle="--", color="gray", label="dense")
         axes.set_xlabel("sparsity, %")
         axes.set_ylabel("training operations, 1e18")
         axes.set_ylim(0)
@@ -130,7 +135,7 @@ def dynamic_sparse_training() -> Analysis:
 
 
 def structured() -> Analysis:
-    """Tabulate published operations of structured methods, and our count where it is known."""
+    """Tabulate published operations of structured methods, with our count where it applies."""
     work, shapes = _resnet50()
     counted = {
         percent: inference_flops(work, layer_densities(shapes, percent / 100, "erk")) / 1e9
@@ -146,11 +151,11 @@ def structured() -> Analysis:
         }
         for method, (flops, accuracy, epochs) in published.STRUCTURED.items()
     ]
-    return Analysis("resnet50-structured", "ResNet-50 beside structured pruning", rows)
+    return Analysis("resnet50-structured", "ResNet-50: SRigL and structured pruning", rows)
 
 
-def _resnet50() -> tuple[dict[str, LayerWork], dict[str, tuple[int, ...]]]:
+def _resnet50() -> tuple[dict[str, LayerCost], dict[str, tuple[int, ...]]]:
     with torch.device("meta"):
         model = ResNet50().build((3, 224, 224), 1000)
     shapes = {name: tuple(weight.shape) for name, weight in prunable_weights(model).items()}
-    return layer_work(model, (3, 224, 224)), shapes
+    return layer_costs(model, (3, 224, 224)), shapes

@@ -1,4 +1,4 @@
-"""Published accuracies of ResNet-50 on ImageNet (SRigL, arXiv 2305.02299, and what it cites)."""
+"""Published accuracies of ResNet-50 on ImageNet (SRigL, arXiv 2305.02299, and works it cites)."""
 
 # Method: top-1 in % by sparsity in %; dynamic sparse training first, dense-to-sparse last.
 RESNET50: dict[str, dict[float, float]] = {
@@ -19,7 +19,7 @@ RESNET50: dict[str, dict[float, float]] = {
 
 RESNET50_DENSE = 76.7
 
-# Structured pruning beside SRigL: operations of inference in 1e9, top-1 in %, epochs.
+# SRigL and structured pruning: operations of inference in 1e9, top-1 accuracy in %, epochs.
 STRUCTURED: dict[str, tuple[float, float, int | None]] = {
     "srigl 90 % ×2": (2.0, 74.7, 205),
     "srigl 90 % ×5": (2.0, 76.2, 515),

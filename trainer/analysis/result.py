@@ -1,4 +1,4 @@
-"""An analysis: rows of a table, and a figure; written as JSON, Markdown and PNG."""
+"""An analysis: a table and a figure, written as JSON, Markdown and PNG."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -16,9 +16,13 @@ if TYPE_CHECKING:
 class Analysis:
     """One table with its figure.
 
-    ``name``: of the files; ``rows``: values by column, plain numbers, strings, lists or None;
-    ``draw``: puts the figure into axes; None for a table without one. ``note``: a sentence on what
-    was counted how.
+    Attributes:
+        name: name of the files.
+        title: heading.
+        rows: values by column: numbers, strings, lists or None.
+        note: what was counted, and how.
+        draw: draws the figure into axes; None: no figure.
+
     """
 
     name: str
@@ -33,14 +37,22 @@ class Analysis:
         return list(dict.fromkeys(key for row in self.rows for key in row))
 
     def to_markdown(self) -> str:
-        """Title, table and note."""
+        """Return title, table and note."""
         head = self.columns
         lines = [f"# {self.title}", "", _line(head), _line(["---"] * len(head))]
         lines += [_line([_cell(row.get(column)) for column in head]) for row in self.rows]
         return "\n".join([*lines, "", self.note]).rstrip() + "\n"
 
     def save(self, folder: Path) -> list[Path]:
-        """Write NAME.json, NAME.md and, with a figure, NAME.png; returns their paths."""
+        """Write NAME.json, NAME.md and, with a figure, NAME.png.
+
+        Returns:
+            Paths of the files.
+
+        Raises:
+            OSError: a file cannot be written.
+
+        """
         output_folder(folder)
         head = {
             "schema_version": 1,
@@ -50,7 +62,7 @@ class Analysis:
         }
         paths = [folder / f"{self.name}.json", folder / f"{self.name}.md"]
         for path, text in zip(
-            paths, (_row_a_line(head, self.rows), self.to_markdown()), strict=True
+            paths, (_json_row_per_line(head, self.rows), self.to_markdown()), strict=True
         ):
             write_file(path, text)
         if self.draw is not None:
@@ -71,7 +83,7 @@ class Analysis:
             figure.savefig(file, format="png", dpi=120)
 
 
-def _row_a_line(head: Mapping[str, object], rows: Sequence[Mapping[str, object]]) -> str:
+def _json_row_per_line(head: Mapping[str, object], rows: Sequence[Mapping[str, object]]) -> str:
     lines = ",\n  ".join(json.dumps(dict(row)) for row in rows)
     return f'{json.dumps(dict(head))[:-1]}, "rows": [\n  {lines}]}}\n'
 

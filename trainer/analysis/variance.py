@@ -1,9 +1,9 @@
-"""Output-norm variance of a randomly initialised sparse layer: formulas and simulation.
+"""Output-norm variance of a randomly initialized sparse layer: formulas and simulation.
 
-SRigL (arXiv 2305.02299), appendix A: z' = W ReLU(z) for an n×n layer whose neurons have k weights
-of deviation √(2/k), exactly or on average. The fewer ways a topology has to differ between
-neurons, the less ‖z'‖²/‖z‖² varies. The paper prints 18·k/n where these formulas have 18·n/k;
-the simulation tells which is right.
+SRigL (arXiv 2305.02299, appendix A): z' = W ReLU(z) for an n×n layer whose neurons have k weights
+of standard deviation √(2/k), exactly or on average. The less the neurons of a topology can differ,
+the less ‖z'‖²/‖z‖² varies. The paper prints 18·k/n where these formulas have 18·n/k; the simulation
+shows that the latter is right.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ _DRAWS_AT_ONCE = 2_000_000
 
 
 @dataclass(frozen=True)
-class Simulated:
-    """Sample variance of ‖z'‖²/‖z‖² and its standard error, and the mean and its error."""
+class SimulatedVariance:
+    """Sample variance and mean of ‖z'‖²/‖z‖², with their standard errors."""
 
     variance: float
     variance_error: float
@@ -27,10 +27,17 @@ class Simulated:
 
 
 def output_norm_variance(n: int, k: int, topology: Topology) -> float:
-    """Var(‖z'‖²/‖z‖²) of a layer of ``n`` neurons and inputs with ``k`` weights per neuron.
+    """Return Var(‖z'‖²/‖z‖²) of a layer of ``n`` neurons and inputs with ``k`` weights per neuron.
 
-    ``bernoulli``: each weight exists with probability k/n; ``constant-per-layer``: n·k weights
-    anywhere; ``constant-fan-in``: k in each neuron. Raises ValueError unless 1 ≤ k ≤ n and n ≥ 2.
+    Args:
+        n: neurons and inputs, at least 2.
+        k: fan-in, 1 ≤ k ≤ n.
+        topology: "bernoulli": each weight exists with probability k/n; "constant-per-layer": n·k
+            weights anywhere; "constant-fan-in": k weights in each neuron.
+
+    Raises:
+        ValueError: a value is out of range.
+
     """
     _check(n, k, topology)
     scale = n * (n + 2)
@@ -45,12 +52,23 @@ def output_norm_variance(n: int, k: int, topology: Topology) -> float:
 
 def simulate_output_norm(
     n: int, k: int, topology: Topology, *, draws: int = 20_000, seed: int = 0
-) -> Simulated:
-    """Draw layers and inputs and measure; float32, inputs uniform on the sphere.
+) -> SimulatedVariance:
+    """Estimate the same by drawing layers, and inputs uniform on the sphere, in float32.
 
-    The ReLU on the inputs is a factor of 0 or 1 with probability ½ each, as in the derivation. (On
-    the outputs instead, where neurons do not share it, constant fan-in would vary less still.)
-    Raises ValueError as ``output_norm_variance`` does, and for fewer than two draws.
+    The ReLU on the inputs is a factor of 0 or 1 with probability ½ each, as in the derivation.
+    (Applied to the outputs, which neurons do not share, it would reduce the variance of constant
+    fan-in further.)
+
+    Args:
+        n: neurons and inputs, at least 2.
+        k: fan-in, 1 ≤ k ≤ n.
+        topology: as for ``output_norm_variance``.
+        draws: number of layers and inputs, at least 2.
+        seed: seed of the generator.
+
+    Raises:
+        ValueError: a value is out of range.
+
     """
     _check(n, k, topology)
     if draws < 2:
@@ -62,10 +80,10 @@ def simulate_output_norm(
         ratios.append(_ratios(n, k, topology, count, generator))
         left -= count
     values = torch.cat(ratios).double()
-    centred = values - values.mean()
-    variance = centred.square().sum() / (draws - 1)
-    fourth = centred.pow(4).mean()
-    return Simulated(
+    centered = values - values.mean()
+    variance = centered.square().sum() / (draws - 1)
+    fourth = centered.pow(4).mean()
+    return SimulatedVariance(
         variance=float(variance),
         variance_error=float(((fourth - variance**2) / draws).sqrt()),
         mean=float(values.mean()),
@@ -94,6 +112,6 @@ def _ratios(
 
 def _check(n: int, k: int, topology: Topology) -> None:
     if n < 2 or not 1 <= k <= n:
-        raise ValueError(f"needs 1 ≤ k ≤ n and n ≥ 2, got n={n}, k={k}")
+        raise ValueError(f"n and k must satisfy 1 ≤ k ≤ n and n ≥ 2, got n={n}, k={k}")
     if topology not in TOPOLOGIES:
         raise ValueError(f"topology must be one of {', '.join(TOPOLOGIES)}, got {topology!r}")

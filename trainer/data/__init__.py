@@ -1,22 +1,30 @@
-"""Data sets that recipes can name."""
+"""Data sets of recipes."""
 
 import os
 from pathlib import Path
 
+from ..._base.names import near_matches
 from ..._base.texts import short
-from ..names import near_matches
 from .augmentation import Augmentation, mix_batch
-from .base import DataConfig, Dataset, DatasetInfo, DataSplit, Split, epoch_order, fixed
+from .base import (
+    DataConfig,
+    DataError,
+    Dataset,
+    DatasetInfo,
+    DataSplit,
+    Split,
+    epoch_order,
+    fixed_shape,
+)
 from .cifar import load_cifar10
 from .digits import load_digits_dataset
-from .idx_files import DataError
 from .image_folder import describe_imagenet, load_imagenet
 from .mnist import describe_mnist, fashion_mnist_folder, load_fashion_mnist, load_mnist
 from .synthetic import describe_synthetic, load_synthetic
 
 DATASETS: dict[str, DatasetInfo] = {
-    "cifar10": DatasetInfo(fixed((3, 32, 32), 10), load_cifar10),
-    "digits": DatasetInfo(fixed((1, 8, 8), 10), load_digits_dataset),
+    "cifar10": DatasetInfo(fixed_shape((3, 32, 32), 10), load_cifar10),
+    "digits": DatasetInfo(fixed_shape((1, 8, 8), 10), load_digits_dataset),
     "fashion-mnist": DatasetInfo(describe_mnist, load_fashion_mnist, ("shape", "samples")),
     "imagenet": DatasetInfo(
         describe_imagenet, load_imagenet, ("classes", "image_size", "workers"), in_memory=False
@@ -27,14 +35,19 @@ DATASETS: dict[str, DatasetInfo] = {
 
 
 def check_data_config(config: DataConfig, augmentation: Augmentation) -> None:
-    """Raise ValueError for unknown data sets and for options that they do not have."""
+    """Validate [data] and [augmentation].
+
+    Raises:
+        ValueError: the data set is unknown, or does not have an option.
+
+    """
     if config.name not in DATASETS:
         known = near_matches(config.name, DATASETS)
         raise ValueError(f"unknown data set {short(config.name)}.{known}")
     info = DATASETS[config.name]
     for option in ("classes", "image_size", "workers", "shape", "samples"):
         if getattr(config, option) is not None and option not in info.options:
-            raise ValueError(f"the data set {config.name!r} has no {option}; remove it")
+            raise ValueError(f"the data set {config.name!r} has no option {option}; remove it")
     info.describe(config)
     augmentation.check(info.in_memory)
 
@@ -44,10 +57,17 @@ def load_dataset(
     folder: str | os.PathLike[str] | None = None,
     augmentation: Augmentation | None = None,
 ) -> Dataset:
-    """Load a data set by name or configuration.
+    """Load a data set.
 
-    ``folder``: where its files are, for data sets that have files. Raises DataError for an
-    unknown name, missing files (naming the ways to get them) and damaged files.
+    Args:
+        config: its name or configuration.
+        folder: folder of its files, for data sets that have files.
+        augmentation: how training images are changed; None: not at all.
+
+    Raises:
+        DataError: the data set is unknown, or its files are missing or damaged; says how to get
+            them.
+
     """
     config = DataConfig(config) if isinstance(config, str) else config
     augmentation = augmentation or Augmentation()
@@ -60,7 +80,7 @@ def load_dataset(
 
 
 def describe(config: DataConfig) -> tuple[tuple[int, ...], int]:
-    """Input shape and classes of a data set, without loading it."""
+    """Return input shape and number of classes of a data set, without loading it."""
     return DATASETS[config.name].describe(config)
 
 

@@ -1,7 +1,7 @@
-"""Changes of training images, drawn from seeds alone so that a resumed run sees the same.
+"""Augmentation of training images from seeds alone, so that a resumed run sees the same images.
 
-Images in memory are padded, cropped, flipped and erased by the batch; images from folders go
-one by one through torchvision's transforms. Mixing (mixup, cutmix) is of a whole batch.
+Images in memory are padded, cropped, flipped and erased per batch; images from folders go through
+torchvision's transforms one by one. Mixing (mixup, cutmix) applies to a whole batch.
 """
 
 from dataclasses import dataclass
@@ -13,14 +13,25 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Augmentation:
-    """[augmentation]: of training images.
+    """[augmentation]: changes of training images.
 
-    ``crop_padding``: pixels of reflection around the image, which is then cut back at random
-    (images in memory). ``flip``: left and right. ``crop``: of images from folders, "random-resized"
-    (area and aspect ratio at random), or "random" after the shorter side was made one of
-    ``resize``. ``policy``: "autoaugment" (ImageNet), "randaugment" with ``magnitude``. ``erasing``:
-    probability of erasing a rectangle. ``mixup``, ``cutmix``: parameters of their Beta
-    distributions, 0 for neither; with both, each batch takes one at random.
+    Attributes:
+        crop_padding: pixels of reflection padding before a random crop of the original size (images
+            in memory).
+        flip: mirror half of the images horizontally.
+        crop: crop of images from folders: "random-resized" (random area and aspect ratio), or
+            "random" after resizing the shorter side to one of ``resize``.
+        resize: sizes in pixels, for ``crop="random"``.
+        policy: "autoaugment" (ImageNet) or "randaugment".
+        magnitude: magnitude of "randaugment".
+        erasing: probability of erasing a rectangle.
+        mixup: parameter of mixup's Beta distribution; 0: no mixup.
+        cutmix: parameter of cutmix's Beta distribution; 0: no cutmix. With both, each batch uses
+            one at random.
+
+    Raises:
+        ValueError: a value is out of range, or an option lacks the one that it belongs to.
+
     """
 
     crop_padding: int = 0
@@ -38,24 +49,34 @@ class Augmentation:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}")
         if self.erasing > 1:
-            raise ValueError(f"erasing is a probability, got {self.erasing}")
+            raise ValueError(f"erasing must be a probability in [0, 1], got {self.erasing}")
         if bool(self.resize) != (self.crop == "random"):
-            raise ValueError("resize lists sizes for crop = 'random', and only for that")
+            raise ValueError("resize must list sizes for crop = 'random', and be empty otherwise")
         if self.magnitude != 9 and self.policy != "randaugment":
-            raise ValueError("magnitude goes with policy = 'randaugment'")
+            raise ValueError("magnitude needs policy = 'randaugment'")
 
     def check(self, in_memory: bool) -> None:
-        """Raise ValueError for options that the kind of data set has no use for."""
+        """Raise ValueError for options that this kind of data set does not support."""
         unused = ("crop", "policy") if in_memory else ("crop_padding",)
         defaults = Augmentation()
         for name in unused:
             if getattr(self, name) != getattr(defaults, name):
                 kind = "in memory" if in_memory else "in folders"
-                raise ValueError(f"{name} has no use for images {kind}; remove it")
+                raise ValueError(f"{name} does not apply to images {kind}; remove it")
 
 
 def augment_batch(images: Tensor, options: Augmentation, generator: torch.Generator) -> Tensor:
-    """Crop, flip and erase images [batch, channels, height, width], each on its own."""
+    """Crop, flip and erase each image at random.
+
+    Args:
+        images: float [batch, channels, height, width].
+        options: what to do.
+        generator: CPU generator.
+
+    Returns:
+        Images of the same shape.
+
+    """
     count, _, height, width = images.shape
     device = images.device
     if options.crop_padding:
@@ -77,9 +98,18 @@ def augment_batch(images: Tensor, options: Augmentation, generator: torch.Genera
 def mix_batch(
     images: Tensor, labels: Tensor, classes: int, options: Augmentation, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Mixup (arXiv 1710.09412) or cutmix (1905.04899); labels become shares [batch, classes].
+    """Apply mixup (arXiv 1710.09412) or cutmix (arXiv 1905.04899) to a batch.
 
-    Leaves the batch as it is when neither is asked for.
+    Args:
+        images: float [batch, channels, height, width].
+        labels: int64 [batch].
+        classes: number of classes.
+        options: whether and how to mix.
+        seed: seed of the mixing.
+
+    Returns:
+        Images of the same shape, and labels: as probabilities [batch, classes] if mixed.
+
     """
     from torchvision.transforms import v2
 
@@ -97,7 +127,7 @@ def mix_batch(
 
 
 def _erase(images: Tensor, probability: float, generator: torch.Generator) -> Tensor:
-    """Zero a rectangle of 2 to 33 % of the area, sides 0.3 to 3.3 to 1 (arXiv 1708.04896)."""
+    """Zero a rectangle of 2 to 33 % of the area, of aspect ratio 0.3 to 3.3 (arXiv 1708.04896)."""
     count, _, height, width = images.shape
     chosen, share, ratio, y, x = torch.rand(5, count, generator=generator)
     area = (0.02 + 0.31 * share) * height * width

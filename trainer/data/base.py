@@ -1,4 +1,4 @@
-"""What a data set is to the training loop: two splits that hand out batches."""
+"""The interface of data sets to the training loop: two splits that yield batches."""
 
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -13,15 +13,24 @@ from ..seeds import derived_generator
 from .augmentation import Augmentation, augment_batch
 
 
+class DataError(Exception):
+    """Training data are missing or damaged; the message says where, and what to do."""
+
+
 @dataclass(frozen=True)
 class DataConfig:
-    """[data]: a data set's name, and options that some data sets have.
+    """[data]: name of a data set, and options that some data sets have.
 
-    ``classes``: of "imagenet" (folders) and "synthetic". ``image_size``: side of the images that
-    "imagenet" is cut to. ``workers``: processes that load them. ``shape``: of the
-    images of "synthetic"; "fashion-mnist" and "mnist" are padded and repeated to it. ``samples``:
-    of the training split of "synthetic"; of the other two the first so many of each split, or all
-    of a test split that has fewer.
+    Attributes:
+        name: name of the data set.
+        classes: number of classes of "imagenet" (folders) and "synthetic".
+        image_size: side in pixels to which images of "imagenet" are cropped.
+        workers: processes that load "imagenet".
+        shape: image shape of "synthetic"; "fashion-mnist" and "mnist" are padded and repeated to
+            it.
+        samples: size of the training split of "synthetic"; of "fashion-mnist" and "mnist", how many
+            of the first samples of each split to use (all of a smaller test split).
+
     """
 
     name: str
@@ -33,28 +42,38 @@ class DataConfig:
 
 
 class DataSplit(Protocol):
-    """Samples that are handed out in batches."""
+    """Samples that are loaded in batches."""
 
     def __len__(self) -> int:
-        """Count the samples."""
+        """Return the number of samples."""
 
     def to(self, device: torch.device) -> "DataSplit":
-        """Hand out batches on ``device``."""
+        """Yield batches on ``device`` from now on."""
 
     def batches(
         self, indices: Sequence[Tensor], seeds: Sequence[tuple[int, ...]] | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield inputs and labels of each batch; with ``seeds``, one per batch, augmented."""
+        """Yield inputs and labels of batches.
+
+        Args:
+            indices: sample indices of each batch.
+            seeds: one per batch, to augment it; None: no augmentation.
+
+        """
 
     def fingerprint(self) -> int:
-        """Return a checksum; a resumed run must see the same data."""
+        """Return a checksum; a resumed run must use the same data."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """A split in memory: ``inputs`` float32 [samples, *input_shape], normalised; ``labels`` int64.
+    """A split in memory.
 
-    ``augmentation``: what is done to training batches.
+    Attributes:
+        inputs: float32 [samples, *input_shape], normalized.
+        labels: int64 [samples].
+        augmentation: how training batches are changed.
+
     """
 
     inputs: Tensor
@@ -65,13 +84,13 @@ class Split:
         return len(self.labels)
 
     def to(self, device: torch.device) -> "Split":
-        """Copy to ``device``."""
+        """Return a copy on ``device``."""
         return Split(self.inputs.to(device), self.labels.to(device), self.augmentation)
 
     def batches(
         self, indices: Sequence[Tensor], seeds: Sequence[tuple[int, ...]] | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield inputs and labels of each batch; with ``seeds``, one per batch, augmented."""
+        """Yield inputs and labels of batches; with ``seeds``, augmented."""
         for number, batch in enumerate(indices):
             batch = batch.to(self.labels.device)
             inputs, labels = self.inputs[batch], self.labels[batch]
@@ -81,30 +100,34 @@ class Split:
             yield inputs, labels
 
     def fingerprint(self) -> int:
-        """Checksum of inputs and labels."""
+        """Return a checksum of inputs and labels."""
         checksum = zlib.crc32(self.inputs.cpu().numpy().data)
         return zlib.crc32(self.labels.cpu().numpy().data, checksum)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Training and test split, and a sentence on where they come from."""
+    """Training and test split, and a description of their source."""
 
     train: DataSplit
     test: DataSplit
     source: str
 
     def fingerprint(self) -> int:
-        """Checksum of the training split; a resumed run must see the same data."""
+        """Return a checksum of the training split; a resumed run must use the same data."""
         return self.train.fingerprint()
 
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What is known of a data set without loading it.
+    """What is known about a data set without loading it.
 
-    ``options``: keys of [data] that it takes besides its name. ``describe``: input shape and
-    classes by configuration. ``in_memory``: whether augmentation works on whole batches.
+    Attributes:
+        describe: returns input shape and number of classes of a configuration.
+        load: loads it.
+        options: keys of [data] that it accepts besides its name.
+        in_memory: whether augmentation works on whole batches.
+
     """
 
     describe: Callable[[DataConfig], tuple[tuple[int, ...], int]]
@@ -113,14 +136,14 @@ class DatasetInfo:
     in_memory: bool = True
 
 
-def fixed(
+def fixed_shape(
     shape: tuple[int, ...], classes: int
 ) -> Callable[[DataConfig], tuple[tuple[int, ...], int]]:
-    """Describe a data set whose shape and classes are always the same."""
+    """Describe a data set of fixed shape and number of classes."""
     return lambda _: (shape, classes)
 
 
 def epoch_order(samples: int, seed: int, epoch: int) -> Tensor:
-    """Random order (int64 [samples]) of one epoch; depends on seed and epoch only."""
+    """Return the random sample order of an epoch, int64 [samples], from seed and epoch alone."""
     generator = derived_generator(seed, "epoch order", epoch)
     return torch.randperm(samples, generator=generator)

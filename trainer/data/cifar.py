@@ -1,4 +1,4 @@
-"""CIFAR-10, read by torchvision; pixels in [0, 1], not normalised, as in the authors' code."""
+"""CIFAR-10, read by torchvision; pixels in [0, 1], not normalized, as in the authors' code."""
 
 from pathlib import Path
 
@@ -7,8 +7,7 @@ import torch
 
 from ..._base.user_folders import cache_folder
 from .augmentation import Augmentation
-from .base import DataConfig, Dataset, Split
-from .idx_files import DataError
+from .base import DataConfig, DataError, Dataset, Split
 
 
 def load_cifar10(
@@ -16,9 +15,11 @@ def load_cifar10(
     folder: Path | None,
     augmentation: Augmentation,
 ) -> Dataset:
-    """Load both splits from ``folder`` (which holds cifar-10-batches-py), else download.
+    """Load both splits from ``folder`` (which holds cifar-10-batches-py), or download them.
 
-    Raises DataError when the files are missing, damaged, or cannot be downloaded.
+    Raises:
+        DataError: the files are missing, damaged, or cannot be downloaded.
+
     """
     try:
         from torchvision.datasets import CIFAR10
@@ -27,16 +28,16 @@ def load_cifar10(
     root = folder or cache_folder()
     if root is None:
         raise DataError(
-            "this user has no home folder to keep CIFAR-10 in; give a folder that holds "
-            "cifar-10-batches-py"
+            "CIFAR-10 cannot be downloaded, since this user has no home folder; give a folder that "
+            "holds cifar-10-batches-py"
         )
     splits = []
     for training in (True, False):
         try:
             source = CIFAR10(root, train=training, download=folder is None)
-        except Exception as error:  # whatever the network or a damaged pickle leads to
+        except Exception as error:  # network and damaged pickles raise errors of any type
             raise DataError(
-                f"CIFAR-10 is not to be had from {root} ({error}). Give a folder that holds "
+                f"CIFAR-10 cannot be loaded from {root} ({error}). Give a folder that holds "
                 "cifar-10-batches-py, or run once with network access and without a folder"
             ) from error
         images = torch.from_numpy(np.ascontiguousarray(source.data.transpose(0, 3, 1, 2)))

@@ -1,4 +1,4 @@
-"""The digits of scikit-learn: 1,797 images of 8×8, at hand without files."""
+"""The digits of scikit-learn: 1,797 images of 8×8 that need no files."""
 
 from pathlib import Path
 
@@ -6,8 +6,7 @@ import numpy as np
 import torch
 
 from .augmentation import Augmentation
-from .base import DataConfig, Dataset, Split
-from .idx_files import DataError
+from .base import DataConfig, DataError, Dataset, Split
 
 
 def load_digits_dataset(
@@ -15,9 +14,14 @@ def load_digits_dataset(
     folder: Path | None,
     augmentation: Augmentation,
 ) -> Dataset:
-    """Load, normalise, and split 4 to 1 by class. Raises DataError without scikit-learn."""
+    """Load and normalize the images, and split them 4 to 1, stratified by class.
+
+    Raises:
+        DataError: scikit-learn is missing, or a folder was given.
+
+    """
     if folder is not None:
-        raise DataError("the data set 'digits' comes with scikit-learn and takes no folder")
+        raise DataError("the data set 'digits' is part of scikit-learn and takes no folder")
     try:
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split

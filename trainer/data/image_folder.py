@@ -1,9 +1,9 @@
-"""ImageNet as folders: train/CLASS/IMAGE and val/CLASS/IMAGE, read and augmented by torchvision."""
+"""ImageNet as folders train/CLASS/IMAGE and val/CLASS/IMAGE, read and augmented by torchvision."""
 
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,11 +13,11 @@ from torch.utils.data import Dataset as TorchDataset
 from ..memory import require_memory
 from ..seeds import derived_generator
 from .augmentation import Augmentation
-from .base import DataConfig, Dataset
-from .idx_files import DataError
+from .base import DataConfig, DataError, Dataset
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from torchvision.datasets import ImageFolder
 
 Transform = Callable[["Image"], Tensor]
 
@@ -26,7 +26,12 @@ _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def describe_imagenet(config: DataConfig) -> tuple[tuple[int, ...], int]:
-    """Shape and classes. Raises ValueError for sizes below 1."""
+    """Return shape and number of classes.
+
+    Raises:
+        ValueError: a size is out of range.
+
+    """
     size, classes = config.image_size or _SIZE, config.classes or _CLASSES
     if size < 1 or classes < 1 or (config.workers or 0) < 0:
         raise ValueError("image_size and classes must be at least 1, workers at least 0")
@@ -35,12 +40,17 @@ def describe_imagenet(config: DataConfig) -> tuple[tuple[int, ...], int]:
 
 
 def load_imagenet(config: DataConfig, folder: Path | None, augmentation: Augmentation) -> Dataset:
-    """Open both splits; images are read when batches are asked for.
+    """Open both splits; images are read when their batch is.
 
-    Raises DataError without a folder, without its parts, or with other classes than configured.
+    Raises:
+        DataError: no folder is given, a part of it is missing, or the number of classes differs
+            from the configured one.
+
     """
     if folder is None:
-        raise DataError("ImageNet cannot be downloaded; give the folder that holds train and val")
+        raise DataError(
+            "ImageNet cannot be downloaded automatically; give the folder that holds train and val"
+        )
     from torchvision.datasets import ImageFolder
 
     (_, size, _), classes = describe_imagenet(config)
@@ -49,16 +59,16 @@ def load_imagenet(config: DataConfig, folder: Path | None, augmentation: Augment
         try:
             source = ImageFolder(folder / part, loader=read_image)
         except OSError as error:  # FileNotFoundError names a missing or empty class
-            raise DataError(f"{folder / part} is no folder of class folders: {error}") from error
+            raise DataError(f"{folder / part} does not hold class folders: {error}") from error
         if len(source.classes) != classes:
             raise DataError(
-                f"{folder / part} has {len(source.classes)} classes, the recipe {classes}; set "
-                "data.classes"
+                f"{folder / part} has {len(source.classes)} classes, but the recipe expects "
+                f"{classes}; set data.classes"
             )
         sources.append(source)
     train, test = sources
     if train.classes != test.classes:
-        raise DataError(f"train and val of {folder} have classes of different names")
+        raise DataError(f"train and val of {folder} have different classes")
     workers = config.workers or 0
     return Dataset(
         FolderSplit(train, training_transform(augmentation, size), size, workers),
@@ -67,26 +77,19 @@ def load_imagenet(config: DataConfig, folder: Path | None, augmentation: Augment
     )
 
 
-class ImageSource(Protocol):
-    """What is used of torchvision's ImageFolder: paths with labels, and images with labels."""
-
-    samples: list[tuple[str, int]]
-
-    def __len__(self) -> int:
-        """Count the images."""
-
-    def __getitem__(self, index: int) -> "tuple[Image, int]":
-        """Read an image."""
-
-
 class FolderSplit:
-    """Images read from files by ``workers`` processes (0: by this one).
+    """Images that are read from files.
 
-    ``transform``: of images that are to be augmented; None: they never are.
+    Args:
+        source: the images.
+        transform: transform of images to be augmented; None: they never are.
+        size: side of the images in pixels.
+        workers: processes that read; 0: this one reads.
+
     """
 
     def __init__(
-        self, source: ImageSource, transform: Transform | None, size: int, workers: int
+        self, source: "ImageFolder", transform: Transform | None, size: int, workers: int
     ) -> None:
         self._images = _Images(source, transform, evaluation_transform(size))
         self._workers, self._device = workers, torch.device("cpu")
@@ -95,14 +98,21 @@ class FolderSplit:
         return len(self._images.source)
 
     def to(self, device: torch.device) -> "FolderSplit":
-        """Hand out batches on ``device``."""
+        """Yield batches on ``device`` from now on."""
         self._device = device
         return self
 
     def batches(
         self, indices: Sequence[Tensor], seeds: Sequence[tuple[int, ...]] | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield images [batch, 3, size, size] and labels; with ``seeds``, augmented."""
+        """Yield images float32 [batch, 3, size, size] and labels int64 [batch].
+
+        With ``seeds``, the images are augmented.
+
+        Raises:
+            DataError: an image cannot be read.
+
+        """
         keys = []
         for number, batch in enumerate(indices):
             draws: Sequence[int | None] = [None] * len(batch)
@@ -115,7 +125,7 @@ class FolderSplit:
             batch_sampler=keys,
             num_workers=self._workers,
             pin_memory=self._device.type == "cuda",
-            generator=torch.Generator(),  # else it would draw from the global one
+            generator=torch.Generator(),  # keeps it from drawing from the global one
         )
         try:
             for images, labels in loader:
@@ -124,11 +134,11 @@ class FolderSplit:
                     labels.to(self._device, non_blocking=True),
                 )
         except DataError as error:
-            # From a worker process it comes with the traceback of there in front.
+            # An error from a worker process is prefixed with that process's traceback.
             raise DataError(str(error).strip().rpartition("DataError: ")[2]) from error
 
     def fingerprint(self) -> int:
-        """Checksum of the images' names, sizes and classes; their content is not read."""
+        """Return a checksum of the names, sizes and classes of the images, not of their content."""
         checksum = 0
         for path, label in self._images.source.samples:
             file = Path(path)
@@ -138,19 +148,24 @@ class FolderSplit:
 
 
 def read_image(path: str) -> "Image":
-    """Read an image as RGB. Raises ValueError for one of more pixels than Pillow holds for sane."""
+    """Read an image as RGB.
+
+    Raises:
+        ValueError: it has more pixels than Pillow considers safe.
+
+    """
     from PIL import Image
 
     with Image.open(path) as image:
-        limit = Image.MAX_IMAGE_PIXELS  # None where someone has lifted it
+        limit = Image.MAX_IMAGE_PIXELS  # None if the application disabled the limit
         if limit is not None and image.width * image.height > limit:
-            raise ValueError(f"it has {image.width} × {image.height} pixels; take it out")
+            raise ValueError(f"it is too large ({image.width} × {image.height} pixels); remove it")
         return image.convert("RGB")
 
 
 class _Images(TorchDataset[tuple[Tensor, int]]):
     def __init__(
-        self, source: ImageSource, transform: Transform | None, evaluate: Transform
+        self, source: "ImageFolder", transform: Transform | None, evaluate: Transform
     ) -> None:
         self.source, self.transform, self.evaluate = source, transform, evaluate
 
@@ -158,7 +173,7 @@ class _Images(TorchDataset[tuple[Tensor, int]]):
         index, seed = key
         try:
             image, label = self.source[index]
-        except Exception as error:  # Pillow's decoders raise whatever the bytes lead them to
+        except Exception as error:  # damaged bytes make Pillow raise errors of any type
             raise DataError(f"{self.source.samples[index][0]} cannot be read: {error}") from error
         if seed is None or self.transform is None:
             return self.evaluate(image), label
@@ -168,7 +183,7 @@ class _Images(TorchDataset[tuple[Tensor, int]]):
 
 
 def training_transform(options: Augmentation, size: int) -> Transform:
-    """Compose torchvision transforms from a PIL image to a normalised tensor [3, size, size]."""
+    """Compose transforms from a PIL image to a normalized float32 tensor [3, size, size]."""
     from torchvision.transforms import v2
 
     if options.crop == "random-resized":
@@ -192,7 +207,7 @@ def training_transform(options: Augmentation, size: int) -> Transform:
 
 
 def evaluation_transform(size: int) -> Transform:
-    """Shorter side to size/0.875 (256 for 224), centre crop, normalise."""
+    """Resize the shorter side to size/0.875 (256 for 224), center crop, normalize."""
     from torchvision.transforms import v2
 
     steps = [v2.Resize(round(size / 0.875)), v2.CenterCrop(size), *_to_tensor()]

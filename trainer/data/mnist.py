@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ..._base.user_folders import cache_folder
 from ..memory import require_memory
 from .augmentation import Augmentation
-from .base import DataConfig, Dataset, Split
-from .idx_files import DataError, read_idx
+from .base import DataConfig, DataError, Dataset, Split
+from .idx_files import read_idx
 
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 _SIDE = 28
@@ -28,7 +28,15 @@ _IDX_SPLITS = {
 
 @dataclass(frozen=True)
 class _Kind:
-    """``mean``, ``std``: of the training pixels, scaled to [0, 1]; ``torchvision``: class there."""
+    """One of the two data sets.
+
+    Attributes:
+        title: name for messages.
+        torchvision: name of its class in torchvision.
+        mean: mean of the training pixels, scaled to [0, 1].
+        std: their standard deviation.
+
+    """
 
     title: str
     torchvision: str
@@ -41,15 +49,22 @@ _DIGITS = _Kind("MNIST", "MNIST", 0.1307, 0.3081)
 
 
 def fashion_mnist_folder(folder: str | os.PathLike[str] | None = None) -> Path | None:
-    """Where Fashion-MNIST lies on this machine without a download, or None.
+    """Return where Fashion-MNIST is on this machine, or None if it would have to be downloaded.
 
-    Looks in ``folder`` only when it is given, else in the folder of the Debian package.
+    Args:
+        folder: the only folder to look in; None: that of the Debian package.
+
     """
     return _find_files(_FASHION, DEBIAN_FASHION_MNIST if folder is None else Path(folder))
 
 
 def describe_mnist(config: DataConfig) -> tuple[tuple[int, ...], int]:
-    """Shape and classes. Raises ValueError for shapes that images of 28×28 are not padded to."""
+    """Return shape and number of classes.
+
+    Raises:
+        ValueError: images of 28×28 cannot be padded to the shape, or a size is out of range.
+
+    """
     shape = (1, _SIDE, _SIDE) if config.shape is None else config.shape
     if len(shape) != 3 or shape[0] < 1 or min(shape[1:]) < _SIDE:
         raise ValueError(
@@ -65,13 +80,23 @@ def describe_mnist(config: DataConfig) -> tuple[tuple[int, ...], int]:
 def load_fashion_mnist(
     config: DataConfig, folder: Path | None, augmentation: Augmentation
 ) -> Dataset:
-    """Load from ``folder``, else the Debian package, else the cache, else the network."""
+    """Load from ``folder``, or else from the Debian package, the cache, or the network.
+
+    Raises:
+        DataError: the files are missing, damaged, or cannot be downloaded.
+
+    """
     default = fashion_mnist_folder() if folder is None else None
     return _load(_FASHION, default or folder, config, augmentation)
 
 
 def load_mnist(config: DataConfig, folder: Path | None, augmentation: Augmentation) -> Dataset:
-    """Load from ``folder``, else from the cache, else from the network."""
+    """Load from ``folder``, or else from the cache or the network.
+
+    Raises:
+        DataError: the files are missing, damaged, or cannot be downloaded.
+
+    """
     return _load(_DIGITS, folder, config, augmentation)
 
 
@@ -90,7 +115,7 @@ def _find(folder: Path, stem: str) -> Path | None:
 def _path(kind: _Kind, folder: Path, stem: str) -> Path:
     path = _find(folder, stem)
     if path is None:
-        raise DataError(_missing(kind, f"{stem} is gone from {folder}"))
+        raise DataError(_missing(kind, f"{stem} has disappeared from {folder}"))
     return path
 
 
@@ -112,18 +137,18 @@ def _load(
                 f"{image_path} has {len(images)} images, {label_path} {len(labels)} labels"
             )
         if labels.max() > 9:
-            raise DataError(f"{label_path} holds label {labels.max()}; there are 10 classes")
+            raise DataError(f"{label_path} holds label {labels.max()}, but there are 10 classes")
         if split == "train" and (config.samples or 0) > len(images):
             raise DataError(f"samples is {config.samples}, but {image_path} has {len(images)}")
-        inputs = _reshaped(images[: config.samples], shape)
+        inputs = _padded_images(images[: config.samples], shape)
         inputs = inputs.sub_(kind.mean).div_(kind.std)
         targets = torch.from_numpy(labels[: config.samples].astype(np.int64))
         splits[split] = Split(inputs, targets, augmentation if split == "train" else None)
     return Dataset(**splits, source=f"{kind.title} from {found}")
 
 
-def _reshaped(images: NDArray[np.uint8], shape: tuple[int, ...]) -> torch.Tensor:
-    """Scale to [0, 1], put in the middle of black images, repeat for all channels."""
+def _padded_images(images: NDArray[np.uint8], shape: tuple[int, ...]) -> torch.Tensor:
+    """Scale to [0, 1], center on black images, and repeat for all channels."""
     channels, height, width = shape
     rows, columns = height - _SIDE, width - _SIDE
     margins = ((0, 0), (rows // 2, rows - rows // 2), (columns // 2, columns - columns // 2))
@@ -134,7 +159,7 @@ def _reshaped(images: NDArray[np.uint8], shape: tuple[int, ...]) -> torch.Tensor
 def _download(kind: _Kind) -> Path:
     cache = cache_folder()
     if cache is None:
-        raise DataError(_missing(kind, "this user has no home folder to keep a download in"))
+        raise DataError(_missing(kind, "cannot be downloaded, since this user has no home folder"))
     found = _find_files(kind, cache)
     if found is not None:
         return found
@@ -153,12 +178,12 @@ def _download(kind: _Kind) -> Path:
 def _missing(kind: _Kind, reason: str) -> str:
     names = ", ".join(f"{stem}.gz" for stems in _IDX_SPLITS.values() for stem in stems)
     package = (
-        f" `apt-get install dataset-fashion-mnist` (it puts them in {DEBIAN_FASHION_MNIST});"
+        f" `apt-get install dataset-fashion-mnist` (into {DEBIAN_FASHION_MNIST});"
         if kind is _FASHION
         else ""
     )
     return (
-        f"{kind.title}: {reason}. Ways to get it: give a folder that holds {names};{package} or "
-        "run once with network access and without a folder, to download it. "
+        f"{kind.title}: {reason}. To get it, give a folder that holds {names};{package} or run "
+        "once with network access and without a folder, which downloads it. "
         "The data set 'digits' needs no files."
     )

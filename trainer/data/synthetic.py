@@ -1,4 +1,4 @@
-"""Made-up images of any shape, for tests of speed: classes that a linear layer can tell apart."""
+"""Synthetic images of any shape, for speed tests: classes that a linear layer can separate."""
 
 from math import prod
 from pathlib import Path
@@ -8,14 +8,18 @@ import torch
 from ..memory import require_memory
 from ..seeds import derived_generator
 from .augmentation import Augmentation
-from .base import DataConfig, Dataset, Split
-from .idx_files import DataError
+from .base import DataConfig, DataError, Dataset, Split
 
 _SHAPE, _CLASSES, _SAMPLES = (3, 32, 32), 10, 1024
 
 
 def describe_synthetic(config: DataConfig) -> tuple[tuple[int, ...], int]:
-    """Shape and classes. Raises ValueError for sizes below 1."""
+    """Return shape and number of classes.
+
+    Raises:
+        ValueError: a size is out of range.
+
+    """
     shape = _SHAPE if config.shape is None else config.shape
     classes = _CLASSES if config.classes is None else config.classes
     samples = _SAMPLES if config.samples is None else config.samples
@@ -26,17 +30,23 @@ def describe_synthetic(config: DataConfig) -> tuple[tuple[int, ...], int]:
 
 
 def load_synthetic(config: DataConfig, folder: Path | None, augmentation: Augmentation) -> Dataset:
-    """Draw the same samples every time; a quarter as many for the test split."""
+    """Draw the same samples every time; the test split has a quarter as many.
+
+    Raises:
+        DataError: a folder was given.
+
+    """
     if folder is not None:
-        raise DataError("the data set 'synthetic' is made up and takes no folder")
+        raise DataError("the data set 'synthetic' is generated and takes no folder")
     shape, classes = describe_synthetic(config)
     count = config.samples or _SAMPLES
-    centres = torch.randn(classes, prod(shape), generator=derived_generator("centres"))
+    # This spelling is part of the seed.
+    centers = torch.randn(classes, prod(shape), generator=derived_generator("centres"))
     splits = []
     for name, samples in (("train", count), ("test", max(1, count // 4))):
         generator = derived_generator("synthetic", name)
         labels = torch.randint(classes, (samples,), generator=generator)
         noise = torch.randn(samples, prod(shape), generator=generator)
-        splits.append(Split((0.5 * centres[labels] + noise).view(samples, *shape), labels))
+        splits.append(Split((0.5 * centers[labels] + noise).view(samples, *shape), labels))
     train = Split(splits[0].inputs, splits[0].labels, augmentation)
-    return Dataset(train, splits[1], "made-up samples")
+    return Dataset(train, splits[1], "synthetic samples")

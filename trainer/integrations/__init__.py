@@ -1,1 +1,1 @@
-"""Callbacks that put a ``Sparsifier`` into other libraries' training loops."""
+"""Callbacks that add a ``Sparsifier`` to training loops of other libraries."""

@@ -1,4 +1,4 @@
-"""Sparse training within transformers.Trainer."""
+"""Sparse training with transformers.Trainer."""
 
 from pathlib import Path
 from typing import Unpack
@@ -12,20 +12,26 @@ from ..._base.atomic import atomic_file
 from ..checkpoint import read_state
 from ..methods import Dense, SparseMethod
 from ..sparsifier import Sparsifier
-from ..sparsifier_options import CallbackOptions
 from ..sparsifier_state import SparsifierState
-from .options import attached, check_options
+from .options import CallbackOptions, attached, check_options
 
 STATE = "sparsifier.pt"
 
 
 class SparsifierCallback(TrainerCallback):
-    """Makes a ``Sparsifier`` when training begins, and updates the topology after each step.
+    """Makes a ``Sparsifier`` when training begins, and calls its ``step()`` after each step.
 
-    ``method`` and ``options`` are the arguments of ``Sparsifier``; model, optimizer, number of
-    steps and gradient scaler come from the trainer. Each checkpoint gets sparsifier.pt, which
-    ``trainer.train(resume_from_checkpoint=…)`` continues from.
-    ``sparsifier`` is there once training has begun. Raises TypeError for unknown options.
+    Model, optimizer, number of steps and gradient scaler come from the trainer. Each checkpoint
+    gets a sparsifier.pt, from which ``trainer.train(resume_from_checkpoint=…)`` continues. The
+    attribute ``sparsifier`` is None before training begins.
+
+    Args:
+        method: the training method.
+        options: further keywords of ``Sparsifier``.
+
+    Raises:
+        TypeError: ``Sparsifier`` does not have an option.
+
     """
 
     def __init__(self, method: SparseMethod | Dense, **options: Unpack[CallbackOptions]) -> None:
@@ -41,14 +47,14 @@ class SparsifierCallback(TrainerCallback):
         optimizer: Optimizer | None = None,
         **_: object,
     ) -> None:
-        """Attach; model and optimizer are restored already when training is resumed."""
+        """Make the sparsifier; a resumed training has restored model and optimizer by then."""
         if model is None or optimizer is None:
-            raise TypeError("on_train_begin needs the trainer's model and optimizer")
+            raise TypeError("on_train_begin needs the model and optimizer of the trainer")
         if self.sparsifier is not None:
             self.sparsifier.detach()
         self.sparsifier = Sparsifier(
             model,
-            getattr(optimizer, "optimizer", optimizer),  # accelerate wraps it
+            getattr(optimizer, "optimizer", optimizer),  # accelerate wraps optimizers
             method=self.method,
             total_steps=state.max_steps,
             grad_scaler=getattr(optimizer, "scaler", None),
@@ -57,7 +63,7 @@ class SparsifierCallback(TrainerCallback):
         )
 
     def on_optimizer_step(self, *_: object, **__: object) -> None:
-        """Update the topology when it is due: after the optimizer, before zero_grad."""
+        """Update the topology if due, after the optimizer's step and before zero_grad."""
         attached(self.sparsifier).step()
 
     def on_save(
@@ -77,7 +83,7 @@ class SparsifierCallback(TrainerCallback):
 
 def _folder(args: TrainingArguments, state: TrainerState) -> Path:
     if args.output_dir is None:
-        raise ValueError("the training arguments have no output_dir to keep checkpoints in")
+        raise ValueError("the training arguments have no output_dir for checkpoints")
     return Path(args.output_dir) / f"checkpoint-{state.global_step}"
 
 
@@ -89,6 +95,6 @@ def _saved_state(args: TrainingArguments, state: TrainerState) -> SparsifierStat
             saved: SparsifierState = read_state(folder / STATE)
             return saved
     raise FileNotFoundError(
-        f"training goes on from step {state.global_step}, but {_folder(args, state)} has no "
-        f"{STATE}; set args.resume_from_checkpoint to the folder that has one"
+        f"training resumes at step {state.global_step}, but {_folder(args, state)} has no {STATE}; "
+        "set args.resume_from_checkpoint to the folder of a checkpoint that has one"
     )

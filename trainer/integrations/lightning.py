@@ -1,4 +1,4 @@
-"""Sparse training within lightning.Trainer."""
+"""Sparse training with lightning.Trainer."""
 
 from typing import Unpack
 
@@ -6,18 +6,24 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..methods import Dense, SparseMethod
 from ..sparsifier import Sparsifier
-from ..sparsifier_options import CallbackOptions
 from ..sparsifier_state import SparsifierState
-from .options import attached, check_options
+from .options import CallbackOptions, attached, check_options
 
 
 class SparsifierCallback(Callback):  # type: ignore[misc, unused-ignore]  # not always installed
-    """Makes a ``Sparsifier`` when training starts, and updates the topology after each step.
+    """Makes a ``Sparsifier`` when training starts, and calls its ``step()`` after each batch.
 
-    ``method`` and ``options`` are the arguments of ``Sparsifier``; model, optimizer, number of
-    steps and gradient scaler come from the trainer. Lightning's checkpoints hold the state.
-    Automatic optimization with one optimizer. ``sparsifier`` is there once training has started.
-    Raises TypeError for unknown options.
+    For modules with automatic optimization and one optimizer. Model, optimizer, number of steps and
+    gradient scaler come from the trainer; Lightning's checkpoints hold the state. The attribute
+    ``sparsifier`` is None before training starts.
+
+    Args:
+        method: the training method.
+        options: further keywords of ``Sparsifier``.
+
+    Raises:
+        TypeError: ``Sparsifier`` does not have an option.
+
     """
 
     def __init__(self, method: SparseMethod | Dense, **options: Unpack[CallbackOptions]) -> None:
@@ -26,11 +32,21 @@ class SparsifierCallback(Callback):  # type: ignore[misc, unused-ignore]  # not 
         self._saved: SparsifierState | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Attach; model and optimizer are restored already when training is resumed."""
+        """Make the sparsifier; a resumed training has restored model and optimizer by then.
+
+        Raises:
+            ValueError: there is not exactly one optimizer, or the training has no end.
+
+        """
         if len(trainer.optimizers) != 1:
-            raise ValueError(f"needs one optimizer, the module has {len(trainer.optimizers)}")
+            raise ValueError(
+                f"SparsifierCallback needs one optimizer, but the module has "
+                f"{len(trainer.optimizers)}"
+            )
         if trainer.estimated_stepping_batches == float("inf"):
-            raise ValueError("the schedule needs an end: give the Trainer max_epochs or max_steps")
+            raise ValueError(
+                "the update schedule needs an end: set the Trainer's max_epochs or max_steps"
+            )
         if self.sparsifier is not None:
             self.sparsifier.detach()
         self.sparsifier = Sparsifier(
@@ -45,11 +61,11 @@ class SparsifierCallback(Callback):  # type: ignore[misc, unused-ignore]  # not 
         self._saved = None
 
     def on_train_batch_end(self, *_: object) -> None:
-        """Update the topology when it is due; the gradients are still there."""
+        """Update the topology if due; the gradients have not been zeroed yet."""
         attached(self.sparsifier).step()
 
     def state_dict(self) -> SparsifierState | dict[str, object]:
-        """Return what a resumed training needs, for Lightning's checkpoint."""
+        """Return the sparsifier's state for Lightning's checkpoint."""
         if self.sparsifier is None:
             return {} if self._saved is None else self._saved
         self.sparsifier.synchronize()

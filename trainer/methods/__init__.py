@@ -1,14 +1,14 @@
 """Training methods: how a layer's topology starts and how it changes.
 
-A method is a small frozen dataclass, composed of a drop score, a grow score, a structure and an
-ablation rule. Another method is another composition of the same functions.
+A method is a small frozen dataclass composed of a drop score, a grow score, a structure and an
+ablation rule. To add one, compose the same functions differently.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .base import LayerInputs, Moment, SparseMethod
-from .local import SET, RigL, SRigL, Static
+from .base import DropFractions, LayerInputs, SparseMethod
+from .layerwise import SET, RigL, SRigL, Static
 from .mest import MEST
 from .redistributing import DSR, SNFS
 from .sr_ste import SRSTE
@@ -33,8 +33,8 @@ __all__ = [
     "SNFS",
     "SRSTE",
     "Dense",
+    "DropFractions",
     "LayerInputs",
-    "Moment",
     "RigL",
     "SRigL",
     "SparseMethod",

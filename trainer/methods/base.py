@@ -1,7 +1,7 @@
-"""What a training method is: two scores, a plan, and a structure.
+"""The base of training methods: two scores, a plan for each update, and a structure.
 
-The sparsifier asks a method for each layer's first mask, for a plan of every update (how many
-weights each layer drops and holds), and for the update itself. All of it is pure.
+The sparsifier asks a method for each layer's initial mask, for the plan of each update (how many
+weights each layer drops and holds), and for the update itself. All of these are pure functions.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,18 +10,23 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..structures import Change, Structure, parse_structure
+from ..structures import LayerPlan, Structure, parse_structure
 from ..update import LayerUpdate
 
 
 @dataclass(frozen=True)
 class LayerInputs:
-    """What a method sees of one layer at one update.
+    """What a method sees of one layer at one update; tensors have the shape of the weight.
 
-    ``gradient``: dense gradient, averaged over the window or over all steps (``momentum``), of
-    the weight's shape; None for methods without gradients. ``budget``: weights that the layer is
-    meant to hold. ``random``: uniform numbers in [0, 1) of the weight's shape, which depend on
-    seed, layer and step only.
+    Attributes:
+        weight: the weight, 0 off the mask.
+        mask: bool.
+        gradient: dense gradient, averaged over the schedule's window or (with
+            ``gradient_momentum``) over all steps; None for methods that use no gradient.
+        budget: weights that the layer should hold.
+        may_ablate: whether neurons may be ablated.
+        random: draws uniform numbers in [0, 1) that depend on seed, layer and step only.
+
     """
 
     weight: Tensor
@@ -33,25 +38,33 @@ class LayerInputs:
 
     @property
     def dense_gradient(self) -> Tensor:
-        """``gradient``, for methods that use one; layers without one are left out of their plan."""
+        """``gradient`` of a layer that has one.
+
+        Raises:
+            RuntimeError: the method does not declare ``uses_gradient``.
+
+        """
         if self.gradient is None:
-            raise RuntimeError("a method asked for a gradient that uses_gradient does not announce")
+            raise RuntimeError("a method reads gradients although its uses_gradient is False")
         return self.gradient
 
 
 @dataclass(frozen=True)
-class Moment:
-    """Where in the schedule an update stands: drop fraction, and that of the next update.
+class DropFractions:
+    """Drop fractions of the current and of the following update; 0 after the last one."""
 
-    ``next_fraction`` is 0 at the last update.
-    """
-
-    fraction: float
-    next_fraction: float
+    current: float
+    following: float
 
 
 def check_sparsity(sparsity: float) -> None:
-    """Raise ValueError unless 0 < sparsity < 1, TypeError when it is no number."""
+    """Validate a sparsity.
+
+    Raises:
+        TypeError: it is not a number.
+        ValueError: it is not in (0, 1).
+
+    """
     if not isinstance(sparsity, int | float):
         raise TypeError(f"sparsity must be a number in (0, 1), got {sparsity!r}")
     if not 0 < sparsity < 1:
@@ -62,14 +75,16 @@ def check_sparsity(sparsity: float) -> None:
 
 @dataclass(frozen=True)
 class SparseMethod:
-    """Base of all methods that train sparse: override a score, or the plan.
+    """Base of the methods that train sparse: override a score, or the plan.
 
-    ``sparsity``: asked share of zero weights, in (0, 1).
+    Attributes:
+        sparsity: target fraction of weights that are zero, in (0, 1).
+
     """
 
     name: ClassVar[str]
-    # Whether the topology changes at all; whether a layer's budget moves to other layers; whether
-    # weights off the mask go on training behind it.
+    # Whether the topology changes; whether weights move between layers; whether weights off the
+    # mask keep training behind it; whether growth or drop use the dense gradient.
     updates: ClassVar[bool] = True
     redistributes: ClassVar[bool] = False
     dense_to_sparse: ClassVar[bool] = False
@@ -79,46 +94,48 @@ class SparseMethod:
 
     def __post_init__(self) -> None:
         check_sparsity(self.sparsity)
-        density = self.layout().density
+        density = self.mask_structure().density
         if density is not None and abs(1 - density - self.sparsity) > 1e-9:
             raise ValueError(
-                f"structure {self._structure_name!r} has a sparsity of {1 - density:g}, "
+                f"structure {self._structure_name!r} has sparsity {1 - density:g}, "
                 f"not {self.sparsity}"
             )
 
-    def layout(self) -> Structure:
-        """Structure of every sparse layer."""
+    def mask_structure(self) -> Structure:
+        """Return the structure of every sparse layer."""
         return parse_structure(self._structure_name)
 
     @property
     def _structure_name(self) -> str:
-        """What a method with a field ``structure`` has there."""
+        """Value of the field ``structure``, which some methods have."""
         return str(getattr(self, "structure", "unstructured"))
 
     @property
     def gradient_momentum(self) -> float | None:
-        """Decay of an average of dense gradients over all steps; None: the schedule's window."""
+        """Decay of a running average of dense gradients; None: the schedule's window is used."""
         return None
 
     def drop_score(self, layer: LayerInputs) -> Tensor:
-        """Weights with the lowest score go; magnitude unless overridden."""
+        """Return the score whose lowest values are dropped; magnitude unless overridden."""
         return layer.weight.detach().abs()
 
     def grow_score(self, layer: LayerInputs) -> Tensor:
-        """Positions with the highest score come."""
+        """Return the score whose highest values are grown."""
         raise NotImplementedError
 
-    def plan(self, layers: Mapping[str, LayerInputs], moment: Moment) -> dict[str, Change]:
-        """Say what each layer drops and holds: int(fraction · active) weights are replaced."""
-        return {name: same_budget(layer, moment.fraction) for name, layer in layers.items()}
+    def plan(
+        self, layers: Mapping[str, LayerInputs], fractions: DropFractions
+    ) -> dict[str, LayerPlan]:
+        """Plan the update of each layer: replace int(fraction · active) weights."""
+        return {name: plan_same_budget(layer, fractions.current) for name, layer in layers.items()}
 
-    def update(self, layer: LayerInputs, change: Change) -> LayerUpdate:
+    def update(self, layer: LayerInputs, plan: LayerPlan) -> LayerUpdate:
         """Compute the new mask and weight of one layer."""
         scores = self.drop_score(layer), self.grow_score(layer)
-        return self.layout().update(layer.weight, layer.mask, *scores, change)
+        return self.mask_structure().update(layer.weight, layer.mask, *scores, plan)
 
 
-def same_budget(layer: LayerInputs, fraction: float) -> Change:
-    """Replace a fraction of the active weights."""
+def plan_same_budget(layer: LayerInputs, fraction: float) -> LayerPlan:
+    """Plan to replace a fraction of the active weights and keep the budget."""
     drop_count = int(fraction * int(layer.mask.count_nonzero()))
-    return Change(layer.budget, fraction, drop_count, layer.may_ablate)
+    return LayerPlan(layer.budget, fraction, drop_count, layer.may_ablate)

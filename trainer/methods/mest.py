@@ -6,19 +6,27 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..structures import Change
-from .base import LayerInputs, Moment, SparseMethod
+from ..structures import LayerPlan
+from .base import DropFractions, LayerInputs, SparseMethod
 
 
 @dataclass(frozen=True)
 class MEST(SparseMethod):
     """Drop by |w| + λ·|gradient|, grow at random.
 
-    ``gradient_weight``: λ. ``soft_bound``: train the grown weights beside the old ones until the
-    next update decides which go (the layer then holds up to alpha more weights than asked, fewer
-    with every update, and exactly its budget after the last one); without it, as many weights go
-    as come. Loss scaling changes λ's meaning: give the sparsifier its ``grad_scaler``.
-    Raises ValueError for a negative λ.
+    The gradient must be unscaled for λ to mean the same at every step: give the sparsifier its
+    ``grad_scaler``.
+
+    Attributes:
+        gradient_weight: λ.
+        soft_bound: train the grown weights beside the old ones until the next update decides which
+            to drop. The layer then holds more weights than its budget, by the next update's drop
+            fraction, and exactly its budget after the last update. False: drop as many weights as
+            are grown.
+
+    Raises:
+        ValueError: ``gradient_weight`` is negative or infinite.
+
     """
 
     name: ClassVar[str] = "mest"
@@ -33,25 +41,27 @@ class MEST(SparseMethod):
             )
 
     def drop_score(self, layer: LayerInputs) -> Tensor:
-        """Magnitude and gradient together."""
+        """Return |w| + λ·|gradient|."""
         return layer.weight.detach().abs() + self.gradient_weight * layer.dense_gradient.abs()
 
     def grow_score(self, layer: LayerInputs) -> Tensor:
-        """Uniform noise."""
+        """Return uniform noise."""
         return layer.random()
 
-    def plan(self, layers: Mapping[str, LayerInputs], moment: Moment) -> dict[str, Change]:
-        """Back to the budget, then up to the soft bound of the next interval."""
+    def plan(
+        self, layers: Mapping[str, LayerInputs], fractions: DropFractions
+    ) -> dict[str, LayerPlan]:
+        """Return to the budget, then grow to the soft bound of the next interval."""
         if not self.soft_bound:
-            return super().plan(layers, moment)
-        changes = {}
+            return super().plan(layers, fractions)
+        plans = {}
         for name, layer in layers.items():
             active = int(layer.mask.count_nonzero())
             room = layer.mask.numel() - layer.budget
-            # The first update finds the plain budget and nothing to take back.
-            extra = min(int(moment.next_fraction * layer.budget), room)
+            # Before the first update the layer holds its budget, so nothing is dropped.
+            extra = min(int(fractions.following * layer.budget), room)
             drop_count = max(0, active - layer.budget)
-            changes[name] = Change(
-                layer.budget + extra, moment.fraction, drop_count, layer.may_ablate
+            plans[name] = LayerPlan(
+                layer.budget + extra, fractions.current, drop_count, layer.may_ablate
             )
-        return changes
+        return plans

@@ -7,17 +7,23 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..structures import Change
-from .base import LayerInputs, Moment, SparseMethod
+from ..structures import LayerPlan
+from .base import DropFractions, LayerInputs, SparseMethod
 
 
 @dataclass(frozen=True)
 class SNFS(SparseMethod):
     """Sparse networks from scratch (arXiv 1907.04840): growth and redistribution by momentum.
 
-    ``momentum``: decay of the average of dense gradients that is kept for every weight. Each
-    layer drops the same fraction of its weights; what all dropped together is grown in
+    Each layer drops the same fraction of its weights. The sum of what was dropped is regrown in
     proportion to the mean momentum of each layer's active weights.
+
+    Attributes:
+        momentum: decay of the running average of dense gradients, in [0, 1).
+
+    Raises:
+        ValueError: ``momentum`` is out of range.
+
     """
 
     name: ClassVar[str] = "snfs"
@@ -31,29 +37,31 @@ class SNFS(SparseMethod):
 
     @property
     def gradient_momentum(self) -> float:
-        """Average over all steps."""
+        """Average over all steps with this decay."""
         return self.momentum
 
     def grow_score(self, layer: LayerInputs) -> Tensor:
-        """Magnitude of the momentum."""
+        """Return the magnitude of the averaged gradient."""
         return layer.dense_gradient.abs()
 
-    def plan(self, layers: Mapping[str, LayerInputs], moment: Moment) -> dict[str, Change]:
-        """Share out what was dropped by mean momentum."""
+    def plan(
+        self, layers: Mapping[str, LayerInputs], fractions: DropFractions
+    ) -> dict[str, LayerPlan]:
+        """Redistribute the dropped weights in proportion to the mean momentum."""
         dropped, shares = {}, {}
         for name, layer in layers.items():
-            dropped[name] = int(moment.fraction * int(layer.mask.count_nonzero()))
+            dropped[name] = int(fractions.current * int(layer.mask.count_nonzero()))
             shares[name] = float(layer.dense_gradient[layer.mask].abs().double().mean())
-        return _grow_by_share(layers, dropped, shares, moment)
+        return _grow_by_share(layers, dropped, shares, fractions)
 
 
 @dataclass(frozen=True)
 class DSR(SparseMethod):
-    """Dynamic sparse reparameterisation (arXiv 1902.05967): one magnitude order for all layers.
+    """Dynamic sparse reparameterization (arXiv 1902.05967): one magnitude threshold for all layers.
 
-    The smallest weights of the whole model are dropped, each layer keeping at least one; they
-    are grown at random, in proportion to what each layer kept. The original finds its threshold
-    by doubling and halving; here exactly the scheduled number is dropped.
+    The smallest weights of the whole model are dropped, except for the last one of each layer. As
+    many are grown at random, in proportion to what each layer kept. The original adapts its
+    threshold by doubling and halving; here, exactly the scheduled number is dropped.
     """
 
     name: ClassVar[str] = "dsr"
@@ -61,51 +69,63 @@ class DSR(SparseMethod):
     uses_gradient: ClassVar[bool] = False
 
     def grow_score(self, layer: LayerInputs) -> Tensor:
-        """Uniform noise."""
+        """Return uniform noise."""
         return layer.random()
 
-    def plan(self, layers: Mapping[str, LayerInputs], moment: Moment) -> dict[str, Change]:
-        """Drop by one global threshold, grow by what is left."""
+    def plan(
+        self, layers: Mapping[str, LayerInputs], fractions: DropFractions
+    ) -> dict[str, LayerPlan]:
+        """Drop by one global threshold; grow in proportion to what each layer kept."""
         scores = {
             name: layer.weight.detach()[layer.mask].abs().float() for name, layer in layers.items()
         }
         active = {name: len(score) for name, score in scores.items()}
-        count = int(moment.fraction * sum(active.values()))
+        count = int(fractions.current * sum(active.values()))
         dropped = dict.fromkeys(layers, 0)
         if count:
             everything = torch.cat([score.cpu() for score in scores.values()])
             lowest = everything.argsort(stable=True)[:count]
-            # Position of a weight in the concatenation says which layer it is of.
+            # A weight's position in the concatenation gives its layer.
             ends = torch.tensor(list(active.values())).cumsum(0)
             owners = torch.bucketize(lowest, ends, right=True).bincount(minlength=len(active))
             for (name, held), removed in zip(active.items(), owners.tolist(), strict=True):
                 dropped[name] = min(removed, held - 1)
         shares = {name: float(active[name] - dropped[name]) for name in layers}
-        return _grow_by_share(layers, dropped, shares, moment)
+        return _grow_by_share(layers, dropped, shares, fractions)
 
 
 def _grow_by_share(
     layers: Mapping[str, LayerInputs],
     dropped: Mapping[str, int],
     shares: Mapping[str, float],
-    moment: Moment,
-) -> dict[str, Change]:
+    fractions: DropFractions,
+) -> dict[str, LayerPlan]:
     kept = {n: int(layer.mask.count_nonzero()) - dropped[n] for n, layer in layers.items()}
     room = {name: layer.mask.numel() - kept[name] for name, layer in layers.items()}
     target = sum(layer.budget for layer in layers.values()) - sum(kept.values())
     grown = apportion(target, shares, room)
     return {
-        name: Change(kept[name] + grown[name], moment.fraction, dropped[name], layer.may_ablate)
+        name: LayerPlan(
+            kept[name] + grown[name], fractions.current, dropped[name], layer.may_ablate
+        )
         for name, layer in layers.items()
     }
 
 
 def apportion(total: int, shares: Mapping[str, float], limits: Mapping[str, int]) -> dict[str, int]:
-    """Whole numbers in proportion to ``shares``, none above its limit, ``total`` together.
+    """Split a total into whole numbers in proportion to shares.
 
-    What a full layer cannot take goes to the others in proportion; what rounding leaves goes to
-    the largest shares, ties to the first. All shares zero count as equal.
-    Raises ValueError when the limits hold less than ``total``.
+    What a full layer cannot take goes to the others in proportion; what rounding leaves goes to the
+    largest shares, ties to the first. Shares that are all zero count as equal.
+
+    Args:
+        total: sum of the result.
+        shares: proportions by name, 0 or more.
+        limits: largest value by name.
+
+    Raises:
+        ValueError: the limits sum to less than ``total``.
+
     """
     if sum(limits.values()) < total:
         raise ValueError(f"{total} weights do not fit: there is room for {sum(limits.values())}")

@@ -1,4 +1,4 @@
-"""SR-STE (arXiv 2102.04010): N:M masks of a dense weight that goes on training behind them."""
+"""SR-STE (arXiv 2102.04010): N:M masks of dense weights that keep training behind them."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,12 +9,19 @@ from .base import check_sparsity
 
 @dataclass(frozen=True)
 class SRSTE:
-    """N:M sparsity, dense to sparse: the forward pass sees the N largest of every M weights.
+    """N:M sparsity, dense to sparse: the forward pass uses the N largest of every M weights.
 
-    Gradients go straight through to the dense weights, and ``decay`` · (masked weights) is
-    added to them. ``structure``: "N:M". The model always holds the sparse weights; the dense
-    ones are in the sparsifier's state. Optimizer closures are refused: they would see the dense
-    weights.
+    Gradients go straight through to the dense weights, and ``decay`` · (masked weights) is added to
+    them (section 3.2). Between steps the model holds the sparse weights; the dense ones are in the
+    sparsifier's state. Optimizer closures are refused because they would see the dense weights.
+
+    Attributes:
+        structure: "N:M".
+        decay: λ_W, weight of the sparse-refined regularization.
+
+    Raises:
+        ValueError: the structure is not N:M, or ``decay`` is negative or infinite.
+
     """
 
     name: ClassVar[str] = "sr-ste"
@@ -34,11 +41,11 @@ class SRSTE:
     @property
     def sparsity(self) -> float:
         """1 − N/M."""
-        return 1 - self.layout().density
+        return 1 - self.mask_structure().density
 
-    def layout(self) -> NM:
-        """N:M."""
-        layout = parse_structure(self.structure)
-        if not isinstance(layout, NM):
+    def mask_structure(self) -> NM:
+        """Return the N:M structure."""
+        structure = parse_structure(self.structure)
+        if not isinstance(structure, NM):
             raise ValueError(f"SR-STE trains N:M sparsity, got structure {self.structure!r}")
-        return layout
+        return structure

@@ -1,4 +1,4 @@
-"""The models that recipes can name."""
+"""Models of recipes."""
 
 from .cifar_resnet import ResNet18
 from .cnn import CNN

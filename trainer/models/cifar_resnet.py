@@ -1,4 +1,4 @@
-"""ResNet-18 for images of 32×32: a 3×3 first convolution of stride 1 and no pooling after it."""
+"""ResNet-18 for images of 32×32: a 3×3 first convolution of stride 1, and no pooling after it."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class _Block(nn.Module):
-    """Two 3×3 convolutions and a shortcut, a 1×1 convolution where the shape changes."""
+    """Two 3×3 convolutions and a shortcut, which is a 1×1 convolution where the shape changes."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -34,9 +34,14 @@ class _Block(nn.Module):
 
 @dataclass(frozen=True)
 class ResNet18:
-    """ResNet-18 (arXiv 1512.03385) as used for CIFAR-10; 11,164,352 weights of 21 layers.
+    """ResNet-18 (arXiv 1512.03385) as used for CIFAR-10, with 11,164,352 weights in 21 layers.
 
-    ``width``: channels of the first stage; the others double it.
+    Attributes:
+        width: channels of the first stage; each further stage doubles them.
+
+    Raises:
+        ValueError: ``width`` is less than 1.
+
     """
 
     name: ClassVar[str] = "resnet18"
@@ -47,7 +52,7 @@ class ResNet18:
             raise ValueError(f"width must be at least 1, got {self.width}")
 
     def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
-        """Model from images [batch, *input_shape] to logits [batch, classes]."""
+        """Return a model from images [batch, *input_shape] to logits [batch, classes]."""
         layers: OrderedDict[str, nn.Module] = OrderedDict(
             conv=nn.Conv2d(input_shape[0], self.width, 3, padding=1, bias=False),
             norm=nn.BatchNorm2d(self.width),

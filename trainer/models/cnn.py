@@ -1,4 +1,4 @@
-"""A small convolutional network for images of 28×28 and the like."""
+"""A small convolutional network for images such as 28×28."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -10,9 +10,15 @@ from torch import nn
 
 @dataclass(frozen=True)
 class CNN:
-    """3×3 convolutions with batch norm and ReLU, each but the last halved by pooling, and a head.
+    """3×3 convolutions with batch norm, ReLU and pooling; global average pooling; a linear head.
 
-    ``channels``: of the convolutions conv1, conv2, …; the last is averaged over the image.
+    Attributes:
+        channels: output channels of the convolutions conv1, conv2, …; there is no max pooling after
+            the last one.
+
+    Raises:
+        ValueError: there is no convolution, or one without channels.
+
     """
 
     name: ClassVar[str] = "cnn"
@@ -23,7 +29,7 @@ class CNN:
             raise ValueError(f"channels must list positive numbers, got {list(self.channels)}")
 
     def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
-        """Model from images [batch, *input_shape] to logits [batch, classes]."""
+        """Return a model from images [batch, *input_shape] to logits [batch, classes]."""
         layers: OrderedDict[str, nn.Module] = OrderedDict()
         width = input_shape[0]
         for index, channels in enumerate(self.channels, start=1):

@@ -11,10 +11,16 @@ from torch import nn
 
 @dataclass(frozen=True)
 class MLP:
-    """Multi-layer perceptron: flatten, hidden layers with ReLU, a linear head.
+    """Multi-layer perceptron: hidden layers fc1, fc2, … with ReLU, and a linear head.
 
-    The default widths put the paper's benchmark layer, 3072 → 768, in the middle. Layers are
-    named fc1, fc2, … and head.
+    The default widths contain the benchmark layer of the paper, 3072 → 768.
+
+    Attributes:
+        hidden: widths of the hidden layers.
+
+    Raises:
+        ValueError: there is no hidden layer, or one without neurons.
+
     """
 
     name: ClassVar[str] = "mlp"
@@ -25,7 +31,7 @@ class MLP:
             raise ValueError(f"hidden must list positive layer widths, got {list(self.hidden)}")
 
     def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
-        """Model from inputs [batch, *input_shape] to logits [batch, classes]."""
+        """Return a model from inputs [batch, *input_shape] to logits [batch, classes]."""
         layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
         width = prod(input_shape)
         for index, next_width in enumerate(self.hidden, start=1):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class _Block(nn.Module):
-    """Pre-activation block; a changing shape takes a 1×1 convolution of the activated input."""
+    """Pre-activation block; the shortcut is a 1×1 convolution where the shape changes."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, dropout: float) -> None:
         super().__init__()
@@ -32,10 +32,17 @@ class _Block(nn.Module):
 
 @dataclass(frozen=True)
 class WideResNet:
-    """WRN-``depth``-``widen``; the default 22-2 has 1,076,912 weights of 23 layers for 10 classes.
+    """WRN-``depth``-``widen``; the default 22-2 has 1,076,912 weights in 23 layers for 10 classes.
 
-    ``depth``: 6·blocks + 4. ``dropout``: between a block's convolutions (the authors' code of
-    SRigL has 0.3, its paper says nothing).
+    Attributes:
+        depth: 6·blocks + 4 layers, at least 10.
+        widen: factor of the channels.
+        dropout: probability between the convolutions of a block (SRigL's code uses 0.3, the paper
+            does not mention it).
+
+    Raises:
+        ValueError: a value is out of range.
+
     """
 
     name: ClassVar[str] = "wide-resnet"
@@ -50,7 +57,7 @@ class WideResNet:
             raise ValueError("widen must be at least 1 and dropout in [0, 1)")
 
     def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
-        """Model from images [batch, *input_shape] to logits [batch, classes]."""
+        """Return a model from images [batch, *input_shape] to logits [batch, classes]."""
         layers: OrderedDict[str, nn.Module] = OrderedDict(
             conv=nn.Conv2d(input_shape[0], 16, 3, padding=1, bias=False)
         )

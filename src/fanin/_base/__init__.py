@@ -1,1 +1,1 @@
-"""What several packages need and none of them owns; the standard library is all that it imports."""
+"""Helpers shared by all packages; imports only the standard library."""

@@ -1,21 +1,21 @@
-"""Files that appear under their name whole or not at all.
+"""Atomic file output: a file appears under its name complete, or not at all.
 
-A file is written under a scratch folder beside its final place, flushed to disk and renamed, so
-that a reader, a crash or a full disk meets the older file or the new one, never a part of it.
+It is written in a scratch folder next to its destination, flushed to disk and renamed. Readers, and
+what is left by a crash or a full disk, see either the old file or the new one, never a part.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+
+from .locked_folder import create_locked, remove_abandoned
 
 _PREFIX, _SUFFIX = ".fanin-", ".tmp"
 
@@ -28,14 +28,14 @@ _KINDS = {
 
 
 def output_path(path: str | os.PathLike[str]) -> Path:
-    """Say which file a writer to ``path`` makes or replaces: what a link leads to, else itself.
+    """Return the file that writing to ``path`` would create or replace, following links.
 
-    What ``open(path, "w")`` would refuse is refused here, and devices, pipes and sockets, too:
-    a file can only be whole under its name where it can be renamed to it.
+    Refuses what ``open(path, "w")`` would refuse, and devices, pipes and sockets, too, since they
+    cannot be replaced by renaming.
 
     Raises:
-        FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError, OSError: with
-            what to do.
+        FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError, OSError: The
+            message tells what to do.
 
     """
     path = Path(path)
@@ -56,25 +56,24 @@ def output_path(path: str | os.PathLike[str]) -> Path:
         if _stat(folder) is None:
             raise FileNotFoundError(f"the folder {shown} does not exist; create it first")
     elif target != path and _stat(target) is None:
-        # It is open somewhere, deleted, and has its link under /proc only.
+        # A deleted file that some process holds open, linked only from /proc.
         raise OSError(f"{path} links to a file without a name; choose another output path")
     return target
 
 
 @contextmanager
 def staging_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a scratch folder beside what ``path`` leads to, on its file system; remove it after.
+    """Create a scratch folder next to the file that ``path`` names; remove it on exit.
 
-    Entering it is the proof that the output can be written, so enter before work. What killed
-    processes have left there is removed.
+    Entering shows that the output can be written, so enter before expensive work. Scratch folders
+    left by killed processes are removed.
 
     Raises:
-        OSError: as :func:`output_path` does, and for a folder that cannot be written.
+        OSError: As :func:`output_path` does, and if the folder is not writable.
 
     """
     folder = output_path(path).parent
-    _remove_abandoned(folder)
-    scratch, lock = _locked_scratch(folder)
+    scratch, lock = _create_scratch(folder)
     try:
         yield scratch
     finally:
@@ -83,14 +82,14 @@ def staging_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def publish(staged: Path, path: str | os.PathLike[str]) -> None:
-    """Flush ``staged`` to disk and give it the name that ``path`` leads to.
+    """Flush ``staged`` to disk and rename it to ``path``, following links.
 
-    ``staged`` lies in a :func:`staging_folder` of the same output. An older file is replaced; its
-    permissions and, where that is allowed, its owner stay. Other hard links to it keep the older
+    ``staged`` must be in a :func:`staging_folder` for ``path``. If a file is replaced, its
+    permissions and, if allowed, its owner are kept; other hard links to it keep the old
     content.
 
     Raises:
-        OSError: as :func:`output_path` does, or when the system refuses; the older file stays.
+        OSError: As :func:`output_path` does, or if the system refuses; the old file is kept.
 
     """
     target = output_path(path)
@@ -102,19 +101,19 @@ def publish(staged: Path, path: str | os.PathLike[str]) -> None:
             _take_over(staged, older)
         _sync(staged, os.O_RDONLY)
         os.replace(staged, target)
-    # The file has its name. Some network file systems cannot flush a folder.
+    # The rename has succeeded, but some network file systems cannot flush a folder.
     with contextlib.suppress(OSError):
         _sync(target.parent, os.O_RDONLY | os.O_DIRECTORY)
 
 
 @contextmanager
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a file for writing that gets the name ``path`` when the block succeeds.
+    """Open a file for writing that is renamed to ``path`` when the block succeeds.
 
-    On an exception what ``path`` leads to is untouched. Permissions are those that ``open`` gives.
+    After an exception, ``path`` is unchanged. Permissions are those that ``open`` would give.
 
     Raises:
-        OSError: as :func:`output_path` does, and when the content cannot be written.
+        OSError: As :func:`output_path` does, and if the content cannot be written.
 
     """
     with staging_folder(path) as scratch:
@@ -125,7 +124,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def write_file(path: str | os.PathLike[str], content: str | bytes) -> Path:
-    """Write a whole file, text as UTF-8; returns its path.
+    """Write a file, text as UTF-8, and return its path.
 
     Raises:
         OSError: as :func:`atomic_file` does.
@@ -138,7 +137,7 @@ def write_file(path: str | os.PathLike[str], content: str | bytes) -> Path:
 
 @contextmanager
 def named_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Name the output in errors of the system that name no file, such as that of a full disk."""
+    """Add the output's name to OS errors that name no file, such as that of a full disk."""
     try:
         yield
     except OSError as error:
@@ -153,10 +152,10 @@ def named_errors(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def output_folder(path: str | os.PathLike[str]) -> Path:
-    """Make a folder unless it is there, and prove that files can be written into it.
+    """Create a folder unless it exists, and check that files can be written into it.
 
     Raises:
-        FileExistsError, NotADirectoryError, PermissionError, OSError: with what to do.
+        FileExistsError, NotADirectoryError, PermissionError, OSError: The message tells what to do.
 
     """
     folder = Path(path)
@@ -166,17 +165,16 @@ def output_folder(path: str | os.PathLike[str]) -> Path:
         raise FileExistsError(f"{folder} is not a folder; choose another output folder") from error
     except OSError as error:
         raise type(error)(
-            f"the folder {folder} cannot be made ({error.strerror}); choose another output folder"
+            f"cannot create the folder {folder} ({error.strerror}); choose another output folder"
         ) from error
-    _remove_abandoned(folder)
-    scratch, lock = _locked_scratch(folder)
+    scratch, lock = _create_scratch(folder)
     os.rmdir(scratch)
     os.close(lock)
     return folder
 
 
 def is_scratch(name: str) -> bool:
-    """Say whether a file of this name is a scratch folder, of a writer at work or a killed one."""
+    """Tell whether this is the name of a scratch folder, in use or left by a killed process."""
     return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
 
 
@@ -195,47 +193,19 @@ def _stat(path: Path) -> os.stat_result | None:
         ) from error
 
 
-def _locked_scratch(folder: Path) -> tuple[Path, int]:
-    """Make a scratch folder and hold its lock, which ends with the process at the latest."""
-    while True:
-        try:
-            scratch = tempfile.mkdtemp(prefix=_PREFIX, suffix=_SUFFIX, dir=folder)
-        except OSError as error:
-            raise type(error)(
-                f"the folder {folder} cannot be written ({error.strerror}); choose another output "
-                "path"
-            ) from error
-        # Before it is locked, another process may take it for an abandoned one.
-        with contextlib.suppress(FileNotFoundError):
-            lock = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(lock, fcntl.LOCK_SH)
-            if os.path.isdir(scratch):
-                return Path(scratch), lock
-            os.close(lock)
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Remove scratch folders that no living process holds."""
-    with contextlib.suppress(OSError):
-        found = [e.path for e in os.scandir(folder) if is_scratch(e.name)]
-        for scratch in found:
-            with contextlib.suppress(OSError):
-                _remove_if_abandoned(scratch)
-
-
-def _remove_if_abandoned(scratch: str) -> None:
-    lock = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+def _create_scratch(folder: Path) -> tuple[Path, int]:
+    """Create a locked scratch folder, and remove those that killed processes have left."""
+    remove_abandoned(folder, _PREFIX, _SUFFIX)
     try:
-        if os.fstat(lock).st_uid == os.geteuid():
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(scratch, ignore_errors=True)
-    finally:
-        os.close(lock)
+        return create_locked(folder, _PREFIX, _SUFFIX)
+    except OSError as error:
+        raise type(error)(
+            f"the folder {folder} cannot be written ({error.strerror}); choose another output path"
+        ) from error
 
 
 def _ordinary_mode(folder: Path) -> int:
-    """Say which permissions ``open`` gives a new file; some libraries write others."""
+    """Return the permissions that ``open`` gives a new file; some libraries give others."""
     probe = folder / f"mode{_SUFFIX}"
     handle = os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
     try:
@@ -246,7 +216,7 @@ def _ordinary_mode(folder: Path) -> int:
 
 
 def _take_over(staged: Path, older: os.stat_result) -> None:
-    """Give the owner, as far as this process may, and the permissions of an older file."""
+    """Copy the permissions and, as far as this process may, the owner of an older file."""
     for owner in (older.st_uid, older.st_gid), (-1, older.st_gid):
         with contextlib.suppress(OSError):
             os.chown(staged, *owner)

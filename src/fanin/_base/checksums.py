@@ -1,8 +1,8 @@
-"""Checksums of a safetensors file, kept in its own metadata (docs/formats.md).
+"""Checksums of a safetensors file, stored in its own metadata (docs/formats.md).
 
-safetensors has none of its own: a bit that flips on a disk or on the way changes a weight, and
-nothing shows it. SHA-256 is in the standard library and takes 0.6 s for a GiB with the CPU's own
-instructions for it, less than reading as much from a disk.
+The format has none of its own, so a bit flipped on disk or in transit would silently change a
+weight. SHA-256 is in the standard library and, with the CPU's instructions for it, takes 0.6 s per
+GiB, less than reading as much from a disk.
 """
 
 from __future__ import annotations
@@ -15,9 +15,13 @@ TENSORS, METADATA = "checksums", "checksum"
 
 
 def tensor_checksum(dtype: str, shape: Sequence[int], data: memoryview) -> str:
-    """Return the checksum of a tensor: ``dtype`` as NumPy names it, ``data`` its bytes in C order.
+    """Return the checksum of a tensor, which covers its type, shape and content.
 
-    It covers all three.
+    Args:
+        dtype: NumPy's name of the type.
+        shape: The shape.
+        data: The bytes in C order.
+
     """
     digest = hashlib.sha256(f"{dtype} {list(shape)}\n".encode())
     digest.update(data)
@@ -25,7 +29,7 @@ def tensor_checksum(dtype: str, shape: Sequence[int], data: memoryview) -> str:
 
 
 def with_checksums(metadata: Mapping[str, str], tensors: Mapping[str, str]) -> dict[str, str]:
-    """Add to a file's metadata the checksums of its tensors by name, and that of the metadata."""
+    """Return the metadata of a file with the tensors' checksums and its own checksum added."""
     complete = {**metadata, TENSORS: json.dumps(tensors, sort_keys=True)}
     return {**complete, METADATA: _of_metadata(complete)}
 
@@ -33,27 +37,29 @@ def with_checksums(metadata: Mapping[str, str], tensors: Mapping[str, str]) -> d
 def find_damage(
     metadata: Mapping[str, str], names: Collection[str], checksum_of: Callable[[str], str]
 ) -> str | None:
-    """Say what of a file is not as it was written; None when all of it is.
-
-    Files without checksums are older ones: nothing is known of them, and nothing is said.
+    """Check a file against its checksums.
 
     Args:
-        metadata: of the file.
-        names: of its tensors.
-        checksum_of: computes the checksum of the tensor of a name.
+        metadata: The file's metadata.
+        names: Names of its tensors.
+        checksum_of: Computes the checksum of the tensor with a given name.
+
+    Returns:
+        What is damaged, or None if nothing is. Files without checksums are from older versions and
+        pass.
 
     """
     if TENSORS not in metadata and METADATA not in metadata:
         return None
     rest = {key: value for key, value in metadata.items() if key != METADATA}
     if metadata.get(METADATA) != _of_metadata(rest):
-        return "its metadata are not what was written"
+        return "its metadata has been changed"
     try:
         written = json.loads(rest[TENSORS])
     except (LookupError, ValueError, RecursionError):
-        return f"its metadata have no {TENSORS}"
+        return f"its metadata has no {TENSORS}"
     if not isinstance(written, dict) or written.keys() != set(names):
-        return "its tensors are not those that its metadata list"
+        return "its tensors are not those listed in its metadata"
     for name in names:
         if checksum_of(name) != written[name]:
             return f"the checksum of {name} is wrong"

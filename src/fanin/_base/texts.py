@@ -1,4 +1,4 @@
-"""Text files from somewhere else: bounded in size, parsed into values or refused in a sentence."""
+"""Reads untrusted text files: bounded in size, parsed into values or refused with a reason."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 MAX_BYTES = 16 << 20
-"""What a configuration or a table never reaches; the largest of ours has 0.2 MB."""
+"""Far above any configuration or table; the largest of fanin's own has 0.2 MB."""
 
 
 def read_text(path: str | os.PathLike[str], limit: int = MAX_BYTES) -> str:
     """Read a regular file of at most ``limit`` bytes as UTF-8.
 
     Raises:
-        OSError: it is missing, unreadable or no regular file.
-        ValueError: it is larger, or no UTF-8.
+        OSError: If it is missing, unreadable or not a regular file.
+        ValueError: If it is larger than ``limit`` or not UTF-8.
 
     """
-    # A pipe that nobody writes to must not hold the process up.
+    # Does not block on a pipe without a writer.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -34,7 +34,7 @@ def read_text(path: str | os.PathLike[str], limit: int = MAX_BYTES) -> str:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parse TOML. Raises ValueError for whatever is none, too deep nesting included."""
+    """Parse TOML; raises ValueError if it is invalid or nested too deeply."""
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -42,7 +42,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON. Raises ValueError for whatever is none, too deep nesting included."""
+    """Parse JSON; raises ValueError if it is invalid or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -50,7 +50,7 @@ def parse_json(text: str) -> Any:
 
 
 def short(value: object, length: int = 100) -> str:
-    """Quote a value in a message, cut where it is long."""
+    """Quote a value for a message, shortened to about ``length`` characters."""
     if isinstance(value, str) and len(value) > length:
         return f"{value[:length]!r}…"
     text = repr(value)

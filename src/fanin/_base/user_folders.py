@@ -1,4 +1,4 @@
-"""Where a user's files of fanin lie, on machines too where the user has no home."""
+"""Folders for fanin's files of a user, who may have no home folder."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from pathlib import Path
 
 
 def cache_folder() -> Path | None:
-    """Say where fanin keeps what it can make or fetch again: ``$XDG_CACHE_HOME`` or ``~/.cache``.
+    """Return the folder for what can be recreated: ``$XDG_CACHE_HOME`` or ``~/.cache``.
 
-    None where the user has no home: HOME is not set, and the system does not know the user. The
-    folder need not exist.
+    The folder may not exist. None if the user has no home: HOME is not set, and the system does not
+    know the user.
     """
     return _folder("XDG_CACHE_HOME", ".cache")
 
 
 def data_folder() -> Path | None:
-    """Say where fanin keeps what it cannot: ``$XDG_DATA_HOME`` or ``~/.local/share``; as above."""
+    """Return the folder for everything else: ``$XDG_DATA_HOME`` or ``~/.local/share``; as above."""
     return _folder("XDG_DATA_HOME", ".local/share")
 
 
 def _folder(variable: str, below_home: str) -> Path | None:
     base = Path(os.environ.get(variable, ""))
-    if not base.is_absolute():  # which the XDG specification tells to ignore
+    if not base.is_absolute():  # to be ignored, says the XDG specification
         base = Path(os.path.expanduser("~")) / below_home
     return base / "fanin" if base.is_absolute() else None

@@ -1,4 +1,4 @@
-"""Command line of fanin: thin commands, each importing only the package that it uses."""
+"""The command line: thin commands, each of which imports only the package that it uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands share: errors for people, missing packages, options that are lists."""
+"""Helpers of the commands: readable errors, missing packages, list options, progress."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _T = TypeVar("_T")
 
 @contextmanager
 def readable(*errors: type[Exception]) -> Iterator[None]:
-    """Turn the errors that a user can mend into one line on stderr and exit status 1."""
+    """Report errors that users can fix as one line on stderr, with exit status 1."""
     try:
         yield
     except BrokenPipeError:
-        raise  # The reader has seen enough, as `head` has: typer ends quietly.
+        raise  # the reader has stopped, as `head` does; typer exits quietly
     except errors as error:
         typer.secho(f"fanin: {_sentence(error)}", fg=typer.colors.RED, err=True)
         raise typer.Exit(1) from None
@@ -30,14 +30,14 @@ def readable(*errors: type[Exception]) -> Iterator[None]:
 
 
 def _sentence(error: Exception) -> str:
-    """Write an error of the system as the file and what is wrong with it, without its number."""
+    """Format an OS error as the file and the reason, without the error number."""
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
 
 
 def requires(extra: str, *modules: str) -> None:
-    """End with the pip command when an optional dependency of the command is missing."""
+    """Exit with the pip command to run if an optional dependency is missing."""
     from importlib.util import find_spec
 
     missing = [name for name in modules if find_spec(name) is None]
@@ -51,12 +51,12 @@ def requires(extra: str, *modules: str) -> None:
 
 
 def require_writable(folder: Path) -> None:
-    """Make the results' folder before the measurement, so that a bad one loses no time."""
+    """Create the results folder before measuring, so that a bad one wastes no time."""
     output_folder(folder)
 
 
 def numbers(text: str, kind: Callable[[str], _T], option: str) -> tuple[_T, ...]:
-    """Parse ``1,16,64``; a bad entry is an error that names the option."""
+    """Parse a list such as ``1,16,64``; the error for a bad entry names the option."""
     try:
         return tuple(kind(part) for part in text.split(","))
     except ValueError:
@@ -66,5 +66,5 @@ def numbers(text: str, kind: Callable[[str], _T], option: str) -> tuple[_T, ...]
 
 
 def say(title: str, done: float) -> None:
-    """Print how far a long command is, on stderr."""
+    """Print the progress of a long command on stderr."""
     typer.secho(f"[{done:4.0%}] {title}", dim=True, err=True)

@@ -13,10 +13,10 @@ from .common import readable, requires
 
 def doctor(
     model: Annotated[
-        Path | None, typer.Argument(help="A model to look at, too: does it open, on which kernels.")
+        Path | None, typer.Argument(help="Also check that this model opens, and show its kernels.")
     ] = None,
 ) -> None:
-    """Check everything that running an exported model needs; exit status 1 when a check fails."""
+    """Check everything needed to run exported models; exit with status 1 if a check fails."""
     from rich.console import Console
 
     from ..deploy.doctor import check_model_file, checks_table, run_checks
@@ -37,58 +37,58 @@ def serve(
             help="An .onnx file, or a folder of versions (1/model.onnx, 2/model.onnx).",
         ),
     ],
-    host: Annotated[str, typer.Option(help="Address; 0.0.0.0 is every network.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0 takes a free one and logs it.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address; 0.0.0.0 is all networks.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 chooses a free one and logs it.")] = 8000,
     workers: Annotated[int, typer.Option(help="Processes, each with its own sessions.")] = 1,
     threads: Annotated[
-        int | None, typer.Option(help="Threads of a session; unless given, CPUs / workers.")
+        int | None, typer.Option(help="Threads of a session; by default CPUs / workers.")
     ] = None,
     concurrency: Annotated[
         int | None,
-        typer.Option(help="Runs of a model at a time; unless given, CPUs / workers / threads."),
+        typer.Option(help="Parallel runs of a model; by default CPUs / workers / threads."),
     ] = None,
-    queue: Annotated[int, typer.Option(help="Requests of a model that may wait; then 503.")] = 64,
+    queue: Annotated[int, typer.Option(help="Queued requests of a model; more get 503.")] = 64,
     timeout: Annotated[float, typer.Option(help="Seconds in queue and session; then 504.")] = 30.0,
-    max_body: Annotated[int, typer.Option(help="Bytes of a request; more is 413.")] = 64 << 20,
+    max_body: Annotated[int, typer.Option(help="Bytes of a request; more get 413.")] = 64 << 20,
     max_buffered: Annotated[
         int | None,
         typer.Option(
-            help="Bytes of requests and answers that a worker holds; then 503. Unless given, 8 of "
+            help="Bytes of requests and responses that a worker holds; then 503. By default 8 of "
             "the largest requests."
         ),
     ] = None,
     max_connections: Annotated[int, typer.Option(help="Connections of a worker; then 503.")] = 512,
     max_dimension: Annotated[
-        int, typer.Option(help="Largest size where the model leaves it open (batch).")
+        int, typer.Option(help="Largest size of a dimension that the model leaves open (batch).")
     ] = 4096,
     min_dimension: Annotated[
-        int, typer.Option(help="Smallest such size; 0 takes empty inputs (docs/serving.md).")
+        int, typer.Option(help="Smallest such size; 0 allows empty inputs (docs/serving.md).")
     ] = 1,
     max_batch: Annotated[
-        int, typer.Option(help="Rows that dynamic batching joins to a run; 1 is off.")
+        int, typer.Option(help="Most rows in a run with dynamic batching; 1 turns it off.")
     ] = 1,
     batch_delay: Annotated[
         float, typer.Option(help="Seconds that a request may wait for others of its batch.")
     ] = 0.002,
-    versions: Annotated[int, typer.Option(help="Newest versions of a folder to serve.")] = 1,
+    versions: Annotated[int, typer.Option(help="How many of the newest versions to serve.")] = 1,
     poll: Annotated[
-        float, typer.Option(help="Seconds between looks for changed files; 0 never looks.")
+        float, typer.Option(help="Seconds between checks for changed files; 0 never checks.")
     ] = 2.0,
     trial_timeout: Annotated[
         float,
         typer.Option(
-            help="Seconds for a version to open and run once in a process of its own, before the "
-            "server opens it, so that a crash ends that one alone; 0 does without."
+            help="Seconds for a separate process to open a version and run it once before the "
+            "server opens it, so that a crash cannot end the server; 0 omits this trial."
         ),
     ] = 600.0,
     drain_delay: Annotated[
-        float, typer.Option(help="Seconds after SIGTERM in which requests are still taken.")
+        float, typer.Option(help="Seconds after SIGTERM in which requests are still accepted.")
     ] = 1.0,
     drain_timeout: Annotated[
-        float, typer.Option(help="Seconds for requests under way to end after that.")
+        float, typer.Option(help="Seconds after that for pending requests to finish.")
     ] = 30.0,
     access_log: Annotated[
-        bool, typer.Option("--access-log", help="Log every request, not the failed alone.")
+        bool, typer.Option("--access-log", help="Log every request, not only failed ones.")
     ] = False,
     log_format: Annotated[str, typer.Option(help="json or text.")] = "json",
 ) -> None:
@@ -135,15 +135,15 @@ def serve(
 
 def triton_repo(
     model: Annotated[str, typer.Argument(metavar="[NAME=]MODEL.onnx")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Repository, made or added to.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Repository to create or extend.")],
     mount: Annotated[
-        str, typer.Option(help="Where the repository stands on the machine that serves.")
+        str, typer.Option(help="Path of the repository on the serving machine.")
     ] = "/models",
     model_version: Annotated[int, typer.Option(help="Version to write.")] = 1,
     threads: Annotated[int, typer.Option(help="Threads of each session.")] = 1,
     instances: Annotated[int, typer.Option(help="Sessions of the model.")] = 1,
     max_batch: Annotated[
-        int, typer.Option(help="Rows that Triton may join to a batch; 0 is off.")
+        int, typer.Option(help="Most rows in a batch that Triton forms; 0 turns batching off.")
     ] = 0,
 ) -> None:
     """Write a model and fanin's op library into a model repository of NVIDIA Triton."""

@@ -24,7 +24,7 @@ def export(
             "or dense."
         ),
     ] = "auto",
-    batch: Annotated[int, typer.Option(help="Batch size that auto decides for.")] = 1,
+    batch: Annotated[int, typer.Option(help="Batch size for which auto chooses.")] = 1,
     opset: Annotated[
         int | None,
         typer.Option(
@@ -38,13 +38,13 @@ def export(
     portable: Annotated[
         bool, typer.Option("--portable", help="Standard operators only, for any runtime.")
     ] = False,
-    fold: Annotated[bool, typer.Option(help="Take ablated neurons out of the graph.")] = True,
+    fold: Annotated[bool, typer.Option(help="Remove ablated neurons from the graph.")] = True,
     verify: Annotated[
-        bool, typer.Option(help="Compare the outputs with the source's before writing.")
+        bool, typer.Option(help="Compare the outputs with those of the source before writing.")
     ] = True,
     dense_baseline: Annotated[
         bool,
-        typer.Option("--dense-baseline", help="Also write OUT.dense.onnx, to measure against."),
+        typer.Option("--dense-baseline", help="Also write OUT.dense.onnx as a baseline."),
     ] = False,
     values_dtype: Annotated[
         str,
@@ -117,7 +117,7 @@ def _export(
 def inspect(
     file: Annotated[Path, typer.Argument(help="ONNX file.")],
 ) -> None:
-    """List the condensed layers of an ONNX file, or what an export would make of its layers."""
+    """List the condensed layers of an ONNX file, or how an export would convert its layers."""
     requires("export", "onnx", "onnx_ir")
     from rich.console import Console
 

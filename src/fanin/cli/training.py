@@ -20,31 +20,29 @@ analyze = typer.Typer(no_args_is_help=True, help="Tables and figures of runs, sw
 def train(
     recipe: Annotated[
         str | None,
-        typer.Argument(help="A TOML recipe, or the name of a shipped one; not needed to resume."),
+        typer.Argument(help="A TOML recipe, or the name of a shipped one; omit it to resume."),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Run folder to write.")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with an interrupted run.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
     data_dir: Annotated[Path | None, typer.Option(help="Folder that holds the data set.")] = None,
     progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
     recipes: Annotated[bool, typer.Option("--recipes", help="List the shipped recipes.")] = False,
     sparsity: Annotated[
-        float | None, typer.Option(help="Instead of the recipe's method.sparsity.")
+        float | None, typer.Option(help="Overrides the recipe's method.sparsity.")
     ] = None,
     epochs_factor: Annotated[
-        float | None, typer.Option(help="Train so many times as long, schedule included.")
+        float | None, typer.Option(help="Multiply the length of training and its schedule.")
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Another value of the recipe: TABLE.KEY=VALUE, as in TOML."),
+        typer.Option("--set", help="Override a value of the recipe: TABLE.KEY=VALUE, as in TOML."),
     ] = None,
 ) -> None:
     """Train a recipe into a run folder."""
     requires("train", "torch", "torchvision", "safetensors")
     from ..trainer import ConfigError, DataError, RunFolderError, TrainingError, recipe_names
     from ..trainer import train as run_training
-    from ..trainer.recipe import adjusted
+    from ..trainer.recipe import load_customized
 
     if recipes:
         typer.echo("\n".join(recipe_names()))
@@ -55,9 +53,9 @@ def train(
     if recipe is None and (changes or epochs_factor):
         raise typer.BadParameter("a resumed run keeps its configuration; give the recipe, too")
     with readable(ConfigError, DataError, RunFolderError, TrainingError, OSError):
-        config = None if recipe is None else adjusted(recipe, changes, epochs_factor)
+        config = None if recipe is None else load_customized(recipe, changes, epochs_factor)
         result = run_training(config, out, resume=resume, data_dir=data_dir, progress=progress)
-    if os.environ.get("RANK", "0") != "0":  # of torchrun: one process speaks for all
+    if os.environ.get("RANK", "0") != "0":  # under torchrun, only rank 0 prints
         return
     typer.echo(result.summary)
     typer.echo(f"test accuracy {result.test_accuracy:.2%} after {result.steps} steps; run: {out}")
@@ -72,13 +70,12 @@ def sweep(
     ray: Annotated[bool, typer.Option("--ray", help="Run as tasks of Ray Tune.")] = False,
     sweeps: Annotated[bool, typer.Option("--sweeps", help="List the shipped sweeps.")] = False,
 ) -> None:
-    """Train every combination of a grid; finished runs are kept, interrupted ones go on."""
+    """Train every combination of a grid; finished runs are kept, interrupted ones resumed."""
     requires("train", "torch", "torchvision", "safetensors")
     if ray:
         requires("ray", "ray")
-    from ..trainer import ConfigError, DataError, RunFolderError, TrainingError
-    from ..trainer.analysis import analyse_sweep
-    from ..trainer.sweep import run_sweep
+    from ..trainer import ConfigError, DataError, RunFolderError, TrainingError, run_sweep
+    from ..trainer.analysis import analyze_sweep
     from ..trainer.sweep_config import sweep_names
 
     if sweeps:
@@ -92,7 +89,7 @@ def sweep(
 
     with readable(ConfigError, DataError, RunFolderError, TrainingError, OSError):
         records = run_sweep(sweep_file, out, data_dir=data_dir, ray=ray, on_run=say_run)
-    typer.echo(analyse_sweep(records)[0].to_markdown())
+    typer.echo(analyze_sweep(records)[0].to_markdown())
     failed = [record for record in records if record.error]
     for record in failed:
         typer.secho(f"{record.name}: {record.error}", fg=typer.colors.RED, err=True)
@@ -109,10 +106,10 @@ def analyze_run(
     requires("train", "torch", "torchvision", "safetensors")
     requires("bench", "matplotlib")
     from ..trainer import RunFolderError, load_run
-    from ..trainer.analysis import analyse_run
+    from ..trainer.analysis import analyze_run
 
     with readable(RunFolderError, OSError, ValueError):
-        _save_analyses(analyse_run(load_run(run)), out)
+        _save_analyses(analyze_run(load_run(run)), out)
 
 
 @analyze.command("sweep")
@@ -120,17 +117,17 @@ def analyze_sweep(
     folder: Annotated[Path, typer.Argument(help="Folder of a sweep, finished or not.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for tables and figures.")],
     against: Annotated[
-        str | None, typer.Option(help="Variant to compare the others with, seed by seed.")
+        str | None, typer.Option(help="Variant to compare all others with, seed by seed.")
     ] = None,
 ) -> None:
     """Accuracy against what was varied, methods side by side, layers."""
     requires("train", "torch", "safetensors")
     requires("bench", "matplotlib")
-    from ..trainer.analysis import analyse_sweep
+    from ..trainer.analysis import analyze_sweep
     from ..trainer.sweep import read_records
 
     with readable(OSError, ValueError):
-        _save_analyses(analyse_sweep(read_records(folder), folder, against=against), out)
+        _save_analyses(analyze_sweep(read_records(folder), folder, against=against), out)
 
 
 @analyze.command("paper")
@@ -141,10 +138,10 @@ def analyze_paper(
     """Variance, operations of ResNet-50, and the published tables."""
     requires("train", "torch", "torchvision")
     requires("bench", "matplotlib")
-    from ..trainer.analysis import analyse_paper
+    from ..trainer.analysis import analyze_paper
 
     with readable(OSError, ValueError):
-        _save_analyses(analyse_paper(draws), out)
+        _save_analyses(analyze_paper(draws), out)
 
 
 def _save_analyses(analyses: list[Analysis], folder: Path) -> None:

@@ -1,6 +1,6 @@
-"""What an ONNX file says of itself, and which other files it wants, without the onnx package.
+"""Scans ONNX files without the onnx package: nodes, opset imports, external data files.
 
-Serving, benchmarks and export look here before any other reader opens a model.
+Serving, benchmarks and export scan a model before any other reader opens it.
 """
 
 from .content import ExternalTensor, ModelFile, Node, OpsetImport, read_model_file

@@ -1,4 +1,4 @@
-"""The parts of an ONNX model that tell why it does not load, and whether it may be loaded.
+"""The parts of an ONNX model that tell why it does not load, and whether it is safe to load.
 
 Field numbers are those of onnx.proto.
 """
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from .wire import FileBytes, Message, ModelFileError, Span, as_span, fields
 
-_MAX_SIZE = 1 << 31  # protobuf's own limit; larger models keep their weights in data files
-_MAX_NESTING = 32  # subgraphs within subgraphs; deeper is not a model but an attack
+_MAX_SIZE = 1 << 31  # protobuf's limit; larger models keep their weights in data files
+_MAX_NESTING = 32  # of subgraphs; only attacks nest deeper
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Node:
 
 @dataclass(frozen=True)
 class ExternalTensor:
-    """A tensor whose bytes lie in another file, relative to the model's folder."""
+    """A tensor whose data is in another file; ``location`` is relative to the model's folder."""
 
     name: str
     location: str
@@ -44,15 +44,15 @@ class OpsetImport:
 
 @dataclass
 class ModelFile:
-    """What a model holds.
+    """Content of a model.
 
     Attributes:
-        opset_imports: of the model.
-        nodes: of the graph and its subgraphs.
-        external: the tensors in other files, wherever in the model they stand.
-        functions: (domain, name) of each.
-        function_imports: the opset imports of the functions.
-        function_nodes: the nodes of the functions.
+        opset_imports: Of the model.
+        nodes: Of the graph and its subgraphs.
+        external: All tensors with external data, anywhere in the model.
+        functions: (domain, name) of each function.
+        function_imports: Opset imports of the functions.
+        function_nodes: Nodes of the functions.
 
     """
 
@@ -65,12 +65,21 @@ class ModelFile:
 
 
 def read_model_file(path: Path) -> ModelFile:
-    """Scan the model at ``path``.
+    """Scan a model.
 
-    Raises ModelFileError when it is not an ONNX model, OSError when it cannot be read.
+    Args:
+        path: The ONNX file.
+
+    Returns:
+        Its content.
+
+    Raises:
+        ModelFileError: If it is not an ONNX model.
+        OSError: If it cannot be read.
+
     """
     _require_regular(os.stat(path))
-    # Should a pipe have taken its place by now, neither opening nor reading waits for a writer.
+    # If a pipe has replaced the file since, neither opening nor reading may wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         state = os.fstat(descriptor)
@@ -79,7 +88,7 @@ def read_model_file(path: Path) -> ModelFile:
             raise ModelFileError("it is larger than 2 GiB, which no ONNX file is")
         if state.st_size == 0:
             raise ModelFileError("it is empty")
-        return _Walk(FileBytes(descriptor)).model((0, state.st_size))
+        return _Scan(FileBytes(descriptor)).model((0, state.st_size))
     finally:
         os.close(descriptor)
 
@@ -89,8 +98,8 @@ def _require_regular(state: os.stat_result) -> None:
         raise ModelFileError("it is not a regular file")
 
 
-class _Walk:
-    """Goes through all messages in which tensors or nodes can be, and jumps over the rest."""
+class _Scan:
+    """Visits all messages that may hold tensors or nodes, and skips the rest."""
 
     def __init__(self, data: FileBytes):
         self._data = data
@@ -146,7 +155,7 @@ class _Walk:
         nodes.append(Node(name, op_type, domain, attributes))
 
     def _attribute(self, span: Span, nodes: list[Node], depth: int) -> str:
-        """Walk what the attribute holds; return its name."""
+        """Visit the content of an attribute and return its name."""
         attribute = self._message([span], 1, 5, 6, 10, 11, 22, 23)
         if attribute.numbers() - {1}:
             self._inside(attribute, nodes, depth)
@@ -171,7 +180,7 @@ class _Walk:
         tensor = self._message(spans, 8, 13)
         for span in tensor.spans(13):
             entry = self._message([span], 1, 2)
-            # Of several locations one runtime takes the first and another the last.
+            # If there are several locations, some runtimes use the first and others the last.
             if entry.text(1) == b"location":
                 name = _text(tensor.text(8))
                 self._found.external.append(ExternalTensor(name, _path(entry.text(2), name)))
@@ -189,7 +198,7 @@ def _text(found: bytes) -> str:
 
 
 def _path(found: bytes, name: str) -> str:
-    """Return the path that stands for exactly these bytes, whatever the locale is."""
+    """Return the path for exactly these bytes, whatever the locale."""
     try:
         found.decode("utf-8")
     except UnicodeDecodeError:

@@ -1,8 +1,8 @@
-"""The data files of a model: which there are, and that they lie in the model's own folder.
+"""External data files of a model, which must be in the model's own folder.
 
-A model is data from somewhere else: one that names ``../../etc/passwd`` as its weights must not
-make a process read it. Newer releases of ONNX Runtime check this, too; older ones and other
-readers of ONNX files do not.
+A model is untrusted input: one that names ``../../etc/passwd`` as its weights must not make a
+process read it. Newer releases of ONNX Runtime check this, too; older ones and other readers do
+not.
 """
 
 from __future__ import annotations
@@ -16,20 +16,29 @@ from .content import ModelFile, read_model_file
 from .wire import ModelFileError
 
 _IN_MEMORY = "*/_ORT"
-"""How ONNX Runtime's own marks begin: behind them the offset is an address in the process."""
+"""Prefix of ONNX Runtime's in-memory tensors, whose offset is an address in the process."""
 
 _NO_FILE = (errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG)
 
 
 class DataFileError(ModelFileError):
-    """The weights are not in a file of the model's own folder."""
+    """A tensor's data is not in a file of the model's own folder."""
 
 
 def read_checked(model: Path) -> ModelFile:
-    """Scan the model and refuse data files outside of its folder.
+    """Scan a model and refuse data files outside its folder.
 
-    Raises ModelFileError when it is not an ONNX model (DataFileError when it names such a file),
-    OSError when it cannot be read.
+    Args:
+        model: The ONNX file.
+
+    Returns:
+        Its content.
+
+    Raises:
+        DataFileError: If a data file is outside the folder.
+        ModelFileError: If it is not an ONNX model.
+        OSError: If it cannot be read.
+
     """
     content = read_model_file(model)
     require_data_inside(model, content)
@@ -37,9 +46,9 @@ def read_checked(model: Path) -> ModelFile:
 
 
 def require_data_inside(model: Path, content: ModelFile) -> None:
-    """Raise DataFileError for a location that is not a file in the model's folder.
+    """Raise DataFileError if a tensor's location is not a file in the model's folder.
 
-    A file that is missing is left to whoever opens the model.
+    A missing file is reported by whoever opens the model.
     """
     folder = model.parent.resolve()
     checked: set[str] = set()
@@ -76,5 +85,5 @@ def _problem(folder: Path, location: str) -> str | None:
 
 
 def external_files(model: Path, content: ModelFile) -> list[Path]:
-    """List the data files that the model is opened with, each once."""
+    """Return the data files of a model, each once."""
     return sorted({model.parent / tensor.location for tensor in content.external})

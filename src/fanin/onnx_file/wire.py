@@ -1,12 +1,12 @@
-"""The protobuf wire format (https://protobuf.dev/programming-guides/encoding), read in place.
+"""Reads the protobuf wire format (https://protobuf.dev/programming-guides/encoding) in place.
 
-What is accepted here is read as protobuf reads it: the last of several values counts, and the
-parts of a message that comes in pieces are joined. Encodings that no writer of ONNX files uses and
-that readers may understand differently are refused: groups, a field in another wire type than its
-own, and numbers that are wider than they can be.
+What is accepted is interpreted as protobuf does: the last of several values counts, and the parts
+of a split message are joined. Encodings that no ONNX writer uses and that readers may interpret
+differently are refused: groups, fields with another wire type than their own, and numbers wider
+than their type.
 
-The file is read piece by piece, neither mapped (one that is cut short meanwhile would end the
-process) nor taken whole (it may hold gigabytes of weights).
+The file is read block by block. Mapping it would crash the process if it is truncated meanwhile,
+and reading it whole could take gigabytes.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from collections.abc import Iterable, Iterator, Sequence
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _CUT_OFF = "it is cut off, or no protobuf message"
 _OTHER_TYPE = "one of its fields has another type than in ONNX"
-_BLOCK = 1 << 16  # bytes that are read at once
+_BLOCK = 1 << 16  # bytes read at once
 _MAX_TEXT = _BLOCK  # bytes of a name; doc strings and metadata are not read
 
 Span = tuple[int, int]
-Value = int | Span | None  # a number, the place of bytes, None for the fixed-size types
+Value = int | Span | None  # a number, the span of bytes, or None for fixed-size types
 
 
 class ModelFileError(ValueError):
-    """The file is not a sound ONNX model, or not a whole one."""
+    """The file is not a valid ONNX model, or incomplete."""
 
 
 class FileBytes:
-    """Bytes of an open file by place; ModelFileError behind its end, wherever that is by now."""
+    """Random access to the bytes of an open file; raises ModelFileError beyond its current end."""
 
     def __init__(self, descriptor: int):
         self._descriptor = descriptor
         self._start, self._block = 0, b""
 
     def varint(self, at: int, end: int, bits: int) -> tuple[int, int]:
-        """Return the number at a place, and the place behind it."""
+        """Decode the number at offset ``at``; return it and the offset after it."""
         value = 0
         for shift in range(0, bits, 7):
             if at >= end:
@@ -55,7 +55,7 @@ class FileBytes:
         raise ModelFileError(_CUT_OFF)
 
     def between(self, start: int, end: int) -> bytes:
-        """Return the bytes of a name."""
+        """Return the bytes of a string."""
         if end - start > _MAX_TEXT:
             raise ModelFileError(f"a name in it has {end - start} bytes, more than {_MAX_TEXT}")
         if start == end:
@@ -74,7 +74,7 @@ class FileBytes:
 
 
 class Message:
-    """The fields of one message; several spans are pieces of it, which protobuf joins."""
+    """Selected fields of one message; several spans are parts of it, which protobuf joins."""
 
     def __init__(self, data: FileBytes, spans: Iterable[Span], wanted: Sequence[int]):
         self._data = data
@@ -85,28 +85,28 @@ class Message:
                     self._found.setdefault(number, []).append(value)
 
     def numbers(self) -> set[int]:
-        """Tell which of the wanted fields there are."""
+        """Return which of the wanted fields occur."""
         return set(self._found)
 
     def text(self, number: int) -> bytes:
-        """Return a string: its last value, empty where there is none."""
+        """Return a string: the last value, or empty if there is none."""
         values = self._found.get(number)
         return self._data.between(*as_span(values[-1])) if values else b""
 
     def integer(self, number: int) -> int:
-        """Return an int64: its last value, 0 where there is none."""
+        """Return an int64: the last value, or 0 if there is none."""
         value = self._found.get(number, [0])[-1]
         if not isinstance(value, int):
             raise ModelFileError(_OTHER_TYPE)
         return value - (1 << 64) if value >> 63 else value
 
     def spans(self, number: int) -> list[Span]:
-        """Return the places of messages: several ones, or the pieces of one."""
+        """Return the spans of submessages: several ones, or the parts of one."""
         return [as_span(value) for value in self._found.get(number, [])]
 
 
 def fields(data: FileBytes, span: Span) -> Iterator[tuple[int, Value]]:
-    """Yield the numbers and values of the fields between two places."""
+    """Yield the numbers and values of all fields in a span."""
     at, end = span
     while at < end:
         key, at = data.varint(at, end, 32)
@@ -130,7 +130,7 @@ def fields(data: FileBytes, span: Span) -> Iterator[tuple[int, Value]]:
 
 
 def as_span(value: Value) -> Span:
-    """Return the place of a field that must hold bytes."""
+    """Return the span of a field that must hold bytes."""
     if not isinstance(value, tuple):
         raise ModelFileError(_OTHER_TYPE)
     return value

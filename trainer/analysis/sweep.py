@@ -1,4 +1,4 @@
-"""Analyses of a sweep: accuracy against what was varied, methods side by side, layers."""
+"""Analyses of a sweep: accuracy against each varied value, methods compared, layers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
-from ..metrics import Record, expected_content, read_metrics
-from ..names import near_matches
+from ..._base.names import near_matches
+from ..metrics import Record, checked_content, read_metrics
 from ..run_folder import METRICS
-from ..sweep import SEED, SweepRow, grouped
+from ..sweep import SEED, SweepRow, group_runs
 from ..sweep_run import SweepRecord
 from .result import Analysis
 
@@ -24,31 +24,38 @@ _LABELS = {
     _SPARSITY: ("accuracy-sparsity", "Accuracy against sparsity", "sparsity"),
     "method.gamma_sal": ("accuracy-gamma", "Accuracy against γ", "salient share γ"),
 }
-_NOTE = "Means over `runs` seeds, ± the sample deviation between them (–: one seed only)."
+_NOTE = "Means over `runs` seeds and their sample standard deviation (–: one seed only)."
 
 
 @dataclass(frozen=True)
-class _Point:
-    """Mean accuracy at a place on the axis, None for what does not vary along it."""
+class _CurvePoint:
+    """Mean accuracy at a position on the axis; None for what does not vary along it."""
 
-    place: float | None
+    position: float | None
     accuracy: float
     deviation: float
 
 
-def analyse_sweep(
+def analyze_sweep(
     records: Sequence[SweepRecord], folder: Path | None = None, *, against: str | None = None
 ) -> list[Analysis]:
-    """Mean and spread over seeds, of the runs that are there, whose number each row says.
+    """Analyze the runs that are present: means and spreads over seeds.
 
-    One table and figure for each value that was varied, with one curve per variant; methods by
-    sparsity in one table; with the sweep's ``folder``, the layers of the runs; with ``against``,
-    differences of all variants from this one, seed by seed.
-    Raises ValueError for a variant that is not there.
+    One table and figure per varied value, with one curve per variant, and one table of methods by
+    sparsity.
+
+    Args:
+        records: records of the runs.
+        folder: folder of the sweep, to tabulate the layers of the runs; None: do not.
+        against: variant whose differences from all others to tabulate, seed by seed; None: do not.
+
+    Raises:
+        ValueError: ``against`` is not a variant, or metrics of a run are malformed.
+
     """
-    table = grouped(records)
+    table = group_runs(records)
     varied = dict.fromkeys(key for row in table for key in row["values"])
-    found = [_against(key, table) for key in varied]
+    found = [_accuracy_against(key, table) for key in varied]
     if not found:
         found = [Analysis("accuracy", "Accuracy", _rows(table), _NOTE)]
     if _SPARSITY in varied:
@@ -61,9 +68,14 @@ def analyse_sweep(
 
 
 def differences(records: Sequence[SweepRecord], reference: str) -> Analysis:
-    """Accuracy of each variant minus that of ``reference``, for runs of one seed and values.
+    """Tabulate each variant's accuracy minus that of ``reference``, for equal seeds and values.
 
-    A reference that varies less than the others (dense, at no sparsity) is compared with all.
+    A reference that varies less than the others (dense training has no sparsity) is compared with
+    all.
+
+    Raises:
+        ValueError: ``reference`` is not a variant.
+
     """
     names = dict.fromkeys(record.variant for record in records)
     if reference not in names:
@@ -78,14 +90,14 @@ def differences(records: Sequence[SweepRecord], reference: str) -> Analysis:
     for record in done:
         if record.variant == reference or record.test_accuracy is None:
             continue
-        fits = [a for values, a in base if values.items() <= record.values.items()]
-        if len(fits) == 1:
+        matches = [a for values, a in base if values.items() <= record.values.items()]
+        if len(matches) == 1:
             key = (record.variant, _values_text(record))
-            groups.setdefault(key, []).append(record.test_accuracy - fits[0])
+            groups.setdefault(key, []).append(record.test_accuracy - matches[0])
     rows = [
         {
             "variant": variant,
-            **{key.split(".")[-1]: value for key, value in json.loads(values).items()},
+            **_columns(json.loads(values)),
             "pairs": len(found),
             "points": 100 * statistics.fmean(found),
             "standard error": 100 * statistics.stdev(found) / len(found) ** 0.5
@@ -95,97 +107,108 @@ def differences(records: Sequence[SweepRecord], reference: str) -> Analysis:
         for (variant, values), found in groups.items()
     ]
     note = (
-        f"Percentage points of test accuracy above those of {reference} with the same seed; mean "
-        "over the pairs of runs that are there, and its standard error."
+        f"Test accuracy minus that of {reference} with the same seed, in percentage points: mean "
+        "over the pairs of runs that are present, and its standard error."
     )
     return Analysis("differences", f"Difference from {reference}", rows, note)
 
 
 def layers(records: Sequence[SweepRecord], folder: Path) -> Analysis:
-    """Active neurons and fan-in of each layer at the end, means over seeds, from run folders."""
+    """Tabulate active neurons and fan-in of each layer after training, as means over seeds.
+
+    Raises:
+        OSError: metrics cannot be read.
+        ValueError: metrics are malformed.
+
+    """
     groups: dict[tuple[str, str, str], list[Record]] = {}
     for record in records:
         if record.error is not None:
             continue
         path = folder / record.name / METRICS
         metrics = read_metrics(path)
-        with expected_content(path):
+        with checked_content(path):
             last = [line for line in metrics if line["event"] == "epoch"][-1]
             for layer in last["layers"]:
                 if layer["sparse"]:
                     key = (record.variant, _values_text(record), layer["name"])
                     groups.setdefault(key, []).append(layer)
-    with expected_content(folder):
+    with checked_content(folder):
         rows = _layer_rows(groups)
-    note = "At the end of training; fan-in: the largest of a neuron. Means over seeds."
+    note = "At the end of training, means over seeds. Fan-in: that of the neuron with the largest."
     return Analysis("layers", "Layers", rows, note)
 
 
 def _values_text(record: SweepRecord) -> str:
-    """Write what was varied but the seed as a key: lists and tables are none."""
+    """Return the varied values except the seed as text, since lists and tables cannot be keys."""
     return json.dumps({key: value for key, value in record.values.items() if key != SEED})
+
+
+def _columns(values: Mapping[str, object]) -> dict[str, object]:
+    """Name varied values by the last part of their keys."""
+    return {key.split(".")[-1]: value for key, value in values.items()}
 
 
 def _layer_rows(groups: Mapping[tuple[str, str, str], Sequence[Record]]) -> list[dict[str, object]]:
     return [
         {
             "variant": variant,
-            **{key.split(".")[-1]: value for key, value in json.loads(values).items()},
+            **_columns(json.loads(values)),
             "layer": name,
             "runs": len(found),
             "neurons": found[0]["shape"][0],
             "active": statistics.fmean(layer["active"] for layer in found),
             "fan-in": statistics.fmean(layer["fan_in"] for layer in found),
             "density": statistics.fmean(layer["density"] for layer in found),
-            "asked density": found[0]["asked_density"],
+            "target density": found[0]["asked_density"],
         }
         for (variant, values, name), found in groups.items()
     ]
 
 
-def _against(key: str, table: Sequence[SweepRow]) -> Analysis:
+def _accuracy_against(key: str, table: Sequence[SweepRow]) -> Analysis:
     leaf = key.split(".")[-1]
     default = (f"accuracy-{leaf.replace('_', '-')}", f"Accuracy against {leaf}", leaf)
     name, title, label = _LABELS.get(key, default)
-    # What varies nothing, dense training, is the same wherever the others stand.
+    # A variant without grid values, such as dense training, is a horizontal line.
     shown = [row for row in table if key in row["values"] or not row["values"]]
-    curves: dict[str, list[_Point]] = {}
-    values: list[object] = []  # some are lists or tables, which no set holds
+    curves: dict[str, list[_CurvePoint]] = {}
+    values: list[object] = []  # not a set, since lists and tables are not hashable
     for row in shown:
         if key in row["values"] and row["values"][key] not in values:
             values.append(row["values"][key])
     numbers = [value for value in values if _is_number(value)]
-    to_scale = len(numbers) == len(values)
+    numeric = len(numbers) == len(values)
     for row in shown:
         curve = curves.setdefault(_label(row, key), [])
         if row["accuracy"] is not None:
-            place = None
+            position = None
             if key in row["values"]:
                 value = row["values"][key]
-                place = value if to_scale and _is_number(value) else values.index(value)
-            curve.append(_Point(place, row["accuracy"], row["deviation"] or 0.0))
+                position = value if numeric and _is_number(value) else values.index(value)
+            curve.append(_CurvePoint(position, row["accuracy"], row["deviation"] or 0.0))
 
     def draw(axes: Axes) -> None:
         for curve, points in curves.items():
             varied = sorted(
-                (p.place, p.accuracy, p.deviation) for p in points if p.place is not None
+                (p.position, p.accuracy, p.deviation) for p in points if p.position is not None
             )
             if varied:
-                places, accuracies, deviations = zip(*varied, strict=True)
+                positions, accuracies, deviations = zip(*varied, strict=True)
                 axes.errorbar(
-                    places,
+                    positions,
                     accuracies,
                     yerr=deviations,
                     label=curve,
                     capsize=3,
                     marker="o",
-                    linestyle="-" if to_scale else "none",
+                    linestyle="-" if numeric else "none",
                 )
             elif points:
-                axes.axhline(points[0].accuracy, linestyle="--", color="grey", label=curve)
-        if to_scale and min(numbers) > 0 and max(numbers) >= 50 * min(numbers):
+                axes.axhline(points[0].accuracy, linestyle="--", color="gray", label=curve)
+        if numeric and min(numbers) > 0 and max(numbers) >= 50 * min(numbers):
             axes.set_xscale("log")
-        if not to_scale:
+        if not numeric:
             axes.set_xticks(range(len(values)), [str(value) for value in values])
         axes.set_xlabel(label)
         axes.set_ylabel("test accuracy")
@@ -202,7 +225,7 @@ def _by_sparsity(table: Sequence[SweepRow]) -> Analysis:
         cells = rows.setdefault(label, {"method": label} | {f"{s:.4g}": None for s in sparsities})
         cells[f"{_sparsity(row):.4g}"] = _cell(row)
     note = (
-        "Test accuracy in % by sparsity: mean ± sample deviation over seeds (number of seeds). "
+        "Test accuracy in % by sparsity: mean ± sample standard deviation (number of seeds). "
         "Column 0: dense."
     )
     return Analysis("methods", "Methods by sparsity", list(rows.values()), note)
@@ -211,12 +234,12 @@ def _by_sparsity(table: Sequence[SweepRow]) -> Analysis:
 def _sparsity(row: SweepRow) -> float:
     value = row["values"].get(_SPARSITY, 0.0)
     if not _is_number(value):
-        raise ValueError(f"{_SPARSITY} of variant {row['variant']!r} is {value!r}, no number")
+        raise ValueError(f"{_SPARSITY} of variant {row['variant']!r} is not a number: {value!r}")
     return value
 
 
 def _label(row: SweepRow, key: str) -> str:
-    """Name the variant, with the values that were varied besides that of ``key``."""
+    """Name the variant, with all varied values except that of ``key``."""
     others = {k: v for k, v in row["values"].items() if k != key}
     return row["variant"] + "".join(f" {k.split('.')[-1]}={v}" for k, v in others.items())
 
@@ -236,7 +259,7 @@ def _rows(table: Sequence[SweepRow]) -> list[dict[str, object]]:
     keys = dict.fromkeys(key for row in table for key in row["values"])
     rows = []
     for row in table:
-        values = {key.split(".")[-1]: row["values"].get(key) for key in keys}
+        values = {key: row["values"].get(key) for key in keys}
         figures = {key: value for key, value in row.items() if key not in ("variant", "values")}
-        rows.append({"variant": row["variant"], **values, **figures})
+        rows.append({"variant": row["variant"], **_columns(values), **figures})
     return rows

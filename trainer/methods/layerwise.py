@@ -11,7 +11,12 @@ from .base import LayerInputs, SparseMethod
 
 @dataclass(frozen=True)
 class Static(SparseMethod):
-    """A random mask that never changes."""
+    """A random mask that never changes.
+
+    Attributes:
+        structure: "unstructured", "constant-fan-in" or "N:M".
+
+    """
 
     name: ClassVar[str] = "static"
     updates: ClassVar[bool] = False
@@ -23,7 +28,11 @@ class Static(SparseMethod):
 class SET(SparseMethod):
     """Sparse evolutionary training (arXiv 1707.04780): drop by magnitude, grow at random.
 
-    The fraction that is replaced follows the schedule's cosine; the original's is constant.
+    The drop fraction follows the schedule's cosine; the original keeps it constant.
+
+    Attributes:
+        structure: "unstructured", "constant-fan-in" or "N:M".
+
     """
 
     name: ClassVar[str] = "set"
@@ -31,33 +40,44 @@ class SET(SparseMethod):
     structure: str = "unstructured"
 
     def grow_score(self, layer: LayerInputs) -> Tensor:
-        """Uniform noise."""
+        """Return uniform noise."""
         return layer.random()
 
 
 @dataclass(frozen=True)
 class RigL(SparseMethod):
-    """RigL (arXiv 1911.11134): drop by magnitude, grow by dense gradient."""
+    """RigL (arXiv 1911.11134): drop by magnitude, grow by dense gradient.
+
+    Attributes:
+        structure: "unstructured", "constant-fan-in" or "N:M".
+
+    """
 
     name: ClassVar[str] = "rigl"
     structure: str = "unstructured"
 
     def grow_score(self, layer: LayerInputs) -> Tensor:
-        """Magnitude of the dense gradient."""
+        """Return the magnitude of the dense gradient."""
         return layer.dense_gradient.abs()
 
 
 @dataclass(frozen=True)
 class SRigL(SparseMethod):
-    """Structured RigL (arXiv 2305.02299): constant fan-in, grown by gradient, with ablation.
+    """Structured RigL (arXiv 2305.02299): constant fan-in, grown by gradient, with neuron ablation.
 
-    ``gamma_sal``: salient share of the fan-in that keeps a neuron alive (from 1 on: salient
-    weights; 0: no ablation, which is RigL with structure "constant-fan-in").
-    ``reversible``: an ablated neuron may return when its gradients are among the largest.
-    ``salient_growth``: "all" counts the largest gradients of all positions, "inactive" those of
-    pruned positions only. ``salience``: of K weights being dropped, "practical" takes the
-    (active − K) largest weights for salient, "literal" the K largest (the paper's text).
-    Raises ValueError for values out of range.
+    Attributes:
+        gamma_sal: fraction of a neuron's fan-in that must be salient for it to survive; from 1 on,
+            the number of weights; 0: no ablation, the same as RigL with structure
+            "constant-fan-in".
+        reversible: whether an ablated neuron becomes active again when its gradients are among the
+            largest.
+        salient_growth: count the largest gradients of "all" positions, or only of "inactive" ones.
+        salience: with K the number of dropped weights, "practical" counts the (active − K) largest
+            weights as salient, "literal" the K largest (the paper's text).
+
+    Raises:
+        ValueError: a value is out of range.
+
     """
 
     name: ClassVar[str] = "srigl"
@@ -72,7 +92,7 @@ class SRigL(SparseMethod):
             raise ValueError(f"gamma_sal must be 0 or more and finite, got {self.gamma_sal}")
         if self.gamma_sal > 1 and self.gamma_sal != int(self.gamma_sal):
             raise ValueError(
-                f"gamma_sal {self.gamma_sal} is neither a share (below 1) nor a whole number"
+                f"gamma_sal must be a fraction below 1 or a whole number, got {self.gamma_sal}"
             )
         for option, allowed in (
             ("salient_growth", ("all", "inactive")),
@@ -84,12 +104,12 @@ class SRigL(SparseMethod):
                     f"got {getattr(self, option)!r}"
                 )
 
-    def layout(self) -> Structure:
-        """Constant fan-in with this ablation."""
+    def mask_structure(self) -> Structure:
+        """Return constant fan-in with this method's ablation."""
         return ConstantFanIn(
             Ablation(self.gamma_sal, self.reversible, self.salient_growth, self.salience)
         )
 
     def grow_score(self, layer: LayerInputs) -> Tensor:
-        """Magnitude of the dense gradient."""
+        """Return the magnitude of the dense gradient."""
         return layer.dense_gradient.abs()

@@ -1,4 +1,4 @@
-"""Raw binary requests: the shape from the number of bytes, or a refusal as such."""
+"""Raw binary requests: the shape follows from the number of bytes, or they are refused."""
 
 import json
 
@@ -42,11 +42,11 @@ def test_the_shape_follows_from_the_bytes(shape, size, expected):
 
 def test_no_bytes_are_an_empty_tensor_where_those_are_taken():
     assert read(("batch", 3), 0, min_dimension=0).inputs["x"].shape == (0, 3)
-    with pytest.raises(RequestError, match="has size 0 in dimension 0; this server takes 1 to 100"):
+    with pytest.raises(RequestError, match="has size 0 in dimension 0; the server takes 1 to 100"):
         read(("batch", 3), 0)
 
 
-def test_a_batched_request_is_one_row_where_another_size_is_open():
+def test_a_batched_request_is_one_row_if_another_size_is_open():
     assert read(("batch", "length"), 20, batched=True).inputs["x"].shape == (1, 5)
     assert read(("batch", 5), 40, batched=True).inputs["x"].shape == (2, 5)
 
@@ -59,13 +59,13 @@ def test_a_batched_request_is_one_row_where_another_size_is_open():
         (
             ("batch", None),
             24,
-            r"does not tell the shape of input 'x', FP32 \[batch, \?\]: describe",
+            r"does not determine the shape of input 'x', FP32 \[batch, \?\]: describe",
         ),
-        (("batch", 0), 0, "does not tell the shape of input 'x'"),
-        (("batch", 3), 12 * 101, "has size 101 in dimension 0; this server takes 1 to 100"),
+        (("batch", 0), 0, "does not determine the shape of input 'x'"),
+        (("batch", 3), 12 * 101, "has size 101 in dimension 0; the server takes 1 to 100"),
     ],
 )
-def test_bytes_that_do_not_tell_the_shape_are_refused(shape, size, message):
+def test_bytes_that_do_not_determine_the_shape_are_refused(shape, size, message):
     with pytest.raises(RequestError, match=message) as caught:
         read(shape, size)
     assert caught.value.status == 400
@@ -74,7 +74,7 @@ def test_bytes_that_do_not_tell_the_shape_are_refused(shape, size, message):
 
 def test_a_model_with_two_inputs_is_refused_by_name():
     model = Signature((Y, Z), (Y,))
-    with pytest.raises(RequestError, match=r"models with one input, this one has 2 \(y, z\)"):
+    with pytest.raises(RequestError, match=r"models with one input, but this one has 2 \(y, z\)"):
         decode(b"1234", "0", model, 100)
 
 
@@ -86,7 +86,7 @@ def test_a_string_is_the_whole_body(shape):
 
 
 def test_several_strings_and_other_encodings_are_refused():
-    with pytest.raises(RequestError, match="does not tell the shape"):
+    with pytest.raises(RequestError, match="does not determine the shape"):
         read((2,), 0, "BYTES", b"ab")
     with pytest.raises(RequestError, match="is not UTF-8"):
         read((1,), 0, "BYTES", b"\xff")

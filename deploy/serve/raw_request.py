@@ -1,8 +1,8 @@
-"""Raw binary requests: a body that is the only input's bytes, and nothing else.
+"""Raw binary requests: the body is nothing but the bytes of the model's only input.
 
-Binary tensor data extension, "Raw Binary Request": the header Inference-Header-Content-Length is 0,
-and the shape follows from the number of bytes. So the model has one input, at most one of whose
-sizes is open.
+"Raw Binary Request" of the binary tensor data extension: Inference-Header-Content-Length is 0, and
+the shape follows from the number of bytes. So the model must have one input with at most one open
+dimension.
 """
 
 from __future__ import annotations
@@ -23,14 +23,27 @@ _INSTEAD = "describe the inputs in JSON before their bytes"
 def read_raw(
     body: bytes | bytearray, signature: Signature, max_dimension: int, min_dimension: int = 1
 ) -> dict[str, np.ndarray]:
-    """Make the array of the model's only input; RequestError where the bytes do not tell its shape.
+    """Decode a raw binary request.
 
-    Where requests are batched and a second size is open, the first one is 1.
+    If requests are batched and a second dimension is open, the first one is 1.
+
+    Args:
+        body: The decompressed body.
+        signature: The model's inputs and outputs.
+        max_dimension: Largest size of a dimension that the model leaves open.
+        min_dimension: Smallest such size.
+
+    Returns:
+        The array of the only input, by its name.
+
+    Raises:
+        RequestError: If the number of bytes does not determine the shape, or does not fit.
+
     """
     if len(signature.inputs) != 1:
         names = ", ".join(spec.name for spec in signature.inputs)
         raise RequestError(
-            f"{_WHAT} is for models with one input, this one has {len(signature.inputs)} "
+            f"{_WHAT} is for models with one input, but this one has {len(signature.inputs)} "
             f"({names}): {_INSTEAD}"
         )
     (spec,) = signature.inputs
@@ -53,7 +66,7 @@ def _shape(size: int, spec: TensorSpec, batched: bool) -> tuple[int, ...]:
         sizes[open_axes.pop(0)] = 1
     step = NUMPY[spec.datatype].itemsize * math.prod(sizes.values())
     if len(open_axes) > 1 or (open_axes and not step):
-        raise _untold(spec)
+        raise _undetermined(spec)
     if size % step if open_axes else size != step:
         takes = f"a multiple of {step}" if open_axes else str(step)
         raise RequestError(
@@ -66,17 +79,17 @@ def _shape(size: int, spec: TensorSpec, batched: bool) -> tuple[int, ...]:
 
 
 def _string(body: bytes | bytearray, spec: TensorSpec) -> np.ndarray:
-    """Take the body for the content of one string: its length does not stand before it."""
+    """Take the whole body as one string, without a length before it."""
     if any(isinstance(size, int) and size != 1 for size in spec.shape):
-        raise _untold(spec)
+        raise _undetermined(spec)
     try:
         return np.array([str(body, "utf-8")], object).reshape([1] * len(spec.shape))
     except UnicodeDecodeError:
         raise RequestError(f"input '{spec.name}' is not UTF-8") from None
 
 
-def _untold(spec: TensorSpec) -> RequestError:
+def _undetermined(spec: TensorSpec) -> RequestError:
     return RequestError(
-        f"{_WHAT} does not tell the shape of input '{spec.name}', {spec.datatype} "
+        f"{_WHAT} does not determine the shape of input '{spec.name}', {spec.datatype} "
         f"{text_of(spec.shape)}: {_INSTEAD}"
     )

@@ -1,4 +1,4 @@
-"""The files behind a served model: its versions, and what tells that they have changed."""
+"""The versions of a model on disk, and how changes to them are detected."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from pathlib import Path
 from ...onnx_file import external_files, read_model_file
 from .settings import ModelSource
 
-# Of the model file and each of its data files: path, inode, size, time of the last change in ns.
-Stamp = tuple[tuple[str, int, int, int], ...]
+# For the model file and each data file: path, inode, size, modification time in ns.
+FileStamps = tuple[tuple[str, int, int, int], ...]
 
 MODEL_FILE = "model.onnx"
 
 
 @dataclass(frozen=True)
 class Version:
-    """A version on disk; ``stamp`` is empty where its model file cannot be seen."""
+    """A version on disk; ``stamp`` is empty if its model file is not accessible."""
 
     name: str
     path: Path
-    stamp: Stamp
+    stamp: FileStamps
 
 
 class VersionFinder:
-    """Looks for the versions of one model, newest first.
+    """Finds the versions of one model, newest first.
 
-    A file is version 1. In a folder, each folder whose name is a number is a version; others are
-    left alone, so that a new one can be written as ``.incoming`` and renamed.
+    A file is version 1. In a folder, each subfolder whose name is a number is a version. Others are
+    ignored, so a new version can be written as ``.incoming`` and then renamed.
     """
 
     def __init__(self, source: ModelSource):
         self._source = source
-        self._external: dict[Path, tuple[Stamp, list[Path]]] = {}
+        self._external: dict[Path, tuple[FileStamps, list[Path]]] = {}
 
     def find(self) -> list[Version]:
-        """List what is there now; empty where there is nothing, or no permission to look."""
+        """List the versions that exist now; empty if there are none or access is denied."""
         path = self._source.path
         if path.suffix in (".onnx", ".ort") and not os.path.isdir(path):
             return [self._version("1", path)]
@@ -51,7 +51,7 @@ class VersionFinder:
         return found
 
     def is_unchanged(self, version: Version) -> bool:
-        """Whether the version's files are still those that it was found with."""
+        """Tell whether the version's files are the same as when it was found."""
         return self._version(version.name, version.path).stamp == version.stamp
 
     def _version(self, name: str, path: Path) -> Version:
@@ -60,9 +60,9 @@ class VersionFinder:
         if main != known:
             try:
                 files = external_files(path, read_model_file(path)) if main else []
-            except OSError:  # perhaps of the moment: the next look reads it again
+            except OSError:  # perhaps transient; the next poll reads it again
                 return Version(name, path, main)
-            except Exception:  # opening it tells why; the other versions are looked at meanwhile
+            except Exception:  # reported when the version is opened; must not stop the others
                 files = []
             self._external[path] = (main, files)
         return Version(name, path, main + _stamp(files) if main else ())
@@ -72,12 +72,12 @@ def _is_version(name: str) -> bool:
     return name.isascii() and name.isdigit() and len(name) < 19 and str(int(name)) == name != "0"
 
 
-def _stamp(files: list[Path]) -> Stamp:
+def _stamp(files: list[Path]) -> FileStamps:
     found = []
     for file in files:
         try:
             state = file.stat()
-        except (OSError, ValueError):  # ValueError: a zero byte in the name
+        except (OSError, ValueError):  # ValueError: a NUL byte in the name
             continue
         found.append((str(file), state.st_ino, state.st_size, state.st_mtime_ns))
     return tuple(found)

@@ -1,4 +1,4 @@
-"""What the protocol leaves open or to others' extensions, and how this server has decided it."""
+"""The server's choices where the protocol leaves behavior open or to extensions."""
 
 import json
 
@@ -34,13 +34,13 @@ def read(head, signature=MODEL):
         {"inputs": [{**ENTRY, "dtype": "INT8", "offset": 3}]},
         {"inputs": [ENTRY], "outputs": [{"name": "y", "parameters": FREE}]},
         {"inputs": [ENTRY], "outputs": [{"name": "y", "datatype": "INT8", "shape": [7]}]},
-        # Of extensions, and without a meaning where they stand, or for this answer.
+        # Parameters of extensions that are meaningless here or do not affect the response.
         {"inputs": [ENTRY], "parameters": {"priority": 3, "timeout": 1, "classification": 2}},
         {"inputs": [ENTRY], "parameters": {"triton_enable_empty_final_response": True}},
         {"inputs": [{**ENTRY, "parameters": {"binary_data": True, "sequence_id": 3}}]},
         {"inputs": [ENTRY], "outputs": [{"name": "y", "parameters": {"binary_data_size": 3}}]},
         {"inputs": [ENTRY], "outputs": [{"name": "y", "parameters": {"binary_data_output": True}}]},
-        # Of extensions that are not used by this request.
+        # Parameters of extensions, with values that do not use them.
         {"inputs": [ENTRY], "parameters": {"sequence_id": 0, "sequence_start": False}},
         {"inputs": [ENTRY], "outputs": [{"name": "y", "parameters": {"classification": 0}}]},
     ],
@@ -83,7 +83,7 @@ def test_keys_may_come_in_any_order():
 
 
 @pytest.mark.parametrize("name", ["", "7", "é\n\u2028", "\ud800", "a" * 10_000])
-def test_an_id_of_any_characters_comes_back(name):
+def test_an_id_of_any_characters_is_returned(name):
     asked = read({"inputs": [ENTRY], "id": name})
     body, _ = encode("m", "1", asked, [X], MODEL)
     assert json.loads(body)["id"] == name
@@ -164,7 +164,7 @@ def test_the_content_type_decides_nothing(serving, kind):
     assert (post(app, INFER, body, {**headers, **length}).array() == 3 * X).all()
 
 
-def test_json_is_utf8_whatever_the_content_type_says(serving):
+def test_json_is_utf8_whatever_the_content_type(serving):
     body = json_body(X, id="é", free="é").decode()
     headers = {"content-type": "application/json; charset=utf-16"}
     app = serving()

@@ -1,4 +1,4 @@
-"""Workers end with their supervisor, whatever it dies of, and leave nothing behind."""
+"""Workers end when their supervisor exits, for whatever reason, and leave nothing behind."""
 
 import json
 import os
@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from .._waiting import wait_until
 from ._crashing import HANGS, HANGS_ABOVE_0, model_of
 from ._serving import (
     INFER,
@@ -30,18 +31,15 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /pro
 
 
 def lives(pid):
-    """Whether the process runs; one that has ended and is not waited for does not."""
+    """Whether the process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
 
 
-def wait_until_gone(pids, seconds=60):
-    end = time.monotonic() + seconds
-    while any(map(lives, pids)):
-        assert time.monotonic() < end, [pid for pid in pids if lives(pid)]
-        time.sleep(0.01)
+def wait_until_gone(pids):
+    wait_until(lambda: not any(map(lives, pids)), "all processes have ended")
 
 
 def worker_pids(server, count=2):
@@ -50,8 +48,8 @@ def worker_pids(server, count=2):
 
 @pytest.fixture
 def workers(start, model, tmp_path):
-    """Make a server with two workers whose temporary files are in the test's folder."""
-    # Where the tests run under nohup, their children would ignore SIGHUP.
+    """Create a server with two workers and temporary files in the test's folder."""
+    # If the tests run under nohup, their children would ignore SIGHUP.
     previous = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGQUIT)}
 
     def make(*arguments, versions=model.parent.parent):
@@ -79,9 +77,7 @@ def workers(start, model, tmp_path):
     ],
     ids=lambda value: value.name if isinstance(value, signal.Signals) else "",
 )
-def test_no_process_folder_or_port_is_left_of_a_server_whose_supervisor_ends(
-    workers, tmp_path, number, status
-):
+def test_nothing_is_left_of_a_server_whose_supervisor_ends(workers, tmp_path, number, status):
     with workers() as server:
         pids = worker_pids(server)
         start = time.monotonic()
@@ -91,17 +87,17 @@ def test_no_process_folder_or_port_is_left_of_a_server_whose_supervisor_ends(
         assert not list(tmp_path.glob("fanin-workers-*"))
         print(f"{number.name}: nothing left after {time.monotonic() - start:.2f} s")
         port = server.port
-        gone = server.events("the supervisor is gone")
+        gone = server.events("supervisor exited")
         assert {event["pid"] for event in gone} == (set() if status == 0 else set(pids))
     if number == signal.SIGKILL:
-        # The first --port is that of the helper, 0; the last one counts.
+        # The helper passes --port 0 first; the last option counts.
         with workers("--port", port) as again:
             assert (again.port, gain(again)) == (port, 3)
 
 
 @pytest.mark.usefixtures("preloaded")
-def test_requests_under_way_are_answered_when_the_supervisor_is_killed(workers, tmp_path):
-    """Of a run that would never end."""
+def test_requests_in_progress_are_answered_when_the_supervisor_is_killed(workers, tmp_path):
+    """The request's run would never end."""
     versions = tmp_path / "slow" / "m"
     save(model_of(HANGS_ABOVE_0), versions / "1" / "model.onnx")
     body, headers = binary_body(np.ones((1, 4), np.float32))
@@ -112,27 +108,25 @@ def test_requests_under_way_are_answered_when_the_supervisor_is_killed(workers, 
             target=lambda: answers.append(call(server, "POST", INFER, body, headers))
         )
         client.start()
-        while b"fanin_in_flight_requests 1.0" not in call(server, "GET", "/metrics")[1]:
-            assert client.is_alive()
+        line = b"fanin_in_flight_requests 1.0"
+        wait_until(lambda: line in call(server, "GET", "/metrics")[1], "the request is running")
         server.process.kill()
         client.join(60)
         wait_until_gone(pids)
     ((status, answer),) = answers
     assert status == 503
-    assert "ask again" in json.loads(answer)["error"]
+    assert "try again" in json.loads(answer)["error"]
 
 
 @pytest.mark.usefixtures("preloaded")
 @pytest.mark.parametrize("wait", [0, 2])
-def test_workers_that_do_not_serve_yet_end_with_their_supervisor(tmp_path, wait):
-    """At first they are programs that start; then they are in a run that never ends."""
+def test_starting_workers_end_with_their_supervisor(tmp_path, wait):
+    """At first they are still starting; later they are in a run that never ends."""
     path = save(model_of(HANGS), tmp_path / "m.onnx")
     environment = {"TMPDIR": str(tmp_path)}
     server = Server(path, "--workers", 2, env=environment, log=tmp_path / "log")
-    end = time.monotonic() + 60
-    while len(pids := children(server.process.pid)) < 2:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    wait_until(lambda: len(children(server.process.pid)) == 2, "both workers are started")
+    pids = children(server.process.pid)
     time.sleep(wait)
     assert all(map(lives, pids))
     server.process.kill()
@@ -169,7 +163,7 @@ def test_a_server_of_one_process_drains_when_its_terminal_closes(start, model):
     assert server.events("stopped")
 
 
-def test_a_server_under_nohup_goes_on_when_its_terminal_closes(tmp_path, model):
+def test_a_server_under_nohup_continues_when_its_terminal_closes(tmp_path, model):
     previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         server = Server(model.parent.parent, "--workers", 2, log=tmp_path / "log")
@@ -184,13 +178,13 @@ def test_a_server_under_nohup_goes_on_when_its_terminal_closes(tmp_path, model):
         assert not server.events("draining")
 
 
-def test_the_first_process_of_a_container_waits_for_children_that_are_not_its_own(model, tmp_path):
-    """`unshare` makes a process the first of its own numbering, as a container does."""
+def test_the_init_process_of_a_container_reaps_orphans(model, tmp_path):
+    """`unshare` makes a process the init process of a namespace, as in a container."""
     command = ["unshare", "--pid", "--fork", "--kill-child"]
     if not shutil.which("unshare") or subprocess.run([*command, "true"]).returncode:
         pytest.skip("may not make a namespace of processes")
     log = tmp_path / "log"
-    # The shell becomes the server, with a child that it does not know.
+    # The shell is replaced by the server, which inherits an unknown child.
     script = 'sh -c "sleep 0.1; exit 7" & exec "$@"'
     serve = [sys.executable, "-m", "fanin", "serve", model, "--workers", 2, "--port", 0]
     with log.open("wb") as stderr:
@@ -198,16 +192,11 @@ def test_the_first_process_of_a_container_waits_for_children_that_are_not_its_ow
             [*command, "sh", "-c", script, "sh", *map(str, serve)], stderr=stderr
         )
     try:
-        end = time.monotonic() + 60
-        while log.read_text().count('"serving"') < 2:
-            assert time.monotonic() < end
-            assert process.poll() is None
-            time.sleep(0.05)
+        wait_until(lambda: log.read_text().count('"serving"') == 2, "both workers serve")
         (first,) = children(process.pid)
-        while len(children(first)) != 2:  # a zombie is still a child
-            assert time.monotonic() < end, children(first)
-            time.sleep(0.05)
-        assert "a worker died" not in log.read_text()
+        # A zombie is still a child.
+        wait_until(lambda: len(children(first)) == 2, "the other child has been reaped")
+        assert "worker died" not in log.read_text()
     finally:
         process.kill()
         process.wait(60)

@@ -1,4 +1,4 @@
-"""Loads that fail for want of memory, descriptors, threads or disk space come again."""
+"""Loads that fail for lack of memory, descriptors, threads or disk space are retried."""
 
 import errno
 import os
@@ -13,18 +13,18 @@ import onnx
 import pytest
 
 from fanin.deploy import SessionError, model_check, open_session
-from fanin.deploy.serve import ModelSource, ServeSettings, failures, loaded_model, sources
+from fanin.deploy.serve import ModelSource, ServeSettings, load_failure, loaded_model, versions
 from fanin.deploy.serve.errors import RequestError
 from fanin.deploy.serve.repository import Repository
 from fanin.deploy.serve.scheduler import Scheduler
-from fanin.deploy.shortage import is_shortage
+from fanin.deploy.transient import is_transient
 
 from ._serving import Server, gain_model, requires_serving, save
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Time for the intervals between tries, moved by the test."""
+    """A clock for the intervals between attempts, moved by the test."""
 
     class Clock:
         now = 1000.0
@@ -33,13 +33,13 @@ def clock(monkeypatch):
             return self.now
 
     clock = Clock()
-    monkeypatch.setattr(failures, "time", clock)
+    monkeypatch.setattr(load_failure, "time", clock)
     return clock
 
 
 @pytest.fixture
 def serving(tmp_path):
-    """An open repository of m.onnx (gain 1), its path, and what the observer was told."""
+    """An open repository of m.onnx (gain 1), its path, and the failures passed to the observer."""
     path = save(gain_model(1), tmp_path / "m.onnx")
     told = []
     found = Repository(
@@ -61,15 +61,15 @@ def look_twice(repository):
 
 
 def failing(monkeypatch, error):
-    """Let every load raise ``error``; returns the list that counts them."""
-    tries = []
+    """Make every load raise ``error``; return the list of attempts."""
+    attempts = []
 
     def fails(*_, **__):
-        tries.append(error)
+        attempts.append(error)
         raise error
 
     monkeypatch.setattr(loaded_model, "open_session", fails)
-    return tries
+    return attempts
 
 
 @pytest.mark.parametrize(
@@ -87,22 +87,20 @@ def failing(monkeypatch, error):
     ],
     ids=str,
 )
-def test_a_load_that_failed_for_a_passing_reason_is_tried_again_in_growing_intervals(
-    serving, clock, monkeypatch, error
-):
+def test_a_transient_failure_is_retried_at_growing_intervals(serving, clock, monkeypatch, error):
     found, path, told = serving
     save(gain_model(2), path)
     with monkeypatch.context() as patch:
-        tries = failing(patch, error)
+        attempts = failing(patch, error)
         look_twice(found)
         for done, delay in enumerate((1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300), 1):
-            assert len(tries) == done
+            assert len(attempts) == done
             (row,) = found.index()
-            assert f"(failed {done} times; the next try is in {delay} s)" in row["reason"]
+            assert f"(failed {done} times; next attempt in {delay} s)" in row["reason"]
             assert row["state"] == "READY"
             clock.now += delay - 0.01
             look_twice(found)
-            assert len(tries) == done
+            assert len(attempts) == done
             clock.now += 0.02
             look_twice(found)
     assert gain(found) == 1
@@ -111,7 +109,7 @@ def test_a_load_that_failed_for_a_passing_reason_is_tried_again_in_growing_inter
     assert gain(found) == 2
     assert found.index()[0]["reason"] == ""
     assert told[0] is told[-1] is None
-    assert [failure.tries for failure in told[1:-1]] == list(range(1, 13))
+    assert [failure.attempts for failure in told[1:-1]] == list(range(1, 13))
 
 
 def test_a_failure_that_is_the_files_own_waits_for_another_file(serving, clock):
@@ -125,26 +123,26 @@ def test_a_failure_that_is_the_files_own_waits_for_another_file(serving, clock):
     assert (failure.delay, "next try" in str(failure)) == (None, False)
 
 
-def test_other_files_are_tried_at_once_and_begin_the_intervals_anew(serving, clock, monkeypatch):
+def test_changed_files_are_tried_at_once_and_restart_the_intervals(serving, clock, monkeypatch):
     found, path, told = serving
     save(gain_model(2), path)
-    tries = failing(monkeypatch, MemoryError())
+    attempts = failing(monkeypatch, MemoryError())
     for _ in range(4):
         look_twice(found)
         clock.now += 100
     save(gain_model(4), path)
     look_twice(found)
-    assert (len(tries), told[-1].tries, told[-1].delay) == (5, 1, 1)
+    assert (len(attempts), told[-1].attempts, told[-1].delay) == (5, 1, 1)
 
 
 @pytest.mark.usefixtures("clock")
-def test_loading_by_hand_does_not_wait_and_tells_that_it_may_pass(serving, monkeypatch):
+def test_an_explicit_load_does_not_wait_and_reports_a_transient_failure(serving, monkeypatch):
     found, path, _ = serving
     save(gain_model(2), path)
     with monkeypatch.context() as patch:
         failing(patch, MemoryError())
         look_twice(found)
-        with pytest.raises(RequestError, match="version 1 goes on serving") as caught:
+        with pytest.raises(RequestError, match="version 1 is still served") as caught:
             found.load("m")
         assert caught.value.status == 503
     found.load("m")
@@ -157,7 +155,7 @@ def test_loading_by_hand_does_not_wait_and_tells_that_it_may_pass(serving, monke
 
 @pytest.fixture
 def no_descriptors():
-    """Make it so that this process can open nothing more; the value undoes it."""
+    """Exhaust this process's file descriptors; return a function that undoes it."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     held = []
 
@@ -198,13 +196,13 @@ def test_a_process_without_descriptors_loads_the_new_file_once_it_has_some(
 def test_data_files_are_found_once_the_model_file_can_be_read(tmp_path, monkeypatch):
     path = tmp_path / "m.onnx"
     onnx.save(gain_model(1), path, save_as_external_data=True, location="data", size_threshold=0)
-    finder = sources.VersionFinder(ModelSource("m", path))
+    finder = versions.VersionFinder(ModelSource("m", path))
 
     def fails(_):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     with monkeypatch.context() as patch:
-        patch.setattr(sources, "read_model_file", fails)
+        patch.setattr(versions, "read_model_file", fails)
         assert len(finder.find()[0].stamp) == 1
     assert [os.path.basename(name) for name, *_ in finder.find()[0].stamp] == ["m.onnx", "data"]
 
@@ -218,23 +216,23 @@ def test_a_model_that_cannot_be_read_for_its_check_is_not_opened_unchecked(tmp_p
     monkeypatch.setattr(model_check, "read_checked", fails)
     with pytest.raises(SessionError, match=r"cannot be read \(Too many open files\)") as caught:
         open_session(path, threads=1)
-    assert is_shortage(caught.value)
+    assert is_transient(caught.value)
 
 
-def test_a_model_too_large_for_memory_says_so(tmp_path):
-    """In a process of its own, with the address space limited."""
+def test_a_model_too_large_for_memory_is_a_transient_failure(tmp_path):
+    """Runs in a separate process with limited address space."""
     path = save(gain_model(1, width=20_000_000), tmp_path / "m.onnx")
     program = """
 import resource, sys
 from fanin.deploy import SessionError, open_session
-from fanin.deploy.shortage import is_shortage
+from fanin.deploy.transient import is_transient
 import onnxruntime
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), resource.RLIM_INFINITY))
 try:
     open_session(sys.argv[1], threads=1)
 except SessionError as error:
-    print(is_shortage(error), error.remedy)
+    print(is_transient(error), error.remedy)
 """
     command = [os.sys.executable, "-c", program, str(path)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -253,22 +251,22 @@ def test_threads_that_cannot_be_started_leave_none_behind(monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", scarce)
     with pytest.raises(RuntimeError, match="can't start") as caught:
         Scheduler("m", lambda *_: [], concurrency=4, limit=1, timeout=1)
-    assert is_shortage(caught.value)
+    assert is_transient(caught.value)
     assert not any(thread.is_alive() for thread in started)
 
 
-def test_an_error_is_looked_through_to_what_it_came_from():
+def test_the_causes_of_an_error_are_examined():
     outer = SessionError("it does not open", "")
     outer.__cause__ = OSError(errno.ENFILE, "odd")
-    assert is_shortage(outer)
-    assert not is_shortage(SessionError("this is not an ONNX file: it is cut off", ""))
-    assert not is_shortage(FileNotFoundError(errno.ENOENT, "No such file or directory"))
+    assert is_transient(outer)
+    assert not is_transient(SessionError("this is not an ONNX file: it is cut off", ""))
+    assert not is_transient(FileNotFoundError(errno.ENOENT, "No such file or directory"))
 
 
 def scripted(monkeypatch, *commands):
-    """A supervisor whose workers are these programs, one after the other; then it is told to end.
+    """A supervisor whose workers are these programs, one after the other; then it is stopped.
 
-    An exception in the place of a program is what starting it raises.
+    An exception instead of a program is raised when it is started.
     """
     requires_serving()
     from fanin.deploy.serve import supervisor
@@ -290,8 +288,8 @@ def scripted(monkeypatch, *commands):
         pids.append(worker.pid)
         return worker
 
-    monkeypatch.setattr(made, "_open", start)
-    monkeypatch.setattr(supervisor, "_RETRY", 0.1)
+    monkeypatch.setattr(made, "_spawn", start)
+    monkeypatch.setattr(supervisor, "_RETRY_DELAY", 0.1)
     stopping = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     previous = [signal.getsignal(number) for number in stopping]
     try:
@@ -314,12 +312,12 @@ LIVES = "exec sleep 60"
     [
         ([NO_PROCESS, LIVES, NO_PROCESS, LIVES], 0),
         ([LIVES, "exit 9", NO_PROCESS, NO_PROCESS, LIVES], 0),
-        ([NO_PROCESS, NO_PROCESS, LIVES], 75),  # none at all
+        ([NO_PROCESS, NO_PROCESS, LIVES], 75),  # no worker at all
         (["exit 75", LIVES, "exit 75", LIVES], 0),  # the younger one found more memory
         (["exit 1", LIVES, LIVES], 1),  # the younger one reads the same files
     ],
 )
-def test_a_worker_that_the_system_has_no_room_for_is_tried_again_while_another_lives(
+def test_a_worker_that_cannot_be_started_is_retried_while_another_lives(
     monkeypatch, commands, status
 ):
     ended, left = scripted(monkeypatch, *commands)
@@ -337,7 +335,7 @@ def test_a_supervisor_without_descriptors_keeps_its_workers_and_replaces_the_dea
         _, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, most))
         os.kill(first, signal.SIGKILL)
-        (told,) = server.wait_for("a worker cannot be started")
+        (told,) = server.wait_for("worker start failed")
         assert "Too many open files" in told["reason"]
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (1024, most))
         assert server.wait_for("serving", 3)[2]["pid"] not in (first, second)

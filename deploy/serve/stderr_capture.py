@@ -1,9 +1,9 @@
-"""Lines that other code writes to stderr, such as ONNX Runtime's own, as events of the log.
+"""Turns lines that native code writes to stderr, such as ONNX Runtime's log, into log events.
 
-Only newer releases of ONNX Runtime can hand their messages to Python, and not those of its
-threads. So standard error becomes a file in memory, which a thread reads; the log goes on to where
-it went before. No pipe: up to onnxruntime 1.20 at least, a session is opened with the interpreter's
-lock held, and would wait at a full pipe for a reader that waits for the lock.
+Only newer releases of ONNX Runtime can pass their messages to Python, and not those of their own
+threads. So file descriptor 2 becomes an in-memory file that a thread reads, while the log goes to
+the original stderr. A pipe would not do: up to onnxruntime 1.20 at least, opening a session holds
+the GIL and would block on a full pipe, whose reader waits for the GIL.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from .logs import LineHandler, event
 
 _log = logging.getLogger("fanin.serve")
 
-_LOOK = 0.2  # seconds between two looks
-_LONGEST = 1 << 13  # characters of a line; what is longer becomes several
+_POLL_SECONDS = 0.2
+_MAX_LINE = 1 << 13  # characters; longer lines are split
 _PIECE = 1 << 16
-_PUNCH, _KEEP_SIZE = 2, 1  # of fallocate, in Linux' falloc.h
+_PUNCH, _KEEP_SIZE = 2, 1  # fallocate's FALLOC_FL_PUNCH_HOLE and FALLOC_FL_KEEP_SIZE
 
-# 2026-01-31 12:00:00.123456789 [W:onnxruntime:name, graph.cc:123 Function] text; with a session's
-# name or without, colours around it on a terminal.
+# 2026-01-31 12:00:00.123456789 [W:onnxruntime:name, graph.cc:123 Function] text; the session's name
+# may be empty, and on a terminal there are color codes.
 _LINE = re.compile(r"\S+ \S+ \[([VIWEF]):onnxruntime:([^,]*), ([^\]]*)\] ?(.*)")
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _LEVELS = {"W": logging.WARNING, "E": logging.ERROR, "F": logging.CRITICAL}
 
 
 @contextmanager
-def native_lines_as_events() -> Iterator[None]:
-    """Log what is written to file descriptor 2, until the end of the ``with`` block.
+def stderr_as_events() -> Iterator[None]:
+    """Log what is written to file descriptor 2 within the ``with`` block.
 
-    What a crash of the process prints goes to the true stderr, as Python's own account of it.
+    If the process crashes, faulthandler's traceback goes to the original stderr.
     """
     stderr = os.dup(2)
     lines = os.memfd_create("fanin-stderr")
     fcntl.fcntl(lines, fcntl.F_SETFL, os.O_APPEND)
     handlers = [handler for handler in _log.handlers if isinstance(handler, LineHandler)]
     reader = _Reader(lines)
-    tells_of_crashes = not faulthandler.is_enabled()
-    if tells_of_crashes:
+    enable_faulthandler = not faulthandler.is_enabled()
+    if enable_faulthandler:
         faulthandler.enable(stderr)
     for handler in handlers:
         handler.descriptor = stderr
@@ -57,7 +57,7 @@ def native_lines_as_events() -> Iterator[None]:
     finally:
         os.dup2(stderr, 2)
         reader.stop()
-        if tells_of_crashes:
+        if enable_faulthandler:
             faulthandler.disable()
         for handler in handlers:
             handler.descriptor = 2
@@ -74,11 +74,11 @@ class _Reader(threading.Thread):
         self._begun = b""
 
     def run(self) -> None:
-        while not self._end.wait(_LOOK):
+        while not self._end.wait(_POLL_SECONDS):
             self._read()
 
     def stop(self) -> None:
-        """Log what is left, and end."""
+        """Log what is left, then end the thread."""
         self._end.set()
         self.join()
         self._read()
@@ -91,16 +91,16 @@ class _Reader(threading.Thread):
             *lines, self._begun = (self._begun + piece).split(b"\n")
             for line in lines:
                 _log_line(line)
-            if len(self._begun) > _LONGEST:
+            if len(self._begun) > _MAX_LINE:
                 _log_line(self._begun)
                 self._begun = b""
             _free(self._descriptor, self._at)
 
 
 def _log_line(raw: bytes) -> None:
-    text = _COLOUR.sub("", raw.decode(errors="backslashreplace")).strip()
-    for at in range(0, len(text), _LONGEST):
-        part = text[at : at + _LONGEST]
+    text = _COLOR.sub("", raw.decode(errors="backslashreplace")).strip()
+    for at in range(0, len(text), _MAX_LINE):
+        part = text[at : at + _MAX_LINE]
         found = _LINE.match(part)
         if found is None:
             event(_log, "stderr", logging.WARNING, text=part)
@@ -117,7 +117,7 @@ def _log_line(raw: bytes) -> None:
 
 
 def _free(descriptor: int, size: int) -> None:
-    """Give back the memory of what was read; whoever appends does not notice."""
+    """Free the memory of what has been read; later writes still append at the same offset."""
     ctypes.CDLL(None).fallocate(
         descriptor, _PUNCH | _KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(size)
     )

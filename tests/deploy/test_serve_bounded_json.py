@@ -1,4 +1,4 @@
-"""Large JSON, and the budget of bytes that a process holds."""
+"""Large JSON, and the budget of buffered bytes."""
 
 import json
 
@@ -9,7 +9,7 @@ from ._serving import ask, binary_body, json_body, requires_serving, wide_model
 
 requires_serving()
 
-from fanin.deploy.serve import ModelSource, ServeSettings, large_json  # noqa: E402
+from fanin.deploy.serve import ModelSource, ServeSettings, bounded_json  # noqa: E402
 from fanin.deploy.serve.budget import Budget  # noqa: E402
 from fanin.deploy.serve.errors import RequestError  # noqa: E402
 
@@ -17,29 +17,29 @@ INFER = "/v2/models/m/infer"
 
 
 def parse(text, hold=lambda _size: None):
-    return large_json.parse(memoryview(text.encode()), hold)
+    return bounded_json.parse(memoryview(text.encode()), hold)
 
 
 @pytest.mark.parametrize(
     "text",
     ["[1,-2.5e3,0,12345678901234567890123]", '{"a":[true,null,"\\u00e9"],"a":1}', " [ ]\n"],
 )
-def test_large_json_means_what_short_json_means(text):
-    padded = text + " " * large_json.BRIEF
+def test_large_json_parses_as_small_json_does(text):
+    padded = text + " " * bounded_json.SMALL_TEXT
     assert parse(padded) == json.loads(text)
     assert list(map(type, parse(padded))) == list(map(type, json.loads(text)))
 
 
 @pytest.mark.parametrize("text", ["[NaN]", "[-Infinity]", "[1,]", "[1", "[1] 2", "", "\ufeff[]"])
-def test_what_is_not_json_is_refused_short_and_large(text):
-    for padded in (text, text + " " * large_json.BRIEF):
+def test_invalid_json_is_refused_small_and_large(text):
+    for padded in (text, text + " " * bounded_json.SMALL_TEXT):
         with pytest.raises(ValueError, match=r"\w"):
             parse(padded)
 
 
-@pytest.mark.parametrize("mark", large_json._MARKS)
+@pytest.mark.parametrize("mark", bounded_json._MARKS)
 def test_each_mark_is_counted(mark):
-    most, _ = large_json._MARKS[mark]
+    most, _ = bounded_json._MARKS[mark]
     text = f'"{mark * most}"' if mark not in '"\\' else mark * most
     if mark not in '"\\':
         assert parse(text) == mark * most
@@ -48,14 +48,14 @@ def test_each_mark_is_counted(mark):
     assert caught.value.status == 413
 
 
-def test_the_cost_of_parsing_is_told_before_and_is_no_less_than_it_takes():
+def test_the_parsing_cost_is_reported_before_and_is_an_upper_bound():
     import tracemalloc
 
     for element in ("[]", "{}", '{"ab":0}', '"ab"', "0.5", "1234567", "[[]]"):
         text = memoryview(f"[{(element + ',') * 30_000}{element}]".encode())
         told = []
         tracemalloc.start()
-        value = large_json.parse(text, told.append)
+        value = bounded_json.parse(text, told.append)
         taken = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert len(value) == 30_001
@@ -71,18 +71,18 @@ def test_arrays_are_written_as_json_does():
         np.array([True, False]),
         np.array(['a"', "é"], object),
     ):
-        assert json.loads(large_json.write(array)) == array.reshape(-1).tolist()
+        assert json.loads(bounded_json.write(array)) == array.reshape(-1).tolist()
 
 
-def test_what_is_too_large_for_json_is_to_be_asked_for_as_binary():
-    with pytest.raises(RequestError, match="ask for binary data") as caught:
-        large_json.write(np.zeros(large_json.MOST_VALUES + 1, np.uint8))
+def test_an_output_too_large_for_json_must_be_requested_as_binary():
+    with pytest.raises(RequestError, match="request binary data") as caught:
+        bounded_json.write(np.zeros(bounded_json.MAX_VALUES + 1, np.uint8))
     assert caught.value.status == 422
 
 
 @pytest.fixture
 def app(tmp_path):
-    """Make an app with an opened model of 4 inputs and 2000 outputs a row."""
+    """Create an opened app whose model has 4 inputs and 2000 outputs per row."""
     from fanin.deploy.serve.app import create_app
 
     from ._serving import save
@@ -112,7 +112,7 @@ def test_large_requests_and_answers_are_as_those_in_binary(app):
     served = app(max_dimension=10_000)
     x = np.random.default_rng(0).random((50, 4), np.float32)
     wanted = post(served, *binary_body(x)).array()
-    body = json_body(x).ljust(large_json.BRIEF + 1)
+    body = json_body(x).ljust(bounded_json.SMALL_TEXT + 1)
     answer = post(served, body)
     assert answer.status == 200
     assert (answer.array().astype(np.float32) == wanted).all()
@@ -123,20 +123,20 @@ def test_large_requests_and_answers_are_as_those_in_binary(app):
 
 def test_an_answer_that_the_budget_never_has_room_for_is_413_and_a_full_one_503(app):
     served = app(max_buffered=1 << 20)
-    x = np.ones((100, 4), np.float32)  # an answer of 800 kB
+    x = np.ones((100, 4), np.float32)  # a response of 800 kB
     assert post(served, *binary_body(x)).status == 200
     answer = post(served, *binary_body(np.ones((200, 4), np.float32)))
-    assert (answer.status, "more than this server holds" in answer.error) == (413, True)
+    assert (answer.status, "server's buffer of" in answer.error) == (413, True)
     other = served.state.fanin.budget.lease()
     other.take(500_000)
     answer = post(served, *binary_body(x))
     assert (answer.status, answer.headers["retry-after"]) == (503, "1")
-    assert "as many bytes" in answer.error
+    assert "buffer for requests and responses is full" in answer.error
     other.release()
     assert post(served, *binary_body(x)).status == 200
 
 
-def test_a_lease_holds_what_it_took_and_gives_it_back_once():
+def test_a_lease_releases_what_it_holds_once():
     changes = []
     budget = Budget(100, changes.append)
     one, other = budget.lease(), budget.lease()

@@ -1,4 +1,4 @@
-"""What became of trials, so that the same files are tried once, whichever worker comes first."""
+"""Results of trials, so that the workers together try each set of files only once."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from .sources import Version
+from .versions import Version
 
 _LOCK, _FILE = "trials.lock", "trials.json"
-_MOST = 1000  # entries of the file; the oldest go first
-_LOOK = 0.1  # seconds between looks whether it is this process's turn
+_MAX_ENTRIES = 1000  # the oldest are dropped
+_POLL_SECONDS = 0.1
 
-# By path: the stamp of the files, and why they cannot be opened; empty where they can.
+# By path: the files' stamp, and why they cannot be opened, or "" if they can.
 _Entries = dict[str, list[str]]
 
 
-class Outcomes:
-    """Outcomes by version; with a folder, those of all workers that share it.
+class TrialResults:
+    """Trial results by version; with a folder, shared by all workers that use it.
 
-    The folder only saves work: where it cannot be read or written, each worker tries by itself.
+    The folder only saves work: if it cannot be read or written, each worker tries by itself.
     """
 
     def __init__(self, folder: Path | None):
@@ -32,9 +32,9 @@ class Outcomes:
 
     @contextlib.contextmanager
     def turn(self, stopped: threading.Event) -> Iterator[None]:
-        """Wait until no other worker tries a version, and keep them waiting meanwhile.
+        """Hold the lock that lets one worker try a version at a time, to bound memory.
 
-        So that memory is needed for one trial at a time. Goes on without, once ``stopped`` is set.
+        Proceeds without the lock if the file system has none, or once ``stopped`` is set.
         """
         descriptor = None
         try:
@@ -46,8 +46,8 @@ class Outcomes:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
-                    stopped.wait(_LOOK)
-                except OSError:  # no locks here
+                    stopped.wait(_POLL_SECONDS)
+                except OSError:  # the file system has no locks
                     break
             yield
         finally:
@@ -55,7 +55,7 @@ class Outcomes:
                 os.close(descriptor)
 
     def find(self, version: Version) -> str | None:
-        """Return why these files cannot be opened, "" where they can, None where nobody knows."""
+        """Return why these files cannot be opened, "" if they can, None if it is not known."""
         for entries in (self._own, self._read()):
             stamp, reason = entries.get(str(version.path), ("", ""))
             if stamp == json.dumps(version.stamp):
@@ -63,20 +63,20 @@ class Outcomes:
         return None
 
     def add(self, version: Version, reason: str) -> None:
-        """Keep an outcome."""
+        """Record a result."""
         entry = {str(version.path): [json.dumps(version.stamp), reason]}
         self._own.update(entry)
         if self._folder is not None:
             entries = self._read()
             entries.pop(str(version.path), None)
-            kept = dict(list((entries | entry).items())[-_MOST:])
+            kept = dict(list((entries | entry).items())[-_MAX_ENTRIES:])
             beside = self._folder / f"{_FILE}.new"
             with contextlib.suppress(OSError):
                 beside.write_text(json.dumps(kept))
                 beside.replace(self._folder / _FILE)
 
     def forget(self) -> None:
-        """Forget what this process has found, so that the same files are tried again."""
+        """Forget the results of this process, so that the same files are tried again."""
         self._own = {}
 
     def _read(self) -> _Entries:

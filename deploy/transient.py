@@ -1,6 +1,6 @@
-"""Failures of the moment: memory, descriptors, threads or disk space ran out, or a disk was away.
+"""Transient failures: too little memory, descriptors, threads or disk space, or an absent disk.
 
-The same file may open a little later. Everything else is the file's own fault, or the caller's.
+The same file may open later. Any other failure is due to the file or the caller.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _NUMBERS = (
     *(errno.EAGAIN, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.ENOMEM),
     *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT),
 )
-# ONNX Runtime and the op library hand on what happened as text alone.
+# ONNX Runtime and the op library pass on such failures only as text.
 _TEXTS = (
     *(
         "MemoryError",
@@ -26,8 +26,8 @@ _TEXTS = (
 )
 
 
-def is_shortage(error: BaseException) -> bool:
-    """Whether ``error``, or one that it came from, is a failure of the moment."""
+def is_transient(error: BaseException) -> bool:
+    """Tell whether ``error``, or one that caused it, is a transient failure."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
@@ -36,12 +36,12 @@ def is_shortage(error: BaseException) -> bool:
             return True
         if isinstance(link, OSError) and link.errno in _NUMBERS:
             return True
-        if tells_of_shortage(str(link)):
+        if mentions_transient_failure(str(link)):
             return True
         link = link.__cause__ or link.__context__
     return False
 
 
-def tells_of_shortage(text: str) -> bool:
-    """Whether the text of an error tells of a failure of the moment."""
+def mentions_transient_failure(text: str) -> bool:
+    """Tell whether an error message describes a transient failure."""
     return any(mark in text for mark in _TEXTS)

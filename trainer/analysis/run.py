@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,10 +11,10 @@ from torch import Tensor
 from ..data import describe
 from ..distributions import weight_budget
 from ..methods import Dense, SRigL
-from ..metrics import Record, expected_content
+from ..metrics import Record, checked_content
 from ..run_folder import METRICS, Run, layer_choice
 from ..update import LayerRule, salience_threshold
-from .flops import inference_flops, layer_work, training_flops
+from .flops import inference_flops, layer_costs, training_flops
 from .result import Analysis
 
 if TYPE_CHECKING:
@@ -22,21 +23,21 @@ if TYPE_CHECKING:
 _QUARTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-def analyse_run(run: Run) -> list[Analysis]:
-    """All analyses that the run has data for: dense runs have no masks, static ones no updates."""
+def analyze_run(run: Run) -> list[Analysis]:
+    """Return all analyses that the run has data for."""
     found = [operations(run)]
     if run.masks:
         found += [active_neurons(run.masks), fan_ins(run.masks)]
     if isinstance(run.config.method, SRigL):
         found.append(thresholds(run))
-    with expected_content(run.path / METRICS):
+    with checked_content(run.path / METRICS):
         if any(record["event"] == "update" for record in run.metrics):
             found.append(exploration(run.metrics))
     return found
 
 
 def active_neurons(masks: dict[str, Tensor]) -> Analysis:
-    """Neurons that hold weights, by layer."""
+    """Tabulate the neurons that hold weights, by layer."""
     rows, shares = [], []
     for name, mask in masks.items():
         counts = mask.flatten(1).sum(1)
@@ -45,43 +46,50 @@ def active_neurons(masks: dict[str, Tensor]) -> Analysis:
         rows.append({"layer": name, "width": len(counts), "active": active, "share": shares[-1]})
 
     def draw(axes: Axes) -> None:
-        places = range(len(shares))
-        axes.bar(places, shares)
-        axes.set_xticks(places, list(masks), rotation=90, fontsize=7)
-        axes.set_ylabel("active share of neurons")
+        axes.bar(_layer_axis(axes, masks), shares)
+        axes.set_ylabel("fraction of active neurons")
         axes.set_ylim(0, 1.05)
 
     return Analysis("active-neurons", "Active neurons per layer", rows, draw=draw)
 
 
 def fan_ins(masks: dict[str, Tensor]) -> Analysis:
-    """Quartiles of the weights per active neuron, by layer; constant fan-in has no spread."""
+    """Tabulate the quartiles of weights per active neuron, by layer."""
     rows, held = [], []
     for name, mask in masks.items():
         counts = mask.flatten(1).sum(1)
         counts = counts[counts > 0].double()
         spread = torch.quantile(counts, torch.tensor(_QUARTILES, dtype=torch.float64)).tolist()
-        labels = ("least", "quarter", "median", "three quarters", "most")
+        labels = ("min", "25 %", "median", "75 %", "max")
         rows.append(
             {"layer": name, "dense": mask[0].numel()} | dict(zip(labels, spread, strict=True))
         )
         held.append(counts.tolist())
 
     def draw(axes: Axes) -> None:
-        axes.boxplot(held, showfliers=False)
-        axes.set_xticks(range(1, len(masks) + 1), list(masks), rotation=90, fontsize=7)
+        axes.boxplot(held, positions=_layer_axis(axes, masks), showfliers=False, manage_ticks=False)
         axes.set_ylabel("fan-in of active neurons")
 
     return Analysis("fan-in", "Fan-in per layer", rows, draw=draw)
 
 
-def thresholds(run: Run) -> Analysis:
-    """Salient weights that a neuron of each layer needs, max(1, int(γ·k)), of its fan-in k.
+def _layer_axis(axes: Axes, layers: Iterable[str]) -> list[int]:
+    """Label the x axis with layers; return their positions."""
+    names = list(layers)
+    positions = list(range(len(names)))
+    axes.set_xticks(positions, names, rotation=90, fontsize=7)
+    return positions
 
-    Raises ValueError for a run of another method than SRigL.
+
+def thresholds(run: Run) -> Analysis:
+    """Tabulate the salient weights that a neuron needs, max(1, int(γ·k)) for fan-in k, by layer.
+
+    Raises:
+        ValueError: the run was not trained by SRigL.
+
     """
     if not isinstance(run.config.method, SRigL):
-        raise ValueError(f"{run.path} was not trained by srigl, the method that has thresholds")
+        raise ValueError(f"{run.path} was not trained by SRigL, the only method with thresholds")
     gamma = run.config.method.gamma_sal
     choice = layer_choice(run.config, run.model)
     before: list[int] = []
@@ -89,7 +97,7 @@ def thresholds(run: Run) -> Analysis:
     for name, mask in run.masks.items():
         shape = tuple(mask.shape)
         budget = weight_budget(shape, choice.densities[name])
-        protected = name in choice.unablated or gamma == 0
+        protected = name in choice.protected or gamma == 0
         rule = LayerRule(budget, 0.0, gamma)
         before.append(budget // shape[0])
         needed.append(0 if protected else salience_threshold(shape[0], rule))
@@ -99,19 +107,18 @@ def thresholds(run: Run) -> Analysis:
     ]
 
     def draw(axes: Axes) -> None:
-        places = range(len(rows))
-        axes.bar(places, before, label="fan-in")
-        axes.bar(places, needed, label="threshold")
-        axes.set_xticks(places, list(run.masks), rotation=90, fontsize=7)
+        positions = _layer_axis(axes, run.masks)
+        axes.bar(positions, before, label="fan-in")
+        axes.bar(positions, needed, label="threshold")
         axes.set_yscale("log")
         axes.legend()
 
-    note = "A threshold of 0: the layer's neurons are never ablated."
+    note = "Threshold 0: neurons of the layer are never ablated."
     return Analysis("salience-threshold", f"Thresholds at γ = {gamma:g}", rows, note, draw)
 
 
 def exploration(metrics: list[Record]) -> Analysis:
-    """ITOP rate (arXiv 2102.02887) after each update."""
+    """Tabulate the ITOP rate (arXiv 2102.02887) after each update."""
     updates = [record for record in metrics if record["event"] == "update"]
     steps = [record["step"] for record in updates]
     rates = [record["itop_rate"] for record in updates]
@@ -120,19 +127,19 @@ def exploration(metrics: list[Record]) -> Analysis:
     def draw(axes: Axes) -> None:
         axes.plot(steps, rates)
         axes.set_xlabel("step")
-        axes.set_ylabel("share of weights that were ever active")
+        axes.set_ylabel("fraction of weights ever active")
 
     return Analysis("itop", "Exploration of weights", rows, draw=draw)
 
 
 def operations(run: Run) -> Analysis:
-    """Operations of inference and training, sparse and dense, by the paper's rules."""
+    """Tabulate operations of inference and training, sparse and dense, by the paper's rules."""
     config = run.config
-    work = layer_work(run.model, describe(config.data)[0])
+    work = layer_costs(run.model, describe(config.data)[0])
     densities = {}
     if not isinstance(config.method, Dense):
         densities = layer_choice(config, run.model).densities
-    with expected_content(run.path / METRICS):
+    with checked_content(run.path / METRICS):
         steps = max(int(record["step"]) for record in run.metrics if record["event"] == "epoch")
     samples = steps * config.training.batch_size
     dense, sparse = inference_flops(work, {}), inference_flops(work, densities)
@@ -142,7 +149,11 @@ def operations(run: Run) -> Analysis:
             "method": method,
             "inference per sample": forward,
             "training": training_flops(
-                method, forward, dense, samples, update_every=config.sparsifier.update_every
+                method,
+                forward,
+                dense,
+                samples,
+                update_every=config.sparsifier.schedule.update_every,
             ),
         }
         for method, forward in forwards.items()
@@ -152,5 +163,5 @@ def operations(run: Run) -> Analysis:
         axes.bar(list(forwards), list(forwards.values()))
         axes.set_ylabel("operations per sample")
 
-    note = f"{samples} samples in training; densities as asked, without ablation."
+    note = f"{samples} training samples; target densities, without ablation."
     return Analysis("operations", "Floating-point operations", rows, note, draw)

@@ -1,0 +1,88 @@
+"""The state that sparse training starts from: each layer's initial mask and weights."""
+
+import torch
+from torch.optim import Optimizer
+
+from .distributions import weight_budget
+from .gradient_window import GradientMomentum, GradientWindow
+from .initialization import MaskSource, WeightStd, initial_mask, sparse_init
+from .layer_choice import LayerChoice
+from .methods import SRSTE, SparseMethod
+from .optimizer_state import reset_optimizer_state
+from .processes import Processes
+from .seeds import derived_generator
+from .sparse_layer import SparseLayer
+from .straight_through import magnitude_mask, project_to_mask
+
+
+def initial_layer(
+    name: str,
+    choice: LayerChoice,
+    method: SparseMethod | SRSTE,
+    *,
+    mask_source: MaskSource,
+    seed: int,
+    processes: Processes,
+) -> SparseLayer:
+    """Make a layer with its initial mask, the same in all processes.
+
+    Args:
+        name: parameter name of the layer.
+        choice: weights, densities and protected layers of the model.
+        method: the training method.
+        mask_source: where the mask comes from.
+        seed: seed of the training.
+        processes: the data-parallel processes.
+
+    """
+    weight, density = choice.weights[name], choice.densities[name]
+    structure, shape = method.mask_structure(), tuple(weight.shape)
+    budget = weight_budget(shape, density)
+    if mask_source == "magnitude":
+        mask = magnitude_mask(weight, structure, budget)
+    else:
+        generator = derived_generator(seed, name, "mask")
+        mask = initial_mask(shape, budget, generator, structure).to(weight.device)
+    processes.broadcast_(mask)
+    decay = method.gradient_momentum
+    window = GradientWindow() if decay is None else GradientMomentum(decay)
+    dense = torch.empty_like(weight.detach()) if method.dense_to_sparse else None
+    return SparseLayer(
+        name, weight, density, budget, name not in choice.protected, mask, window, dense
+    )
+
+
+@torch.no_grad()
+def initialize_weights(
+    layer: SparseLayer,
+    method: SparseMethod | SRSTE,
+    optimizer: Optimizer,
+    *,
+    weight_std: WeightStd | None,
+    seed: int,
+    processes: Processes,
+) -> None:
+    """Draw the layer's weights, and mask them.
+
+    Afterwards all processes hold the weights of rank 0, and optimizer state of masked weights is
+    zero.
+
+    Args:
+        layer: the layer, with its mask.
+        method: the training method.
+        optimizer: the optimizer of the layer's weight.
+        weight_std: standard deviation of the drawn weights; None: keep the present weights.
+        seed: seed of the training.
+        processes: the data-parallel processes.
+
+    """
+    weight = layer.weight
+    if weight_std is not None:
+        mask = torch.ones_like(layer.mask) if method.dense_to_sparse else layer.mask
+        weight.copy_(sparse_init(mask, derived_generator(seed, layer.name, "weight"), weight_std))
+    processes.broadcast_(weight)
+    if method.dense_to_sparse:
+        project_to_mask(layer, method.mask_structure())
+        return
+    layer.mask_weight()
+    reset_optimizer_state(optimizer, weight, ~layer.mask)
