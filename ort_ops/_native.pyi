@@ -119,6 +119,31 @@ class PackedInfo:
     def seconds(self) -> float:
         """What packing took; where it is shared, making sure that the weights are the same."""
 
+class WorkPlan:
+    """How a run is shared between threads. Times are estimates in microseconds."""
+
+    @property
+    def begins(self) -> list[int]:
+        """The first unit of work of each part, and the number of units at the end.
+
+        A unit is a block of rows for a tile of samples. Each thread has as many parts in a row.
+        """
+    @property
+    def threads(self) -> int:
+        """As many as end first, at most those that were asked for."""
+    @property
+    def microseconds(self) -> float:
+        """Of all units on one thread."""
+    @property
+    def longest(self) -> float:
+        """Of the units of the thread that has most to do."""
+    @property
+    def dispatch(self) -> float:
+        """Of starting and joining the threads."""
+    @property
+    def imbalance(self) -> float:
+        """The longest time over the mean of the threads, at least 1."""
+
 class PackedGemm:
     """A condensed layer, packed once.
 
@@ -159,6 +184,10 @@ class PackedGemm:
         Returns ``out`` when it is given, else a new array.
         """
     def info(self) -> list[PackedInfo]: ...
+    def plan(
+        self, batch: int, threads: int, dispatch: tuple[float, float] = ...
+    ) -> WorkPlan:
+        """How a run of a batch would be shared; a dispatch costs a fixed time, and one a thread."""
     def holds(
         self,
         *,
@@ -212,6 +241,10 @@ class PackedConv:
         Returns ``out`` when it is given, else a new array.
         """
     def info(self) -> list[PackedInfo]: ...
+    def plan(
+        self, size: tuple[int, int, int], threads: int, dispatch: tuple[float, float] = ...
+    ) -> WorkPlan:
+        """As PackedGemm.plan, for inputs of so many images, rows and columns."""
     def holds(
         self,
         *,
@@ -281,6 +314,12 @@ def cuda_kernel_table() -> list[CudaKernelRow]:
 
 def supported_isas() -> list[str]:
     """Return the instruction sets that this CPU has, "scalar" first."""
+
+def cpu_quota(root: str = "") -> float | None:
+    """The CPUs worth of time that this process's control group grants it; None for no limit.
+
+    What a container's or Kubernetes' CPU limit becomes. Reads ``/proc`` and ``/sys`` below root.
+    """
 
 def select_isa() -> str:
     """Return what FANIN_ISA asks for, else the best; ValueError for one that the CPU lacks."""

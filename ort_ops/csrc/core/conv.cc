@@ -21,12 +21,12 @@ class DispatchedConv final : public PackedConv {
 
   void run(const float* x, const ConvInput& input, float* y, const ConvEpilogue& epilogue,
            const Executor& executor) const override {
-    if (input.batch < 1) return;
-    const int64_t pixels = input.height * input.width;
-    const auto chosen =
-        std::find_if(kernels_.begin(), kernels_.end() - 1,
-                     [pixels](const Packed& packed) { return pixels <= packed.pixels.max; });
-    chosen->cached.kernel->run(x, input, y, epilogue, executor);
+    if (input.batch >= 1) kernel_for(input).run(x, input, y, epilogue, executor);
+  }
+
+  WorkPlan plan(const ConvInput& input, size_t threads,
+                const DispatchCost& dispatch) const override {
+    return kernel_for(input).plan(input, threads, dispatch);
   }
 
   std::vector<PackedInfo> info() const override {
@@ -43,6 +43,14 @@ class DispatchedConv final : public PackedConv {
   }
 
  private:
+  const ConvKernel& kernel_for(const ConvInput& input) const {
+    const int64_t pixels = input.height * input.width;
+    const auto chosen =
+        std::find_if(kernels_.begin(), kernels_.end() - 1,
+                     [pixels](const Packed& packed) { return pixels <= packed.pixels.max; });
+    return *chosen->cached.kernel;
+  }
+
   std::vector<Packed> kernels_;  // by rising size of the image
 };
 

@@ -50,6 +50,10 @@ class PackedConv {
   virtual void run(const float* x, const ConvInput& input, float* y, const ConvEpilogue& epilogue,
                    const Executor& executor) const = 0;
 
+  // How run() shares an input of this size, of at least one image, between so many threads.
+  virtual WorkPlan plan(const ConvInput& input, size_t threads,
+                        const DispatchCost& dispatch) const = 0;
+
   virtual std::vector<PackedInfo> info() const = 0;
 
   // Whether this is what packing `view` with `geometry` would give, see GemmKernel::holds.

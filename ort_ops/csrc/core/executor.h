@@ -5,12 +5,29 @@
 
 namespace fanin {
 
+// What it takes to start a run on several threads and to wait for the last of them, in
+// microseconds beyond the work itself.
+struct DispatchCost {
+  double fixed = 0.0;
+  double per_thread = 0.0;
+
+  double microseconds(size_t threads) const {
+    return threads <= 1 ? 0.0 : fixed + per_thread * static_cast<double>(threads);
+  }
+  bool operator==(const DispatchCost& other) const {
+    return fixed == other.fixed && per_thread == other.per_thread;
+  }
+};
+
 class Executor {
  public:
   virtual ~Executor() = default;
 
   // How many chunks can run at the same time, at least 1. Splitting into more gains nothing.
   virtual size_t concurrency() const = 0;
+
+  // Free of cost unless said otherwise: then whatever can be split is split.
+  virtual DispatchCost dispatch_cost() const { return {}; }
 
   // Calls body(context, i) once for every i < chunks and returns when all are done. The body must
   // not throw: an exception on a pool thread hangs session.run for ever.

@@ -29,7 +29,7 @@ template <typename Convert>
 void convert_array(int64_t count, const Executor& executor, const Convert& convert) {
   const size_t lines = static_cast<size_t>((count + 31) / 32);
   const size_t chunks =
-      chunk_count(executor, static_cast<double>(count) * kMicrosecondsPerValue, lines);
+      chunk_count(executor, {static_cast<double>(count) * kMicrosecondsPerValue, lines});
   auto body = [&](size_t chunk) {
     const int64_t first = static_cast<int64_t>(chunk_begin(lines, chunks, chunk)) * 32;
     const int64_t end = static_cast<int64_t>(chunk_begin(lines, chunks, chunk + 1)) * 32;

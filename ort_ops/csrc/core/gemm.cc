@@ -21,12 +21,11 @@ class DispatchedGemm final : public PackedGemm {
 
   void run(const float* x, int64_t batch, float* y, const Epilogue& epilogue,
            const Executor& executor) const override {
-    if (batch < 1) return;
-    // A batch outside the promised range is still computed, by the nearest kernel.
-    const auto chosen =
-        std::find_if(kernels_.begin(), kernels_.end() - 1,
-                     [batch](const Packed& packed) { return batch <= packed.batches.max; });
-    chosen->cached.kernel->run(x, batch, y, epilogue, executor);
+    if (batch >= 1) kernel_for(batch).run(x, batch, y, epilogue, executor);
+  }
+
+  WorkPlan plan(int64_t batch, size_t threads, const DispatchCost& dispatch) const override {
+    return kernel_for(batch).plan(batch, threads, dispatch);
   }
 
   std::vector<PackedInfo> info() const override {
@@ -42,6 +41,14 @@ class DispatchedGemm final : public PackedGemm {
   }
 
  private:
+  // A batch outside the promised range is still computed, by the nearest kernel.
+  const GemmKernel& kernel_for(int64_t batch) const {
+    const auto chosen =
+        std::find_if(kernels_.begin(), kernels_.end() - 1,
+                     [batch](const Packed& packed) { return batch <= packed.batches.max; });
+    return *chosen->cached.kernel;
+  }
+
   std::vector<Packed> kernels_;  // by rising batch
 };
 

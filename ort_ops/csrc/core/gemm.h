@@ -10,6 +10,7 @@
 #include "core/condensed.h"
 #include "core/cpu_features.h"
 #include "core/executor.h"
+#include "core/work_plan.h"
 
 namespace fanin {
 
@@ -70,6 +71,9 @@ class PackedGemm {
   // overlap x. The result does not depend on the executor's number of threads, bit for bit.
   virtual void run(const float* x, int64_t batch, float* y, const Epilogue& epilogue,
                    const Executor& executor) const = 0;
+
+  // How run() shares a batch of at least 1 between so many threads.
+  virtual WorkPlan plan(int64_t batch, size_t threads, const DispatchCost& dispatch) const = 0;
 
   virtual std::vector<PackedInfo> info() const = 0;
 

@@ -44,8 +44,9 @@ struct Entry {
 
 class Cache {
  public:
-  // row of a kernel table, hash, in_features, out_features, active, fan_in
-  using Key = std::tuple<const void*, uint64_t, int64_t, int64_t, int64_t, int64_t>;
+  // row of a kernel table, hash, threads that it is packed for, in_features, out_features, active,
+  // fan_in
+  using Key = std::tuple<const void*, uint64_t, size_t, int64_t, int64_t, int64_t, int64_t>;
 
   std::shared_ptr<Entry> entry(const Key& key) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -71,13 +72,13 @@ Cache& cache() {
 // What pack() gives for the view, or what is alive of it; `holds` asks a kernel whether it is that.
 template <typename Kernel, typename Pack, typename Holds>
 Cached<Kernel> find_or_pack(const void* row, uint64_t hash, const CondensedView& view,
-                            const Pack& pack, const Holds& holds) {
+                            size_t threads, const Pack& pack, const Holds& holds) {
   const auto start = std::chrono::steady_clock::now();
   const auto spent = [start] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
-  const std::shared_ptr<Entry> entry =
-      cache().entry({row, hash, view.in_features, view.out_features, view.active, view.fan_in});
+  const std::shared_ptr<Entry> entry = cache().entry(
+      {row, hash, threads, view.in_features, view.out_features, view.active, view.fan_in});
   const std::lock_guard<std::mutex> lock(entry->mutex);
   const bool shared = entry->kernel != nullptr;
   // Of layers whose hashes collide, the first is the one that is shared.
@@ -108,7 +109,7 @@ uint64_t content_hash(const CondensedView& view, const ConvGeometry& geometry) {
 CachedKernel packed_kernel(const KernelRow& row, const CondensedView& view, uint64_t hash,
                            const Executor& executor) {
   return find_or_pack<GemmKernel>(
-      &row, hash, view, [&] { return row.pack(view, executor); },
+      &row, hash, view, executor.concurrency(), [&] { return row.pack(view, executor); },
       [&](const GemmKernel& kernel) { return kernel.holds(view); });
 }
 
@@ -116,7 +117,7 @@ Cached<ConvKernel> packed_conv_kernel(const ConvKernelRow& row, const CondensedV
                                       const ConvGeometry& geometry, uint64_t hash,
                                       const Executor& executor) {
   return find_or_pack<ConvKernel>(
-      &row, hash, view, [&] { return row.pack(view, geometry, executor); },
+      &row, hash, view, executor.concurrency(), [&] { return row.pack(view, geometry, executor); },
       [&](const ConvKernel& kernel) { return kernel.holds(view, geometry); });
 }
 

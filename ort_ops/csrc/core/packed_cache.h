@@ -33,11 +33,11 @@ struct Cached {
 };
 using CachedKernel = Cached<GemmKernel>;
 
-// The sound view packed by `row` of the kernel table; `hash` is its content_hash. A living copy is
-// shared if it holds the view's weights bit for bit. The copy itself is compared with the view
-// (GemmKernel::holds), since the arrays that it was packed from may be gone. It is freed with its
-// last owner. Threads that ask for the same layer at the same time pack it once; the others wait.
-// Throws std::bad_alloc.
+// The sound view packed by `row` of the kernel table for the executor's number of threads; `hash`
+// is its content_hash. A living copy for as many threads is shared if it holds the view's weights
+// bit for bit. The copy itself is compared with the view (GemmKernel::holds), since the arrays that
+// it was packed from may be gone. It is freed with its last owner. Threads that ask for the same
+// layer at the same time pack it once; the others wait. Throws std::bad_alloc.
 CachedKernel packed_kernel(const KernelRow& row, const CondensedView& view, uint64_t hash,
                            const Executor& executor);
 

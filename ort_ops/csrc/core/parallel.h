@@ -5,23 +5,30 @@
 #include <atomic>
 #include <cstddef>
 #include <exception>
+#include <memory>
 #include <mutex>
 
 #include "core/executor.h"
+#include "core/work_plan.h"
 
 namespace fanin {
 
-// Handing work to a pool thread and waiting for it costs about 5 us, so a chunk has to be worth
-// several times that.
-inline constexpr double kMinChunkMicroseconds = 15.0;
+// The number of chunks that end first; of equal ones the smallest.
+inline size_t chunk_count(const EvenWork& work, size_t threads, const DispatchCost& dispatch) {
+  size_t best = 1;
+  double shortest = work.microseconds;
+  for (size_t chunks = 2; chunks <= std::min(threads, work.parts); ++chunks) {
+    const double time = dispatch.microseconds(chunks) + work.share(chunks);
+    if (time < shortest) {
+      best = chunks;
+      shortest = time;
+    }
+  }
+  return best;
+}
 
-// Chunks for work that takes about `microseconds` on one thread and splits into `parts` at most.
-inline size_t chunk_count(const Executor& executor, double microseconds, size_t parts) {
-  const size_t worth =
-      microseconds < 2 * kMinChunkMicroseconds
-          ? 1
-          : static_cast<size_t>(std::min(microseconds / kMinChunkMicroseconds, 65536.0));
-  return std::max<size_t>(1, std::min({executor.concurrency(), worth, parts}));
+inline size_t chunk_count(const Executor& executor, const EvenWork& work) {
+  return chunk_count(work, executor.concurrency(), executor.dispatch_cost());
 }
 
 // The first of the parts that chunk number `chunk` of `chunks` takes.
@@ -39,6 +46,33 @@ void run_chunks(const Executor& executor, size_t chunks, Body& body) {
   executor.run(
       chunks, [](void* context, size_t chunk) noexcept { (*static_cast<Body*>(context))(chunk); },
       &body);
+}
+
+// Calls body(part, thread, is_first) for every part of the plan, with the same `thread` for one
+// after the other only; is_first is true for the first of them. A thread begins with its own parts,
+// so that it finds in its caches what it had there in the run before, and goes on with those that
+// the others have not begun.
+template <typename Body>
+void run_plan(const Executor& executor, const WorkPlan& plan, Body& body) {
+  const size_t threads = plan.threads, parts = plan.parts(), own = parts / threads;
+  if (parts == threads) {
+    auto chunk = [&](size_t t) { body(t, t, true); };
+    run_chunks(executor, threads, chunk);
+    return;
+  }
+  const std::unique_ptr<std::atomic<bool>[]> claimed(new std::atomic<bool>[parts]());
+  auto chunk = [&](size_t t) {
+    bool is_first = true;
+    for (size_t i = 0; i < parts; ++i) {
+      const size_t part = (t * own + i) % parts;
+      if (claimed[part].load(std::memory_order_relaxed) ||
+          claimed[part].exchange(true, std::memory_order_relaxed))
+        continue;
+      body(part, t, is_first);
+      is_first = false;
+    }
+  };
+  run_chunks(executor, threads, chunk);
 }
 
 // Calls body(task) for every task < tasks, in any order, on the executor's threads; the body may

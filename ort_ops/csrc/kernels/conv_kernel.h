@@ -18,6 +18,10 @@ class ConvKernel {
   virtual void run(const float* x, const ConvInput& input, float* y, const ConvEpilogue& epilogue,
                    const Executor& executor) const = 0;
 
+  // How run() would share an input of this size between so many threads.
+  virtual WorkPlan plan(const ConvInput& input, size_t threads,
+                        const DispatchCost& dispatch) const = 0;
+
   virtual LayoutInfo info() const = 0;
 
   // See GemmKernel::holds.

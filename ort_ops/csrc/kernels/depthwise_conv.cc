@@ -77,18 +77,9 @@ class DepthwiseConv final : public ConvKernel {
       return run_taps_conv(rows_, geometry_, x, input, y, epilogue, executor);
     const DepthwiseSizes sizes(geometry_, input);
     const int64_t blocks = divide_up(geometry_.out_channels, ops_.lanes);
-    const int64_t image_blocks = input.batch * blocks;
-    const int64_t threads = static_cast<int64_t>(executor.concurrency());
-    const int64_t strips =  // where channels are too few for all threads
-        image_blocks < 2 * threads && threads > 1
-            ? std::clamp<int64_t>(divide_up(4 * threads, image_blocks), 1,
-                                  divide_up(sizes.height, 8))
-            : 1;
-    const size_t units = static_cast<size_t>(image_blocks * strips);
-    const double work =
-        static_cast<double>(image_blocks * ops_.lanes * sizes.height * sizes.width) *
-        (static_cast<double>(geometry_.taps()) * kMicrosecondsPerTapPixel + kMicrosecondsPerPixel);
-    const size_t chunks = chunk_count(executor, work, units);
+    const int64_t strips = strips_for(sizes, input, executor.concurrency());
+    const EvenWork work = work_of(sizes, input, strips);
+    const size_t units = work.parts, chunks = chunk_count(executor, work);
     const Plan plan(sizes, input, geometry_, ops_.lanes);
     uint8_t* scratch = thread_scratch(plan.total * chunks);
     auto body = [&](size_t chunk) {
@@ -107,6 +98,14 @@ class DepthwiseConv final : public ConvKernel {
     run_chunks(executor, chunks, body);
   }
 
+  WorkPlan plan(const ConvInput& input, size_t threads,
+                const DispatchCost& dispatch) const override {
+    if (!ring_fits(geometry_, input))
+      return plan_taps_conv(rows_, geometry_, input, threads, dispatch);
+    const DepthwiseSizes sizes(geometry_, input);
+    return plan_evenly(work_of(sizes, input, strips_for(sizes, input, threads)), threads, dispatch);
+  }
+
   LayoutInfo info() const override {
     const double padding = static_cast<double>(packed_.size()) /
                            static_cast<double>(rows_.values.size() + rows_.bias.size());
@@ -118,6 +117,22 @@ class DepthwiseConv final : public ConvKernel {
   }
 
  private:
+  // Of an image: more than one where channels are too few for all threads.
+  int64_t strips_for(const DepthwiseSizes& sizes, const ConvInput& input, size_t threads) const {
+    const int64_t image_blocks = input.batch * divide_up(geometry_.out_channels, ops_.lanes);
+    const int64_t wanted = 4 * static_cast<int64_t>(threads);
+    if (threads == 1 || image_blocks >= wanted) return 1;
+    return std::clamp<int64_t>(divide_up(wanted, image_blocks), 1, divide_up(sizes.height, 8));
+  }
+
+  EvenWork work_of(const DepthwiseSizes& sizes, const ConvInput& input, int64_t strips) const {
+    const int64_t image_blocks = input.batch * divide_up(geometry_.out_channels, ops_.lanes);
+    return {static_cast<double>(image_blocks * ops_.lanes * sizes.height * sizes.width) *
+                (static_cast<double>(geometry_.taps()) * kMicrosecondsPerTapPixel +
+                 kMicrosecondsPerPixel),
+            static_cast<size_t>(image_blocks * strips)};
+  }
+
   // Offsets of a thread's arrays.
   struct Plan {
     size_t ring, stage, sums, taps, total;

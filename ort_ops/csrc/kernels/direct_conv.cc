@@ -26,6 +26,9 @@ constexpr int64_t kMaxStride = 16;
 // Pixels of a channel that all filters read before the next: those of 16 channels fit L2.
 constexpr int64_t kPointwisePixels = 2048;
 
+// And at least, where several threads share an image.
+constexpr int64_t kMinPointwisePixels = 256;
+
 // Whether padded channels of a reasonable size hold at least one output row: strides and pads may
 // be huge.
 bool padding_fits(const ConvGeometry& geometry, const ConvInput& input) {
@@ -162,12 +165,8 @@ class DirectConv final : public ConvKernel {
       return run_taps_conv(rows_, geometry_, x, input, y, epilogue, executor);
     const PaddedChannels channels(geometry_, input, ops_.lanes);
     const int64_t strips = channels.strips();
-    const size_t units = static_cast<size_t>(input.batch * geometry_.group * strips);
-    const double work = (static_cast<double>(rows_.values.size()) * kMicrosecondsPerTapPixel +
-                         static_cast<double>(geometry_.out_channels + geometry_.in_channels) *
-                             kMicrosecondsPerPixel) *
-                        static_cast<double>(input.batch * channels.pixels());
-    const size_t chunks = chunk_count(executor, work, units);
+    const EvenWork work = work_of(channels, input);
+    const size_t units = work.parts, chunks = chunk_count(executor, work);
     ScratchPlan plan;
     plan.add(static_cast<size_t>(channels.floats()) * sizeof(float));
     uint8_t* scratch = thread_scratch(plan.total() * chunks);
@@ -186,6 +185,16 @@ class DirectConv final : public ConvKernel {
     run_chunks(executor, chunks, body);
   }
 
+  WorkPlan plan(const ConvInput& input, size_t threads,
+                const DispatchCost& dispatch) const override {
+    if (geometry_.is_pointwise())
+      return plan_evenly(pointwise_work(input, pointwise_strip(input, threads)), threads, dispatch);
+    if (!padding_fits(geometry_, input))
+      return plan_taps_conv(rows_, geometry_, input, threads, dispatch);
+    const PaddedChannels channels(geometry_, input, ops_.lanes);
+    return plan_evenly(work_of(channels, input), threads, dispatch);
+  }
+
   LayoutInfo info() const override { return {rows_.bytes(), 1.0, 0.0}; }
 
   bool holds(const CondensedView& view, const ConvGeometry& geometry) const override {
@@ -193,19 +202,49 @@ class DirectConv final : public ConvKernel {
   }
 
  private:
+  EvenWork work_of(const PaddedChannels& padded, const ConvInput& input) const {
+    const int64_t channels = geometry_.out_channels + geometry_.in_channels;
+    return {(static_cast<double>(rows_.values.size()) * kMicrosecondsPerTapPixel +
+             static_cast<double>(channels) * kMicrosecondsPerPixel) *
+                static_cast<double>(input.batch * padded.pixels()),
+            static_cast<size_t>(input.batch * geometry_.group * padded.strips())};
+  }
+
+  // Pixels that are taken at a time: fewer where that leaves each thread less than four strips.
+  int64_t pointwise_strip(const ConvInput& input, size_t threads) const {
+    if (threads == 1) return kPointwisePixels;
+    const int64_t pixels = input.height * input.width;
+    const int64_t wanted =
+        divide_up(4 * static_cast<int64_t>(threads), input.batch * geometry_.group);
+    const int64_t strips = std::clamp<int64_t>(
+        wanted, divide_up(pixels, kPointwisePixels),
+        std::max<int64_t>(divide_up(pixels, kPointwisePixels), pixels / kMinPointwisePixels));
+    return divide_up(divide_up(pixels, strips), 16) * 16;
+  }
+
+  EvenWork pointwise_work(const ConvInput& input, int64_t strip) const {
+    const int64_t pixels = input.height * input.width;
+    return {(static_cast<double>(rows_.values.size()) * kMicrosecondsPerTapPixel +
+             static_cast<double>(geometry_.out_channels) * kMicrosecondsPerPixel) *
+                static_cast<double>(input.batch * pixels),
+            static_cast<size_t>(input.batch * geometry_.group * divide_up(pixels, strip))};
+  }
+
   void run_pointwise(const float* x, const ConvInput& input, float* y, const ConvEpilogue& epilogue,
                      const Executor& executor) const {
     const int64_t pixels = input.height * input.width;
-    const int64_t strips = divide_up(pixels, kPointwisePixels);
-    const size_t units = static_cast<size_t>(input.batch * geometry_.group * strips);
+    const int64_t strip = pointwise_strip(input, executor.concurrency());
+    const int64_t strips = divide_up(pixels, strip);
+    const EvenWork work = pointwise_work(input, strip);
+    const size_t units = work.parts, chunks = chunk_count(executor, work);
     std::vector<int64_t> offsets(static_cast<size_t>(geometry_.group_inputs()));
     for (size_t c = 0; c < offsets.size(); ++c) offsets[c] = static_cast<int64_t>(c) * pixels;
-    auto body = [&](size_t chunk, size_t chunks) {
+    auto body = [&](size_t chunk) {
       const size_t end = chunk_begin(units, chunks, chunk + 1);
       for (size_t unit = chunk_begin(units, chunks, chunk); unit < end; ++unit) {
         const int64_t image_group = static_cast<int64_t>(unit) / strips;
-        const int64_t first = static_cast<int64_t>(unit) % strips * kPointwisePixels;
-        const int64_t count = std::min(kPointwisePixels, pixels - first);
+        const int64_t first = static_cast<int64_t>(unit) % strips * strip;
+        const int64_t count = std::min(strip, pixels - first);
         const float* from = x + image_group * geometry_.group_inputs() * pixels + first;
         for (int64_t o = 0; o < geometry_.group_outputs(); ++o) {
           const size_t row =
@@ -217,12 +256,7 @@ class DirectConv final : public ConvKernel {
         }
       }
     };
-    const double work = (static_cast<double>(rows_.values.size()) * kMicrosecondsPerTapPixel +
-                         static_cast<double>(geometry_.out_channels) * kMicrosecondsPerPixel) *
-                        static_cast<double>(input.batch * pixels);
-    const size_t chunks = chunk_count(executor, work, units);
-    auto chunked = [&](size_t chunk) { body(chunk, chunks); };
-    run_chunks(executor, chunks, chunked);
+    run_chunks(executor, chunks, body);
   }
 
   FilterTaps taps(size_t row, const int64_t* offsets) const {

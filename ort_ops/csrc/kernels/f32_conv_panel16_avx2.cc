@@ -121,6 +121,6 @@ void finish(const PanelPart& part, const float* segment, const float* bias,
 
 }  // namespace
 
-constexpr PanelConvOps kPanelConv16Avx2 = {16, 8, Loads::kLanes, fill, sum, finish};
+constexpr PanelConvOps kPanelConv16Avx2 = {16, 8, 0.00008, Loads::kLanes, fill, sum, finish};
 
 }  // namespace fanin

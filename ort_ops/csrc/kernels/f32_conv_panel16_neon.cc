@@ -68,7 +68,7 @@ void finish(const PanelPart& part, const float* segment, const float* bias,
 
 }  // namespace
 
-constexpr PanelConvOps kPanelConv16Neon = {16,  8,     Pixels::kLanes, fill_columns<Pixels>,
-                                           sum, finish};
+constexpr PanelConvOps kPanelConv16Neon = {
+    16, 8, 0.00014, Pixels::kLanes, fill_columns<Pixels>, sum, finish};
 
 }  // namespace fanin

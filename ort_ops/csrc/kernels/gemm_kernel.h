@@ -6,6 +6,7 @@
 #include "core/condensed.h"
 #include "core/executor.h"
 #include "core/gemm.h"
+#include "core/work_plan.h"
 
 namespace fanin {
 
@@ -24,6 +25,9 @@ class GemmKernel {
   // See PackedGemm::run. Right for every batch, also outside the range that the table gives it.
   virtual void run(const float* x, int64_t batch, float* y, const Epilogue& epilogue,
                    const Executor& executor) const = 0;
+
+  // How run() would share a batch between so many threads.
+  virtual WorkPlan plan(int64_t batch, size_t threads, const DispatchCost& dispatch) const = 0;
 
   virtual LayoutInfo info() const = 0;
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/parallel.h"
+#include "core/work_plan.h"
 #include "kernels/panel_conv_pixels.h"
 #include "kernels/panel_engine.h"
 #include "kernels/panel_layout.h"
@@ -11,8 +11,7 @@
 namespace fanin {
 namespace {
 
-// Per weight and pixel, and per column and pixel of the panel (Cascade Lake).
-constexpr double kMicrosecondsPerWeightPixel = 0.00004;
+// Of a column and pixel of the panel (Cascade Lake).
 constexpr double kMicrosecondsPerColumnPixel = 0.0001;
 
 // Outputs of more than this are not in L2, see panel_gemm.cc.
@@ -153,7 +152,7 @@ class ConvWork final : public PanelWork {
     const PanelLayout& layout = group_.layout();
     const int width = std::min(tile.width, ops_.width);
     return {width, (tile.samples + width - 1) / width, (layout.segment_columns + 1) * width,
-            (layout.blocks[0].outputs + 1) * width};
+            (layout.block_rows + 1) * width};
   }
 
   // One pixel's sums, of a tile that holds the end of one image and the beginning of another.
@@ -177,24 +176,19 @@ class ConvWork final : public PanelWork {
 };
 
 // Tiles of up to `most` pixels: whole strips, and one that is less wide for the rest.
-std::vector<PanelTile> make_conv_tiles(int64_t pixels, int most, const PanelConvOps& ops,
-                                       size_t threads) {
+PanelTiles make_conv_tiles(int64_t pixels, const PanelConvOps& ops, size_t threads) {
+  int most = pixels <= kOneTilePixels ? kOneTilePixels : kTilePixels;
   // Threads should find tiles enough to share them out evenly.
   while (most > ops.width && pixels / most < static_cast<int64_t>(4 * threads) && threads > 1)
     most = std::max(ops.width, most / 2 / ops.width * ops.width);
-  std::vector<PanelTile> tiles;
-  tiles.reserve(static_cast<size_t>(pixels / most + 2));
-  for (int64_t first = 0; first < pixels; first += tiles.back().samples) {
-    const int64_t left = pixels - first;
-    int width = most;
-    if (left < most) {
-      const int64_t rest = left % ops.width;
-      // More than half of a strip is not worth a tile of its own.
-      const int64_t strips = left / ops.width + (rest > ops.width / 2);
-      width = static_cast<int>(std::max<int64_t>(strips, 1)) * ops.width;
-      while (strips == 0 && width > ops.min_width && width / 2 >= rest) width /= 2;
-    }
-    tiles.push_back({first, static_cast<int>(std::min<int64_t>(width, left)), width});
+  PanelTiles tiles{pixels / most, most, {}};
+  for (int64_t first = tiles.full * most; first < pixels; first += tiles.tails.back().samples) {
+    const int64_t left = pixels - first, rest = left % ops.width;
+    // More than half of a strip is not worth a tile of its own.
+    const int64_t strips = left / ops.width + (rest > ops.width / 2);
+    int width = static_cast<int>(std::max<int64_t>(strips, 1)) * ops.width;
+    while (strips == 0 && width > ops.min_width && width / 2 >= rest) width /= 2;
+    tiles.tails.push_back({first, static_cast<int>(std::min<int64_t>(width, left)), width});
   }
   return tiles;
 }
@@ -237,26 +231,34 @@ class PanelConv final : public ConvKernel {
            const Executor& executor) const override {
     const ConvPixels pixels(geometry_, input);
     const int64_t samples = input.batch * pixels.pixels();
-    const std::vector<PanelTile> tiles =
-        make_conv_tiles(samples, samples <= kOneTilePixels ? kOneTilePixels : kTilePixels, ops_,
-                        executor.concurrency());
+    const size_t threads = executor.concurrency();
+    const DispatchCost dispatch = executor.dispatch_cost();
+    const PanelTiles tiles = make_conv_tiles(samples, ops_, threads);
+    std::vector<ConvEpilogue> epilogues(groups_.size(), epilogue);
+    std::vector<ConvWork> works;
+    std::vector<PanelJob> jobs;
+    works.reserve(groups_.size());
     for (size_t g = 0; g < groups_.size(); ++g) {
-      const Group& group = *groups_[g];
       const int64_t first_output = static_cast<int64_t>(g) * geometry_.group_outputs();
       const int64_t out_at = first_output * pixels.pixels();
       const int64_t in_at =
           static_cast<int64_t>(g) * geometry_.group_inputs() * pixels.channel_size();
-      ConvEpilogue of_group = epilogue;
-      if (epilogue.residual) of_group.residual += out_at;
-      const double work =
-          (static_cast<double>(group.layout().padded_weights) * kMicrosecondsPerWeightPixel +
-           static_cast<double>(group.column_count()) * kMicrosecondsPerColumnPixel) *
-          static_cast<double>(samples);
-      group.engine().run(
-          tiles, chunk_count(executor, work, group.engine().parts(tiles)),
-          ConvWork(group, geometry_, ops_, pixels, x + in_at, y + out_at, of_group, input.batch),
-          executor);
+      if (epilogue.residual) epilogues[g].residual += out_at;
+      works.emplace_back(*groups_[g], geometry_, ops_, pixels, x + in_at, y + out_at, epilogues[g],
+                         input.batch);
+      jobs.push_back({&groups_[g]->engine(), &works[g]});
     }
+    WorkPlan spare;
+    run_panels(jobs.data(), jobs.size(), tiles,
+               plans_.find({samples, threads, dispatch}, spare,
+                           [&] { return plan_of(tiles, threads, dispatch); }),
+               executor);
+  }
+
+  WorkPlan plan(const ConvInput& input, size_t threads,
+                const DispatchCost& dispatch) const override {
+    const int64_t samples = input.batch * ConvPixels(geometry_, input).pixels();
+    return plan_of(make_conv_tiles(samples, ops_, threads), threads, dispatch);
   }
 
   LayoutInfo info() const override {
@@ -281,9 +283,19 @@ class PanelConv final : public ConvKernel {
   }
 
  private:
+  WorkPlan plan_of(const PanelTiles& tiles, size_t threads, const DispatchCost& dispatch) const {
+    std::vector<WorkGrid> grids;
+    for (const auto& group : groups_)
+      grids.push_back(group->engine().grid(tiles,
+                                           {ops_.microseconds_per_mac, kMicrosecondsPerColumnPixel},
+                                           static_cast<int64_t>(group->column_count())));
+    return plan_work(grids, threads, dispatch);
+  }
+
   const PanelConvOps& ops_;
   ConvGeometry geometry_;
   std::vector<std::unique_ptr<Group>> groups_;
+  PlanCache plans_;
 };
 
 }  // namespace

@@ -59,7 +59,8 @@ struct ConvOutput {
 struct PanelConvOps {
   int width;  // of the widest strip; the others are its halves down to min_width
   int min_width;
-  int lanes;  // of the vectors that fill makes; strips less wide have that many
+  double microseconds_per_mac;  // of whole strips, for plans
+  int lanes;                    // of the vectors that fill makes; strips less wide have that many
 
   // Writes `count` columns of a segment and the column of zeros, for all strips.
   void (*fill)(const ConvSource& source, const ConvColumn* columns, size_t count,

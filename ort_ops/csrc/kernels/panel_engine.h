@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/executor.h"
+#include "core/work_plan.h"
 #include "kernels/panel_layout.h"
 #include "kernels/panel_ops.h"
 
@@ -19,8 +20,22 @@ struct PanelTile {
   int width;  // of the kernel, at least `samples`
 };
 
-// The widest tile and its halves down to `min_width`, which take the rest.
-std::vector<PanelTile> make_panel_tiles(int64_t samples, int max_width, int min_width);
+// The tiles of a run: all of full width, but for up to two narrower ones that take the rest.
+struct PanelTiles {
+  int64_t full = 0;
+  int full_width = 0;
+  std::vector<PanelTile> tails;
+
+  int64_t count() const { return full + static_cast<int64_t>(tails.size()); }
+  int widest() const { return full > 0 ? full_width : tails[0].width; }
+  PanelTile operator[](int64_t tile) const {
+    if (tile < full) return {tile * full_width, full_width, full_width};
+    return tails[static_cast<size_t>(tile - full)];
+  }
+};
+
+// Tiles of the maximal width, and one of the least of its halves that takes the rest.
+PanelTiles make_panel_tiles(int64_t samples, int max_width, int min_width);
 
 // One part of a tile's sums, ready to be added.
 struct PanelAddend {
@@ -29,7 +44,7 @@ struct PanelAddend {
   const float* bias;  // null where the sums go on from what is there
 };
 
-// One run of one layer. Threads call it at the same time, for different tiles or blocks.
+// One run of one layer. Threads call it at the same time, for different tiles, blocks or segments.
 class PanelWork {
  public:
   virtual ~PanelWork() = default;
@@ -61,45 +76,38 @@ class PanelWork {
 PanelAhead panel_ahead(const float* from, int64_t stride, int64_t rows, int64_t columns,
                        int64_t summed_rows);
 
+// What the time of a run is planned with, in microseconds.
+struct PanelRates {
+  double weight;  // for a multiply-add
+  double column;  // for filling a column of the panel for one sample
+};
+
+// How a layout is gone through: so many blocks of rows in one pass over the segments.
 class PanelEngine {
  public:
   // Keeps a reference to the layout. `sums_bytes`: of the sums of a pass over the segments, which
   // should stay in L2 while the weights stream through it.
   PanelEngine(const PanelLayout& layout, int max_width, int64_t sums_bytes);
 
-  // Runs all tiles, of which the first is the widest, in up to `chunks` threads at a time.
-  void run(const std::vector<PanelTile>& tiles, size_t chunks, const PanelWork& work,
-           const Executor& executor) const;
+  // The work of a run, in which `columns` columns of the panel are filled.
+  WorkGrid grid(const PanelTiles& tiles, const PanelRates& rates, int64_t columns) const;
 
-  // Tiles and blocks that can be shared out.
-  size_t parts(const std::vector<PanelTile>& tiles) const {
-    return tiles.size() * layout_.blocks.size();
-  }
+  const PanelLayout& layout() const { return layout_; }
+  size_t pass_blocks() const { return pass_blocks_; }
 
  private:
-  struct Scratch;
-  enum class Panel { kFilled, kToFill, kOneSegment };
-
-  size_t segment_floats(int width) const;
-  size_t panel_floats(int width) const;
-  size_t sums_floats(int width) const;
-  int64_t sums_rows() const;
-  bool small_panel(int width) const;
-  bool keeps_panel(int width) const;
-
-  void run_tiles(const PanelTile* tiles, size_t count, size_t chunks, const PanelWork& work,
-                 const Executor& executor) const;
-  void split_tile(const PanelTile& tile, size_t chunks, const PanelWork& work,
-                  const Executor& executor) const;
-  void fill_panel(const PanelTile& tile, const uint8_t* state, size_t chunks, float* panel,
-                  const PanelWork& work, const Executor& executor) const;
-  void run_blocks(const PanelTile& tile, size_t begin, size_t end, Panel panel,
-                  const Scratch& scratch, const PanelWork& work) const;
-  void sum_blocks(const PanelTile& tile, int64_t segment, size_t first, size_t last, const float* x,
-                  bool fills_next, float* sums, const PanelWork& work) const;
-
   const PanelLayout& layout_;
-  size_t pass_blocks_;  // blocks whose sums are made in one pass over the segments
+  size_t pass_blocks_;
 };
+
+// A layer, or a group of one, and what runs through it.
+struct PanelJob {
+  const PanelEngine* engine;
+  const PanelWork* work;
+};
+
+// Runs the tiles through all jobs, as planned from the jobs' grids in this order.
+void run_panels(const PanelJob* jobs, size_t count, const PanelTiles& tiles, const WorkPlan& plan,
+                const Executor& executor);
 
 }  // namespace fanin

@@ -2,15 +2,15 @@
 
 #include <algorithm>
 
-#include "core/parallel.h"
+#include "core/work_plan.h"
 #include "kernels/panel_engine.h"
 #include "kernels/panel_layout.h"
 
 namespace fanin {
 namespace {
 
-// Per weight and sample; a tile of 32 samples takes about 1.2 ns for each weight (Cascade Lake).
-constexpr double kMicrosecondsPerWeightSample = 0.00004;
+// Of a column and sample: a column of 16 takes about a nanosecond to transpose.
+constexpr double kMicrosecondsPerColumnSample = 0.00006;
 
 // Inputs and outputs of more than this are no longer, or not yet, in L2 when they are needed, and
 // are fetched while sums are made. Outputs count earlier, since a line that is not there must come
@@ -100,12 +100,20 @@ class PanelGemm final : public GemmKernel {
 
   void run(const float* x, int64_t batch, float* y, const Epilogue& epilogue,
            const Executor& executor) const override {
-    const std::vector<PanelTile> tiles = make_panel_tiles(batch, ops_.max_width, ops_.min_width);
-    const double work = static_cast<double>(layout_.padded_weights + out_features_) *
-                        static_cast<double>(batch) * kMicrosecondsPerWeightSample;
-    engine_.run(tiles, chunk_count(executor, work, engine_.parts(tiles)),
-                GemmWork(layout_, ops_, in_features_, out_features_, x, batch, y, epilogue),
-                executor);
+    const PanelTiles tiles = make_panel_tiles(batch, ops_.max_width, ops_.min_width);
+    const GemmWork work(layout_, ops_, in_features_, out_features_, x, batch, y, epilogue);
+    const PanelJob job{&engine_, &work};
+    WorkPlan spare;
+    const size_t threads = executor.concurrency();
+    const DispatchCost dispatch = executor.dispatch_cost();
+    run_panels(&job, 1, tiles,
+               plans_.find({batch, threads, dispatch}, spare,
+                           [&] { return plan_of(tiles, threads, dispatch); }),
+               executor);
+  }
+
+  WorkPlan plan(int64_t batch, size_t threads, const DispatchCost& dispatch) const override {
+    return plan_of(make_panel_tiles(batch, ops_.max_width, ops_.min_width), threads, dispatch);
   }
 
   LayoutInfo info() const override { return panel_info(layout_); }
@@ -116,11 +124,17 @@ class PanelGemm final : public GemmKernel {
   }
 
  private:
+  WorkPlan plan_of(const PanelTiles& tiles, size_t threads, const DispatchCost& dispatch) const {
+    const PanelRates rates{ops_.microseconds_per_mac, kMicrosecondsPerColumnSample};
+    return plan_work({engine_.grid(tiles, rates, in_features_)}, threads, dispatch);
+  }
+
   const PanelOps& ops_;
   int64_t in_features_;
   int64_t out_features_;
   PanelLayout layout_;
   PanelEngine engine_;
+  PlanCache plans_;
 };
 
 }  // namespace

@@ -10,23 +10,56 @@
 namespace fanin {
 namespace {
 
-// Rows of a block: many, so that sorting finds rows of equal counts for a group (padding under 1 %)
-// and groups of equal counts follow each other; 768 are 1-2 % faster than 384, but leave fewer
-// blocks to share out to threads. A smaller layer is cut for that too where rows are all that there
-// is to share; a convolution has tiles of pixels, and 256 filters in one block take 2-8 % less time
-// than in four.
+// Rows of a block at most: many, so that sorting finds rows of equal counts for a group (padding
+// under 1 %) and groups of equal counts follow each other; 768 are 1-2 % faster than 384, but their
+// sums leave L2 to fewer weights.
 constexpr int64_t kBlockRows = 384;
-constexpr int64_t kMinSharedRows = 192;
 
-std::vector<PanelBlock> make_blocks(int64_t out_features, PanelEnd end) {
-  int64_t count = (out_features + kBlockRows - 1) / kBlockRows;
-  if (out_features > (end == PanelEnd::kSums ? kMinSharedRows : kBlockRows))
-    count = (count + 3) / 4 * 4;
-  const int64_t rows = (out_features + count - 1) / count;
+// And at least, where several threads share the layer: blocks of 48 rows have 5 % padding.
+constexpr int64_t kMinSharedRows = 32;
+
+// Convolutions of so few filters have large images, whose tiles are enough to share.
+constexpr int64_t kWholeFilters = 64;
+
+// What a row costs beside its weights, in weights: see kRowVisit in panel_engine.cc.
+constexpr int64_t kRowCost = 3;
+
+// As many blocks as threads, or a multiple, so that each thread finds the same work in a single
+// tile, and four where tiles are shared out between two; fewer where rows are few.
+int64_t block_count(int64_t outputs, PanelEnd end, size_t threads) {
+  const int64_t count = (outputs + kBlockRows - 1) / kBlockRows;
+  const bool is_conv = end == PanelEnd::kRegisters;
+  if (threads == 1 || (is_conv && outputs <= kWholeFilters)) return count;
+  const int64_t wanted = std::max<int64_t>(count, is_conv ? 1 : 4);
+  const int64_t multiple = static_cast<int64_t>(threads);
+  return std::max(
+      count, std::min((wanted + multiple - 1) / multiple * multiple, outputs / kMinSharedRows));
+}
+
+// Blocks of about the same cost, of whole groups but for the last.
+std::vector<PanelBlock> make_blocks(const CondensedView& view, int64_t segments, PanelEnd end,
+                                    size_t threads) {
+  const int64_t outputs = view.out_features;
+  std::vector<int64_t> before{0};  // cost of the rows before each
+  for (int64_t o = 0; o < outputs; ++o) {
+    const int64_t row = stored_row(view, o);
+    before.push_back(before.back() + kRowCost * segments + (row < 0 ? 0 : view.true_fan_in(row)));
+  }
+  const int64_t count = block_count(outputs, end, threads);
   std::vector<PanelBlock> blocks;
-  for (int64_t first = 0; first < out_features; first += rows)
-    blocks.push_back(
-        {first, std::min(rows, out_features - first), static_cast<size_t>(first) + blocks.size()});
+  for (int64_t first = 0, number = 1; first < outputs; ++number) {
+    int64_t rows = outputs - first;
+    if (number < count) {
+      const double share = static_cast<double>(number) / static_cast<double>(count);
+      const auto cost = static_cast<int64_t>(share * static_cast<double>(before.back()));
+      const int64_t cut = std::lower_bound(before.begin(), before.end(), cost) - before.begin();
+      const int64_t groups = (cut - first + kPanelGroupRows / 2) / kPanelGroupRows;
+      rows = std::min(rows, std::max<int64_t>(groups, 1) * kPanelGroupRows);
+    }
+    rows = std::min(rows, kBlockRows);
+    blocks.push_back({first, rows, static_cast<size_t>(first) + blocks.size()});
+    first += rows;
+  }
   return blocks;
 }
 
@@ -36,8 +69,9 @@ class Packer {
   Packer(const CondensedView& view, const PanelLayout& layout, PanelEnd end)
       : view_(view), layout_(layout), end_(end) {}
 
-  // Packs the parts of a block and writes its biases.
-  void pack_block(const PanelBlock& block, float* bias) {
+  // Packs the parts of a block, counts them, and writes the biases.
+  void pack_block(PanelBlock& block, float* bias) {
+    const size_t weights = weights_.size(), places = rows_.size();
     std::vector<SourceRow> rows(static_cast<size_t>(block.outputs));
     for (int64_t o = 0; o < block.outputs; ++o) {
       bias[o] = view_.bias[block.first_output + o];
@@ -48,6 +82,8 @@ class Packer {
     }
     bias[block.outputs] = 0.0f;
     for (int64_t segment = 0; segment < layout_.segments; ++segment) pack_part(rows, segment);
+    block.padded_weights = weights_.size() - weights;
+    block.padded_rows = rows_.size() - places;
   }
 
   void reserve(size_t weights) {
@@ -163,7 +199,9 @@ PanelLayout pack_panel(const CondensedView& view, int64_t segment_columns, Panel
   PanelLayout layout;
   layout.segments = (view.in_features + segment_columns - 1) / segment_columns;
   layout.segment_columns = (view.in_features + layout.segments - 1) / layout.segments;
-  layout.blocks = make_blocks(view.out_features, end);
+  layout.blocks = make_blocks(view, layout.segments, end, executor.concurrency());
+  for (const PanelBlock& block : layout.blocks)
+    layout.block_rows = std::max(layout.block_rows, block.outputs);
   const size_t blocks = layout.blocks.size(), segments = static_cast<size_t>(layout.segments);
   layout.parts.resize(blocks * segments);
   layout.bias.resize(static_cast<size_t>(view.out_features) + blocks);

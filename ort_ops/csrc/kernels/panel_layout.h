@@ -16,6 +16,13 @@ struct PanelBlock {
   int64_t first_output;
   int64_t outputs;
   size_t bias;  // of its first output; one more element stands for the rows that fill up a group
+  size_t padded_weights = 0;
+  size_t padded_rows = 0;  // of all segments, with those that fill up groups
+
+  // Those of one sample, when loading and storing the sums of a row counts as `row` ones.
+  double multiplications(double row) const {
+    return static_cast<double>(padded_weights) + row * static_cast<double>(padded_rows);
+  }
 };
 
 // The arrays of some neighbouring blocks, which one thread packs. Cut by the number of weights
@@ -30,6 +37,7 @@ struct PanelPiece {
 struct PanelLayout {
   int64_t segment_columns = 0;
   int64_t segments = 0;
+  int64_t block_rows = 0;  // outputs of the largest block
   std::vector<PanelBlock> blocks;
   std::vector<PanelPiece> pieces;
   std::vector<PanelPart> parts;  // [blocks, segments], pointing into the pieces
@@ -48,7 +56,7 @@ enum class PanelEnd { kSums, kRegisters };
 int64_t segment_columns(const CondensedView& view, double steps, int64_t least, int64_t most);
 
 // Every output has a row, an ablated one without weights, so that outputs leave side by side.
-// Throws std::bad_alloc.
+// Blocks are cut for the executor's number of threads. Throws std::bad_alloc.
 PanelLayout pack_panel(const CondensedView& view, int64_t segment_columns, PanelEnd end,
                        const Executor& executor);
 

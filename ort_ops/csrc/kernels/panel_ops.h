@@ -67,6 +67,8 @@ struct PanelOps {
   int max_width;  // samples of the widest tile; the others are its halves down to min_width
   int min_width;
 
+  double microseconds_per_mac;  // with the widest tile, for plans
+
   // Transposes x[samples, columns], whose rows lie in_features apart, to a segment
   // [1 + columns][width]: first a zero column. Samples that are missing repeat the last.
   void (*fill)(const float* x, int64_t in_features, int samples, int64_t columns, int width,

@@ -47,8 +47,7 @@ class RowsGemm final : public GemmKernel {
   void run(const float* x, int64_t batch, float* y, const Epilogue& epilogue,
            const Executor& executor) const override {
     const size_t outputs = static_cast<size_t>(out_features_);
-    const double work = static_cast<double>(values_.size() + outputs) * static_cast<double>(batch);
-    const size_t chunks = chunk_count(executor, work * kMicrosecondsPerEntry, outputs);
+    const size_t chunks = chunk_count(executor, work(batch));
     auto body = [&](size_t chunk) {
       const int64_t end = static_cast<int64_t>(chunk_begin(outputs, chunks, chunk + 1));
       for (int64_t b = 0; b < batch; ++b)
@@ -58,6 +57,10 @@ class RowsGemm final : public GemmKernel {
                              (epilogue.residual ? epilogue.residual[b * out_features_ + o] : 0.0f));
     };
     run_chunks(executor, chunks, body);
+  }
+
+  WorkPlan plan(int64_t batch, size_t threads, const DispatchCost& dispatch) const override {
+    return plan_evenly(work(batch), threads, dispatch);
   }
 
   LayoutInfo info() const override {
@@ -83,6 +86,12 @@ class RowsGemm final : public GemmKernel {
   }
 
  private:
+  EvenWork work(int64_t batch) const {
+    const size_t entries = values_.size() + bias_.size();
+    return {static_cast<double>(entries) * static_cast<double>(batch) * kMicrosecondsPerEntry,
+            static_cast<size_t>(out_features_)};
+  }
+
   void copy_row(const CondensedView& view, int64_t row) {
     const int64_t o = view.rows[row];
     int64_t j = 0;

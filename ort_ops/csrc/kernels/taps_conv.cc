@@ -60,6 +60,14 @@ void finish(const float* sums, const float* residual, int64_t count, const ConvE
     y[j] = epilogue.apply(residual ? sums[j] + residual[j] : sums[j]);
 }
 
+EvenWork work_of(const ConvRows& rows, const ConvGeometry& geometry, const ConvInput& input) {
+  const int64_t pixels =
+      geometry.output_size(0, input.height) * geometry.output_size(1, input.width);
+  return {static_cast<double>(rows.values.size() + rows.bias.size()) *
+              static_cast<double>(input.batch * pixels) * kMicrosecondsPerTapPixel,
+          static_cast<size_t>(input.batch * geometry.out_channels)};
+}
+
 class TapsConv final : public ConvKernel {
  public:
   TapsConv(const CondensedView& view, const ConvGeometry& geometry)
@@ -68,6 +76,11 @@ class TapsConv final : public ConvKernel {
   void run(const float* x, const ConvInput& input, float* y, const ConvEpilogue& epilogue,
            const Executor& executor) const override {
     run_taps_conv(rows_, geometry_, x, input, y, epilogue, executor);
+  }
+
+  WorkPlan plan(const ConvInput& input, size_t threads,
+                const DispatchCost& dispatch) const override {
+    return plan_taps_conv(rows_, geometry_, input, threads, dispatch);
   }
 
   LayoutInfo info() const override { return {rows_.bytes(), 1.0, 0.0}; }
@@ -88,15 +101,18 @@ std::unique_ptr<ConvKernel> pack_taps_conv(const CondensedView& view, const Conv
   return std::make_unique<TapsConv>(view, geometry);
 }
 
+WorkPlan plan_taps_conv(const ConvRows& rows, const ConvGeometry& geometry, const ConvInput& input,
+                        size_t threads, const DispatchCost& dispatch) {
+  return plan_evenly(work_of(rows, geometry, input), threads, dispatch);
+}
+
 void run_taps_conv(const ConvRows& rows, const ConvGeometry& geometry, const float* x,
                    const ConvInput& input, float* y, const ConvEpilogue& epilogue,
                    const Executor& executor) {
   const int64_t height = geometry.output_size(0, input.height);
   const int64_t width = geometry.output_size(1, input.width);
-  const size_t channels = static_cast<size_t>(input.batch * geometry.out_channels);
-  const double work = static_cast<double>(rows.values.size() + rows.bias.size()) *
-                      static_cast<double>(input.batch * height * width);
-  const size_t chunks = chunk_count(executor, work * kMicrosecondsPerTapPixel, channels);
+  const EvenWork work = work_of(rows, geometry, input);
+  const size_t channels = work.parts, chunks = chunk_count(executor, work);
   // Sums of a row on their own: y may hold the residual.
   ScratchPlan plan;
   plan.add(static_cast<size_t>(width) * sizeof(float));

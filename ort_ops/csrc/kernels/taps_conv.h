@@ -11,6 +11,8 @@ std::unique_ptr<ConvKernel> pack_taps_conv(const CondensedView& view, const Conv
                                            const Executor& executor);
 
 // The same on the rows that another kernel holds, for sizes that it leaves to this one.
+WorkPlan plan_taps_conv(const ConvRows& rows, const ConvGeometry& geometry, const ConvInput& input,
+                        size_t threads, const DispatchCost& dispatch);
 void run_taps_conv(const ConvRows& rows, const ConvGeometry& geometry, const float* x,
                    const ConvInput& input, float* y, const ConvEpilogue& epilogue,
                    const Executor& executor);

@@ -20,6 +20,9 @@ constexpr int64_t kSlice = 8;
 constexpr double kMicrosecondsPerLane = 0.00022;
 constexpr double kMicrosecondsPerLaneSample = 0.00008;
 
+// A group's outputs take as long as this many steps.
+constexpr size_t kGroupSteps = 4;
+
 class WindowGemm final : public GemmKernel {
  public:
   WindowGemm(const CondensedView& view, const WindowOps& ops, const Executor& executor)
@@ -48,6 +51,15 @@ class WindowGemm final : public GemmKernel {
       run_slice(x + first * in_features_, static_cast<int>(std::min(kSlice, batch - first)),
                 y + first * out_features_, slice, executor);
     }
+  }
+
+  WorkPlan plan(int64_t batch, size_t threads, const DispatchCost& dispatch) const override {
+    const double slices = static_cast<double>((batch + kSlice - 1) / kSlice);
+    WorkPlan plan = plan_slice(static_cast<int>(std::min(kSlice, batch)), threads, dispatch);
+    plan.microseconds *= slices;
+    plan.longest *= slices;
+    plan.dispatch *= slices;
+    return plan;
   }
 
   LayoutInfo info() const override {
@@ -82,26 +94,31 @@ class WindowGemm final : public GemmKernel {
   void run_slice(const float* x, int samples, float* y, const Epilogue& epilogue,
                  const Executor& executor) const {
     const size_t stride = static_cast<size_t>(layout_.blocks) * ops_.geometry.block_bytes;
-    uint8_t* planes = thread_scratch(stride * samples);
-    for (int s = 0; s < samples; ++s)
-      ops_.split(x + s * in_features_, in_features_, layout_.blocks, planes + s * stride);
-
-    const double work = static_cast<double>(lanes()) *
-                        (kMicrosecondsPerLane + (samples - 1) * kMicrosecondsPerLaneSample);
-    const size_t chunks = chunk_count(executor, work, std::max<size_t>(1, layout_.groups.size()));
+    WorkPlan spare;
+    const PlanCache::Key key{samples, executor.concurrency(), executor.dispatch_cost()};
+    const WorkPlan& plan =
+        plans_.find(key, spare, [&] { return plan_slice(samples, key.threads, key.dispatch); });
+    uint8_t* scratch = thread_scratch(stride * samples * plan.threads);
     const bool backwards = backwards_.load(std::memory_order_relaxed);
     backwards_.store(!backwards, std::memory_order_relaxed);
-    auto body = [&](size_t chunk) {
-      const size_t begin = group_begin(chunks, chunk), end = group_begin(chunks, chunk + 1);
+    auto body = [&](size_t part, size_t thread, bool is_first) {
+      // Each thread splits x for itself: that takes no longer than fetching the planes from another
+      // core's cache, and no thread waits for another.
+      uint8_t* planes = scratch + thread * stride * samples;
+      if (is_first)
+        for (int s = 0; s < samples; ++s)
+          ops_.split(x + s * in_features_, in_features_, layout_.blocks, planes + s * stride);
+      const auto begin = static_cast<size_t>(plan.begins[part]);
+      const auto end = static_cast<size_t>(plan.begins[part + 1]);
       for (size_t i = begin; i < end; ++i) {
         const auto group = [&](size_t at) { return backwards ? begin + end - 1 - at : at; };
         if (i + 1 < end) fetch(layout_.groups[group(i + 1)]);
         run_group(group(i), x, samples, planes, stride, y, epilogue);
       }
-      run_ablated(chunk_begin(ablated_.size(), chunks, chunk),
-                  chunk_begin(ablated_.size(), chunks, chunk + 1), samples, y, epilogue);
+      run_ablated(chunk_begin(ablated_.size(), plan.parts(), part),
+                  chunk_begin(ablated_.size(), plan.parts(), part + 1), samples, y, epilogue);
     };
-    run_chunks(executor, chunks, body);
+    run_plan(executor, plan, body);
   }
 
   // The first lines of the group that comes next, which prefetchers do not find on the way back.
@@ -110,14 +127,13 @@ class WindowGemm final : public GemmKernel {
     for (size_t at = 0; at < kBytes; at += kLine) __builtin_prefetch(group.steps + at);
   }
 
-  // The first group of a chunk, such that chunks have about the same number of steps.
-  size_t group_begin(size_t chunks, size_t chunk) const {
-    const size_t step = chunk_begin(layout_.steps, chunks, chunk);
-    const auto found =
-        std::partition_point(layout_.groups.begin(), layout_.groups.end(),
-                             [step](const WindowGroup& group) { return group.first_step < step; });
-    return chunk == chunks ? layout_.groups.size()
-                           : static_cast<size_t>(found - layout_.groups.begin());
+  WorkPlan plan_slice(int samples, size_t threads, const DispatchCost& dispatch) const {
+    const double lane = kMicrosecondsPerLane + (samples - 1) * kMicrosecondsPerLaneSample;
+    std::vector<double> groups;
+    for (const WindowGroup& group : layout_.groups)
+      groups.push_back(lane * static_cast<double>(ops_.geometry.rows) *
+                       static_cast<double>(group.step_count + kGroupSteps));
+    return plan_work({WorkGrid(1, {}, groups)}, threads, dispatch);
   }
 
   void run_group(size_t g, const float* x, int samples, const uint8_t* planes, size_t stride,
@@ -179,6 +195,7 @@ class WindowGemm final : public GemmKernel {
   std::vector<float> lane_bias_;  // [groups, rows], as layout_.outputs
   std::vector<int32_t> ablated_;  // outputs without a stored row
   std::vector<float> ablated_bias_;
+  PlanCache plans_;  // by samples of a slice
 
   // Every other run takes the groups from the last to the first: of a layer larger than L2, it
   // finds there what the run before read last. The results are the same bits in both directions.

@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <atomic>
 
-#include "ort/threads.h"
-
 namespace fanin::ort {
 
-size_t concurrency_of(const Runtime& runtime, const KernelInfo& info, const CpuSettings& settings) {
-  std::optional<int> threads = settings.threads;
-  if (const std::optional<int> told = threads_of_session(runtime, info.get())) threads = told;
-  return static_cast<size_t>(std::min(threads.value_or(available_cpus()), available_cpus()));
+Concurrency concurrency_of(const Runtime& runtime, const KernelInfo& info,
+                           const CpuSettings& settings) {
+  const ThreadSettings said = settings_of_session(runtime, info.get()).value_or(settings.threads);
+  const int threads = std::min(said.threads.value_or(default_threads()), available_cpus());
+  return {static_cast<size_t>(threads), said.dispatch};
 }
 
 void tell_cuda_notice_once(const KernelInfo& info, const CpuSettings& settings) {

@@ -14,19 +14,26 @@
 #include "ort/kernel_info.h"
 #include "ort/node_inputs.h"
 #include "ort/runtime.h"
+#include "ort/threads.h"
 
 namespace fanin::ort {
 
 // What the ops are told when they are registered.
 struct CpuSettings {
-  std::optional<int> threads;  // the session's, where they are known at registration
-  std::string cuda_notice;     // what the log should say about CUDA kernels that should be there
-                               // and are not; may be empty
+  ThreadSettings threads;   // of the session, as they are at registration
+  std::string cuda_notice;  // what the log should say about CUDA kernels that should be there and
+                            // are not; may be empty
 };
 
-// Threads that a kernel may use, at most the CPUs of this process. Throws Error for a setting of
-// the session that is no number.
-size_t concurrency_of(const Runtime& runtime, const KernelInfo& info, const CpuSettings& settings);
+// The threads that a kernel may use.
+struct Concurrency {
+  size_t threads;  // at most the CPUs of this process
+  DispatchCost dispatch;
+};
+
+// Throws Error for a setting of the session that is not what its key takes.
+Concurrency concurrency_of(const Runtime& runtime, const KernelInfo& info,
+                           const CpuSettings& settings);
 
 // Logs why a machine that may have a GPU runs these ops on its CPU: once in a process, not for
 // every node.
@@ -81,7 +88,7 @@ class CpuKernel {
     }
     const typename Op::Weights weights(runtime_,
                                        [&](size_t index) { return info.constant(index); });
-    packed_ = op_.pack(op_.sound_view(weights), batches_, ThreadExecutor(concurrency_));
+    packed_ = op_.pack(op_.sound_view(weights), batches_, ThreadExecutor(concurrency_.threads));
     for (const PackedInfo& layout : packed_->info())
       info.log(kInfo, node_ + ": " + packing_report(layout));
   }
@@ -111,14 +118,14 @@ class CpuKernel {
     if (size.batch == 0) return;
     if (packed_) check_batch(size.batch, batches_, x.shape());
     op_.run(packed_.get(), view, size, {x.template data<void>(), add, y, x.type()},
-            SessionExecutor(runtime_, context, concurrency_));
+            SessionExecutor(runtime_, context, concurrency_.threads, concurrency_.dispatch));
   }
 
  private:
   const Runtime& runtime_;
   const std::string node_;
   const Op op_;
-  const size_t concurrency_;
+  const Concurrency concurrency_;
   BatchRange batches_;
   // Null: the weights are not constant.
   decltype(std::declval<Op>().pack({}, {}, std::declval<Executor>())) packed_;

@@ -11,10 +11,12 @@ namespace fanin::ort {
 
 class SessionExecutor final : public Executor {
  public:
-  SessionExecutor(const Runtime& runtime, const OrtKernelContext* context, size_t concurrency)
-      : api_(runtime.api), context_(context), concurrency_(concurrency) {}
+  SessionExecutor(const Runtime& runtime, const OrtKernelContext* context, size_t concurrency,
+                  const DispatchCost& dispatch)
+      : api_(runtime.api), context_(context), concurrency_(concurrency), dispatch_(dispatch) {}
 
   size_t concurrency() const override { return concurrency_; }
+  DispatchCost dispatch_cost() const override { return dispatch_; }
 
   void run(size_t chunks, void (*body)(void*, size_t) noexcept, void* user) const override {
     if (chunks <= 1 || concurrency_ <= 1) {
@@ -30,6 +32,7 @@ class SessionExecutor final : public Executor {
   const Api& api_;
   const OrtKernelContext* context_;
   size_t concurrency_;
+  DispatchCost dispatch_;
 };
 
 }  // namespace fanin::ort

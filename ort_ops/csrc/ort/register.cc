@@ -54,12 +54,11 @@ CudaOps cuda_ops(const Runtime& runtime) {
   return {load.library->make_ops(runtime), ""};
 }
 
-// The ops as one runtime sees them, told one thread count. The runtime keeps pointers to all of it.
+// The ops as one runtime sees them, told one session's threads. The runtime keeps pointers to all
+// of it.
 struct Domain {
-  Domain(const OrtApiBase& base, std::optional<int> session_threads)
-      : runtime(Runtime::of(base)),
-        cuda(cuda_ops(runtime)),
-        settings{session_threads, cuda.notice} {
+  Domain(const OrtApiBase& base, const ThreadSettings& threads)
+      : runtime(Runtime::of(base)), cuda(cuda_ops(runtime)), settings{threads, cuda.notice} {
     visit_ops([this](auto visited) {
       using Op = typename decltype(visited)::Op;
       for (const ElementType type : Op::kCpuTypes)
@@ -78,11 +77,11 @@ struct Domain {
   OrtCustomOpDomain* handle = nullptr;
 };
 
-// One domain serves all sessions with the same thread count: registering again and again does not
+// One domain serves all sessions with the same settings: registering again and again does not
 // grow the process. They are never freed, since a session may outlive every owner that we could
-// name. Runtimes before 1.24 do not tell a kernel its session's settings, so the count travels with
-// the op.
-OrtCustomOpDomain* domain_for(const OrtApiBase& base, std::optional<int> threads) {
+// name. Runtimes before 1.24 do not tell a kernel its session's settings, so these travel with the
+// op.
+OrtCustomOpDomain* domain_for(const OrtApiBase& base, const ThreadSettings& threads) {
   struct Entry {
     const OrtApiBase* base;
     std::unique_ptr<const Domain> domain;
@@ -106,9 +105,9 @@ void register_ops(OrtSessionOptions* options, const OrtApiBase& base) {
                                       " from " + *other + " already, so that those of " + path +
                                       " cannot be added; register one of the two libraries");
   }
-  std::optional<int> threads = threads_of_options(runtime, options);
+  ThreadSettings threads = settings_of_options(runtime, options);
   // More than the CPUs are never used; without the cap, each new number would make a domain.
-  if (threads) threads = std::min(*threads, available_cpus());
+  if (threads.threads) threads.threads = std::min(*threads.threads, available_cpus());
   OrtCustomOpDomain* domain = domain_for(base, threads);
   check(runtime.api, runtime.api.AddSessionConfigEntry(options, kLibraryKey, path.c_str()));
   check(runtime.api, runtime.api.AddCustomOpDomain(options, domain));

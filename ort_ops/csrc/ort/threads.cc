@@ -4,12 +4,66 @@
 
 #include <algorithm>
 #include <charconv>
+#include <locale>
 #include <memory>
+#include <sstream>
 #include <thread>
 
+#include "core/cpu_quota.h"
 #include "ort/status.h"
 
 namespace fanin::ort {
+namespace {
+
+// ONNX Runtime's own: whether idle threads of the pool wait for work in a loop. They do unless the
+// session says "0".
+constexpr const char* kSpinningKey = "session.intra_op.allow_spinning";
+
+// What it takes where nothing was measured. Threads that spin are there after a few microseconds,
+// 3 to 5 for 16 of them (16 cores of a Xeon); those that sleep have to be woken one by one.
+constexpr DispatchCost kSpinning{1.5, 0.15};
+constexpr DispatchCost kSleeping{15.0, 1.5};
+
+[[noreturn]] void refuse_entry(const char* key, const std::string& value, const char* wanted) {
+  throw Error(kInvalidArgument, std::string("session config entry '") + key + "' is '" + value +
+                                    "', it must be " + wanted);
+}
+
+int parse_threads(const std::string& value) {
+  int threads = 0;
+  const char* end = value.data() + value.size();
+  const auto [stop, problem] = std::from_chars(value.data(), end, threads);
+  if (problem != std::errc() || stop != end || threads < 1)
+    refuse_entry(kThreadsKey, value, "a whole number from 1 up");
+  return threads;
+}
+
+DispatchCost parse_dispatch(const std::string& value) {
+  std::istringstream text(value);
+  text.imbue(std::locale::classic());
+  DispatchCost cost;
+  char comma = 0;
+  text >> cost.fixed >> comma >> cost.per_thread;
+  if (!text || comma != ',' || text.peek() != std::char_traits<char>::eof() || cost.fixed < 0 ||
+      cost.per_thread < 0)
+    refuse_entry(kDispatchKey, value, "two numbers of microseconds from 0 up, as in '3.5,0.2'");
+  return cost;
+}
+
+// lookup(key) gives the value of a session config entry, or none.
+template <typename Lookup>
+ThreadSettings read_settings(const Lookup& lookup) {
+  ThreadSettings settings;
+  if (const std::optional<std::string> value = lookup(kThreadsKey))
+    settings.threads = parse_threads(*value);
+  if (const std::optional<std::string> value = lookup(kDispatchKey))
+    settings.dispatch = parse_dispatch(*value);
+  else
+    settings.dispatch = lookup(kSpinningKey) == "0" ? kSleeping : kSpinning;
+  return settings;
+}
+
+}  // namespace
 
 int available_cpus() {
 #ifdef __linux__
@@ -26,33 +80,28 @@ int available_cpus() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-int parse_threads(const std::string& value) {
-  int threads = 0;
-  const char* end = value.data() + value.size();
-  const auto [stop, problem] = std::from_chars(value.data(), end, threads);
-  if (problem != std::errc() || stop != end || threads < 1) {
-    throw Error(kInvalidArgument, std::string("session config entry '") + kThreadsKey + "' is '" +
-                                      value + "', it must be a whole number from 1 up");
-  }
-  return threads;
+int default_threads() {
+  const std::optional<double> quota = cpu_quota();
+  const int cpus = available_cpus();
+  return quota ? std::clamp(static_cast<int>(std::min(*quota, 1e6)), 1, cpus) : cpus;
 }
 
-std::optional<int> threads_of_options(const Runtime& runtime, const OrtSessionOptions* options) {
-  const std::optional<std::string> value = config_entry(runtime, options, kThreadsKey);
-  if (!value) return std::nullopt;
-  return parse_threads(*value);
+ThreadSettings settings_of_options(const Runtime& runtime, const OrtSessionOptions* options) {
+  return read_settings([&](const char* key) { return config_entry(runtime, options, key); });
 }
 
-std::optional<int> threads_of_session(const Runtime& runtime, const OrtKernelInfo* info) {
+std::optional<ThreadSettings> settings_of_session(const Runtime& runtime,
+                                                  const OrtKernelInfo* info) {
   if (!runtime.has_api_24) return std::nullopt;
   const Api& api = runtime.api;
   OrtKeyValuePairs* raw = nullptr;
   check(api, api.KernelInfo_GetConfigEntries(info, &raw));
   const Owned<OrtKeyValuePairs> entries(
       raw, [&api](OrtKeyValuePairs* pairs) { api.ReleaseKeyValuePairs(pairs); });
-  const char* value = api.GetKeyValue(entries.get(), kThreadsKey);
-  if (value == nullptr) return std::nullopt;
-  return parse_threads(value);
+  return read_settings([&](const char* key) {
+    const char* value = api.GetKeyValue(entries.get(), key);
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  });
 }
 
 }  // namespace fanin::ort

@@ -82,6 +82,15 @@ LayerArrays::LayerArrays(const py::object& values_object, const py::object& indi
   view.bias = bias.data();
 }
 
+DispatchCost dispatch_of(const std::pair<double, double>& microseconds) {
+  for (const double part : {microseconds.first, microseconds.second})
+    if (!std::isfinite(part) || part < 0)
+      throw std::invalid_argument("dispatch is (" + std::to_string(microseconds.first) + ", " +
+                                  std::to_string(microseconds.second) +
+                                  "), it must be two numbers of microseconds from 0 up");
+  return {microseconds.first, microseconds.second};
+}
+
 ThreadExecutor threads_of(int64_t threads) {
   if (threads < 1 || threads > 1024)
     throw std::invalid_argument("threads is " + std::to_string(threads) + ", it must be 1 to 1024");

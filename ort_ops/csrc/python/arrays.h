@@ -10,6 +10,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "core/condensed.h"
 #include "core/thread_executor.h"
@@ -66,7 +67,12 @@ struct LayerArrays {
               int64_t out_features);
 };
 
+// Throws std::invalid_argument unless threads is 1 to 1024.
 ThreadExecutor threads_of(int64_t threads);
+
+// The cost of a dispatch in microseconds: a fixed part, and one for each thread. Throws
+// std::invalid_argument for what is negative or not finite.
+DispatchCost dispatch_of(const std::pair<double, double>& microseconds);
 
 // A maximum, for which None stands in Python where there is no limit.
 inline std::optional<int64_t> limit(int64_t most) {

@@ -11,6 +11,7 @@
 
 #include "core/condensed.h"
 #include "core/cpu_features.h"
+#include "core/cpu_quota.h"
 #include "core/executor.h"
 #include "core/float16_run.h"
 #include "core/gemm.h"
@@ -142,6 +143,12 @@ class PyGemm {
 
   std::vector<PackedInfo> info() const { return packed_->info(); }
 
+  WorkPlan plan(int64_t batch, int64_t threads, const std::pair<double, double>& dispatch) const {
+    if (batch < 1)
+      throw std::invalid_argument("batch is " + std::to_string(batch) + ", it must be 1 or more");
+    return packed_->plan(batch, threads_of(threads).concurrency(), dispatch_of(dispatch));
+  }
+
   bool holds(const py::object& values, const py::object& indices, const py::object& rows,
              const py::object& bias) const {
     return packed_->holds(Layer(values, indices, rows, bias, in_features_, out_features_).view);
@@ -215,6 +222,18 @@ PYBIND11_MODULE(_native, module) {
       .def_property_readonly("seconds", [](const PackedInfo& info) { return info.seconds; })
       .def("__repr__", [](const PackedInfo& info) { return "<PackedInfo " + info.kernel + ">"; });
 
+  py::class_<WorkPlan>(module, "WorkPlan")
+      .def_property_readonly("begins", [](const WorkPlan& plan) { return plan.begins; })
+      .def_property_readonly("threads", [](const WorkPlan& plan) { return plan.threads; })
+      .def_property_readonly("microseconds", [](const WorkPlan& plan) { return plan.microseconds; })
+      .def_property_readonly("longest", [](const WorkPlan& plan) { return plan.longest; })
+      .def_property_readonly("dispatch", [](const WorkPlan& plan) { return plan.dispatch; })
+      .def_property_readonly("imbalance", &WorkPlan::imbalance)
+      .def("__repr__", [](const WorkPlan& plan) {
+        return "<WorkPlan of " + std::to_string(plan.begins.back()) + " units for " +
+               std::to_string(plan.threads) + " threads>";
+      });
+
   py::class_<PyGemm>(module, "PackedGemm")
       .def(py::init<const py::object&, const py::object&, const py::object&, const py::object&,
                     int64_t, int64_t, const std::string&, int64_t, std::optional<int64_t>,
@@ -225,6 +244,7 @@ PYBIND11_MODULE(_native, module) {
       .def("run", &PyGemm::run, "x"_a, py::kw_only(), "residual"_a = py::none(),
            "clip_min"_a = -infinity, "clip_max"_a = infinity, "threads"_a = 1, "out"_a = py::none())
       .def("info", &PyGemm::info)
+      .def("plan", &PyGemm::plan, "batch"_a, "threads"_a, "dispatch"_a = std::make_pair(0.0, 0.0))
       .def("holds", &PyGemm::holds, py::kw_only(), "values"_a, "indices"_a, "rows"_a, "bias"_a);
 
   bind_conv(module);
@@ -285,5 +305,6 @@ PYBIND11_MODULE(_native, module) {
     const ort::CudaDevices devices = ort::cuda_devices();
     return py::make_tuple(devices.problem, devices.driver_version, devices.names);
   });
+  module.def("cpu_quota", &cpu_quota, "root"_a = "");
   module.def("select_isa", [] { return std::string(isa_name(select_isa())); });
 }

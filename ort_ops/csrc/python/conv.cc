@@ -137,6 +137,15 @@ class PyConv {
 
   std::vector<PackedInfo> info() const { return packed_->info(); }
 
+  WorkPlan plan(const std::array<int64_t, 3>& size, int64_t threads,
+                const std::pair<double, double>& dispatch) const {
+    const ConvInput input{size[0], size[1], size[2]};
+    const std::string why = validate(geometry_, input);
+    if (!why.empty()) throw std::invalid_argument(why);
+    if (input.batch < 1) throw std::invalid_argument("a batch of 0 images has no plan");
+    return packed_->plan(input, threads_of(threads).concurrency(), dispatch_of(dispatch));
+  }
+
   bool holds(const py::object& values, const py::object& indices, const py::object& rows,
              const py::object& bias) const {
     const LayerArrays arrays(values, indices, rows, bias,
@@ -208,6 +217,7 @@ void bind_conv(py::module_& module) {
            "clip_min"_a = -infinity, "clip_max"_a = infinity, "gate_scale"_a = 0.0f,
            "gate_shift"_a = 1.0f, "threads"_a = 1, "out"_a = py::none())
       .def("info", &PyConv::info)
+      .def("plan", &PyConv::plan, "size"_a, "threads"_a, "dispatch"_a = std::make_pair(0.0, 0.0))
       .def("holds", &PyConv::holds, py::kw_only(), "values"_a, "indices"_a, "rows"_a, "bias"_a);
 
   module.def("run_plain_conv", &run_plain_conv_arrays, py::kw_only(), "values"_a, "indices"_a,

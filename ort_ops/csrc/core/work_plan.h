@@ -1,0 +1,117 @@
+// How the work of one run is shared between threads. Pure functions: what they decide depends on
+// sizes, costs and a number of threads alone, so that it can be tested for any machine.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/executor.h"
+
+namespace fanin {
+
+// Units of work: each of `tiles` tiles of samples has one for every block of rows. Units are
+// numbered tile after tile.
+struct WorkGrid {
+  int64_t tiles = 0;          // of full width
+  std::vector<double> tails;  // costs of the narrower tiles that follow, relative to a full one
+  std::vector<double> ends;   // [blocks] microseconds of a full tile's blocks, summed up
+
+  WorkGrid() = default;
+  WorkGrid(int64_t full_tiles, std::vector<double> tail_shares, const std::vector<double>& blocks);
+
+  int64_t blocks() const { return static_cast<int64_t>(ends.size()); }
+  int64_t units() const { return (tiles + static_cast<int64_t>(tails.size())) * blocks(); }
+  double microseconds() const { return before(units()); }
+
+  // What the units before number `unit` take.
+  double before(int64_t unit) const;
+
+  // The number of units, from the first one on, that takes the time closest to this one.
+  int64_t closest(double microseconds) const;
+};
+
+// Units are numbered through all grids, and each part is a range of them.
+struct WorkPlan {
+  std::vector<int64_t> begins;  // [parts + 1], the first unit of each part
+  size_t threads = 1;           // each takes parts() / threads parts in a row
+  double microseconds = 0;      // of all units on one thread
+  double longest = 0;           // of the thread that has most to do
+  double dispatch = 0;          // of starting and joining the threads
+
+  size_t parts() const { return begins.size() - 1; }
+
+  // How much longer the busiest thread works than the average one.
+  double imbalance() const {
+    return microseconds > 0 ? longest * static_cast<double>(threads) / microseconds : 1.0;
+  }
+};
+
+// The plan for up to `threads` threads that ends first, or one that takes little longer on fewer.
+// Long runs are cut into several parts for each thread, along tiles, so that fast threads can take
+// over what slow ones have not begun.
+WorkPlan plan_work(const std::vector<WorkGrid>& grids, size_t threads,
+                   const DispatchCost& dispatch);
+
+// Work that splits into parts that take about the same time.
+struct EvenWork {
+  double microseconds;  // of all parts on one thread
+  size_t parts;
+
+  // Of the chunk that has most to do.
+  double share(size_t chunks) const {
+    return parts == 0 ? 0.0
+                      : microseconds * static_cast<double>((parts + chunks - 1) / chunks) /
+                            static_cast<double>(parts);
+  }
+};
+
+// How chunk_count and chunk_begin in parallel.h share it, for reports.
+WorkPlan plan_evenly(const EvenWork& work, size_t threads, const DispatchCost& dispatch);
+
+// The plans of one packed layer. Finding one takes no lock.
+class PlanCache {
+ public:
+  struct Key {
+    int64_t samples;
+    size_t threads;
+    DispatchCost dispatch;
+
+    bool operator==(const Key& other) const {
+      return samples == other.samples && threads == other.threads && dispatch == other.dispatch;
+    }
+  };
+
+  PlanCache() = default;
+  ~PlanCache();
+  PlanCache(const PlanCache&) = delete;
+  PlanCache& operator=(const PlanCache&) = delete;
+
+  // The plan for the key, from make() if it is not there. Keeps it unless there are many already;
+  // the returned one lives as long as the cache or the caller's `spare`.
+  template <typename Make>
+  const WorkPlan& find(const Key& key, WorkPlan& spare, const Make& make) const {
+    if (const WorkPlan* known = lookup(key)) return *known;
+    spare = make();
+    return keep(key, spare);
+  }
+
+ private:
+  struct Entry {
+    Key key;
+    WorkPlan plan;
+  };
+  static constexpr size_t kSlots = 64;
+  static constexpr size_t kProbes = 8;
+
+  static size_t first_slot(const Key& key);
+  const WorkPlan* lookup(const Key& key) const;
+  const WorkPlan& keep(const Key& key, WorkPlan& plan) const;
+
+  mutable std::array<std::atomic<const Entry*>, kSlots> slots_{};
+};
+
+}  // namespace fanin
