@@ -93,7 +93,7 @@ bench-kernels: env
 	$(BIN)/fanin bench kernels --out out/bench-kernels
 	$(BIN)/fanin bench scaling --of outputs --out out/bench-scaling
 
-# DeepSparse wants an older Python, NumPy and onnx than fanin: its own environment. Its licence, the
+# DeepSparse wants an older Python, NumPy and onnx than fanin: its own environment. Its license, the
 # Neural Magic DeepSparse Community License, allows no production use; comparing is what it is for.
 DEEPSPARSE := .cache/deepsparse-venv
 DEEPSPARSE_PYTHON ?= python3.11

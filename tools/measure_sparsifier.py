@@ -44,7 +44,7 @@ def training_step(
 
 
 def step_ratios(batch: int, rounds: int) -> list[float]:
-    """Time of a sparse step by that of a dense one, of neighbouring steps."""
+    """Time of a sparse step by that of a dense one, of neighboring steps."""
     inputs = torch.randn(batch, 3, 32, 32)
     dense, sparse = (
         training_step(MODELS["resnet18"]().build((3, 32, 32), 10), method, inputs)

@@ -16,7 +16,7 @@ const char* value_type_name(ValueType type);
 
 size_t value_bytes(ValueType type);
 
-// Exact: every 16-bit value is a float32. A signalling NaN becomes quiet, as in hardware.
+// Exact: every 16-bit value is a float32. A signaling NaN becomes quiet, as in hardware.
 float widen_float16(uint16_t bits);
 float widen_bfloat16(uint16_t bits);
 

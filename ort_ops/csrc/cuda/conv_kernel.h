@@ -1,6 +1,6 @@
 // Direct convolution: a thread program in which a lane computes one pixel of one filter.
 //
-// The lanes of a warp are neighbouring pixels of one filter, so their reads of x lie side by side
+// The lanes of a warp are neighboring pixels of one filter, so their reads of x lie side by side
 // and a weight is one read for all of them; the warps of a block take the next filters on the same
 // pixels, which finds x in the L1. Sums run over the stored weights in their order.
 #pragma once

@@ -30,7 +30,7 @@ class PackedGemm {
                                           ValueType activations, int device);
 
   // y[b, o] = clip(bias[o] + sum + residual[b, o]) on `stream` (a cudaStream_t): only launches
-  // kernels; allocates nothing and synchronises nothing, so a CUDA graph can capture it. x is
+  // kernels; allocates nothing and synchronizes nothing, so a CUDA graph can capture it. x is
   // [batch, in_features] and y [batch, out_features], device memory, dense, aligned to their
   // elements. The current device must be the one packed for.
   virtual void run(const void* x, int64_t batch, void* y, const Epilogue& epilogue,

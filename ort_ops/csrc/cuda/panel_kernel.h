@@ -284,7 +284,7 @@ class PanelKernel : PanelShape {
     }
   }
 
-  // Four neighbouring columns of a sample.
+  // Four neighboring columns of a sample.
   template <typename Context>
   static FANIN_INLINE Raw<4 * sizeof(X)> load_four(const Context& context, const PanelArgs& args,
                                                    int64_t sample, int64_t column) {

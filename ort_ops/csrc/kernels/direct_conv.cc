@@ -41,8 +41,8 @@ bool padding_fits(const ConvGeometry& geometry, const ConvInput& input) {
 }
 
 // The padded channels of a strip of output rows. With strides, the rows and columns of a channel
-// are dealt out to strides[0] x strides[1] phases, so that a tap's pixels for neighbouring sums are
-// neighbours in one of them. The rows of all phases begin with a vector.
+// are dealt out to strides[0] x strides[1] phases, so that a tap's pixels for neighboring sums are
+// neighbors in one of them. The rows of all phases begin with a vector.
 class PaddedChannels {
  public:
   PaddedChannels(const ConvGeometry& geometry, const ConvInput& input, int lanes)

@@ -1,4 +1,4 @@
-// Direct convolution, for filters over few channels: a vector holds neighbouring pixels of one
+// Direct convolution, for filters over few channels: a vector holds neighboring pixels of one
 // filter. The channels are copied with their zeros around them, such that the pixels of a tap stand
 // side by side, across rows; a pointwise convolution reads its channels where they are.
 #pragma once

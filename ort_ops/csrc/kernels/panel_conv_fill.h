@@ -42,7 +42,7 @@ void fill_vector(const ConvSource& source, const PixelSpan* spans, int count,
   }
 }
 
-// Two neighbouring vectors in one loop: a segment has few columns of a tap, so the cost of starting
+// Two neighboring vectors in one loop: a segment has few columns of a tap, so the cost of starting
 // a loop counts.
 template <typename Loader, int kSpans, int kNextSpans>
 void fill_pair(const ConvSource& source, const PixelSpan* spans, const ConvColumn* column,

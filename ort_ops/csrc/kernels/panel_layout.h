@@ -25,7 +25,7 @@ struct PanelBlock {
   }
 };
 
-// The arrays of some neighbouring blocks, which one thread packs. Cut by the number of weights
+// The arrays of some neighboring blocks, which one thread packs. Cut by the number of weights
 // alone, so that a layout does not depend on the number of threads.
 struct PanelPiece {
   AlignedBuffer<float> weights;

@@ -28,7 +28,7 @@ struct WindowGroup {
   bool contiguous;    // the outputs of its rows stand side by side
 };
 
-// The arrays of some neighbouring groups, which one thread packs. Cut by the number of weights
+// The arrays of some neighboring groups, which one thread packs. Cut by the number of weights
 // alone, so that a layout does not depend on the number of threads.
 struct WindowPiece {
   AlignedBuffer<uint8_t> steps;

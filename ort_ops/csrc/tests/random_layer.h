@@ -11,7 +11,7 @@ namespace fanin {
 
 enum class Mask {
   kUniform,
-  kClustered,  // each row reads neighbouring columns, twice as many as its fan-in
+  kClustered,  // each row reads neighboring columns, twice as many as its fan-in
   kEnds,       // each row reads the first and the last columns
 };
 
