@@ -1,10 +1,10 @@
-"""Draw the pictures of README into docs/pictures, each for light and dark pages.
+"""Draw README's pictures into docs/pictures, each for light and dark pages.
 
     python tools/draw_pictures.py           # write the files
-    python tools/draw_pictures.py --check   # fail if they are not what this script draws
+    python tools/draw_pictures.py --check   # fail if the files are out of date
 
-Pipeline and condensed layout, and the speed-ups of a layer from its saved result. Texts are at
-least 20 of 640 pixels, so that they can be read on a telephone as well.
+The pictures show the pipeline, the condensed format, and the speed-ups of a layer from its saved
+result. The font size is at least 20 pixels at a width of 640, legible on a phone as well.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WIDTH = 8
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of a theme; the background stays the page's own."""
+    """Colours of a theme; the background is transparent."""
 
     name: str
     ink: str
@@ -136,7 +136,7 @@ class Drawing:
 
 
 def pipeline(theme: Theme) -> str:
-    """Draw the way from a module to a running model."""
+    """Draw the pipeline from a module to a running model."""
     drawing = Drawing(640, 196, "nn.Module, train, run folder, export, ONNX file, run", theme)
     steps = (
         ("train", "nn.Module", "PyTorch"),
@@ -160,7 +160,7 @@ def pipeline(theme: Theme) -> str:
 
 
 def layout(theme: Theme) -> str:
-    """Draw a sparse weight beside the three arrays that store it."""
+    """Draw a sparse weight and the three arrays that store it."""
     drawing = Drawing(640, 290, "A weight with three entries a row, and its condensed form", theme)
     cell = 33
 
@@ -215,7 +215,7 @@ def speedup(theme: Theme) -> str:
         drawing.text(left - 8, y_of(tick) + 7, f"{tick}×", 21, anchor="end")
     drawing.text(right + 14, y_of(1) + 7, "dense", 21, faint=True, anchor="start")
     for batch in batches:
-        if batch != 197:  # its text would cover that of 256
+        if batch != 197:  # its label would overlap that of 256
             drawing.text(x_of(batch), bottom + 30, str(batch), 21)
     drawing.text(0, bottom + 30, "batch", 20, faint=True, anchor="start")
     for color, (sparsity, ratios) in zip(theme.lines, sorted(lines.items()), strict=True):
@@ -243,9 +243,7 @@ def main() -> int:
             if not check:
                 path.write_text(drawn)
             elif not path.exists() or path.read_text() != drawn:
-                print(
-                    f"{path.name} is not what {Path(__file__).name} draws; run it", file=sys.stderr
-                )
+                print(f"{path.name} is out of date; run {Path(__file__).name}", file=sys.stderr)
                 status = 1
     return status
 

@@ -30,8 +30,8 @@ def bench_layer(
         str,
         typer.Option(
             help="Engines, dense first: dense, condensed, structured, fallback, deepsparse, "
-            "openvino, torch, torch-compile, torch-gather, torch-csr, scipy-csr; with narrower types "
-            "condensed-float16, condensed-bfloat16, dense-int8, openvino-default."
+            "openvino, torch, torch-compile, torch-gather, torch-csr, scipy-csr; with narrower "
+            "types condensed-float16, condensed-bfloat16, dense-int8, openvino-default."
         ),
     ] = "dense,condensed",
     deepsparse_python: opt.DeepSparsePython = None,
