@@ -3,7 +3,7 @@
 
     python tools/tune_dispatch.py measure            all parts, a few minutes
     python tools/tune_dispatch.py measure density    one part only
-    python tools/tune_dispatch.py write              writes limits from the latest times of all parts
+    python tools/tune_dispatch.py write              limits from the latest times of all parts
     pip install -e .                                 builds the table
 
 Windows are compared with panels for 1 to 8 samples over shapes and sparsities, on one thread, by
