@@ -1,4 +1,4 @@
-// Condensed layers of random weights, made to reach every path of the packers.
+// Condensed layers of random weights that reach every path of packing.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ struct Layer {
 
 Layer make_layer(const LayerSpec& spec, std::mt19937& random);
 
-// Uniform in [-2, 2): cheap, since CPUs are emulated.
+// Uniform in [-2, 2): cheap to compute, for emulated CPUs.
 std::vector<float> random_floats(size_t count, std::mt19937& random);
 
 }  // namespace fanin
