@@ -20,7 +20,7 @@ Run = Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]
 """From inputs by name to outputs in order."""
 
 Model = Path | bytes
-"""A file, or a serialised model."""
+"""A file, or a serialized model."""
 
 
 class NotAtHandError(Exception):
@@ -59,7 +59,7 @@ def engines(uses_our_ops: bool) -> list[Engine]:
     return found
 
 
-def load_original(model: Model, *, optimise: bool = True) -> Run:
+def load_original(model: Model, *, optimize: bool = True) -> Run:
     """Load a model that is not ours in the first engine there is.
 
     Raises:
@@ -73,7 +73,7 @@ def load_original(model: Model, *, optimise: bool = True) -> Run:
     options = onnxruntime.SessionOptions()
     # Its errors are raised; sizes that do not fit are tried, and are nothing to print.
     options.log_severity_level = 4
-    if not optimise:
+    if not optimize:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return _session(model, options, "the original model")
 

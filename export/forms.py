@@ -121,7 +121,7 @@ class Chooser:
         shape: Sequence[int | str | None] | None,
         settled: Decision | None = None,
     ) -> Choice:
-        """Choose for a convolution; ``settled`` is the form that suits its neighbours, if known."""
+        """Choose for a convolution; ``settled`` is the form that suits its neighbors, if known."""
         if self.policy in ("structured", "dense") and geometry.depthwise and _is_whole(weight):
             return Choice("dense", "depthwise, dense as it was")
         batch, sizes = self._images(geometry, shape)

@@ -185,7 +185,7 @@ def _condensed(
         else:
             choice = chooser.choose_conv(weight, geometry, shape)
             seconds = chooser.conv_seconds(weight, geometry, shape)
-            # Not far behind, it may still suit its neighbours, which are known later.
+            # Not far behind, it may still suit its neighbors, which are known later.
             mixed = chooser.policy == "auto" and not chooser.portable
             if mixed and seconds["condensed"] < _HOPELESS * seconds["dense"]:
                 return None

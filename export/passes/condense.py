@@ -225,7 +225,7 @@ class _Work:
             return f"computes in {array.dtype.name}, which no kernel does"
         feeder = input_of(node, 0).producer()
         if feeder is not None and feeder.op_type == "DequantizeLinear":
-            return "its input is quantised too, so the runtime computes in int8"
+            return "its input is quantized too, so the runtime computes in int8"
         if not np.isfinite(array).all():
             return "the weight holds values that are not finite"
         return None

@@ -93,7 +93,7 @@ def settle_forms(
 
     Single changes are made as long as one helps, from three starts: the fastest form of each on its
     own, all dense, and none dense. A single change can be worth nothing where a run of them is: two
-    neighbours that both change save the copy between them. The best of the results is compared
+    neighbors that both change save the copy between them. The best of the results is compared
     with all of them dense.
 
     Args:
