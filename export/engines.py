@@ -23,7 +23,7 @@ Model = Path | bytes
 """A file, or a serialised model."""
 
 
-class NotAtHandError(Exception):
+class EngineUnavailableError(Exception):
     """An engine cannot run here, whatever the file is."""
 
 
@@ -33,7 +33,7 @@ class Engine:
 
     Attributes:
         name: the engine with its version.
-        load: raises :class:`NotAtHandError` or ExportError.
+        load: raises :class:`EngineUnavailableError` or ExportError.
         has_library: whether our kernels compute the condensed nodes.
 
     """
@@ -96,12 +96,12 @@ def load_with_library(model: Model) -> Run:
         register(options)
     except Exception as error:
         # Not built, or an onnxruntime that the library does not support: no fault of the file.
-        raise NotAtHandError(str(error)) from error
+        raise EngineUnavailableError(str(error)) from error
     return _session(model, options, "the exported model")
 
 
 def _no_onnxruntime(model: Model) -> Run:  # noqa: ARG001
-    raise NotAtHandError("not installed")
+    raise EngineUnavailableError("not installed")
 
 
 def _load_reference(model: Model) -> Run:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from ..ort_ops.contract import DOMAIN
-from .engines import NotAtHandError, Run, engines
+from .engines import EngineUnavailableError, Run, engines
 from .errors import ExportError
 from .report import ParityCheck
 
@@ -107,7 +107,7 @@ def check_parity(
     for engine in engines(uses_our_ops):
         try:
             run = engine.load(path)
-        except NotAtHandError as error:
+        except EngineUnavailableError as error:
             missing.append(f"{engine.name}: {error}")
         else:
             checks.append(_compare(engine.name, run, names, reference, engine.has_library))

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from ..ort_ops.format.condensed import CondensedWeight
 from ..ort_ops.format.conv_geometry import ConvGeometry
 from ..ort_ops.reference import condensed_conv
-from .engines import Engine, NotAtHandError, engines
+from .engines import Engine, EngineUnavailableError, engines
 from .errors import ExportError
 from .onnx_op import condensed_conv_model, condensed_layer_model
 from .passes.nodes import (
@@ -72,7 +72,7 @@ def check_layers(path: Path) -> tuple[tuple[ParityCheck, ...], tuple[str, ...]]:
                     blocks = [_run(engine, block, None, x) for block in _blocks(weight)]
                     actual = np.hstack(blocks)
                     wanted = expected[:, weight.rows]
-            except NotAtHandError as error:
+            except EngineUnavailableError as error:
                 missing.add(f"{engine.name}: {error}")
                 continue
             difference = max_error(actual, wanted)

@@ -26,10 +26,10 @@ from .nodes import (
     Names,
     add_constant,
     add_parts,
-    adds_nothing,
     clip_of,
     condensed_nodes,
     dimensions_of,
+    has_no_residual,
     is_condensed_conv,
     make_condensed,
     read_geometry,
@@ -219,7 +219,7 @@ def _spread(node: ir.Node, weight: CondensedWeight, choice: Choice, names: Names
         if proto is not nodes[-1]:
             new.outputs[0].name = names.free(f"{output.name}_{proto.op_type.lower()}")
         at = new
-    if not adds_nothing(node):
+    if not has_no_residual(node):
         new = ir.node("Add", [at.outputs[0], residual], name=names.free(f"{prefix}_residual"))
         at.outputs[0].name = names.free(f"{output.name}_before_residual")
         at.append(new)

@@ -13,9 +13,9 @@ from .access import graph_of, input_of, name_of, type_of
 from .nodes import (
     Names,
     add_constant,
-    adds_nothing,
     clip_of,
     gate_of,
+    has_no_residual,
     read_geometry,
     take_output,
 )
@@ -66,7 +66,7 @@ def spread_conv(node: ir.Node, weight: CondensedWeight, form: str, names: Names)
         place[weight.rows] = np.arange(weight.active)
         follow("Gather", constant("place", place), axis=1)
         follow("Add", constant("bias", bias.reshape(-1, *[1] * geometry.axes)))
-    if not adds_nothing(node):
+    if not has_no_residual(node):
         follow("Add", residual)
     low, high = clip_of(node)
     if (low, high) != (-math.inf, math.inf):

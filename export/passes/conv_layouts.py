@@ -16,8 +16,8 @@ import onnx_ir as ir
 
 from ..report import Decision
 from .conv_layer import is_conv
-from .elementwise import BINARY, UNARY
 from .nodes import is_condensed_conv
+from .region import BINARY, UNARY
 
 _AGNOSTIC = (
     UNARY

@@ -20,9 +20,9 @@ from .matching import (
 )
 from .nodes import (
     Names,
-    adds_nothing,
     constant_of,
     dimensions_of,
+    has_no_residual,
     is_condensed_gemm,
     take_output,
 )
@@ -50,7 +50,7 @@ class UnflattenPass(ir.passes.InPlacePass):
 def _works_on_rows(node: ir.Node) -> bool:
     """Tell a linear layer that does the same to each row of its input."""
     if is_condensed_gemm(node):
-        return adds_nothing(node)
+        return has_no_residual(node)
     if is_op(node, "MatMul"):
         weight = constant_of(node.inputs[1])
         return weight is not None and weight.ndim == 2

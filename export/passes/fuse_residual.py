@@ -8,9 +8,9 @@ import onnx_ir as ir
 
 from .access import input_of, producer_of, remove_node
 from .nodes import (
-    adds_nothing,
     constant_of,
-    ends_open,
+    has_no_epilogue,
+    has_no_residual,
     is_condensed,
     is_condensed_conv,
     layer_name,
@@ -74,8 +74,8 @@ def _takes_over(add: ir.Node, position: int) -> bool:
         and producer.graph is add.graph
         and len(value.uses()) == 1
         and not value.is_graph_output()
-        and adds_nothing(producer)
-        and ends_open(producer)
+        and has_no_residual(producer)
+        and has_no_epilogue(producer)
         and value.dtype == other.dtype
         and same_shape(value, other)
         # Something of one entry would be taken for "none".

@@ -217,12 +217,12 @@ def gate_of(node: ir.Node) -> tuple[float, float]:
     )
 
 
-def ends_open(node: ir.Node) -> bool:
+def has_no_epilogue(node: ir.Node) -> bool:
     """Tell whether what a condensed node adds up leaves it as it is: no clip, no gate."""
     return clip_of(node) == (-math.inf, math.inf) and gate_of(node) == OPEN_GATE
 
 
-def adds_nothing(node: ir.Node) -> bool:
+def has_no_residual(node: ir.Node) -> bool:
     """Tell whether the residual of a condensed node is the one that stands for "none"."""
     residual = constant_of(node.inputs[5])
     return residual is not None and residual.shape == (1,) and not residual.any()
