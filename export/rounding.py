@@ -25,15 +25,13 @@ class Rounding:
     """What was rounded.
 
     Attributes:
-        layers: names of condensed modules.
-        parameters: names of parameters that were condensed in the graph.
+        parameters: names of the parameters whose condensed values were rounded.
         errors: change of the weight as a share of its norm, by name of each node.
         scales: what norms multiplied the rows of convolutions by before they were rounded, float64
             ``[channels]``, by name of the parameter.
 
     """
 
-    layers: frozenset[str] = frozenset()
     parameters: frozenset[str] = frozenset()
     errors: Mapping[str, float] | None = None
     scales: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -72,7 +70,6 @@ def round_values(
     chooser: Chooser,
     *,
     fold: bool,
-    modules: Mapping[str, tuple[str, ...]],
     found: Iterable[CondenseResult],
     parameters: Collection[str],
     norms: Mapping[str, np.ndarray],
@@ -87,8 +84,7 @@ def round_values(
         values_dtype: "float16" or "bfloat16".
         chooser: of the forms.
         fold: whether ablated neurons will be folded, on which the choice depends.
-        modules: names of the nodes of each condensed module.
-        found: what was condensed in the graph.
+        found: what was condensed.
         parameters: names of the torch model's parameters that are only multiplied with.
         norms: what norms multiplied the rows of convolutions by, by name of the node.
 
@@ -97,8 +93,7 @@ def round_values(
 
     """
     stay = _condensed_at_last(model, chooser, fold=fold)
-    layers = {layer for layer, nodes in modules.items() if nodes and stay.issuperset(nodes)}
-    rounded = {name for layer in layers for name in modules[layer]}
+    rounded: set[str] = set()
     names, scales = set(), {}
     for result in found:
         for root in result.verbatim & set(parameters):
@@ -112,7 +107,7 @@ def round_values(
                 for node in nodes.intersection(norms):
                     scales[root] = norms[node]
     done = RoundValuesPass(values_dtype, rounded)(model)
-    return Rounding(frozenset(layers), frozenset(names), done.errors, scales)
+    return Rounding(frozenset(names), done.errors, scales)
 
 
 def _condensed_at_last(model: ir.Model, chooser: Chooser, *, fold: bool) -> set[str]:

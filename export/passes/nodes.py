@@ -239,19 +239,25 @@ class Parts:
 
 
 def add_parts(
-    graph: ir.Graph, weight: CondensedWeight, prefix: str, names: Names, shared: Parts | None = None
+    graph: ir.Graph,
+    weight: CondensedWeight,
+    prefix: str,
+    names: Names,
+    shared: Parts | None = None,
+    bias: ir.Value | None = None,
 ) -> Parts:
     """Register a weight's arrays as ``prefix.values`` and so on.
 
-    With ``shared``, which holds the same weight with another bias, only the bias is added.
+    With ``shared``, which holds the same weight with another bias, only the bias is added; with
+    ``bias``, an initializer that holds it already, not even that.
     """
 
     def add(part: str) -> ir.Value:
         return add_constant(graph, names.free(f"{prefix}.{part}"), getattr(weight, part))
 
     if shared is not None:
-        return Parts(shared.values, shared.indices, add("bias"), shared.rows)
-    return Parts(**{part: add(part) for part in PARTS})
+        return Parts(shared.values, shared.indices, bias or add("bias"), shared.rows)
+    return Parts(add("values"), add("indices"), bias or add("bias"), add("rows"))
 
 
 def set_weight(node: ir.Node, weight: CondensedWeight, names: Names) -> None:
