@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from ....export.cost_model import Calibration
-from ....export.forms import structured_layer_model
 from ....export.onnx_op import condensed_layer_model, dense_layer_model
+from ....export.passes.standard_forms import structured_layer_model
 from ..engines.onnx_models import save_null_model
 from ..engines.ort import OrtEngine
 from ..engines.self_checked import SelfCheckedLayer

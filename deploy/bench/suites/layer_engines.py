@@ -111,8 +111,8 @@ def _runtime_engine(
 def _save(kind: str, weight: CondensedWeight, batch: int, folder: Path) -> Path:
     import onnx
 
-    from ....export.forms import structured_layer_model
     from ....export.onnx_op import condensed_layer_model, dense_layer_model
+    from ....export.passes.standard_forms import structured_layer_model
 
     path = folder / f"{kind}.onnx"
     if kind == "int8":
