@@ -1,23 +1,27 @@
-"""Which values of a model from torch are rounded to half precision: those of condensed layers."""
+"""Values of condensed layers in half precision: which ones, and what the report says of it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
 from .forms import Chooser
-from .lowering import lower
+from .lowering import Lowered, lower
+from .model_file import EXTERNAL_DATA_THRESHOLD, stage_model
+from .onnx_cases import rerun
 from .passes.access import label_of
 from .passes.condense import CondenseResult
 from .passes.constants import live_readers
 from .passes.conv_layer import is_conv
 from .passes.linear_layer import is_linear
 from .passes.nodes import condensed_nodes
-from .passes.round_values import RoundValuesPass
+from .passes.round_values import RoundResult, RoundValuesPass, WidenValuesPass
 from .report import LayerReport
+from .verify import Case
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class Rounding:
     """
 
     parameters: frozenset[str] = frozenset()
-    errors: Mapping[str, float] | None = None
+    errors: Mapping[str, float] = field(default_factory=dict)
     scales: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
@@ -116,3 +120,68 @@ def _condensed_at_last(model: ir.Model, chooser: Chooser, *, fold: bool) -> set[
         return {label_of(node) for node in condensed_nodes(model)}
     formed = lower(model.clone(), chooser, fold=fold).formed
     return {name for name, entry in formed.items() if entry.choice.form == "condensed"}
+
+
+def round_condensed(model: ir.Model, values_dtype: str) -> RoundResult:
+    """Round the values of every condensed node of a lowered model, in place.
+
+    Args:
+        model: as it will be written.
+        values_dtype: "float16" or "bfloat16".
+
+    Raises:
+        ExportError: a value is too large for the type.
+
+    """
+    names = {label_of(node) for node in condensed_nodes(model)}
+    return RoundValuesPass(values_dtype, names)(model)
+
+
+def without_saved_bytes(lowered: Lowered, saved: Mapping[str, int]) -> Lowered:
+    """Take the bytes that rounding saved, by name of the node, off the sizes of the layers."""
+    formed = {
+        name: replace(entry, nbytes=entry.nbytes - sum(saved.get(n, 0) for n in entry.nodes))
+        for name, entry in lowered.formed.items()
+    }
+    return replace(lowered, formed=formed)
+
+
+def with_rounding(
+    layers: Iterable[LayerReport], errors: Mapping[str, float], values_dtype: str
+) -> tuple[LayerReport, ...]:
+    """Say which layers hold rounded values.
+
+    Args:
+        layers: reports.
+        errors: change of the weight as a share of its norm, by name of each rounded node.
+        values_dtype: what they were rounded to.
+
+    """
+    return tuple(
+        replace(
+            layer,
+            values_dtype=values_dtype,
+            rounding_error=max(errors[node] for node in layer.nodes),
+        )
+        if layer.nodes and all(node in errors for node in layer.nodes)
+        else layer
+        for layer in layers
+    )
+
+
+def widened_cases(
+    model: ir.Model, folder: Path, names: tuple[str, ...], cases: Sequence[Case]
+) -> list[Case]:
+    """Compute the rounded model in float32 throughout, which is what its file is held to.
+
+    Args:
+        model: rounded; its clone is changed, not the model.
+        folder: for a scratch file.
+        names: of the model's inputs, in the order of a case's.
+        cases: whose inputs are taken.
+
+    """
+    wide = model.clone()
+    WidenValuesPass()(wide)
+    staged = stage_model(wide, folder / "widened.onnx", EXTERNAL_DATA_THRESHOLD)
+    return rerun(staged.path, names, cases)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -37,7 +38,13 @@ from .passes.condense import CondensePass
 from .passes.fold_norm import FoldNormPass
 from .ranges import require_range
 from .report import NOT_VERIFIED, ExportReport, LayerReport, ParityCheck, bytes_saved
-from .rounding import Rounding, multiplied_only, round_values, rounding_notes
+from .rounding import (
+    Rounding,
+    multiplied_only,
+    round_values,
+    rounding_notes,
+    with_rounding,
+)
 from .torch_copy import eval_copy
 from .torch_layers import check_masks, list_weights, merge_reports
 from .torch_model import as_inputs, float64_noise, plain_torch, round_weights, run_cases
@@ -150,10 +157,14 @@ def export(
             dense = replace(
                 settings, masks={}, min_sparsity=1.0, fold=False, values_dtype="float32"
             )
-            baseline = _write(model, cases, dense, baseline_scratch / baseline_target.name)
-        main = _write(model, cases, settings, scratch / target.name)
+            baseline = _write([model], cases, dense, baseline_scratch / baseline_target.name)
+        # The copy of a half-precision model is as large as its dense file: nothing may hold it.
+        models = [model]
+        del model, copied
+        main = _write(models, cases, settings, scratch / target.name)
         reports = merge_reports(weights, main.layers, main.initializers)
-        layers = final_layers(_with_rounding(reports, main, values_dtype), main.lowered)
+        rounded = with_rounding(reports, main.rounding.errors, values_dtype)
+        layers = final_layers(rounded, main.lowered)
         file_bytes = main.staged.nbytes
         if baseline is not None:
             dense_bytes = baseline.staged.nbytes
@@ -229,19 +240,27 @@ class _Written:
 
 
 def _write(
-    model: nn.Module, cases: Sequence[Case], settings: _Settings, staged_path: Path
+    models: list[nn.Module], cases: Sequence[Case], settings: _Settings, staged_path: Path
 ) -> _Written:
+    """Write and verify the one model of the list, which is taken out so that it can be freed."""
     opset, rounds = settings.opset, settings.values_dtype != "float32"
+    model = models.pop()
     program = torch_to_ir(model, settings.inputs, settings.dynamic_shapes, opset)
+    parameters = frozenset(dict(model.named_parameters()))
+    # Only a comparison with rounded weights needs the module again.
+    rounded_model = model if rounds and cases else None
+    del model
     initializers = frozenset(program.model.graph.initializers)
     condense = CondensePass(
         min_sparsity=settings.min_sparsity, masks=settings.masks, name_after_weights=True
     )
     found = [condense(program.model)]
-    exclusive = multiplied_only(program.model).intersection(dict(model.named_parameters()))
+    exclusive = parameters & multiplied_only(program.model)
     program.optimize()
     graph_model = program.model
     del program
+    # What torch's exporter leaves behind refers to itself, and to the parameters.
+    gc.collect()
     # Slices of packed weights have constant bounds only now.
     found.append(condense(graph_model))
     common.ClearMetadataAndDocStringPass()(graph_model)
@@ -259,10 +278,11 @@ def _write(
             parameters=exclusive,
             norms=norms.scales,
         )
-    if rounds and cases:
-        round_weights(model, rounding, getattr(torch, settings.values_dtype))
-        exact, cases = cases, run_cases(model, settings.inputs)
+    if rounded_model is not None:
+        round_weights(rounded_model, rounding, getattr(torch, settings.values_dtype))
+        exact, cases = cases, run_cases(rounded_model, settings.inputs)
         change = largest_change(exact, cases)
+        del rounded_model, exact
     # The clone keeps the arrays that the passes replace; only a comparison of outputs reads it.
     before = graph_model.clone() if cases else None
     lowered = lower(graph_model, settings.chooser, fold=settings.fold)
@@ -291,11 +311,7 @@ def _locate(before: ir.Model, path: Path, names: Sequence[str], case: Case, libr
     before.ir_version = IR_VERSION
     reference = path.with_name("before.onnx")
     ir.save(before, reference)
-    feeds = dict(zip(names, case.inputs, strict=True))
-    try:
-        return first_difference(reference, path, feeds, library=library, tolerance=1e-4)
-    except ExportError:
-        return ""
+    return first_difference(reference, path, names, case, library)
 
 
 def _resolve(
@@ -316,23 +332,6 @@ def _resolve(
     if any(target.exists() and target.samefile(run.path / name) for name in FILES):
         raise ValueError(f"{target} belongs to the run; give the model another name")
     return run.model, run.masks, run.example_input if example_input is None else example_input
-
-
-def _with_rounding(
-    reports: Sequence[LayerReport], written: _Written, values_dtype: str
-) -> list[LayerReport]:
-    """Say which layers hold rounded values."""
-    errors = written.rounding.errors or {}
-    return [
-        replace(
-            report,
-            values_dtype=values_dtype,
-            rounding_error=max(errors[name] for name in report.nodes),
-        )
-        if report.nodes and all(name in errors for name in report.nodes)
-        else report
-        for report in reports
-    ]
 
 
 def _notes(

@@ -27,7 +27,6 @@ from .nodes import (
     constant_of,
     dimensions_of,
     make_condensed,
-    make_condensed_conv,
     take_output,
 )
 from .result_pass import ResultPass
@@ -288,7 +287,7 @@ class _Work:
         place = (node, 2) if bias is not None else None
         weight, parts = self._add_parts(graph, key, weight, bias, prefix, place)
         self._roots[id(found.root)] = found.root
-        new = make_condensed_conv(
+        new = make_condensed(
             x,
             parts,
             self._no_residual(graph, found.array.dtype),

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from ...ort_ops.contract import HARD_SWISH, OPEN_GATE
 from .access import input_of, remove_node
 from .nodes import clip_of, gate_of, is_condensed, is_condensed_conv, layer_name
-from .result_pass import ResultPass
-
-
-@dataclass
-class FuseResult(ir.passes.PassResult):
-    """A pass result that also lists what was fused.
-
-    Attributes:
-        fused: one line for every activation that is gone.
-
-    """
-
-    fused: list[str] = field(default_factory=list)
+from .result_pass import FuseResult, ResultPass
 
 
 class FuseActivationPass(ResultPass[FuseResult]):

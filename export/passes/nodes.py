@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 import onnx_ir as ir
@@ -162,7 +163,11 @@ def read_constant_weight(node: ir.Node) -> CondensedWeight:
     """Read the weight of a condensed node that is known to be constant."""
     weight = read_weight(node)
     if weight is None:
-        raise ExportError(f"node {node.name!r} ({node.op_type}): its weight is no constant")
+        places = zip_longest(PARTS, node.inputs[1:5])
+        part = next(part for part, value in places if constant_of(value) is None)
+        raise ExportError(
+            f"node {node.name!r} ({node.op_type}): {part} is missing or not a constant of the model"
+        )
     return weight
 
 
@@ -291,41 +296,28 @@ def make_condensed(
     x: ir.Value,
     parts: Parts,
     residual: ir.Value,
-    sizes: Mapping[str, int],
+    sizes: Mapping[str, int] | ConvGeometry,
     *,
     name: str,
     clip: tuple[float, float] = (-math.inf, math.inf),
 ) -> ir.Node:
-    """Build a condensed node with one new output; ``sizes`` are in_features and out_features."""
+    """Build a condensed node with one new output.
+
+    Args:
+        x: the input.
+        parts: the weight.
+        residual: what is added; :func:`..onnx_op.no_residual` for nothing.
+        sizes: in_features and out_features; a geometry makes a CondensedConv.
+        name: of the node.
+        clip: bounds of the result.
+
+    """
+    conv = isinstance(sizes, ConvGeometry)
     return ir.node(
-        CONDENSED_GEMM,
+        CONDENSED_CONV if conv else CONDENSED_GEMM,
         [x, parts.values, parts.indices, parts.bias, parts.rows, residual],
         attributes={
-            "in_features": sizes["in_features"],
-            "out_features": sizes["out_features"],
-            "clip_min": ir.AttrFloat32("clip_min", clip[0]),
-            "clip_max": ir.AttrFloat32("clip_max", clip[1]),
-        },
-        domain=DOMAIN,
-        name=name,
-    )
-
-
-def make_condensed_conv(
-    x: ir.Value,
-    parts: Parts,
-    residual: ir.Value,
-    geometry: ConvGeometry,
-    *,
-    name: str,
-    clip: tuple[float, float] = (-math.inf, math.inf),
-) -> ir.Node:
-    """Build a CondensedConv with one new output."""
-    return ir.node(
-        CONDENSED_CONV,
-        [x, parts.values, parts.indices, parts.bias, parts.rows, residual],
-        attributes={
-            **geometry.attributes(),
+            **(sizes.attributes() if isinstance(sizes, ConvGeometry) else sizes),
             "clip_min": ir.AttrFloat32("clip_min", clip[0]),
             "clip_max": ir.AttrFloat32("clip_max", clip[1]),
         },
