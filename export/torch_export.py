@@ -259,8 +259,6 @@ def _write(
     program.optimize()
     graph_model = program.model
     del program
-    # What torch's exporter leaves behind refers to itself, and to the parameters.
-    gc.collect()
     # Slices of packed weights have constant bounds only now.
     found.append(condense(graph_model))
     common.ClearMetadataAndDocStringPass()(graph_model)
@@ -291,7 +289,10 @@ def _write(
     graph_model.producer_name, graph_model.producer_version = "fanin", None
     staged = stage_model(graph_model, staged_path, settings.external_data_threshold)
     names = [name_of(value) for value in graph_model.graph.inputs]
-    del graph_model
+    layers = tuple(layer for result in found for layer in result.layers)
+    # The weights are in the file now; nodes and values of a graph refer to each other.
+    del graph_model, found, norms
+    gc.collect()
     check_structure(staged.path)
     parity: tuple[ParityCheck, ...] = ()
     not_checked: tuple[str, ...] = (NOT_VERIFIED,)
@@ -301,7 +302,6 @@ def _write(
         locate = partial(_locate, before, staged.path, names)
         reference = Reference("torch", cases, settings.noise, locate)
         parity, not_checked = check_parity(staged.path, reference)
-    layers = tuple(layer for result in found for layer in result.layers)
     return _Written(staged, layers, initializers, lowered, parity, not_checked, rounding, change)
 
 

@@ -72,6 +72,8 @@ def remove_unread_constant(value: ir.Value) -> bool:
     if value.uses() or value.is_graph_input() or value.is_graph_output():
         return False
     del graph.initializers[name_of(value)]
+    # Removed nodes still refer to the value until the garbage collector finds them.
+    value.const_value = None
     return True
 
 
