@@ -59,12 +59,12 @@ def rounding_notes(layers: Iterable[LayerReport], values_dtype: str, why: str) -
     return (f"values are not rounded to {values_dtype} where {why}: {', '.join(exact)}",)
 
 
-def multiplied_only(model: ir.Model) -> frozenset[str]:
-    """Name the constants that only layers multiply with, before constants are folded."""
+def read_elsewhere(model: ir.Model) -> frozenset[str]:
+    """Name the constants that other nodes than layers read, before constants are folded."""
     return frozenset(
         name
         for name, value in model.graph.initializers.items()
-        if all(is_linear(node) or is_conv(node) for node in live_readers(value))
+        if not all(is_linear(node) or is_conv(node) for node in live_readers(value))
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -31,7 +30,7 @@ from .model_file import (
     stage_model,
 )
 from .onnx_op import DEFAULT_OPSET, IR_VERSION, OPSETS
-from .passes.access import name_of
+from .passes.access import drop_weights, name_of
 from .passes.attach_functions import AttachFunctionsPass
 from .passes.clear_values import ClearValueMetadataPass
 from .passes.condense import CondensePass
@@ -40,7 +39,7 @@ from .ranges import require_range
 from .report import NOT_VERIFIED, ExportReport, LayerReport, ParityCheck, bytes_saved
 from .rounding import (
     Rounding,
-    multiplied_only,
+    read_elsewhere,
     round_values,
     rounding_notes,
     with_rounding,
@@ -255,7 +254,7 @@ def _write(
         min_sparsity=settings.min_sparsity, masks=settings.masks, name_after_weights=True
     )
     found = [condense(program.model)]
-    exclusive = parameters & multiplied_only(program.model)
+    exclusive = parameters - read_elsewhere(program.model)
     program.optimize()
     graph_model = program.model
     del program
@@ -290,9 +289,7 @@ def _write(
     staged = stage_model(graph_model, staged_path, settings.external_data_threshold)
     names = [name_of(value) for value in graph_model.graph.inputs]
     layers = tuple(layer for result in found for layer in result.layers)
-    # The weights are in the file now; nodes and values of a graph refer to each other.
-    del graph_model, found, norms
-    gc.collect()
+    drop_weights(graph_model)
     check_structure(staged.path)
     parity: tuple[ParityCheck, ...] = ()
     not_checked: tuple[str, ...] = (NOT_VERIFIED,)

@@ -110,10 +110,11 @@ class CondensePass(ResultPass[CondenseResult]):
                 work.visit_conv(node)
             elif node.domain == "" and node.op_type == "ConvTranspose":
                 work.leave_transposed(node)
-        layers = list(work.layers.values())
+        layers, notes = list(work.layers.values()), work.notes()
+        work.remove_unread()
         changed = any(layer.decision == "condensed" for layer in layers)
         return CondenseResult(
-            model, modified=changed, layers=layers, notes=work.notes(), verbatim=work.verbatim()
+            model, modified=changed, layers=layers, notes=notes, verbatim=work.verbatim()
         )
 
 
@@ -194,6 +195,11 @@ class _Work:
                     "reads it"
                 )
         return lines
+
+    def remove_unread(self) -> None:
+        """Remove the dense form of weights: a large model has no room for both."""
+        for root in self._roots.values():
+            remove_unread_constant(root)
 
     def verbatim(self) -> frozenset[str]:
         names = {root.name for root in self._roots.values() if root.name is not None}

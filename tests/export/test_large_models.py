@@ -190,7 +190,7 @@ print(len(report.condensed_layers), report.parity, report.not_checked)
 """
     done = subprocess.run(
         [sys.executable, "-c", code],
-        # Else what building the model leaves on the heap, up to 500 MB, hides what the export takes.
+        # Else up to 500 MB that building the model leaves on the heap hide what an export takes.
         env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "1048576"},
         capture_output=True,
         text=True,
