@@ -1,4 +1,4 @@
-"""What can run an ONNX file on this machine: onnxruntime with and without our library, or onnx."""
+"""Engines that run an ONNX file: onnxruntime with and without our library, or onnx."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Model = Path | bytes
 
 
 class EngineUnavailableError(Exception):
-    """An engine cannot run here, whatever the file is."""
+    """An engine cannot run on this machine, whatever the file is."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def engines(uses_our_ops: bool) -> list[Engine]:
 
 
 def load_original(model: Model, *, optimise: bool = True) -> Run:
-    """Load a model that is not ours in the first engine there is.
+    """Load a model that is not ours in the first available engine.
 
     Raises:
         ExportError: it does not load.

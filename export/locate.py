@@ -1,4 +1,4 @@
-"""Where two models that should agree come apart."""
+"""Find the node at which two models that should agree first differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one way in which an ONNX file from elsewhere is read."""
+"""Read an ONNX file from any source, with checks."""
 
 from __future__ import annotations
 

@@ -156,11 +156,8 @@ def export(
             dense = replace(
                 settings, masks={}, min_sparsity=1.0, fold=False, values_dtype="float32"
             )
-            baseline = _write([model], cases, dense, baseline_scratch / baseline_target.name)
-        # The copy of a half-precision model is as large as its dense file: nothing may hold it.
-        models = [model]
-        del model, copied
-        main = _write(models, cases, settings, scratch / target.name)
+            baseline = _write(model, cases, dense, baseline_scratch / baseline_target.name)
+        main = _write(model, cases, settings, scratch / target.name)
         reports = merge_reports(weights, main.layers, main.initializers)
         rounded = with_rounding(reports, main.rounding.errors, values_dtype)
         layers = final_layers(rounded, main.lowered)
@@ -239,22 +236,17 @@ class _Written:
 
 
 def _write(
-    models: list[nn.Module], cases: Sequence[Case], settings: _Settings, staged_path: Path
+    model: nn.Module, cases: Sequence[Case], settings: _Settings, staged_path: Path
 ) -> _Written:
-    """Write and verify the one model of the list, which is taken out so that it can be freed."""
+    """Write a model and verify the file; rounding changes the weights of the model as well."""
     opset, rounds = settings.opset, settings.values_dtype != "float32"
-    model = models.pop()
     program = torch_to_ir(model, settings.inputs, settings.dynamic_shapes, opset)
-    parameters = frozenset(dict(model.named_parameters()))
-    # Only a comparison with rounded weights needs the module again.
-    rounded_model = model if rounds and cases else None
-    del model
     initializers = frozenset(program.model.graph.initializers)
     condense = CondensePass(
         min_sparsity=settings.min_sparsity, masks=settings.masks, name_after_weights=True
     )
     found = [condense(program.model)]
-    exclusive = parameters - read_elsewhere(program.model)
+    exclusive = dict(model.named_parameters()).keys() - read_elsewhere(program.model)
     program.optimize()
     graph_model = program.model
     del program
@@ -275,11 +267,10 @@ def _write(
             parameters=exclusive,
             norms=norms.scales,
         )
-    if rounded_model is not None:
-        round_weights(rounded_model, rounding, getattr(torch, settings.values_dtype))
-        exact, cases = cases, run_cases(rounded_model, settings.inputs)
+    if rounds and cases:
+        round_weights(model, rounding, getattr(torch, settings.values_dtype))
+        exact, cases = cases, run_cases(model, settings.inputs)
         change = largest_change(exact, cases)
-        del rounded_model, exact
     # The clone keeps the arrays that the passes replace; only a comparison of outputs reads it.
     before = graph_model.clone() if cases else None
     lowered = lower(graph_model, settings.chooser, fold=settings.fold)

@@ -1,4 +1,4 @@
-"""The proof that a written file is sound and computes what the model computes."""
+"""Check the structure of a written file, and its outputs against the model's."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def check_structure(path: Path, *, shape_after_every_node: bool = True) -> None:
 def check_parity(
     path: Path, reference: Reference
 ) -> tuple[tuple[ParityCheck, ...], tuple[str, ...]]:
-    """Run the file in every engine at hand and compare with the model.
+    """Run the file in every available engine and compare with the model.
 
     Engines are onnxruntime without our library, onnxruntime with it, and where onnxruntime is not
     installed onnx's ReferenceEvaluator, which is slow.

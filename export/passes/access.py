@@ -1,4 +1,4 @@
-"""What every valid graph has, without the None that onnx-ir's types allow for."""
+"""Accessors for what every valid graph has, although onnx-ir's types allow None."""
 
 from __future__ import annotations
 

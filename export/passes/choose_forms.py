@@ -1,4 +1,4 @@
-"""Each condensed layer gets its form: condensed in one or more groups, structured, or dense."""
+"""Give each condensed layer its form: condensed in one or more groups, structured, or dense."""
 
 from __future__ import annotations
 

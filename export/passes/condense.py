@@ -1,4 +1,4 @@
-"""Sparse constants of MatMul, Gemm and Conv become condensed nodes."""
+"""Replace MatMul, Gemm and Conv with sparse constant weights by condensed nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions choose their forms together: the runtime reorders activations between some of them.
+"""Choose the forms of convolutions together: the runtime reorders activations between some.
 
 ONNX Runtime's dense Conv works on channels in blocks; our op, and the structured form's Gather, on
 planes. Wherever one kind reads what the other wrote, activations are copied into the other layout.

@@ -1,4 +1,4 @@
-"""Linear layers that see samples and tokens as one dimension, and what stands around them."""
+"""Remove reordering and flattening around linear layers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .nodes import (
 
 
 class UnflattenPass(ir.passes.InPlacePass):
-    """Take the reordering and flattening around linear layers out of their way.
+    """Remove the reordering and flattening of rows around linear layers.
 
     What attention gives, [samples, heads, tokens, depth], torch.nn.MultiheadAttention brings into
     the order tokens, samples before its last layer, and with ``batch_first`` back behind it. A

@@ -1,4 +1,4 @@
-"""What scales and shifts channels after a condensed convolution goes into its weights."""
+"""Fold what scales and shifts channels after a condensed convolution into its weights."""
 
 from __future__ import annotations
 

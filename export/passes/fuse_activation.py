@@ -1,4 +1,4 @@
-"""Clipping activations become the clip of the condensed node before them."""
+"""Fuse activations that clip or gate into the condensed node before them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class FuseActivationPass(ResultPass[FuseResult]):
     """
 
     def call(self, model: ir.Model) -> FuseResult:
-        """Go through the graph once; a chain fuses from its start, so that it goes whole."""
+        """Go through the graph once, in order, so that a chain of activations is fused whole."""
         fused: list[str] = []
         for node in list(model.graph.all_nodes()):
             if _fuse_gate(node, fused):

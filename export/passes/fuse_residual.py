@@ -1,4 +1,4 @@
-"""The Add of a residual connection becomes the residual input of a condensed node."""
+"""Fuse the Add of a residual connection into a condensed node."""
 
 from __future__ import annotations
 

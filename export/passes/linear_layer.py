@@ -1,4 +1,4 @@
-"""MatMul and Gemm read as one thing: a linear layer of a constant weight."""
+"""Read MatMul and Gemm alike: as a linear layer with a constant weight."""
 
 from __future__ import annotations
 

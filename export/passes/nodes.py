@@ -1,4 +1,4 @@
-"""Our nodes in a graph, its subgraphs included: finding, reading, making and renaming them."""
+"""Find, read and build condensed nodes in a graph and its subgraphs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def condensed_nodes(model: ir.Model) -> list[ir.Node]:
 
 
 def call_layer(node: ir.Node, name: str) -> None:
-    """Let reports call a node by the name that the table of layers has for its weight."""
+    """Set the name that reports use for a node: that of its weight in the table of layers."""
     node.meta[_LAYER] = name.removesuffix(".weight")
 
 
