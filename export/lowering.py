@@ -93,8 +93,7 @@ def final_layers(layers: Iterable[LayerReport], lowered: Lowered) -> tuple[Layer
             replace(
                 layer,
                 nodes=tuple(name for entry in formed for name in entry.nodes),
-                # Calls that were folded on their own are no longer of the whole weight's size.
-                active=min(layer.active, sum(entry.active for entry in parts)),
+                active=sum(entry.active for entry in parts),
                 fan_in=max(entry.fan_in for entry in parts),
                 padding=sum(entry.padding for entry in parts),
                 bytes_condensed=sum(entry.nbytes for entry in parts),

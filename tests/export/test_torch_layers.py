@@ -139,16 +139,6 @@ def test_shared_parameter_is_one_layer_and_its_mask_may_use_any_name(tmp_path: P
     assert len([name for name in names if "values" in name]) == 1
 
 
-def test_shared_layer_does_not_count_its_neurons_for_every_call(tmp_path: Path):
-    linear = sparsify(nn.Linear(12, 12))
-    with torch.no_grad():
-        linear.weight[:4] = 0
-    model = nn.Sequential(linear, nn.Tanh(), linear, nn.Tanh(), linear)
-    report = export_condensed(model, tmp_path / "a.onnx", torch.randn(2, 12))
-    assert [layer.active for layer in report.layers] == [report.layers[0].active]
-    assert report.layers[0].active <= 8
-
-
 @pytest.mark.parametrize(
     ("masks", "sentence"),
     [
