@@ -1,4 +1,4 @@
-"""Files and headings that the documentation names are there."""
+"""Files and headings that the documentation names exist."""
 
 import re
 from pathlib import Path
