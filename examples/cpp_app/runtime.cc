@@ -6,7 +6,7 @@
 
 namespace {
 
-// Calls the release function of a runtime object at the end of a scope.
+// Releases a runtime object at the end of a scope.
 template <typename Object, typename Release>
 auto scoped(const OrtApi* api, Object* object, Release release) {
   auto deleter = [api, release](Object* held) { release(api, held); };

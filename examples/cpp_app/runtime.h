@@ -9,7 +9,7 @@
 #include "onnxruntime_abi.h"
 
 // ONNX Runtime, loaded from a shared library. Throws std::runtime_error if that fails. It stays
-// loaded until the process ends, because its threads and fanin's ops live in it.
+// loaded until the process ends, because its threads and fanin's ops use it.
 class Runtime {
  public:
   explicit Runtime(const std::string& library);

@@ -2,7 +2,7 @@
 
     python app.py model.onnx
 
-Needs fanin and onnxruntime, neither torch nor onnx.
+Needs fanin and onnxruntime, but neither torch nor onnx.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ def main() -> None:
     try:
         session = open_session(path, threads=1)
     except SessionError as error:
-        sys.exit(f"{error}")  # tells what is wrong, where, and what to do
+        sys.exit(f"{error}")  # says what is wrong, where, and what to do
     print("last output of the loop:", loop_without_copies(session).ravel()[:3])
 
     rng = np.random.default_rng(0)

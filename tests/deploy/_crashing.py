@@ -1,4 +1,4 @@
-"""Models that really crash, hang or are killed: a preloaded library ends whoever runs them."""
+"""Models that really crash, hang or are killed, by a preloaded library that ends their process."""
 
 import os
 import shutil

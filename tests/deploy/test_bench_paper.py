@@ -53,7 +53,7 @@ def test_every_case_is_measured_once_with_random_and_trained_masks(file, tmp_pat
         assert [one.excluded for one in case.engines] == [None] * 3
         assert case.facts["active"] in (7, 8)  # 30 % of 10 are ablated, the trained one has 8 of 12
         assert len(case.engine("dense").rounds_seconds) == 5
-    # Found again as it was, nothing measured anew.
+    # Read back unchanged; nothing is measured again.
     again = bench_paper(spec, tmp_path, progress=lambda title, _: pytest.fail(title))
     assert [one.cases for one in again.results] == [one.cases for one in result.results]
 

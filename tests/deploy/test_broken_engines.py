@@ -44,7 +44,7 @@ class Wrong(Sound):
 
 
 class ManyThreads(Sound):
-    """Asks the runtime for another thread than it was told to."""
+    """Requests another number of threads than configured."""
 
     def prepare(self, inputs):
         self.threads = 2

@@ -361,7 +361,7 @@ def test_metrics_of_unloaded_versions_are_removed_after_their_retention(tmp_path
     assert counted("1") == 1
     clock.now += 121
     assert not series(b'version="1"')
-    # A version that returns in time continues its counts; one that returns later starts anew.
+    # A version that returns in time continues its counts; one that returns later starts from zero.
     save(gain_model(1), tmp_path / "m" / "1" / "model.onnx")
     state.repository.load("m")
     assert state.repository.find("m", "1") is not first

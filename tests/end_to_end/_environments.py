@@ -1,6 +1,6 @@
-"""Virtual environments of other versions than those of this one, made by uv.
+"""Virtual environments with other versions of packages, created by uv.
 
-pip resolves to the newest versions alone; uv also to the lowest ones that a project declares. Its
+pip resolves to the newest versions only; uv can also resolve to the lowest declared ones. Its
 environments are links into one cache, so that a dozen of them take little disk space and time.
 """
 
@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# A folder to keep wheels in, of this source: a later run takes those that it finds there.
+# A folder for wheels built from this source tree, which later runs reuse.
 WHEELS_VARIABLE = "FANIN_WHEELS"
 
 
 def uv(*arguments: object, given: str = "") -> str:
-    """Run uv; its standard output."""
+    """Run uv; returns its standard output."""
     module = pytest.importorskip("uv", reason="needs uv: pip install 'fanin[dev]'")
     command = [module.find_uv_bin(), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, input=given)
@@ -29,7 +29,7 @@ def uv(*arguments: object, given: str = "") -> str:
 
 @cache
 def newest_python() -> str:
-    """The newest Python of this machine that fanin's dependencies have wheels for."""
+    """The newest Python on this machine for which fanin's dependencies have wheels."""
     for version in ("3.14", "3.13", "3.12"):
         try:
             return uv("python", "find", "--no-python-downloads", version).strip()
@@ -39,7 +39,7 @@ def newest_python() -> str:
 
 
 def wheel(python: str, folder: Path) -> Path:
-    """fanin's wheel for an interpreter, built where the folder has none."""
+    """fanin's wheel for an interpreter, built unless the folder has one."""
     folder = Path(os.environ.get(WHEELS_VARIABLE, folder)).absolute()
     code = "import sys; print(*sys.version_info[:2], sep='')"
     version = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
@@ -58,11 +58,11 @@ def resolved(extra: str, resolution: str, python: str, tools: Sequence[str] = ()
 
 
 def install(python: Path, requirements: str, *wheels: Path) -> None:
-    """Exactly these: whatever is missing among them is missing."""
+    """Install exactly these packages, without their dependencies."""
     uv("pip", "install", "--python", python, "--no-deps", "-r", "-", *wheels, given=requirements)
 
 
 def environment(folder: Path, python: str) -> Path:
-    """A new, empty one; its interpreter."""
+    """Create an empty environment; returns its interpreter."""
     uv("venv", "--clear", "--python", python, folder)
     return folder / "bin" / "python"

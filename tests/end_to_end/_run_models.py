@@ -1,4 +1,4 @@
-"""Run every model of a folder: a program for environments that hold NumPy and onnxruntime only.
+"""Run every model of a folder: a program for environments with NumPy and onnxruntime only.
 
     python _run_models.py FOLDER [LIBRARY]
 
@@ -14,7 +14,7 @@ import onnxruntime
 
 
 def outcome(model: Path, library: str | None) -> np.ndarray | Exception:
-    """The output of a model, or what it raised."""
+    """The output of a model, or its exception."""
     try:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 2

@@ -1,4 +1,4 @@
-"""Errors that a user can mend end in one readable line."""
+"""Errors that a user can fix are reported in one readable line."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from fanin.cli import app
 from fanin.deploy import bench
 
 
-def test_too_little_memory_is_told_in_one_line(tmp_path, monkeypatch):
+def test_insufficient_memory_is_reported_in_one_line(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
 
     def measure(*_, **__):
@@ -23,7 +23,7 @@ def test_too_little_memory_is_told_in_one_line(tmp_path, monkeypatch):
     assert result.output == "fanin: out of memory: Unable to allocate 3.64 TiB\n"
 
 
-def test_output_that_the_locale_has_no_characters_for_is_replaced():
+def test_characters_that_the_locale_lacks_are_replaced():
     done = subprocess.run(
         [sys.executable, "-m", "fanin", "doctor", "absent.onnx"],
         env={**os.environ, "PYTHONIOENCODING": "ascii"},

@@ -1,4 +1,4 @@
-"""The demo clears away its own runs and nothing else."""
+"""The demo deletes its own earlier runs and nothing else."""
 
 import importlib.util
 import sys
@@ -13,7 +13,7 @@ class Stop(Exception):
     pass
 
 
-def test_what_is_not_the_demos_stays_in_its_folder(tmp_path, monkeypatch):
+def test_other_files_in_the_folder_are_kept(tmp_path, monkeypatch):
     spec = importlib.util.spec_from_file_location("demo", DEMO)
     demo = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(demo)

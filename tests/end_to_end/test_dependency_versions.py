@@ -1,7 +1,7 @@
 """Every extra with the lowest versions that pyproject.toml declares, and with the newest ones.
 
-First the extra alone (its modules import, its commands start), then tests of what it is for, with
-the tools that these need beside it. Environments are kept in .cache/versions until the next run.
+First the extra alone (its modules import, its commands start), then tests of its features, with the
+tools that these need in addition. Environments are kept in .cache/versions until the next run.
 """
 
 import os
@@ -23,7 +23,7 @@ EXTRAS = PROJECT["optional-dependencies"]
 
 @dataclass(frozen=True)
 class Smoke:
-    """What an extra must import, and tests of it: arguments of pytest, packages they need."""
+    """Modules that an extra must import, and its tests: arguments of pytest, packages they need."""
 
     module: str
     tests: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ SMOKES = {
 
 
 def requirement(name: str) -> str:
-    """As pyproject.toml states it, in whichever extra."""
+    """The requirement as pyproject.toml declares it, in any extra."""
     stated = (item for items in EXTRAS.values() for item in items)
     return next(item for item in stated if re.split(r"[\[<>=]", item)[0] == name)
 
@@ -94,7 +94,7 @@ def run(command: list[object], folder: Path) -> str:
     return done.stdout
 
 
-def test_every_extra_has_its_smoke_test():
+def test_every_extra_has_a_smoke_test():
     assert set(SMOKES) == {"", *EXTRAS}
 
 
@@ -131,5 +131,5 @@ def test_the_extra_works(extra, resolution, wheels, tmp_path):
         install(interpreter, resolved(extra, resolution, python, tools))
         tests = [ROOT / one if one.startswith("tests/") else one for one in smoke.tests]
         options = ["-m", "not lowest and not newest", "-p", "no:cacheprovider", "--rootdir", ROOT]
-        # -P: the folders of the source must not stand in for installed packages.
+        # -P: folders of the source tree must not replace installed packages.
         print(run([interpreter, "-P", "-m", "pytest", *options, *tests], tmp_path)[-200:])

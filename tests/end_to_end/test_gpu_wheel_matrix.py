@@ -1,4 +1,4 @@
-"""The wheel onnxruntime-gpu on a machine without a GPU: the CPU is taken, and said so."""
+"""onnxruntime-gpu on a machine without a GPU: sessions fall back to the CPU with a warning."""
 
 import json
 import subprocess
@@ -44,7 +44,7 @@ BOTH = "CUDAExecutionProvider,CPUExecutionProvider"
 
 @pytest.fixture
 def opened(package, tmp_path):  # noqa: F811
-    """What a session of one layer ends in, under these providers and this driver."""
+    """The outcome of opening a one-layer model with these providers and this driver."""
     x = LAYER.x(3)
     np.save(tmp_path / "x.npy", x)
     onnx.save(condensed_layer_model(weight_of(LAYER), None), tmp_path / "model.onnx")
@@ -69,7 +69,7 @@ def opened(package, tmp_path):  # noqa: F811
     return run
 
 
-def test_without_a_driver_the_cpu_is_taken_and_said_so(opened):
+def test_without_a_driver_sessions_fall_back_to_the_cpu_with_a_warning(opened):
     outcome, _ = opened(BOTH)
     assert outcome["providers"] == ["CPUExecutionProvider"]
     assert len(outcome["told"]) == 1
@@ -84,7 +84,7 @@ def test_cuda_alone_is_an_error_without_a_driver(opened):
     assert "CUDAExecutionProvider failed to initialize" in outcome["error"]
 
 
-def test_a_cpu_session_is_what_it_was(opened):
+def test_cpu_sessions_are_unaffected(opened):
     outcome, log = opened("CPUExecutionProvider")
     assert outcome["providers"] == ["CPUExecutionProvider"]
     assert outcome["told"] == []
@@ -93,7 +93,7 @@ def test_a_cpu_session_is_what_it_was(opened):
 
 @built_with_cuda
 def test_the_cuda_ops_register_beside_the_cpu_ops(opened, tmp_path):
-    """A driver without CUDA's libraries: the ops are there, and the provider does not come up."""
+    """A driver without CUDA's libraries: the ops are registered, but the provider fails to load."""
     outcome, _ = opened(BOTH, driver(tmp_path))
     assert outcome["loaded"]
     assert outcome["providers"] == ["CPUExecutionProvider"]
@@ -103,7 +103,7 @@ def test_the_cuda_ops_register_beside_the_cpu_ops(opened, tmp_path):
     assert outcome["told"] == []
 
 
-def test_a_cuda_library_of_another_build_is_told_in_the_log(opened, package, tmp_path):  # noqa: F811
+def test_a_cuda_library_of_another_build_is_reported_in_the_log(opened, package, tmp_path):  # noqa: F811
     compiled(OTHER_BUILD, package / "fanin" / "ort_ops" / LIBRARY.name)
     outcome, log = opened("CPUExecutionProvider", driver(tmp_path))
     assert outcome["providers"] == ["CPUExecutionProvider"]

@@ -1,4 +1,4 @@
-"""A user whom the system does not know, without a home: containers run as such."""
+"""A user id that is unknown to the system and has no home, as in containers."""
 
 import os
 import shutil
@@ -10,12 +10,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-# As root the user is changed for real; reading stays allowed, since Python may lie in root's home.
+# As root, the tests change the user id; reading stays allowed, since Python may be in root's home.
 SETPRIV = [
     "setpriv", "--reuid=12345", "--regid=12345", "--clear-groups",
     "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search",
 ]  # fmt: skip
-# Else Python is told so: what asks the system for the user's home asks it.
+# Otherwise Python's user database is patched, through which all code looks up the home.
 UNKNOWN = """
 import os, pwd, sys
 def unknown(*_):
@@ -35,7 +35,7 @@ def can_change_user() -> bool:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder that anyone may write into, with a sparse model."""
+    """A world-writable folder with a sparse model."""
     folder = tmp_path_factory.mktemp("anyone")
     rng = np.random.default_rng(0)
     weight = rng.standard_normal((48, 32)).astype(np.float32)
@@ -84,7 +84,7 @@ def home(request, tmp_path_factory):
     return folder / "nowhere"
 
 
-def test_models_are_exported_inspected_and_looked_at(folder, home):
+def test_models_are_exported_inspected_and_diagnosed(folder, home):
     export = ["export", "in.onnx", "-o", "out.onnx", "--policy", "condensed"]
     for command in (export, ["inspect", "out.onnx"], ["doctor", "out.onnx"]):
         done = fanin(folder, *command, home=home)
@@ -92,7 +92,7 @@ def test_models_are_exported_inspected_and_looked_at(folder, home):
         assert "Traceback" not in done.stderr
 
 
-def test_a_calibration_needs_a_place(folder):
+def test_a_calibration_needs_a_folder(folder):
     done = fanin(folder, "calibrate")
     assert done.returncode == 2
     said = " ".join(done.stderr.replace("│", " ").split())

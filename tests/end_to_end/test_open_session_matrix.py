@@ -1,4 +1,4 @@
-"""open_session and the doctor under every onnxruntime that we promise, without onnx and torch."""
+"""open_session and the doctor with every supported onnxruntime, without onnx and torch."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from .test_version_matrix import LAYER, RELEASES, needs_old_python, python_of, w
 
 pytestmark = pytest.mark.matrix
 
-# Prints the checks that fail, and what each model ends in.
+# Prints the failing checks, and the outcome of each model.
 PROGRAM = """
 import json, sys
 from pathlib import Path
@@ -51,7 +51,7 @@ print(json.dumps([failed, outcomes]))
 
 @pytest.fixture
 def package(tmp_path) -> Path:
-    """A folder to import fanin.deploy and fanin.ort_ops from, as a bare installation has them."""
+    """A folder with fanin.deploy and fanin.ort_ops as in a minimal installation."""
     root = tmp_path / "site"
     (root / "fanin" / "ort_ops").mkdir(parents=True)
     (root / "fanin" / "__init__.py").touch()
@@ -101,7 +101,7 @@ def run_in(release: str, package: Path, models: Path) -> tuple[list[str], dict]:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_sessions_open_errors_explain_and_the_doctor_is_content(release, package, models):
+def test_sessions_open_errors_explain_and_the_doctor_reports_no_problem(release, package, models):
     failed, outcomes = run_in(release, package, models)
     assert failed == []
     assert outcomes.pop("sound") == [2, LAYER.out_features]
@@ -122,7 +122,7 @@ def test_sessions_open_errors_explain_and_the_doctor_is_content(release, package
 
 @pytest.fixture
 def attacks(tmp_path) -> Path:
-    """Models that want what lies outside of their folder, each in another way."""
+    """Models that refer to files outside their folder, each in another way."""
     (tmp_path / "secret").write_bytes(bytes(16))
     folder = tmp_path / "attacks"
     folder.mkdir()
@@ -163,8 +163,10 @@ def attacks(tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_no_release_is_given_a_model_that_reaches_out_of_its_folder(release, package, attacks):
-    """Up to 1.23 the runtime alone opens them, crashes, or waits for ever."""
+def test_models_that_refer_outside_their_folder_are_refused_on_every_release(
+    release, package, attacks
+):
+    """Up to 1.23, the runtime alone opens these models, crashes, or hangs."""
     _, outcomes = run_in(release, package, attacks)
     assert {name: node for name, (node, _) in outcomes.items()} == dict.fromkeys(
         ["plain", "group", "number", "not-utf8", "two", "pipe", "address", "default"]

@@ -1,4 +1,4 @@
-"""The pictures in docs/pictures are what the script that draws them says."""
+"""The pictures in docs/pictures are those that their script draws."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What the README shows runs as it stands, top to bottom."""
+"""README's snippets run unchanged, from top to bottom."""
 
 import re
 import subprocess
@@ -37,12 +37,12 @@ def test_snippets_run_in_order(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "results" / "results.json").is_file()
 
 
-def test_the_readme_is_read_in_a_minute():
+def test_the_readme_has_at_most_120_lines():
     assert len(README.splitlines()) <= 120
 
 
 @pytest.mark.parametrize("picture", re.findall(r'(?:src|srcset)="([^"]+)"', README))
-def test_every_picture_is_there_for_both_themes(picture):
+def test_every_picture_exists_for_both_themes(picture):
     other = {"light": "dark", "dark": "light"}
     twin = re.sub("light|dark", lambda theme: other[theme.group()], picture)
     assert (ROOT / picture).is_file()

@@ -1,4 +1,4 @@
-"""One library and the same files on every onnxruntime that we promise.
+"""One build of the library and the same files with every supported onnxruntime.
 
 Each release gets a virtual environment of NumPy and onnxruntime, kept in .cache/ort-matrix.
 """
@@ -26,12 +26,12 @@ pytestmark = pytest.mark.matrix
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "ort-matrix"
 PROGRAM = Path(__file__).with_name("_run_models.py")
 NEWEST = "newest"
-# The lowest release that is declared, the last of every minor version since, and the newest.
+# The lowest declared release, the last of every minor version since, and the newest.
 WITH_NUMPY_2 = (
     *("1.19.2", "1.20.1", "1.21.1", "1.22.1", "1.23.2", "1.24.4", "1.25.1", "1.26.0"),
     *("1.27.0", "1.28.0", "1.29.0", "1.30.0", "1.31.1"),
 )
-# onnxruntime before 1.19 was built against NumPy 1 and imports with nothing else.
+# onnxruntime before 1.19 was built against NumPy 1 and requires it.
 REQUIREMENTS = {
     **{release: [f"onnxruntime=={release}", "numpy<2"] for release in ("1.17.0", "1.18.1")},
     **{release: [f"onnxruntime=={release}"] for release in WITH_NUMPY_2},
@@ -52,7 +52,7 @@ LAYER = Layer.random(400, 300, 40, active=250, padded=True)
 
 
 def python_of(release: str) -> Path:
-    """The interpreter of the release's environment, which is made if it is not there."""
+    """The interpreter of the release's environment, which is created if missing."""
     folder = CACHE / f"{release}-py{sys.version_info.major}.{sys.version_info.minor}"
     python, complete = folder / "bin" / "python", folder / "complete"
     if not complete.exists():
@@ -100,7 +100,7 @@ def save_exported_models(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray
 
 
 def save_op_models(folder: Path) -> Mapping[str, str | None]:
-    """Models that take every path through the runtime's interface; the error each must raise."""
+    """Models that use all functions of the runtime's interface; the error each must raise."""
     spec, x = spec_of(LAYER), LAYER.x(70)
     fed = replace(spec, fed=dict.fromkeys((*LAYER.weights, "residual")))
     save(folder, "many", spec.build(), X=x)
@@ -128,7 +128,7 @@ def save_op_models(folder: Path) -> Mapping[str, str | None]:
 
 
 def run_in(release: str, folder: Path, *library: Path) -> str:
-    """Run the folder's models under a release; what the program printed."""
+    """Run the folder's models with a release; returns the program's output."""
     command = [python_of(release), PROGRAM, folder, *library]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -136,7 +136,7 @@ def run_in(release: str, folder: Path, *library: Path) -> str:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_the_same_library_gives_the_same_bits(release, tmp_path):
+def test_the_same_library_gives_bitwise_equal_results(release, tmp_path):
     inputs = save_exported_models(tmp_path)
     expected = save_op_models(tmp_path) | dict.fromkeys(inputs)
     version = run_in(release, tmp_path, ort_ops.get_library_path())

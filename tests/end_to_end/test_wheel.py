@@ -1,4 +1,4 @@
-"""The wheel in a bare virtual environment: no torch, no claim on other import names."""
+"""The wheel in an empty virtual environment: no torch, no import name besides fanin."""
 
 import os
 import subprocess
@@ -50,7 +50,7 @@ print("torch" in sys.modules, fanin.ort_ops.get_library_path().is_file())
     assert run(bare_python, code).splitlines() == ["[]", "False True"]
 
 
-def test_installing_claims_no_import_name_but_fanin(bare_python):
+def test_installing_adds_only_the_import_name_fanin(bare_python):
     code = """
 import pathlib, sysconfig
 site = pathlib.Path(sysconfig.get_paths()["platlib"])
@@ -65,7 +65,7 @@ print(len(list((site / "fanin").rglob("*.cc"))))
     ]
 
 
-def test_what_only_tests_need_is_not_installed(bare_python):
+def test_test_dependencies_are_not_installed(bare_python):
     code = """
 import pathlib, fanin.ort_ops
 folder = pathlib.Path(fanin.ort_ops.__file__).parent
@@ -83,7 +83,7 @@ print([check.name for check in run_checks() if not check.ok])
     assert run(bare_python, code) == "[]"
 
 
-def test_the_command_line_says_what_to_install(bare_python):
+def test_the_command_line_states_what_to_install(bare_python):
     result = subprocess.run(
         [bare_python.parent / "fanin", "train", "anything", "-o", "run"],
         capture_output=True,

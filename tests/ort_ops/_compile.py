@@ -1,9 +1,9 @@
-"""What tests that compile something give their compiler."""
+"""The environment for compilers that tests run."""
 
 import os
 
 SANITIZER = ("LD_PRELOAD", "ASAN_OPTIONS", "UBSAN_OPTIONS", "PYTHONMALLOC")
-"""Variables of tools/sanitize.sh, which a process needs that loads the library under it."""
+"""Variables that tools/sanitize.sh sets for processes that load the sanitized library."""
 
 
 def compiler_environment() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Random condensed convolutions and what they compute; NumPy alone."""
+"""Random condensed convolutions and their results, in NumPy."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class ConvLayer:
         return condensed_conv(x, **self.weights, residual=residual, **self._attributes, **clip)
 
     def magnitude(self, x: np.ndarray, residual: np.ndarray | None = None) -> np.ndarray:
-        """The sum of the magnitudes of what the reference adds."""
+        """The sum of the magnitudes of the reference's summands."""
         weights = {**self.weights, "values": np.abs(self.values.astype(np.float64))}
         weights["bias"] = np.abs(self.bias)
         add = None if residual is None else np.abs(residual.astype(np.float64))

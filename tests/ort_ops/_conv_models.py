@@ -31,7 +31,7 @@ def conv_spec(
     fed: Mapping[str, Sequence[int | str] | None] | None = None,
     **clip: float,
 ) -> Spec:
-    """A sound model of the layer; ``size`` is that of X without its channels."""
+    """A valid model of the layer; ``size`` is that of X without its channels."""
     names = ("height", "width") if layer.geometry.axes == 2 else ("length",)
     size = ("batch", *names) if size is None else size
     element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
@@ -81,7 +81,7 @@ def assert_conv_close(
     residual: np.ndarray | None = None,
     **clip: float,
 ) -> None:
-    """Within what float32 sums can lose of the float64 result, and half a unit of Y's type."""
+    """Compare with float64, within the error of float32 sums plus half a unit of Y's type."""
     want = layer.expected(x, residual, **clip)
     assert y.shape == want.shape
     assert y.dtype == x.dtype

@@ -1,4 +1,4 @@
-"""The CUDA bindings on a GPU, and the same calls over the emulation."""
+"""The CUDA bindings on a GPU, and the same interface to the emulation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fanin.deploy.bench.engines.cuda_binding import EmulatedGemm
 
 
 class EmulatedConv:
-    """``_cuda.PackedConv`` over the emulation: the same arguments, by the same names."""
+    """The interface of ``_cuda.PackedConv``, with the same arguments, to the emulation."""
 
     def __init__(self, *, activations, device=0, **layer):  # noqa: ARG002
         self._emulation = importlib.import_module("fanin.ort_ops._cuda_emulation")
@@ -48,7 +48,7 @@ class Emulation:
 
 
 def open_device():
-    """The binding of the GPU; skips the test where there is none, unless one is required."""
+    """The GPU binding; skips the test if there is no GPU, unless one is required."""
     if os.environ.get("FANIN_REQUIRE_GPU"):
         binding = importlib.import_module("fanin.ort_ops._cuda")
         assert binding.device_count()

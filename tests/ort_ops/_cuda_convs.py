@@ -1,4 +1,4 @@
-"""What the CUDA bindings take of a convolution, and the error that its float32 sums may have."""
+"""Arguments of the CUDA bindings for a convolution, and the error bound of its float32 sums."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ._random_convs import OPEN_GATE, gated
 
 
 def arguments(layer: ConvLayer) -> dict[str, Any]:
-    """What the bindings take; a convolution with one axis has the height 1."""
+    """Arguments of the bindings; a convolution with one axis has height 1."""
     geometry = layer.geometry
     line = geometry.axes == 1
 
@@ -50,7 +50,7 @@ def expect(
     clip_max: float = np.inf,
     gate: tuple[float, float] = OPEN_GATE,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The result in float64, and how far a float32 sum rounded to x's type may be from it."""
+    """The result in float64, and the error bound of a float32 sum rounded to x's type."""
     want = layer.expected(x, residual, clip_min=clip_min, clip_max=clip_max)
     allowed = (layer.values.shape[1] + 3) * 2.0**-24 * layer.magnitude(x, residual)
     want, allowed = gated(want, allowed, gate)

@@ -1,4 +1,4 @@
-"""Random condensed layers and the error that a float32 sum of them may have, for the CUDA tests."""
+"""Random condensed layers and the error bound of their float32 sums, for the CUDA tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from fanin.ort_ops import reference
 
 TYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-# Half of the distance between neighboring numbers, relative; and the smallest such distance.
+# Half the relative distance between neighboring numbers, and the smallest absolute distance.
 ROUNDING = {"float32": (2.0**-24, 2.0**-149), "float16": (2.0**-11, 2.0**-24)}
 ROUNDING["bfloat16"] = (2.0**-8, 2.0**-133)
 
@@ -42,7 +42,7 @@ class Layer:
         *,
         padded: bool = False,
     ) -> Layer:
-        """Uniform random columns; with ``padded`` rows end early and are filled up."""
+        """Uniform random columns; with ``padded``, rows end early and have padding."""
         if active == 0:
             fan_in = 0
         values = rng.standard_normal((active, fan_in)).astype(TYPES[value_type])
@@ -59,7 +59,7 @@ class Layer:
         return Layer(values, indices.astype(kind), rows, bias, in_features)
 
     def arrays(self) -> dict[str, np.ndarray | str]:
-        """What the bindings take; 16-bit values as their bits."""
+        """Arguments of the bindings; 16-bit values as their bits."""
         return {
             "values": bits(self.values),
             "value_type": self.value_type,
@@ -75,7 +75,7 @@ class Layer:
         clip_min: float = -np.inf,
         clip_max: float = np.inf,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The result in float64, and how far a float32 sum rounded to x's type may be from it."""
+        """The result in float64, and the error bound of a float32 sum rounded to x's type."""
         sizes = {"in_features": self.in_features, "out_features": self.out_features}
         layer = (self.values.astype(np.float64), self.indices)
         want = reference.condensed_gemm(

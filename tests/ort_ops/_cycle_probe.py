@@ -1,4 +1,4 @@
-"""What a process grows by while sessions of a model come and go, in a process of its own.
+"""Measure by how much a process grows while sessions of a model are opened and closed.
 
 Usage: _cycle_probe.py MODEL X.npy WARM CYCLES. Prints bytes.
 """
@@ -15,7 +15,7 @@ from fanin import ort_ops
 
 
 def growth(model: Path, x: np.ndarray, *, warm: int, cycles: int) -> int:
-    """Resident bytes that so many sessions leave behind, after some that warm the process up."""
+    """Resident bytes that remain after ``cycles`` sessions, following some for warm-up."""
     np.save(model.with_suffix(".npy"), x)
     command = [sys.executable, __file__, model, model.with_suffix(".npy"), str(warm), str(cycles)]
     return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
@@ -30,7 +30,7 @@ def cycle(model: str, x: np.ndarray, times: int) -> None:
     for i in range(times):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
-        # Another thread count is another registration.
+        # Another thread count needs another registration.
         options.add_session_config_entry("fanin.threads", str(1 + i % 4))
         ort_ops.register(options)
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

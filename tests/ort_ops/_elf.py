@@ -1,4 +1,4 @@
-"""What a shared library of 64-bit little-endian ELF says of itself; no tools needed."""
+"""A reader of 64-bit little-endian ELF shared libraries, without external tools."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Segment:
 @dataclass(frozen=True)
 class Symbol:
     name: str
-    address: int  # 0 for one of another library
+    address: int  # 0 if defined in another library
 
 
 class Elf:
@@ -72,7 +72,7 @@ class Elf:
 
     @cached_property
     def symbols(self) -> list[Symbol]:
-        """Those that the dynamic linker sees."""
+        """Symbols that the dynamic linker sees."""
         return list(self._read_symbols())
 
     @property

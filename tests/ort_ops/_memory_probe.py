@@ -1,7 +1,7 @@
-"""What sessions of a model cost in memory, measured in a process of its own; prints JSON.
+"""Measure the memory of sessions of a model in a separate process; prints JSON.
 
-Usage: _memory_probe.py WARM_MODEL MODEL SESSIONS CYCLES. All numbers are bytes on top of what the
-process took after one session of WARM_MODEL.
+Usage: _memory_probe.py WARM_MODEL MODEL SESSIONS CYCLES. All numbers are bytes in addition to those
+of the process after one session of WARM_MODEL.
 """
 
 import gc
@@ -49,7 +49,7 @@ def main(warm: str, model: str, sessions: int, cycles: int) -> None:
     digest(opened(warm))
     gc.collect()
     before = rollup()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     live = [opened(model)]
     result = {"peak": peak() - before["Rss"], "first": rollup()["Anonymous"] - before["Anonymous"]}
     live += [opened(model) for _ in range(sessions - 1)]

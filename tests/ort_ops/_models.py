@@ -91,10 +91,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class Spec:
-    """A one-node model, with every part open to mutation."""
+    """A one-node model of which every part can be changed."""
 
-    arrays: Mapping[str, np.ndarray]  # by input name, X excepted
-    attributes: Mapping[str, Any]  # None leaves one out
+    arrays: Mapping[str, np.ndarray]  # by input name, except X
+    attributes: Mapping[str, Any]  # None omits one
     x_shape: Sequence[int | str | None] | None = ("batch", 37)
     x_type: int = TensorProto.FLOAT
     y_type: int = TensorProto.FLOAT
@@ -139,7 +139,7 @@ class Spec:
         return replace(self, arrays={**self.arrays, **arrays})
 
     def with_attributes(self, **attributes: Any) -> Spec:
-        """The same model with some attributes replaced, or left out if None."""
+        """The same model with some attributes replaced, or omitted if None."""
         return replace(self, attributes={**self.attributes, **attributes})
 
 
@@ -147,7 +147,7 @@ NO_RESIDUAL = np.zeros(1, np.float32)
 
 
 def spec_of(layer: Layer, *, residual: np.ndarray = NO_RESIDUAL, **clip: float) -> Spec:
-    """A sound model of the layer with a symbolic batch."""
+    """A valid model of the layer with a symbolic batch."""
     return Spec(
         arrays={**layer.weights, "residual": residual},
         attributes={
@@ -189,7 +189,7 @@ def assert_close(
     residual: np.ndarray | None = None,
     **clip: float,
 ) -> None:
-    """Compare with the reference, within what float32 sums of these magnitudes can lose.
+    """Compare with the reference, within the error of float32 sums of these magnitudes.
 
     A sum of n terms in any order is within about n * 2**-24 of the sum of their magnitudes.
     """

@@ -1,4 +1,4 @@
-"""Weights that no other test has, for tests of what a process shares."""
+"""Weights that no other test uses, for tests of sharing within a process."""
 
 import itertools
 from dataclasses import replace

@@ -1,8 +1,8 @@
-"""Random cases of CondensedGemm, each compared with the float64 oracle within a stated bound.
+"""Random cases of CondensedGemm, each compared with the float64 reference within a stated bound.
 
-A *group* is one layer and one input, for which the oracle is asked once; its *cases* run different
-kernels on different slices of the input, with threads, alignment, residual and clip of their own.
-(seed, number of the group) decides everything, so a failure is replayed from its message.
+A *group* is one layer and one input, for which the reference is computed once; its *cases* run
+different kernels on different slices of the input, each with its own threads, alignment, residual
+and clip. (seed, group number) determines everything, so a failure can be replayed from its message.
 
 The bound: each float32 result lies between the float32 numbers next to ``clip(want - e)`` and
 ``clip(want + e)`` with ``e = (fan_in + 3) * (2^-24 * m + 2^-149)``, where m is the sum of the
@@ -32,7 +32,7 @@ CASES_PER_GROUP = 20
 _MAX_BATCH = 300
 _VALUE_TYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
 _SPECIALS = (np.nan, np.inf, -np.inf)
-# One case in so many goes through an ONNX Runtime session.
+# One in this many cases runs in an ONNX Runtime session.
 _SESSION_SHARE = 100
 
 
@@ -44,14 +44,14 @@ class Case:
     start: int
     batch: int
     threads: int
-    offset: int  # of x, the residual and the output: elements behind a cache line
+    offset: int  # of x, the residual and the output: elements past a cache line
     with_residual: bool
     clip: tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Group:
-    """A layer, an input and a residual, with what the oracle says of them without a clip."""
+    """A layer, an input and a residual, with the reference results before the clip."""
 
     layer: Layer
     x: np.ndarray
@@ -63,7 +63,7 @@ class Group:
 
 @dataclass
 class Tally:
-    """What was checked. ``worst`` is the largest error as a share of its bound."""
+    """Counts of checked cases. ``worst`` is the largest error as a share of its bound."""
 
     cases: int = 0
     worst: float = 0.0
@@ -83,7 +83,7 @@ class RandomCaseError(AssertionError):
 
 
 def check_group(seed: int, number: int) -> Tally:
-    """Run the cases of one group; raises RandomCaseError with what replays it."""
+    """Run the cases of one group; raises RandomCaseError with the numbers to replay it."""
     group = draw_group(seed, number)
     tally = Tally()
     for case in group.cases:
@@ -104,7 +104,7 @@ def check_group(seed: int, number: int) -> Tally:
 
 
 def draw_group(seed: int, number: int) -> Group:
-    """Draw a group; the pair decides it on a given CPU."""
+    """Draw a group, determined by the two numbers on a given CPU."""
     rng = np.random.default_rng([seed, number])
     # Most groups are small, so that many run; one in sixteen is large enough to use threads.
     budget = 10 ** rng.uniform(2.0, 5.3) if rng.random() < 15 / 16 else 3e6
@@ -126,7 +126,7 @@ def _log_uniform(rng: np.random.Generator, low: int, high: int) -> int:
 def _draw_layer(rng: np.random.Generator, budget: float) -> Layer:
     wide = rng.random() < 0.05
     if wide:
-        # Around and beyond what 16 bits address.
+        # Around and beyond the range of 16 bits.
         in_features = int(rng.choice([65_535, 65_536, 65_537, _log_uniform(rng, 65_538, 300_000)]))
     else:
         in_features = _log_uniform(rng, 1, min(4000, int(budget)))
@@ -144,7 +144,7 @@ def _draw_layer(rng: np.random.Generator, budget: float) -> Layer:
         )
     )
     fan_in = min(fan_in, 4000, max(1, int(budget)))
-    # Kernels of whole columns, forced on a wide layer, cost by columns x outputs.
+    # Forced on a wide layer, layouts that go over all columns cost columns x outputs.
     most = max(1, min(4000, int(budget / fan_in), 2_000_000 // in_features * 4))
     out_features = _log_uniform(rng, 1, most)
     ablated = rng.choice([0.0, rng.random(), 1.0], p=[0.5, 0.45, 0.05])
@@ -172,7 +172,7 @@ def _draw_layer(rng: np.random.Generator, budget: float) -> Layer:
 
 
 def _draw_columns(rng: np.random.Generator, rows: int, count: int, below: int) -> np.ndarray:
-    """Ascending [rows, count] of distinct columns: uniform, in strata, or in fields of a row."""
+    """Ascending distinct columns [rows, count]: uniform, in strata, or in receptive fields."""
     form = rng.choice(["uniform", "strata", "fields"])
     width = min(below, 2 * count) if form == "fields" else below
     if form == "strata" or rows * width > 2_000_000:
@@ -247,7 +247,7 @@ def _arrays(layer: Layer) -> dict[str, object]:
 
 @dataclass
 class _Guarded:
-    """An array ``offset`` elements behind a cache line, between guards of NaN."""
+    """An array ``offset`` elements past a cache line, between guards of NaN."""
 
     array: np.ndarray
     before: np.ndarray
@@ -297,7 +297,7 @@ def _runner(layer: Layer, case: Case) -> Runs:
             out[...] = _native.run_plain(**_arrays(layer), x=x, residual=residual, **clip)
 
         return plain
-    # Half of the layers are packed for the very batch, the others for all of them.
+    # Half of the layers are packed for this batch only, the others for all batches.
     limits = {"min_batch": case.batch, "max_batch": case.batch} if case.offset % 2 else {}
     gemm = _native.PackedGemm(**_arrays(layer), **{route: name}, **limits, threads=case.threads)
 
@@ -353,7 +353,7 @@ def _run_session(
 
 
 def _compare(group: Group, case: Case, y: np.ndarray) -> float:
-    """Return the largest error as a share of its bound; raises for one beyond it."""
+    """Return the largest error as a share of its bound; raises if it exceeds the bound."""
     part = slice(case.start, case.start + case.batch)
     want, magnitude = group.sums[part], group.magnitude[part]
     if case.with_residual:
@@ -366,7 +366,7 @@ def _compare(group: Group, case: Case, y: np.ndarray) -> float:
     with np.errstate(over="ignore", invalid="ignore"):
         low = np.clip(want - bound, *case.clip).astype(y.dtype)
         high = np.clip(want + bound, *case.clip).astype(y.dtype)
-        # A NaN, which only a special x or residual makes, is a NaN here and nowhere else.
+        # NaN, which only special values of x or the residual cause, must be at the same places.
         right = np.where(np.isnan(want), np.isnan(y), (low <= y) & (y <= high))
         if not right.all():
             b, o = np.argwhere(~right)[0]

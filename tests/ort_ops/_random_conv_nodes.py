@@ -1,6 +1,6 @@
 """Random convolutions in ONNX Runtime: CondensedConv and the dense Conv of its scattered weight.
 
-(seed, number of the case) decides everything, so a failure is replayed from its message.
+(seed, case number) determines everything, so a failure can be replayed from its message.
 
 The bound: with ``e = (fan_in + 3) * (2^-24 * m + 2^-149)``, where m is the sum of the magnitudes of
 the products, the bias and the residual, a float32 result of either lies between the float32 numbers
@@ -50,7 +50,7 @@ class ConvCase:
 
 
 def check_conv(seed: int, number: int) -> Tally:
-    """Run one case; raises RandomConvError with what replays it."""
+    """Run one case; raises RandomConvError with the numbers to replay it."""
     case = draw_conv(seed, number)
     try:
         worst = _check(case)
@@ -64,7 +64,7 @@ def check_conv(seed: int, number: int) -> Tally:
 
 
 def draw_conv(seed: int, number: int) -> ConvCase:
-    """Draw a case; the pair decides it on a given CPU."""
+    """Draw a case, determined by the two numbers on a given CPU."""
     rng = np.random.default_rng([seed, number])
     geometry = _draw_geometry(rng)
     layer = _draw_layer(rng, geometry)
@@ -145,7 +145,7 @@ def _draw_geometry(rng: np.random.Generator) -> ConvGeometry:
     reach = [d * (k - 1) for d, k in zip(dilations, kernel, strict=True)]
     form = rng.choice(["none", "same", "any"], p=[0.3, 0.4, 0.3])
     if form == "any":
-        # Also beyond the kernel: outputs that see padding alone.
+        # Pads may exceed the kernel: some outputs then read zeros only.
         pads = [int(rng.integers(0, r + 3)) for r in reach * 2]
     else:
         pads = [r // 2 if form == "same" else 0 for r in reach]
@@ -199,7 +199,7 @@ def _forced_isa(isa: str) -> Iterator[None]:
 
 
 def _check(case: ConvCase) -> float:
-    """Return the largest error as a share of its bound; raises for one beyond it."""
+    """Return the largest error as a share of its bound; raises if it exceeds the bound."""
     layer, x = case.layer, case.x
     sums, magnitude = dense_sums(layer, x)
     terms = layer.values.shape[1] + 3

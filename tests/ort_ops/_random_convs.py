@@ -1,7 +1,7 @@
 """Random convolutions through the kernels of CondensedConv, each compared with float64.
 
-(seed, number) decides a case, so a failure is replayed from its message. The bound is that of
-``_random_cases.py``: each result lies between the float32 numbers next to ``clip(want - e)`` and
+(seed, number) determines a case, so a failure can be replayed from its message. The bound is that
+of ``_random_cases.py``: each result lies between the float32 numbers next to ``clip(want - e)`` and
 ``clip(want + e)`` with ``e = (fan_in + 3) * (2^-24 * m + 2^-149)``, where m is the sum of the
 magnitudes of the products, the bias and the residual. NaN and infinities are those of the
 reference, exactly.
@@ -61,7 +61,7 @@ class ConvLayer:
         return _native.PackedConv(**self.arrays, **self.attributes, **options)
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
-        """Rows and columns of the output; below 1 where the window does not fit."""
+        """Rows and columns of the output; below 1 if the window does not fit."""
         padded = (height + self.pads[0] + self.pads[2], width + self.pads[1] + self.pads[3])
         windows = [d * (k - 1) + 1 for d, k in zip(self.dilations, self.kernel_shape, strict=True)]
         return tuple(
@@ -108,7 +108,7 @@ def random_layer(
     active: int | None = None,
     **attributes: object,
 ) -> ConvLayer:
-    """A layer of standard normal weights at uniformly random places."""
+    """A layer of standard normal weights at uniformly random positions."""
     active = out_channels if active is None else active
     window = in_channels // group * kernel_shape[0] * kernel_shape[1]
     order = np.argsort(rng.random((active, window)), axis=1)[:, :fan_in]
@@ -125,7 +125,7 @@ def random_layer(
 
 
 def kernels(*, whole_depthwise: bool = False) -> list[str]:
-    """Convolution kernels that this CPU runs: those for any layer, or for depthwise ones alone."""
+    """Convolution kernels of this CPU: those for any layer, or those for depthwise layers only."""
     names = (
         row.name
         for row in _native.conv_kernel_table()
@@ -140,7 +140,7 @@ OPEN_GATE, HARD_SWISH = (0.0, 1.0), (1 / 6, 0.5)
 def ends(
     clip: tuple[float, float] = (-np.inf, np.inf), gate: tuple[float, float] = OPEN_GATE
 ) -> dict[str, float]:
-    """The arguments of a run that say what is made of its sums."""
+    """The arguments of a run that define its epilogue."""
     names = ("clip_min", "clip_max", "gate_scale", "gate_shift")
     return dict(zip(names, (*clip, *gate), strict=True))
 
@@ -148,7 +148,7 @@ def ends(
 def gated(
     value: np.ndarray, bound: np.ndarray, gate: tuple[float, float]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What a gate makes of values, and of how far they may be off; both float64."""
+    """Apply a gate to values and to their error bounds; both float64."""
     if gate == OPEN_GATE:
         return value, bound
     scale, shift = map(float, np.float32(gate))
@@ -165,7 +165,7 @@ class RandomConvError(AssertionError):
 
 @dataclass
 class Tally:
-    """What was checked. ``worst`` is the largest error as a share of its bound."""
+    """Counts of checked cases. ``worst`` is the largest error as a share of its bound."""
 
     cases: int = 0
     worst: float = 0.0
@@ -180,7 +180,7 @@ class Tally:
 
 
 def check_case(seed: int, number: int) -> Tally:
-    """Run one case; raises RandomConvError with what replays it."""
+    """Run one case; raises RandomConvError with the numbers to replay it."""
     rng = np.random.default_rng([seed, number])
     route = str(rng.choice(["kernel", "kernel", "kernel", "isa", "plain", "depthwise"]))
     depthwise = kernels(whole_depthwise=True)
@@ -220,7 +220,7 @@ def compare(
     clip: tuple[float, float] = (-np.inf, np.inf),
     gate: tuple[float, float] = OPEN_GATE,
 ) -> float:
-    """Return the largest error as a share of its bound; raises for one beyond it."""
+    """Return the largest error as a share of its bound; raises if it exceeds the bound."""
     if y.dtype != np.float32 or y.shape != total.shape:
         raise RandomConvError(f"the result is {y.dtype} of {y.shape}, not of {total.shape}")
     if residual is not None:
@@ -247,7 +247,7 @@ def compare(
 
 
 def guarded(shape: tuple[int, ...], offset: int) -> tuple[np.ndarray, np.ndarray]:
-    """An array ``offset`` floats behind a cache line, and the NaN-filled one that it is part of."""
+    """An array ``offset`` floats past a cache line, and the NaN-filled array around it."""
     count = int(np.prod(shape))
     whole = np.full(count + 160, np.nan, np.float32)
     first = (-whole.ctypes.data % 64) // 4 + 64 + offset
@@ -319,7 +319,7 @@ def _draw(rng: np.random.Generator) -> tuple[ConvLayer, np.ndarray]:
 
 
 def _draw_depthwise(rng: np.random.Generator) -> tuple[ConvLayer, np.ndarray]:
-    """A layer of whole filters, each on a channel of its own; any attributes."""
+    """A depthwise layer without pruned positions; any attributes."""
     while True:
         channels = int(np.exp(rng.uniform(0, np.log(50))))
         kernel = tuple(int(k) for k in rng.choice([1, 2, 3, 3, 5, 7], size=2))
@@ -356,7 +356,7 @@ def _vary(rng: np.random.Generator, layer: ConvLayer) -> ConvLayer:
 
 
 def _widened(rng: np.random.Generator, layer: ConvLayer) -> ConvLayer:
-    """Any types that the format has."""
+    """Any types that the format allows."""
     kind = _VALUE_TYPES[rng.choice(3, p=[0.6, 0.2, 0.2])]
     index_type = np.uint16 if rng.random() < 0.5 else np.int32
     return replace(

@@ -1,4 +1,4 @@
-"""The bindings take more than three arguments by name: positions are too easily confused."""
+"""The bindings take more than three arguments by keyword: positions are too easily confused."""
 
 import ast
 import inspect
@@ -10,13 +10,13 @@ import pytest
 from fanin import ort_ops
 from fanin.ort_ops import _native
 
-# Two of them are not in every build.
+# Two of these modules are not in every build.
 MODULES = ["_native", "_cuda_emulation", "_cuda"]
 STUB = Path(__file__).resolve().parents[2] / "ort_ops" / "_native.pyi"
 
 
 def parameters(signature: str) -> list[str]:
-    """Names in order from ``f(self: T, x: A[B, C], *, y: int = 3) -> D``, self left out."""
+    """Names in order from ``f(self: T, x: A[B, C], *, y: int = 3) -> D``, without self."""
     parts, depth = [""], 0
     for letter in signature[signature.index("(") + 1 : signature.rindex(") ->")]:
         depth += (letter in "[({") - (letter in "])}")
@@ -40,7 +40,7 @@ def signatures(module) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_more_than_three_arguments_come_by_name(name):
+def test_more_than_three_arguments_are_keyword_only(name):
     module = pytest.importorskip(f"fanin.ort_ops.{name}", reason="not in this build")
     found = signatures(module)
     assert found
@@ -49,7 +49,7 @@ def test_more_than_three_arguments_come_by_name(name):
             assert "*" in names[:2], function
 
 
-def test_the_stub_says_the_same():
+def test_the_stub_has_the_same_signatures():
     tree = ast.parse(STUB.read_text())
     stubs = {f"{_native.__name__}.{f.name}": f for f in tree.body if isinstance(f, ast.FunctionDef)}
     for owner in tree.body:
@@ -63,7 +63,7 @@ def test_the_stub_says_the_same():
         assert said + (["*", *by_name] if by_name else []) == names, function
 
 
-def test_a_number_in_another_place_is_no_longer_taken_for_it():
+def test_positional_numbers_are_refused():
     layer = {
         "values": np.ones((1, 1), np.float32),
         "indices": np.zeros((1, 1), np.int32),
@@ -77,7 +77,7 @@ def test_a_number_in_another_place_is_no_longer_taken_for_it():
     assert conv.run(x, clip_max=0.5) == 0.5
 
 
-def test_every_compiled_module_is_looked_at():
+def test_every_compiled_module_is_checked():
     folders = [Path(folder) for folder in ort_ops.__path__]
     built = {path.name.split(".")[0] for folder in folders for path in folder.glob("_*.so")}
     assert built <= set(MODULES)

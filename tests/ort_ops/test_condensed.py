@@ -31,7 +31,7 @@ def test_round_trip_gives_the_masked_weight_bit_for_bit(case: tuple[np.ndarray, 
 
 
 @given(masked_weights())
-def test_mask_alone_decides_what_is_stored(case: tuple[np.ndarray, np.ndarray]):
+def test_the_mask_alone_determines_what_is_stored(case: tuple[np.ndarray, np.ndarray]):
     weight, mask = case
     condensed = CondensedWeight.from_dense(np.zeros_like(weight), mask=mask)
     flat = mask.reshape(len(mask), -1)
@@ -69,19 +69,19 @@ def test_rows_of_unequal_length_are_padded_with_their_last_column_and_plus_zero(
     assert condensed.nbytes == 12 * 4 + 12 * 2 + 3 * 4 + 4 * 4
 
 
-def test_without_mask_the_non_zero_entries_are_stored_nan_included():
+def test_without_mask_the_non_zero_entries_are_stored_including_nan():
     weight = np.array([[0, np.nan, 2]], np.float32)
     np.testing.assert_array_equal(CondensedWeight.from_dense(weight).indices, [[1, 2]])
 
 
-def test_layer_without_any_weight_is_its_bias():
+def test_layer_without_any_weight_returns_its_bias():
     condensed = CondensedWeight.from_dense(np.zeros((3, 4), np.float32))
     assert (condensed.active, condensed.fan_in, condensed.density) == (0, 0, 0)
     np.testing.assert_array_equal(condensed.to_dense(), np.zeros((3, 4)))
 
 
 @pytest.mark.parametrize(("columns", "dtype"), [(65_536, np.uint16), (65_537, np.int32)])
-def test_indices_are_uint16_as_long_as_the_last_column_fits(columns: int, dtype: type):
+def test_indices_are_uint16_if_the_last_column_fits(columns: int, dtype: type):
     weight = np.zeros((1, columns), np.float32)
     weight[0, [0, -1]] = 1
     condensed = CondensedWeight.from_dense(weight)
@@ -90,7 +90,7 @@ def test_indices_are_uint16_as_long_as_the_last_column_fits(columns: int, dtype:
     np.testing.assert_array_equal(condensed.to_dense(), weight)
 
 
-def test_arrays_cannot_be_changed_afterwards():
+def test_arrays_are_read_only():
     values = np.ones((1, 1), np.float32)
     condensed = CondensedWeight(
         values, np.zeros((1, 1), np.int32), np.zeros(1, np.int32), np.zeros(1, np.float32), 1, 1
@@ -173,7 +173,7 @@ def changed(name: str, place: tuple, value: float) -> dict:
         ),
     ],
 )
-def test_broken_rule_is_named_with_its_place(parts: dict, sentence: str):
+def test_a_broken_rule_is_reported_with_its_place(parts: dict, sentence: str):
     with pytest.raises(ValueError) as caught:  # noqa: PT011, the whole sentence is compared
         CondensedWeight(**parts)
     assert str(caught.value) == sentence
@@ -205,7 +205,7 @@ def test_falling_uint16_indices_are_refused_although_their_difference_wraps():
         ),
     ],
 )
-def test_from_dense_refuses_what_it_cannot_take(arguments: dict, sentence: str):
+def test_from_dense_refuses_invalid_arguments(arguments: dict, sentence: str):
     with pytest.raises(ValueError) as caught:  # noqa: PT011, the start of the sentence is compared
         CondensedWeight.from_dense(**arguments)
     assert str(caught.value).startswith(sentence)

@@ -80,7 +80,7 @@ def test_missing_file_and_missing_folder_are_named(tmp_path: Path):
         save_condensed(tmp_path / "no" / "layers.safetensors", layers())
 
 
-def test_failed_save_leaves_the_older_file_alone(tmp_path: Path):
+def test_failed_save_keeps_the_older_file(tmp_path: Path):
     path = tmp_path / "layers.safetensors"
     path.write_bytes(b"older")
     with pytest.raises(ValueError, match="at least one layer"):

@@ -10,7 +10,7 @@ from fanin.export import CondensedWeight
 from fanin.ort_ops.format.conv_geometry import ConvGeometry
 
 
-def test_what_is_left_out_is_filled_in():
+def test_omitted_attributes_get_defaults():
     geometry = ConvGeometry(4, 6, (3, 5))
     assert geometry.strides == geometry.dilations == (1, 1)
     assert geometry.pads == (0, 0, 0, 0)
@@ -56,7 +56,7 @@ def test_the_weight_is_flattened_channel_first():
     ids=str,
 )
 @pytest.mark.parametrize("with_mask", [False, True])
-def test_from_dense_and_to_dense_keep_a_convolution_s_weight(geometry, with_mask: bool):
+def test_from_dense_and_to_dense_keep_the_weight_of_a_convolution(geometry, with_mask: bool):
     rng = np.random.default_rng(0)
     mask = rng.random(geometry.weight_shape) < 0.3
     mask[2] = False
@@ -99,12 +99,12 @@ def test_a_weight_of_another_convolution_is_refused():
     ],
     ids=str,
 )
-def test_what_the_op_refuses_is_refused_by_name(changes, sentence: str):
+def test_attributes_that_the_op_refuses_are_refused_by_name(changes, sentence: str):
     sound = {"in_channels": 4, "out_channels": 8, "kernel_shape": (3, 3)}
     with pytest.raises(ValueError, match=sentence):
         ConvGeometry(**{**sound, **changes})
 
 
-def test_a_size_that_is_no_integer_is_refused():
+def test_a_non_integer_size_is_refused():
     with pytest.raises(TypeError):
         ConvGeometry(4, 8, (3.0, 3))

@@ -1,4 +1,4 @@
-"""CondensedConv writes Y over the residual where the runtime finds that nothing else reads that."""
+"""CondensedConv overwrites the residual with Y if the runtime finds no other reader of it."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Every kernel of the table of convolutions against a float64 reference."""
+"""Every convolution kernel of the dispatch table, compared with a float64 reference."""
 
 from dataclasses import replace
 
@@ -46,7 +46,7 @@ def test_random_convolutions_stay_within_the_float64_bound():
     assert "plain" in routes
 
 
-def test_a_wrong_result_is_found():
+def test_a_wrong_result_is_detected():
     rng = np.random.default_rng(0)
     layer = random_layer(rng, 3, 4, (3, 3), 5)
     x = normal(rng, 1, 3, 6, 6)
@@ -99,7 +99,7 @@ def test_any_attributes(
 @every_kernel
 @pytest.mark.parametrize("stride", [1, 2, 3])
 def test_every_width_up_to_70(kernel, stride):
-    """All tails of tiles and vectors, and rows that end inside them."""
+    """All incomplete tiles and vectors, and rows that end inside them."""
     rng = np.random.default_rng(stride)
     layer = random_layer(rng, 4, 9, (3, 3), 7, strides=(stride, stride), pads=(1, 1, 1, 1))
     conv = layer.pack(kernel=kernel)
@@ -151,8 +151,8 @@ def test_inf_and_nan_reach_exactly_the_outputs_that_read_them(kernel, special, s
 
 
 @every_kernel
-def test_a_weight_that_is_not_finite_meets_the_zeros_outside_the_image(kernel):
-    """As in a dense Conv: 0 * Inf is NaN there, too."""
+def test_a_non_finite_weight_is_multiplied_with_the_zeros_outside_the_image(kernel):
+    """As in a dense Conv, where 0 * Inf is NaN as well."""
     layer = ConvLayer(
         np.array([[np.inf]] * 8, np.float32),
         np.zeros((8, 1), np.int32),
@@ -173,7 +173,7 @@ def test_a_weight_that_is_not_finite_meets_the_zeros_outside_the_image(kernel):
 
 
 @every_kernel
-def test_padding_of_the_format_meets_no_pixel(kernel):
+def test_padding_of_the_format_is_not_multiplied_with_pixels(kernel):
     layer = ConvLayer(
         np.array([[2, 0, 0]] * 8, np.float32),
         np.array([[1, 1, 1]] * 8, np.int32),
@@ -256,7 +256,7 @@ def test_a_packed_convolution_is_shared_by_content_and_geometry(kernel):
 
 
 @every_kernel
-def test_a_packed_convolution_tells_its_weights_from_any_others(kernel):
+def test_a_packed_convolution_distinguishes_its_weights_from_others(kernel):
     layer = random_layer(np.random.default_rng(10), 12, 32, (3, 3), 20, group=2, active=31)
     packed = layer.pack(kernel=kernel)
     assert packed.holds(**layer.arrays)
@@ -317,8 +317,8 @@ def test_the_table_chooses_by_the_size_of_the_image(sizes, attributes, small, la
 
 
 @pytest.mark.parametrize("pixels", [2047, 2048])
-def test_large_images_run_by_the_kernel_of_their_size(pixels):
-    """Bit for bit what that kernel gives when it is forced."""
+def test_large_images_run_the_kernel_for_their_size(pixels):
+    """The result is bitwise that of the same kernel when forced."""
     layer = random_layer(np.random.default_rng(16), 40, 24, (1, 1), 6)
     x = normal(np.random.default_rng(17), 1, 40, 1, pixels)
     for isa in _native.supported_isas()[1:]:
@@ -328,7 +328,7 @@ def test_large_images_run_by_the_kernel_of_their_size(pixels):
         compare(layer, *layer.sums(x), packed.run(x))
 
 
-def test_a_depthwise_filter_with_a_missing_row_or_weight_is_not_whole():
+def test_a_depthwise_layer_with_a_missing_row_or_weight_uses_another_kernel():
     rng = np.random.default_rng(12)
     (name, *_) = kernels(whole_depthwise=True) or pytest.skip("no such kernel on this CPU")
     ablated = random_layer(rng, 6, 6, (3, 3), 9, group=6, active=5)
@@ -341,8 +341,8 @@ def test_a_depthwise_filter_with_a_missing_row_or_weight_is_not_whole():
 
 @pytest.mark.parametrize("kernel", [*kernels(), *kernels(whole_depthwise=True)])
 @pytest.mark.parametrize("special", [np.nan, np.inf])
-def test_pixels_that_are_not_finite_reach_their_own_channel_alone(kernel, special):
-    """All filters whole: with a gate, outputs are not finite where the window holds the pixel."""
+def test_non_finite_pixels_reach_their_own_channel_only(kernel, special):
+    """No pruned positions: with a gate, outputs are not finite where the window has the pixel."""
     rng = np.random.default_rng(13)
     layer = random_layer(rng, 20, 20, (3, 3), 9, group=20, pads=(1, 1, 1, 1))
     x = normal(rng, 1, 20, 9, 9)
@@ -392,7 +392,7 @@ def sums_by_taps(layer, x):
         ({"kernel_shape": (2**31 - 1, 2**31 - 1)}, "has more than"),
     ],
 )
-def test_attributes_that_are_wrong_are_refused_by_name(change, message):
+def test_invalid_attributes_are_refused_by_name(change, message):
     layer = random_layer(np.random.default_rng(12), 8, 9, (3, 3), 9)
     with pytest.raises(ValueError, match=message):
         _native.PackedConv(**layer.arrays, **(layer.attributes | change))
@@ -405,7 +405,7 @@ def test_indices_beyond_the_window_are_refused_with_their_place():
         layer.pack()
 
 
-def test_arrays_of_a_run_that_do_not_fit_are_refused():
+def test_run_arrays_of_wrong_shape_are_refused():
     layer = random_layer(np.random.default_rng(13), 3, 9, (3, 3), 9)
     conv = layer.pack()
     x = np.zeros((1, 3, 5, 5), np.float32)

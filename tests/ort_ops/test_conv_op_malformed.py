@@ -1,4 +1,4 @@
-"""Convolutions that break the operator's contract: each ends in an exception that says why."""
+"""Convolutions that break the operator's contract are refused with the reason."""
 
 import math
 import re
@@ -18,7 +18,7 @@ from fanin.ort_ops.format.conv_geometry import ConvGeometry
 from ._conv_models import ConvLayer, assert_conv_close, conv_spec
 from ._models import INPUTS, NODE, Spec, open_session, run
 
-# A window of 27 places, 6 outputs in 2 groups.
+# A receptive field of 27 positions, 6 outputs in 2 groups.
 GEOMETRY = ConvGeometry(6, 6, (3, 3), strides=(2, 1), pads=(1, 0, 0, 1), group=2)
 LAYER = ConvLayer.random(GEOMETRY, 4, active=4)
 SOUND = conv_spec(LAYER)
@@ -78,7 +78,7 @@ MODELS: dict[str, tuple[Spec, str]] = {
     "gate-scale-int": (attributes(gate_scale=1), r"gate_scale must be a FLOAT"),
     "gate-scale-nan": (attributes(gate_scale=NAN), r"gate_scale is not finite"),
     "gate-shift-inf": (attributes(gate_shift=math.inf), r"gate_shift is not finite"),
-    # of another length
+    # wrong length
     "kernel-of-three": (attributes(kernel_shape=[3, 3, 3]), r"kernel_shape has 3.*one or two"),
     "kernel-of-one": (attributes(kernel_shape=[3]), r"strides has 2.*must have 1"),
     "strides-of-one": (attributes(strides=[1]), r"strides has 1 numbers.*must have 2"),
@@ -250,7 +250,7 @@ RUNS: dict[str, tuple[Spec, dict[str, np.ndarray], str]] = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_malformed_input_is_refused_and_the_session_lives_on(name):
+def test_a_malformed_input_is_refused_and_the_session_stays_usable(name):
     spec, feeds, reason = RUNS[name]
     session = open_session(spec.build())
     with pytest.raises(Exception, match=NODE) as refusal:
@@ -262,8 +262,8 @@ def test_a_malformed_input_is_refused_and_the_session_lives_on(name):
     assert_conv_close(run(session, X=x, **good), LAYER, x)
 
 
-def test_pads_beyond_all_memory_end_in_an_error():
-    """An image of 2^62 zeros has few outputs when the stride is as large."""
+def test_pads_that_exceed_any_memory_are_an_error():
+    """An image of 2^62 zeros has few outputs if the stride is as large."""
     far = attributes(pads=[HUGE - 1] * 4, strides=[HUGE - 1] * 2)
     x = LAYER.x(1, 5, 5)
     layer = replace(
@@ -278,7 +278,7 @@ def test_pads_beyond_all_memory_end_in_an_error():
     assert np.array_equal(y[~seen], bias[~seen])
     assert np.array_equal(y[:, :, 0, 0], bias[:, :, 0, 0])
 
-    # Without the stride, no memory holds the outputs.
+    # Without the stride, the outputs exceed any memory.
     session = open_session(attributes(pads=[HUGE - 1] * 4).build())
     with pytest.raises(Exception, match=r"CondensedConv|memory|alloc|large"):
         run(session, X=x)
@@ -286,7 +286,7 @@ def test_pads_beyond_all_memory_end_in_an_error():
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_random_attributes_are_either_sound_and_right_or_refused(data):
+def test_random_attributes_are_either_computed_correctly_or_refused(data):
     some = st.sampled_from([-1, 0, 1, 1, 1, 2, 3, 2**31, 2**62])
     few = st.sampled_from([0, 1, 1, 2, 2, 3])
 
@@ -322,7 +322,7 @@ def test_random_attributes_are_either_sound_and_right_or_refused(data):
     assert_conv_close(run(open_session(conv_spec(layer, size).build()), X=x), layer, x)
 
 
-def test_no_malformed_convolution_ends_the_process():
+def test_no_malformed_convolution_crashes_the_process():
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(Path(__file__))]
     done = subprocess.run([*command, "-k", "is_refused or beyond"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

@@ -52,7 +52,7 @@ def test_twenty_thousand_random_convolutions():
     assert check(SEED + 1, 20_000).cases == 20_000
 
 
-def test_a_case_is_drawn_again_from_its_numbers():
+def test_a_case_can_be_replayed_from_its_numbers():
     first, second, other = draw_conv(5, 3), draw_conv(5, 3), draw_conv(5, 4)
     assert first.layer.geometry == second.layer.geometry
     np.testing.assert_array_equal(first.x, second.x)
@@ -72,7 +72,7 @@ def test_the_reference_gives_the_sums_of_the_dense_weight():
 
 
 def plain_case():
-    """A case of float32 without clip and special numbers, with a weight to forget."""
+    """A float32 case without clip and special values, from which a weight can be dropped."""
     return next(
         (number, case)
         for number, case in ((n, draw_conv(7, n)) for n in range(1000))
@@ -84,7 +84,7 @@ def plain_case():
     )
 
 
-def test_a_forgotten_weight_is_found(monkeypatch):
+def test_a_missing_weight_is_detected(monkeypatch):
     number, case = plain_case()
     values = case.layer.values.copy()
     entry = np.abs(values[1].astype(np.float32)).argmax()
@@ -102,7 +102,7 @@ def test_a_forgotten_weight_is_found(monkeypatch):
 
 
 @pytest.mark.parametrize("special", [np.nan, np.inf])
-def test_an_unwritten_or_infinite_output_is_found(special, monkeypatch):
+def test_an_unwritten_or_infinite_output_is_detected(special, monkeypatch):
     number, _ = plain_case()
     run = _random_conv_nodes._run_condensed
 

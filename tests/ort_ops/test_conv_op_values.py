@@ -1,4 +1,4 @@
-"""What CondensedConv computes: types, special numbers, residual, clip, batches, threads, shapes."""
+"""Results of CondensedConv: types, special values, residual, clip, batches, threads, shapes."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -100,7 +100,7 @@ def test_a_float16_result_beyond_its_range_is_infinite():
 
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
-def test_nan_and_inf_reach_exactly_the_outputs_that_hold_a_weight_on_them(special):
+def test_nan_and_inf_reach_exactly_the_outputs_with_a_weight_there(special):
     session = open_session(conv_spec(LAYER).build())
     for at in ((0, 0, 0, 0), (1, 5, 6, 8), (0, 2, 3, 3)):
         x = LAYER.x(2, 7, 9)
@@ -127,7 +127,7 @@ def test_a_stored_zero_lets_a_nan_through_and_padding_of_a_row_does_not():
     assert run(open_session(conv_spec(padded).build()), X=x)[0, 0, 0, 0] == np.inf
 
 
-def test_outputs_that_see_padding_alone_are_the_bias():
+def test_outputs_that_read_zeros_only_are_the_bias():
     layer = ConvLayer.random(ConvGeometry(3, 5, (2, 2), pads=(4, 0, 0, 5)), 6)
     x = layer.x(1, 3, 3)
     y = run(open_session(conv_spec(layer).build()), X=x)
@@ -156,7 +156,7 @@ def test_an_empty_batch_gives_an_empty_result_as_a_dense_conv_does(layer, dtype)
     assert run(dense, X=x.astype(np.float32)).shape == y.shape
 
 
-def test_a_residual_of_the_shape_of_y_is_added_and_one_zero_is_none():
+def test_a_residual_of_the_shape_of_y_is_added_and_a_single_zero_means_none():
     x = LAYER.x(2, 7, 9)
     residual = np.random.default_rng(3).standard_normal(LAYER.y_shape(x)).astype(np.float32)
     session = open_session(conv_spec(LAYER, fed={"residual": None}, clip_min=0.0).build())
@@ -213,7 +213,7 @@ def test_a_session_may_be_run_from_many_threads():
 
 
 @pytest.mark.parametrize("names", [("values",), ("indices", "rows"), ("bias",)])
-def test_weights_that_are_not_constant_take_the_plain_path_and_are_reported(names, capfd):
+def test_non_constant_weights_run_the_plain_kernel_and_are_reported(names, capfd):
     options = onnxruntime.SessionOptions()
     ort_ops.register(options)
     fed = {name: LAYER.weights[name].shape for name in names}
@@ -227,7 +227,7 @@ def test_weights_that_are_not_constant_take_the_plain_path_and_are_reported(name
     assert_conv_close(y, LAYER, x)
 
 
-def test_sessions_share_what_the_first_has_packed(capfd):
+def test_sessions_share_the_packed_weights_of_the_first(capfd):
     model = conv_spec(of_its_own(BIG)).build().SerializeToString()
 
     def opened() -> onnxruntime.InferenceSession:
@@ -273,7 +273,7 @@ def test_shapes_are_known_after_the_node(geometry, declared, inferred):
     ] == (inferred)
 
 
-def test_an_input_of_unknown_rank_is_taken():
+def test_an_input_of_unknown_rank_is_accepted():
     session = open_session(replace(conv_spec(LAYER), x_shape=None).build())
     x = LAYER.x(2, 7, 9)
     assert_conv_close(run(session, X=x), LAYER, x)
@@ -299,7 +299,7 @@ def test_an_optimized_model_can_be_saved_and_loaded(tmp_path):
     np.testing.assert_array_equal(run(open_session(str(saved)), X=x), expected)
 
 
-def test_weights_in_a_file_beside_the_model_are_taken(tmp_path):
+def test_external_data_is_accepted(tmp_path):
     path = tmp_path / "layer.onnx"
     onnx.save(conv_spec(BIG).build(), path, save_as_external_data=True, location="layer.data")
     x = BIG.x(1, 6, 6)

@@ -24,7 +24,7 @@ def quota(root: Path, groups: str, files: dict[str, str]) -> float | None:
         ("0::/\n", {"cpu.max": "250000 100000\n"}, 2.5),
         ("0::/\n", {"cpu.max": "max 100000\n"}, None),
         ("0::/a/b\n", {"a/b/cpu.max": "50000 100000\n"}, 0.5),
-        # The least of a group and those around it.
+        # The smallest limit of a group and its parents.
         ("0::/a/b\n", {"a/cpu.max": "100000 100000\n", "a/b/cpu.max": "400000 100000\n"}, 1.0),
         ("0::/a/b\n", {"a/cpu.max": "800000 100000\n", "a/b/cpu.max": "max 100000\n"}, 8.0),
         # The path is the host's, and only the container's group is mounted.
@@ -41,9 +41,9 @@ def quota(root: Path, groups: str, files: dict[str, str]) -> float | None:
             {"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"},
             2.0,
         ),
-        # Another controller's limit is none of the CPU's.
+        # The limit of another controller is not a CPU limit.
         ("4:cpuset:/\n", {"cpu/cpu.cfs_quota_us": "1", "cpu/cpu.cfs_period_us": "1"}, None),
-        # What makes no sense does not limit.
+        # Invalid content sets no limit.
         ("0::/\n", {"cpu.max": "lots 100000"}, None),
         ("0::/\n", {"cpu.max": "100000 0"}, None),
         ("0::/\n", {"cpu.max": "-5 100000"}, None),
@@ -57,5 +57,5 @@ def test_quota_is_read(tmp_path, groups, files, expected):
     assert quota(tmp_path, groups, files) == expected
 
 
-def test_nothing_to_read_is_no_limit(tmp_path):
+def test_missing_files_set_no_limit(tmp_path):
     assert _native.cpu_quota(str(tmp_path)) is None

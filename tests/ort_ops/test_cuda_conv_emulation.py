@@ -72,7 +72,7 @@ def test_nan_and_inf_reach_exactly_the_outputs_with_a_weight_there(kind, special
         assert np.array_equal(np.isfinite(y.astype(np.float32)), np.isfinite(want))
 
 
-def test_nothing_is_stored():
+def test_layers_without_stored_weights():
     layer = ConvLayer.random(GEOMETRY, 3, active=0)
     x = layer.x(2, 5, 6)
     residual = np.random.default_rng(1).standard_normal(layer.y_shape(x)).astype(np.float32)
@@ -81,7 +81,7 @@ def test_nothing_is_stored():
 
 
 @pytest.mark.parametrize("size", [(0, 0), (0, 6), (5, 0)])
-def test_an_empty_image_is_the_padding_alone(size):
+def test_an_empty_image_gives_the_bias(size):
     layer = ConvLayer.random(ConvGeometry(6, 10, (2, 2), pads=(1, 1, 1, 1), group=2), 7)
     y, _ = run(layer, np.zeros((2, 6, *size), np.float32))
     assert np.array_equal(y, np.broadcast_to(layer.bias[:, None, None], y.shape))

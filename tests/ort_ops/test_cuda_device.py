@@ -1,6 +1,6 @@
-"""The CUDA kernels on a GPU; the small cases also through the emulation, by the same calls.
+"""The CUDA kernels on a GPU; small cases also run in the emulation, by the same calls.
 
-tools/gpu_check.sh runs the small ones under compute-sanitizer, too.
+tools/gpu_check.sh also runs the small cases under compute-sanitizer.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ._cuda_layers import TYPES, Layer, bits, poisoned
 from .test_binding_signatures import signatures
 
 LAYOUTS = ("stream", "panel")
-# in_features, out_features, fan_in, active: tails, and one of more columns than 16 bits count.
+# in_features, out_features, fan_in, active: incomplete tiles, and more columns than 16 bits.
 SMALL = [(301, 45, 31, 40), (128, 16, 20, 16), (1024, 33, 100, 33), (70_000, 9, 200, 8)]
-# The benchmark's layers, one over 65,536 columns, the least one.
+# The benchmark's layers, one with more than 65,536 columns, and the smallest one.
 LARGE = [
     (3072, 768, 307, 768),
     (768, 3072, 77, 3072),
@@ -70,7 +70,7 @@ def device():
 
 
 def kernel_name(cuda, layout, kind):
-    """The row of the table; the emulation only asks for the layout."""
+    """The row of the table; the emulation needs only its layout."""
     if cuda is Emulation:
         return layout
     rows = [(row["layout"], row["activations"]) for row in cuda.kernel_table()]
@@ -78,7 +78,7 @@ def kernel_name(cuda, layout, kind):
 
 
 def epilogue(rng, shape, kind):
-    """A residual or none, a clip or none, and bytes behind an aligned address."""
+    """With and without residual, with and without clip, and bytes past an aligned address."""
     residual = rng.standard_normal(shape).astype(TYPES[kind]) if rng.random() < 0.5 else None
     clip = (-1.0, 2.0) if rng.random() < 0.5 else (-np.inf, np.inf)
     return residual, clip, int(rng.choice([0, 4, 8, 16]))
@@ -206,8 +206,8 @@ def test_equal_layers_share_the_device_memory(device):
     assert not pack().info()[0]["shared"]
 
 
-def test_the_emulation_takes_what_the_binding_takes():
-    """What works with the one cannot fail with the other for the name of an argument."""
+def test_the_emulation_has_the_arguments_of_the_binding():
+    """A call that works with one cannot fail with the other because of an argument's name."""
     binding = pytest.importorskip("fanin.ort_ops._cuda", reason="built without CUDA")
     found = signatures(binding)
     layer = ["values", "value_type", "indices", "rows", "bias", "in_features"]
@@ -228,7 +228,7 @@ def test_the_emulation_takes_what_the_binding_takes():
             assert by_position == (["self", "x"] if method == "run_arrays" else ["self"])
 
 
-def test_every_layout_has_its_own_row_for_every_type():
+def test_every_layout_has_a_row_for_every_type():
     binding = pytest.importorskip("fanin.ort_ops._cuda", reason="built without CUDA")
     rows = {(row["layout"], row["activations"]) for row in binding.kernel_table()}
     assert set(itertools.product(LAYOUTS, TYPES)) <= rows

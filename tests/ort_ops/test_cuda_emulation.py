@@ -1,7 +1,7 @@
-"""The CUDA thread programs, emulated on the host: the sums, and what they may not touch.
+"""The CUDA thread programs, emulated on the host: results and memory accesses.
 
-The emulation fails a run on accesses out of bounds, on races in shared memory, on barriers that
-not every thread reaches, and on outputs that are written twice or never.
+In the emulation, a run fails on accesses out of bounds, races in shared memory, barriers that not
+every thread reaches, and outputs that are written twice or never.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def run(layout, layer, x, residual=None, clip_min=-np.inf, clip_max=np.inf, **de
 
 
 def unaligned(array):
-    """The same numbers, one element behind an aligned address."""
+    """The same numbers, one element past an aligned address."""
     room = np.empty(array.size + 64, array.dtype)
     start = (-room.ctypes.data // array.itemsize) % 16 + 1
     view = room[start : start + array.size].reshape(array.shape)
@@ -142,7 +142,7 @@ def test_rows_shared_by_warps(layout):
 
 
 @every_layout
-def test_weights_that_crowd_in_a_few_columns(layout):
+def test_weights_concentrated_in_a_few_columns(layout):
     # The schedule of the panel must take them before their chunk leaves the ring.
     rng = np.random.default_rng(6)
     layer = Layer.random(rng, 2000, 33, 60, 30)
@@ -156,7 +156,7 @@ def test_weights_that_crowd_in_a_few_columns(layout):
 
 
 @every_layout
-def test_nothing_is_stored(layout):
+def test_layers_without_stored_weights(layout):
     rng = np.random.default_rng(8)
     layer = Layer.random(rng, 100, 21, 5, 0)
     x = rng.standard_normal((3, 100)).astype(np.float32)
@@ -175,7 +175,7 @@ def test_uniform_layers_are_packed_with_little_padding():
     assert panel["padding"] < 1.1
 
 
-def test_blocks_of_the_layer_of_the_benchmarks_fill_the_device_once():
+def test_blocks_of_the_benchmarked_layer_fill_the_device_once():
     rng = np.random.default_rng(10)
     layer = Layer.random(rng, 3072, 768, 8, 768)
     x = rng.standard_normal((1, 3072)).astype(np.float32)
@@ -187,7 +187,7 @@ def test_blocks_of_the_layer_of_the_benchmarks_fill_the_device_once():
 @pytest.mark.parametrize(
     "device", [{"multiprocessors": 0}, {"cluster": 0}, {"cluster": 9}, {"shared_bytes": 0}], ids=str
 )
-def test_a_device_without_what_plans_divide_by_is_refused(layout, device):
+def test_a_device_with_invalid_resources_is_refused(layout, device):
     layer = Layer.random(np.random.default_rng(0), 9, 4, 2, 4)
     with pytest.raises(ValueError, match="a device has multiprocessors, clusters of 1 to 8 blocks"):
         run(layout, layer, np.zeros((1, 9), np.float32), **device)

@@ -1,4 +1,4 @@
-"""How the limits of the dispatch table follow from measured times."""
+"""The limits of the dispatch table, as derived from measured times."""
 
 import importlib.util
 import itertools
@@ -36,7 +36,7 @@ PRESENT = [
 
 
 def times_of(narrow, wide, flat, *, rows_at=0.01, panel_at=1e-4, sparse=1.0):
-    """Times of windows by batch where a panel takes 8 for every batch.
+    """Times of windows by batch, where a panel takes 8 for every batch.
 
     At low densities windows and rows are equal at `rows_at`, rows and panels at `panel_at`.
     """
@@ -73,27 +73,27 @@ def test_windows_end_where_panels_are_faster_and_begin_where_they_beat_the_wider
     assert table[PANEL].batches == (3, None)
 
 
-def test_windows_do_not_go_on_behind_those_of_a_higher_isa():
-    # That would be a third layout of a layer of any batch, on a CPU that has both.
+def test_windows_end_no_later_than_those_of_a_higher_isa():
+    # That would be a third layout for layers of symbolic batch, on a CPU that has both.
     table, _ = decide(times_of(*[lambda _batch: 1.0] * 3))
     assert {row.batches[1] for row in table.values()} == {4, None}
 
 
-def test_layout_that_a_wider_one_always_beats_is_for_no_batch():
+def test_a_layout_that_a_wider_one_always_beats_serves_no_batch():
     table, _ = decide(times_of(lambda b: 3 * b, lambda b: 2.2 * b, lambda b: 2.2 * b))
     assert table[NARROW].batches == (1, 0)
     assert table[WIDE].batches == (1, 3)
 
 
-def test_near_ties_stay_as_they_are():
-    # Of 4 samples, windows take 4 % more; of 5, they take 4 % less.
+def test_near_ties_leave_limits_unchanged():
+    # For 4 samples, windows take 4 % more; for 5, 4 % less.
     times = times_of(*[lambda b: {4: 8.32, 5: 7.68}.get(b, 1.0 * b)] * 3)
     assert decide(times)[0][WIDE].batches == (1, 4)
 
 
-def test_one_sparsity_that_loses_much_outweighs_the_mean():
+def test_a_large_loss_at_one_sparsity_outweighs_the_mean():
     table, _ = decide(times_of(*[lambda b: float(b)] * 3, sparse=3.0))
-    # 3 x 4 samples at 99 % take 12 of the panel's 8; the mean, 0.87, would go on.
+    # At 99 %, 4 samples take 12, the panel 8; by the mean, 0.87, the window would serve them.
     assert table[WIDE].batches == (1, 3)
 
 
@@ -106,19 +106,19 @@ def test_least_densities_are_where_the_times_cross():
     assert table[PANEL].min_density == 5e-5
 
 
-def test_what_was_not_measured_is_carried_over_and_said():
+def test_layouts_that_were_not_measured_are_carried_over_and_reported():
     table, reasons = decide(times_of(*[lambda b: float(b)] * 3))
     assert table["v-avx512vbmi"] == PRESENT[0]
     assert "v-avx512vbmi: carried over, this CPU cannot run it" in reasons
 
 
-def test_a_table_is_read_as_it_is_written(tmp_path):
+def test_a_written_table_is_read_back_unchanged(tmp_path):
     path = tmp_path / "limits.inc"
     path.write_text("// a comment\n" + ",\n".join(row.initializer() for row in PRESENT) + "\n")
     assert limits.read_limits(path) == PRESENT
 
 
-def test_the_committed_table_is_what_the_library_was_built_from():
+def test_the_library_was_built_from_the_committed_table():
     read = {row.layout: row for row in limits.read_limits(TABLE)}
     for row in _native.kernel_table():
         layout = row.name.partition("gemm-")[2]
@@ -131,7 +131,7 @@ def test_the_committed_table_is_what_the_library_was_built_from():
 
 
 @pytest.mark.parametrize("isa", _native.supported_isas()[1:])
-def test_between_windows_and_rows_few_samples_take_rows_and_many_take_panels(isa):
+def test_below_the_density_of_windows_few_samples_use_rows_and_many_use_panels(isa):
     # 2 of 20,000 inputs: too few for a window.
     rng = np.random.default_rng(0)
     columns = np.sort(rng.permutation(20_000)[:200].reshape(100, 2), axis=1).astype(np.int32)

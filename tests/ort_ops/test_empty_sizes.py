@@ -1,8 +1,8 @@
 """Sizes of zero: images without rows or columns, empty batches, layers without stored rows.
 
-An image may be empty where the padding alone holds the window: every output is then what the bias,
-the residual and the epilogue make, and that is what Conv gives. Where the window does not fit, Conv
-refuses the input, and so does every kernel.
+An image may be empty if the pads alone are large enough for the window: then every output is the
+bias after the epilogue, as with Conv. If the window does not fit, Conv refuses the input, and so
+does every kernel.
 """
 
 from dataclasses import replace
@@ -54,7 +54,7 @@ def normal(rng, *shape):
     weight=st.sampled_from([1.0, np.inf, np.nan]),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_every_conv_kernel_takes_empty_images(
+def test_every_conv_kernel_accepts_empty_images(
     kernel,
     depthwise,
     size,
@@ -103,7 +103,7 @@ def test_every_conv_kernel_takes_empty_images(
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("size", [(0, 0), (0, 3), (3, 0)])
-def test_padding_alone_gives_the_bias_on_every_instruction_set(isa, size):
+def test_pads_alone_give_the_bias_on_every_instruction_set(isa, size):
     rng = np.random.default_rng(1)
     for channels, outputs, fan_in, group in ((3, 3, 4, 3), (40, 40, 4, 40), (24, 32, 20, 1)):
         layer = random_layer(rng, channels, outputs, (2, 2), fan_in, group=group, pads=(1, 1, 1, 1))
@@ -115,7 +115,7 @@ def test_padding_alone_gives_the_bias_on_every_instruction_set(isa, size):
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("row", GEMM_ROWS, ids=lambda row: row.name)
 @pytest.mark.parametrize("active", [0, 1, 19])
-def test_every_gemm_kernel_takes_an_empty_batch_and_a_layer_without_rows(row, dtype, active):
+def test_every_gemm_kernel_accepts_an_empty_batch_and_a_layer_without_rows(row, dtype, active):
     layer = Layer.random(active=active)
     layer = replace(layer, values=layer.values.astype(np.dtype(row.weights)))
     gemm = _native.PackedGemm(
@@ -172,7 +172,7 @@ def test_features_of_zero_are_refused(name):
 
 
 def sliced(model: onnx.ModelProto, axis: int) -> onnx.ModelProto:
-    """The model on the part of X that the input ``keep`` leaves along an axis."""
+    """The model on the slice of X that the input ``keep`` selects along an axis."""
     graph = model.graph
     for node in graph.node:
         node.input[:] = ["part" if name == "X" else name for name in node.input]
@@ -184,7 +184,7 @@ def sliced(model: onnx.ModelProto, axis: int) -> onnx.ModelProto:
 
 
 def outcome(session: onnxruntime.InferenceSession, **feeds: np.ndarray) -> np.ndarray | str:
-    """What the session gives, or the sentence with which it refuses."""
+    """The session's result, or its error message."""
     try:
         return run(session, **feeds)
     except Exception as refusal:
@@ -204,7 +204,9 @@ def outcome(session: onnxruntime.InferenceSession, **feeds: np.ndarray) -> np.nd
     ],
     ids=str,
 )
-def test_a_session_that_slices_x_to_nothing_gives_what_conv_gives(geometry, axis, isa, monkeypatch):
+def test_a_session_with_an_empty_slice_of_x_gives_the_result_of_conv(
+    geometry, axis, isa, monkeypatch
+):
     monkeypatch.setenv("FANIN_ISA", isa)
     layer = Conv.random(geometry, geometry.in_features)
     condensed = open_session(sliced(conv_spec(layer).build(), axis), threads=2)
@@ -228,7 +230,7 @@ def test_a_session_that_slices_x_to_nothing_gives_what_conv_gives(geometry, axis
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("fed", ["", "values"])
-def test_an_empty_image_through_the_op_in_every_type_and_on_the_plain_path(dtype, fed):
+def test_the_op_accepts_an_empty_image_in_every_type_and_with_the_plain_kernel(dtype, fed):
     layer = Conv.random(WIDTH_ZERO, 4)
     spec = conv_spec(layer, dtype=dtype, fed={fed: None} if fed else {}, clip_min=0.0)
     session = open_session(spec.build(), threads=2)
@@ -239,7 +241,7 @@ def test_an_empty_image_through_the_op_in_every_type_and_on_the_plain_path(dtype
 
 
 @pytest.mark.parametrize("shape", [(0, 37), (2, 0, 37), (0, 0, 37), (0, 2**40, 37)])
-def test_a_gemm_session_takes_empty_leading_dimensions(shape):
+def test_a_gemm_session_accepts_empty_leading_dimensions(shape):
     layer = Layer.random()
     rank = [f"d{axis}" for axis in range(len(shape) - 1)]
     spec = spec_of(layer)

@@ -1,4 +1,4 @@
-"""What cmake/hardening.cmake asks for, read back from the built libraries."""
+"""The measures of cmake/hardening.cmake, read back from the built libraries."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ from ._elf import Elf
 LIBRARIES = sorted(path for folder in ort_ops.__path__ for path in Path(folder).glob("*.so"))
 OP_LIBRARY = ort_ops.get_library_path()
 
-# The instructions at which an indirect branch may arrive.
+# The instructions that an indirect branch may target.
 LANDING = {
     "x86_64": {b"\xf3\x0f\x1e\xfa"},  # endbr64
     "aarch64": {b"\x5f\x24\x03\xd5", b"\x3f\x23\x03\xd5"},  # bti c, paciasp
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.skipif(
 every_library = pytest.mark.parametrize("path", LIBRARIES, ids=lambda path: path.name)
 
 
-def test_the_op_library_and_the_binding_are_looked_at():
+def test_the_op_library_and_the_binding_are_checked():
     names = {path.name.split(".")[0] for path in LIBRARIES}
     assert {"libfanin_ort_ops", "_native"} <= names
 
 
 @every_library
-def test_nothing_is_left_writable_that_is_only_written_at_load(path):
+def test_tables_that_only_the_loader_writes_are_read_only(path):
     elf = Elf(path)
     assert elf.relocations_become_read_only
     assert elf.binds_at_once
@@ -46,7 +46,7 @@ def test_stack_and_buffers_are_guarded(path):
 
 
 @every_library
-def test_indirect_branches_arrive_where_they_are_meant_to(path):
+def test_indirect_branches_are_protected(path):
     elf = Elf(path)
     if elf.machine not in LANDING:
         pytest.skip(f"nothing is known of {elf.machine}")

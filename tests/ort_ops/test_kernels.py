@@ -1,4 +1,4 @@
-"""Every kernel of the dispatch table against a float64 reference, over all tails."""
+"""Every kernel of the dispatch table, compared with a float64 reference."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fanin.ort_ops import _native
 
-# test_kernels_dtypes.py holds those of 16-bit weights to these, bit for bit.
+# test_kernels_dtypes.py compares those of 16-bit weights with these, bit for bit.
 KERNELS = [row.name for row in _native.kernel_table() if row.supported and row.weights == "float32"]
 EPS32 = float(np.finfo(np.float32).eps)
 
@@ -50,7 +50,7 @@ class Layer:
 
 
 def make_layer(rng, in_features, out_features, fan_in, *, active=None, index_type=np.int32):
-    """Columns drawn one from each of `fan_in` strata, which keeps them distinct and cheap."""
+    """One random column from each of `fan_in` strata: distinct, and cheap to draw."""
     active = out_features if active is None else active
     edges = np.arange(fan_in + 1, dtype=np.int64) * in_features // fan_in
     width = np.diff(edges)
@@ -79,7 +79,7 @@ def uniform_layer(rng, in_features, out_features, fan_in):
 
 
 def unaligned(array):
-    """A C-contiguous copy whose data starts 4 bytes behind a cache line."""
+    """A C-contiguous copy whose data starts 4 bytes past a cache line."""
     raw = np.zeros(array.nbytes + 128, np.uint8)
     start = -raw.ctypes.data % 64 + 4
     copy = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -159,7 +159,7 @@ def test_fan_in_of_all_inputs(kernel, batch):
 def test_more_inputs_than_16_bits_address(kernel, in_features):
     rng = np.random.default_rng(4)
     layer = make_layer(rng, in_features, 97, 500)
-    # The last column is used, and rows of neighbors leave entries for the remainder.
+    # The last column is used, and rows of neighboring columns have entries in the remainder.
     layer.indices[::3, -1] = in_features - 1
     layer.indices[1::7, 1] = layer.indices[1::7, 0] + 1
     gemm = layer.pack(kernel=kernel)
@@ -184,7 +184,7 @@ def test_gap_of_more_windows_than_16_bits_count(kernel):
 
 
 @every_kernel
-def test_order_of_rows_with_fields_of_their_own_does_not_matter(kernel):
+def test_the_order_of_rows_with_receptive_fields_does_not_matter(kernel):
     rng = np.random.default_rng(5)
     columns = np.stack([np.sort(rng.permutation(200)[:40]) + 2 * i for i in range(512)])
 
@@ -201,7 +201,7 @@ def test_order_of_rows_with_fields_of_their_own_does_not_matter(kernel):
     sorted_padding = layer_of(columns).pack(kernel=kernel).info()[0].padding
     layer = layer_of(rng.permutation(columns))
     gemm = layer.pack(kernel=kernel)
-    # Unsorted, the few rows of a group that look at a window would fill it with padding.
+    # Unsorted, only a few rows of a group would have weights in a window; the rest is padding.
     assert gemm.info()[0].padding < 1.05 * sorted_padding < 2.2
     for batch in (1, 20):
         x = rng.standard_normal((batch, 1222)).astype(np.float32)
@@ -218,7 +218,7 @@ def test_weights_outside_the_vector_layout(kernel):
     for batch in (1, 3, 8):
         x = rng.standard_normal((batch, 3072)).astype(np.float32)
         assert_close(layer, x, gemm.run(x))
-    # An infinity in each column in turn would show a remainder entry at a wrong place.
+    # An infinity in each column in turn reveals a remainder entry at a wrong position.
     for column in range(0, 3072, 61):
         x = np.zeros((1, 3072), np.float32)
         x[0, column] = np.inf
@@ -242,8 +242,8 @@ def test_inputs_and_outputs_beyond_the_second_level_cache(kernel, in_features, o
 
 @every_kernel
 @pytest.mark.parametrize("batch", [5, 7, 13, 24, 27, 45])
-def test_samples_that_a_tile_lacks_are_no_part_of_the_others(kernel, batch):
-    # The last sample stands for them; what it holds stays its own.
+def test_missing_samples_of_a_tile_do_not_reach_others(kernel, batch):
+    # Copies of the last sample replace them; its values must not reach other samples.
     rng = np.random.default_rng(13)
     layer = make_layer(rng, 300, 50, 40)
     x = rng.standard_normal((batch, 300)).astype(np.float32)
@@ -263,7 +263,7 @@ def test_nan_and_inf_reach_exactly_the_outputs_with_a_weight_there(kernel, speci
     layer = make_layer(rng, 400, 150, 13, active=140)
     gemm = layer.pack(kernel=kernel)
     x = rng.standard_normal((batch, 400)).astype(np.float32)
-    # Column 0 and block starts are where careless padding points to.
+    # Incorrect padding would point to column 0 or to the start of a block.
     for column in [0, 15, 30, 31, 62, 63, *rng.integers(0, 400, 8), 399]:
         poisoned = x.copy()
         poisoned[batch // 2, column] = special
@@ -273,7 +273,7 @@ def test_nan_and_inf_reach_exactly_the_outputs_with_a_weight_there(kernel, speci
         y = gemm.run(poisoned)
         assert np.array_equal(np.isfinite(y), want)
         if np.isinf(special):
-            # A lone infinity keeps its sign: padding does not turn it into NaN.
+            # A single infinity keeps its sign: padding does not turn it into NaN.
             signs = np.sign(layer.values[stored, entry] * special)
             assert np.array_equal(y[batch // 2, layer.rows[stored]], signs * np.inf)
         clean = np.delete(np.arange(batch), batch // 2)
@@ -337,7 +337,7 @@ def test_layer_without_any_stored_row(kernel, batch):
 
 @every_kernel
 @pytest.mark.parametrize("batch", [1, 25])
-def test_padding_never_meets_x_and_stored_zeros_do(kernel, batch):
+def test_padding_is_never_multiplied_with_x_but_stored_zeros_are(kernel, batch):
     # Row 0: one weight and two padding entries; row 1: a stored zero at column 4, no padding.
     layer = Layer(
         np.array([[2, 0, 0], [1, 0, 3]], np.float32),
@@ -367,7 +367,7 @@ def test_result_does_not_depend_on_threads(kernel, batch):
     want = gemm.run(x, **end)
     for threads in (2, 3, 7):
         assert np.array_equal(gemm.run(x, **end, threads=threads), want)
-    # Nor on what else is in the batch, for one kernel and tile.
+    # Nor on the other samples of the batch, for one kernel and tile.
     assert_close(layer, x, want, residual, (-2, 2))
 
 
@@ -386,7 +386,7 @@ def test_threads_may_run_one_layer_at_the_same_time(kernel):
         assert np.array_equal(a, b)
 
 
-def test_plain_is_the_stored_order_in_float32():
+def test_plain_sums_in_stored_order_in_float32():
     rng = np.random.default_rng(11)
     layer = make_layer(rng, 50, 20, 7, active=15)
     x = rng.standard_normal((3, 50)).astype(np.float32)

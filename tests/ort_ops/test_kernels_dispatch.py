@@ -1,4 +1,4 @@
-"""The dispatch table: which kernel is packed for which batches, and how it is forced."""
+"""The dispatch table: the kernels that are packed for each batch, and forcing one."""
 
 import itertools
 
@@ -36,7 +36,7 @@ def test_names_are_unique_and_end_with_their_isa():
 
 @pytest.mark.parametrize("op", ["CondensedGemm", "CondensedConv"])
 @pytest.mark.parametrize("activations", WEIGHTS)
-def test_the_cuda_rows_of_a_type_share_out_all_batches(op, activations):
+def test_the_cuda_rows_of_a_type_cover_all_batches(op, activations):
     rows = [row for row in cuda_kernel_table() if (row.op, row.activations) == (op, activations)]
     assert (rows[0].min_batch, rows[-1].max_batch) == (1, None)
     for before, after in itertools.pairwise(rows):
@@ -46,7 +46,7 @@ def test_the_cuda_rows_of_a_type_share_out_all_batches(op, activations):
         assert row.name.startswith(f"{dtype}-{op.removeprefix('Condensed').lower()}-{row.layout}")
 
 
-def test_supported_isas_rise_and_start_with_scalar():
+def test_supported_isas_are_ascending_and_start_with_scalar():
     isas = _native.supported_isas()
     assert isas[0] == "scalar"
     assert isas == [isa for isa in ISA_ORDER if isa in isas]
@@ -54,7 +54,7 @@ def test_supported_isas_rise_and_start_with_scalar():
 
 @pytest.mark.parametrize("isa", _native.supported_isas())
 @pytest.mark.parametrize("density", [0.001, 0.01, 0.1, 1.0])
-def test_every_batch_has_one_kernel_whatever_the_density(isa, density):
+def test_every_batch_has_one_kernel_at_any_density(isa, density):
     gemm = pack(in_features=2000, out_features=3, fan_in=round(2000 * density), isa=isa)
     infos = gemm.info()
     assert infos[0].min_batch == 1
@@ -67,7 +67,7 @@ def test_every_batch_has_one_kernel_whatever_the_density(isa, density):
 
 @pytest.mark.parametrize("isa", _native.supported_isas())
 @pytest.mark.parametrize("batch", [1, 4, 5, 8, 64, 197])
-def test_known_batch_packs_one_layout_whose_row_names_that_batch(isa, batch):
+def test_a_static_batch_packs_one_layout_whose_row_includes_that_batch(isa, batch):
     (info,) = pack(isa=isa, min_batch=batch, max_batch=batch).info()
     assert (info.min_batch, info.max_batch) == (batch, batch)
     (row,) = [row for row in _native.kernel_table() if row.name == info.kernel]
@@ -76,7 +76,7 @@ def test_known_batch_packs_one_layout_whose_row_names_that_batch(isa, batch):
 
 
 @pytest.mark.parametrize("isa", _native.supported_isas())
-def test_unknown_batch_packs_two_layouts_at_most(isa):
+def test_a_symbolic_batch_packs_at_most_two_layouts(isa):
     infos = pack(isa=isa).info()
     assert len(infos) == (1 if isa == "scalar" else 2)
     assert len({info.kernel for info in infos}) == len(infos)
@@ -108,7 +108,7 @@ def test_unknown_isa_is_refused_with_the_known_ones(monkeypatch):
         pack()
 
 
-def test_isa_that_the_cpu_lacks_is_refused_with_what_it_has():
+def test_an_isa_that_the_cpu_lacks_is_refused_with_the_supported_ones():
     missing = [isa for isa in ISA_ORDER if isa not in _native.supported_isas()]
     with pytest.raises(ValueError, match="is not supported by this CPU, which has scalar"):
         pack(isa=missing[0])
@@ -138,8 +138,8 @@ def test_packed_bytes_are_near_the_weights():
 
 
 @pytest.mark.parametrize("isa", _native.supported_isas())
-def test_far_fewer_weights_than_columns_are_packed_by_the_weights(isa):
-    # Layouts that walk over the columns would take minutes and gigabytes for 2^31 of them.
+def test_packing_cost_depends_on_weights_if_they_are_far_fewer_than_columns(isa):
+    # Layouts that go over all columns would take minutes and gigabytes for 2^31 of them.
     in_features = 2**31 - 1
     gemm = _native.PackedGemm(
         values=np.ones((500, 2), np.float32),
@@ -156,7 +156,7 @@ def test_far_fewer_weights_than_columns_are_packed_by_the_weights(isa):
 
 
 @pytest.mark.parametrize("isa", _native.supported_isas())
-def test_few_weights_meet_their_columns_far_apart(isa):
+def test_few_weights_read_columns_that_are_far_apart(isa):
     in_features = 300_000
     x = np.zeros((3, in_features), np.float32)
     x[:, [0, 65_535, 65_536, in_features - 1]] = [1, 10, 100, 1000]
@@ -173,7 +173,7 @@ def test_few_weights_meet_their_columns_far_apart(isa):
 
 
 @pytest.mark.parametrize("isa", _native.supported_isas())
-def test_rows_padded_beyond_the_number_of_inputs_are_taken(isa):
+def test_rows_padded_beyond_the_number_of_inputs_are_accepted(isa):
     gemm = _native.PackedGemm(
         values=np.array([[1, 2, 0, 0, 0]], np.float32),
         indices=np.array([[0, 2, 2, 2, 2]], np.int32),
@@ -189,7 +189,7 @@ def test_rows_padded_beyond_the_number_of_inputs_are_taken(isa):
 
 
 @pytest.mark.parametrize("isa", _native.supported_isas())
-def test_layer_without_rows_and_without_fan_in_is_taken(isa):
+def test_layer_without_rows_and_without_fan_in_is_accepted(isa):
     gemm = _native.PackedGemm(
         values=np.zeros((0, 0), np.float32),
         indices=np.zeros((0, 0), np.uint16),

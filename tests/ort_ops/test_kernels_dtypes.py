@@ -1,4 +1,4 @@
-"""16-bit weights and activations: the same sums as float32 kernels make of the widened numbers."""
+"""16-bit weights and activations give the sums of float32 kernels on the widened numbers."""
 
 from dataclasses import replace
 
@@ -61,7 +61,7 @@ def test_equals_the_float32_kernel_with_entries_outside_the_steps(row):
     gemm, twin, wide = twins(row, uniform_layer(rng, 3072, 200, 307))
     info, twin_info = gemm.info()[0], twin.info()[0]
     assert info.remainder == twin_info.remainder > 0
-    # Of the five bytes of a lane, two are gone.
+    # Two of the five bytes of a lane are saved.
     assert twin_info.bytes - info.bytes == pytest.approx(2 * 200 * 307 * info.padding)
     for batch in (1, 3, 9):
         x = rng.standard_normal((batch, 3072)).astype(np.float32)
@@ -83,11 +83,11 @@ def test_more_inputs_than_16_bits_address(row):
 
 @every_half_kernel
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
-def test_nan_and_inf_reach_what_they_reach_in_float32(row, special):
+def test_nan_and_inf_reach_the_same_outputs_as_in_float32(row, special):
     rng = np.random.default_rng(3)
     layer = make_layer(rng, 400, 150, 13, active=140)
     layer.values[::5, -2:] = 0
-    layer.indices[::5, -1] = layer.indices[::5, -2]  # padding behind a stored zero
+    layer.indices[::5, -1] = layer.indices[::5, -2]  # padding after a stored zero
     gemm, twin, _ = twins(row, layer)
     for column in [0, 31, 62, *layer.indices[::35, -1], 399]:
         x = rng.standard_normal((2, 400)).astype(np.float32)
@@ -132,7 +132,7 @@ def test_float16_activations_are_widened_and_the_result_rounded_once(row):
         assert_same_bits(gemm.run(x, residual=residual, **clip), wide.astype(np.float16))
 
 
-def test_a_batch_of_several_slices_is_right_for_any_number_of_threads():
+def test_a_batch_of_several_slices_is_correct_for_any_number_of_threads():
     rng = np.random.default_rng(7)
     layer = make_layer(rng, 20_000, 33, 5)
     gemm = layer.pack()

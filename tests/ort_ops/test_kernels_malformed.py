@@ -132,7 +132,7 @@ def test_layer_is_refused(name):
         _native.run_plain(**arrays, x=x)
 
 
-def test_sound_layer_is_taken():
+def test_valid_layer_is_accepted():
     y = _native.PackedGemm(**layer()).run(np.arange(5, dtype=np.float32)[None])
     assert np.array_equal(y, [[4, 0, 3, 3]])
 

@@ -1,4 +1,4 @@
-"""The compiled library and its Python face."""
+"""The compiled library and its Python API."""
 
 import re
 import shutil
@@ -36,7 +36,7 @@ def test_one_symbol_is_exported():
 
 
 @ordinary_build
-def test_no_runtime_but_the_c_and_cxx_ones_is_needed():
+def test_only_the_c_and_cxx_runtimes_are_needed():
     listing = output_of("readelf", "-d", str(ort_ops.get_library_path()))
     needed = re.findall(r"\(NEEDED\).*\[(.*?)\]", listing)
     allowed = re.compile(r"(libstdc\+\+|libgcc_s|libm|libc|ld-linux[\w-]*)\.so\.\d+")

@@ -1,6 +1,6 @@
-"""Models that break the operator's contract: each ends in an exception that says why.
+"""Models that break the operator's contract are refused with the reason.
 
-Where ONNX Runtime itself refuses, its own text names the node or the operator.
+If ONNX Runtime itself refuses a model, its message names the node or the operator.
 """
 
 import re
@@ -24,7 +24,7 @@ INF, NAN = float("inf"), float("nan")
 
 
 def changed(name: str, at: tuple[int, ...] | int, value: float) -> Spec:
-    """The sound model with one entry of one weight replaced."""
+    """The valid model with one entry of one weight replaced."""
     array = LAYER.weights[name].copy()
     if value < 0 and array.dtype == np.uint16:
         array = array.astype(np.int32)
@@ -33,7 +33,7 @@ def changed(name: str, at: tuple[int, ...] | int, value: float) -> Spec:
 
 
 def indices(row: list[int], values: list[float] | None = None, dtype: type = np.int32) -> Spec:
-    """The sound model with other indices (and values) in its row 1."""
+    """The valid model with other indices (and values) in its row 1."""
     arrays = {name: array.copy() for name, array in LAYER.weights.items()}
     arrays["indices"] = arrays["indices"].astype(dtype)
     arrays["indices"][1] = row
@@ -219,19 +219,19 @@ def test_a_malformed_model_is_refused(name):
     assert re.search(reason, str(refusal.value), re.DOTALL), str(refusal.value)
 
 
-def test_the_sound_model_is_taken():
+def test_the_valid_model_is_accepted():
     x = LAYER.x(3)
     assert_close(run(open_session(SOUND.build()), X=x), LAYER, x)
 
 
-def test_without_an_opset_import_of_the_domain_onnxruntime_takes_the_model():
+def test_onnxruntime_accepts_the_model_without_an_opset_import_of_the_domain():
     x = LAYER.x(3)
     session = open_session(replace(SOUND, opsets={"": 20}).build())
     assert_close(run(session, X=x), LAYER, x)
 
 
 def is_sound(values: np.ndarray, indices: np.ndarray, rows: np.ndarray) -> bool:
-    """The format's rules, told a second time."""
+    """An independent implementation of the format's rules."""
     for row, kept in zip(indices.tolist(), values.tolist(), strict=True):
         true = len(row)
         while true > 1 and row[true - 1] == row[true - 2]:
@@ -248,7 +248,7 @@ def is_sound(values: np.ndarray, indices: np.ndarray, rows: np.ndarray) -> bool:
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_random_weights_are_either_sound_and_right_or_refused(data):
+def test_random_weights_are_either_computed_correctly_or_refused(data):
     active = data.draw(st.integers(0, 3))
     fan_in = data.draw(st.integers(1, 3))
     column = st.integers(-1, 13) if data.draw(st.booleans()) else st.integers(0, 11)
@@ -275,7 +275,7 @@ def test_random_weights_are_either_sound_and_right_or_refused(data):
             open_session(spec.build())
 
 
-def test_no_malformed_model_or_input_ends_the_process():
+def test_no_malformed_model_or_input_crashes_the_process():
     files = [str(Path(__file__).with_name(f"{name}.py")) for name in SUITE]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *files, "-k", "is_refused"]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""Inputs that break the operator's contract at run time: the run fails and the session lives on."""
+"""Inputs that break the operator's contract: the run fails, the session stays usable."""
 
 import re
 from dataclasses import dataclass, replace
@@ -100,7 +100,7 @@ RUNS: dict[str, BadRun] = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_malformed_input_is_refused_and_the_session_lives_on(name):
+def test_a_malformed_input_is_refused_and_the_session_stays_usable(name):
     bad = RUNS[name]
     session = open_session(bad.spec.build())
     with pytest.raises(Exception, match=NODE) as refusal:
@@ -114,7 +114,7 @@ def test_a_malformed_input_is_refused_and_the_session_lives_on(name):
 
 
 def test_a_batch_that_contradicts_the_declared_shape_is_refused():
-    """Only what the graph promises is packed; ONNX Runtime merely warns when it does not hold."""
+    """Only the declared batch is packed; ONNX Runtime merely warns about another one."""
     model = replace(SOUND, x_shape=("anything", 12)).build()
     graph = model.graph
     graph.node[0].input[0] = "shaped"

@@ -1,6 +1,6 @@
 """The ops in ONNX Runtime's CUDA provider on a GPU, inputs and outputs on the device.
 
-The same checks run in the CPU provider, so that they themselves are checked where no GPU is.
+The same checks run in the CPU provider, so that the tests themselves run without a GPU.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def gpu():
 
 
 def layer(dtype):
-    """A layer whose values and biases the type holds exactly."""
+    """A layer whose values and biases are exact in the type."""
     rng = np.random.default_rng(1)
     weight = random_sparse_layer("random", rng, IN_FEATURES, OUT_FEATURES, OUT_FEATURES, FAN_IN)
 
@@ -119,7 +119,7 @@ def tensor(name, array, dtype):
 
 
 def layer_model(weight, dtype="float32", batch="batch", *, residual=False):
-    """The op without its fallback function, so that the model cannot be anything else."""
+    """The op without its fallback function, which therefore cannot run instead."""
     kind = TYPES[dtype]
     inputs = [helper.make_tensor_value_info("x", kind, [batch, IN_FEATURES])]
     arrays = [tensor("values", weight.values, dtype)]
@@ -145,7 +145,7 @@ def layer_model(weight, dtype="float32", batch="batch", *, residual=False):
 
 
 def expected(weight, x, dtype="float32"):
-    """The result in float64, and how far one of this type may be from it."""
+    """The result in float64, and the error bound of this type."""
     dense, x = weight.to_dense().astype(np.float64), x.double().cpu().numpy()
     want = x @ dense.T + weight.bias
     magnitude = np.abs(x) @ np.abs(dense).T + np.abs(weight.bias)
@@ -220,7 +220,7 @@ def test_a_convolution_with_residual_and_clip_equals_the_float64_reference(machi
     assert_close(y, want.numpy(), (fan_in + 4) * 2.0**-24 * magnitude.numpy())
 
 
-def test_weights_that_are_not_constant_are_refused_by_name(gpu_machine):
+def test_non_constant_weights_are_refused_by_name(gpu_machine):
     model = onnx.load_from_string(layer_model(layer("float32")))
     shape = (OUT_FEATURES, FAN_IN)
     model.graph.input.append(helper.make_tensor_value_info("values", TensorProto.FLOAT, shape))
@@ -229,7 +229,7 @@ def test_weights_that_are_not_constant_are_refused_by_name(gpu_machine):
 
 
 @pytest.mark.parametrize("batch", [1, 64])
-def test_a_replayed_cuda_graph_computes_with_what_its_input_holds_then(gpu_machine, batch):
+def test_a_replayed_cuda_graph_reads_the_current_contents_of_its_input(gpu_machine, batch):
     weight = layer("float32")
     session = gpu_machine.session(layer_model(weight, batch=batch), enable_cuda_graph="1")
     x = torch.randn(batch, IN_FEATURES, device="cuda")

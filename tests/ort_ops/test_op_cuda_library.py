@@ -1,7 +1,7 @@
-"""The CUDA library beside the op library: what it exports and needs, and how its absence is told.
+"""The CUDA library: its exports and dependencies, and messages about its absence.
 
-Nothing here needs a GPU: a few lines of C stand for the driver or for another build's library, and
-the loader looks at them in a process of its own.
+No test needs a GPU: a few lines of C replace the driver or the library of another build, and the
+loader finds them in a separate process.
 """
 
 import os
@@ -67,7 +67,7 @@ def driver(folder: Path, *, init: int = 0, version: int = 13000, count: int = 1)
 
 
 def status(*libraries: Path, driver_in: Path | None = None) -> str:
-    """What cuda_status() says in a process with that driver, of that folder of libraries."""
+    """The result of cuda_status() in a process with that driver, for that folder of libraries."""
     environment = {"LD_LIBRARY_PATH": str(driver_in or "/nowhere"), "PATH": "/usr/bin:/bin"}
     environment |= {name: os.environ[name] for name in SANITIZER if name in os.environ}
     command = [sys.executable, "-c", STATUS, *map(str, libraries)]
@@ -98,7 +98,7 @@ def test_no_path_of_the_build_machine_is_in_the_library():
     assert str(Path(__file__).resolve().parents[2]).encode() not in LIBRARY.read_bytes()
 
 
-def test_without_a_driver_the_status_says_so(tmp_path):
+def test_a_missing_driver_is_reported_in_the_status(tmp_path):
     said = status(driver_in=tmp_path)
     assert "devices=()" in said
     assert "there is no NVIDIA driver: libcuda.so.1" in said
@@ -106,7 +106,7 @@ def test_without_a_driver_the_status_says_so(tmp_path):
         assert "Install NVIDIA's driver" in said
 
 
-def test_a_build_without_cuda_is_told_with_the_remedy(tmp_path):
+def test_a_build_without_cuda_is_reported_with_the_remedy(tmp_path):
     said = status(tmp_path, driver_in=driver(tmp_path))
     assert "library=None" in said
     assert f"built without CUDA: {tmp_path} has no libfanin_ort_ops_cuda.so" in said

@@ -1,7 +1,7 @@
 """The CUDA ops without a GPU: their own code on host memory, run by stock ONNX Runtime.
 
-The kernels are replaced by the scalar reference, the device by the host (csrc/tests); everything
-else is what a CUDA session runs.
+Plain kernels replace the CUDA kernels, and host memory the device's (csrc/tests); all other code is
+that of a CUDA session.
 """
 
 import re
@@ -54,11 +54,11 @@ def built(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def cuda_op(built, monkeypatch):
-    """Let every session of these tests take the CUDA op."""
+    """Make every session of these tests use the CUDA op."""
     monkeypatch.setattr(ort_ops, "get_library_path", lambda: built)
 
 
-def test_it_computes_what_the_definition_says():
+def test_results_equal_the_definition():
     layer = Layer.random(in_features=37, out_features=19, fan_in=7, active=13, padded=True)
     residual = np.zeros(1, np.float32)
     for leading in ((), (1,), (5,), (2, 3)):
@@ -75,7 +75,7 @@ def test_residual_and_clip_are_applied():
     assert_close(y, LAYER, x, residual, clip_min=0.0, clip_max=1.5)
 
 
-def test_a_residual_of_the_output_s_shape_one_is_added():
+def test_a_residual_of_shape_one_is_added_to_an_output_of_shape_one():
     layer = Layer.random(in_features=5, out_features=1, fan_in=2)
     spec = replace(spec_of(layer, residual=np.full(1, 2.5, np.float32)), x_shape=(5,))
     x = layer.x()
@@ -104,12 +104,12 @@ def test_an_empty_batch_gives_an_empty_result():
     assert run(open_session(SOUND.build()), X=LAYER.x(0)).shape == (0, 6)
 
 
-# onnxruntime takes bfloat16 here and stumbles over the residual's type instead.
+# Here onnxruntime accepts bfloat16 and refuses the residual's type instead.
 REFUSED = [name for name in MODELS if name != "x-bfloat16"]
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_malformed_model_is_refused_with_the_sentence_of_the_cpu_op(name):
+def test_a_malformed_model_is_refused_with_the_message_of_the_cpu_op(name):
     spec, reason = MODELS[name]
     with pytest.raises(Exception, match=f"{NODE}|CondensedGemm|ai.fanin") as refusal:
         open_session(spec.build())
@@ -124,7 +124,7 @@ CONSTANT_WEIGHTS = [
 
 
 @pytest.mark.parametrize("name", CONSTANT_WEIGHTS)
-def test_malformed_inputs_are_refused_and_the_session_lives_on(name):
+def test_malformed_inputs_are_refused_and_the_session_stays_usable(name):
     bad = RUNS[name]
     session = open_session(bad.spec.build())
     with pytest.raises(Exception, match=NODE) as refusal:
@@ -133,7 +133,7 @@ def test_malformed_inputs_are_refused_and_the_session_lives_on(name):
 
 
 @pytest.mark.parametrize("names", [("values",), ("bias", "rows"), tuple(LAYER.weights)])
-def test_weights_that_are_not_constant_are_refused_by_name(names):
+def test_non_constant_weights_are_refused_by_name(names):
     spec = replace(SOUND, fed=dict.fromkeys(names))
     told = ", ".join(name for name in LAYER.weights if name in names)
     with pytest.raises(Exception, match=rf"{NODE}.*not constant: {told};.*CPUExecutionProvider"):
@@ -155,13 +155,13 @@ def test_a_residual_whose_shape_turns_out_to_be_one_is_refused_at_the_run():
     assert_close(y, LAYER, LAYER.x(2), residual)
 
 
-def test_no_room_on_the_device_names_node_device_and_bytes():
+def test_a_full_device_is_reported_with_node_device_and_bytes():
     layer = Layer.random(in_features=404, out_features=6, fan_in=4)  # the double's own mark
     with pytest.raises(Exception, match=rf"{NODE}.*out of memory on device 0: 96 bytes"):
         open_session(spec_of(layer).build())
 
 
-def test_the_log_says_where_the_packed_weights_lie(capfd):
+def test_the_log_states_the_device_of_the_packed_weights(capfd):
     options = onnxruntime.SessionOptions()
     ort_ops.register(options)
     options.log_severity_level = 1
@@ -177,7 +177,7 @@ CONV = ConvLayer.random(active=6, padded=True)
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)
-def test_convolutions_are_what_the_definition_says(name):
+def test_convolutions_equal_the_definition(name):
     geometry = GEOMETRIES[name]
     layer = ConvLayer.random(geometry, max(1, geometry.in_features // 4), padded=True)
     x = layer.x(2, *(13, 12)[: geometry.axes])
@@ -204,7 +204,7 @@ REFUSED_CONVOLUTIONS = [name for name in conv_malformed.MODELS if name != "x-bfl
 
 
 @pytest.mark.parametrize("name", REFUSED_CONVOLUTIONS)
-def test_a_malformed_convolution_is_refused_with_the_sentence_of_the_cpu_op(name):
+def test_a_malformed_convolution_is_refused_with_the_message_of_the_cpu_op(name):
     spec, reason = conv_malformed.MODELS[name]
     with pytest.raises(Exception, match=f"{NODE}|CondensedConv") as refusal:
         open_session(spec.build())
@@ -212,7 +212,7 @@ def test_a_malformed_convolution_is_refused_with_the_sentence_of_the_cpu_op(name
 
 
 @pytest.mark.parametrize("names", [("values",), ("bias", "rows"), tuple(CONV.weights)])
-def test_weights_of_a_convolution_that_are_not_constant_are_refused_by_name(names):
+def test_non_constant_weights_of_a_convolution_are_refused_by_name(names):
     spec = conv_spec(CONV, fed=dict.fromkeys(names))
     told = ", ".join(name for name in CONV.weights if name in names)
     with pytest.raises(Exception, match=rf"{NODE}.*not constant: {told};.*CPUExecutionProvider"):
@@ -230,7 +230,7 @@ def test_a_residual_of_a_convolution_that_stands_for_none_has_to_be_constant():
     assert_conv_close(run(session, X=x, residual=residual), CONV, x, residual)
 
 
-def test_no_room_for_a_convolution_names_node_device_and_bytes():
+def test_a_full_device_is_reported_for_a_convolution_with_node_device_and_bytes():
     layer = ConvLayer.random(ConvGeometry(101, 3, (2, 2)), 4)  # 404 places: the double's own mark
     with pytest.raises(Exception, match=rf"{NODE}.*out of memory on device 0: 96 bytes"):
         open_session(conv_spec(layer).build())

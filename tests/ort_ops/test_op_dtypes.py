@@ -32,7 +32,7 @@ def typed_spec(layer, x_type, *, residual=NO_RESIDUAL, **clip):
 
 
 def assert_close(y, layer, x, residual=None, **clip):
-    """Within float32's bound of the float64 result, plus half a unit of float16 if Y is that."""
+    """Compare with float64 within float32's bound, plus half a unit of float16 for a float16 Y."""
     want = layer.expected(x, residual, **clip)
     wide = {
         name: np.abs(array.astype(np.float64))
@@ -71,12 +71,12 @@ def test_agrees_with_the_reference_on_the_rounded_weights(x_type, value_type, in
 
 @every_x_type
 @every_value_type
-def test_agrees_where_weights_are_not_constant(x_type, value_type):
+def test_agrees_with_the_reference_for_non_constant_weights(x_type, value_type):
     layer = layer_of(value_type, active=15, padded=True)
     spec = replace(typed_spec(layer, x_type), fed={"values": None, "indices": None})
     session = open_session(spec.build())
     feeds = {"indices": layer.indices}
-    # NumPy's feeds have no bfloat16; an OrtValue of its bits has.
+    # NumPy inputs cannot be bfloat16; an OrtValue made of the bits can.
     kind = helper.np_dtype_to_tensor_dtype(layer.values.dtype)
     bits = layer.values.view(np.uint16) if kind == TensorProto.BFLOAT16 else layer.values
     values = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, kind)
@@ -93,7 +93,7 @@ def test_agrees_where_weights_are_not_constant(x_type, value_type):
 
 @every_half_type
 @pytest.mark.parametrize("batch", [1, 16])
-def test_a_special_value_reaches_exactly_the_neurons_with_a_weight_on_it(value_type, batch):
+def test_a_special_value_reaches_exactly_the_neurons_with_a_weight_there(value_type, batch):
     layer = layer_of(value_type, active=14, padded=True)
     session = open_session(typed_spec(layer, np.float16).build())
     for column in range(layer.in_features):

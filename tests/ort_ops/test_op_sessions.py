@@ -1,4 +1,4 @@
-"""CondensedGemm over the life of sessions: threads, sharing, saving, many of them."""
+"""CondensedGemm in sessions: threads, sharing, saving, many sessions at once."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ BIG = Layer.random(1024, 700, 100, active=650)
 
 
 def per_session_config() -> bool:
-    """Whether this runtime tells a kernel its session's configuration."""
+    """Whether this runtime gives kernels access to the session's configuration."""
     major, minor = onnxruntime.__version__.split(".")[:2]
     return (int(major), int(minor)) >= (1, 24)
 
@@ -61,12 +61,12 @@ def test_only_the_intra_op_pool_is_used():
 
 
 def cpu_nanoseconds(thread: int) -> int:
-    """What a thread of this process has run so far, by its own clock."""
-    return time.clock_gettime_ns(~thread << 3 | 6)  # Linux's number of that clock
+    """CPU time of a thread of this process so far."""
+    return time.clock_gettime_ns(~thread << 3 | 6)  # Linux's id of a thread's CPU clock
 
 
 @pytest.mark.parametrize("told", [{}, {"fanin.threads": "2"}, {"fanin.threads": "1"}], ids=str)
-def test_the_pool_works_unless_the_session_is_told_one_thread(told):
+def test_the_pool_works_unless_the_session_declares_one_thread(told):
     before = threads_of_this_process()
     no_spinning = {"session.intra_op.allow_spinning": "0"}
     session = open_session(spec_of(BIG).build(), threads=2, config={**no_spinning, **told})
@@ -74,14 +74,14 @@ def test_the_pool_works_unless_the_session_is_told_one_thread(told):
     x = BIG.x(256)
 
     def worker_ran() -> bool:
-        """Whether the pool's thread has run during some runs of the session, however briefly."""
+        """Whether the pool's thread did any work during some runs of the session."""
         ran = cpu_nanoseconds(worker)
         for _ in range(20):
             run(session, X=x)
         return cpu_nanoseconds(worker) > ran
 
     if told == {"fanin.threads": "1"} or len(os.sched_getaffinity(0)) == 1:
-        # At first it may still be starting.
+        # During the first runs it may still be starting.
         wait_until(lambda: not any(worker_ran() for _ in range(3)), "the pool rests during runs")
     else:
         for _ in range(3):
@@ -89,7 +89,7 @@ def test_the_pool_works_unless_the_session_is_told_one_thread(told):
 
 
 @pytest.mark.parametrize("value", ["1", "2", "1000000"])
-def test_any_positive_thread_count_is_taken(value):
+def test_any_positive_thread_count_is_accepted(value):
     x = BIG.x(1)
     session = open_session(spec_of(BIG).build(), config={"fanin.threads": value})
     assert_close(run(session, X=x), BIG, x)
@@ -99,7 +99,7 @@ BAD_COUNTS = ["two", "0", "-1", "", " 1", "1.5", "2 threads", "99999999999999999
 
 
 @pytest.mark.parametrize("value", BAD_COUNTS)
-def test_a_thread_count_that_is_none_is_refused_by_name(value):
+def test_an_invalid_thread_count_is_refused_by_name(value):
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("fanin.threads", value)
     with pytest.raises(Exception, match=f"'fanin.threads' is '{value}'.*whole number from 1"):
@@ -186,7 +186,7 @@ def test_a_session_may_be_run_from_many_threads(threads):
         assert all(pool.map(work, range(4)))
 
 
-def test_sessions_may_be_made_from_many_threads():
+def test_sessions_may_be_created_from_many_threads():
     model = spec_of(BIG).build()
     x = BIG.x(2)
 
@@ -208,7 +208,7 @@ def test_an_optimized_model_can_be_saved_and_loaded(tmp_path):
     np.testing.assert_array_equal(run(open_session(str(saved)), X=x), expected)
 
 
-def test_weights_in_a_file_beside_the_model_are_taken(tmp_path):
+def test_external_data_is_accepted(tmp_path):
     path = tmp_path / "layer.onnx"
     onnx.save(spec_of(BIG).build(), path, save_as_external_data=True, location="layer.data")
     x = BIG.x(3)
@@ -240,8 +240,8 @@ def test_an_isa_that_this_cpu_lacks_is_refused_by_name(isa, monkeypatch):
         open_session(spec_of(BIG).build())
 
 
-def test_fed_weights_are_taken_and_reported_once(tmp_path):
-    """The plain path: nothing is packed, so the log says so."""
+def test_weights_as_inputs_are_accepted_and_reported_once(tmp_path):
+    """The plain kernel runs: nothing is packed, and the log says so."""
     layer = Layer.random(active=11, padded=True)
     path = tmp_path / "fed.onnx"
     fed = dict.fromkeys(layer.weights)
@@ -267,7 +267,7 @@ def test_fed_weights_are_taken_and_reported_once(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["values", "indices", "bias", "rows"])
-def test_one_fed_weight_is_enough_for_the_plain_path(name):
+def test_a_single_weight_as_input_runs_the_plain_kernel(name):
     layer = Layer.random(active=11)
     fed = {name: layer.weights[name].shape}
     session = open_session(replace(spec_of(layer), fed=fed).build())
@@ -305,7 +305,7 @@ def test_an_unknown_dimension_without_name_stays_unknown():
     assert_close(run(session, X=x, other=other), layer, x)
 
 
-def test_an_input_of_unknown_rank_is_taken():
+def test_an_input_of_unknown_rank_is_accepted():
     layer = Layer.random()
     session = open_session(replace(spec_of(layer), x_shape=None).build())
     for leading in ((), (2,), (2, 3)):

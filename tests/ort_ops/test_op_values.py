@@ -1,4 +1,4 @@
-"""What CondensedGemm computes in ONNX Runtime, against the float64 reference."""
+"""Results of CondensedGemm in ONNX Runtime, compared with the float64 reference."""
 
 from dataclasses import replace
 
@@ -144,7 +144,7 @@ def test_clips_after_the_residual(clip):
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf], ids=str)
 @pytest.mark.parametrize("batch", [1, 2, 16, 33])
-def test_a_special_value_reaches_exactly_the_neurons_with_a_weight_on_it(special, batch):
+def test_a_special_value_reaches_exactly_the_neurons_with_a_weight_there(special, batch):
     layer = Layer.random(active=14, padded=True)
     session = open_session(spec_of(layer).build())
     for column in range(layer.in_features):
@@ -178,7 +178,7 @@ def test_nan_passes_the_clip():
     assert np.isnan(y).all()
 
 
-def test_special_biases_and_residuals_stay():
+def test_special_biases_and_residuals_are_kept():
     layer = Layer.random(active=12)
     layer.bias[:3] = np.nan, np.inf, -np.inf
     residual = np.zeros((2, layer.out_features), np.float32)

@@ -1,6 +1,6 @@
-"""CPUs that this machine is not, emulated by qemu-user: each runs its own kernels, and rightly.
+"""Other CPUs, emulated by qemu-user: each runs its own kernels, with correct results.
 
-kernel_check (ort_ops/csrc/tests) compares every kernel that a CPU supports with a float64 oracle.
+kernel_check (ort_ops/csrc/tests) compares every kernel that a CPU supports with float64.
 """
 
 import itertools
@@ -40,7 +40,7 @@ def program(name):
 
 
 def run(*command, **environment):
-    # What belongs to this process only: a sanitizer's library, a forced kernel.
+    # Variables for this process only: a sanitizer's library, a forced instruction set.
     inherited = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "FANIN_ISA")}
     return subprocess.run(
         [str(part) for part in command],
@@ -52,7 +52,7 @@ def run(*command, **environment):
 
 
 def build(name, targets, *options):
-    """The folder of a build; it stays, so that only changes are compiled again."""
+    """The folder of a build; it is kept, so that only changes are compiled again."""
     folder = ROOT / "build" / "other_cpus" / name
     options = ["-DFANIN_PYTHON=OFF", "-DFANIN_TESTS=ON", *options]
     done = run(program("cmake"), "-S", ROOT, "-B", folder, *options)
@@ -78,13 +78,13 @@ def arm():
 
 
 def sysroot():
-    """Where the cross compiler's libc lies."""
+    """The folder of the cross compiler's libc."""
     libc = run("aarch64-linux-gnu-g++", "-print-file-name=libc.so.6").stdout.strip()
     return Path(libc).resolve().parents[1]
 
 
 class Report:
-    """What kernel_check printed."""
+    """The parsed output of kernel_check."""
 
     def __init__(self, text):
         lines = [line.split() for line in text.splitlines()]
@@ -145,7 +145,7 @@ def test_arm64_library_exports_one_symbol_and_needs_the_c_and_cxx_runtimes_only(
     assert needed <= {"libstdc++", "libgcc_s", "libm", "libc", "ld-linux-aarch64"}
 
 
-def test_every_kernel_of_this_cpu_is_right(x86):
+def test_every_kernel_of_this_cpu_is_correct(x86):
     report = check(x86 / "kernel_check")
     rows = [*ort_ops.kernel_table(), *ort_ops.conv_kernel_table()]
     table = {row.name: row.supported for row in rows}
@@ -196,13 +196,13 @@ print(len(models), "models are right under", onnxruntime.__version__)
 
 
 def session_arguments(folder, library):
-    """Writes SESSION and what it reads; returns its command line."""
+    """Writes SESSION and its input files; returns its command line."""
     rng = np.random.default_rng(0)
     dense = rng.standard_normal((90, 300)) * (rng.random((90, 300)) < 0.1)
     weight = CondensedWeight.from_dense(dense.astype(np.float16).astype(np.float32))
     half = replace(weight, values=weight.values.astype(np.float16))
     x = rng.standard_normal((19, 300)).astype(np.float16)
-    # Reaches a few outputs of a kernel, and as NaN all those of a dense layer.
+    # Reaches a few outputs of a condensed kernel, but, as NaN, all outputs of a dense layer.
     x[0, 7] = np.inf
     y = condensed_gemm(
         x,

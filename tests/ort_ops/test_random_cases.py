@@ -18,7 +18,7 @@ def check(seed, cases):
     return total
 
 
-def test_every_kernel_agrees_with_the_oracle_on_random_cases():
+def test_every_kernel_agrees_with_the_reference_on_random_cases():
     total = check(SEED, 800)
     assert total.cases == 800
     assert total.with_special > 100
@@ -32,7 +32,7 @@ def test_a_hundred_thousand_random_cases():
     assert check(SEED + 1, 100_000).cases == 100_000
 
 
-def test_groups_are_drawn_again_from_their_numbers():
+def test_groups_can_be_replayed_from_their_numbers():
     first, second, other = draw_group(5, 3), draw_group(5, 3), draw_group(5, 4)
     assert first.cases == second.cases != other.cases
     np.testing.assert_array_equal(first.x, second.x)
@@ -40,7 +40,7 @@ def test_groups_are_drawn_again_from_their_numbers():
 
 
 def find(seed, wanted):
-    """A group of finite x and weights, with one of its cases, for which `wanted` holds."""
+    """A group with finite x and weights, and one of its cases for which `wanted` is true."""
     for number in range(1000):
         group = draw_group(seed, number)
         if np.isfinite(group.sums).all() and group.x.dtype == np.float32:
@@ -52,7 +52,7 @@ def find(seed, wanted):
 
 
 def tampered(monkeypatch, number, case, tamper):
-    """What check_group says when the result of one case is tampered with."""
+    """The error of check_group after the result of one case was tampered with."""
     run = _random_cases._run
 
     def wrong(its_group, its_case):
@@ -66,7 +66,7 @@ def tampered(monkeypatch, number, case, tamper):
     return str(error.value)
 
 
-def test_a_forgotten_weight_is_found(monkeypatch):
+def test_a_missing_weight_is_detected(monkeypatch):
     def wanted(group, _case):
         return group.layer.values.shape[1] >= 5 and len(group.layer.rows) >= 2
 
@@ -82,7 +82,7 @@ def test_a_forgotten_weight_is_found(monkeypatch):
 
 
 @pytest.mark.parametrize("special", [np.nan, np.inf])
-def test_an_unwritten_or_infinite_output_is_found(special, monkeypatch):
+def test_an_unwritten_or_infinite_output_is_detected(special, monkeypatch):
     number, _, case = find(7, lambda *_: True)
 
     def tamper(y):
@@ -92,7 +92,7 @@ def test_an_unwritten_or_infinite_output_is_found(special, monkeypatch):
     assert "1 of" in tampered(monkeypatch, number, case, tamper)
 
 
-def test_an_infinity_that_becomes_a_number_is_found(monkeypatch):
+def test_an_infinity_that_becomes_finite_is_detected(monkeypatch):
     number, case = next(
         (number, case)
         for number, group in ((n, draw_group(7, n)) for n in range(1000))
@@ -109,7 +109,7 @@ def test_an_infinity_that_becomes_a_number_is_found(monkeypatch):
     assert "outputs are wrong" in tampered(monkeypatch, number, case, tamper)
 
 
-def test_a_write_beside_the_output_is_found(monkeypatch):
+def test_a_write_outside_the_output_is_detected(monkeypatch):
     number, _, case = find(7, lambda *_: True)
     runner = _random_cases._runner
 

@@ -1,4 +1,4 @@
-"""One SessionOptions and the library more than once, another copy of it, or another library."""
+"""Registering the library repeatedly, another copy of it, or another library."""
 
 import shutil
 import subprocess
@@ -49,14 +49,14 @@ def test_registering_again_changes_nothing(options):
     assert_right(session_of(options))
 
 
-def test_threads_may_be_told_between_two_registrations(options):
+def test_threads_may_be_set_between_two_registrations(options):
     ort_ops.register(options)
     options.add_session_config_entry("fanin.threads", "1")
     ort_ops.register(options)
     assert_right(session_of(options))
 
 
-def test_another_copy_is_refused_with_both_paths_and_the_first_still_serves(options, other_copy):
+def test_another_copy_is_refused_with_both_paths_and_the_first_stays_usable(options, other_copy):
     ort_ops.register(options)
     with pytest.raises(Exception, match="register one of the two libraries") as refusal:
         options.register_custom_ops_library(other_copy)
@@ -74,7 +74,7 @@ def test_two_copies_serve_sessions_of_one_process_side_by_side(options, other_co
         assert_right(session)
 
 
-def test_another_library_stands_beside_it_in_either_order():
+def test_another_library_can_be_registered_in_either_order():
     extensions = pytest.importorskip(
         "onnxruntime_extensions", reason="pip install onnxruntime-extensions"
     ).get_library_path()
@@ -96,7 +96,7 @@ def test_another_library_stands_beside_it_in_either_order():
         assert_close(low + high, LAYER, x)
 
 
-def test_the_library_stays_loaded_when_its_last_options_are_gone():
+def test_the_library_stays_loaded_after_its_last_options_are_deleted():
     program = f"""
         import gc, onnxruntime
         options = onnxruntime.SessionOptions()

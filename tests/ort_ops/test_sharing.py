@@ -1,4 +1,4 @@
-"""Packed layouts in a process: what is the same is packed once, what differs is never shared."""
+"""Packed layouts in a process: equal layers are packed once, different ones never shared."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -27,7 +27,7 @@ def pack(layer: Layer, **options) -> _native.PackedGemm:
 
 
 def of_type(layer: Layer, kernel: str) -> Layer:
-    """The layer with values of the type that the kernel's layout stores, and a bias of its own."""
+    """The layer with a unique bias, and values of the type that the kernel's layout stores."""
     (stored,) = {row.weights for row in ROWS if row.name == kernel}
     return of_its_own(replace(layer, values=layer.values.astype(TYPES[stored])))
 
@@ -41,7 +41,7 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_the_same_weights_are_packed_once_while_somebody_holds_them(kernel):
+def test_the_same_weights_are_packed_once_while_they_have_an_owner(kernel):
     layer = of_type(SMALL, kernel)
     x = layer.x(5)
     first = pack(layer, kernel=kernel)
@@ -65,10 +65,10 @@ def one_bit_of(array: np.ndarray, at: int) -> np.ndarray:
 
 
 def variants(layer: Layer) -> dict[str, Layer]:
-    """Layers of the same sizes that differ from it in the least that there is."""
+    """Layers of the same sizes with minimal differences."""
     last = layer.values.shape[0] - 1
     true = [np.flatnonzero(np.diff(row.astype(np.int64), prepend=-1))[-1] for row in layer.indices]
-    moved = layer.indices.copy()  # the last weight of a row to another column
+    moved = layer.indices.copy()  # the last weight of a row moved to another column
     row = next(i for i, j in enumerate(true) if moved[i, j] + 1 < layer.in_features)
     moved[row, true[row] :] += 1
     longer = layer.indices.copy()  # padding turned into a weight that is 0
@@ -78,7 +78,7 @@ def variants(layer: Layer) -> dict[str, Layer]:
         if j + 1 < longer.shape[1] and longer[i, j] + 1 < layer.in_features
     )
     longer[padded, true[padded] + 1 :] += 1
-    elsewhere = layer.rows.copy()  # a row to the ablated output behind it
+    elsewhere = layer.rows.copy()  # a row moved to the ablated output after it
     elsewhere[next(i for i in range(last) if layer.rows[i] + 1 < layer.rows[i + 1])] += 1
     swapped = layer.values.copy()
     swapped[[3, 4], 0] = swapped[[4, 3], 0]
@@ -100,7 +100,7 @@ def variants(layer: Layer) -> dict[str, Layer]:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_a_packed_layer_tells_its_weights_from_any_others(kernel):
+def test_a_packed_layer_distinguishes_its_weights_from_others(kernel):
     layer = of_type(SMALL, kernel)
     layers = {"itself": layer, **variants(layer)}
     for name, layer in layers.items():
@@ -112,7 +112,7 @@ def test_a_packed_layer_tells_its_weights_from_any_others(kernel):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_clustered_rows_and_a_remainder_are_compared_too(kernel):
-    """Rows that are packed in another order, and weights that stand outside the vector layout."""
+    """Rows that are packed in another order, and weights outside the vector layout."""
     rng = np.random.default_rng(0)
     indices = np.empty((200, 40), np.int32)
     for i in range(200):
@@ -129,7 +129,7 @@ def test_clustered_rows_and_a_remainder_are_compared_too(kernel):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_zeros_of_either_sign_and_nan_are_compared_by_their_bits(kernel):
+def test_zeros_of_either_sign_and_nan_are_compared_bitwise(kernel):
     values = of_type(SMALL, kernel).values
     values[:3, 0] = [0.0, -0.0, np.nan]
     layer = of_its_own(replace(SMALL, values=values))
@@ -147,7 +147,7 @@ def mix(state: int, word: int) -> int:
 
 
 def colliding(layer: Layer) -> Layer:
-    """Other values with the same content hash: the fifth word of 8 bytes undoes the first."""
+    """Other values with the same content hash: the fifth word of 8 bytes compensates the first."""
     for change in range(1, 10_000):
         values = layer.values.copy()
         words = values.reshape(-1).view(np.uint64)
@@ -177,7 +177,7 @@ def test_layers_whose_hashes_collide_are_not_shared(isa):
 
 
 @pytest.mark.parametrize("isa", _native.supported_isas())
-def test_a_known_batch_shares_the_layouts_that_any_batch_needs_as_well(isa):
+def test_a_static_batch_shares_the_layouts_of_a_symbolic_batch(isa):
     layer = of_its_own(SMALL)
     any_batch = pack(layer, isa=isa)
     names = {info.kernel for info in any_batch.info()}
@@ -222,7 +222,7 @@ def test_only_the_blocks_of_panels_depend_on_the_threads_that_a_layer_is_packed_
     assert all(same_bits(result, results[0]) for result in results)
 
 
-def test_threads_that_ask_at_the_same_time_pack_once():
+def test_concurrent_requests_pack_once():
     layers = [of_its_own(LARGE), of_its_own(SMALL)]
     for _ in range(5):
         with ThreadPoolExecutor(8) as pool:
@@ -251,7 +251,7 @@ def test_threads_that_share_and_free_in_any_order_get_the_right_results():
 
 @pytest.mark.parametrize("kernel", [row.name for row in ROWS if row.weights == "float32"])
 @pytest.mark.parametrize("stored", ["float16", "bfloat16"])
-def test_a_float32_layout_of_16_bit_weights_is_shared_and_told_apart(kernel, stored):
+def test_a_float32_layout_of_16_bit_weights_is_shared_and_distinguished(kernel, stored):
     layer = of_its_own(replace(SMALL, values=SMALL.values.astype(TYPES[stored])))
     packed = pack(layer, kernel=kernel)
     assert shared(pack(layer, kernel=kernel)) == [True]
@@ -263,7 +263,7 @@ def test_a_float32_layout_of_16_bit_weights_is_shared_and_told_apart(kernel, sto
 
 
 def test_layers_packed_for_other_threads_are_not_shared():
-    # Their blocks are cut for as many threads; those of one number share a copy.
+    # Blocks are cut for the number of threads; layers with the same number share a copy.
     layer = of_its_own(LARGE)
     kept = [pack(layer, min_batch=8, threads=threads) for threads in (2, 2, 5, 5)]
     assert [info.shared for packed in kept for info in packed.info()] == [False, True] * 2

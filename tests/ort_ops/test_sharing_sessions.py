@@ -1,4 +1,4 @@
-"""Sessions that share packed weights: what their logs say, and what their memory shows."""
+"""Sessions that share packed weights, by their logs and their memory."""
 
 import json
 import os
@@ -45,13 +45,13 @@ def save(spec: Spec, folder: Path, *, external: bool = True) -> Path:
 
 
 def layouts(capfd: pytest.CaptureFixture[str]) -> list[tuple[str, bool]]:
-    """What has been logged since the last call: each layout, and whether it was shared."""
+    """Layouts logged since the last call, and whether each was shared."""
     log = capfd.readouterr().err
     found = re.findall(r"'the_layer': (\S+): \d+ bytes, (packed|shared with another layer)", log)
     return [(kernel, how != "packed") for kernel, how in found]
 
 
-def test_sessions_share_what_the_first_has_packed_until_the_last_is_gone(layer, capfd):
+def test_sessions_share_the_packed_weights_of_the_first_until_the_last_is_closed(layer, capfd):
     model = spec_of(layer).build().SerializeToString()
     first = opened(model)
     names = [name for name, _ in layouts(capfd)]
@@ -138,7 +138,7 @@ def test_sessions_of_other_instruction_sets_are_not_shared(layer, capfd, monkeyp
             seen.add(name)
 
 
-def test_sessions_made_at_the_same_time_pack_once(layer, tmp_path, capfd):
+def test_sessions_created_at_the_same_time_pack_once(layer, tmp_path, capfd):
     path = save(spec_of(layer), tmp_path)
     x = layer.x(2)
     for _ in range(5):
@@ -154,7 +154,7 @@ def test_sessions_made_at_the_same_time_pack_once(layer, tmp_path, capfd):
 
 
 def layer_of(megabytes: float) -> Layer:
-    """A layer with so many megabytes of condensed weights, at 95 % sparsity."""
+    """A layer with the given megabytes of condensed weights, at 95 % sparsity."""
     fan_in, rng = 300, np.random.default_rng(0)
     rows = round(megabytes * 1e6 / 6 / fan_in)
     indices = np.cumsum(rng.integers(1, 20, (rows, fan_in), dtype=np.uint16), axis=1) - 1
@@ -169,12 +169,12 @@ def layer_of(megabytes: float) -> Layer:
 
 
 def probe(folder: Path, layer: Layer, *, external: bool, sessions: int, cycles: int = 0) -> dict:
-    """Measure it in a process of its own; adds the bytes of the packed layouts."""
+    """Measure a model in a separate process; adds the bytes of its packed layouts."""
     warm = save(spec_of(layer_of(1)), folder / "warm", external=external)
     path = save(spec_of(layer), folder / "model", external=external)
     script = Path(__file__).with_name("_memory_probe.py")
     arguments = [str(warm), str(path), str(sessions), str(cycles)]
-    # The heap may keep what others have freed; a fixed threshold makes it keep little.
+    # The heap may keep freed memory; with a fixed threshold it keeps little.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "131072"}
     done = subprocess.run(
         [sys.executable, script, *arguments],
@@ -201,7 +201,7 @@ def test_memory_of_eight_sessions_is_one_packed_copy(tmp_path, megabytes):
     measured = probe(tmp_path, layer_of(megabytes), external=True, sessions=8)
     packed, condensed = measured["packed"], measured["condensed"]
     assert packed <= measured["anonymous"] <= 1.05 * packed
-    # While it packs, a session takes what it keeps, and the pages of the file that it reads.
+    # While packing, a session needs the memory that it keeps, and the file pages that it reads.
     assert measured["peak"] <= 1.05 * (packed + condensed)
     assert measured["closed"] <= 0.1 * packed  # what the heap keeps, a megabyte or so
 
@@ -214,6 +214,6 @@ def test_memory_of_inline_weights_grows_by_the_runtimes_copies_alone(tmp_path):
 
 
 @pytest.mark.parametrize("cycles", [100, pytest.param(1000, marks=pytest.mark.slow)])
-def test_memory_stays_flat_over_sessions_that_come_and_go(tmp_path, cycles):
+def test_memory_stays_flat_over_sessions_that_are_opened_and_closed(tmp_path, cycles):
     measured = probe(tmp_path, layer_of(2), external=True, sessions=1, cycles=cycles)
     assert measured["cycled"] <= measured["packed"] / 2

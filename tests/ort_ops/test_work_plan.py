@@ -1,6 +1,6 @@
-"""How a run is shared between threads: a pure function of a layer, a batch and a number of threads.
+"""How threads share a run: a pure function of layer, batch and number of threads.
 
-No machine here has 64 CPUs: what these tests say about 64 threads is what the plan says.
+No machine with 64 CPUs is needed: assertions about 64 threads are about the plan.
 """
 
 import itertools
@@ -18,7 +18,7 @@ from .test_kernels import make_layer
 THREADS = [*range(2, 17), 32, 64]
 BATCHES = (1, 8, 16, 64, 197, 256)
 
-# Fixed, and for each thread; microseconds of a pool whose threads spin, and of one that sleeps.
+# Microseconds, fixed and per thread, for a pool whose threads spin and for one that sleeps.
 SPINNING, SLEEPING = (1.5, 0.15), (15.0, 1.5)
 
 # (in_features, out_features) of the perceptron, of ViT-B/16 and of other heads.
@@ -68,7 +68,7 @@ CONVOLUTIONS = [
 ]
 
 
-# A layer of less work is not worth cutting finer.
+# Layers with less work are not cut finer.
 SMALL_MICROSECONDS = 60.0
 
 
@@ -84,7 +84,7 @@ def random_layer(in_features, out_features, sparsity=0.9, seed=0):
 
 
 @pytest.mark.parametrize(("in_features", "out_features"), LINEAR)
-def test_linear_layers_are_shared_out_evenly(in_features, out_features):
+def test_linear_layers_are_shared_evenly(in_features, out_features):
     layer = random_layer(in_features, out_features)
     for threads in THREADS:
         packed = layer.pack(threads=threads)
@@ -94,7 +94,7 @@ def test_linear_layers_are_shared_out_evenly(in_features, out_features):
 
 
 @pytest.mark.parametrize("shape", CONVOLUTIONS, ids=str)
-def test_convolutions_are_shared_out_evenly(shape):
+def test_convolutions_are_shared_evenly(shape):
     in_channels, out_channels, kernel, stride, padding, group, size = shape
     taps = in_channels // group * kernel * kernel
     fan_in = taps if group == out_channels else max(1, round(0.1 * taps))
@@ -151,7 +151,7 @@ def test_a_dispatch_that_costs_more_gets_fewer_threads():
     assert packed.plan(16, 16, (1e6, 0.0)).threads == 1
 
 
-def test_what_takes_less_than_a_dispatch_stays_on_one_thread():
+def test_work_shorter_than_a_dispatch_stays_on_one_thread():
     packed = random_layer(64, 10).pack(threads=16)
     assert packed.plan(1, 16, SPINNING).threads == 1
 
@@ -190,7 +190,7 @@ def test_every_unit_belongs_to_one_part(
     assert plan.dispatch + plan.longest <= whole.longest * (1 + 1e-9)
 
 
-def test_rows_of_unlike_fan_in_are_cut_by_their_weights():
+def test_rows_of_different_fan_in_are_cut_by_their_weights():
     rng = np.random.default_rng(0)
     # The first 64 of 512 rows hold nearly all weights.
     layer = make_layer(rng, 512, 512, 256)
@@ -216,7 +216,7 @@ def test_a_huge_batch_has_a_plan(batch):
 
 
 @pytest.mark.parametrize("kernel", [row.name for row in _native.kernel_table() if row.supported])
-def test_results_are_the_same_bits_for_1_to_64_threads(kernel):
+def test_results_are_bitwise_equal_for_1_to_64_threads(kernel):
     if "16w" in kernel:
         pytest.skip("takes 16-bit weights, in the same code")
     rng = np.random.default_rng(1)
@@ -233,7 +233,7 @@ def test_results_are_the_same_bits_for_1_to_64_threads(kernel):
 
 
 @pytest.mark.parametrize("shape", [CONVOLUTIONS[i] for i in (2, 10, 13, 19, 23)], ids=str)
-def test_convolutions_are_the_same_bits_for_1_to_64_threads(shape):
+def test_convolutions_are_bitwise_equal_for_1_to_64_threads(shape):
     in_channels, out_channels, kernel, stride, padding, group, size = shape
     rng = np.random.default_rng(2)
     taps = in_channels // group * kernel * kernel

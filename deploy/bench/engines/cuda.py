@@ -1,7 +1,7 @@
-"""One layer on a GPU: the condensed kernels, what PyTorch offers, sessions of ONNX Runtime.
+"""One layer on a GPU: the condensed kernels, PyTorch's products, sessions of ONNX Runtime.
 
-Everything is counted from x on the device to y with the bias on the device. An engine is told by
-``launch`` how its calls reach the device.
+Times include everything from x on the device to y, bias included, on the device. ``launch`` selects
+how an engine's calls reach the device.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def pack(weight: CondensedWeight, batch: int, kernel: str | None = None) -> _nat
 
 
 class KernelEngine:
-    """One kernel, forced by its name; None is the one that the dispatch table takes."""
+    """One kernel, forced by its name; None is the one that the dispatch table selects."""
 
     threads = 1
     precision = "float32"

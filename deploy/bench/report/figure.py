@@ -65,7 +65,7 @@ class Series:
 class Axis:
     """An axis: ``log`` is the base of a logarithmic one, ``ticks`` are labels at places.
 
-    Ticks of a logarithmic axis without ``ticks`` are at 1, 2, 5, 10, …, with ``unit`` behind.
+    Ticks of a logarithmic axis without ``ticks`` are at 1, 2, 5, 10, …, followed by ``unit``.
     """
 
     label: str = ""

@@ -4,7 +4,7 @@
 
 const UNITS = { ns: 1e-9, "µs": 1e-6, ms: 1e-3, s: 1, kB: 1e3, MB: 1e6, GB: 1e9, "%": 0.01 };
 
-// The number that a cell starts with, in the unit behind it; NaN for words.
+// The number at the start of a cell, in the unit that follows it; NaN for words.
 function numberOf(text) {
   const found = text.replaceAll(",", "").match(/^[-+]?\d+(\.\d+)?(e[-+]?\d+)?\s*([^\s\d([–]+)?/i);
   return found ? parseFloat(found[0]) * (UNITS[found[3]] ?? 1) : NaN;

@@ -153,7 +153,7 @@ def _table(kind: str, spec: ConvCalibrationSpec, found: Sequence[_Seconds]) -> C
 
 
 def _geometry(kind: str, channels: int) -> ConvGeometry:
-    """Make the convolution of a kind with so many output channels."""
+    """Make the convolution of a kind with ``channels`` output channels."""
     taps = 1 if kind.startswith("1x1") else 3
     stem = kind == "stem"
     return ConvGeometry(

@@ -31,7 +31,7 @@ def measure_grid(
     """Return the seconds of each session at each point; see measure_rounds and fastest_rounds.
 
     Every pass is over the whole grid: a machine that is slow for a while is not slow at the same
-    points in each. ``progress`` is told the points' str().
+    points in each. ``progress`` is called with the str() of each point.
     """
     rounds: dict[_Point, list[Mapping[str, np.ndarray]]] = {point: [] for point in points}
     for number in range(passes * len(points)):

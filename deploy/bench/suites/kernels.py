@@ -166,7 +166,7 @@ of plain reading."""
 
 
 def bench_kernels(spec: BenchKernelsSpec, *, progress: Progress | None = None) -> KernelsResult:
-    """Measure the kernels; ``progress`` is told each layer's title and the share done."""
+    """Measure the kernels; ``progress`` is called with each layer's title and the share done."""
     recorder = Recorder()
     cases: list[KernelCase] = []
     calls = call_seconds()

@@ -193,7 +193,7 @@ def bench_layer(spec: BenchLayerSpec, *, progress: Progress | None = None) -> Re
 def measure_layer(
     spec: BenchLayerSpec, setting: LayerSetting, facts: dict[str, Any] | None = None
 ) -> Case:
-    """Measure a layer as ``spec`` says, but for the threads, which are the setting's.
+    """Measure a layer as ``spec`` says, except for the threads, which are the setting's.
 
     ``facts`` are the first of the case's; by default the mask and the number of threads.
     """

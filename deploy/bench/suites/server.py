@@ -70,7 +70,7 @@ class BenchServerSpec(ModelPairSpec):
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
 
     def options(self) -> list[str]:
-        """Return the server's command line but for its models."""
+        """Return the server's command line without its models."""
         options = ["--threads", str(self.threads), "--workers", str(self.workers)]
         return options + (["--concurrency", str(self.concurrency)] if self.concurrency else [])
 

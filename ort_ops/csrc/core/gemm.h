@@ -41,13 +41,13 @@ struct PixelRange {
 // The result of packing, for reports and tests.
 struct PackedInfo {
   std::string kernel;      // name in the dispatch table
-  BatchRange batches;      // that it serves
+  BatchRange batches;      // served batches
   PixelRange pixels;       // likewise, of a convolution
-  int64_t bytes = 0;       // memory that the packed copy takes
+  int64_t bytes = 0;       // memory of the packed copy
   double padding = 1.0;    // stored lanes / true weights
   double remainder = 0.0;  // share of the weights outside the vector layout
-  bool shared = false;     // packed before, by somebody who still holds it
-  double seconds = 0.0;    // that packing took, or making sure that the shared copy is the same
+  bool shared = false;     // packed before, by another live owner
+  double seconds = 0.0;    // of packing, or of comparing with the shared copy
 };
 
 class PackedGemm {

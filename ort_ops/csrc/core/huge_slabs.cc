@@ -26,9 +26,9 @@ constexpr size_t kSlabBytes = size_t{64}
 
 struct Slab {
   size_t bytes = 0;
-  size_t used = 0;              // from the front; what was freed is not used again
+  size_t used = 0;              // from the front; freed arrays are not reused
   size_t live = 0;              // bytes of arrays
-  std::vector<uint32_t> pages;  // arrays that each huge page holds a part of
+  std::vector<uint32_t> pages;  // number of arrays in each huge page
 };
 
 // A mapping aligned to huge pages.
@@ -41,7 +41,7 @@ char* map_slab(size_t bytes) {
   if (before > 0) munmap(begin, before);
   munmap(begin + before + bytes, kHugePage - before);
 #ifdef MADV_HUGEPAGE
-  madvise(begin + before, bytes, MADV_HUGEPAGE);  // refused where the kernel has none: no harm
+  madvise(begin + before, bytes, MADV_HUGEPAGE);  // may fail, which is harmless
 #endif
   return begin + before;
 }

@@ -38,8 +38,8 @@ uint64_t hash_bytes(uint64_t state, const void* data, size_t bytes) {
 
 // A layer that is packed or being packed. Lives as long as it is being packed or has an owner.
 struct Entry {
-  std::mutex mutex;                    // whoever packs, or compares, has it
-  std::shared_ptr<const void> kernel;  // of the type that its row packs
+  std::mutex mutex;                    // held while packing or comparing
+  std::shared_ptr<const void> kernel;  // of the row's kernel type
 };
 
 class Cache {

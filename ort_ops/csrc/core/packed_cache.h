@@ -23,7 +23,7 @@ uint64_t content_hash(const CondensedView& view, const ConvGeometry& geometry);
 template <typename Kernel>
 struct Cached {
   std::shared_ptr<const Kernel> kernel;
-  bool shared;     // somebody else had it packed
+  bool shared;     // packed before, by another live owner
   double seconds;  // see PackedInfo
 
   PackedInfo info(const std::string& name, BatchRange batches, PixelRange pixels) const {

@@ -52,13 +52,13 @@ class DeviceMemory {
 
 // A layer on a device, or being copied there. Lives as long as it is being packed or has an owner.
 struct SharedLayer {
-  std::mutex mutex;  // whoever packs, or compares, has it
+  std::mutex mutex;  // held while packing or comparing
   std::unique_ptr<const DeviceMemory> memory;
 };
 
 struct PlacedLayer {
   std::shared_ptr<const SharedLayer> layer;
-  bool shared;  // it was there already
+  bool shared;  // whether an existing copy was found
 
   const DeviceMemory& memory() const { return *layer->memory; }
 };

@@ -16,7 +16,7 @@ struct HostArrays {
   void* y = nullptr;               // its content is copied to the device before the run
   int64_t y_bytes = 0;
   int64_t batch = 0;
-  int64_t shift = 0;  // bytes behind an aligned address at which x, residual and y lie
+  int64_t shift = 0;  // bytes by which x, residual and y are past an aligned address
   float clip_min = 0;
   float clip_max = 0;
   Gate gate;  // of convolutions

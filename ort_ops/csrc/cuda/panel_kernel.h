@@ -40,7 +40,7 @@ struct PanelWeights {
 
 struct PanelArgs {
   const void* weights;     // [units, 4 rows]: PanelWeights
-  const int32_t* ends;     // [parts, bands, 8 groups]: the unit behind the group's units
+  const int32_t* ends;     // [parts, bands, 8 groups]: the unit past the group's last
   const uint16_t* places;  // [parts, bands, 8 groups, 4 rows]: the row of the band
   const int32_t* outputs;  // [bands, 32]: output rows; -1 for none
   const float* bias;       // [out_features]
@@ -73,7 +73,7 @@ template <typename X, bool kVectorX>
 class PanelKernel : PanelShape {
   static constexpr int kLaneSamples = 16 / static_cast<int>(sizeof(X));
   static constexpr int kWordSamples = 4 / static_cast<int>(sizeof(X));
-  static constexpr int kPieces = 4;  // of x, that a warp has on their way
+  static constexpr int kPieces = 4;  // of x that a warp loads at a time
 
   using Unit = Raw<sizeof(PanelWeights)>;
 
@@ -86,11 +86,11 @@ class PanelKernel : PanelShape {
   // The state of a warp that processes its groups of a part.
   struct Walk {
     int group;  // counted from the part's first
-    int last;   // behind its last group
+    int last;   // past its last group
     int unit;
     Group now;
     Group next;
-    Unit ahead;  // the unit, on its way
+    Unit ahead;  // the next unit, being loaded
   };
 
   // The share of a block.
@@ -120,7 +120,7 @@ class PanelKernel : PanelShape {
       share.sample = tile * kTile;
       for (int part = share.rank; part < args.parts; part += args.cluster) {
         Walk walk = start(context, args, share, part);
-        if (part != share.rank) context.sync();  // everybody is done with the part before
+        if (part != share.rank) context.sync();  // all threads are done with the previous part
         stage(context, args, share, part);
         context.sync();
         walk_through(context, args, share, walk, part == share.rank);

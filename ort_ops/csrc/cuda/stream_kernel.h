@@ -106,7 +106,7 @@ class StreamKernel {
           if (at + i * stride < chunks) ahead[i] = load(context, args, row, at + i * stride);
 
         if (kStaged && !staged) {
-          context.sync();  // everybody is done with the samples before
+          context.sync();  // all threads are done with the previous samples
           stage(context, args, sample);
           context.sync();
           staged = true;

@@ -13,8 +13,8 @@ namespace fanin {
 struct ConvKernelRow {
   std::string name;       // dtype-op-layout-ISA
   Isa isa;                // that the CPU must have
-  const char* condition;  // what `fits` asks of a layer, in words; empty: nothing
-  bool (*fits)(const CondensedView& view, const ConvGeometry& geometry);  // null: all do
+  const char* condition;  // the condition of `fits` in words; empty for none
+  bool (*fits)(const CondensedView& view, const ConvGeometry& geometry);  // null: every layer
   int64_t min_pixels;                                                     // of an image
   int64_t min_group_outputs;
   int64_t max_taps;    // of the window in one channel

@@ -234,7 +234,7 @@ class DepthwiseConv final : public ConvKernel {
       ops_.panel.fill(from + row * width, run.input.height * width, static_cast<int>(channels),
                       rows * width, ops_.lanes, stage);
       for (int64_t r = 0; r < rows; ++r, ++row) {
-        const float* staged = stage + (1 + r * width) * lanes;  // behind a column of zeros
+        const float* staged = stage + (1 + r * width) * lanes;  // after a column of zeros
         std::copy(staged, staged + width * lanes,
                   ring + (slot * sizes.columns + geometry_.pads[1]) * lanes);
         if (++slot == sizes.slots) slot = 0;

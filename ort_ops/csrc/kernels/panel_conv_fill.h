@@ -101,7 +101,7 @@ void fill_columns(const ConvSource& source, const ConvColumn* columns, size_t co
           fill_vector<Loader, 2>(source, spans, now, first, end, width, to);
         else if (now > 2)
           fill_vector<Loader, 0>(source, spans, now, first, end, width, to);
-        spans += now;  // 0 behind the tile's last pixel
+        spans += now;  // 0 past the tile's last pixel
         continue;
       }
       spans += now + next;

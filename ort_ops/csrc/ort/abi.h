@@ -1,6 +1,6 @@
 // The part of ONNX Runtime's C ABI that the ops use, written from its documented layout: a table of
 // function pointers that only ever grows at its end, so a slot's number never changes. One binary
-// built from it runs on every release from kApiVersion on. abi_check.cc holds it against the
+// built from it runs on every release from kApiVersion on. abi_check.cc compares it with the
 // official header.
 #pragma once
 
@@ -26,13 +26,13 @@ struct OrtKeyValuePairs;
 struct OrtAllocator;
 struct OrtMemoryInfo;
 
-// Asked for by number, never "the newest": a runtime refuses a version above its own.
+// Requested by number, since a runtime refuses a version above its own.
 inline constexpr uint32_t kApiVersion = 17;  // onnxruntime 1.17: ParallelFor, shape inference
 inline constexpr uint32_t kAllocatorApiVersion = 18;  // onnxruntime 1.18: a kernel's allocator
 inline constexpr uint32_t kInplaceApiVersion = 18;    // onnxruntime 1.18: an input's memory for Y
 inline constexpr uint32_t kConfigApiVersion = 24;  // onnxruntime 1.24: session config of a kernel
 
-// Not all values: a status of the runtime may hold others.
+// Not all values: a status of the runtime may have others.
 enum ErrorCode : int { kFail = 1, kInvalidArgument = 2 };
 
 enum ElementType : int {
@@ -152,7 +152,7 @@ struct OrtApiBase {
   const char* (*GetVersionString)();
 };
 
-// An op as the runtime sees it. Fields are in ABI order; null where the runtime allows it.
+// The runtime's description of an op. Fields are in ABI order; null where the runtime allows it.
 struct OrtCustomOp {
   uint32_t version;
   void* (*CreateKernel)(const OrtCustomOp*, const OrtApi*, const OrtKernelInfo*);

@@ -1,5 +1,6 @@
-// Compiled only when FANIN_ORT_INCLUDE_DIR names the folder of the official header: every slot that
-// we call and every field of OrtCustomOp must lie where that header puts it. Nothing here runs.
+// Compiled only if FANIN_ORT_INCLUDE_DIR is the folder of the official header: every slot that
+// fanin calls and every field of OrtCustomOp must have the position of that header. Static
+// assertions only.
 #include <onnxruntime_c_api.h>
 
 #include <cstddef>
@@ -7,7 +8,7 @@
 
 #include "ort/abi.h"
 
-// Inside our namespace, so that a bare OrtStatus is ours and ::OrtStatus the header's.
+// Inside namespace fanin, so that OrtStatus is fanin's type and ::OrtStatus the header's.
 namespace fanin::ort {
 namespace {
 

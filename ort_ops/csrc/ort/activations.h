@@ -17,7 +17,7 @@ struct Activations {
   ElementType type;
 };
 
-// Calls run(slice) on float32 arrays: once, or slice by slice where the activations are float16.
+// Calls run(slice) on float32 arrays: once, or slice by slice if the activations are float16.
 // `inputs` and `outputs` are the elements of one sample of X and Y.
 template <typename Run>
 void run_in_float32(const Activations& arrays, int64_t batch, int64_t inputs, int64_t outputs,

@@ -19,7 +19,7 @@ struct Axis {
   int64_t reach() const { return dilation * (kernel - 1); }
 };
 
-// Writes the length of Y over that of X: a length that the convolution keeps keeps its name.
+// Replaces X's length by Y's. If the convolution keeps a length, its symbolic name stays.
 void convolve(const Axis& axis, int64_t& dim, std::string& name) {
   if (axis.stride == 1 && axis.reach() == axis.pads) return;
   name.clear();
@@ -54,7 +54,7 @@ void infer_shape(const ShapeInference& node) {
   node.set_y(std::move(shape));
 }
 
-// One number for each spatial axis, `ends` times over.
+// `ends` numbers for each spatial axis.
 std::vector<int64_t> axis_attribute(const KernelInfo& info, const char* name, size_t axes,
                                     int64_t least, size_t ends = 1) {
   const std::vector<int64_t> values = info.ints_attribute(name);

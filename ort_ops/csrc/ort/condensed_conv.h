@@ -1,5 +1,5 @@
-// The operator ai.fanin::CondensedConv, version 1 (docs/op.md). What the members are for is said in
-// ops.h; all checks throw Error with a sentence for the user.
+// The operator ai.fanin::CondensedConv, version 1 (docs/op.md). ops.h describes the members; all
+// checks throw Error with a message for the user.
 #pragma once
 
 #include <cstdint>
@@ -59,7 +59,7 @@ class CondensedConv {
     return PackedConv::pack(view, geometry_, select_isa(), executor);
   }
 
-  // Without a packed layer, `view` is run as it is.
+  // Without a packed layer, the plain kernel runs on `view`.
   void run(const PackedConv* packed, const CondensedView& view, const RunSize& size,
            const Activations& arrays, const Executor& executor) const {
     const int64_t pixels =

@@ -1,5 +1,5 @@
-// The operator ai.fanin::CondensedGemm, version 1 (docs/op.md). What the members are for is said in
-// ops.h; all checks throw Error with a sentence for the user.
+// The operator ai.fanin::CondensedGemm, version 1 (docs/op.md). ops.h describes the members; all
+// checks throw Error with a message for the user.
 #pragma once
 
 #include <cstdint>
@@ -41,14 +41,14 @@ class CondensedGemm {
   // Refuses X unless it is [..., in_features] with at least one dimension.
   void check_x(const Shape& x) const;
 
-  // The product of all dimensions of X but the last. Refuses one that overflows.
+  // The product of all dimensions of X except the last. Refuses an overflow.
   RunSize run_size(const Shape& x) const;
 
   // The batches that fit a declared shape: symbolic dimensions are at least 1 (an empty batch needs
   // no kernel).
   BatchRange batches(const Shape& x) const;
 
-  // [..., out_features]; empty where the rank of X is unknown.
+  // [..., out_features]; empty if the rank of X is unknown.
   std::vector<int64_t> output_dims(const Shape& x) const;
 
   std::unique_ptr<PackedGemm> pack(const CondensedView& view, const BatchRange& batches,
@@ -56,7 +56,7 @@ class CondensedGemm {
     return PackedGemm::pack(view, batches, select_isa(), executor);
   }
 
-  // Without a packed layer, `view` is run as it is.
+  // Without a packed layer, the plain kernel runs on `view`.
   void run(const PackedGemm* packed, const CondensedView& view, const RunSize& size,
            const Activations& arrays, const Executor& executor) const {
     run_in_float32(arrays, size.batch, in_features_, out_features_, executor,

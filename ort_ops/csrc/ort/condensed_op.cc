@@ -88,8 +88,8 @@ void ShapeInference::set_y(InferredShape y) const {
   const size_t rank = y.dims.size();
   std::vector<const char*> names(rank);
   for (size_t axis = 0; axis < rank; ++axis) {
-    // The runtime writes an unnamed unknown dimension as the number -1, which breaks the inference
-    // of later nodes; a name of its own says as little as no name.
+    // The runtime writes an unnamed unknown dimension as the number -1, which breaks shape
+    // inference of later nodes; a unique name is equally unknown.
     if (y.dims[axis] < 0 && y.names[axis].empty()) y.names[axis] = fresh_symbol();
     names[axis] = y.names[axis].c_str();
   }

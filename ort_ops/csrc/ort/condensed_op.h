@@ -1,5 +1,5 @@
-// What all ops of ai.fanin have in common, on CPU and CUDA: their schemas, shape inference, the
-// callbacks, and how a run takes its inputs and gives its output.
+// Shared by all ops of ai.fanin, on CPU and CUDA: schemas, shape inference, callbacks, and access
+// to inputs and outputs of a run.
 #pragma once
 
 #include <optional>
@@ -33,8 +33,8 @@ struct OpSchema {
 };
 
 // One registration for each op, execution provider and type of X, residual and Y; the runtime
-// merges those of an op into one schema. Whoever derives from it adds the kernel. It must outlive
-// every session, since the runtime keeps the pointer.
+// merges those of an op into one schema. Derived classes add the kernel. It must outlive every
+// session, since the runtime keeps the pointer.
 struct CondensedOp : OrtCustomOp {
   CondensedOp(const Runtime& runtime, ElementType type, const OpSchema& schema);
 
@@ -43,8 +43,8 @@ struct CondensedOp : OrtCustomOp {
   const OpSchema& schema;
 };
 
-// Sets the callbacks of a kernel class that is made as Kernel(op, info, node) and has node(),
-// runtime() and compute(context) const. None lets an exception out.
+// Sets the callbacks of a kernel class with the constructor Kernel(op, info, node), node(),
+// runtime() and compute(context) const. No exception leaves a callback.
 template <typename Op, typename Kernel>
 void set_kernel(OrtCustomOp& op) {
   op.CreateKernelV2 = [](const OrtCustomOp* raw_op, const OrtApi*, const OrtKernelInfo* raw,
@@ -73,14 +73,14 @@ struct InferredShape {
   std::vector<std::string> names;  // of the symbolic ones, else ""
 };
 
-// A node during shape inference. Its errors are reported when its kernel is created, where its name
-// is known; here, what cannot be inferred is left unknown.
+// A node during shape inference. Its errors are reported at the creation of its kernel, where its
+// name is known; here, anything that cannot be inferred stays unknown.
 class ShapeInference {
  public:
   ShapeInference(const Api& api, OrtShapeInferContext* context) : api_(api), context_(context) {}
 
   InferredShape x() const;
-  // None where the attribute is absent or of another type; at most 8 numbers.
+  // None if the attribute is absent or of another type; at most 8 numbers.
   std::optional<int64_t> int_attribute(const char* name) const;
   std::optional<std::vector<int64_t>> ints_attribute(const char* name) const;
   void set_y(InferredShape y) const;

@@ -18,11 +18,10 @@
 
 namespace fanin::ort {
 
-// What the ops are told when they are registered.
+// The settings with which the ops are registered.
 struct CpuSettings {
   ThreadSettings threads;   // of the session, as they are at registration
-  std::string cuda_notice;  // what the log should say about CUDA kernels that should be there and
-                            // are not; may be empty
+  std::string cuda_notice;  // the log's warning about missing CUDA kernels; may be empty
 };
 
 // The threads that a kernel may use.
@@ -31,17 +30,15 @@ struct Concurrency {
   DispatchCost dispatch;
 };
 
-// Throws Error for a setting of the session that is not what its key takes.
+// Throws Error for an invalid setting of the session.
 Concurrency concurrency_of(const Runtime& runtime, const KernelInfo& info,
                            const CpuSettings& settings);
 
-// Logs why a machine that may have a GPU runs these ops on its CPU: once in a process, not for
-// every node.
+// Logs why a machine that may have a GPU runs these ops on its CPU, once per process.
 void tell_cuda_notice_once(const KernelInfo& info, const CpuSettings& settings);
 
-// Lets the runtime give a node the memory of that input for Y, where nothing else reads it: its
-// lines are in cache by then, while those of another buffer would have to be brought in before they
-// can be written.
+// Lets the runtime give a node the memory of that input for Y if nothing else reads it: its lines
+// are in cache, while those of another buffer would have to be fetched before they can be written.
 template <size_t kInput>
 void allow_y_over_input(CondensedOp& op) {
   if (!op.runtime.has_api_18) return;
@@ -108,7 +105,7 @@ class CpuKernel {
       add = residual_data(Tensor(runtime_, input(Op::kResidualInput)), shape_of(dims));
     void* y = context_output(runtime_, context, shape_of(dims));
 
-    // Variable weights are checked for an empty batch, too.
+    // Non-constant weights are checked even for an empty batch.
     std::optional<typename Op::Weights> variable;
     typename Op::View view;
     if (!packed_) {

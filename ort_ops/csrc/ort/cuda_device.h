@@ -1,12 +1,12 @@
-// What the CUDA op itself asks of the CUDA runtime. Includes no CUDA header, so that a test can put
-// host memory in its place.
+// The CUDA op's own calls of the CUDA runtime. Includes no CUDA header, so that a test can replace
+// device memory by host memory.
 #pragma once
 
 #include <cstddef>
 
 namespace fanin::ort {
 
-// Makes `device` the calling thread's current one for its own life. Throws Error.
+// Makes `device` the calling thread's current one during its lifetime. Throws Error.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device);
@@ -19,7 +19,7 @@ class DeviceGuard {
   bool changed_ = false;
 };
 
-// Copies from memory of the device or the host, and waits for it: never in a run. Throws Error.
+// Copies from device or host memory and waits for the copy, so never used in a run. Throws Error.
 void copy_to_host(void* to, const void* from, size_t bytes);
 
 }  // namespace fanin::ort

@@ -20,8 +20,8 @@ CudaLoad failed(CudaLoad::State state, const std::string& problem) {
   return {state, problem, nullptr};
 }
 
-// The few functions of the driver that counting devices takes, by the names and signatures that its
-// interface promises never to change.
+// The driver's functions for listing devices, by names and signatures that its interface
+// guarantees.
 struct Driver {
   int (*init)(unsigned flags) = nullptr;
   int (*version)(int* out) = nullptr;
@@ -85,7 +85,7 @@ CudaLoad load_cuda_library(const std::string& folder) {
   }
   if (dlopen(kDriver, RTLD_LAZY | RTLD_LOCAL) == nullptr)
     return failed(State::kNoDriver, "there is no NVIDIA driver: " + last_dl_error());
-  // Kept until the process ends: the runtime holds pointers into it.
+  // Kept until the process ends, since the runtime has pointers into it.
   void* handle = dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (handle == nullptr) return failed(State::kBroken, path + " does not load: " + last_dl_error());
   const auto function = reinterpret_cast<CudaLibraryFunction>(dlsym(handle, kCudaSymbol));

@@ -1,4 +1,4 @@
-// Finds libfanin_ort_ops_cuda.so and says why it cannot be used.
+// Finds libfanin_ort_ops_cuda.so, or the reason why it cannot be used.
 #pragma once
 
 #include <string>
@@ -11,19 +11,19 @@ namespace fanin::ort {
 // The library that this code is linked into, as it was loaded.
 std::string own_path();
 
-// Its folder.
+// The folder of that library.
 std::string own_folder();
 
 struct CudaLoad {
-  // kBroken: the library is there, and something is wrong with it.
+  // kBroken: the library exists but cannot be used.
   enum class State { kLoaded, kNotBuilt, kNoDriver, kBroken };
   State state = State::kNotBuilt;
-  std::string problem;                   // a sentence; empty when it is loaded
+  std::string problem;                   // a sentence; empty if it is loaded
   const CudaLibrary* library = nullptr;  // null unless it is loaded
 };
 
-// Loads the CUDA library of `folder`, for the life of the process, if the driver's library is there
-// too. Does not initialize the driver: a process that never opens a CUDA session can still fork.
+// Loads the CUDA library of `folder`, until the process ends, if the driver's library is installed.
+// Does not initialize the driver, so a process that never opens a CUDA session can still fork.
 CudaLoad load_cuda_library(const std::string& folder);
 
 struct CudaDevices {
@@ -32,7 +32,7 @@ struct CudaDevices {
   std::string problem;             // why there is none
 };
 
-// Asks the driver, which this initializes.
+// Queries the driver, and initializes it.
 CudaDevices cuda_devices();
 
 }  // namespace fanin::ort

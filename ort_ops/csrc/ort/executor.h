@@ -1,5 +1,5 @@
-// The session's intra-op pool as an Executor. There is no other pool: own threads would
-// oversubscribe a server that counts on the session's setting.
+// The session's intra-op pool as an Executor. There is no other pool: additional threads would
+// oversubscribe a server that relies on the session's setting.
 #pragma once
 
 #include "core/executor.h"

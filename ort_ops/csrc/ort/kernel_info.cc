@@ -5,7 +5,8 @@
 namespace fanin::ort {
 namespace {
 
-// The runtime's convention for strings: asked without a buffer it tells the size with the NUL.
+// The runtime's convention for strings: without a buffer, a call returns the size including the
+// NUL.
 template <typename Call>
 std::string read_string(const Api& api, Call&& call) {
   size_t size = 0;
@@ -59,7 +60,7 @@ const OrtValue* KernelInfo::constant(size_t index) const {
 }
 
 // The runtime reports an absent attribute and one of another type with the same code, and its
-// sentences change between releases; so try the other types.
+// messages change between releases, so the other types are tried.
 bool KernelInfo::has_other_type(const char* name) const {
   const Api& api = runtime_.api;
   int64_t integer = 0;
@@ -91,7 +92,7 @@ std::vector<int64_t> KernelInfo::ints_attribute(const char* name) const {
       !has_other_type(name)) {
     throw Error(kInvalidArgument, attribute + " is missing");
   }
-  // To the runtime, an attribute of another type may be an empty list.
+  // The runtime may treat an attribute of another type as an empty list.
   if (size == 0) throw Error(kInvalidArgument, attribute + " must be a list of INT, at least one");
   std::vector<int64_t> values(size);
   check(api, api.KernelInfoGetAttributeArray_int64(info_, name, values.data(), &size));

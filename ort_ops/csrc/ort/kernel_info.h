@@ -1,4 +1,4 @@
-// What a node of the graph says at session creation.
+// The information about a node of the graph at session creation.
 #pragma once
 
 #include <cstdint>
@@ -32,23 +32,23 @@ class KernelInfo {
 
   InputInfo input(size_t index) const;
 
-  // The value of an input that cannot change over the session's life; null for any other.
+  // The value of a constant input; null for any other.
   const OrtValue* constant(size_t index) const;
 
   // Throws Error if the attribute is absent or of another type.
   int64_t int_attribute(const char* name) const;
 
-  // Throws Error if the attribute is absent, empty or no list of INT.
+  // Throws Error if the attribute is absent, empty or not a list of INT.
   std::vector<int64_t> ints_attribute(const char* name) const;
 
-  // The default where the attribute is absent. Throws Error if it is of another type.
+  // The default if the attribute is absent. Throws Error if it is of another type.
   float float_attribute(const char* name, float otherwise) const;
 
-  // One line in the session's log, where its level lets it through.
+  // Writes a line to the session's log if its level includes it.
   void log(LogLevel level, const std::string& message) const;
 
  private:
-  // Whether the attribute exists with a type other than the one that was asked for.
+  // Whether the attribute exists with another type than the requested one.
   bool has_other_type(const char* name) const;
 
   const Runtime& runtime_;

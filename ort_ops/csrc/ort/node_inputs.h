@@ -1,5 +1,5 @@
-// What CondensedGemm and CondensedConv have in common: six inputs, the clip, and the checks of them
-// at creation and at every run. Everything here throws Error with a sentence for the user.
+// Shared by CondensedGemm and CondensedConv: six inputs, the clip, and their checks at creation and
+// at every run. All functions throw Error with a message for the user.
 #pragma once
 
 #include <limits>
@@ -23,7 +23,7 @@ inline constexpr InputSpec kInputs[kInputCount] = {
 
 [[noreturn]] void refuse(const std::string& sentence);
 
-// Refuses what a validate() found; nothing if that is empty.
+// Throws the error that a validate() returned; does nothing if it is empty.
 void refuse_unless_empty(const std::string& why);
 
 struct Clip {
@@ -40,7 +40,7 @@ int64_t size_attribute(const KernelInfo& info, const char* name);
 // Refuses a number outside of `least` to kMaxSize; `name` is the attribute's, or "pads[3]".
 void check_size(const std::string& name, int64_t value, int64_t least);
 
-// The dense weight that the stored one stands for.
+// The dense weight that the condensed one represents.
 struct WeightSizes {
   int64_t in_features;
   int64_t out_features;
@@ -56,18 +56,18 @@ struct DeclaredInputs {
   Shape shape(size_t input) const { return inputs[input].shape(); }
 };
 
-// Checks the types that the graph declares and the shapes of the weights, as far as they are known;
-// creation (for constants) or the run will tell the rest.
+// Checks the declared types and the shapes of the weights, as far as they are known; creation (for
+// constants) or the run checks the rest.
 DeclaredInputs check_declared_weights(const KernelInfo& info, const WeightSizes& sizes);
 
-// How to read the first element of a constant tensor of float32, float16 or bfloat16.
+// Reads the first element of a constant tensor of float32, float16 or bfloat16.
 using ReadScalar = float (*)(const Tensor&);
 
-// From memory of the host.
+// Reads from host memory.
 float host_scalar(const Tensor& residual);
 
-// A residual, constant or declared, that is never going to fit an output of these dimensions (-1:
-// unknown) is refused.
+// Refuses a constant or declared residual that cannot fit an output of these dimensions (-1:
+// unknown).
 void check_declared_residual(const Runtime& runtime, const KernelInfo& info, const Shape& declared,
                              const Shape& y, ReadScalar read);
 
@@ -87,18 +87,17 @@ DeclaredInputs check_declared_inputs(const Runtime& runtime, const KernelInfo& i
   return declared;
 }
 
-// Refuses a batch that nothing was packed for: the model declares another one.
+// Refuses a batch for which nothing was packed, because the model declares another one.
 void check_batch(int64_t batch, const BatchRange& packed, const Shape& x);
 
 // The type of values, residual or X.
 ValueType value_type_of(ElementType type, Input input);
 
-// Whether a residual of this shape is added. One of Y's shape is, also where that shape is [1];
-// else shape [1] stands for none. Refuses any other shape.
+// Whether a residual of this shape is added. One of Y's shape is, even if that shape is [1];
+// otherwise shape [1] stands for none. Refuses any other shape.
 bool adds_residual(const Shape& residual, const Shape& y);
 
-// What to add to Y, of the type of X, from host memory; null for none. Refuses a residual that is
-// neither.
+// The residual, of X's type and in host memory; null for none. Refuses any other residual.
 const void* residual_data(const Tensor& residual, const Shape& y);
 
 // The four weight tensors of a node.

@@ -1,5 +1,5 @@
-// The ops of the domain ai.fanin. An op is a class that holds the attributes of a node and says
-// what is its own; CpuOp and CudaOp are templates over it:
+// The ops of the domain ai.fanin. An op is a class that holds the attributes of a node and defines
+// what is specific to it; CpuOp and CudaOp are templates over it:
 //
 //   kSchema               name, inputs (X is the first) and shape inference
 //   kCpuTypes, kCudaTypes types of X, residual and Y, with one registration each

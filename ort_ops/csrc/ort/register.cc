@@ -20,14 +20,15 @@ namespace {
 
 constexpr const char* kDomain = "ai.fanin";
 
-// The session config key that marks options which carry these ops, with the library's path: the
-// runtime takes a domain that comes twice, and refuses to make a session with it.
+// The session config key that marks options in which these ops are registered, with the library's
+// path: the runtime would accept a second registration of the domain, but then refuse to create a
+// session.
 constexpr const char* kLibraryKey = "fanin.library";
 
 // The ops for the CUDA provider, or why there are none.
 struct CudaOps {
   std::vector<const OrtCustomOp*> ops;
-  std::string notice;  // for the log, where something is wrong
+  std::string notice;  // a warning for the log; empty if nothing is wrong
 };
 
 bool offers_cuda(const Api& api) {
@@ -41,21 +42,21 @@ bool offers_cuda(const Api& api) {
   return found;
 }
 
-// A runtime that has no CUDA provider never makes us load anything. A provider that is offered may
-// still not come up for want of a device; then no node asks for these ops.
+// Without a CUDA provider in the runtime, nothing is loaded. A provider may still fail to start
+// because there is no device; then no node uses these ops.
 CudaOps cuda_ops(const Runtime& runtime) {
   if (!offers_cuda(runtime.api)) return {};
   static const CudaLoad& load = *new CudaLoad(load_cuda_library(own_folder()));
   const std::string prefix = "fanin's CUDA kernels are not in use, its ops run on the CPU: ";
   if (load.state == CudaLoad::State::kBroken)
     return {{}, prefix + load.problem + "; install fanin again"};
-  if (load.library == nullptr) return {};  // fanin doctor and open_session tell
+  if (load.library == nullptr) return {};  // fanin doctor and open_session report it
   if (!runtime.has_api_18) return {{}, prefix + "they need onnxruntime 1.18 or newer"};
   return {load.library->make_ops(runtime), ""};
 }
 
-// The ops as one runtime sees them, told one session's threads. The runtime keeps pointers to all
-// of it.
+// The ops for one runtime, with one session's thread settings. The runtime keeps pointers to all of
+// it.
 struct Domain {
   Domain(const OrtApiBase& base, const ThreadSettings& threads)
       : runtime(Runtime::of(base)), cuda(cuda_ops(runtime)), settings{threads, cuda.notice} {
@@ -77,10 +78,9 @@ struct Domain {
   OrtCustomOpDomain* handle = nullptr;
 };
 
-// One domain serves all sessions with the same settings: registering again and again does not
-// grow the process. They are never freed, since a session may outlive every owner that we could
-// name. Runtimes before 1.24 do not tell a kernel its session's settings, so these travel with the
-// op.
+// One domain serves all sessions with the same settings, so that repeated registration does not
+// grow the process. Domains are never freed, since a session may outlive any other owner. Runtimes
+// before 1.24 give a kernel no access to its session's settings, so the op carries them.
 OrtCustomOpDomain* domain_for(const OrtApiBase& base, const ThreadSettings& threads) {
   struct Entry {
     const OrtApiBase* base;
@@ -106,7 +106,8 @@ void register_ops(OrtSessionOptions* options, const OrtApiBase& base) {
                                       " cannot be added; register one of the two libraries");
   }
   ThreadSettings threads = settings_of_options(runtime, options);
-  // More than the CPUs are never used; without the cap, each new number would make a domain.
+  // Kernels never use more threads than CPUs; without this limit, each larger number would create a
+  // domain.
   if (threads.threads) threads.threads = std::min(*threads.threads, available_cpus());
   OrtCustomOpDomain* domain = domain_for(base, threads);
   check(runtime.api, runtime.api.AddSessionConfigEntry(options, kLibraryKey, path.c_str()));
@@ -119,7 +120,7 @@ void register_ops(OrtSessionOptions* options, const OrtApiBase& base) {
 extern "C" __attribute__((visibility("default"))) fanin::ort::OrtStatus* RegisterCustomOps(
     fanin::ort::OrtSessionOptions* options, const fanin::ort::OrtApiBase* base) {
   namespace ort = fanin::ort;
-  // API 1 is in every runtime; its table is enough to say what is wrong.
+  // Every runtime has API 1; its table is enough to report the error.
   return ort::guarded(ort::Api(base->GetApi(1)), "fanin",
                       [&] { ort::register_ops(options, *base); });
 }

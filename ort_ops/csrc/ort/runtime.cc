@@ -7,8 +7,8 @@
 namespace fanin::ort {
 namespace {
 
-// onnxruntime 1.N offers API N. Asking GetApi for more than there is prints to stderr, so ask the
-// version string first.
+// onnxruntime 1.N has API N. Requesting a later one from GetApi prints to stderr, so the version
+// string is checked first.
 bool is_at_least(const char* version, unsigned minor) {
   unsigned found_major = 0, found_minor = 0;
   if (std::sscanf(version, "%u.%u", &found_major, &found_minor) != 2) return false;

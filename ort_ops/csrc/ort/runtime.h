@@ -1,4 +1,4 @@
-// The ONNX Runtime that loaded us. A process may hold more than one (Python's and an
+// The ONNX Runtime that loaded this library. A process may have more than one (Python's and an
 // application's).
 #pragma once
 
@@ -11,13 +11,13 @@ namespace fanin::ort {
 
 struct Runtime {
   Api api;
-  // A kernel's allocator, which tells its device; outputs in the memory of inputs.
+  // A kernel's allocator, which identifies its device; outputs in the memory of inputs.
   bool has_api_18;
   // Slots above kApiVersion exist: a kernel can read its session's configuration and a tensor's
   // shape without allocating.
   bool has_api_24;
 
-  // Throws Error, with a sentence for the user, if the runtime is older than kApiVersion.
+  // Throws Error, with a message for the user, if the runtime is older than kApiVersion.
   static Runtime of(const OrtApiBase& base);
 };
 

@@ -1,4 +1,4 @@
-// Errors inside the library are exceptions; across the ABI they are statuses. Nothing else crosses.
+// Errors are exceptions inside the library and statuses across the ABI, which no exception crosses.
 #pragma once
 
 #include <exception>
@@ -21,7 +21,7 @@ class Error : public std::runtime_error {
   ErrorCode code_;
 };
 
-// Throws what a status of the runtime says, and frees it.
+// Throws the error of a status of the runtime, and frees the status.
 inline void check(const Api& api, OrtStatus* status) {
   if (status == nullptr) return;
   const Error error(static_cast<ErrorCode>(api.GetErrorCode(status)), api.GetErrorMessage(status));
@@ -29,26 +29,26 @@ inline void check(const Api& api, OrtStatus* status) {
   throw error;
 }
 
-// For calls that are allowed to fail: whether it succeeded.
+// Whether a call that may fail succeeded.
 inline bool succeeded(const Api& api, OrtStatus* status) {
   if (status == nullptr) return true;
   api.ReleaseStatus(status);
   return false;
 }
 
-// A status that says "where: what".
+// A status with the message "where: what".
 inline OrtStatus* make_status(const Api& api, ErrorCode code, const char* where,
                               const char* what) noexcept {
   try {
     return api.CreateStatus(static_cast<int>(code), (std::string(where) + ": " + what).c_str());
-  } catch (...) {  // no memory for the sentence
+  } catch (...) {  // no memory for the message
     return api.CreateStatus(static_cast<int>(code), what);
   }
 }
 
-// Runs body() and returns null, or the exception that it threw as a status. `where` names the place
-// for the user; the body may still point it to a better name. It is no std::string, since making
-// one in the call could throw, and a callback of the runtime must not.
+// Runs body() and returns null, or its exception as a status. `where` names the place for the user;
+// the body may replace it by a better name. It is not a std::string, since constructing one could
+// throw, and a callback of the runtime must not.
 template <typename Body>
 OrtStatus* guarded(const Api& api, const char* const& where, Body&& body) noexcept {
   try {
@@ -65,7 +65,7 @@ OrtStatus* guarded(const Api& api, const char* const& where, Body&& body) noexce
   }
 }
 
-// An object of the runtime that we must release.
+// An object of the runtime that must be released.
 template <typename T>
 using Owned = std::unique_ptr<T, std::function<void(T*)>>;
 

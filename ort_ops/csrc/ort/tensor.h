@@ -11,7 +11,7 @@
 
 namespace fanin::ort {
 
-// Dimensions; -1 is one that is not known yet.
+// Dimensions; -1 is unknown.
 struct Shape {
   const int64_t* dims = nullptr;
   size_t rank = 0;
@@ -24,7 +24,7 @@ struct Shape {
 
 inline Shape shape_of(const std::vector<int64_t>& dims) { return {dims.data(), dims.size()}; }
 
-// Unknown dimensions agree with anything.
+// Unknown dimensions match any size.
 inline bool agree(int64_t a, int64_t b) { return a < 0 || b < 0 || a == b; }
 
 // "[2, ?, 4]"
@@ -51,7 +51,7 @@ class Tensor {
   Shape shape_;
   ElementType type_ = kUndefined;
   const void* data_ = nullptr;
-  std::vector<int64_t> dims_;  // only where the runtime cannot lend its own
+  std::vector<int64_t> dims_;  // only if the runtime does not give access to its own
 };
 
 }  // namespace fanin::ort

@@ -15,12 +15,11 @@
 namespace fanin::ort {
 namespace {
 
-// ONNX Runtime's own: whether idle threads of the pool wait for work in a loop. They do unless the
-// session says "0".
+// ONNX Runtime's own key: whether idle threads of the pool spin. They do unless the value is "0".
 constexpr const char* kSpinningKey = "session.intra_op.allow_spinning";
 
-// What it takes where nothing was measured. Threads that spin are there after a few microseconds,
-// 3 to 5 for 16 of them (16 cores of a Xeon); those that sleep have to be woken one by one.
+// Costs unless measured. Threads that spin start within a few microseconds, 3 to 5 for 16 of them
+// (16 cores of a Xeon); those that sleep have to be woken one by one.
 constexpr DispatchCost kSpinning{1.5, 0.15};
 constexpr DispatchCost kSleeping{15.0, 1.5};
 
@@ -67,7 +66,7 @@ ThreadSettings read_settings(const Lookup& lookup) {
 
 int available_cpus() {
 #ifdef __linux__
-  // The mask of a machine with more CPUs than cpu_set_t's 1024 does not fit it: grow until it does.
+  // With more CPUs than cpu_set_t's 1024, the mask does not fit: grow until it does.
   for (int capacity = CPU_SETSIZE; capacity <= (1 << 20); capacity *= 2) {
     const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> mask(
         CPU_ALLOC(capacity), [](cpu_set_t* set) { CPU_FREE(set); });

@@ -48,7 +48,7 @@ def read_checked(model: Path) -> ModelFile:
 def require_data_inside(model: Path, content: ModelFile) -> None:
     """Raise DataFileError if a tensor's location is not a file in the model's folder.
 
-    A missing file is reported by whoever opens the model.
+    The caller that opens the model reports a missing file.
     """
     folder = model.parent.resolve()
     checked: set[str] = set()

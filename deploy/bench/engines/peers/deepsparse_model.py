@@ -5,7 +5,7 @@ hand the whole of ResNet-50 to a path without sparsity (72 ms at 90 % with it, 4
 Cascade Lake). Timing that would be unfair to it.
 
 MobileNet-V3-Large at 90 % was timed in seven forms, in turn (least times in ms, Cascade Lake):
-HardSwish as x * Clip(x / 6 + 1/2, 0, 1) 8.7, which is the one that is written; with
+HardSwish as x * Clip(x / 6 + 1/2, 0, 1) 8.7, the form that is written; with
 Clip(x + 3, 0, 6) times 1/6 8.8, divided by 6 9.3; as x * Clip(x + 3, 0, 6) / 6 9.4, times 1/6 9.2;
 HardSigmoid left as it is 10.7, both left 10.4.
 """

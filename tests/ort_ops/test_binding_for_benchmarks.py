@@ -1,4 +1,4 @@
-"""What the binding offers to the kernel bench: outputs in place, and the limits of the core."""
+"""The binding's functions for kernel benchmarks: outputs in place, and limits of the core."""
 
 import numpy as np
 import pytest
@@ -16,13 +16,13 @@ def gemm():
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
-def test_the_result_goes_into_the_array_that_is_given(gemm, kind):
+def test_the_result_is_written_into_the_given_array(gemm, kind):
     out = np.full((1, 2), np.nan, kind)
     assert gemm.run(np.ones((1, 3), kind), out=out) is out
     np.testing.assert_array_equal(out, [[1, 5]])
 
 
-def test_arrays_that_cannot_take_the_result_are_refused(gemm):
+def test_arrays_that_cannot_hold_the_result_are_refused(gemm):
     x = np.ones((1, 3), np.float32)
     read_only = np.zeros((1, 2), np.float32)
     read_only.flags.writeable = False
@@ -53,6 +53,6 @@ def test_a_buffer_with_gaps_is_refused():
         _native.read_once(np.zeros(8, np.uint8)[::2])
 
 
-def test_the_limits_are_those_of_a_computer():
+def test_the_measured_limits_are_plausible():
     assert 1e8 < _native.clock_hertz() < 1e10
     assert 1 < _native.peak_macs_per_second() / _native.clock_hertz() < 128
