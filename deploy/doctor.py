@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .. import ort_ops
+from . import doctor_cpus as cpus
 from . import doctor_gpu as gpu
-from .cpus import available_cpus
 from .doctor_kernels import conv_kernels, gemm_kernels
 from .doctor_model import layers, opens, read_report
 from .doctor_probe import Finding, FindingError, run_probes
@@ -53,7 +53,7 @@ def run_checks() -> list[Check]:
         ("instruction sets", _isas),
         ("kernels", gemm_kernels),
         ("convolutions", conv_kernels),
-        ("CPUs and threads", _threads),
+        *cpus.CHECKS,
         *gpu.CHECKS,
     )
     return [_run(name, check) for name, check in checks]
@@ -174,12 +174,3 @@ def _isas() -> str:
         ) from error
     source = f"by FANIN_ISA={requested}" if requested else "the best one"
     return f"{', '.join(offered)}; selected: {selected} ({source})"
-
-
-def _threads() -> str:
-    available, total = available_cpus(), os.cpu_count()
-    detail = f"{available} of {total} CPUs may be used"
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        if name in os.environ:
-            detail += f"; {name}={os.environ[name]} (onnxruntime does not read it)"
-    return f"{detail}; open_session(threads=…) sets the number of threads of a session"

@@ -9,7 +9,8 @@ import onnxruntime
 import pytest
 
 from fanin import ort_ops
-from fanin.deploy import SessionError, open_session
+from fanin.deploy import SessionError, cpus, open_session
+from fanin.deploy import session as session_module
 from fanin.deploy.cpus import available_cpus
 from fanin.deploy.session import _set_threads
 
@@ -63,9 +64,90 @@ def test_without_threads_the_kernel_assumes_the_cpus_of_the_affinity_mask(
     save_condensed, monkeypatch
 ):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {3, 5, 9})
+    monkeypatch.setattr(cpus, "cpu_quota", lambda _: None)
     session = open_session(save_condensed())
     assert session.get_session_options().intra_op_num_threads == 0
     assert threads_told(session) == "3"
+
+
+@pytest.fixture
+def quota(monkeypatch):
+    """Let the process seem to have 8 CPUs, and a quota on them."""
+
+    def limit(number):
+        monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+        for module in (cpus, session_module):
+            monkeypatch.setattr(module, "cpu_quota", lambda *_: number)
+
+    return limit
+
+
+@pytest.mark.parametrize(("number", "threads"), [(2.5, 2), (0.5, 1)])
+def test_a_quota_sets_the_default_threads(save_condensed, quota, number, threads):
+    quota(number)
+    session = open_session(save_condensed())
+    assert session.get_session_options().intra_op_num_threads == threads
+    assert threads_told(session) == str(threads)
+
+
+@pytest.mark.parametrize("number", [8.0, 100.0, None])
+def test_a_quota_of_all_cpus_changes_nothing(save_condensed, quota, number):
+    quota(number)
+    session = open_session(save_condensed())
+    assert session.get_session_options().intra_op_num_threads == 0
+    assert threads_told(session) == "8"
+
+
+def test_the_same_options_open_several_sessions_under_a_quota(save_condensed, quota):
+    quota(2.0)
+    options = onnxruntime.SessionOptions()
+    for _ in range(2):
+        assert threads_told(open_session(save_condensed(), options=options)) == "2"
+
+
+@pytest.mark.filterwarnings("error")
+def test_threads_within_the_quota_do_not_warn(save_condensed, quota):
+    quota(2.9)
+    open_session(save_condensed(), threads=2)
+
+
+def test_explicit_threads_above_the_quota_are_kept_with_a_warning(save_condensed, quota):
+    quota(2.5)
+    with pytest.warns(
+        RuntimeWarning, match=r"3 threads with a CPU quota of 2\.5.*at most 2"
+    ) as seen:
+        session = open_session(save_condensed(), threads=3)
+    assert seen[0].filename == __file__
+    assert session.get_session_options().intra_op_num_threads == 3
+    assert threads_told(session) == "3"
+
+
+def test_threads_of_the_options_are_kept_above_the_quota(save_condensed, quota):
+    quota(1.0)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 2
+    with pytest.warns(RuntimeWarning, match="2 threads with a CPU quota of 1:"):
+        session = open_session(save_condensed(), options=options)
+    assert threads_told(session) == "2"
+
+
+def test_a_process_wide_pool_is_not_resized_by_a_quota(quota):
+    quota(2.0)
+    entries = {}
+
+    def get(key):
+        raise RuntimeError(f"no {key}")
+
+    options = SimpleNamespace(
+        intra_op_num_threads=0,
+        use_per_session_threads=False,
+        execution_mode=onnxruntime.ExecutionMode.ORT_SEQUENTIAL,
+        add_session_config_entry=entries.__setitem__,
+        get_session_config_entry=get,
+    )
+    _set_threads(onnxruntime, options, None)
+    assert options.intra_op_num_threads == 0
+    assert entries == {"fanin.threads": "2"}
 
 
 def test_threads_of_the_options_are_passed_to_the_kernel(save_condensed):
