@@ -184,9 +184,7 @@ class PackedGemm:
         Returns ``out`` when it is given, else a new array.
         """
     def info(self) -> list[PackedInfo]: ...
-    def plan(
-        self, batch: int, threads: int, dispatch: tuple[float, float] = ...
-    ) -> WorkPlan:
+    def plan(self, batch: int, threads: int, dispatch: tuple[float, float] = ...) -> WorkPlan:
         """How a run of a batch would be shared; a dispatch costs a fixed time, and one a thread."""
     def holds(
         self,
@@ -316,7 +314,7 @@ def supported_isas() -> list[str]:
     """Return the instruction sets that this CPU has, "scalar" first."""
 
 def cpu_quota(root: str = "") -> float | None:
-    """The CPUs worth of time that this process's control group grants it; None for no limit.
+    """Return the CPUs worth of time that this process's control group grants it, or None.
 
     What a container's or Kubernetes' CPU limit becomes. Reads ``/proc`` and ``/sys`` below root.
     """

@@ -1,15 +1,104 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, in one command of at most six minutes: builds the kernels for the card
-# that is there, checks them against float64, under compute-sanitizer, and measures them.
+# that is there, checks them and the ops against float64, checks them under compute-sanitizer, and
+# measures them.
 #
-#   tools/gpu_check.sh            writes docs/results/gpu-<card>.json and .md
-#   OUT=FOLDER tools/gpu_check.sh writes there instead
-#   tools/gpu_check.sh --dry-run  without a GPU: builds, runs the emulation and the report's code
+#   tools/gpu_check.sh               results in docs/results/gpu-<card>/, the log beside them
+#   OUT=FOLDER tools/gpu_check.sh    in FOLDER/gpu-<card>/ instead
+#   SITE=FOLDER tools/gpu_check.sh   takes fanin from FOLDER (pip install --target), builds nothing
+#   tools/gpu_check.sh --dry-run     the same steps without a GPU: through the emulation, on the CPU
 #
-# Needs nvcc, cmake, ninja, a C++ compiler, and a Python (PYTHON, default python3) with torch for CUDA,
-# numpy and pybind11. Downloads nothing. Stops at the time limit (LIMIT seconds, default 345) and
-# keeps what was measured until then.
+# Needs a Python (PYTHON, default python3) with torch for CUDA, onnx, matplotlib, pytest, typer and
+# ml_dtypes; to build also nvcc, cmake, ninja, a C++ compiler, scikit-build-core and pybind11. The ops
+# are checked where onnxruntime has its CUDA provider. Downloads nothing. Ends at LIMIT seconds
+# (default 345) and keeps what was measured until then.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
-exec "${PYTHON:-python3}" -u "$root/tools/gpu_check.py" "$@"
+cd "$root"
+python=${PYTHON:-python3}
+limit=${LIMIT:-345}
+dry=
+if [ "${1:-}" = --dry-run ]; then dry=1; fi
+
+card=dry-run
+if [ -z "$dry" ]; then
+  card=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)
+  card=$(tr -cs '[:alnum:]\n' - <<< "${card#NVIDIA }" | tr '[:upper:]' '[:lower:]')
+fi
+parent=docs/results
+if [ -n "$dry" ]; then parent=out; fi
+out=${OUT:-$parent}/gpu-$card
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+log=$out/check.log
+: > "$log"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=
+
+# step NAME SECONDS COMMAND...: within what is left of the time
+step() {
+  local name=$1 most=$2 left=$((limit - SECONDS - 5)) status=0
+  shift 2
+  if [ "$left" -lt 1 ]; then
+    echo "== $name: left out, no time left" | tee -a "$log"
+    failed=1
+    return
+  fi
+  echo "== $name" | tee -a "$log"
+  timeout "$((most < left ? most : left))" "$@" 2>&1 | tee -a "$log" || status=$?
+  if [ "$status" -ne 0 ]; then failed=1; fi
+  echo "== $name: status $status after $SECONDS s" | tee -a "$log"
+}
+
+{
+  git rev-parse HEAD 2> /dev/null || echo "commit ${FANIN_COMMIT:-unknown}"
+  nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,memory.total,power.limit \
+    --format=csv 2>&1 || true
+} | tee -a "$log"
+
+site=${SITE:-}
+if [ -z "$site" ] && { [ -z "$dry" ] || ! "$python" -c 'import fanin' 2> /dev/null; }; then
+  site=$work/site
+  options=(-C cmake.define.FANIN_CUDA=OFF -C cmake.define.FANIN_EMULATION=ON)
+  if [ -z "$dry" ]; then
+    architecture=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
+    options=(-C cmake.define.FANIN_CUDA=ON
+      -C "cmake.define.CMAKE_CUDA_ARCHITECTURES=$architecture-real")
+  fi
+  export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
+  step build 170 "$python" -m pip install --quiet --no-index --no-deps --no-build-isolation \
+    --disable-pip-version-check --target "$site" -C "build-dir=$work/build" "${options[@]}" .
+  if [ -n "$failed" ]; then exit 1; fi
+fi
+if [ -n "$site" ]; then export PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH}; fi
+# ONNX Runtime looks for CUDA's libraries by name; NVIDIA's wheels have them.
+libraries=$("$python" -c 'import nvidia, pathlib
+print(*{str(file.parent) for root in nvidia.__path__
+        for file in pathlib.Path(root).glob("**/lib/*.so*")}, sep=":")' 2> /dev/null || true)
+export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+
+tests=("$python" -m pytest -p no:cacheprovider)
+kernels=tests/ort_ops/test_cuda_device.py
+if [ -n "$dry" ]; then
+  step kernels 120 "${tests[@]}" "$kernels" -k emulated
+  step ops 60 "${tests[@]}" tests/ort_ops/test_op_cuda_device.py -k cpu
+  step bench 120 "$python" -m fanin bench cuda --emulated --shapes 64x40 --sparsity 0.9 \
+    --batch 1,20,64 --rounds 2 --no-convolutions --out "$out"
+else
+  export FANIN_REQUIRE_GPU=1  # a test that finds none fails instead of being skipped
+  step kernels 60 "${tests[@]}" "$kernels" -k 'not emulated'
+  for tool in memcheck racecheck; do
+    step "$tool" 40 compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 20 \
+      "${tests[@]}" "$kernels" -k 'small and not emulated'
+  done
+  step ops 50 "${tests[@]}" tests/ort_ops/test_op_cuda_device.py -k 'not cpu'
+  step bench 600 "$python" -m fanin bench cuda --time "$((limit - SECONDS - 25))" --out "$out"
+fi
+if grep -qE '(^|: )(condensed|kernel-[a-z]+|session-condensed) is excluded' "$log"; then failed=1; fi
+if [ -n "$failed" ]; then
+  echo "FAILED; see $log"
+  exit 1
+fi
+echo "written to $out"

@@ -9,21 +9,24 @@ for other jobs.
 """
 
 import argparse
-import json
-import os
-import platform
-import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy
 
+from fanin.deploy.bench.measure.machine import describe_machine
+from fanin.deploy.bench.measure.statistics import Spread
+from fanin.deploy.bench.results.files import write_json
+from fanin.deploy.bench.results.plain import to_plain
 from fanin.trainer import Dense, Sparsifier, SRigL
 from fanin.trainer.models import MODELS
 
 
-def training_step(model: torch.nn.Module, method: object, inputs: torch.Tensor) -> object:
+def training_step(
+    model: torch.nn.Module, method: Dense | SRigL, inputs: torch.Tensor
+) -> Callable[[], float]:
     """Make a closure that runs one step of SGD with momentum."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
     sparsifier = Sparsifier(model, optimizer, method=method, total_steps=100_000)
@@ -78,36 +81,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    ratios = step_ratios(options.batch, options.rounds)
-    low, median, high = statistics.quantiles(ratios, n=4)
+    ratios = Spread.of(step_ratios(options.batch, options.rounds))
     print(
         f"ResNet-18 step, batch {options.batch}, {options.threads} threads: sparse/dense "
-        f"{median:.3f} (quartiles {low:.3f}-{high:.3f}, {len(ratios)} pairs)"
+        f"{ratios.median:.3f} (quartiles {ratios.q1:.3f}-{ratios.q3:.3f}, {ratios.count} pairs)"
     )
     updates = update_seconds(options.updates)
     shown = ", ".join(f"{wall:.2f} ({cpu:.2f} CPU)" for wall, cpu in updates)
     print(f"ResNet-50 update, {options.threads} threads: {shown} s")
     if options.out is not None:
-        table = {
-            "schema_version": 1,
-            "machine": platform.processor() or platform.machine(),
-            "cpus": len(os.sched_getaffinity(0)),
-            "torch": str(torch.__version__),
-            "threads": options.threads,
-            "step": {
-                "model": "resnet18",
-                "batch": options.batch,
-                "pairs": len(ratios),
-                "sparse by dense": {"quarter": low, "median": median, "three quarters": high},
-            },
-            "update": {
-                "model": "resnet50",
-                "weights": 25_502_912,
-                "wall seconds": [round(wall, 3) for wall, _ in updates],
-                "cpu seconds": [round(cpu, 3) for _, cpu in updates],
-            },
-        }
-        options.out.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+        step = {"model": "resnet18", "batch": options.batch, "sparse by dense": to_plain(ratios)}
+        update = {"model": "resnet50", "wall and cpu seconds": updates}
+        table = {"schema_version": 2, "threads": options.threads, "step": step, "update": update}
+        versions = {"torch": str(torch.__version__), "machine": describe_machine()}
+        write_json(options.out, table | versions)
 
 
 if __name__ == "__main__":

@@ -16,11 +16,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import numpy as np
 import torch
 from rich.console import Console
 from torch import Tensor, nn
 from torchvision import models
 
+from fanin.deploy.bench.suites.random_layer import random_sparse_layer
 from fanin.export import export
 from fanin.trainer.distributions import DISTRIBUTIONS, layer_densities
 
@@ -41,11 +43,10 @@ def main() -> None:
     torch.manual_seed(0)
     model = getattr(models, options.network)().eval()
     vary_norms_(model)
-    masks = random_masks(model, options.distribution, options.sparsity, ends=options.ends)
-    example = torch.randn(2, 3, options.size, options.size)
+    masks = sparsify_(model, options.distribution, options.sparsity, ends=options.ends)
     report = export(
         model,
-        example,
+        torch.randn(2, 3, options.size, options.size),
         options.out,
         masks=masks,
         policy=options.policy,
@@ -65,42 +66,32 @@ def vary_norms_(model: nn.Module) -> None:
             nn.init.normal_(module.bias, 0, 0.1)
 
 
-def random_masks(
+def sparsify_(
     model: nn.Module, distribution: str, sparsity: float, *, ends: bool = False
 ) -> dict[str, Tensor]:
-    """Mask the weights, in place too: constant fan-in at random places.
-
-    Returns:
-        The masks of the layers that are sparse, by qualified parameter name.
-
-    """
-    weights = {
-        f"{name}.weight": module.weight
+    """Give the weights constant fan-in at random places; returns the masks by parameter."""
+    layers = {
+        f"{name}.weight": module
         for name, module in model.named_modules()
         if isinstance(module, nn.Conv2d | nn.Linear)
     }
-    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
-    dense = {
-        f"{name}.weight"
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Conv2d) and module.groups > 1
-    }
+    dense = {name for name, one in layers.items() if getattr(one, "groups", 1) > 1}
     if distribution == "uniform" and not ends:
-        dense |= {next(iter(shapes)), list(shapes)[-1]}
+        dense |= {next(iter(layers)), list(layers)[-1]}
+    shapes = {name: tuple(module.weight.shape) for name, module in layers.items()}
     densities = layer_densities(
         shapes, sparsity, distribution, dense=tuple(dense), dense_in_budget=False
     )
     masks = {}
-    for name, weight in weights.items():
-        if densities[name] >= 1:
-            continue
-        inputs = weight[0].numel()
-        fan_in = max(1, round(densities[name] * inputs))
-        order = torch.rand(weight.shape[0], inputs).argsort(dim=1)
-        masks[name] = (order < fan_in).reshape(weight.shape)
-        with torch.no_grad():
-            # As large as the sums of a dense layer are, so that activations neither fade nor grow.
-            weight.mul_(masks[name]).mul_((inputs / fan_in) ** 0.5)
+    for number, (name, module) in enumerate(layers.items()):
+        if densities[name] < 1:
+            rows, columns = len(module.weight), module.weight[0].numel()
+            fan_in = max(1, round(densities[name] * columns))
+            rng = np.random.default_rng(number)
+            layer = random_sparse_layer("random", rng, columns, rows, rows, fan_in)
+            weight = torch.from_numpy(layer.to_dense()).reshape(module.weight.shape)
+            module.weight.data.copy_(weight)
+            masks[name] = weight != 0
     return masks
 
 

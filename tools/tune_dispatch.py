@@ -6,9 +6,10 @@
     python tools/tune_dispatch.py write              from the parts measured last
     pip install -e .                                 builds the table
 
-Windows are timed against panels for 1 to 8 samples over shapes and sparsities, one thread, all
-kernels of a case interleaved. tools/_dispatch_limits.py says how limits follow. Layouts that this
-CPU cannot run keep what they have. Measure on a machine without other work.
+Windows are timed against panels for 1 to 8 samples over shapes and sparsities, one thread, by the
+loop of ``fanin bench kernels``: all kernels of a case interleaved, their outputs checked.
+tools/_dispatch_limits.py says how limits follow. Layouts that this CPU cannot run keep what they
+have. Measure on a machine without other work.
 """
 
 from __future__ import annotations
@@ -18,12 +19,11 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
-import ml_dtypes
 import numpy as np
 from _dispatch_limits import (
     BATCHES,
@@ -37,16 +37,18 @@ from _dispatch_limits import (
     worst_small_batches,
 )
 
-from fanin.deploy.bench.engines.kernels import pack
+from fanin.deploy.bench.engines.kernels import KernelEngine, pack
+from fanin.deploy.bench.measure.layer_problem import layer_problem
+from fanin.deploy.bench.measure.loop import measure
 from fanin.deploy.bench.measure.machine import describe_machine
+from fanin.deploy.bench.measure.timing import Timing
 from fanin.deploy.bench.suites.random_layer import random_sparse_layer
 from fanin.ort_ops import _native
-from fanin.ort_ops.format.condensed import CondensedWeight
+from fanin.ort_ops.format.condensed import VALUE_TYPES, CondensedWeight
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "ort_ops" / "csrc" / "kernels" / "dispatch_limits.inc"
-TYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-PARTS = (*TYPES, "density")
+PARTS = (*VALUE_TYPES, "density")
 
 SHAPES = ((3072, 768), (768, 3072), (1024, 1024))
 SPARSE_SHAPES = ((8192, 1024), (3072, 768), (1024, 4096))
@@ -57,11 +59,28 @@ PANEL_DENSITIES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3)
 # Layers of a network follow one another: each finds its weights where the others left them, not
 # where it left them itself. One layer again and again would flatter layouts that fill more than L2.
 LAYERS_IN_TURN = 3
-ROUNDS = 15
-# Bring the weights of a turn back into the caches.
-LEAD_IN_RUNS = 2
-# Timed runs of a turn: short ones are repeated, since the clock and the call are coarse.
-TURN_SECONDS, LEAST_RUNS, MOST_RUNS = 2e-4, 3, 20
+TIMING = Timing(rounds=15, turn=2e-4, lead_in=1e-4, max_warmup=0.02)
+
+
+class LayersInTurn(KernelEngine):
+    """Layers of one shape, one after another; the output is the first one's, which runs last."""
+
+    def __init__(self, weights: Sequence[CondensedWeight], batch: int, layout: str, kernel: str):
+        super().__init__(weights[0], batch, kernel)
+        self.name = layout
+        self._others = [pack(weight, batch, kernel) for weight in weights[1:]]
+        self._spare = np.empty((batch, weights[0].out_features), np.float32)
+
+    def prepare(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """See Engine."""
+        super().prepare(inputs)
+        self._inputs = inputs["x"]
+
+    def run(self) -> None:
+        """See Engine."""
+        for other in self._others:
+            other.run(self._inputs, out=self._spare)
+        super().run()
 
 
 def main() -> int:
@@ -106,20 +125,12 @@ def measure_batches(values: str) -> Times:
     """Time every layout for 1 to 8 samples."""
     names = kernels_of(values)
     times: Times = {}
-    for features, outputs in SHAPES:
-        for sparsity in SPARSITIES:
-            fan_in = round((1 - sparsity) * features)
-            weights = [
-                layer(features, outputs, fan_in, seed).astype(values)
-                for seed in range(LAYERS_IN_TURN)
-            ]
-            case = f"{features}x{outputs} {sparsity} {values}"
-            runs = {
-                (layout, case, batch): run
-                for layout, name in names.items()
-                for batch, run in runs_of(weights, name, BATCHES).items()
-            }
-            times |= interleaved(runs)
+    for (features, outputs), sparsity in itertools.product(SHAPES, SPARSITIES):
+        fan_in = round((1 - sparsity) * features)
+        weights = [
+            layer(features, outputs, fan_in, seed).astype(values) for seed in range(LAYERS_IN_TURN)
+        ]
+        times |= times_of(weights, f"{features}x{outputs} {sparsity} {values}", names, BATCHES)
     return times
 
 
@@ -129,21 +140,10 @@ def measure_density() -> Times:
     times: Times = {}
     for density, (features, outputs) in itertools.product(WINDOW_DENSITIES, SPARSE_SHAPES):
         weight = layer(features, outputs, max(1, round(density * features)))
-        runs = {
-            (layout, f"window {density} {features}x{outputs}", batch): run
-            for layout, name in names.items()
-            for batch, run in runs_of([weight], name, FEW).items()
-        }
-        times |= interleaved(runs)
+        times |= times_of([weight], f"window {density} {features}x{outputs}", names, FEW)
+    names = {layout: name for layout, name in names.items() if "-window" not in name}
     for density in PANEL_DENSITIES:
-        weight = layer(round(20 / density), 2000, 20)
-        runs = {
-            (layout, f"panel {density}", batch): run
-            for layout, name in names.items()
-            if "-window" not in name
-            for batch, run in runs_of([weight], name, MANY).items()
-        }
-        times |= interleaved(runs)
+        times |= times_of([layer(round(20 / density), 2000, 20)], f"panel {density}", names, MANY)
     return times
 
 
@@ -153,47 +153,22 @@ def layer(features: int, outputs: int, fan_in: int, seed: int = 0) -> CondensedW
     return random_sparse_layer("random", generator, features, outputs, outputs, fan_in)
 
 
-def runs_of(
-    weights: list[CondensedWeight], kernel: str, batches: tuple[int, ...]
-) -> dict[int, Callable[[], object]]:
-    """Pack layers of one shape for the kernel; returns what runs one after another, by batch."""
-    packed = [pack(weight, 1, kernel) for weight in weights]  # a kernel is right for every batch
-    features, outputs = weights[0].in_features, weights[0].out_features
+def times_of(
+    weights: Sequence[CondensedWeight], case: str, names: Mapping[str, str], batches: Sequence[int]
+) -> Times:
+    """Seconds of each layout and batch: the median over the rounds of the median of a turn's runs.
 
-    def run_of(batch: int) -> Callable[[], object]:
-        x = np.random.default_rng(0).standard_normal((batch, features), np.float32)
-        y = np.empty((batch, outputs), np.float32)
-
-        def run() -> None:
-            for one in packed:
-                one.run(x, out=y)
-
-        return run
-
-    return {batch: run_of(batch) for batch in batches}
-
-
-def interleaved(runs: dict[tuple[str, str, int], Callable[[], object]]) -> Times:
-    """Seconds of each run: the median over the rounds of the median of a turn's runs."""
-    counts = {}
-    for key, run in runs.items():
-        run()
-        seconds = timed(run)
-        counts[key] = int(min(MOST_RUNS, max(LEAST_RUNS, TURN_SECONDS / seconds)))
-    rounds: dict[tuple[str, str, int], list[float]] = {key: [] for key in runs}
-    for number in range(ROUNDS):
-        for key in list(runs) if number % 2 else reversed(list(runs)):
-            for _ in range(LEAD_IN_RUNS):
-                runs[key]()
-            rounds[key].append(median(timed(runs[key]) for _ in range(counts[key])))
-    return {key: median(times) for key, times in rounds.items()}
-
-
-def timed(run: Callable[[], object]) -> float:
-    """Seconds of one run."""
-    start = time.perf_counter_ns()
-    run()
-    return max(1, time.perf_counter_ns() - start) / 1e9
+    Kernels run beyond their limits in the table, too: each is right for every batch.
+    """
+    times: Times = {}
+    for batch in batches:
+        engines = [LayersInTurn(weights, batch, *pair) for pair in names.items()]
+        measured, _ = measure(engines, layer_problem(weights[0], batch, seed=0), TIMING)
+        for one in measured:
+            if one.excluded:
+                raise SystemExit(f"{names[one.name]}, {case}, batch {batch}: {one.excluded}")
+            times[one.name, case, batch] = median(one.rounds_seconds)
+    return times
 
 
 def load_times(folder: Path) -> tuple[str, Times]:

@@ -1,9 +1,9 @@
-"""Benchmarks: sparse against dense, in one run, checked and with their spread.
+"""Benchmarks of sparse against dense, with checked outputs and the spread of the times.
 
-``docs/benchmarks.md`` says how the numbers are made and what they do not contain. The folders, each
-of which imports only from those below it:
+``docs/benchmarks.md`` says how the numbers are obtained and what they do not cover. Each folder
+imports only from those below it:
 
-    suites    what each benchmark measures, its result's report, and calibration
+    suites    what each benchmark measures, the report of its result, and calibration
     report    one model of a document and of its figure; Markdown, terminal, HTML page, PNG
     results   pure data: the envelope of all results, reading, writing, comparing
     measure   the timing loop, statistics, problems, the machine and its conditions

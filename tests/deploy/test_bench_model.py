@@ -8,8 +8,9 @@ import pytest
 
 from fanin.deploy import SessionError
 from fanin.deploy.bench import BenchModelSpec, bench_model
+from fanin.deploy.bench.measure import profiling
 from fanin.deploy.bench.measure.breakdown import Breakdown, NodeTime, _breakdown, amdahl_limit
-from fanin.deploy.bench.measure.empty_node import EmptyNode, time_empty_nodes
+from fanin.deploy.bench.measure.profiling import EmptyNode, time_empty_nodes
 from fanin.deploy.bench.suites.model import ENGINES
 
 QUICK = {"rounds": 3, "turn": 1e-3}
@@ -191,11 +192,11 @@ def test_an_empty_node_is_the_difference_of_a_long_and_a_short_chain(monkeypatch
     """Of 101 nodes and one; the profiled chain's own wall time does not count."""
     seconds = itertools.cycle([9.0, 12e-6, 112e-6])
 
-    def run(session):
-        session.run(None, {"x": np.ones(4, np.float32)})
-        return next(seconds)
+    def run(session, inputs, runs):
+        session.run(None, inputs)
+        return [next(seconds)] * runs
 
-    monkeypatch.setattr("fanin.deploy.bench.measure.empty_node._run_seconds", run)
+    monkeypatch.setattr(profiling, "_run_seconds", run)
     empty = time_empty_nodes(1)
     assert (empty.seconds, empty.call_seconds) == pytest.approx((1e-6, 11e-6))
     assert 0 <= empty.profiled_seconds < 9

@@ -61,7 +61,7 @@ def test_every_case_is_measured_once_with_random_and_trained_masks(file, tmp_pat
 def test_a_folder_of_another_benchmark_is_refused(tmp_path):
     spec = BenchPaperSpec(**TINY)
     bench_paper(spec, tmp_path, stop_after=0)
-    with pytest.raises(ValueError, match="other ablated, seed; take another folder"):
+    with pytest.raises(ValueError, match="different ablated, seed; choose another folder"):
         bench_paper(BenchPaperSpec(**TINY, ablated=0.1, seed=3), tmp_path)
     # Another bound of the time does not make another benchmark of it.
     bench_paper(BenchPaperSpec(**{**TINY, "minutes": 7}), tmp_path, stop_after=0)
@@ -81,7 +81,7 @@ def test_the_files_hold_all_threads_and_the_best_of_each_kind(tmp_path):
     assert best["fanin"]["median_seconds"] == case.engine("condensed").run.median
     assert best_of(case, "DeepSparse") is None
     text = (tmp_path / "results.md").read_text()
-    assert "left out: deepsparse, openvino, torch, torch-compile" in text
+    assert "not measured: deepsparse, openvino, torch, torch-compile" in text
     assert "| 80 % sparse, batch 3, 2 threads |" in text
 
 
@@ -103,7 +103,7 @@ def test_the_command_takes_trained_layers_by_name(file, tmp_path):
         env={"COLUMNS": "200"},
     )
     assert done.exit_code == 0, done.output
-    assert "2 cases are still to be measured" in done.output
+    assert "2 cases are missing" in done.output
     data = json.loads((tmp_path / "out" / "results.json").read_text())
     assert data["spec"]["trained"] == ["layer of net.onnx"]
 

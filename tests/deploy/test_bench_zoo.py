@@ -2,7 +2,10 @@
 
 import json
 import shutil
+from dataclasses import replace
 
+import numpy as np
+import onnx
 import pytest
 from typer.testing import CliRunner
 
@@ -14,9 +17,12 @@ from fanin.deploy.bench.suites import zoo_models
 from fanin.deploy.bench.suites.zoo import (
     BenchZooSpec,
     bench_zoo,
+    is_not_slower,
+    pooled,
     read_zoo,
+    spread_of_processes,
 )
-from fanin.deploy.bench.suites.zoo_models import ZOO, ZooModel, sparsify
+from fanin.deploy.bench.suites.zoo_models import ZOO, ZooModel, export_zoo_model, sparsify
 from fanin.deploy.bench.suites.zoo_report import save_zoo, zoo_document
 
 torch = pytest.importorskip("torch")
@@ -84,6 +90,7 @@ def test_networks_are_measured_into_folders_of_their_own_and_shown_together(tmp_
         "dense",
         "condensed",
         "structured",
+        "not slower",
         "limit of condensed",
     ]
     assert [row[3] == "" for row in grid.rows] == [False, True]
@@ -104,11 +111,106 @@ def test_networks_are_measured_into_folders_of_their_own_and_shown_together(tmp_
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"models": ("alexnet",)}, "there are vit-b-16"), ({"sparsity": 1.0}, "sparsity is 1.0")],
+    [
+        ({"models": ("alexnet",)}, "there are vit-b-16"),
+        ({"sparsity": 1.0}, "sparsity is 1.0"),
+        ({"processes": 2}, "above 1 there are no conditions"),
+    ],
 )
 def test_settings_that_make_no_sense_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         BenchZooSpec(**changes)
+
+
+def test_interval_of_equal_ratios_is_a_point():
+    spread = spread_of_processes([[1.25] * 21] * 3, [[1.0] * 21] * 3)
+    assert spread.interval == (1.25, 1.25)
+    assert (spread.median, spread.count) == (1.25, 63)
+
+
+def test_interval_knows_that_processes_differ():
+    """Rounds of one process agree; only other processes show how far off it may be."""
+    rng = np.random.default_rng(0)
+    rounds, ones = rng.normal(1.0, 0.001, (3, 21)), np.ones((3, 21))
+    low, high = spread_of_processes(rounds + np.array([[-0.02], [0.0], [0.02]]), ones).interval
+    assert low < 0.985
+    assert high > 1.015
+    low, high = spread_of_processes(rounds, ones).interval
+    assert 0.998 < low < 1.0 < high < 1.002
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """Results of two processes for a network that has no condensed layer."""
+    folder = tmp_path_factory.mktemp("tiny")
+    spec = BenchZooSpec(models=("mlp-tiny",), engines=zoo_module.ENGINES[:2], processes=2, **QUICK)
+    return bench_zoo(spec, folder / "out", folder / "models")["mlp-tiny"]
+
+
+def test_rounds_of_all_processes_are_pooled(tiny):
+    (case,) = tiny.cases
+    assert case.facts["condensed_nodes"] == 0
+    assert case.facts["processes"] == 2
+    assert [one.run.count for one in case.engines] == [4, 4]
+    assert case.comparison("condensed").run_ratio.count == 4
+    assert tiny.title == "16-32-32-4, 50% sparse, 1 thread"
+
+
+@pytest.mark.parametrize(
+    ("processes", "passed"),
+    [
+        (([1.5] * 21, [1.4] * 21), True),
+        (([0.97] * 21, [1.01] * 21, [0.98] * 21), True),
+        (([0.97] * 21, [0.98] * 21), False),  # never reaches 1
+        (([0.9] * 20 + [3.0], [0.93] * 20 + [3.0]), False),  # reaches it in an outlier
+    ],
+)
+def test_not_slower_takes_a_median_and_an_interval_that_reaches_one(tiny, processes, passed):
+    def result(ratios):
+        (case,) = tiny.cases
+        dense, condensed = case.engines
+        engines = (
+            replace(dense, rounds_seconds=tuple(ratios)),
+            replace(condensed, rounds_seconds=(1.0,) * len(ratios)),
+        )
+        return replace(tiny, cases=(replace(case, engines=engines),))
+
+    (case,) = pooled([result(ratios) for ratios in processes]).cases
+    assert is_not_slower(case) is passed
+
+
+def test_an_engine_that_one_process_excludes_has_no_pooled_times(tiny):
+    (case,) = tiny.cases
+    dense, condensed = case.engines
+    wrong = replace(case, engines=(dense, replace(condensed, excluded="wrong")), comparisons=())
+    (found,) = pooled([tiny, replace(tiny, cases=(wrong,))]).cases
+    assert found.engine("condensed").excluded == "wrong"
+    assert is_not_slower(found) is None
+
+
+@pytest.mark.parametrize("name", ["mlp-onnx", "mlp-ablated"])
+def test_networks_of_other_kinds_are_exported_with_their_baseline(name, tmp_path):
+    entry = ZOO[name]
+    path = export_zoo_model(name, tmp_path, entry.sparsity, entry.ablated, entry.batch)
+    for file in (path, path.with_name(f"{path.stem}.dense.onnx")):
+        onnx.checker.check_model(file)
+
+
+def test_half_of_the_weights_of_a_filter_are_kept_but_of_the_image_and_the_head():
+    model = ZOO["resnet18-half"].build()
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    sparsify(model, ZOO["resnet18-half"], 0.5, 0.0)
+    kept = (model.layer1[0].conv1.weight != 0).flatten(1).sum(1)
+    assert set(kept.tolist()) == {64 * 9 // 2}
+    assert (model.conv1.weight == before["conv1.weight"]).all()
+    assert (model.fc.weight == before["fc.weight"]).all()
+
+
+def test_a_transposed_weight_has_as_many_weights_in_every_column():
+    conv1d = type("Conv1D", (torch.nn.Module,), {})()
+    conv1d.weight = torch.nn.Parameter(torch.ones(40, 24))  # [in, out]
+    sparsify(torch.nn.Sequential(conv1d), ZOO["gpt2-small"], 0.75, 0.0)
+    assert (conv1d.weight != 0).sum(0).tolist() == [10] * 24
 
 
 @pytest.mark.parametrize(("given", "kept"), [([], 20.0), (["--time", "2"], 2.0)])

@@ -16,6 +16,7 @@ from fanin.deploy.bench.measure.timing import Timing
 from fanin.deploy.bench.suites import calibrate as module
 from fanin.deploy.bench.suites.calibrate import CalibrationSpec, calibrate
 from fanin.deploy.bench.suites.calibrate_conv import ConvCalibrationSpec
+from fanin.export import onnx_op
 from fanin.export.cost_model import Calibration, CostModel
 
 SMALL = CalibrationSpec(
@@ -54,13 +55,13 @@ def test_rounds_of_a_slow_spell_do_not_count(monkeypatch):
     rng = np.random.default_rng(0)
     spells = itertools.cycle([(1, 0), (2, 0.4), (2, 0.9)])
 
-    def measured(spec, batch, size):  # noqa: ARG001
+    def measured(spec, point):  # noqa: ARG001
         speed, noise = next(spells)
         return {
             name: seconds * speed * (1 + noise * rng.random(6)) for name, seconds in true.items()
         }
 
-    monkeypatch.setattr(module, "_measure_size", measured)
+    monkeypatch.setattr(module, "_measure_point", measured)
     table = calibrate(replace(SMALL, batches=(1,), sizes=(16,), passes=3))
     assert table.dense == ((7.0,),)
     assert table.condensed == (((2.0, 5.0),),)
@@ -68,12 +69,12 @@ def test_rounds_of_a_slow_spell_do_not_count(monkeypatch):
 
 
 def test_layer_that_computes_something_else_stops_the_calibration(monkeypatch):
-    right = module.condensed_layer_model
+    right = onnx_op.condensed_layer_model
 
     def wrong(weight, batch):
         return right(replace(weight, bias=weight.bias + 1), batch)
 
-    monkeypatch.setattr(module, "condensed_layer_model", wrong)
+    monkeypatch.setattr(onnx_op, "condensed_layer_model", wrong)
     with pytest.raises(SessionError, match=r"could not measure condensed 0.1 at 16 × 16, batch 1"):
         calibrate(SMALL)
 

@@ -85,10 +85,10 @@ def test_dense_convolution_is_timed_among_others_and_slow_spells_do_not_count(
 
 
 def test_convolution_that_computes_something_else_stops_the_calibration(monkeypatch):
-    save_case = module.save_case
+    save_case = module._save_case
     monkeypatch.setattr(
         module,
-        "save_case",
+        "_save_case",
         lambda model, path, x: save_case(model, path, x) + (model.graph.node[0].name == "layer"),
     )
     spec = ConvCalibrationSpec(sides=(4,), channels=((4,),) * 4, densities=(0.5,), passes=1)

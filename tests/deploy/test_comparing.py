@@ -59,7 +59,7 @@ def test_other_conditions_are_named(save, result):
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("{", "no JSON"), ("[]", "no result of"), ('{"kind": "layer"}', "schema_version None")],
+    [("{", "not JSON"), ("[]", "not a result of"), ('{"kind": "layer"}', "schema_version None")],
 )
 def test_other_files_are_refused_by_name(save, tmp_path, content, said):
     (tmp_path / "odd.json").write_text(content)

@@ -43,7 +43,7 @@ def test_it_names_its_version(engine):
 
 
 def test_a_missing_input_is_named(engine):
-    with pytest.raises(RuntimeError, match="wants an input 'X'"):
+    with pytest.raises(RuntimeError, match="needs an input 'X'"):
         engine.prepare({"x": aligned_copy(X)})
 
 

@@ -8,14 +8,10 @@ import numpy as np
 import pytest
 
 from fanin.deploy.bench import BenchLayerSpec, bench_layer
-from fanin.deploy.bench.engines.peers import (
-    csr_engines,
-    deepsparse_engines,
-    openvino_engine,
-    torch_engine,
-)
+from fanin.deploy.bench.engines.peers import child_process, peer_engines
+from fanin.deploy.bench.engines.peers.child_process import RemoteError
 from fanin.deploy.bench.engines.peers.dense_forms import save_dense_form
-from fanin.deploy.bench.engines.peers.remote import Child, RemoteEngine, RemoteError
+from fanin.deploy.bench.engines.peers.remote import Child, RemoteEngine
 from fanin.deploy.bench.engines.protocol import SelfTimedEngine
 from fanin.deploy.bench.measure.loop import measure
 from fanin.deploy.bench.measure.problem import Problem, Sample
@@ -32,7 +28,8 @@ QUICK = Timing(rounds=3, turn=1e-3, lead_in=1e-4, max_warmup=0.05)
 def doubling(columns=False, **layer):
     """x [2, 3] -> 2 x."""
     shape = [3, 2] if columns else [2, 3]
-    child = Child("fake", {"shape": shape, **layer}, {}, "get it", columns, (sys.executable, FAKE))
+    layer = {"shape": shape, **layer}
+    child = Child("fake", layer, {}, "get it", columns, command=(sys.executable, FAKE))
     return RemoteEngine("remote", "2 * x", child, 1, (2, 3))
 
 
@@ -81,10 +78,10 @@ def test_a_child_that_fails_is_excluded_with_the_reason(problem, layer, reason):
 def test_closing_ends_the_process_and_removes_its_files(problem):
     engine = doubling()
     engine.prepare(problem.inputs)
-    process, folder = engine._process, Path(engine._folder.name)
+    child = engine._process
     engine.close()
-    assert process.returncode == 0
-    assert not folder.exists()
+    assert child.process.returncode == 0
+    assert not child.folder.exists()
 
 
 def test_a_command_that_is_no_worker_is_an_error(problem):
@@ -106,7 +103,7 @@ def weight():
 def test_csr_engines_compute_the_layer(kind, batch, names, weight, tmp_path):
     if kind == "torch-csr":
         pytest.importorskip("torch")
-    engines = csr_engines(kind, weight, batch, 1, tmp_path)
+    engines = peer_engines(kind, weight, batch, 1, tmp_path, DEEPSPARSE)
     assert [engine.name for engine in engines] == [kind + name for name in names]
     for measured in measure(engines, layer_problem(weight, batch), QUICK)[0]:
         assert measured.excluded is None
@@ -133,7 +130,7 @@ def layer_problem(weight, batch):
 )
 def test_torch_engines_compute_the_layer_with_its_ablated_neurons(name, weight, tmp_path):
     pytest.importorskip("torch")
-    engine = torch_engine(name, weight, 3, 1, tmp_path)
+    (engine,) = peer_engines(name, weight, 3, 1, tmp_path, DEEPSPARSE)
     (measured,), _ = measure([engine], layer_problem(weight, 3), QUICK)
     assert (measured.name, measured.excluded, measured.threads) == (name, None, 1)
 
@@ -142,7 +139,7 @@ def test_torch_engines_compute_the_layer_with_its_ablated_neurons(name, weight, 
 def test_openvino_computes_the_layer_in_float32_with_the_threads(batch, weight, tmp_path):
     pytest.importorskip("openvino")
     threads = min(2, available_cpus())  # it takes no more threads than there are CPUs
-    engine = openvino_engine("openvino", weight, batch, threads, tmp_path)
+    (engine,) = peer_engines("openvino", weight, batch, threads, tmp_path, DEEPSPARSE)
     timing = Timing(threads=threads, rounds=2, turn=1e-3, lead_in=0, max_warmup=0.05)
     (measured,), _ = measure([engine], layer_problem(weight, batch), timing)
     assert (measured.excluded, measured.threads) == (None, threads)
@@ -151,7 +148,7 @@ def test_openvino_computes_the_layer_in_float32_with_the_threads(batch, weight, 
 
 def test_an_openvino_that_would_compute_in_another_precision_is_left_out(weight, tmp_path):
     pytest.importorskip("openvino")
-    engine = openvino_engine("openvino", weight, 1, 1, tmp_path)
+    (engine,) = peer_engines("openvino", weight, 1, 1, tmp_path, DEEPSPARSE)
     layer = {**engine._child.layer, "precision": "f16"}  # which no x86 CPU's plugin keeps to
     child = dataclasses.replace(engine._child, layer=layer)
     engine = RemoteEngine("openvino", "", child, 1, (1, 10))
@@ -190,8 +187,8 @@ def test_torch_gets_the_threads_and_scipy_is_left_out_of_more_than_one(weight, t
     sample = Sample({"x": x}, [x.astype(np.float64) @ weight.to_dense().T + weight.bias])
     problem = Problem(sample, sample, tolerance=1e-6)
     engines = [
-        *csr_engines("torch-csr", weight, 1, 2, tmp_path),
-        *csr_engines("scipy-csr", weight, 1, 2, tmp_path),
+        *peer_engines("torch-csr", weight, 1, 2, tmp_path, DEEPSPARSE),
+        *peer_engines("scipy-csr", weight, 1, 2, tmp_path, DEEPSPARSE),
     ]
     timing = Timing(threads=2, rounds=2, turn=1e-3, lead_in=0, max_warmup=0.05)
     (torch, scipy), _ = measure(engines, problem, timing)
@@ -232,9 +229,9 @@ def test_all_deepsparse_forms_say_the_same(form, weight, tmp_path):
 
 def test_the_deepsparse_forms_at_batch_1_are_three(weight, tmp_path):
     python = Path(sys.executable)
-    names = [one.name for one in deepsparse_engines(weight, 1, 1, tmp_path, python)]
+    names = [one.name for one in peer_engines("deepsparse", weight, 1, 1, tmp_path, python)]
     assert names == ["deepsparse-gemm", "deepsparse-matmul", "deepsparse-conv"]
-    assert len(deepsparse_engines(weight, 2, 1, tmp_path, python)) == 4
+    assert len(peer_engines("deepsparse", weight, 2, 1, tmp_path, python)) == 4
 
 
 @pytest.mark.slow
@@ -259,7 +256,7 @@ def test_deepsparse_computes_the_layer_in_all_forms():
 
 
 def test_a_child_that_hangs_is_ended_and_the_reason_says_so(problem, monkeypatch):
-    monkeypatch.setattr("fanin.deploy.bench.engines.peers.remote._LIMIT", 0.2)
+    monkeypatch.setattr(child_process, "_LIMIT", 0.2)
     child = Child("x", {}, {}, "", command=(sys.executable, "-c", "import time; time.sleep(60)"))
     engine = RemoteEngine("remote", "", child, 1, (2, 3))
     (measured,), _ = measure([engine], problem, QUICK)

@@ -119,7 +119,7 @@ def test_the_envelopes_of_version_1_become_the_one_of_now(kernels, tmp_path):
         ({"kind": "layer", "schema_version": 2}, "is damaged: KeyError: 'cases'"),
         ({"kind": "layer", "schema_version": 2, "cases": 7}, "is damaged"),
         ({"kind": "layer", "schema_version": 2, "cases": [7]}, "is damaged"),
-        ({"kind": "soup"}, "is no result of"),
+        ({"kind": "soup"}, "is not a result of"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named_with_the_reason(content, said, tmp_path):
@@ -157,6 +157,7 @@ def report_in(folder):
 @pytest.mark.parametrize(
     "folder",
     committed({"layer", "model", "scaling", "kernels", "crossover", "memory", "serving"})
+    + committed({"cuda", "server"})
     + committed({"zoo", "paper"}),
     ids=lambda folder: str(folder.relative_to(COMMITTED)),
 )

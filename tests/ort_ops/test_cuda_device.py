@@ -1,55 +1,234 @@
-"""The CUDA kernels on a GPU. Skipped without a CUDA build or a device."""
+"""The CUDA kernels on a GPU; the small cases also through the emulation, by the same calls.
+
+tools/gpu_check.sh runs the small ones under compute-sanitizer, too.
+"""
 
 from __future__ import annotations
+
+import inspect
+import itertools
 
 import numpy as np
 import pytest
 
+from fanin.deploy.bench.engines.cuda_binding import EmulatedGemm
+from fanin.ort_ops.format.conv_geometry import ConvGeometry
+
+from ._conv_layer import ConvLayer
+from ._cuda_backends import EmulatedConv, Emulation, open_device
+from ._cuda_convs import arguments, expect, images
 from ._cuda_layers import TYPES, Layer, bits, poisoned
+from .test_binding_signatures import signatures
 
-_cuda = pytest.importorskip("fanin.ort_ops._cuda", reason="built without CUDA")
-if _cuda.device_count() == 0:
-    pytest.skip("no CUDA device", allow_module_level=True)
+LAYOUTS = ("stream", "panel")
+# in_features, out_features, fan_in, active: tails, and one of more columns than 16 bits count.
+SMALL = [(301, 45, 31, 40), (128, 16, 20, 16), (1024, 33, 100, 33), (70_000, 9, 200, 8)]
+# The benchmark's layers, one over 65,536 columns, the least one.
+LARGE = [
+    (3072, 768, 307, 768),
+    (768, 3072, 77, 3072),
+    (3072, 768, 307, 538),
+    (1000, 1001, 101, 900),
+    (65536, 64, 2000, 60),
+    (65537, 64, 2000, 60),
+    (200_000, 33, 1500, 33),
+    (1, 1, 1, 1),
+    (129, 5, 129, 5),
+    (4096, 4096, 41, 4000),
+]
+SAME = (1, 1, 1, 1)
+# Geometry, size of X without its channels, fan-in, active filters.
+SMALL_CONVS = {
+    "grouped": (ConvGeometry(8, 12, (3, 2), (1, 2), (1, 0, 2, 1), group=4), (2, 9, 8), 5, 10),
+    "depthwise": (ConvGeometry(6, 12, (3, 3), (2, 2), (0, 0, 1, 1), group=6), (3, 7, 9), 4, 12),
+    "dilated": (ConvGeometry(4, 5, (3, 3), (1, 1), (2, 2, 2, 2), (2, 2)), (1, 6, 7), 9, 5),
+    "line": (ConvGeometry(5, 7, (4,), (2,), (1, 3), (2,)), (2, 33), 6, 7),
+    "nothing stored": (ConvGeometry(3, 4, (2, 2)), (1, 5, 5), 3, 0),
+    "padding alone": (ConvGeometry(2, 3, (2, 2), pads=(4, 0, 0, 5)), (1, 3, 3), 4, 3),
+}
+# Some of ResNet-50 at 90 %.
+LARGE_CONVS = {
+    "1x1": (ConvGeometry(256, 64, (1, 1)), (1, 56, 56), 26, 64),
+    "3x3": (ConvGeometry(64, 64, (3, 3), pads=SAME), (1, 56, 56), 58, 60),
+    "3x3, stride 2": (ConvGeometry(128, 128, (3, 3), (2, 2), SAME), (2, 56, 56), 115, 128),
+    "7x7, few pixels": (ConvGeometry(512, 512, (3, 3), pads=SAME), (1, 7, 7), 461, 500),
+    "first": (ConvGeometry(3, 64, (7, 7), (2, 2), (3, 3, 3, 3)), (1, 64, 64), 15, 64),
+    "batch": (ConvGeometry(64, 32, (3, 3), pads=SAME), (8, 28, 28), 58, 32),
+}
+every_type = pytest.mark.parametrize("kind", TYPES)
+every_layout = pytest.mark.parametrize("layout", LAYOUTS)
 
-TABLE = _cuda.kernel_table()
-every_kernel = pytest.mark.parametrize("kernel", TABLE, ids=lambda row: row["name"])
+
+@pytest.fixture(params=["emulated", "device"])
+def cuda(request):
+    return Emulation if request.param == "emulated" else open_device()
 
 
-def pack(layer, activations, **options):
-    return _cuda.PackedGemm(
-        **layer.arrays(), in_features=layer.in_features, activations=activations, **options
+@pytest.fixture
+def device():
+    return open_device()
+
+
+def kernel_name(cuda, layout, kind):
+    """The row of the table; the emulation only asks for the layout."""
+    if cuda is Emulation:
+        return layout
+    rows = [(row["layout"], row["activations"]) for row in cuda.kernel_table()]
+    return cuda.kernel_table()[rows.index((layout, kind))]["name"]
+
+
+def epilogue(rng, shape, kind):
+    """A residual or none, a clip or none, and bytes behind an aligned address."""
+    residual = rng.standard_normal(shape).astype(TYPES[kind]) if rng.random() < 0.5 else None
+    clip = (-1.0, 2.0) if rng.random() < 0.5 else (-np.inf, np.inf)
+    return residual, clip, int(rng.choice([0, 4, 8, 16]))
+
+
+def check_gemm(cuda, rng, shape, layout, kind, batch):
+    layer = Layer.random(rng, *shape, str(rng.choice(list(TYPES))), padded=rng.random() < 0.3)
+    x = rng.standard_normal((batch, shape[0])).astype(TYPES[kind])
+    residual, clip, shift = epilogue(rng, (batch, shape[1]), kind)
+    packed = cuda.PackedGemm(
+        **layer.arrays(),
+        in_features=layer.in_features,
+        activations=kind,
+        kernel=kernel_name(cuda, layout, kind),
     )
 
+    def run():
+        y = poisoned(batch, layer.out_features, kind)
+        packed.run_arrays(
+            bits(x),
+            y=bits(y),
+            residual=None if residual is None else bits(residual),
+            clip_min=clip[0],
+            clip_max=clip[1],
+            shift=shift,
+        )
+        return y
 
-@every_kernel
-def test_equals_the_float64_reference_over_random_shapes(kernel):
+    y = run()
+    want, allowed = layer.expect(x, residual, *clip)
+    assert (np.abs(y.astype(np.float64) - want) <= allowed).all()
+    assert run().tobytes() == y.tobytes()
+
+
+def check_conv(cuda, rng, case, kind):
+    geometry, size, fan_in, active = case
+    layer = ConvLayer.random(
+        geometry,
+        fan_in,
+        active=active,
+        padded=bool(rng.random() < 0.3),
+        value_type=TYPES[str(rng.choice(list(TYPES)))],
+        seed=int(rng.integers(1 << 62)),
+    )
+    x = layer.x(*size, seed=int(rng.integers(1 << 62)), dtype=TYPES[kind])
+    residual, clip, shift = epilogue(rng, layer.y_shape(x), kind)
+    packed = cuda.PackedConv(**arguments(layer), activations=kind)
+
+    def run():
+        y = np.full(layer.y_shape(x), np.nan, x.dtype)
+        packed.run_arrays(
+            images(x),
+            y=images(y),
+            residual=None if residual is None else images(residual),
+            clip_min=clip[0],
+            clip_max=clip[1],
+            shift=shift,
+        )
+        return y
+
+    y = run()
+    want, allowed = expect(layer, x, residual, *clip)
+    assert (np.abs(y.astype(np.float64) - want) <= allowed).all()
+    assert run().tobytes() == y.tobytes()
+
+
+@every_layout
+@every_type
+@pytest.mark.parametrize("shape", SMALL, ids=str)
+def test_small_layers_equal_the_float64_reference(cuda, layout, kind, shape):
+    rng = np.random.default_rng([*shape, LAYOUTS.index(layout), list(TYPES).index(kind)])
+    for batch in (1, 3, 20):
+        check_gemm(cuda, rng, shape, layout, kind, batch)
+
+
+@every_type
+@pytest.mark.parametrize("name", SMALL_CONVS)
+def test_small_convolutions_equal_the_float64_reference(cuda, name, kind):
+    rng = np.random.default_rng([list(SMALL_CONVS).index(name), list(TYPES).index(kind)])
+    for _ in range(2):
+        check_conv(cuda, rng, SMALL_CONVS[name], kind)
+
+
+@every_layout
+@every_type
+@pytest.mark.parametrize("shape", LARGE, ids=str)
+def test_large_layers_equal_the_float64_reference(device, layout, kind, shape):
+    rng = np.random.default_rng([*shape, LAYOUTS.index(layout), list(TYPES).index(kind)])
+    for batch in (1, *rng.choice([2, 3, 5, 8, 16, 33, 64, 100], 3, replace=False).tolist()):
+        check_gemm(device, rng, shape, layout, kind, batch)
+
+
+@every_type
+@pytest.mark.parametrize("name", LARGE_CONVS)
+def test_large_convolutions_equal_the_float64_reference(device, name, kind):
+    rng = np.random.default_rng([9, list(LARGE_CONVS).index(name), list(TYPES).index(kind)])
+    check_conv(device, rng, LARGE_CONVS[name], kind)
+
+
+@every_layout
+@every_type
+def test_random_layers_equal_the_float64_reference(device, layout, kind):
     rng = np.random.default_rng(1)
-    kind = kernel["activations"]
     for _ in range(60):
         in_features, out_features = (int(n) for n in rng.integers(1, 2500, 2))
         fan_in = int(rng.integers(1, in_features + 1)) // int(rng.choice([1, 10, 50])) + 1
-        fan_in = min(fan_in, in_features)
+        shape = (in_features, out_features, min(fan_in, in_features))
         active = int(rng.integers(0, out_features + 1))
-        values = str(rng.choice(list(TYPES)))
-        layer = Layer.random(rng, in_features, out_features, fan_in, active, values, padded=True)
-        gemm = pack(layer, kind, kernel=kernel["name"])
-        batch = int(rng.integers(1, 70))
-        x = rng.standard_normal((batch, in_features)).astype(TYPES[kind])
-        residual = rng.standard_normal((batch, out_features)).astype(TYPES[kind])
-        y = poisoned(batch, out_features, kind)
-        shift = int(rng.choice([0, 4, 16]))
-        gemm.run_arrays(
-            bits(x), y=bits(y), residual=bits(residual), clip_min=-1.0, clip_max=2.0, shift=shift
-        )
-        want, allowed = layer.expect(x, residual, -1.0, 2.0)
-        assert (np.abs(y.astype(np.float64) - want) <= allowed).all()
+        check_gemm(device, rng, (*shape, active), layout, kind, int(rng.integers(1, 70)))
 
 
-def test_equal_layers_share_the_device_memory():
+def test_equal_layers_share_the_device_memory(device):
     layer = Layer.random(np.random.default_rng(2), 300, 200, 30, 190)
-    first = pack(layer, "float32")
+
+    def pack():
+        return device.PackedGemm(
+            **layer.arrays(), in_features=layer.in_features, activations="float32"
+        )
+
+    first = pack()
     assert [info["shared"] for info in first.info()] == [False, False]
-    second = pack(layer, "float32")
+    second = pack()
     assert [info["shared"] for info in second.info()] == [True, True]
     del first, second
-    assert not pack(layer, "float32").info()[0]["shared"]
+    assert not pack().info()[0]["shared"]
+
+
+def test_the_emulation_takes_what_the_binding_takes():
+    """What works with the one cannot fail with the other for the name of an argument."""
+    binding = pytest.importorskip("fanin.ort_ops._cuda", reason="built without CUDA")
+    found = signatures(binding)
+    layer = ["values", "value_type", "indices", "rows", "bias", "in_features"]
+    conv = ["in_channels", "group", "kernel", "strides", "pads", "dilations"]
+    twins = {("PackedGemm", EmulatedGemm): layer, ("PackedConv", EmulatedConv): [*layer, *conv]}
+    for (name, twin), passed_on in twins.items():
+        for method in ("__init__", "run", "run_arrays"):
+            if not hasattr(twin, method):
+                continue
+            taken = inspect.signature(getattr(twin, method)).parameters
+            names = [one for one in taken if one not in ("self", "layer")]
+            names += passed_on if method == "__init__" else []
+            wanted = [one for one in found[f"{name}.{method}"] if one != "*"]
+            assert sorted(names) == sorted(wanted), f"{name}.{method}"
+            by_position = [
+                one.name for one in taken.values() if one.kind is one.POSITIONAL_OR_KEYWORD
+            ]
+            assert by_position == (["self", "x"] if method == "run_arrays" else ["self"])
+
+
+def test_every_layout_has_its_own_row_for_every_type():
+    binding = pytest.importorskip("fanin.ort_ops._cuda", reason="built without CUDA")
+    rows = {(row["layout"], row["activations"]) for row in binding.kernel_table()}
+    assert set(itertools.product(LAYOUTS, TYPES)) <= rows

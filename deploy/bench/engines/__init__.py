@@ -1,1 +1,1 @@
-"""What is timed: the protocol of an engine, and every engine."""
+"""The protocol of an engine, and all engines."""

@@ -13,6 +13,7 @@ import numpy as np
 from ...model_check import checked_content
 from ...runtime import load_onnxruntime
 from ...session import open_session
+from .protocol import BaseEngine
 
 _NUMPY_TYPES = {
     "tensor(float)": np.float32,
@@ -26,15 +27,13 @@ _NUMPY_TYPES = {
 _LOOK_SECONDS, _PATIENCE_SECONDS = 0.002, 2.0
 
 
-class OrtEngine:
+class OrtEngine(BaseEngine):
     """A model file in ONNX Runtime on the CPU, run through an IOBinding.
 
     Inputs are bound in place and outputs are allocated once, so that a run allocates nothing in
     Python. With ``library`` the session is the one that open_session makes; without it, the
     session has the same options and stock operators only.
     """
-
-    call_seconds: float | None = None  # of a session, see null_model
 
     def __init__(
         self,
@@ -46,11 +45,7 @@ class OrtEngine:
         library: bool,
         precision: str = "float32",
     ):
-        self.name = name
-        self.form = form
-        self.precision = precision
-        self.version = ""
-        self.threads = threads
+        super().__init__(name, form, threads, precision)
         self._path = path
         self._library = library
         self._session: Any = None
@@ -88,7 +83,7 @@ class OrtEngine:
         sizes: dict[str, int] = {}
         for meta in self._session.get_inputs():
             if meta.name not in inputs:
-                raise RuntimeError(f"the model wants an input '{meta.name}' that it is not given")
+                raise RuntimeError(f"the model needs an input '{meta.name}', which is not given")
             array = inputs[meta.name]
             value = runtime.OrtValue.ortvalue_from_numpy(array)
             if value.data_ptr() != array.ctypes.data:
@@ -106,12 +101,12 @@ class OrtEngine:
             shape = [sizes.get(size, size) for size in meta.shape]
             if not all(isinstance(size, int) for size in shape):
                 raise RuntimeError(
-                    f"output '{meta.name}' has the shape {meta.shape}, which does not follow from "
-                    "the inputs' shapes"
+                    f"output '{meta.name}' has the shape {meta.shape}, which the inputs' shapes do "
+                    "not determine"
                 )
             dtype = _NUMPY_TYPES.get(meta.type)
             if dtype is None:
-                raise RuntimeError(f"output '{meta.name}' is a {meta.type}, which is not timed")
+                raise RuntimeError(f"output '{meta.name}' is a {meta.type}, which is not supported")
             value = runtime.OrtValue.ortvalue_from_shape_and_type(shape, dtype)
             self._binding.bind_ortvalue_output(meta.name, value)
             self._outputs.append(value)
@@ -120,7 +115,9 @@ class OrtEngine:
 def open_model(path: Path, threads: int, options: Any = None, *, library: bool) -> Any:
     """Open a model as open_session does; without ``library`` in stock ONNX Runtime, on the CPU.
 
-    Raises SessionError for a file that must not be opened, else what the runtime raises.
+    Raises:
+        SessionError: the file must not be opened; else whatever the runtime raises.
+
     """
     runtime = load_onnxruntime()
     if library:
@@ -135,10 +132,10 @@ def open_model(path: Path, threads: int, options: Any = None, *, library: bool) 
 
 
 def count_new_threads(before: Set[int], expected: int) -> int:
-    """Count the threads that this process has and had not ``before``.
+    """Count the threads of this process that did not exist ``before``.
 
-    While there are more than ``expected`` it looks again for two seconds: a thread that has ended
-    stays listed until the system has put it away, and packing a layer starts some.
+    While there are more than ``expected`` it looks again for two seconds: a finished thread stays
+    listed until the system removes it, and packing a layer starts some.
     """
     end = time.monotonic() + _PATIENCE_SECONDS
     while len(new := (os_threads() or set()) - before) > expected and time.monotonic() < end:
@@ -147,7 +144,7 @@ def count_new_threads(before: Set[int], expected: int) -> int:
 
 
 def os_threads() -> set[int] | None:
-    """Ids of the threads of this process; None where /proc does not tell."""
+    """Return the ids of this process's threads; None without /proc."""
     try:
         return set(map(int, os.listdir("/proc/self/task")))
     except OSError:

@@ -1,4 +1,4 @@
-"""The right outputs of a layer, in float64."""
+"""Expected outputs of a layer, in float64."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 from ....ort_ops.format.condensed import CondensedWeight
 from ....ort_ops.reference import condensed_gemm
 
-# Above this many weights the dense matrix for the reference is too large to make.
+# Above this many weights the dense matrix for the reference is too large.
 _DENSE_REFERENCE = 1 << 24
 
 
 def exact_outputs(weight: CondensedWeight, x: np.ndarray) -> np.ndarray:
-    """Compute [batch, out_features] in float64; the dense weight is made only where it fits."""
+    """Compute [batch, out_features] in float64 from x [batch, in_features]."""
     if weight.in_features * weight.out_features <= _DENSE_REFERENCE:
         dense: NDArray[np.float64] = weight.to_dense().astype(np.float64)
         outputs: NDArray[np.float64] = x.astype(np.float64) @ dense.T + weight.bias

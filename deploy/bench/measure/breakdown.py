@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-import json
 import math
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,9 +13,7 @@ from typing import Any
 import numpy as np
 
 from ....ort_ops.contract import OPS
-from ...runtime import load_onnxruntime
-from ..engines.ort import open_model
-from .empty_node import EmptyNode, is_node_time, time_empty_nodes
+from .profiling import EmptyNode, is_node_time, run_profiled, time_empty_nodes
 
 _BLOCK = 5
 _MIN_RUNS, _MAX_RUNS, _SECONDS = 5, 100, 2.0
@@ -28,7 +23,7 @@ _MIN_RUNS, _MAX_RUNS, _SECONDS = 5, 100, 2.0
 class NodeTime:
     """One node: median over the profiled runs, in seconds, less that of an empty node.
 
-    The profiler looks at shapes while it times: 3 to 6 us a node, a fifth of a small network.
+    The profiler reads shapes while it times: 3 to 6 µs per node, a fifth of a small network.
     """
 
     name: str
@@ -41,9 +36,9 @@ class Breakdown:
     """The nodes of one engine's model, longest first; all times are medians over ``runs``.
 
     ``runtime_seconds`` is what ONNX Runtime takes for as many empty nodes, ``call_seconds`` for a
-    call from Python: both measured without profiler on other models, see EmptyNode.
-    ``explained`` is the sum of all over the time of this model's runs without profiler, in turn
-    with the profiled ones.
+    call from Python, both measured without the profiler on other models (see EmptyNode).
+    ``explained`` is the sum of all of these over the time of this model's runs without the
+    profiler, which took turns with the profiled ones.
     """
 
     engine: str
@@ -76,7 +71,7 @@ class Breakdown:
 def amdahl_limit(
     dense_seconds: float, condensed_seconds: float, condensed: Breakdown
 ) -> float | None:
-    """Speed-up of the whole model if its condensed nodes took no time at all.
+    """Return the speed-up of the whole model if its condensed nodes took no time (Amdahl's law).
 
     None where nothing else was long enough to be measured.
     """
@@ -95,44 +90,27 @@ def profile(
 ) -> Breakdown:
     """Profile a model file on ``inputs``; ``run_seconds`` is about what a run takes.
 
-    Raises SessionError, or what the runtime raises, when it does not open.
-    """
-    options = load_onnxruntime().SessionOptions()
-    options.enable_profiling = True
-    with tempfile.TemporaryDirectory(prefix="fanin-profile-") as folder:
-        options.profile_file_prefix = str(Path(folder) / "run")
-        session = open_model(path, threads, options, library=library)
-        plain = open_model(path, threads, library=library)
-        walls = _run(session, plain, dict(inputs), run_seconds)
-        events = json.loads(Path(session.end_profiling()).read_text())
-        del session, plain
-        gc.collect()  # their threads end now, not during the next engine's measurement
-    return _breakdown(engine, events, walls, time_empty_nodes(threads))
+    Raises:
+        SessionError: the file must not be opened; or what the runtime raises.
 
-
-def _run(
-    profiled: Any, plain: Any, inputs: dict[str, np.ndarray], run_seconds: float
-) -> list[float]:
-    """Run both in turn, a block of runs each, so that both meet the machine in the same state.
-
-    Returns the seconds of the plain runs behind the first block.
     """
     count = int(np.clip(_SECONDS / max(run_seconds, 1e-9), _MIN_RUNS, _MAX_RUNS))
-    walls: list[float] = []
-    for _ in range(1 + math.ceil(count / _BLOCK)):
-        for _ in range(_BLOCK):
-            profiled.run(None, inputs)
-        for _ in range(_BLOCK):
-            start = time.perf_counter()
-            plain.run(None, inputs)
-            walls.append(time.perf_counter() - start)
-    return walls[_BLOCK:]
+    events, ((_, *walls),) = run_profiled(
+        path,
+        [path],
+        inputs,
+        threads,
+        library=library,
+        blocks=1 + math.ceil(count / _BLOCK),
+        runs=_BLOCK,
+    )
+    return _breakdown(engine, events, list(chain(*walls)), time_empty_nodes(threads))
 
 
 def _breakdown(
     engine: str, events: Sequence[Mapping[str, Any]], walls: Sequence[float], empty: EmptyNode
 ) -> Breakdown:
-    """Sort the profiler's events into runs. Its times are whole microseconds."""
+    """Assign the profiler's events, whose times are whole microseconds, to runs and nodes."""
     runs = [event for event in events if event.get("name") == "model_run"][-len(walls) :]
     first = min(event["ts"] for event in runs)
     times: dict[tuple[str, str], list[float]] = {}

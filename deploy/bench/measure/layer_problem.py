@@ -1,4 +1,4 @@
-"""Problems of one layer: inputs, and outputs in float64."""
+"""Problems of one layer: random inputs and their expected outputs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from ....ort_ops.format.condensed import CondensedWeight
 from ..engines.reference import exact_outputs
 from .problem import Problem
 
-# Of float32 sums against float64 ones, relative to the largest output.
+# Of float32 sums relative to the largest float64 one.
 _TOLERANCE = 1e-5
 
 
 def layer_problem(weight: CondensedWeight, batch: int, seed: int) -> Problem:
-    """Make standard normal inputs of ``seed``, and what the layer makes of them."""
+    """Draw standard normal inputs [batch, in_features], and compute the layer's outputs."""
     shape = (batch, weight.in_features)
     timed, fresh = (
         {"x": np.random.default_rng([seed, part]).standard_normal(shape, np.float32)}
@@ -23,7 +23,7 @@ def layer_problem(weight: CondensedWeight, batch: int, seed: int) -> Problem:
 
 
 def self_checked_problem(batch: int, in_features: int, seed: int) -> Problem:
-    """Make inputs for layers whose output is their error: 0 is right."""
+    """Draw inputs for engines whose output is their error, which should be 0."""
     rng = np.random.default_rng(seed)
     timed, fresh = ({"x": rng.standard_normal((batch, in_features), np.float32)} for _ in range(2))
     return Problem.of(timed, fresh, lambda _: [np.zeros(1)], 1e-4)

@@ -1,11 +1,11 @@
 """The timing loop: engines in turn, round after round, checked before and after.
 
 Sources of error that this guards against, each seen in published comparisons: a machine whose speed
-drifts (interleaved rounds, ratios within a round), first runs (warm-up until steady), a preempted
-run (medians), a timer too coarse (turns of a minimum length), pools that go on spinning after their
-turn (wait until the process is quiet), outputs that are wrong, stale or computed once (the input
-changes before every timed run, and outputs are checked before, after every turn, and with inputs
-never seen before).
+drifts (interleaved rounds, ratios within a round), first runs (warm-up until steady), preempted
+runs (medians), a coarse timer (turns of a minimum length), thread pools that keep spinning after
+their turn (wait until the process is quiet), outputs that are wrong, stale or computed once (the
+input changes before every timed run, and outputs are checked before timing, after every turn, and
+on inputs never seen before).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import overload
 
 from ..engines.child.conditions import Conditions, wait_until_quiet
 from ..engines.protocol import Engine, SelfTimedEngine
@@ -28,28 +28,6 @@ Clock = Callable[[], int]
 _CONDITION_SHARE = 0.2
 
 
-@overload
-def measure(
-    engines: Sequence[Engine],
-    problem: Problem,
-    timing: Timing,
-    *,
-    null: Engine,
-    clock: Clock = ...,
-    settle: Callable[[], None] | None = ...,
-    prepare_run: Callable[[str], None] | None = ...,
-) -> tuple[list[Measurement], Measurement]: ...
-@overload
-def measure(
-    engines: Sequence[Engine],
-    problem: Problem,
-    timing: Timing,
-    *,
-    null: Engine | None = ...,
-    clock: Clock = ...,
-    settle: Callable[[], None] | None = ...,
-    prepare_run: Callable[[str], None] | None = ...,
-) -> tuple[list[Measurement], Measurement | None]: ...
 def measure(
     engines: Sequence[Engine],
     problem: Problem,
@@ -59,15 +37,26 @@ def measure(
     clock: Clock = time.perf_counter_ns,
     settle: Callable[[], None] | None = None,
     prepare_run: Callable[[str], None] | None = None,
-) -> tuple[list[Measurement], Measurement | None]:
+) -> tuple[list[Measurement], Measurement]:
     """Time the engines on the problem, interleaved; the null engine takes its turn among them.
 
-    Returns one measurement per engine in the given order, and that of ``null``. An engine that
-    fails, computes something wrong, or runs with another number of threads is left out with the
-    reason, and the others go on. ``null`` computes nothing of the problem: only its failure counts.
-    ``settle`` is called before each turn; by default it waits, with more than one thread, until no
-    thread of the process works any more. ``prepare_run`` brings a condition about, by default as
-    Conditions does.
+    An engine that fails, computes something wrong, or runs with another number of threads is
+    excluded with the reason, and the others go on.
+
+    Args:
+        engines: of different names.
+        problem: inputs, and their correct outputs.
+        timing: how long and how often to measure.
+        null: computes nothing of the problem, so only its failure counts.
+        clock: nanoseconds.
+        settle: called before each turn; by default it waits, with more than one thread, until no
+            thread of the process is busy.
+        prepare_run: establishes a condition, by default as Conditions does.
+
+    Returns:
+        One measurement per engine in the given order, and that of ``null``, which is excluded when
+        there is none.
+
     """
     names = [engine.name for engine in engines] + ([null.name] if null else [])
     if len(set(names)) < len(names):
@@ -76,14 +65,10 @@ def measure(
         settle = wait_until_quiet if timing.threads > 1 else lambda: None
     if prepare_run is None:
         prepare_run = Conditions(timing.threads).prepare
-
-    def runner_of(engine: Engine, check: bool) -> _Runner:
-        return _Runner(engine, problem, timing, clock, prepare_run, check=check)
-
-    runners = [runner_of(engine, True) for engine in engines]
-    baseline = runner_of(null, False) if null else None
-    turns = [baseline, *runners] if baseline else runners
-    gc.collect()  # a dead session that gives its threads back now would spoil an engine's count
+    runners = [_Runner(one, problem, timing, clock, prepare_run, check=True) for one in engines]
+    baseline = [_Runner(null, problem, timing, clock, prepare_run, check=False)] if null else []
+    turns = baseline + runners
+    gc.collect()  # a dead session whose threads end now would distort an engine's thread count
     try:
         problem.load(problem.timed)
         for runner in turns:
@@ -92,67 +77,53 @@ def measure(
         for runner in turns:
             settle()
             runner.guard(runner.warm_up)
-
-        def rounds(condition: str) -> Iterator[tuple[int, _Runner]]:
-            later = (
-                timing.conditions[timing.conditions.index(condition) + 1 :]
-                if condition
-                else (timing.conditions)
-            )
-            end = (timing.budget or math.inf) * (1 - _CONDITION_SHARE * len(later))
+        phases = ("", *timing.conditions)
+        for done, condition in enumerate(phases, 1):
+            share = 1 - _CONDITION_SHARE * (len(phases) - done)
+            end = (timing.budget or math.inf) * share
             for number in range(timing.rounds):
                 if number >= timing.min_rounds and (clock() - begin) / 1e9 > end:
-                    return
-                # Reversed every other round, so that nobody always follows the same neighbour.
+                    break
+                # Reversed every other round, so that nobody always follows the same neighbor.
                 for runner in turns if number % 2 == 0 else reversed(turns):
-                    yield number, runner
-
-        for number, runner in rounds(""):
-            settle()
-            runner.guard(partial(runner.turn, number))
-        for condition in timing.conditions:
-            for _, runner in rounds(condition):
-                runner.guard(partial(runner.run_under, condition))
+                    if condition:
+                        runner.guard(partial(runner.run_under, condition))
+                    else:
+                        settle()
+                        runner.guard(partial(runner.turn, number))
         for runner in turns:
             runner.guard(runner.check_after)
     finally:
         for runner in turns:
             runner.engine.close()
-    return [runner.result for runner in runners], baseline.result if baseline else None
+    none = Measurement("null", excluded="there is no null session")
+    return [runner.result for runner in runners], baseline[0].result if baseline else none
 
 
+@dataclass
 class _Runner:
-    """One engine on its way through the rounds."""
+    """One engine on its way through the rounds; ``last`` is the input of its last run."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        problem: Problem,
-        timing: Timing,
-        clock: Clock,
-        prepare_run: Callable[[str], None],
-        *,
-        check: bool,
-    ):
-        self.engine = engine
-        self.problem = problem
-        self.timing = timing
-        self.clock = clock
-        self.prepare_run = prepare_run
-        self.check = check
-        # Asked once: it takes as long as a small layer.
-        self.remote = engine if isinstance(engine, SelfTimedEngine) else None
-        self.last = problem.timed
-        """Input of the last run."""
-        self.result = Measurement(engine.name)
+    engine: Engine
+    problem: Problem
+    timing: Timing
+    clock: Clock
+    prepare_run: Callable[[str], None]
+    check: bool
+
+    def __post_init__(self) -> None:
+        # Asked once: the check takes as long as a small layer.
+        self.remote = self.engine if isinstance(self.engine, SelfTimedEngine) else None
+        self.last = self.problem.timed
+        self.result = Measurement(self.engine.name)
 
     def guard(self, step: Callable[[], None]) -> None:
-        """Take the step unless the engine is out already; it is out when the step fails."""
+        """Take the step unless the engine is excluded; exclude it when the step fails."""
         if self.result.excluded is not None:
             return
         try:
             step()
-        except Exception as error:  # whatever an engine raises is its reason to be left out
+        except Exception as error:  # whatever an engine raises is the reason to exclude it
             self.result.excluded = f"{type(error).__name__}: {error}"
 
     def prepare(self) -> None:
@@ -187,9 +158,9 @@ class _Runner:
         self.result.repeats = 1 if per_run > timing.slow else repeats
 
     def turn(self, number: int) -> None:
-        """Time the runs of a round, each on another input than the one before, and check the last.
+        """Time the runs of a round, whose inputs alternate, and check the last output.
 
-        Which of the two inputs comes last changes from round to round.
+        Which of the two inputs comes last alternates, too, from round to round.
         """
         lead_in = self.timing.lead_in if self.result.repeats != 1 else 0.0
         self.last, other = self.problem.pair(number)
@@ -206,7 +177,7 @@ class _Runner:
 
     def check_after(self) -> None:
         """Check the output of the last timed run, then of a run on inputs never seen before."""
-        self.problem.load(self.last)  # others have run on other inputs since
+        self.problem.load(self.last)  # other engines have run on other inputs since
         stale = self._error(self.last)
         self.problem.load(self.problem.fresh)
         try:
@@ -225,11 +196,11 @@ class _Runner:
         vary: tuple[Sample, Sample] | None = None,
         condition: str = "",
     ) -> list[int]:
-        """Time ``count`` runs, after untimed ones for ``lead_in`` seconds; nanoseconds.
+        """Return nanoseconds of ``count`` runs, after untimed ones for ``lead_in`` seconds.
 
-        With ``vary`` the runs have the two samples for input in turn, the first one last; the
-        samples differ in one number, which is set outside the time. ``condition`` is brought about
-        before each run.
+        With ``vary`` the two samples alternate as input, the first one in the last run; they differ
+        in one number, which is set outside the timed section. ``condition`` is established before
+        each run.
         """
         if self.remote:
             numbers = [first_number(sample) for sample in vary or ()]
@@ -264,7 +235,7 @@ class _Runner:
         end = self.clock() + round(seconds * 1e9)
         times = self._timed_runs(1)
         while (left := end - self.clock()) > 0:
-            # Another process is asked for as many as should fit, since every question takes time.
+            # Another process is asked for as many as should fit, since every request takes time.
             times += self._timed_runs(max(1, left // max(1, min(times))) if self.remote else 1)
         return times
 
@@ -275,4 +246,4 @@ class _Runner:
 
 
 class UnequalThreadsError(Exception):
-    """An engine runs under other conditions than those of the comparison."""
+    """An engine runs with another number of threads than the comparison."""

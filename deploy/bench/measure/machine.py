@@ -1,4 +1,4 @@
-"""The conditions of a measurement: what a reader needs to judge it or to repeat it."""
+"""The conditions of a measurement, which a reader needs to judge or to repeat it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _FLAGS = ("avx", "fma", "f16c", "avx2", "avx512", "amx", "asimd", "sve")
 
 
 def describe_machine() -> dict[str, Any]:
-    """Collect CPU, versions, kernels and settings in force now; no paths and no user names.
+    """Describe the CPU, versions, kernels and current settings, without paths and user names.
 
-    What the system does not tell is None.
+    Values that the system does not provide are None.
     """
     info = _cpuinfo()
     return {
@@ -47,7 +47,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def _command() -> str | None:
-    """Write the command line of fanin, files by their names only; None under another program."""
+    """Return fanin's command line, with names of files only; None under another program."""
     program, *arguments = sys.argv or [""]
     if Path(program).name not in ("fanin", "__main__.py"):
         return None
@@ -55,7 +55,7 @@ def _command() -> str | None:
 
 
 def load_average() -> list[float] | None:
-    """Count the runnable processes over the last 1, 5 and 15 minutes: a measure of the noise."""
+    """Return the load averages over 1, 5 and 15 minutes, which indicate noise."""
     return list(os.getloadavg()) if hasattr(os, "getloadavg") else None
 
 

@@ -1,4 +1,4 @@
-"""Keeping a measurement on the same CPUs."""
+"""Pins a measurement to a few CPUs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def pinned(threads: int, *, pin: bool = True) -> Iterator[None]:
-    """Keep this thread, and all that it starts, on as many CPUs as there are threads to measure.
+    """Pin this thread, and those that it starts, to as many CPUs as there are threads to measure.
 
-    The last ones of the affinity mask, since systems put most of their own work on the first. Does
-    nothing where the system has no affinities, where there are not more CPUs than threads, or
-    without ``pin``.
+    They are the last ones of the affinity mask, since systems run most of their own work on the
+    first. Does nothing where the system has no affinities, where there are no more CPUs than
+    threads, or without ``pin``.
     """
     before = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if not pin or threads >= len(before):

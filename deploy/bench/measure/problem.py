@@ -1,4 +1,4 @@
-"""What is computed in a comparison, and how an output is judged."""
+"""Inputs and expected outputs of a comparison, and how an output is checked."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from ..engines.protocol import aligned_copy
 
 @dataclass(frozen=True)
 class Sample:
-    """Inputs by name and the outputs that are right for them (float64, in the model's order)."""
+    """Inputs by name and their expected outputs (float64, in the model's order)."""
 
     inputs: Mapping[str, np.ndarray]
     outputs: Sequence[np.ndarray]
 
 
 PRECISIONS = {"float32": None, "float16": 4e-3, "bfloat16": 4e-2, "int8": 0.2}
-"""What engines compute in, and the error that is allowed, relative to the largest output; None is
-the problem's own tolerance. The others are bounds of what is no mistake, not of what is good: the
-error that was found stands beside every time."""
+"""Types that engines compute in, and the allowed error relative to the largest output; None stands
+for the problem's own tolerance. The others catch mistakes only; how accurate an engine is, the
+measured error in the report says."""
 
 
 class Problem:
-    """Samples of the same shapes: to time with, and to check with after the timing.
+    """Samples of the same shapes: for timing, and for a check after the timing.
 
-    ``varied`` differs from ``timed`` in one number, the first of the first input; timed runs get
-    the two in turn, so that none can repeat the answer of the run before. Without it all of them
-    get ``timed``. ``fresh`` is seen once, at the end.
+    ``varied`` differs from ``timed`` in the first element of the first input; the two alternate in
+    timed runs, so that no engine can repeat its previous answer. Without it all timed runs get
+    ``timed``. ``fresh`` is used once, at the end.
 
-    ``inputs`` are the live arrays that engines bind, ``present`` is the sample that they hold.
-    An output is right when its type is ``dtype`` and max |y - y64| <= tolerance * max |y64|, for
+    ``inputs`` are the live arrays that engines bind, ``present`` is the sample that they hold. An
+    output is correct when its type is ``dtype`` and max |y - y64| <= tolerance * max |y64|, for
     engines that compute in float32; see PRECISIONS for the others.
     """
 
@@ -57,30 +57,30 @@ class Problem:
         cls,
         timed: Mapping[str, np.ndarray],
         fresh: Mapping[str, np.ndarray],
-        right: Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]],
+        expected: Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]],
         tolerance: float,
     ) -> Problem:
-        """Make the problem of these inputs, whose ``right`` outputs are float64."""
+        """Make the problem of these inputs; ``expected`` computes their outputs in float64."""
         varied = {name: array.copy() for name, array in timed.items()}
         for array in varied.values():
             array.flat[0] += 8
             break
-        samples = [Sample(inputs, right(inputs)) for inputs in (timed, fresh, varied)]
+        samples = [Sample(inputs, expected(inputs)) for inputs in (timed, fresh, varied)]
         return cls(*samples[:2], varied=samples[2], tolerance=tolerance)
 
     def load(self, sample: Sample) -> None:
-        """Make ``sample`` the present content of the inputs."""
+        """Copy ``sample`` into the inputs."""
         self.present = sample
         for name, array in self.inputs.items():
             array[...] = sample.inputs[name]
 
     def pair(self, round_number: int) -> tuple[Sample, Sample]:
-        """Return the samples of a round's runs, the one of its last run first."""
+        """Return the two samples that alternate in a round, the one of the last run first."""
         pair = (self.timed, self.varied)
         return pair if round_number % 2 == 0 else pair[::-1]
 
     def vary(self, sample: Sample) -> None:
-        """Make ``sample`` the content, where the other one of the pair was."""
+        """Change the inputs from the other sample of the pair to ``sample``."""
         self.present = sample
         for name, array in self.inputs.items():
             array.flat[0] = sample.inputs[name].flat[0]
@@ -89,9 +89,11 @@ class Problem:
     def error(
         self, outputs: Sequence[np.ndarray], sample: Sample, precision: str = "float32"
     ) -> float:
-        """Largest error of ``outputs``, relative to the largest right value of each output.
+        """Return the largest error, relative to the largest expected value of each output.
 
-        Raises WrongOutputError when they are not right, NaN included.
+        Raises:
+            WrongOutputError: the outputs are wrong, NaN included.
+
         """
         tolerance = PRECISIONS[precision] or self.tolerance
         if len(outputs) != len(sample.outputs):
@@ -116,9 +118,9 @@ class Problem:
 
 
 def first_number(sample: Sample) -> float:
-    """Return the number in which the samples of a pair differ."""
+    """Return the element in which the samples of a pair differ."""
     return float(next(iter(sample.inputs.values())).flat[0])
 
 
 class WrongOutputError(Exception):
-    """An engine's output is not what it should be."""
+    """An engine's output is wrong."""

@@ -1,4 +1,4 @@
-"""Summaries of repeated measurements: medians and spread, never a mean of noisy times."""
+"""Summaries of repeated measurements: medians and spread, never the mean of noisy times."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ _RESAMPLES = 1000
 class Spread:
     """Median, quartiles and range of one figure over the rounds.
 
-    ``interval`` is the 95 % bootstrap interval of the median (percentiles of the medians of 1,000
-    resamples): where the median would lie if the same rounds were drawn again. None in results of
-    earlier versions.
+    ``interval`` is the 95 % bootstrap confidence interval of the median (percentiles of the medians
+    of 1,000 resamples); None in results of earlier versions.
     """
 
     median: float
@@ -31,9 +30,9 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of at least one value; quartiles by linear interpolation."""
+        """Summarize at least one value; quartiles by linear interpolation."""
         if not len(values):
-            raise ValueError("no values to summarise")
+            raise ValueError("no values to summarize")
         low, q1, median, q3, high = np.quantile(values, (0, 0.25, 0.5, 0.75, 1)).tolist()
         return cls(median, q1, q3, low, high, len(values), _interval(values))
 
@@ -45,7 +44,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How much faster one engine is than another: ratios of times taken in the same round.
+    """Speed-up of one engine over another: ratios of times taken in the same round.
 
     ``run_ratio`` compares whole runs. ``op_ratio`` compares them less the null call of each; it is
     None where there is no such call or where the difference says nothing, and ``op_note`` says why.
@@ -58,6 +57,11 @@ class Comparison:
     op_ratio: Spread | None
     op_note: str | None
     conditions: dict[str, Spread] = field(default_factory=dict)
+
+    @property
+    def best_ratio(self) -> Spread:
+        """The op ratio, or the run ratio where that is None."""
+        return self.op_ratio or self.run_ratio
 
 
 class RoundTimes(NamedTuple):
@@ -73,14 +77,14 @@ class RoundTimes(NamedTuple):
 
 
 def compare(baseline: RoundTimes, engine: RoundTimes) -> Comparison:
-    """Speed-up of ``engine`` over ``baseline``, which took turns in the same rounds."""
+    """Return the speed-up of ``engine`` over ``baseline``, which took turns in the same rounds."""
     (base_name, base_times, base_null, _), (name, times, null, _) = baseline, engine
     op: Spread | None = None
     note: str | None = "no null session was run"
     if base_null is not None and null is not None:
         note = _noise(base_name, base_times, base_null) or _noise(name, times, null)
         if note is None:
-            base_ops, ops = _less(base_times, base_null), _less(times, null)
+            base_ops, ops = less(base_times, base_null), less(times, null)
             op = _ratios(base_ops, ops)
     conditions = {
         condition: _ratios(seconds, engine.conditions[condition])
@@ -102,8 +106,8 @@ def _interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _noise(name: str, times: Sequence[float], null: Sequence[float]) -> str | None:
-    """Why the op time of ``name`` cannot be told from the session's own time; None if it can."""
-    op = _less(times, null)
+    """Return why the op time of ``name`` is not distinguishable from noise; None if it is."""
+    op = less(times, null)
     short = sum(time <= 0 for time in op)
     if short:
         return f"{name} took no longer than the null session in {short} of {len(op)} rounds"
@@ -117,5 +121,6 @@ def _noise(name: str, times: Sequence[float], null: Sequence[float]) -> str | No
     return None
 
 
-def _less(times: Sequence[float], null: Sequence[float]) -> list[float]:
+def less(times: Sequence[float], null: Sequence[float]) -> list[float]:
+    """Subtract the null call of the same round from each time."""
     return [own - zero for own, zero in zip(times, null, strict=True)]

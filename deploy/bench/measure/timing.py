@@ -1,4 +1,4 @@
-"""How to measure, and what was measured of one engine."""
+"""Settings of a measurement, and the measurement of one engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...cpus import MAX_THREADS
 from ..engines.child.conditions import CONDITIONS
 
 Progress = Callable[[str, float], None]
-"""Is told what is measured next, and the share done."""
+"""Called with the title of what is measured next and the share done."""
 
 
 @dataclass(frozen=True)
@@ -17,13 +17,13 @@ class Timing:
     """How long and how often to measure. Times are in seconds.
 
     A *turn* is one engine's part of a round: ``lead_in`` of untimed runs, which bring its weights
-    back into the caches, then as many timed runs as last ``turn`` together, at least
+    back into the caches, then as many timed runs as take ``turn`` together, at least
     ``min_repeats``. The figure of the turn is the median of its runs. An engine whose run takes
-    longer than ``slow`` has one run a turn and no lead-in.
+    longer than ``slow`` has one run per turn and no lead-in.
 
-    ``conditions`` (see CONDITIONS) add as many rounds each, in which every engine runs once, under
-    the condition. Rounds end after ``rounds``, or when ``budget`` seconds of warm-up and rounds are
-    spent, of which each condition has a fifth; ``min_rounds`` there are in any case.
+    Each of the ``conditions`` (see CONDITIONS) adds as many rounds, in which every engine runs once
+    under the condition. Rounds end after ``rounds``, or when ``budget`` seconds of warm-up and
+    rounds are spent, of which each condition has a fifth; there are always ``min_rounds``.
 
     *Warm-up* runs an engine in windows of half a turn, and ends when the medians of the last
     ``steady_windows`` windows lie within ``steady_tolerance`` of each other, or after
@@ -74,8 +74,20 @@ class Warmup:
 
 
 @dataclass
-class Measurement:
-    """What was measured of one engine; ``excluded`` is the reason when its times do not count."""
+class EngineRecord:
+    """What is known of one engine in one case; ``excluded`` is why its times do not count.
+
+    Attributes:
+        name, version, form, threads, precision, call_seconds: see Engine.
+        load_seconds: time of ``prepare``.
+        first_run_seconds: time of the first run, before the warm-up.
+        warmup: None where it never began.
+        repeats: runs in each turn.
+        error_before, error_after: largest error relative to the largest output, before the timing
+            and after it.
+        excluded: the reason, or None.
+
+    """
 
     name: str
     version: str = ""
@@ -87,11 +99,22 @@ class Measurement:
     repeats: int | None = None
     call_seconds: float | None = None
     precision: str = "float32"
-    rounds_seconds: list[float] = field(default_factory=list)
-    runs_seconds: list[float] = field(default_factory=list)
-    """Every timed run of every round, for percentiles."""
-    conditions: dict[str, list[float]] = field(default_factory=dict)
-    """Seconds of the run in each round under that condition."""
     error_before: float | None = None
     error_after: float | None = None
     excluded: str | None = None
+
+
+@dataclass
+class Measurement(EngineRecord):
+    """Times of one engine, in seconds.
+
+    Attributes:
+        rounds_seconds: median run of each round.
+        runs_seconds: every timed run of every round, for percentiles.
+        conditions: the run of each round under a condition, by its name.
+
+    """
+
+    rounds_seconds: list[float] = field(default_factory=list)
+    runs_seconds: list[float] = field(default_factory=list)
+    conditions: dict[str, list[float]] = field(default_factory=dict)

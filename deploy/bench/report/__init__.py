@@ -1,1 +1,1 @@
-"""Reports: one model of a document and of its figure, a renderer for each way to show them."""
+"""Reports: one model of a document and of its figure, and a renderer for each format."""

@@ -1,4 +1,4 @@
-"""Parts that reports share."""
+"""Blocks that several reports share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .text import plain_text
 
 
 def conditions(result: Result[Any], *more: str) -> list[Section | Bullets]:
-    """Write the machine, the spec and the timing, a line each; ``more`` lines behind."""
+    """List the machine, the spec and the timing, one per line, followed by ``more``."""
     kernels = result.machine["kernels"]
     flat = [(key, value) for key, value in result.machine.items() if key != "kernels"]
     flat += [("ISAs", kernels["isas"]), ("ISA in force", kernels["isa_in_force"])]
@@ -26,23 +26,23 @@ def conditions(result: Result[Any], *more: str) -> list[Section | Bullets]:
 
 
 def figure_title(result: Result[Any]) -> str:
-    """Write the title of a result's figure."""
+    """Return the title of a result's figure, with the CPU."""
     return f"{result.title}\n{result.machine.get('cpu') or ''}"
 
 
 def busy_note(machine: dict[str, Any]) -> list[str]:
-    """Say that the machine had other work, if so."""
+    """Note that the machine was busy, if it was."""
     load, cpus = machine["load_average"], machine["cpus"]
     if not load or load[0] <= 0.5 * cpus:
         return []
     return [
-        f"other work ran on this machine (load average {load[0]:.1f} on {cpus} CPUs at the "
-        "start): times are too long and ratios uncertain"
+        f"the machine was busy (load average {load[0]:.1f} on {cpus} CPUs at the start): times are "
+        "too long and ratios uncertain"
     ]
 
 
 def comparison_table(compared: ResultComparison) -> Table:
-    """Lay out what changed between two results."""
+    """Return the table of what changed between two results."""
 
     def row(one: Any) -> list[str]:
         spans = [f"{part.median:.2f}× [{part.q1:.2f}–{part.q3:.2f}]" for part in (one.old, one.new)]

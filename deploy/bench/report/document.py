@@ -1,4 +1,4 @@
-"""What a report says, whatever shows it."""
+"""The content of a report, independent of the format that shows it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .figure import Figure
 
 @dataclass(frozen=True)
 class Section:
-    """The heading of what follows."""
+    """A heading."""
 
     title: str
 
@@ -31,15 +31,15 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Notes(Bullets):
-    """What qualifies the numbers; a terminal shows it, too."""
+    """Caveats about the numbers, which a terminal shows as well."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of texts under headings; the first ``words`` columns hold words, the others numbers.
+    """Rows of text under headings; the first ``words`` columns hold words, the others numbers.
 
-    A row of a single cell is the heading of those below it. Only a terminal shows ``title`` and
-    ``caption``: in a file a section and a paragraph stand for them.
+    A row of a single cell is a heading for the rows below it. Only a terminal shows ``title`` and
+    ``caption``: a file has a section and a paragraph instead.
     """
 
     headings: Sequence[str]
@@ -51,7 +51,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Document:
-    """A report: ``blocks`` are for files, ``screen`` is what a terminal has room for."""
+    """A report: ``blocks`` are for files, ``screen`` has the tables that fit a terminal."""
 
     title: str
     blocks: Sequence[Section | Text | Bullets | Table]

@@ -1,4 +1,4 @@
-"""What a figure shows, whatever draws it."""
+"""The content of a figure, independent of the library that draws it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..measure.statistics import Spread
 
 @dataclass(frozen=True)
 class Series:
-    """Points of one colour.
+    """Points of one color.
 
     ``line`` joins them, with a band from ``low`` to ``high`` where given; ``points`` does not;
-    ``bars`` and ``spans`` of a panel stand side by side at each x. A bar has an error bar from
+    ``bars`` and ``spans`` of a panel are drawn side by side at each x. A bar has an error bar from
     ``low`` to ``high``; a span is a dot with a wide band from ``low`` to ``high`` and a thin one
-    from ``least`` to ``most``. ``texts`` stand above the points, or below all of ``spans`` that
-    have others beside them.
+    from ``least`` to ``most``. ``texts`` are written above the points, or below those of ``spans``
+    that have a neighbor.
     """
 
     label: str
@@ -44,7 +44,7 @@ class Series:
         texts: Sequence[str] = (),
         colour: str | None = None,
     ) -> Series:
-        """Show medians, quartiles and ranges, each times ``scale``, at their places."""
+        """Show medians, quartiles and ranges, multiplied by ``scale``, at their places."""
         xs, spreads = [x for x, _ in places], [spread for _, spread in places]
         return cls(
             label,

@@ -1,4 +1,4 @@
-"""A result and its report as files."""
+"""Writes a result and its report to files."""
 
 from __future__ import annotations
 
@@ -17,10 +17,23 @@ from .png import draw
 def write_report(
     result: Result[Any], document: Document, folder: str | Path, *, raw: bool = False
 ) -> list[Path]:
-    """Write results.json, results.md and results.png into ``folder``; returns their paths.
+    """Write results.json, results.md and results.png into ``folder``.
 
-    With ``raw`` also raw.json, which has every round's figures. The folder is made when missing;
-    each file is replaced as a whole or not at all. Raises OSError when it cannot be written.
+    The folder is created when missing; each file is replaced as a whole or not at all.
+
+    Args:
+        result: content of results.json.
+        document: its report.
+        folder: where to write.
+        raw: also write raw.json, with the figures of every round.
+
+    Returns:
+        The paths of the files.
+
+    Raises:
+        RequirementError: matplotlib is not installed.
+        OSError: a file cannot be written.
+
     """
     require("matplotlib", "the benchmark draws its figure with it")
     folder = output_folder(Path(folder))

@@ -1,4 +1,4 @@
-"""Results as one self-contained HTML page: tables that sort, figures inside, nothing to fetch."""
+"""Results as one self-contained HTML page with sortable tables and embedded figures."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ import html
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
+from string import Template
 
 from ...._base.atomic import write_file
 from ..requirements import require
 
 
 class PageError(ValueError):
-    """A folder that holds no report."""
+    """A folder without a report."""
 
 
 def save_page(folders: Sequence[Path], path: Path, title: str) -> Path:
     """Write the reports of the folders (their .md and .png files) into one page.
 
-    Raises PageError for a folder without a report.
+    Raises:
+        PageError: a folder has no report.
+        OSError: a file cannot be read, or the page cannot be written.
+
     """
-    return write_file(path, render_page(folders, title))
-
-
-def render_page(folders: Sequence[Path], title: str) -> str:
-    """Return the page's HTML; see save_page."""
-    # rich, with which the terminal's tables are drawn, brings it.
+    # A dependency of rich.
     library = require("markdown_it", "the page is made with it")
     markdown = library.MarkdownIt("commonmark", {"html": False}).enable("table")
     sections = []
@@ -41,12 +40,13 @@ def render_page(folders: Sequence[Path], title: str) -> str:
                 body = _after_title(body, _figure(figure, _first_line(report)))
             sections.append(f"<section>\n{body}</section>")
     files = resources.files(__package__)
-    return _PAGE.format(
+    page = Template(files.joinpath("page.html").read_text()).substitute(
         title=html.escape(title),
         style=files.joinpath("page.css").read_text(),
         script=files.joinpath("page.js").read_text(),
         sections="\n".join(sections),
     )
+    return write_file(path, page)
 
 
 def _first_line(report: Path) -> str:
@@ -61,21 +61,3 @@ def _figure(path: Path, caption: str) -> str:
 def _after_title(body: str, figure: str) -> str:
     title, mark, rest = body.partition("</h1>\n")
     return title + mark + figure + rest if mark else figure + body
-
-
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>{title}</title>
-<style>
-{style}</style>
-</head>
-<body>
-{sections}
-<script>
-{script}</script>
-</body>
-</html>
-"""

@@ -1,4 +1,4 @@
-"""A report as Markdown."""
+"""Renders a report as Markdown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .document import Bullets, Document, Notes, Section, Table, Text
 
 
 def to_markdown(document: Document) -> str:
-    """Write the content of results.md."""
+    """Return the content of results.md."""
     blocks = [f"# {document.title}", *map(_block, document.blocks)]
     return "\n\n".join(block for block in blocks if block) + "\n"
 

@@ -6,6 +6,8 @@ import io
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from .figure import Axis, Figure, Panel, Series
 
 if TYPE_CHECKING:
@@ -14,10 +16,10 @@ if TYPE_CHECKING:
 _AxisName = Literal["x", "y"]
 
 _WIDTH, _NARROW, _ROW = 8.0, 6.4, 2.9
-"""Inches, of which a page shows about 100 pixels each."""
+"""Inches; a page shows about 100 pixels for each."""
 _DPI, _SMALL = 120, 8
 _COLOURS = 64
-"""Of the file: a figure has few, and takes a third of the bytes with a palette."""
+"""Colors in the file: with a palette it has a third of the size."""
 
 
 def draw(figure: Figure, file: IO[bytes]) -> None:
@@ -96,10 +98,7 @@ def _set_axis(axis: Axes, name: _AxisName, made: Axis) -> None:
 def _draw_bars(axis: Axes, series: Series, xs: Sequence[float], width: float) -> None:
     errors = None
     if series.low:
-        errors = [
-            [y - low for y, low in zip(series.ys, series.low, strict=True)],
-            [high - y for y, high in zip(series.ys, series.high, strict=True)],
-        ]
+        errors = [np.subtract(series.ys, series.low), np.subtract(series.high, series.ys)]
     axis.bar(xs, series.ys, width, yerr=errors, color=series.colour, label=series.label, capsize=1)
 
 

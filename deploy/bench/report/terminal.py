@@ -1,4 +1,4 @@
-"""A report on a terminal, with rich."""
+"""Prints a report on a terminal, with rich."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .document import Document, Table
 
 
 def print_report(document: Document, console: Console | None = None) -> None:
-    """Print the tables that fit, and the notes."""
+    """Print the tables that fit a terminal, and the notes."""
     console = console or Console()
     for table in document.screen:
         print_table(table, console)
@@ -26,7 +26,7 @@ def print_table(table: Table, console: Console | None = None) -> None:
 
 
 def to_rich(table: Table) -> RichTable:
-    """Lay the table out: long cells are folded, names behind the first column are not."""
+    """Convert the table: long cells are folded, words after the first column are not."""
     made = RichTable(title=table.title or None, caption=table.caption or None)
     for at, heading in enumerate(table.headings):
         justify: Literal["left", "right"] = "left" if at < table.words else "right"

@@ -1,4 +1,4 @@
-"""Times, speed-ups and other values as people read them."""
+"""Times, speed-ups and other values as text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..measure.statistics import Spread
 
 
 def seconds_text(seconds: float | None) -> str:
-    """Write a time with its unit; nothing for None."""
+    """Format a time with its unit; empty for None."""
     if seconds is None:
         return ""
     unit, factor = unit_of(seconds)
@@ -14,7 +14,7 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def range_text(spread: Spread | None) -> str:
-    """Write the median time and the range; nothing for None."""
+    """Format the median time and the range; empty for None."""
     if spread is None:
         return ""
     unit, factor = unit_of(spread.median)
@@ -23,23 +23,23 @@ def range_text(spread: Spread | None) -> str:
 
 
 def ratio_text(spread: Spread) -> str:
-    """Write a speed-up: median, bootstrap interval where it is known, range."""
+    """Format a speed-up: median, bootstrap confidence interval where it is known, range."""
     interval = f"({spread.interval[0]:.2f}–{spread.interval[1]:.2f}) " if spread.interval else ""
     return f"{spread.median:.2f}× {interval}[{spread.min:.2f}–{spread.max:.2f}]"
 
 
 def short_ratio_text(spread: Spread) -> str:
-    """Write a speed-up: median and range."""
+    """Format a speed-up: median and range."""
     return f"{spread.median:.2f}× [{spread.min:.2f}–{spread.max:.2f}]"
 
 
 def threads_text(threads: int) -> str:
-    """Write a number of threads."""
+    """Format a number of threads."""
     return "1 thread" if threads == 1 else f"{threads} threads"
 
 
 def plain_text(value: object) -> str:
-    """Write a value of a result file in a line of text."""
+    """Format a value of a result file as one line."""
     if isinstance(value, dict):
         return ", ".join(f"{key} {plain_text(inner)}" for key, inner in value.items()) or "none"
     if isinstance(value, list | tuple):
@@ -50,13 +50,13 @@ def plain_text(value: object) -> str:
 
 
 def short(number: float) -> str:
-    """Write with three digits that count, without an exponent."""
+    """Format with three significant digits, without an exponent."""
     size = abs(float(f"{number:.3g}"))
     return f"{number:.2f}" if size < 10 else f"{number:.1f}" if size < 100 else f"{number:.0f}"
 
 
 def unit_of(seconds: float) -> tuple[str, float]:
-    """Choose a unit: its name, and how many there are in a second."""
+    """Choose a unit of time; returns its name and how many there are in a second."""
     if abs(seconds) < 1e-3:
         return "µs", 1e6
     return ("ms", 1e3) if abs(seconds) < 1 else ("s", 1.0)

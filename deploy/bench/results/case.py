@@ -1,4 +1,4 @@
-"""One setting of a benchmark: what was measured of its engines, and what follows."""
+"""One setting of a benchmark: what was measured of its engines, and what follows from it."""
 
 from __future__ import annotations
 
@@ -9,44 +9,34 @@ from typing import Any
 import numpy as np
 
 from ..measure.breakdown import Breakdown
-from ..measure.statistics import Comparison, RoundTimes, Spread, compare
-from ..measure.timing import Measurement, Warmup
+from ..measure.statistics import Comparison, RoundTimes, Spread, compare, less
+from ..measure.timing import EngineRecord, Measurement
 from .plain import RAW
 
 
-@dataclass(frozen=True)
-class EngineResult:
-    """One engine in one case. Times are in seconds; ``excluded`` says why its times do not count.
+@dataclass
+class EngineResult(EngineRecord):
+    """One engine in one case. Times are in seconds.
 
-    ``run`` spreads the whole run over the rounds, ``op`` the run less the null session of the same
-    round, or less ``call_seconds`` for an engine that is not ONNX Runtime; both are None for an
-    excluded engine, ``op`` also without a null session. ``percentiles`` (p50, p90, and p99 from 100
-    runs on) are of all timed runs of all rounds; ``conditions`` spread the runs of the rounds under
-    other conditions.
+    Attributes:
+        run: whole runs over the rounds; None for an excluded engine.
+        op: runs less the null session of the same round, or less ``call_seconds`` for an engine
+            that is not ONNX Runtime; None for an excluded engine and without a null session.
+        percentiles: p50, p90 from 10 and p99 from 100 runs on, of all timed runs of all rounds.
+        conditions: runs of the rounds under other conditions, by their names.
+        rounds_seconds: raw figures of ``run``.
+
     """
 
-    name: str
-    version: str
-    form: str
-    threads: int
-    load_seconds: float | None
-    first_run_seconds: float | None
-    warmup: Warmup | None
-    repeats: int | None
-    run: Spread | None
-    op: Spread | None
-    error_before: float | None
-    error_after: float | None
-    excluded: str | None
+    run: Spread | None = None
+    op: Spread | None = None
     percentiles: dict[str, float] = field(default_factory=dict)
     conditions: dict[str, Spread] = field(default_factory=dict)
-    precision: str = "float32"
-    call_seconds: float | None = None
     rounds_seconds: tuple[float, ...] = field(default=(), metadata=RAW)
 
     @property
     def run_seconds(self) -> float:
-        """Median run of an engine that counts."""
+        """Median run; raises ValueError for an excluded engine."""
         if self.run is None:
             raise ValueError(f"{self.name} is excluded ({self.excluded})")
         return self.run.median
@@ -54,10 +44,10 @@ class EngineResult:
 
 @dataclass(frozen=True)
 class Rival:
-    """How much faster the condensed engine is than the fastest of a family of other engines.
+    """Speed-up of the condensed engine over the fastest of a family of other engines.
 
-    ``forms`` are all engines of the family that count; the one of least op time (of least run time
-    without null calls) is the ``comparison``'s baseline.
+    ``forms`` are all engines of the family that are not excluded; the one with the shortest op time
+    (run time without null calls) is the ``comparison``'s baseline.
     """
 
     family: str
@@ -86,15 +76,20 @@ class Case:
     breakdowns: tuple[Breakdown, ...] = ()
     limit: float | None = None
 
+    @property
+    def all_engines(self) -> tuple[EngineResult, ...]:
+        """The engines and the null session."""
+        return self.engines if self.null is None else (*self.engines, self.null)
+
     def engine(self, name: str) -> EngineResult:
-        """Return the engine of that name; KeyError when it took no part."""
+        """Return the engine of that name; raises KeyError when there is none."""
         for engine in self.engines:
             if engine.name == name:
                 return engine
         raise KeyError(name)
 
     def comparison(self, engine: str) -> Comparison | None:
-        """Return how that engine compares with the first one; None where it does not."""
+        """Return how that engine compares with the first one; None if one is excluded."""
         return next((one for one in self.comparisons if one.engine == engine), None)
 
 
@@ -109,7 +104,7 @@ def make_case(
 ) -> Case:
     """Make the case of these measurements; every engine is compared with the first one.
 
-    ``families`` are the names of the engines of each family that ``condensed`` has for a rival.
+    ``families`` are the names of the engines in each family that ``condensed`` is compared with.
     """
     base, *others = (_series(one, null) for one in measurements)
     counts = {one.name for one in measurements if one.excluded is None}
@@ -135,7 +130,7 @@ def make_case(
 
 
 def _series(measured: Measurement, null: Measurement | None) -> RoundTimes:
-    """Give the engine its null calls: its own, else those of the null session if there is one."""
+    """Pair an engine with its null calls: its own, else those of the null session if any."""
     zeros = null.rounds_seconds if null is not None and null.excluded is None else None
     if measured.call_seconds is not None:
         zeros = [measured.call_seconds] * len(measured.rounds_seconds)
@@ -153,33 +148,21 @@ def _percentiles(runs: Sequence[float]) -> dict[str, float]:
 
 def _rival(family: str, forms: Sequence[RoundTimes], condensed: RoundTimes) -> Rival:
     def typical(one: RoundTimes) -> float:
-        zeros = one.null or [0.0] * len(one.times)
-        return Spread.of([own - zero for own, zero in zip(one.times, zeros, strict=True)]).median
+        return Spread.of(less(one.times, one.null or [0.0] * len(one.times))).median
 
     best = min(forms, key=typical)
     return Rival(family, tuple(one.name for one in forms), compare(best, condensed))
 
 
 def _engine_result(measured: Measurement, null_times: Sequence[float] | None) -> EngineResult:
-    counts = measured.excluded is None
-    times = measured.rounds_seconds
-    op = None
-    if counts and null_times is not None:
-        op = Spread.of([own - zero for own, zero in zip(times, null_times, strict=True)])
-    taken = {
-        one.name: getattr(measured, one.name)
-        for one in fields(EngineResult)
-        if hasattr(measured, one.name)
-    }
-    return EngineResult(
-        **{
-            **taken,
-            "run": Spread.of(times) if counts else None,
-            "op": op,
-            "percentiles": _percentiles(measured.runs_seconds) if counts else {},
-            "conditions": {
-                name: Spread.of(seconds) for name, seconds in measured.conditions.items() if counts
-            },
-            "rounds_seconds": tuple(times),
-        }
+    result = EngineResult(
+        **{one.name: getattr(measured, one.name) for one in fields(EngineRecord)},
+        rounds_seconds=tuple(measured.rounds_seconds),
     )
+    if measured.excluded is None:
+        result.run = Spread.of(measured.rounds_seconds)
+        if null_times is not None:
+            result.op = Spread.of(less(measured.rounds_seconds, null_times))
+        result.percentiles = _percentiles(measured.runs_seconds)
+        result.conditions = {name: Spread.of(one) for name, one in measured.conditions.items()}
+    return result

@@ -1,4 +1,4 @@
-"""Two results of the same benchmark: what got faster or slower beyond the noise of both."""
+"""Compares two results of the same benchmark: changes in speed beyond the noise of both."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Verdict = Literal["faster", "slower", "within noise"]
 Part = Literal["op", "run"]
 
 COMPARED: dict[str, type] = {"layer": Case, "model": Case, "scaling": Case}
-"""Kinds of results that can be compared, and what their cases are."""
+"""Kinds of results that can be compared, and the type of their cases."""
 
 
 @dataclass(frozen=True)
 class Change:
     """One engine's speed-up over the baseline in one case, before and after.
 
-    The speed-up is compared rather than the time, since both of its times are of one round: a
-    machine that is slower today is no change. It is of the op where both results have it.
+    Speed-ups are compared rather than times, since both times of a ratio are of one round: a
+    machine that is slower today is not a change. They are of the op where both results have it.
     """
 
     case: str
@@ -33,7 +33,7 @@ class Change:
 
     @property
     def verdict(self) -> Verdict:
-        """Say whether the change is beyond the noise: the quartiles of the two do not overlap."""
+        """Whether the change exceeds the noise: the ranges of quartiles do not overlap."""
         if self.new.q1 > self.old.q3:
             return "faster"
         return "slower" if self.new.q3 < self.old.q1 else "within noise"
@@ -56,8 +56,14 @@ class ResultComparison:
 def compare_results(old: str | Path, new: str | Path) -> ResultComparison:
     """Compare two ``results.json`` whose cases compare engines with dense (see COMPARED).
 
-    ``old`` and ``new`` are files or the folders that hold them. Raises ResultFileError for other
-    files and for results of different benchmarks, OSError when one cannot be read.
+    Args:
+        old: file, or the folder that holds it.
+        new: that of a later run.
+
+    Raises:
+        ResultFileError: a file is not such a result, or they are of different benchmarks.
+        OSError: a file cannot be read.
+
     """
     before, after = (_read(Path(path)) for path in (old, new))
     if before.kind != after.kind:
@@ -91,7 +97,7 @@ def _speedups(result: Result[Case]) -> dict[tuple[str, str], dict[Part, Spread]]
 
 
 def _conditions(before: Result[Case], after: Result[Case]) -> list[str]:
-    """List what else differs, in words: a change may come from there."""
+    """List the conditions that differ, to which a change may be due."""
 
     def facts(result: Result[Case]) -> dict[str, Any]:
         names = ("cpu", "cpus_available", "fanin", "onnxruntime", "environment")

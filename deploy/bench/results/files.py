@@ -1,4 +1,4 @@
-"""Result files: replaced as a whole or not at all, as compact JSON."""
+"""Writes result files as compact JSON."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ...._base.atomic import write_file
 
 
 def write_json(path: Path, data: dict[str, Any]) -> Path:
-    """Write plain data; see compact_json."""
+    """Write plain data with compact_json; the file is replaced as a whole or not at all."""
     return write_file(path, compact_json(data))
 
 
 def compact_json(data: dict[str, Any]) -> str:
-    """Write a key a line; of ``cases`` a case a line, of its ``engines`` an engine a line.
+    """Format with one line per key, per case of ``cases`` and per engine of a case.
 
-    So that a result has as many lines as it has things to compare, and a later one differs from it
-    in the lines of what changed.
+    So a result has as many lines as it has things to compare, and a later one differs from it in
+    the lines of what changed.
     """
     return _braced([_pair(key, data, _cases if key == "cases" else _line) for key in data]) + "\n"
 
@@ -41,7 +41,7 @@ def _cases(cases: list[dict[str, Any]]) -> str:
 
 
 def _case(case: dict[str, Any]) -> str:
-    """Write the engines last, below the rest."""
+    """Format the engines last, below the rest."""
     rest = _line({key: value for key, value in case.items() if key != "engines"})
     if "engines" not in case:
         return rest

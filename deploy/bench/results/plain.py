@@ -1,4 +1,4 @@
-"""Dataclasses to plain data, which JSON holds, and back."""
+"""Converts dataclasses to plain data for JSON, and back."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 RAW = {"raw": True}
-"""Metadata of fields that hold every round's figure: they are left out unless asked for."""
+"""Metadata of fields that hold the figures of every round: omitted unless requested."""
 
 
 def to_plain(value: Any, *, raw: bool = False) -> Any:
-    """Turn dataclasses, mappings and sequences into dicts and lists, RAW fields on request."""
+    """Convert dataclasses, mappings and sequences to dicts and lists, RAW fields on request."""
     if dataclasses.is_dataclass(value):
         kept = [one for one in dataclasses.fields(value) if raw or not one.metadata.get("raw")]
         return {one.name: to_plain(getattr(value, one.name), raw=raw) for one in kept}
@@ -25,11 +25,14 @@ def to_plain(value: Any, *, raw: bool = False) -> Any:
 
 
 def from_plain(kind: Any, data: Any) -> Any:
-    """Make a ``kind`` of what ``to_plain`` and JSON made of one.
+    """Rebuild a ``kind`` from the plain data that ``to_plain`` and JSON made of it.
 
-    Knows dataclasses, tuples, dicts, optional values and what JSON has itself; anything else stays
-    as it is, and so do values of type variables. Raises KeyError for a field that is missing and
-    has no default.
+    Supports dataclasses, tuples, dicts, optional values and JSON's own types; other values stay as
+    they are, and so do those of type variables.
+
+    Raises:
+        KeyError: a field is missing and has no default.
+
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):

@@ -1,4 +1,4 @@
-"""What every benchmark returns: one envelope of plain data, the content of results.json."""
+"""The envelope of plain data that every benchmark returns: the content of results.json."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..measure.timing import Timing
 from .plain import from_plain, to_plain
 
 SCHEMA_VERSION = 2
-"""Version 1 had every round's figures, and an envelope for each benchmark; it is still read."""
+"""Version 1 had the figures of every round, and an envelope per benchmark; it is still read."""
 
 CaseT = TypeVar("CaseT")
 
@@ -23,9 +23,9 @@ CaseT = TypeVar("CaseT")
 class Result(Generic[CaseT]):
     """A finished benchmark, with everything that is needed to judge or to repeat it.
 
-    ``kind`` is the benchmark's name. ``spec`` are its parameters, ``cases`` what it measured of
-    each setting, ``facts`` what belongs to no case. ``parts`` are the files of the results that
-    this one sums up, by name.
+    ``kind`` is the benchmark's name, ``spec`` its parameters, ``cases`` what it measured in each
+    setting, ``facts`` what belongs to no case. ``parts`` are the files of the results that this one
+    summarizes, by name.
     """
 
     kind: str
@@ -42,19 +42,19 @@ class Result(Generic[CaseT]):
     schema_version: int = SCHEMA_VERSION
 
     def require_timing(self) -> Timing:
-        """Return how the cases were timed; ResultFileError where the result does not say."""
+        """Return how the cases were timed; raises ResultFileError when that is missing."""
         if self.timing is None:
             raise ResultFileError(f"the result {self.title!r} does not say how it was timed")
         return self.timing
 
     def to_dict(self, *, raw: bool = False) -> dict[str, Any]:
-        """Return it as numbers, texts, lists and dicts; every round's figures only with ``raw``."""
+        """Return it as plain data; the figures of every round only with ``raw``."""
         plain: dict[str, Any] = to_plain(self, raw=raw)
         return plain
 
 
 class Recorder:
-    """Notes when a benchmark begins and on which machine; ``result`` makes the envelope."""
+    """Records when a benchmark starts and on which machine; ``result`` makes the envelope."""
 
     def __init__(self) -> None:
         self.machine = describe_machine()
@@ -69,7 +69,7 @@ class Recorder:
         cases: tuple[CaseT, ...],
         **facts: Any,
     ) -> Result[CaseT]:
-        """Make the result of what was measured until now."""
+        """Make the result of the cases measured so far."""
         return Result(
             kind=kind,
             title=title,
@@ -85,21 +85,28 @@ class Recorder:
 
 
 class ResultFileError(ValueError):
-    """A file that is no result of a benchmark, or none of those that are asked for."""
+    """A file that is not a benchmark result, or not of a requested kind."""
 
 
 def read_result(path: Path, case_types: dict[str, type]) -> Result[Any]:
-    """Read a ``results.json`` of one of the kinds in ``case_types``, which has their cases' types.
+    """Read a ``results.json``.
 
-    Raises ResultFileError for other files, OSError when it cannot be read.
+    Args:
+        path: the file.
+        case_types: accepted kinds of results, and the types of their cases.
+
+    Raises:
+        ResultFileError: the file is damaged, or not such a result.
+        OSError: it cannot be read.
+
     """
     try:
         data = parse_json(read_text(path))
     except ValueError as error:
-        raise ResultFileError(f"{path} is no JSON: {error}") from None
+        raise ResultFileError(f"{path} is not JSON: {error}") from None
     if not isinstance(data, dict) or data.get("kind") not in case_types:
         names = " or ".join(f"fanin bench {kind}" for kind in case_types)
-        raise ResultFileError(f"{path} is no result of {names}")
+        raise ResultFileError(f"{path} is not a result of {names}")
     version = data.get("schema_version")
     if version not in (1, SCHEMA_VERSION):
         raise ResultFileError(

@@ -1,4 +1,4 @@
-"""Cases of a long benchmark on disk, so that it can be stopped and go on later."""
+"""Cases of a long benchmark on disk, so that it can be stopped and resumed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .plain import from_plain, to_plain
 
 
 class CaseStore:
-    """A folder with a file for each finished case, and what they were measured under.
+    """A folder with a file for each finished case, and the conditions of their measurement.
 
-    ``conditions`` are plain data; another benchmark's cases, or the same one's on another machine
-    or of other versions, are refused.
+    ``conditions`` are plain data; a folder with other ones (another benchmark, machine or version)
+    is rejected with StoreError.
     """
 
     def __init__(self, folder: Path, conditions: dict[str, Any]):
@@ -32,12 +32,12 @@ class CaseStore:
         differing = [key for key in keys if found.get(key) != conditions.get(key)]
         if differing:
             raise StoreError(
-                f"{folder} holds cases that were measured with other {', '.join(differing)}; take "
+                f"{folder} holds cases measured with different {', '.join(differing)}; choose "
                 "another folder for the results, or delete this one"
             )
 
     def get(self, title: str) -> Case | None:
-        """Read a case; None when it is not there."""
+        """Read a case; None when it is not stored."""
         file = self._file(title)
         return from_plain(Case, json.loads(file.read_text())) if file.exists() else None
 
@@ -50,4 +50,4 @@ class CaseStore:
 
 
 class StoreError(ValueError):
-    """A folder of cases that do not belong to this benchmark."""
+    """A folder holds results that do not belong together."""

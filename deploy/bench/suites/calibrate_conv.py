@@ -1,29 +1,26 @@
-"""Measuring what the exporter knows of convolutions on this machine (``fanin calibrate``)."""
+"""Measures the exporter's cost model of convolutions on this machine (``fanin calibrate``)."""
 
 from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ....export.conv_cost import KINDS, ConvTable
+from ....export.engines import load_plain
 from ....export.onnx_op import condensed_conv_model
 from ....ort_ops.format.conv_geometry import ConvGeometry
+from ..engines.onnx_models import build_model
 from ..engines.self_checked import SelfCheckedImage
-from ..measure.timing import Timing
-from .calibrate_conv_models import (
-    chain_model,
-    null_model,
-    own_image_problem,
-    place_model,
-    save_case,
-)
-from .calibrate_rounds import SHORTEST, fastest_rounds, measure_rounds
+from ..measure.problem import Problem, Sample
+from ..measure.timing import Progress, Timing
+from ..requirements import require
+from .calibrate_grid import SHORTEST, above, measure_grid, measure_rounds
 from .random_layer import random_sparse_layer
 
 if TYPE_CHECKING:
@@ -76,12 +73,11 @@ class ConvCalibrationSpec:
         return self.channels[_FAMILIES.index(kind.split()[0])]
 
     def densities_of(self, kind: str) -> tuple[float, ...]:
-        """Densities of the points of a kind; depthwise ones are whole for the most part."""
+        """Densities of the points of a kind; most depthwise ones are dense."""
         return (0.5, 1.0) if kind.startswith("depthwise") else self.densities
 
 
-@dataclass(frozen=True)
-class _Point:
+class _Point(NamedTuple):
     """One convolution to be measured."""
 
     kind: str
@@ -97,8 +93,7 @@ class _Point:
         return f"{self.kind}, {self.channels} channels at {self.side}×{self.side}"
 
 
-@dataclass(frozen=True)
-class _Seconds:
+class _Seconds(NamedTuple):
     """What a point takes; see ConvTable."""
 
     dense: float
@@ -109,58 +104,51 @@ class _Seconds:
 
 def calibrate_convolutions(
     spec: ConvCalibrationSpec = ConvCalibrationSpec(),
-    progress: Callable[[str, float], None] = lambda title, done: None,  # noqa: ARG005
+    progress: Progress = lambda title, done: None,  # noqa: ARG005
 ) -> tuple[ConvTable, ...]:
     """Measure dense and condensed convolutions of every kind.
-
-    The grid is gone over several times: a machine that is slow for a while is not slow at the same
-    points each time.
 
     Raises:
         SessionError: a session could not be measured, with its reason.
 
     """
-    points = list(_points(spec))
+    points = [
+        _Point(kind, channels, side, spec.densities_of(kind))
+        for kind in KINDS
+        for side in spec.sides
+        for channels in spec.channels_of(kind)
+    ]
+    unused = Sample({"unused": np.zeros(1, np.float32)}, [np.zeros(1)])  # they have images
+    problem = Problem(unused, unused, tolerance=1e-4)
     with tempfile.TemporaryDirectory() as scratch:
         engines: dict[_Point, list[SelfCheckedImage]] = {}
-        passes: dict[_Point, list[dict[str, np.ndarray]]] = {point: [] for point in points}
-        for number in range(spec.passes * len(points)):
-            point = points[number % len(points)]
-            progress(str(point), number / (spec.passes * len(points)))
+
+        def measure_point(point: _Point) -> dict[str, np.ndarray]:
             if point not in engines:
                 folder = Path(scratch) / str(len(engines))
                 folder.mkdir()
                 engines[point] = list(_engines(point, folder, spec.seed))
-            passes[point].append(
-                measure_rounds(engines[point], own_image_problem(), spec.timing, f"of {point}")
-            )
-    return tuple(_table(kind, spec, passes) for kind in KINDS)
+            return measure_rounds(engines[point], problem, spec.timing, f"of {point}")
+
+        seconds = measure_grid(points, spec.passes, measure_point, progress)
+    return tuple(
+        _table(kind, spec, [_seconds(one, own) for one, own in seconds.items() if one.kind == kind])
+        for kind in KINDS
+    )
 
 
-def _points(spec: ConvCalibrationSpec) -> Iterator[_Point]:
-    for kind in KINDS:
-        for side in spec.sides:
-            for channels in spec.channels_of(kind):
-                yield _Point(kind, channels, side, spec.densities_of(kind))
-
-
-def _table(
-    kind: str, spec: ConvCalibrationSpec, passes: dict[_Point, list[dict[str, np.ndarray]]]
-) -> ConvTable:
-    densities, channels = spec.densities_of(kind), spec.channels_of(kind)
-    rows = [
-        [_seconds(point, passes[point]) for point in passes if (point.kind, point.side) == row]
-        for row in ((kind, side) for side in spec.sides)
-    ]
+def _table(kind: str, spec: ConvCalibrationSpec, found: Sequence[_Seconds]) -> ConvTable:
+    channels = spec.channels_of(kind)
+    rows = [found[at : at + len(channels)] for at in range(0, len(found), len(channels))]
     return ConvTable(
         kind=kind,
         pixels=tuple(side * side for side in spec.sides),
         weights=tuple(math.prod(_geometry(kind, count).weight_shape) for count in channels),
-        densities=densities,
+        densities=spec.densities_of(kind),
         dense=tuple(tuple(one.dense for one in row) for row in rows),
         condensed=tuple(tuple(one.condensed for one in row) for row in rows),
-        place=float(np.median([one.place for row in rows for one in row])),
-        reorder=float(np.median([one.reorder for row in rows for one in row])),
+        place=float(np.median([one.place for one in found])),
+        reorder=float(np.median([one.reorder for one in found])),
     )
 
 
@@ -179,7 +167,7 @@ def _geometry(kind: str, channels: int) -> ConvGeometry:
 
 
 def _engines(point: _Point, folder: Path, seed: int) -> Iterator[SelfCheckedImage]:
-    """Make the models of a point; the names are those that _seconds reads."""
+    """Make the engines of a point, with the names that _seconds reads."""
     rng = np.random.default_rng(seed)
     geometry, side = point.geometry, point.side
     inputs, outputs, before = geometry.in_channels, geometry.out_channels, _side_before(point)
@@ -193,12 +181,12 @@ def _engines(point: _Point, folder: Path, seed: int) -> Iterator[SelfCheckedImag
         name: str, model: onnx.ModelProto, image: tuple[int, int], *, library: bool = False
     ) -> SelfCheckedImage:
         path = folder / f"{len(list(folder.iterdir()))}.onnx"
-        right = save_case(model, path, images[image])
-        return SelfCheckedImage(name, path, images[image], right, library=library)
+        expected = _save_case(model, path, images[image])
+        return SelfCheckedImage(name, path, images[image], expected, library=library)
 
     def dense(name: str, *layers: ConvGeometry | None) -> SelfCheckedImage:
         image = (outputs, side) if layers[0] is pixel and inputs != outputs else (inputs, before)
-        return engine(name, chain_model(layers, image[1], rng), image)
+        return engine(name, _chain_model(layers, image[1], rng), image)
 
     yield dense("alone", geometry)
     if inputs != outputs:
@@ -210,8 +198,8 @@ def _engines(point: _Point, folder: Path, seed: int) -> Iterator[SelfCheckedImag
     else:
         yield dense("around", pixel, geometry, pixel)
         yield dense("pooled", pixel, None, pixel)
-    yield engine("null", null_model(inputs), (inputs, 1))
-    yield engine("placed", place_model(inputs, before), (inputs, before))
+    yield engine("null", _null_model(inputs), (inputs, 1))
+    yield engine("placed", _place_model(inputs, before), (inputs, before))
     for density in point.densities:
         rows, columns = geometry.out_channels, geometry.in_features
         fan_in = max(1, round(density * columns))
@@ -220,14 +208,13 @@ def _engines(point: _Point, folder: Path, seed: int) -> Iterator[SelfCheckedImag
         yield engine(f"condensed {density}", model, (inputs, before), library=True)
 
 
-def _seconds(point: _Point, passes: Sequence[dict[str, np.ndarray]]) -> _Seconds:
-    """Find what a convolution costs among others, where the runtime keeps its own layout.
+def _seconds(point: _Point, seconds: Mapping[str, float]) -> _Seconds:
+    """Return the cost of a convolution among others, where the runtime keeps its own layout.
 
-    A convolution alone has its input and its output reordered. One of a single stride chains with
-    itself; a strided one stands in the place of a pool; behind an image, which nobody reorders, the
-    own layout begins with the convolution.
+    A single convolution has its input and its output reordered. One of stride 1 is timed in a chain
+    with itself, a strided one in place of a pool; after an image, which is not reordered, the
+    runtime's layout begins with the convolution.
     """
-    seconds = fastest_rounds(passes)
     geometry, side, before = point.geometry, point.side, _side_before(point)
     inputs, outputs, stride = geometry.in_channels, geometry.out_channels, geometry.strides[0]
     alone, null = seconds["alone"], seconds["null"]
@@ -237,13 +224,13 @@ def _seconds(point: _Point, passes: Sequence[dict[str, np.ndarray]]) -> _Seconds
         dense = (seconds["three"] - alone) / 2
     else:
         dense = seconds["around"] - seconds["pooled"]
-    # A small difference of large times may still go astray.
+    # A small difference of large times may be far off.
     dense = float(np.clip(dense, alone / 4, alone))
     copies = 1 if inputs != outputs else 1 + stride * stride
     return _Seconds(
         dense,
-        tuple(max(seconds[f"condensed {density}"] - null, SHORTEST) for density in point.densities),
-        place=max(seconds["placed"] - null, SHORTEST) / (inputs * before * before),
+        tuple(above(seconds, f"condensed {density}", "null") for density in point.densities),
+        place=above(seconds, "placed", "null") / (inputs * before * before),
         reorder=max(alone - null - dense, SHORTEST) / (outputs * side * side * copies),
     )
 
@@ -251,3 +238,60 @@ def _seconds(point: _Point, passes: Sequence[dict[str, np.ndarray]]) -> _Seconds
 def _side_before(point: _Point) -> int:
     """Side of the input image."""
     return point.side * point.geometry.strides[0]
+
+
+def _save_case(model: onnx.ModelProto, path: Path, x: np.ndarray) -> np.ndarray:
+    """Save a model; returns its expected output for the image, float64."""
+    require("onnx", "the calibration makes its models with it").save(model, path)
+    (expected,) = load_plain(model.SerializeToString())({"x": x})
+    return np.asarray(expected, np.float64)
+
+
+def _chain_model(
+    layers: Sequence[ConvGeometry | None], side: int, rng: np.random.Generator
+) -> onnx.ModelProto:
+    """Build consecutive dense convolutions; None stands for a pool that halves images."""
+    onnx = require("onnx", "the calibration makes its models with it")
+    helper = onnx.helper
+    convolutions = [layer for layer in layers if layer is not None]
+    arrays: dict[str, np.ndarray] = {}
+    nodes, sides, value = [], [side], "x"
+    for number, layer in enumerate(layers):
+        output = "y" if number == len(layers) - 1 else f"v{number}"
+        if layer is None:
+            node = helper.make_node(
+                "MaxPool", [value], [output], kernel_shape=[2, 2], strides=[2, 2]
+            )
+            sides.append(sides[-1] // 2)
+        else:
+            weight = rng.standard_normal(layer.weight_shape) / layer.in_features**0.5
+            arrays[f"w{number}"] = weight.astype(np.float32)
+            attributes = layer.attributes()
+            del attributes["in_channels"], attributes["out_channels"]
+            node = helper.make_node("Conv", [value, f"w{number}"], [output], **attributes)
+            sides.append(layer.output_size(0, sides[-1]))
+        nodes.append(node)
+        value = output
+    x_shape = (1, convolutions[0].in_channels, sides[0], sides[0])
+    y_shape = (1, convolutions[-1].out_channels, sides[-1], sides[-1])
+    return build_model(nodes, x_shape, y_shape, arrays)
+
+
+def _null_model(channels: int) -> onnx.ModelProto:
+    """Build a session's overhead: a node on one pixel."""
+    onnx = require("onnx", "the calibration makes its models with it")
+    shape = (1, channels, 1, 1)
+    return build_model([onnx.helper.make_node("Neg", ["x"], ["y"])], shape, shape)
+
+
+def _place_model(channels: int, side: int) -> onnx.ModelProto:
+    """Build what the structured form does after its product: a Gather of channels and an Add."""
+    onnx = require("onnx", "the calibration makes its models with it")
+    order = np.arange(channels, dtype=np.int64)[::-1].copy()
+    bias = np.ones((channels, 1, 1), np.float32)
+    nodes = [
+        onnx.helper.make_node("Gather", ["x", "order"], ["v"], axis=1),
+        onnx.helper.make_node("Add", ["v", "bias"], ["y"]),
+    ]
+    shape = (1, channels, side, side)
+    return build_model(nodes, shape, shape, {"order": order, "bias": bias})

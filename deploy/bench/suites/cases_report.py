@@ -1,60 +1,56 @@
-"""The report of a layer or a model: a row for each engine and case, and what qualifies them."""
+"""The report of a layer or a model: tables of its cases, caveats, and a figure of speed-ups."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
-from ..measure.statistics import Comparison, Spread
+from ..measure.statistics import Spread
 from ..report.blocks import busy_note, conditions, figure_title
 from ..report.document import Bullets, Document, Notes, Section, Table, Text
 from ..report.figure import Axis, Figure, Panel, Series, names_axis
-from ..report.text import (
-    plain_text,
-    range_text,
-    ratio_text,
-    seconds_text,
-    short_ratio_text,
-    threads_text,
-)
-from ..results.case import Case, EngineResult
+from ..report.text import plain_text, seconds_text, threads_text
+from ..results.case import Case
 from ..results.result import Result
-from .breakdown_blocks import breakdown_blocks
-from .runs_tables import runs_table, types_table
+from .cases_tables import main_table, rivals_table, runs_table, screen_table, types_table
 
 _EXPLANATION = (
     "Times are medians over the rounds of each round's median run, with the range over the rounds "
-    "in brackets. Speed-ups are ratios of times taken in the same round: median (95 % bootstrap "
-    "interval of the median) [min–max]. *run* is the whole session.run through an IOBinding; *op*, "
-    "where given, is that less a null session with the same inputs and outputs. Other runtimes run "
-    "in processes of their own, timed there: *run* is a whole call, *op* is that less the call of "
-    "a layer too small to matter. Percentiles are of all timed runs of all rounds. Before a run "
-    "with *caches flushed* the process reads and writes twice the largest cache; *after a pause* "
-    "is after 5 to 50 ms without work. *error* is the largest difference from the reference, "
-    "relative to the largest output."
+    "in brackets. Speed-ups are ratios of times in the same round: median (95 % bootstrap "
+    "confidence interval of the median) [min–max]. *run* is the whole session.run through an "
+    "IOBinding; *op*, where given, is that minus the run of a null session with the same inputs "
+    "and outputs. Other runtimes have processes of their own and time themselves: *run* is a whole "
+    "call, *op* is that minus the call of a negligibly small layer. Percentiles are over all timed "
+    "runs of all rounds. *caches flushed*: before each run the process reads and writes twice the "
+    "size of the largest cache; *after a pause*: each run follows 5 to 50 ms of idle time. *error* "
+    "is the largest difference from the reference, relative to the largest output."
 )
 _SERIES = {
-    "run": ("whole session.run", "#1f6f8b"),
-    "op": ("op time (less the null session)", "#d1495b"),
+    "run_ratio": ("whole session.run", "#1f6f8b"),
+    "op_ratio": ("op time (less the null session)", "#d1495b"),
 }
-_HEADINGS = ("case", "engine", "run", "op", "run speed-up", "op speed-up", "first run", "error")
+_NODES = 15
+"""Number of single nodes in the second table."""
+_AROUND = {
+    "ONNX Runtime overhead": "runtime_seconds",
+    "Python call": "call_seconds",
+}
 
 
 def cases_document(result: Result[Case], figure: Figure | None = None) -> Document:
     """Report on the cases; the figure is of speed-ups unless another one is given."""
+    rivals, types, runs = rivals_table(result), types_table(result), runs_table(result)
     tables = {
-        "Condensed against the best form of other runtimes": _rivals_table(result),
-        "By type": types_table(result),
-        "Single runs": runs_table(result),
+        "Condensed against the best form of other runtimes": rivals,
+        "By type": types,
+        "Single runs": runs,
     }
     sections = [
         block for title, table in tables.items() if table for block in (Section(title), table)
     ]
-    screen = [_screen_table(result), *(table for table in list(tables.values())[:2] if table)]
+    screen = [screen_table(result, _summary(result)), *filter(None, (rivals, types))]
     blocks = [
         Text(_summary(result)),
-        _table(result, _HEADINGS, range_text, ratio_text),
+        main_table(result),
         *sections,
-        *(block for case in result.cases for block in breakdown_blocks(case)),
+        *(block for case in result.cases for block in _breakdown_blocks(case)),
         Notes(case_notes(result)),
         Text(_EXPLANATION),
         *conditions(result),
@@ -67,7 +63,7 @@ def cases_document(result: Result[Case], figure: Figure | None = None) -> Docume
 
 
 def case_notes(result: Result[Case]) -> list[str]:
-    """List what qualifies the numbers: a busy machine, engines left out, ratios not given."""
+    """List caveats: a busy machine, excluded engines, ratios that are not given."""
     notes = busy_note(result.machine)
     absent = _absent(result)
     notes += [f"{name} is excluded ({reason})" for name, reason in absent]
@@ -75,99 +71,24 @@ def case_notes(result: Result[Case]) -> list[str]:
     return notes + _mask_notes(result)
 
 
-def _screen_table(result: Result[Case]) -> Table:
-    """Lay the medians out, without the columns that a terminal has no room for."""
-
-    def median(spread: Spread | None) -> str:
-        return seconds_text(spread.median) if spread else ""
-
-    return _table(
-        result,
-        _HEADINGS[:-2],
-        median,
-        short_ratio_text,
-        title=result.title,
-        caption=_summary(result),
-    )
-
-
-def _table(
-    result: Result[Case],
-    headings: tuple[str, ...],
-    time: Callable[[Spread | None], str],
-    ratio: Callable[[Spread], str],
-    title: str = "",
-    caption: str = "",
-) -> Table:
-    """Lay out the engines that compute in float32; op times only where there is a null session."""
-    has_op = any(case.null is not None for case in result.cases)
-    shown = [name for name in headings if has_op or not name.startswith("op")]
-    rows = []
-    for case in result.cases:
-        by_name = {one.engine: one for one in case.comparisons}
-        for engine in _engines(case):
-            if engine.precision != "float32":
-                continue
-            cells = dict.fromkeys(_HEADINGS, "")
-            cells["case"] = case.title if engine is case.engines[0] else ""
-            cells["engine"] = engine.name
-            if engine.excluded is not None:
-                cells["run"] = "excluded"
-            else:
-                error = engine.error_after
-                cells["run"], cells["op"] = time(engine.run), time(engine.op)
-                cells |= _speedups(by_name.get(engine.name), ratio)
-                cells["first run"] = seconds_text(engine.first_run_seconds)
-                cells["error"] = "" if error is None else f"{error:.0e}"
-            rows.append([cells[name] for name in shown])
-    return Table(shown, rows, title=title, caption=caption)
-
-
-def _rivals_table(result: Result[Case]) -> Table | None:
-    """Lay out the best of each other runtime's forms against condensed; None without any."""
-    rows = []
-    for case in result.cases:
-        for rival in case.rivals:
-            best = case.engine(rival.comparison.baseline)
-            times = [seconds_text(one.median) if one else "" for one in (best.run, best.op)]
-            ratios = _speedups(rival.comparison, short_ratio_text).values()
-            rows.append([case.title, f"{best.name} (of {len(rival.forms)})", *times, *ratios])
-    headings = ("case", "best form", "run", "op", "run speed-up", "op speed-up")
-    title = "condensed against the best form of other runtimes"
-    return Table(headings, rows, title=title) if rows else None
-
-
-def _speedups(comparison: Comparison | None, ratio: Callable[[Spread], str]) -> dict[str, str]:
-    if comparison is None:
-        return {}
-    op = ratio(comparison.op_ratio) if comparison.op_ratio else "in the noise"
-    return {"run speed-up": ratio(comparison.run_ratio), "op speed-up": op}
-
-
-def _engines(case: Case) -> Iterator[EngineResult]:
-    yield from case.engines
-    if case.null is not None:
-        yield case.null
-
-
 def _engine_lines(result: Result[Case]) -> list[str]:
-    """Say once what each engine is; the call is the median over the cases."""
+    """Describe each engine once; its call overhead is the median over the cases."""
     lines: dict[str, str] = {}
     calls: dict[str, list[float]] = {}
     for case in result.cases:
-        for engine in _engines(case):
+        for engine in case.all_engines:
             if engine.version:
                 text = f"{engine.name}: {engine.version}, {engine.form}"
                 lines[engine.name] = f"{text}, {threads_text(engine.threads)}"
             if engine.call_seconds is not None:
                 calls.setdefault(engine.name, []).append(engine.call_seconds)
     for name, seconds in calls.items():
-        lines[name] += f", a call without a layer {seconds_text(Spread.of(seconds).median)}"
+        lines[name] += f", call overhead {seconds_text(Spread.of(seconds).median)}"
     return list(lines.values())
 
 
 def _absent(result: Result[Case]) -> list[tuple[str, str]]:
-    """Engines that every one of several cases lacks for the same reason: worth one note."""
+    """Return engines that all of several cases exclude for the same reason: one note will do."""
     sets = [{(one.name, one.excluded) for one in case.engines} for case in result.cases]
     everywhere = set.intersection(*sets) if len(sets) > 1 else set()
     return sorted((name, reason) for name, reason in everywhere if reason is not None)
@@ -175,7 +96,7 @@ def _absent(result: Result[Case]) -> list[tuple[str, str]]:
 
 def _notes(case: Case, absent: list[tuple[str, str]]) -> list[str]:
     notes = []
-    for engine in _engines(case):
+    for engine in case.all_engines:
         if (engine.name, engine.excluded) in absent:
             continue
         if engine.excluded is not None:
@@ -192,30 +113,61 @@ def _notes(case: Case, absent: list[tuple[str, str]]) -> list[str]:
 
 
 def _mask_notes(result: Result[Case]) -> list[str]:
-    """Compare what packing does to other masks, and their speed-up, with the random mask's."""
-    random = {
-        (case.sparsity, case.batch): case
-        for case in result.cases
-        if case.facts.get("mask") == "random"
-    }
+    """Compare the padding and speed-up of other masks with those of the random mask."""
+    random = [case for case in result.cases if case.facts.get("mask") == "random"]
+    bases = {(case.sparsity, case.batch): case for case in random}
     notes = []
     for case in result.cases:
-        base = random.get((case.sparsity, case.batch))
+        base = bases.get((case.sparsity, case.batch))
         if base is None or case.facts.get("mask") == "random":
             continue
         text = f"{case.title}: padding {case.facts['padding']:.2f}"
         text += f" (random {base.facts['padding']:.2f})"
-        own, other = _op_or_run(case), _op_or_run(base)
-        if own is not None and other is not None:
-            text += f", speed-up {own / other:.2f} of the random mask's"
+        own, other = case.comparison("condensed"), base.comparison("condensed")
+        if own and other:
+            share = own.best_ratio.median / other.best_ratio.median
+            text += f", speed-up {share:.2f} of the random mask's"
         notes.append(text)
     return notes
 
 
-def _op_or_run(case: Case) -> float | None:
-    """Median speed-up of condensed: of the op, where it is given."""
-    one = case.comparison("condensed")
-    return (one.op_ratio or one.run_ratio).median if one else None
+def _breakdown_blocks(case: Case) -> list[Section | Table | Text]:
+    """Report on the nodes of the case's engines; nothing without breakdowns."""
+    if not case.breakdowns:
+        return []
+    headings = [text for one in case.breakdowns for text in (one.engine, "share")]
+    rows: dict[str, list[str]] = {}
+    for at, one in enumerate(case.breakdowns):
+        found = [(kind, seconds, f"{count} × ") for kind, count, seconds in one.by_op_type()]
+        found += [(text, getattr(one, name), "") for text, name in _AROUND.items()]
+        for kind, seconds, prefix in found:
+            row = rows.setdefault(kind, [""] * len(headings))
+            row[2 * at] = f"{prefix}{seconds_text(seconds)}"
+            row[2 * at + 1] = f"{seconds / one.total_seconds:.1%}"
+    last = [[kind, *rows.pop(kind)] for kind in _AROUND]
+    table = [[kind, *cells] for kind, cells in rows.items()] + last
+    condensed = case.breakdowns[-1]
+    longest = [
+        [node.name, node.op_type, seconds_text(node.seconds)] for node in condensed.nodes[:_NODES]
+    ]
+    return [
+        Section(f"Where the time goes, {case.title}"),
+        Table(["nodes", *headings], table, words=1),
+        Text(_breakdown_text(case)),
+        Text(f"Longest nodes of {condensed.engine}:"),
+        Table(("node", "operator", "time"), longest),
+    ]
+
+
+def _breakdown_text(case: Case) -> str:
+    parts = [
+        f"{one.engine}: these rows add up to {one.explained:.1%} of the time without the profiler "
+        f"(medians of {one.runs} runs with ONNX Runtime's profiler)"
+        for one in case.breakdowns
+    ]
+    if case.limit is not None:
+        parts.append(f"if condensed nodes took no time, the speed-up would be {case.limit:.2f}×")
+    return "; ".join(parts) + "."
 
 
 def _summary(result: Result[Case]) -> str:
@@ -237,39 +189,32 @@ def _summary(result: Result[Case]) -> str:
 def _speedup_figure(result: Result[Case]) -> Figure:
     """Show a panel per batch (layer) or one over the batches (model).
 
-    A dot is the median of the condensed engine's speed-up over dense in the same round, the wide
-    band spans the quartiles, the thin one the range. The axis is logarithmic, so that twice as fast
-    and half as fast are equally far from the dashed line of dense.
+    A dot is the median speed-up of the condensed engine over dense in the same round, the wide band
+    spans the quartiles, the thin one the range. The axis is logarithmic, so that twice as fast and
+    half as fast are equally far from the dashed line of dense.
     """
     if result.kind == "model":
         panels = [_panel("", "", [(case.title, case) for case in result.cases])]
     else:
-        panels = [
-            _panel(
-                f"batch {batch}",
-                "sparsity",
-                [(_label(case, result), case) for case in result.cases if case.batch == batch],
-            )
-            for batch in dict.fromkeys(case.batch for case in result.cases)
-        ]
+        groups: dict[int, list[tuple[str, Case]]] = {}
+        for case in result.cases:
+            groups.setdefault(case.batch, []).append((_label(case, result), case))
+        panels = [_panel(f"batch {batch}", "sparsity", own) for batch, own in groups.items()]
     wide = len(panels) == 4 or any(len(panel.x.ticks or ()) > 4 for panel in panels)
     return Figure(figure_title(result), panels, columns=2 if wide else 3)
 
 
 def _panel(title: str, axis: str, cases: list[tuple[str, Case]]) -> Panel:
+    compared = [case.comparison("condensed") for _, case in cases]
     series = []
-    for name, (label, colour) in _SERIES.items():
-        places = [(at, spread) for at, (_, case) in enumerate(cases) if (spread := _of(case, name))]
+    for part, (label, colour) in _SERIES.items():
+        found = [(at, getattr(one, part)) for at, one in enumerate(compared) if one]
+        places = [(at, spread) for at, spread in found if spread]
         if places:
             texts = [f"{spread.median:.{2 if spread.median < 10 else 1}f}×" for _, spread in places]
             series.append(Series.of_spreads(label, "spans", places, texts=texts, colour=colour))
     y = Axis("speed-up over ONNX Runtime dense", log=10, unit="×")
     return Panel(series, names_axis([label for label, _ in cases], axis), y, title, reference=1)
-
-
-def _of(case: Case, name: str) -> Spread | None:
-    compared = case.comparison("condensed")
-    return getattr(compared, f"{name}_ratio") if compared else None
 
 
 def _label(case: Case, result: Result[Case]) -> str:

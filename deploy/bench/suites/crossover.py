@@ -1,8 +1,7 @@
-"""From which sparsity on condensed is faster than dense, and whether the exporter knows."""
+"""The sparsity above which condensed is faster than dense, measured and as export predicts it."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import tempfile
 from dataclasses import dataclass
@@ -12,9 +11,7 @@ import numpy as np
 
 from ....ort_ops.format.condensed import CondensedWeight
 from ...cpus import available_cpus
-from ..engines.onnx_models import save_null_model
-from ..engines.ort import OrtEngine
-from ..engines.self_checked import SelfCheckedLayer
+from ..engines.onnx_models import null_session
 from ..measure.layer_problem import self_checked_problem
 from ..measure.loop import measure
 from ..measure.pinning import pinned
@@ -23,11 +20,12 @@ from ..measure.timing import Measurement, Progress, Timing
 from ..requirements import require
 from ..results.plain import to_plain
 from ..results.result import Recorder, Result
+from .calibrate_grid import dense_and_condensed
 from .random_layer import random_sparse_layer
-from .specs import check_batches
+from .specs import check_batches, spec_facts
 
 TIE = 1.1
-"""Ratio of times within which either form will do: the cost model's own grain is no finer."""
+"""Ratio of times below which either form is acceptable: the cost model is no more precise."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +58,9 @@ class BenchCrossoverSpec:
 class CrossoverPoint:
     """One sparsity: the speed-up of condensed over dense, measured and predicted.
 
-    ``speedup`` is of the op, or of the whole run where the op is too short to be told from it.
-    ``auto`` is the form that ``export --policy auto`` takes; ``agrees``: it is the faster one, or
-    the two are within TIE of each other. The prediction is for one thread.
+    ``speedup`` is of the op, or of the whole run where the op is too short to be measured. ``auto``
+    is the form that ``export --policy auto`` chooses; ``agrees``: it is the faster one, or the two
+    are within TIE of each other. The prediction is for one thread.
     """
 
     threads: int
@@ -76,9 +74,9 @@ class CrossoverPoint:
 
 @dataclass(frozen=True)
 class Crossover:
-    """Sparsity above which condensed is faster; None where it is at none of those measured.
+    """Sparsity above which condensed is faster; None if it is at none of those measured.
 
-    0 stands for: already at the least. ``auto`` is the same of the exporter's predictions.
+    0 means at all of them. ``auto`` is the same according to the exporter's predictions.
     """
 
     threads: int
@@ -88,8 +86,7 @@ class Crossover:
 
 
 CrossoverResult = Result[CrossoverPoint]
-"""A finished measurement. Its ``facts``: ``cost_model``, ``crossovers``, and ``excluded``, the
-engines that did not count, with the reason."""
+"""Its ``facts``: ``cost_model``, ``crossovers``, and ``excluded``, with the reasons."""
 
 
 def bench_crossover(
@@ -102,27 +99,22 @@ def bench_crossover(
     recorder = Recorder()
     settings = list(itertools.product(spec.threads, spec.batches))
     points: list[CrossoverPoint] = []
+    crossovers: list[Crossover] = []
     excluded: list[str] = []
-    for number, (threads, batch) in enumerate(settings):
-        if progress:
-            progress(f"batch {batch}, threads {threads}", number / len(settings))
-        with tempfile.TemporaryDirectory(prefix="fanin-bench-") as folder, pinned(threads):
-            found, failed = _measure(spec, threads, batch, Path(folder))
-        points += found
-        excluded += failed
-    crossovers = []
     for threads, batch in settings:
-        own = [one for one in points if (one.threads, one.batch) == (threads, batch)]
-        sparsities = [one.sparsity for one in own]
-        measured, predicted = (
-            crossing(sparsities, ratios)
-            for ratios in ([one.speedup.median for one in own], [one.predicted for one in own])
-        )
+        if progress:
+            progress(f"batch {batch}, threads {threads}", len(crossovers) / len(settings))
+        with pinned(threads):
+            found = _measure(spec, threads, batch, excluded)
+        sparsities = [one.sparsity for one in found]
+        measured = crossing(sparsities, [one.speedup.median for one in found])
+        predicted = crossing(sparsities, [one.predicted for one in found])
         crossovers.append(Crossover(threads, batch, measured, predicted))
+        points += found
     return recorder.result(
         "crossover",
         f"Crossover of a layer {spec.in_features} → {spec.out_features}",
-        dataclasses.asdict(spec),
+        spec_facts(spec),
         spec.timing(max(spec.threads)),
         tuple(points),
         cost_model=CostModel.of_this_machine().machine,
@@ -132,9 +124,9 @@ def bench_crossover(
 
 
 def crossing(sparsities: list[float], ratios: list[float]) -> float | None:
-    """Return where the ratio rises through 1 for good, by straight lines in its logarithm.
+    """Return where the ratio last rises above 1, interpolating its logarithm linearly.
 
-    0 when it is above 1 from the start, None when it is not at the end or there are no ratios.
+    0 when it is above 1 everywhere, None when it is not above 1 at the end or there are no ratios.
     """
     if not ratios or ratios[-1] <= 1:
         return None
@@ -146,66 +138,48 @@ def crossing(sparsities: list[float], ratios: list[float]) -> float | None:
 
 
 def _measure(
-    spec: BenchCrossoverSpec, threads: int, batch: int, folder: Path
-) -> tuple[list[CrossoverPoint], list[str]]:
+    spec: BenchCrossoverSpec, threads: int, batch: int, excluded: list[str]
+) -> list[CrossoverPoint]:
+    """Measure one setting; excluded engines are added to ``excluded``, with the reasons."""
     from ....export.cost_model import CostModel
     from ....export.forms import Chooser
-    from ....export.onnx_op import condensed_layer_model, dense_layer_model
 
+    sizes = (spec.in_features, spec.out_features)
     weights = {sparsity: _weight(spec, sparsity) for sparsity in spec.sparsities}
-    first = weights[spec.sparsities[0]]
-    dense = SelfCheckedLayer(
-        "dense", dense_layer_model(first, batch), first, folder, threads, library=False
-    )
-    engines = [dense] + [
-        SelfCheckedLayer(
-            f"condensed {sparsity}",
-            condensed_layer_model(weight, batch),
-            weight,
-            folder,
-            threads,
-            library=True,
+    with tempfile.TemporaryDirectory(prefix="fanin-bench-") as scratch:
+        folder = Path(scratch)
+        (base, *others), null = measure(
+            dense_and_condensed(weights, batch, folder, threads),
+            self_checked_problem(batch, spec.in_features, spec.seed),
+            spec.timing(threads),
+            null=null_session(folder, batch, *sizes, threads),
         )
-        for sparsity, weight in weights.items()
-    ]
-    null = folder / "null.onnx"
-    save_null_model(null, batch, spec.in_features, spec.out_features)
-    (base, *others), nothing = measure(
-        engines,
-        self_checked_problem(batch, spec.in_features, spec.seed),
-        spec.timing(threads),
-        null=OrtEngine("null", "null", null, threads, library=False),
-    )
-    excluded = [
+    excluded += [
         f"batch {batch}, threads {threads}: {one.name} is excluded ({one.excluded})"
-        for one in (base, *others, nothing)
+        for one in (base, *others, null)
         if one.excluded
     ]
     if base.excluded:
-        return [], excluded
+        return []
     chooser = Chooser.of("auto", batch, portable=False)
     costs = CostModel.of_this_machine()
+    dense_seconds = costs.dense(batch, *sizes[::-1])
     points = []
     for (sparsity, weight), condensed in zip(weights.items(), others, strict=True):
         if condensed.excluded is None:
-            speedup = _speedup(base, condensed, nothing)
-            dense_seconds = costs.dense(batch, spec.out_features, spec.in_features)
-            condensed_seconds = costs.condensed(
-                batch, spec.out_features, spec.in_features, weight.values.size
-            )
-            predicted = dense_seconds / condensed_seconds
+            speedup = _speedup(base, condensed, null)
+            predicted = dense_seconds / costs.condensed(batch, *sizes[::-1], weight.values.size)
             auto = chooser.choose(weight, batch).form
             slower = 1 / speedup.median if auto == "condensed" else speedup.median
             point = (threads, batch, sparsity, speedup, predicted, auto, slower <= TIE)
             points.append(CrossoverPoint(*point))
-    return points, excluded
+    return points
 
 
-def _speedup(base: Measurement, condensed: Measurement, nothing: Measurement) -> Spread:
-    zeros = nothing.rounds_seconds if nothing.excluded is None else None
-    series = (RoundTimes(one.name, one.rounds_seconds, zeros) for one in (base, condensed))
-    compared = compare(*series)
-    return compared.op_ratio or compared.run_ratio
+def _speedup(base: Measurement, condensed: Measurement, null: Measurement) -> Spread:
+    zeros = null.rounds_seconds if null.excluded is None else None
+    both = (RoundTimes(one.name, one.rounds_seconds, zeros) for one in (base, condensed))
+    return compare(*both).best_ratio
 
 
 def _weight(spec: BenchCrossoverSpec, sparsity: float) -> CondensedWeight:

@@ -17,19 +17,12 @@ _COLOURS = ("#d1495b", "#1f6f8b", "#b58900", "#6a994e")
 
 def crossover_document(result: Result[CrossoverPoint]) -> Document:
     """Report on the crossovers and on the points that they are between."""
-    headings = ("batch", "threads", "sparsity", "measured speed-up", "predicted", "auto takes")
-    points = [
-        [
-            str(one.batch),
-            str(one.threads),
-            f"{one.sparsity:.0%}",
-            ratio_text(one.speedup),
-            f"{one.predicted:.2f}×",
-            one.auto,
-            "yes" if one.agrees else "no",
-        ]
-        for one in result.cases
-    ]
+    headings = ("batch", "threads", "sparsity", "measured speed-up", "predicted", "auto chooses")
+    points = []
+    for one in result.cases:
+        setting = [str(one.batch), str(one.threads), f"{one.sparsity:.0%}"]
+        speedups = [ratio_text(one.speedup), f"{one.predicted:.2f}×"]
+        points.append([*setting, *speedups, one.auto, "yes" if one.agrees else "no"])
     found = [from_plain(Crossover, one) for one in result.facts["crossovers"]]
     table = _table(result, found)
     blocks = [
@@ -37,10 +30,10 @@ def crossover_document(result: Result[CrossoverPoint]) -> Document:
         Notes(_notes(result)),
         Text(
             "The sparsity above which CondensedGemm takes less time than the dense Gemm (op "
-            "times: each less a null session, same round), interpolated between those measured; "
-            "*under all* and *none*: it does at all of them, at none of them. The prediction is "
-            "of the exporter's cost model, for one thread. Speed-ups: median (95 % bootstrap "
-            "interval) [min–max]."
+            "times, each minus a null session in the same round), interpolated between those "
+            "measured; *always*: it does at all of them, *never*: at none of them. The prediction "
+            "is that of the exporter's cost model, for one thread. Speed-ups: median (95 % "
+            "bootstrap confidence interval) [min–max]."
         ),
         Section("Points"),
         Table((*headings, "agrees"), points, words=0),
@@ -50,7 +43,7 @@ def crossover_document(result: Result[CrossoverPoint]) -> Document:
 
 
 def _table(result: Result[Any], found: list[Crossover]) -> Table:
-    """Lay out the sparsity from which on condensed is faster: a row per batch."""
+    """Lay out the crossovers: a row per batch size."""
     threads = list(dict.fromkeys(one.threads for one in found))
     rows = []
     for batch in dict.fromkeys(one.batch for one in found):
@@ -62,32 +55,30 @@ def _table(result: Result[Any], found: list[Crossover]) -> Table:
 
 
 def _notes(result: Result[CrossoverPoint]) -> list[str]:
-    """Say how often the exporter's choice was the slower form, and what it cost."""
+    """List where the exporter chose the slower form, and what that costs."""
     wrong = [one for one in result.cases if not one.agrees]
     count = len(result.cases)
     notes = busy_note(result.machine)
     notes.append(
-        f"export --policy auto takes the faster form, or one within {TIE - 1:.0%} of it, at "
+        f"export --policy auto chooses the faster form, or one within {TIE - 1:.0%} of it, at "
         f"{count - len(wrong)} of {count} points (its cost model: {result.facts['cost_model']})"
     )
     for one in wrong:
         slower = 1 / one.speedup.median if one.auto == "condensed" else one.speedup.median
         notes.append(
-            f"batch {one.batch}, {one.sparsity:.0%} sparse, threads {one.threads}: auto takes "
-            f"{one.auto}, which is {slower:.2f} times as slow as the other form"
+            f"batch {one.batch}, {one.sparsity:.0%} sparse, threads {one.threads}: auto "
+            f"chooses {one.auto}, which takes {slower:.2f} times as long as the other form"
         )
     return notes + list(result.facts["excluded"])
 
 
 def _figure(result: Result[Any], found: list[Crossover]) -> Figure:
-    """Show the crossover's sparsity against the batch, a line per number of threads."""
+    """Show the crossover against the batch size, a line per number of threads."""
 
-    def line(
-        label: str, places: dict[int, float | None], colour: str, marker: str, style: str = "-"
-    ) -> Series:
+    def line(label: str, places: dict[int, float | None], **style: Any) -> Series:
         # A layer that is dense at every sparsity measured has its crossover at the top.
         ys = [100 * (1.0 if at is None else at) for at in places.values()]
-        return Series(label, "line", list(places), ys, colour=colour, style=style, marker=marker)
+        return Series(label, "line", list(places), ys, **style)
 
     series = []
     for number, threads in enumerate(dict.fromkeys(one.threads for one in found)):
@@ -105,5 +96,5 @@ def _figure(result: Result[Any], found: list[Crossover]) -> Figure:
 
 def _sparsity(value: float | None) -> str:
     if value is None:
-        return "none"
-    return f"{value:.0%}" if value else "under all"
+        return "never"
+    return f"{value:.0%}" if value else "always"

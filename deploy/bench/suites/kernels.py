@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -156,25 +156,8 @@ class KernelCase:
     @property
     def figures(self) -> KernelFigures | None:
         """What follows from the times; None where the kernel or the reading does not count."""
-        if (
-            self.run is None
-            or self.read is None
-            or self.share is None
-            or self.limit is None
-            or self.bytes_per_cycle is None
-            or self.macs_per_cycle is None
-            or self.read_bytes_per_cycle is None
-        ):
-            return None
-        return KernelFigures(
-            self.run,
-            self.read,
-            self.share,
-            self.limit,
-            self.bytes_per_cycle,
-            self.macs_per_cycle,
-            self.read_bytes_per_cycle,
-        )
+        found = [getattr(self, one.name) for one in fields(KernelFigures)]
+        return None if None in found else KernelFigures(*found)
 
 
 KernelsResult = Result[KernelCase]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from ..engines.peers import DEEPSPARSE_PYTHON
 from ..measure.layer_problem import layer_problem
 from ..measure.loop import measure
 from ..measure.pinning import pinned
-from ..measure.timing import Progress, Timing
+from ..measure.timing import Progress
 from ..report.text import threads_text
 from ..requirements import require
 from ..results.case import Case, make_case
@@ -25,13 +25,12 @@ from ..results.result import Recorder, Result
 from .layer_engines import ENGINES, FAMILIES, engine_option, layer_engines
 from .random_layer import MASKS, random_sparse_layer
 from .specs import (
+    TimedSpec,
     check_batches,
     check_choices,
     check_dense_size,
     check_features,
-    check_seed,
     spec_facts,
-    timing_of,
 )
 from .trained_layer import TrainedLayer
 
@@ -40,41 +39,36 @@ TRAINED = "trained"
 
 
 @dataclass(frozen=True)
-class BenchLayerSpec:
+class BenchLayerSpec(TimedSpec):
     """A layer of random constant fan-in weights at several sparsities and batch sizes.
 
-    ``sparsities`` are the shares of zeros in the whole weight, ablated neurons included;
-    ``ablated`` is the share of output neurons without any weight. Each active neuron gets
-    round((1 - sparsity) * in_features * out_features / active) weights at random columns.
+    Each active neuron gets round((1 - sparsity) * in_features * out_features / active) weights at
+    random columns.
 
-    ``masks``: see MASKS. ``trained`` is a layer to measure beside random ones of its sizes, under
-    the mask ``trained``; then the sizes, sparsity and ablation must be its own: make such a spec
-    with ``of_trained``.
+    Attributes:
+        in_features, out_features: sizes of the layer.
+        sparsities: shares of zeros in the whole weight, ablated neurons included.
+        batches: batch sizes.
+        ablated: share of output neurons without any weight.
+        engines: ``dense`` is ONNX Runtime's Gemm on the scattered weight and the baseline,
+            ``condensed`` is fanin's op, ``fallback`` the same file without the op library,
+            ``structured`` ONNX Runtime's MatMul of the active neurons with every output put in its
+            place; ``deepsparse`` (all graph forms, run by ``deepsparse_python``), ``openvino``,
+            ``torch``, ``torch-…`` and ``scipy-csr`` are other runtimes. ``dense-int8``,
+            ``openvino-default``, ``condensed-float16`` and ``condensed-bfloat16`` compute with
+            narrower types.
+        masks: see MASKS.
+        trained: a layer to measure beside random ones of its sizes, under the mask ``trained``;
+            sizes, sparsity and ablation must be its own, so make such a spec with ``of_trained``.
+        deepsparse_python: interpreter that has DeepSparse.
 
-    ``engines``: ``dense`` is ONNX Runtime's Gemm on the scattered weight and the baseline,
-    ``condensed`` is fanin's op, ``fallback`` the same file without the op library, ``structured``
-    ONNX Runtime's MatMul of the active neurons with every output put in its place; ``deepsparse``
-    (all graph forms, run by ``deepsparse_python``), ``openvino``, ``torch`` and the others with its
-    name, and ``scipy-csr`` are other runtimes. ``dense-int8``, ``openvino-default``,
-    ``condensed-float16`` and ``condensed-bfloat16`` compute with narrower types.
-
-    ``turn``, ``budget`` (of a case) and ``warmup`` (at most) are in seconds; they and
-    ``conditions`` are Timing's. ``pin``: see pinned.
     """
 
     in_features: int = 3072
     out_features: int = 768
     sparsities: tuple[float, ...] = (0.8, 0.9, 0.95, 0.99)
     batches: tuple[int, ...] = (1,)
-    threads: int = 1
     ablated: float = 0.0
-    rounds: int = Timing.rounds
-    turn: float = Timing.turn
-    budget: float | None = None
-    warmup: float = Timing.max_warmup
-    pin: bool = True
-    conditions: tuple[str, ...] = ()
-    seed: int = 0
     engines: tuple[str, ...] = ("dense", "condensed")
     masks: tuple[str, ...] = MASKS[:1]
     trained: TrainedLayer | None = None
@@ -95,13 +89,13 @@ class BenchLayerSpec:
         )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         known = (*MASKS, TRAINED) if self.trained else MASKS
         check_choices("masks", self.masks, known)
         for name in ("in_features", "out_features"):
             check_features(name, getattr(self, name))
         check_dense_size(self.in_features, self.out_features)
         check_batches(self.batches)
-        check_seed(self.seed)
         if not 0 <= self.ablated < 1:
             raise ValueError(f"ablated is {self.ablated}; it must be in [0, 1)")
         check_choices("engines", self.engines, ENGINES)
@@ -114,31 +108,26 @@ class BenchLayerSpec:
                 raise ValueError(f"sparsity {sparsity} is not in [0, 1)")
             if not 1 <= self.fan_in(sparsity) <= self.in_features:
                 raise ValueError(
-                    f"sparsity {sparsity} with {self.ablated:.0%} of the neurons ablated would "
-                    f"give each other one {self.fan_in(sparsity)} of {self.in_features} inputs"
+                    f"sparsity {sparsity} with {self.ablated:.0%} of the neurons ablated leaves "
+                    f"each other neuron {self.fan_in(sparsity)} of {self.in_features} inputs"
                 )
         if self.trained and (self.in_features, self.out_features) != (
             self.trained.weight.in_features,
             self.trained.weight.out_features,
         ):
-            raise ValueError("the spec has other sizes than its trained layer; use of_trained")
-        self.timing()
-
-    def timing(self) -> Timing:
-        """How the cases are timed."""
-        return timing_of(self)
+            raise ValueError("the sizes are not those of the trained layer; use of_trained")
 
     @property
     def active(self) -> int:
-        """Neurons that have weights, at least one."""
+        """Number of neurons with weights, at least one."""
         return max(1, self.out_features - round(self.ablated * self.out_features))
 
     def fan_in(self, sparsity: float) -> int:
-        """Weights of each active neuron."""
+        """Return the number of weights of each active neuron."""
         return round((1 - sparsity) * self.in_features * self.out_features / self.active)
 
     def weight(self, mask: str, sparsity: float) -> CondensedWeight:
-        """Make the layer; the seed decides it."""
+        """Make the layer, which the seed determines."""
         if mask == TRAINED and self.trained is not None:
             return self.trained.weight
         rng = np.random.default_rng([self.seed, round(sparsity * 1e6), MASKS.index(mask)])
@@ -147,61 +136,89 @@ class BenchLayerSpec:
         )
 
 
-def bench_layer(spec: BenchLayerSpec, *, progress: Progress | None = None) -> Result[Case]:
-    """Measure the layer of ``spec``; ``progress`` is told each case's title and the share done.
+class LayerSetting(NamedTuple):
+    """One case to be measured: a layer at a batch size and a number of threads."""
 
-    Raises RequirementError when onnx is missing, SessionError when ONNX Runtime is.
+    title: str
+    threads: int
+    batch: int
+    sparsity: float
+    mask: str
+    weight: CondensedWeight
+
+    @classmethod
+    def of(
+        cls, threads: int, batch: int, sparsity: float, mask: str, weight: CondensedWeight
+    ) -> LayerSetting:
+        """Make a setting whose title names all of these."""
+        label = "" if mask == "random" else f", {mask}"
+        title = f"{sparsity_text(sparsity)}{label}, batch {batch}, {threads_text(threads)}"
+        return cls(title, threads, batch, sparsity, mask, weight)
+
+
+def sparsity_text(sparsity: float) -> str:
+    """Write "90 % sparse"."""
+    return f"{100 * sparsity:.4g} % sparse"
+
+
+def bench_layer(spec: BenchLayerSpec, *, progress: Progress | None = None) -> Result[Case]:
+    """Measure a layer in every engine, at each sparsity, mask and batch size.
+
+    Args:
+        spec: what to measure.
+        progress: told each case's title and the share done.
+
+    Raises:
+        RequirementError: onnx is not installed.
+        SessionError: ONNX Runtime is not.
+
     """
     require("onnx", "the benchmark makes its models with it")
     with pinned(spec.threads, pin=spec.pin):
-        return _bench_layer(spec, progress)
-
-
-def _bench_layer(spec: BenchLayerSpec, progress: Progress | None) -> Result[Case]:
-    recorder = Recorder()
-    cases: list[Case] = []
-    settings = list(itertools.product(spec.sparsities, spec.masks, spec.batches))
-    with tempfile.TemporaryDirectory(prefix="fanin-bench-") as folder:
+        recorder = Recorder()
+        settings = list(itertools.product(spec.sparsities, spec.masks, spec.batches))
+        cases: list[Case] = []
         for sparsity, mask, batch in settings:
             label = "" if spec.masks == MASKS[:1] else f" {mask}"
-            title = f"{100 * sparsity:.4g} % sparse{label}, batch {batch}"
+            title = f"{sparsity_text(sparsity)}{label}, batch {batch}"
             if progress:
                 progress(title, len(cases) / len(settings))
             weight = spec.weight(mask, sparsity)
-            facts = {"mask": mask}
-            cases.append(measure_layer(spec, weight, facts, sparsity, batch, title, Path(folder)))
-    title = f"Layer {spec.in_features} → {spec.out_features}, {threads_text(spec.threads)}"
-    return recorder.result("layer", title, spec_facts(spec), spec.timing(), tuple(cases))
+            setting = LayerSetting(title, spec.threads, batch, sparsity, mask, weight)
+            cases.append(measure_layer(spec, setting, {"mask": mask}))
+        title = f"Layer {spec.in_features} → {spec.out_features}, {threads_text(spec.threads)}"
+        return recorder.result("layer", title, spec_facts(spec), spec.timing(), tuple(cases))
 
 
 def measure_layer(
-    spec: BenchLayerSpec,
-    weight: CondensedWeight,
-    facts: dict[str, Any],
-    sparsity: float,
-    batch: int,
-    title: str,
-    folder: Path,
+    spec: BenchLayerSpec, setting: LayerSetting, facts: dict[str, Any] | None = None
 ) -> Case:
-    """Measure one weight at one batch as ``spec`` says; models are written into ``folder``."""
-    engines, null = layer_engines(
-        spec.engines, weight, batch, spec.threads, folder, spec.deepsparse_python
-    )
+    """Measure a layer as ``spec`` says, but for the threads, which are the setting's.
+
+    ``facts`` are the first of the case's; by default the mask and the number of threads.
+    """
+    title, threads, batch, sparsity, mask, weight = setting
+    timing = replace(spec.timing(), threads=threads)
+    problem = layer_problem(weight, batch, spec.seed)
+    with tempfile.TemporaryDirectory(prefix="fanin-bench-") as folder:
+        engines, null = layer_engines(
+            spec.engines, weight, batch, threads, Path(folder), spec.deepsparse_python
+        )
+        started = time.perf_counter()
+        measured, measured_null = measure(engines, problem, timing, null=null)
+        seconds = time.perf_counter() - started
+    loading = sum(one.load_seconds or 0 for one in measured)
     facts = {
-        **facts,
+        **(facts or {"mask": mask, "threads": threads}),
         "fan_in": weight.fan_in,
         "active": weight.active,
         "sparsity_achieved": 1 - weight.density,
         "dense_bytes": 4 * weight.out_features * (weight.in_features + 1),
         "condensed_bytes": weight.nbytes,
         **packing(weight, batch),
+        "preparation_seconds": round(loading, 1),
+        "timing_seconds": round(seconds - loading, 1),
     }
-    problem = layer_problem(weight, batch, spec.seed)
-    started = time.perf_counter()
-    measured, measured_null = measure(engines, problem, spec.timing(), null=null)
-    loading = sum(one.load_seconds or 0 for one in measured)
-    facts["preparation_seconds"] = round(loading, 1)
-    facts["timing_seconds"] = round(time.perf_counter() - started - loading, 1)
     families = {
         family: [one.name for one in measured if engine_option(one.name) in options]
         for family, options in FAMILIES.items()
@@ -210,7 +227,7 @@ def measure_layer(
 
 
 def packing(weight: CondensedWeight, batch: int) -> dict[str, Any]:
-    """Kernel that the dispatch table has for this layer and batch, and what packing does to it.
+    """Return the kernel of the dispatch table for this layer and batch, and its packed size.
 
     ``padding`` is stored lanes over true weights, ``remainder`` the share of the weights outside
     the vector layout.

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ....ort_ops.format.condensed import CondensedWeight
-from ..engines.onnx_models import save_null_model
+from ..engines.onnx_models import null_session
 from ..engines.ort import OrtEngine
-from ..engines.peers import csr_engines, deepsparse_engines, openvino_engine, torch_engine
+from ..engines.peers import peer_engines
 from ..engines.protocol import Engine, UnavailableEngine
 from ..requirements import RequirementError, require
 
@@ -32,10 +32,10 @@ ENGINES = (
 )
 
 COMPILED = ("torch-compile", "torch-gather")
-"""Engines whose preparation takes tens of seconds."""
+"""Engines whose preparation takes tens of seconds, since they are compiled."""
 
 NARROW = ENGINES[-4:]
-"""Engines that compute with types narrower than float32; they stand in a table of their own."""
+"""Engines that compute with types narrower than float32; they have a table of their own."""
 
 FAMILIES = {
     "DeepSparse": ("deepsparse",),
@@ -46,7 +46,7 @@ FAMILIES = {
 
 _INTEGER_OPS = ("MatMulInteger", "DynamicQuantizeMatMul", "QGemm", "ConvInteger")
 
-# Name: form, model, whether with the library, what it computes with.
+# Name: form, model file, whether with the library, precision.
 _RUNTIME = {
     "dense": ("Gemm on the scattered weight", "dense", False, "float32"),
     "condensed": ("ai.fanin::CondensedGemm", "condensed", True, "float32"),
@@ -73,24 +73,18 @@ def layer_engines(
     engines: list[Engine] = []
     for name in names:
         if name == "structured" and weight.active == weight.out_features:
-            engines.append(UnavailableEngine(name, "no neuron is ablated: it is the dense layer"))
+            engines.append(
+                UnavailableEngine(name, "no neuron is ablated, so it is the dense layer")
+            )
         elif name in _RUNTIME:
             engines.append(_runtime_engine(name, weight, batch, threads, folder))
-        elif name == "deepsparse":
-            engines += deepsparse_engines(weight, batch, threads, folder, deepsparse_python)
-        elif name in ("openvino", "openvino-default"):
-            engines.append(openvino_engine(name, weight, batch, threads, folder))
-        elif name in FAMILIES["torch"]:
-            engines.append(torch_engine(name, weight, batch, threads, folder))
         else:
-            engines += csr_engines(name, weight, batch, threads, folder)
-    null = folder / "null.onnx"
-    form = save_null_model(null, batch, weight.in_features, weight.out_features)
-    return engines, OrtEngine("null", form, null, threads, library=False)
+            engines += peer_engines(name, weight, batch, threads, folder, deepsparse_python)
+    return engines, null_session(folder, batch, weight.in_features, weight.out_features, threads)
 
 
 def engine_option(engine: str) -> str | None:
-    """Which of ENGINES an engine's name belongs to: it may have its form behind it."""
+    """Return which of ENGINES an engine belongs to: its name may end with its form."""
     fits = [name for name in ENGINES if engine == name or engine.startswith(f"{name}-")]
     return max(fits, key=len, default=None)
 
@@ -98,42 +92,29 @@ def engine_option(engine: str) -> str | None:
 def _runtime_engine(
     name: str, weight: CondensedWeight, batch: int, threads: int, folder: Path
 ) -> Engine:
-    form, kind, library, precision = _RUNTIME[name]
-    try:
-        path = _save(kind, weight, batch, folder)
-    except (RequirementError, QuantizationError) as error:
-        if kind != "int8":
-            raise
-        return UnavailableEngine(name, str(error))
-    return OrtEngine(name, form, path, threads, library=library, precision=precision)
-
-
-def _save(kind: str, weight: CondensedWeight, batch: int, folder: Path) -> Path:
     import onnx
 
     from ....export.forms import structured_layer_model
     from ....export.onnx_op import condensed_layer_model, dense_layer_model
 
+    form, kind, library, precision = _RUNTIME[name]
     path = folder / f"{kind}.onnx"
     if kind == "int8":
-        return _save_int8(dense_layer_model(weight, batch), path)
-    if kind in ("float16", "bfloat16"):
-        model = condensed_layer_model(weight.astype(kind), batch)
+        try:
+            _save_int8(dense_layer_model(weight, batch), path)
+        except (RequirementError, QuantizationError) as error:
+            return UnavailableEngine(name, str(error))
     else:
-        make = {
-            "dense": dense_layer_model,
-            "condensed": condensed_layer_model,
-            "structured": structured_layer_model,
-        }
-        model = make[kind](weight, batch)
-    onnx.save(model, path)
-    return path
+        stored = weight.astype(kind) if kind in ("float16", "bfloat16") else weight
+        make = {"dense": dense_layer_model, "structured": structured_layer_model}
+        onnx.save(make.get(kind, condensed_layer_model)(stored, batch), path)
+    return OrtEngine(name, form, path, threads, library=library, precision=precision)
 
 
-def _save_int8(model: Any, path: Path) -> Path:
-    """Quantize the weights of an ONNX model dynamically (int8, per channel); returns ``path``.
+def _save_int8(model: Any, path: Path) -> None:
+    """Quantize the weights of an ONNX model dynamically (int8, per channel).
 
-    Raises QuantizationError when the tool left every weight as it was.
+    Raises QuantizationError when the tool left every weight unchanged.
     """
     onnx = require("onnx", "the benchmark makes its models with it")
     quantization = require("onnxruntime.quantization", "it makes the int8 model")
@@ -143,9 +124,8 @@ def _save_int8(model: Any, path: Path) -> Path:
         source, path, per_channel=True, weight_type=quantization.QuantType.QInt8
     )
     if not {node.op_type for node in onnx.load(path).graph.node} & set(_INTEGER_OPS):
-        raise QuantizationError("quantize_dynamic left every weight as it was")
-    return path
+        raise QuantizationError("quantize_dynamic left every weight unchanged")
 
 
 class QuantizationError(RuntimeError):
-    """ONNX Runtime's tool did not do what it is for."""
+    """ONNX Runtime's tool quantized nothing."""

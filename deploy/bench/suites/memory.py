@@ -1,21 +1,24 @@
-"""What a model takes: its files, its pages in memory, and those of each further session."""
+"""Memory of a model: its files, and its pages in memory per session."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...errors import SessionError
 from ...session import open_session
-from ..engines import child
-from ..engines.peers import DEEPSPARSE_PYTHON
+from ..engines.peers.child_process import (
+    DEEPSPARSE_PYTHON,
+    NO_DEEPSPARSE,
+    REMEDIES,
+    ChildProcess,
+    RemoteError,
+    worker_command,
+)
 from ..engines.peers.deepsparse_model import UnsupportedModelError, deepsparse_file
 from ..engines.protocol import EngineUnavailableError
 from ..measure.timing import Progress
@@ -24,11 +27,8 @@ from ..report.document import Document, Notes, Table, Text
 from ..report.figure import Axis, Figure, Panel, Series
 from ..results.result import Recorder, Result
 from .model import ENGINES
-from .model_pair import ModelPairSpec, file_bytes, input_shapes
+from .model_pair import ModelPairSpec, file_bytes, input_shapes, with_batch
 from .specs import check_choices
-
-_PROBE = Path(child.__file__).with_name("memory_probe.py")
-_LIMIT = 600.0
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ class BenchMemorySpec(ModelPairSpec):
 class EngineMemory:
     """One engine's memory, in bytes; ``excluded`` says why there are no numbers.
 
-    ``anonymous`` and ``file_backed`` are what the process grew by with each number of sessions,
-    from one on, over what it took with the packages loaded. Anonymous pages are the process's own;
-    file-backed ones (the weights of a mapped file) are shared by all processes that map the file,
-    and the system may take them back.
+    ``anonymous`` and ``file_backed`` are the growth of the process with each number of sessions,
+    from one on, relative to the process with the packages loaded. Anonymous pages are the process's
+    own; file-backed ones (the weights of a mapped file) are shared by all processes that map the
+    file, and the system may reclaim them.
     """
 
     engine: str
@@ -83,7 +83,13 @@ MemoryResult = Result[EngineMemory]
 def bench_memory(spec: BenchMemorySpec, *, progress: Progress | None = None) -> MemoryResult:
     """Measure the memory of the engines, each in a process of its own.
 
-    Raises SessionError when a file does not open or the system does not tell (it must be Linux).
+    Args:
+        spec: what to measure.
+        progress: told each engine's name and the share done.
+
+    Raises:
+        SessionError: a file does not open, or the system is not Linux.
+
     """
     if not os.path.exists("/proc/self/smaps_rollup"):
         raise SessionError(
@@ -96,10 +102,7 @@ def bench_memory(spec: BenchMemorySpec, *, progress: Progress | None = None) -> 
     condensed, dense = open_session(spec.model), open_session(spec.dense_path)
     shapes = input_shapes(spec.model, spec.dense_path, (spec.batch,), condensed, dense)
     del condensed, dense
-    inputs = {
-        name: [spec.batch if size is None else size for size in shape]
-        for name, shape in shapes.items()
-    }
+    inputs = with_batch(shapes, spec.batch)
     engines = []
     with tempfile.TemporaryDirectory(prefix="fanin-memory-") as folder:
         for number, name in enumerate(spec.engines):
@@ -112,33 +115,35 @@ def bench_memory(spec: BenchMemorySpec, *, progress: Progress | None = None) -> 
 
 
 def memory_document(result: Result[EngineMemory]) -> Document:
-    """Report on the engines; the figure has own memory against the number of sessions."""
-    excluded = [one for one in result.cases if one.excluded]
+    """Report on the engines; the figure shows own memory against the number of sessions."""
+    out = [one for one in result.cases if one.excluded]
     versions = [f"{one.engine}: {one.version}" for one in result.cases if one.version]
-    headings = ("engine", "file", "own, 1 session", "own, all", "own, each further", "mapped files")
+    headings = (
+        "engine",
+        "file",
+        "own, 1 session",
+        "own, all",
+        "own, each additional",
+        "mapped files",
+    )
     table = Table(headings, [_row(one) for one in result.cases], words=1, title=result.title)
     blocks = [
         table,
-        Notes([f"{one.engine} is excluded ({one.excluded})" for one in excluded]),
+        Notes([f"{one.engine} is excluded ({one.excluded})" for one in out]),
         Text(
-            "*own* are anonymous pages, which no other process shares; *mapped files* are pages of "
-            "files, which all processes share that map them and which the system may take back. "
-            "Both over what the process took with the packages loaded, after every session has "
-            "run once, each engine in a process of its own (`/proc/self/smaps_rollup`)."
+            "*own*: anonymous pages, which no other process shares. *mapped files*: pages of "
+            "files, which are shared by all processes that map them and which the system may "
+            "reclaim. Both are relative to the process with the packages loaded, after every "
+            "session has run once; each engine has a process of its own "
+            "(`/proc/self/smaps_rollup`)."
         ),
         *conditions(result, *versions),
     ]
-    series = [
-        Series(
-            one.engine,
-            "line",
-            range(1, len(one.anonymous) + 1),
-            [size / 1e6 for size in one.anonymous],
-            marker="o",
-        )
-        for one in result.cases
-        if one.excluded is None
-    ]
+    series = []
+    for one in result.cases:
+        if one.excluded is None:
+            counts, sizes = range(1, len(one.anonymous) + 1), [size / 1e6 for size in one.anonymous]
+            series.append(Series(one.engine, "line", counts, sizes, marker="o"))
     most = max((len(one.xs) for one in series), default=1)
     x = Axis("sessions in one process", ticks={count: str(count) for count in range(1, most + 1)})
     largest = max((max(one.ys) for one in series), default=1.0)
@@ -150,14 +155,9 @@ def _row(engine: EngineMemory) -> list[str]:
     if engine.excluded is not None:
         return [engine.engine, _megabytes(engine.file_bytes), "excluded", "", "", ""]
     each = engine.anonymous_per_session
-    return [
-        engine.engine,
-        _megabytes(engine.file_bytes),
-        _megabytes(engine.anonymous[0]),
-        _megabytes(engine.anonymous[-1]),
-        "" if each is None else _megabytes(each),
-        _megabytes(engine.file_backed[-1]),
-    ]
+    sizes = [engine.file_bytes, engine.anonymous[0], engine.anonymous[-1]]
+    further = "" if each is None else _megabytes(each)
+    return [engine.engine, *map(_megabytes, sizes), further, _megabytes(engine.file_backed[-1])]
 
 
 def _megabytes(size: float) -> str:
@@ -167,49 +167,30 @@ def _megabytes(size: float) -> str:
 def _measure(
     spec: BenchMemorySpec, name: str, inputs: Mapping[str, Sequence[int]], folder: Path
 ) -> EngineMemory:
-    path = {"condensed": spec.model, "structured": spec.structured_path}.get(name, spec.dense_path)
-    if name == "structured" and not path.is_file():
-        return EngineMemory(name, "", 0, (), (), f"there is no {path.name} beside the model")
+    if name == "structured" and spec.no_structured:
+        return EngineMemory(name, "", 0, (), (), spec.no_structured)
+    path = spec.path_of(name)
     size = file_bytes(path)
-    python, kind = (
-        sys.executable,
-        {"dense": "ort", "structured": "ort", "condensed": "fanin"}.get(name, name),
-    )
+    kind = {"dense": "ort", "structured": "ort", "condensed": "fanin"}.get(name, name)
+    command = worker_command(kind, spec.deepsparse_python)
     try:
         if name == "deepsparse":
             if not spec.deepsparse_python.is_file():
-                raise EngineUnavailableError(
-                    "DeepSparse's Python is not there; run make deepsparse-env"
-                )
-            path = deepsparse_file(path, folder / "deepsparse.onnx").path
-            python = str(spec.deepsparse_python.absolute())
-        request = {
-            "kind": kind,
-            "model": str(path.absolute()),
-            "sessions": spec.sessions,
-            "threads": spec.threads,
-            "inputs": inputs,
-        }
-        reply = _ask([python, str(_PROBE), json.dumps(request)])
-    except (EngineUnavailableError, UnsupportedModelError) as error:
+                raise EngineUnavailableError(NO_DEEPSPARSE)
+            copy = folder / "deepsparse.onnx"
+            deepsparse_file(path, copy)
+            path = copy
+        with closing(ChildProcess(kind, spec.threads, REMEDIES.get(kind, ""), command)) as child:
+            reply = child.ask(
+                "memory",
+                kind=kind,
+                model=str(path.absolute()),
+                sessions=spec.sessions,
+                threads=spec.threads,
+                inputs=inputs,
+            )
+    except (EngineUnavailableError, UnsupportedModelError, RemoteError) as error:
         return EngineMemory(name, "", size, (), (), str(error))
     start, *steps = reply["steps"]
     grown = {key: tuple(step[key] - start[key] for step in steps) for key in start}
     return EngineMemory(name, reply["version"], size, grown["anonymous"], grown["file_backed"])
-
-
-def _ask(command: list[str]) -> dict[str, Any]:
-    environment = {**os.environ, "NM_DISABLE_ANALYTICS": "1"}
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_LIMIT, env=environment, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise EngineUnavailableError(f"it took longer than {_LIMIT:.0f} s") from None
-    if not done.stdout:
-        last = (done.stderr.strip() or "it said nothing").split("\n")[-1]
-        raise EngineUnavailableError(f"its process ended with status {done.returncode}: {last}")
-    reply: dict[str, Any] = json.loads(done.stdout)
-    if "error" in reply:
-        raise EngineUnavailableError(reply["error"])
-    return reply

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,25 @@ class ModelPairSpec:
         """The baseline's file, given or by its usual name."""
         return self._beside("dense") if self.dense is None else self.dense
 
+    def path_of(self, engine: str) -> Path:
+        """Return the file that an engine of ``bench model`` runs."""
+        if engine == "structured":
+            return self._beside("structured")
+        return self.model if engine == "condensed" else self.dense_path
+
     @property
-    def structured_path(self) -> Path:
-        """The file of the structured form, by its usual name."""
-        return self._beside("structured")
+    def no_structured(self) -> str | None:
+        """Why there is no engine ``structured``; None where its file exists."""
+        path = self.path_of("structured")
+        if path.is_file():
+            return None
+        return (
+            f"there is no {path.name} beside the model, which fanin export --policy structured "
+            "writes; without ablated neurons it is the dense one"
+        )
 
     def require_baseline(self) -> None:
-        """Raise SessionError when the usual one is missing; it names the option that makes it."""
+        """Raise SessionError, which names the option that writes it, when the file is missing."""
         if self.dense is None and self.model.is_file() and not self.dense_path.exists():
             raise SessionError(
                 f"there is no dense baseline {self.dense_path.name} beside it",
@@ -49,7 +61,7 @@ class ModelPairSpec:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it with file names only: where somebody keeps models is nobody's business."""
+        """Return it for the result file, with file names only: folders are private."""
         data = to_plain(self)
         data.pop("deepsparse_python", None)
         return {**data, "model": self.model.name, "dense": self.dense_path.name}
@@ -59,7 +71,7 @@ class ModelPairSpec:
 
 
 def file_bytes(path: Path) -> int:
-    """Bytes on disk, external data included."""
+    """Return the bytes on disk, external data included."""
     beside = {path.parent / tensor.location for tensor in checked_content(path).external}
     return sum(file.stat().st_size for file in (path, *beside))
 
@@ -67,9 +79,11 @@ def file_bytes(path: Path) -> int:
 def input_shapes(
     model: Path, dense_path: Path, batches: Sequence[int], condensed: Any, dense: Any
 ) -> dict[str, list[int | None]]:
-    """Shape of each input, with None for the batch; ``condensed`` and ``dense`` are sessions.
+    """Return the shape of each input, with None for the batch, from the sessions of both models.
 
-    Raises SessionError when the two models do not fit together, or an input cannot be made.
+    Raises:
+        SessionError: the two models do not fit together, or an input cannot be made.
+
     """
     ours, theirs = _signature(condensed), _signature(dense)
     if ours != theirs:
@@ -102,6 +116,13 @@ def input_shapes(
             )
         shapes[meta.name] = [batch if isinstance(batch, int) else None, *rest]
     return shapes
+
+
+def with_batch(shapes: Mapping[str, Sequence[int | None]], batch: int) -> dict[str, list[int]]:
+    """Put the batch size into the shapes of input_shapes."""
+    return {
+        name: [batch if size is None else size for size in shape] for name, shape in shapes.items()
+    }
 
 
 def _signature(session: Any) -> str:

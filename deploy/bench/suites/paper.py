@@ -1,4 +1,4 @@
-"""The paper's figures on CPUs as one benchmark: threads x batch x sparsity, every engine.
+"""The paper's figures on CPUs as one benchmark: threads, batch sizes, sparsities, all engines.
 
 SRigL, arXiv 2305.02299, section 4.4 and appendix: the 3072 -> 768 layer of ViT-B/16 at batch sizes
 of 1 to 256 and sparsities of 80 to 99 %.
@@ -7,14 +7,12 @@ of 1 to 256 and sparsities of 80 to 99 %.
 from __future__ import annotations
 
 import itertools
-import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ....ort_ops.format.condensed import CondensedWeight
 from ..engines.peers import DEEPSPARSE_PYTHON
 from ..measure.pinning import pinned
 from ..measure.timing import Progress
@@ -22,23 +20,23 @@ from ..report.text import threads_text
 from ..results.case import Case
 from ..results.result import Recorder, Result
 from ..results.store import CaseStore
-from .layer import BenchLayerSpec, measure_layer
+from .layer import BenchLayerSpec, LayerSetting, measure_layer
 from .layer_engines import COMPILED, ENGINES, NARROW
 from .specs import spec_facts
 from .trained_layer import TrainedLayer
 
 SUITE = tuple(name for name in ENGINES if name not in (*NARROW, "fallback"))
-"""The engines of the whole suite."""
+"""All engines that compute in float32."""
 
 
 @dataclass(frozen=True)
 class BenchPaperSpec:
     """Layers of ``in_features`` x ``out_features``, random masks at each of the ``sparsities``.
 
-    ``ablated`` is the share of neurons without weights, which the paper's ``structured`` form lives
-    on. ``trained`` layers are measured beside, at their own sizes and sparsity. ``minutes`` bound
-    the timed part of all cases together; each case gets its share of what is left. ``conditions``
-    are measured at batch 1 only.
+    ``ablated`` is the share of neurons without weights, which the paper's ``structured`` form
+    relies on. ``trained`` layers are measured beside them, at their own sizes and sparsity.
+    ``minutes`` limit the timed part of all cases together; each case gets an equal share of what is
+    left. ``conditions`` are measured at batch 1 only.
     """
 
     in_features: int = 3072
@@ -57,7 +55,7 @@ class BenchPaperSpec:
 
     @classmethod
     def quick(cls, **others: Any) -> BenchPaperSpec:
-        """Fewer cases and rounds; without the engines that are compiled for tens of seconds."""
+        """Make a spec of fewer cases and rounds, without compiled engines."""
         engines = tuple(name for name in SUITE if name not in COMPILED)
         fields = {"batches": (1, 64), "sparsities": (0.9, 0.99), "rounds": 7, "minutes": 1.5}
         return cls(**{"engines": engines, "conditions": (), **fields, **others})
@@ -67,22 +65,13 @@ class BenchPaperSpec:
             raise ValueError(f"threads are {self.threads}; give one or more, each once")
         if not self.minutes > 0:
             raise ValueError(f"minutes is {self.minutes}; it must be above 0")
-        self.layer_spec(self.threads[0])
+        self.layer_spec()
 
-    def layer_spec(self, threads: int) -> BenchLayerSpec:
-        """Return what a thread count's cases are measured as."""
-        return BenchLayerSpec(
-            in_features=self.in_features,
-            out_features=self.out_features,
-            sparsities=self.sparsities,
-            batches=self.batches,
-            threads=threads,
-            ablated=self.ablated,
-            rounds=self.rounds,
-            seed=self.seed,
-            engines=self.engines,
-            deepsparse_python=self.deepsparse_python,
-        )
+    def layer_spec(self) -> BenchLayerSpec:
+        """Return what the cases of the first number of threads are measured as."""
+        names = {one.name for one in fields(BenchLayerSpec)} - {"threads", "trained", "conditions"}
+        shared = {name: value for name, value in vars(self).items() if name in names}
+        return BenchLayerSpec(**shared, threads=self.threads[0])
 
 
 @dataclass(frozen=True)
@@ -102,8 +91,15 @@ def bench_paper(
 ) -> PaperResult:
     """Measure the cases that ``folder`` does not hold yet.
 
-    After ``stop_after`` minutes no further case is begun; another call goes on from there. Raises
-    StoreError when the folder holds cases of another benchmark.
+    Args:
+        spec: what to measure.
+        folder: keeps finished cases.
+        stop_after: minutes after which no further case is started; another call resumes.
+        progress: told each case's title and the share done.
+
+    Raises:
+        StoreError: the folder holds cases of another benchmark.
+
     """
     started = time.perf_counter()
     recorder = Recorder()
@@ -112,60 +108,45 @@ def bench_paper(
     fixed |= {name: value for name, value in spec_facts(spec).items() if name != "minutes"}
     store = CaseStore(folder / "cases", fixed)
     settings = list(_settings(spec))
-    done: dict[str, Case] = {}
-    for title, *_ in settings:
-        case = store.get(title)
-        if case is not None:
-            done[title] = case
-    for title, threads, batch, sparsity, mask, weight in settings:
+    stored = [store.get(one.title) for one in settings]
+    done = {case.title: case for case in stored if case is not None}
+    for setting in settings:
         minutes = (time.perf_counter() - started) / 60
-        if title in done or (stop_after is not None and minutes > stop_after):
+        if setting.title in done or (stop_after is not None and minutes > stop_after):
             continue
         if progress:
-            progress(title, len(done) / len(settings))
+            progress(setting.title, len(done) / len(settings))
         spent = sum(case.facts["timing_seconds"] for case in done.values())
         left = max(0.0, 60 * spec.minutes - spent) / (len(settings) - len(done))
         layer_spec = replace(
-            spec.layer_spec(threads),
+            spec.layer_spec(),
             budget=max(left, 1e-3),
-            conditions=spec.conditions if batch == 1 else (),
+            conditions=spec.conditions if setting.batch == 1 else (),
         )
-        facts = {"mask": mask, "threads": threads}
-        with tempfile.TemporaryDirectory(prefix="fanin-bench-") as scratch, pinned(threads):
-            case = measure_layer(layer_spec, weight, facts, sparsity, batch, title, Path(scratch))
+        with pinned(setting.threads):
+            case = measure_layer(layer_spec, setting)
         store.put(case)
-        done[title] = case
+        done[case.title] = case
     results = tuple(
         recorder.result(
             "layer",
             f"Layer {spec.in_features} → {spec.out_features}, {threads_text(threads)}",
             spec_facts(spec),
-            spec.layer_spec(threads).timing(),
-            tuple(done[one[0]] for one in settings if one[0] in done and one[1] == threads),
+            replace(spec.layer_spec().timing(), threads=threads),
+            tuple(
+                done[one.title] for one in settings if one.title in done and one.threads == threads
+            ),
         )
         for threads in spec.threads
     )
     return PaperResult(results, len(settings) - len(done))
 
 
-def _settings(
-    spec: BenchPaperSpec,
-) -> Iterator[tuple[str, int, int, float, str, CondensedWeight]]:
-    """Yield title, threads, batch, sparsity, mask and weight of every case."""
+def _settings(spec: BenchPaperSpec) -> Iterator[LayerSetting]:
+    layer_spec = spec.layer_spec()
     layers = [
-        (sparsity, "random", spec.layer_spec(1).weight("random", sparsity))
-        for sparsity in spec.sparsities
+        (sparsity, "random", layer_spec.weight("random", sparsity)) for sparsity in spec.sparsities
     ]
     layers += [(1 - layer.weight.density, layer.title, layer.weight) for layer in spec.trained]
-    for threads, batch, (sparsity, mask, weight) in itertools.product(
-        spec.threads, spec.batches, layers
-    ):
-        sparse = f"{100 * sparsity:.4g} % sparse" + ("" if mask == "random" else f", {mask}")
-        yield (
-            f"{sparse}, batch {batch}, {threads_text(threads)}",
-            threads,
-            batch,
-            sparsity,
-            mask,
-            weight,
-        )
+    for threads, batch, layer in itertools.product(spec.threads, spec.batches, layers):
+        yield LayerSetting.of(threads, batch, *layer)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from ..report.blocks import conditions
+from ..report.blocks import conditions, figure_title
 from ..report.document import Document, Notes, Section, Table, Text
 from ..report.figure import Axis, Figure, Panel, Series, names_axis
 from ..report.files import write_report
 from ..report.html import save_page
 from ..report.text import seconds_text, threads_text
 from ..results.case import Case, EngineResult
-from ..results.result import Result
 from .cases_report import cases_document
 from .layer_engines import FAMILIES, engine_option
 from .paper import SUITE, PaperResult
@@ -30,7 +31,7 @@ _KINDS = {
 
 
 def best_of(case: Case, kind: str) -> EngineResult | None:
-    """Return the kind's engine of the least median run time; None when none counts."""
+    """Return the kind's engine with the shortest median run; None when all are excluded."""
     options, _ = _KINDS[kind]
     found = [
         one for one in case.engines if one.excluded is None and engine_option(one.name) in options
@@ -44,17 +45,13 @@ def save_paper(result: PaperResult, folder: Path, *, raw: bool = False) -> list[
     paths: list[Path] = []
     for name, one in begun.items():
         paths += write_report(one, cases_document(one), folder / name, raw=raw)
-    first = result.results[0]
-    summary = Result(
+    best: tuple[Any, ...] = tuple(_best(case) for case in _cases(result))
+    summary = replace(
+        result.results[0],
         kind="paper",
         title=_title(result),
-        created=first.created,
-        seconds=first.seconds,
-        spec=first.spec,
         timing=None,
-        machine=first.machine,
-        load_average_after=first.load_average_after,
-        cases=tuple(_best(case) for case in _cases(result)),
+        cases=best,
         facts={"missing_cases": result.missing},
         parts={name: f"{name}/results.json" for name in begun},
     )
@@ -66,18 +63,18 @@ def save_paper(result: PaperResult, folder: Path, *, raw: bool = False) -> list[
 def paper_document(result: PaperResult) -> Document:
     """Report on the best engine of each kind; each thread count's own report has all engines."""
     forms = ("DeepSparse", "CSR", "torch dense")
-    best_forms = [
-        [case.title, *(one.name if (one := best_of(case, kind)) else "" for kind in forms)]
-        for case in _cases(result)
-    ]
+    best_forms = []
+    for case in _cases(result):
+        best = [best_of(case, kind) for kind in forms]
+        best_forms.append([case.title, *(one.name if one else "" for one in best)])
     blocks = [
         _table(result),
         Notes(_notes(result)),
         Text(
-            "Medians over the rounds of whole runs; each column has the fastest engine or graph "
-            "form of its kind in that case. *over fanin* is that time over fanin's; the results "
-            "of each thread count have all engines, ratios of single rounds, and their spread. "
-            "Bars of the figure are these medians, error bars the quartiles over the rounds."
+            "Median times of whole runs; each column has the fastest engine or graph form of its "
+            "kind in that case. *fanin's speed-up* is that time divided by fanin's. The results of "
+            "each thread count have all engines, with ratios within rounds and their spread. Bars "
+            "of the figure are these medians, error bars the quartiles over the rounds."
         ),
         Section("Best forms"),
         Table(("case", *forms), best_forms, words=4),
@@ -96,7 +93,7 @@ def _title(result: PaperResult) -> str:
 
 
 def _table(result: PaperResult, *, short: bool = False) -> Table:
-    """Lay out run times, and how much faster fanin is; ``short`` leaves out the others' times."""
+    """Lay out run times and fanin's speed-up; ``short`` omits the others' times."""
     cases = _cases(result)
     kinds = [kind for kind in _KINDS if any(best_of(case, kind) for case in cases)]
     rows = []
@@ -112,19 +109,24 @@ def _table(result: PaperResult, *, short: bool = False) -> Table:
         rows.append(row)
     headings = ["case"]
     for kind in kinds:
-        headings += [kind] if kind == "fanin" or short else [kind, "over fanin"]
-    return Table(headings, rows, words=1, title="Times over fanin's, whole runs")
+        headings += [kind] if kind == "fanin" or short else [kind, "fanin's speed-up"]
+    return Table(
+        headings,
+        rows,
+        words=1,
+        title="fanin's speed-up over the best engine of each kind, whole runs",
+    )
 
 
 def _notes(result: PaperResult) -> list[str]:
-    """Say what is missing, and how long the parts took."""
+    """List what is missing, how long the parts took, and excluded engines."""
     cases, notes = _cases(result), []
     left_out = [name for name in SUITE if name not in result.results[0].spec["engines"]]
     if left_out:
-        notes.append(f"left out: {', '.join(left_out)}")
+        notes.append(f"not measured: {', '.join(left_out)}")
     if result.missing:
         notes.append(
-            f"{result.missing} cases are still to be measured; the same command goes on with them"
+            f"{result.missing} cases are missing; run the same command again to measure them"
         )
     timed, prepared = (
         sum(case.facts[name] for case in cases) / 60
@@ -143,7 +145,7 @@ def _notes(result: PaperResult) -> list[str]:
 
 
 def _best(case: Case) -> dict[str, object]:
-    found = {kind: best_of(case, kind) for kind in _KINDS}
+    found = [(kind, best_of(case, kind)) for kind in _KINDS]
     return {
         "title": case.title,
         "threads": case.facts["threads"],
@@ -152,7 +154,7 @@ def _best(case: Case) -> dict[str, object]:
         "mask": case.facts["mask"],
         "best": {
             kind: {"engine": one.name, "median_seconds": one.run_seconds}
-            for kind, one in found.items()
+            for kind, one in found
             if one is not None
         },
     }
@@ -162,12 +164,12 @@ def _figure(result: PaperResult) -> Figure:
     """Show a panel per number of threads and batch: bars of each kind's best engine."""
     panels = []
     for one in result.results:
+        threads = threads_text(one.require_timing().threads)
         for batch in dict.fromkeys(case.batch for case in one.cases):
             cases = [case for case in one.cases if case.batch == batch]
-            title = f"batch {batch}, {threads_text(one.require_timing().threads)}"
             x, y = names_axis([_label(case) for case in cases]), Axis("whole run, µs", log=10)
-            panels.append(Panel(_bars(cases), x, y, title))
-    title = f"{_title(result)}\n{result.results[0].machine.get('cpu') or ''}"
+            panels.append(Panel(_bars(cases), x, y, f"batch {batch}, {threads}"))
+    title = figure_title(replace(result.results[0], title=_title(result)))
     return Figure(title, panels, columns=2, shared=False)
 
 

@@ -1,4 +1,4 @@
-"""Where the weights of a random layer are."""
+"""Random layers with constant fan-in."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def random_sparse_layer(
 ) -> CondensedWeight:
     """Make a layer with ``fan_in`` weights in each of ``active`` neurons at random rows.
 
-    Values are normal with variance 1 / fan_in, biases standard normal. The dense weight is never
-    made: it would not fit for a million outputs.
+    Values are normal with variance 1 / fan_in, biases standard normal. The dense weight, which
+    would not fit into memory for a million outputs, is never built.
     """
     if mask not in MASKS:
         raise ValueError(f"unknown mask {mask!r}; there are {', '.join(MASKS)}")
@@ -44,9 +44,9 @@ def random_sparse_layer(
 
 
 def _distinct(rng: np.random.Generator, rows: int, count: int, below: int) -> np.ndarray:
-    """Ascending [rows, count] of distinct numbers under ``below``, every set equally likely."""
+    """Draw [rows, count] distinct ascending numbers below ``below``, every set equally likely."""
     if count * count < 4 * below:
-        # Few numbers collide: rows that have a number twice are drawn anew.
+        # Few numbers collide: rows with duplicates are redrawn.
         drawn = np.empty((rows, count), np.int64)
         left = np.arange(rows)
         while len(left):

@@ -1,4 +1,4 @@
-"""Reports of results by their kind: what turns each into a document, and back from its file."""
+"""Reports of results by their kind, and reading and writing both."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from ..results.result import Result, read_result
 from .cases_report import cases_document
 from .crossover import CrossoverPoint
 from .crossover_report import crossover_document
+from .cuda import cuda_document
 from .kernels import KernelCase
 from .kernels_report import kernels_document
 from .memory import EngineMemory, memory_document
 from .scaling import scaling_document
+from .server import ServerCase, server_document
 from .serving import ServingRow
 from .serving_report import serving_document
 
@@ -25,22 +27,27 @@ _KINDS: dict[str, tuple[type, Callable[[Result[Any]], Document]]] = {
     "model": (Case, cases_document),
     "scaling": (Case, scaling_document),
     "kernels": (KernelCase, kernels_document),
+    "cuda": (Case, cuda_document),
     "crossover": (CrossoverPoint, crossover_document),
     "memory": (EngineMemory, memory_document),
+    "server": (ServerCase, server_document),
     "serving": (ServingRow, serving_document),
 }
-"""What the cases of each kind are, and its report."""
+"""Type of the cases of each kind, and its report."""
 
 
 def report_of(result: Result[Any]) -> Document:
-    """Make the report of a result."""
+    """Return the report of a result; raises ResultFileError when its timing is missing."""
     return _KINDS[result.kind][1](result)
 
 
 def load_result(path: str | Path) -> Result[Any]:
     """Read a ``results.json``, or that of a folder.
 
-    Raises ResultFileError for other files, OSError when it cannot be read.
+    Raises:
+        ResultFileError: the file is damaged, or not a result that has a report.
+        OSError: it cannot be read.
+
     """
     file = Path(path)
     file = file / "results.json" if file.is_dir() else file

@@ -1,17 +1,15 @@
-"""Time against the number of threads and against the batch: lines of one layer."""
+"""Time of a layer against the number of threads and against the batch size."""
 
 from __future__ import annotations
 
 import itertools
-import tempfile
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...cpus import available_cpus
 from ..measure.pinning import pinned
 from ..measure.statistics import Spread
-from ..measure.timing import Progress
+from ..measure.timing import Progress, Timing
 from ..report.blocks import figure_title
 from ..report.document import Document
 from ..report.figure import Axis, Figure, Panel, Series
@@ -19,12 +17,12 @@ from ..report.text import threads_text
 from ..results.case import Case
 from ..results.result import Recorder, Result
 from .cases_report import cases_document
-from .layer import BenchLayerSpec, measure_layer
+from .layer import BenchLayerSpec, LayerSetting, measure_layer
 
 
 @dataclass(frozen=True)
 class BenchScalingSpec:
-    """A layer whose ``axis`` (threads or batch) takes many values; the other one takes few."""
+    """A layer at many values of ``axis`` (threads or batch) and few of the other one."""
 
     axis: str
     threads: tuple[int, ...]
@@ -33,8 +31,8 @@ class BenchScalingSpec:
     out_features: int = 768
     sparsities: tuple[float, ...] = (0.9,)
     engines: tuple[str, ...] = ("dense", "condensed")
-    rounds: int = 31
-    turn: float = 0.02
+    rounds: int = Timing.rounds
+    turn: float = Timing.turn
     seed: int = 0
 
     @classmethod
@@ -54,33 +52,30 @@ class BenchScalingSpec:
 
     def layer_spec(self) -> BenchLayerSpec:
         """Return what the cases are measured as."""
-        fields = asdict(self)
-        threads = fields.pop("threads")
-        del fields["axis"]
-        return BenchLayerSpec(**fields, threads=threads[0])
+        shared = {**asdict(self), "threads": self.threads[0]}
+        del shared["axis"]
+        return BenchLayerSpec(**shared)
 
 
 def bench_scaling(spec: BenchScalingSpec, *, progress: Progress | None = None) -> Result[Case]:
-    """Measure the layer at each number of threads, batch and sparsity."""
+    """Measure the layer at each number of threads, batch size and sparsity."""
     recorder = Recorder()
     layer = spec.layer_spec()
     settings = list(itertools.product(spec.sparsities, spec.threads, spec.batches))
     cases: list[Case] = []
     for sparsity, threads, batch in settings:
-        title = f"{100 * sparsity:.4g} % sparse, batch {batch}, {threads_text(threads)}"
+        weight = layer.weight("random", sparsity)
+        setting = LayerSetting.of(threads, batch, sparsity, "random", weight)
         if progress:
-            progress(title, len(cases) / len(settings))
-        with tempfile.TemporaryDirectory(prefix="fanin-bench-") as folder, pinned(threads):
-            weight = layer.weight("random", sparsity)
-            facts = {"mask": "random", "threads": threads}
-            own = replace(layer, threads=threads)
-            cases.append(measure_layer(own, weight, facts, sparsity, batch, title, Path(folder)))
+            progress(setting.title, len(cases) / len(settings))
+        with pinned(threads):
+            cases.append(measure_layer(layer, setting))
     title = f"Layer {spec.in_features} → {spec.out_features} against {spec.axis}"
     return recorder.result("scaling", title, asdict(spec), layer.timing(), tuple(cases))
 
 
 def scaling_document(result: Result[Case]) -> Document:
-    """Report on the cases; the figure has a line per engine and other setting."""
+    """Report on the cases; the figure has a line per engine and value of the other setting."""
     series = [
         Series.of_spreads(label, "line", list(places.items()), scale=1e6)
         for label, places in _lines(result).items()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -11,6 +15,7 @@ import numpy as np
 
 from ..engines.ort import open_model
 from ..measure.loadgen import SCENARIOS, LoadResult, LoadSettings, Scenario, run_loadgen
+from ..measure.server import Client, Server, message
 from ..measure.timing import Progress
 from ..results.result import Recorder, Result
 from .model_pair import ModelPairSpec, input_shapes
@@ -24,13 +29,14 @@ _LOAD = 0.7
 
 @dataclass(frozen=True)
 class BenchServingSpec(ModelPairSpec):
-    """A model and its dense baseline under LoadGen, in this process.
+    """A model and its dense baseline under LoadGen, in sessions of this process.
 
     Each of ``turns`` lets every engine run every scenario for ``seconds``. ``rate`` is of Server's
     queries, per second, the same for all engines; None is what keeps the dense model busy for 0.7
     of the time. ``target_latency`` (seconds) is the 99th percentile that Server's runs must keep to
     be called valid. ``workers`` threads answer Server's queries, each with ``threads`` in its
-    session's pool.
+    session's pool. With ``server`` both are asked through ``fanin serve``, too, whose sessions have
+    as many threads and run as many requests at a time.
     """
 
     scenarios: tuple[Scenario, ...] = SCENARIOS
@@ -41,6 +47,7 @@ class BenchServingSpec(ModelPairSpec):
     workers: int = 1
     threads: int = 1
     seed: int = 0
+    server: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,17 +78,31 @@ class ServingRow:
 ServingResult = Result[ServingRow]
 """A finished measurement. Its ``facts``: ``rate``, that of Server's queries."""
 
+_Ask = Callable[[int], list[np.ndarray]]
+"""Computes the outputs of the sample of that number."""
+
+
+def server_overhead(result: ServingResult) -> float | None:
+    """Return what a request takes over the condensed session alone: seconds of the medians.
+
+    None without a server, or without SingleStream.
+    """
+    alone = [row for row in result.cases if row.scenario == "SingleStream" and not row.excluded]
+    medians = {row.engine: row.latency("p50") for row in alone}
+    if not {"condensed", "condensed-server"} <= set(medians):
+        return None
+    return medians["condensed-server"] - medians["condensed"]
+
 
 class _Answers:
-    """A session, the samples that it is asked for, and its latest answer to each."""
+    """The latest answer to each sample."""
 
-    def __init__(self, session: Any, samples: list[dict[str, np.ndarray]]):
-        self._session = session
-        self._samples = samples
+    def __init__(self, ask: _Ask):
+        self._ask = ask
         self.outputs: dict[int, list[np.ndarray]] = {}
 
     def __call__(self, index: int) -> None:
-        self.outputs[index] = self._session.run(None, self._samples[index])
+        self.outputs[index] = self._ask(index)
 
     def mistake(self, expected: list[list[np.ndarray]]) -> str | None:
         """Compare the answers; None when all are right."""
@@ -115,9 +136,26 @@ def bench_serving(spec: BenchServingSpec, *, progress: Progress | None = None) -
         }
         for _ in range(_SAMPLES)
     ]
-    expected = [sessions["dense"].run(None, sample) for sample in samples]
-    rate = spec.rate or _LOAD / median(_run_seconds(sessions["dense"], samples))
-    shortest = {name: min(_run_seconds(session, samples)) for name, session in sessions.items()}
+    engines = {name: _of_session(session, samples) for name, session in sessions.items()}
+    expected = [engines["dense"](index) for index in range(_SAMPLES)]
+    rate = spec.rate or _LOAD / median(_run_seconds(engines["dense"]))
+    with ExitStack() as servers:
+        if spec.server:
+            for name, path in (("dense", spec.dense_path), ("condensed", spec.model)):
+                engines[f"{name}-server"] = _of_server(spec, path, samples, servers)
+        rows = _measure(spec, engines, expected, rate, progress)
+    title = f"{spec.model.name} under LoadGen, MLPerf-style"
+    return recorder.result("serving", title, spec.to_dict(), None, rows, rate=rate)
+
+
+def _measure(
+    spec: BenchServingSpec,
+    engines: dict[str, _Ask],
+    expected: list[list[np.ndarray]],
+    rate: float,
+    progress: Progress | None,
+) -> tuple[ServingRow, ...]:
+    shortest = {name: min(_run_seconds(ask)) for name, ask in engines.items()}
     turns: dict[tuple[str, Scenario], list[LoadResult]] = {}
     excluded: dict[tuple[str, Scenario], str] = {}
     for turn in range(spec.turns):
@@ -125,8 +163,8 @@ def bench_serving(spec: BenchServingSpec, *, progress: Progress | None = None) -
             if progress:
                 done = (turn * len(spec.scenarios) + number) / (spec.turns * len(spec.scenarios))
                 progress(f"{scenario}, turn {turn + 1}", done)
-            for name, session in sessions.items():
-                answers = _Answers(session, samples)
+            for name, ask in engines.items():
+                answers = _Answers(ask)
                 settings = LoadSettings(
                     scenario,
                     spec.seconds,
@@ -140,18 +178,42 @@ def bench_serving(spec: BenchServingSpec, *, progress: Progress | None = None) -
                 mistake = answers.mistake(expected)
                 if mistake:
                     excluded[name, scenario] = mistake
-    rows = tuple(
+    return tuple(
         ServingRow(name, scenario, tuple(own), excluded.get((name, scenario)))
         for (name, scenario), own in turns.items()
     )
-    title = f"{spec.model.name} under LoadGen, MLPerf-style"
-    return recorder.result("serving", title, spec.to_dict(), None, rows, rate=rate)
 
 
-def _run_seconds(session: Any, samples: list[dict[str, np.ndarray]]) -> list[float]:
+def _of_session(session: Any, samples: list[dict[str, np.ndarray]]) -> _Ask:
+    def ask(index: int) -> list[np.ndarray]:
+        outputs: list[np.ndarray] = session.run(None, samples[index])
+        return outputs
+
+    return ask
+
+
+def _of_server(
+    spec: BenchServingSpec, path: Path, samples: list[dict[str, np.ndarray]], servers: ExitStack
+) -> _Ask:
+    """Start a server of the model; every thread that asks has a connection of its own."""
+    options = ["--threads", str(spec.threads), "--concurrency", str(spec.workers)]
+    server = servers.enter_context(Server(f"m={path}", *options))
+    messages = [message("m", sample) for sample in samples]
+    own = threading.local()
+
+    def ask(index: int) -> list[np.ndarray]:
+        if not hasattr(own, "client"):
+            own.client = Client(server.port)
+        client: Client = own.client
+        return client.ask(messages[index]).outputs()
+
+    return ask
+
+
+def _run_seconds(ask: _Ask) -> list[float]:
     times = []
-    for sample in samples[:_PROBES]:
+    for index in range(_PROBES):
         start = time.perf_counter()
-        session.run(None, sample)
+        ask(index)
         times.append(time.perf_counter() - start)
     return times

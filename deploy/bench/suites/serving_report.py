@@ -7,10 +7,15 @@ from ..report.document import Document, Notes, Table, Text
 from ..report.figure import Axis, Figure, Panel, Series, names_axis
 from ..report.text import seconds_text
 from ..results.result import Result
-from .serving import ServingRow
+from .serving import ServingRow, server_overhead
 
 _PERCENTILES = ("p50", "p90", "p99")
+_SERVERS = (
+    " *-server* engines were asked through fanin serve on this machine, the others in the "
+    "benchmark's own process."
+)
 _COLOURS = {"dense": "#4d4d4d", "condensed": "#d1495b"}
+_COLOURS |= {"dense-server": "#a6a6a6", "condensed-server": "#edae49"}
 
 
 def serving_document(result: Result[ServingRow]) -> Document:
@@ -21,11 +26,19 @@ def serving_document(result: Result[ServingRow]) -> Document:
         for row in result.cases
         if row.excluded
     ]
+    overhead = server_overhead(result)
+    served = []
+    if overhead is not None:
+        gap = seconds_text(overhead)
+        served = [
+            f"condensed, one query after another: the server adds {gap} to the median latency"
+        ]
     blocks = [
         table,
         Notes(
             [
                 *busy_note(result.machine),
+                *served,
                 "MLPerf-style: measured with MLCommons' LoadGen, but no MLPerf results",
                 *excluded,
             ]
@@ -37,6 +50,7 @@ def serving_document(result: Result[ServingRow]) -> Document:
             "after another. *valid*: LoadGen's own word on the run's length and, for Server, on "
             f"the 99th percentile ({seconds_text(result.spec['target_latency'])} at most). Answers "
             "were compared with the dense model's."
+            + (_SERVERS if result.spec.get("server") else "")
         ),
         *conditions(result),
     ]

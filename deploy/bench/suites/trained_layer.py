@@ -16,7 +16,7 @@ _MASK = ".mask"
 
 
 class TrainedLayerError(ValueError):
-    """There is no such layer; says which there are."""
+    """The layer does not exist, or its file is damaged."""
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,22 @@ class TrainedLayer:
 
     @property
     def title(self) -> str:
-        """Name it in a report."""
+        """Name of the layer in reports."""
         return f"{self.name} of {self.source}"
 
 
 def load_trained_layer(path: Path, name: str | None = None) -> TrainedLayer:
-    """Read a layer: ``name`` is a parameter of a run folder or a node of an ONNX file.
+    """Read a sparse layer of a run folder or of an exported ONNX file.
 
-    None is the only sparse layer there is. A convolution's weight becomes that of the Gemm which it
-    is at each place. Raises TrainedLayerError.
+    A convolution's weight becomes that of the equivalent Gemm at each output pixel.
+
+    Args:
+        path: the folder or file.
+        name: a parameter of the run or a node of the file; None selects the only sparse layer.
+
+    Raises:
+        TrainedLayerError: there is no such layer, or the file is damaged.
+
     """
     layers = _of_run(path) if path.is_dir() else _of_onnx(path)
     listed = ", ".join(layers) or "none"
@@ -54,7 +61,7 @@ def _of_run(folder: Path) -> dict[str, CondensedWeight]:
     file = folder / _WEIGHTS
     if not file.is_file():
         raise TrainedLayerError(
-            f"{folder} has no {_WEIGHTS}: no run folder, or unfinished; "
+            f"{folder} has no {_WEIGHTS}: it is not a run folder, or the run is unfinished; "
             f"fanin train --resume --out {folder} finishes it"
         )
     try:

@@ -13,6 +13,7 @@ from ..report.text import ratio_text, seconds_text
 from ..results.case import Case
 from ..results.result import Result
 from .model import ENGINES
+from .zoo import LEAST_RATIO, is_not_slower
 
 _TITLE = "Whole networks"
 _COLOURS = {"condensed": "#d1495b", "structured": "#8c8c8c", "deepsparse": "#1f6f8b"}
@@ -45,9 +46,11 @@ def zoo_document(results: dict[str, Result[Case]]) -> Document:
         table,
         Text(
             "Speed-ups of whole runs over ONNX Runtime dense in the same round: median (95 % "
-            "bootstrap interval) [min–max]. The limit is what condensed would reach if its "
-            "condensed nodes took no time. Weights and masks are random; each network's own "
-            "report has all times and nodes."
+            "bootstrap interval) [min–max]; where several processes measured a network, they are "
+            "resampled as well as their rounds. A network is *not slower* than dense when the "
+            f"median of condensed is at least {LEAST_RATIO} and its interval reaches 1. The limit "
+            "is what condensed would reach if its condensed nodes took no time. Weights and masks "
+            "are random; each network's own report has all times and nodes."
         ),
         Section("Where the time of condensed goes"),
         _costs(results),
@@ -68,9 +71,10 @@ def _table(results: dict[str, Result[Case]]) -> Table:
         for engine in others:
             compared = case.comparison(engine)
             row.append(ratio_text(compared.run_ratio) if compared else "")
+        row.append({True: "yes", False: "no", None: ""}[is_not_slower(case)])
         row.append("" if case.limit is None else f"{case.limit:.2f}×")
         rows.append(row)
-    headings = ("network", "dense", *others, "limit of condensed")
+    headings = ("network", "dense", *others, "not slower", "limit of condensed")
     return Table(headings, rows, words=1, title=_TITLE)
 
 

@@ -89,6 +89,44 @@ void test_runs(const TestLayer& layer, const std::string& kernel) {
   }
 }
 
+// A pool that has fewer threads than it says, as a session's has when nobody told its size.
+class SmallerPool final : public Executor {
+ public:
+  SmallerPool(size_t said, size_t threads) : said_(said), pool_(threads) {}
+
+  size_t concurrency() const override { return said_; }
+  void run(size_t chunks, void (*body)(void*, size_t) noexcept, void* context) const override {
+    pool_.run(chunks, body, context);
+  }
+
+ private:
+  size_t said_;
+  SharedPool pool_;
+};
+
+// Tiles that are cut for many threads share their panels, whoever fills them: all 64 threads' parts
+// in turn on one thread, or on a few.
+void test_many_threads(const TestLayer& layer) {
+  Numbers numbers(12);
+  for (const size_t threads : {16, 64}) {
+    const auto gemm = PackedGemm::pack(layer.view, {8}, select_isa(), SmallerPool(threads, 1));
+    for (const int64_t batch : {8, 33, 300}) {
+      const std::vector<float> x =
+          numbers.reals(static_cast<size_t>(batch * layer.view.in_features));
+      const std::vector<float> want = run(*gemm, layer.view, x, {}, InlineExecutor());
+      const std::string what = std::to_string(threads) + " threads, batch " + std::to_string(batch);
+      for (const size_t used : {1, 2, 5}) {
+        const SmallerPool pool(threads, used);
+        check(same_bits(run(*gemm, layer.view, x, {}, pool), want), what);
+      }
+      const SmallerPool pool(threads, 4);
+      from_many_threads([&](size_t) {
+        check(same_bits(run(*gemm, layer.view, x, {}, pool), want), what + ", many callers");
+      });
+    }
+  }
+}
+
 // Layers packed, shared and freed at the same time: who asks first packs, and the last one frees.
 void test_sharing(const std::vector<std::unique_ptr<TestLayer>>& layers) {
   const SharedPool pool(3);
@@ -236,6 +274,7 @@ int run_tests() {
   test_pool_takes_part(*layers[0]);
   for (const auto& layer : layers)
     for (const std::string& kernel : kernels_for(layer->view)) test_runs(*layer, kernel);
+  test_many_threads(*layers[0]);
   test_sharing(layers);
   test_last_owner_frees(*layers[0]);
   for (const auto& layer : layers) test_float16_runs(*layer);

@@ -1,4 +1,4 @@
-"""What the benchmark and worker.py both do around runs.
+"""Conditions of runs, for the benchmark and worker.py.
 
 The worker runs by path under Pythons that lack fanin, so this imports NumPy at most and works from
 Python 3.8 on.
@@ -12,14 +12,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 CONDITIONS = ("cold", "paced")
-"""What a run may meet besides hot caches and no pause.
+"""Conditions of a run other than hot caches and no pause.
 
-``cold``: nothing of the process is in the caches any more. ``paced``: a pause of PAUSES before the
-run, in which CPUs and pools go to sleep.
+``cold``: the caches hold nothing of the process. ``paced``: the run follows a pause (see PAUSES),
+in which CPUs and thread pools go to sleep.
 """
 
 PAUSES = (0.005, 0.05)
-"""Seconds; each pause is drawn between them, all equally likely."""
+"""Seconds; each pause is drawn uniformly between them."""
 
 _LEAST_FLUSH = 64 << 20
 
@@ -39,7 +39,7 @@ def wait_until_quiet(limit: float = 0.5, step: float = 0.005) -> None:
 
 
 def cache_sizes() -> dict[int, int]:
-    """Bytes of each level of the first CPU's caches for data; empty where the system is silent."""
+    """Bytes of each level of the first CPU's data caches; empty where they are unknown."""
     found = {}
     for folder in glob.glob("/sys/devices/system/cpu/cpu0/cache/index*"):
         level, kind, size = (_read(folder, name) for name in ("level", "type", "size"))
@@ -57,7 +57,7 @@ def _read(folder: str, name: str) -> str:
 
 
 class Conditions:
-    """Brings a condition about before a run, for engines of so many threads."""
+    """Establishes a condition before a run, for engines with this many threads."""
 
     def __init__(self, threads: int, seed: int = 0) -> None:
         self._threads = threads
@@ -72,7 +72,7 @@ class Conditions:
             self._flush()
 
     def _flush(self) -> None:
-        """Read and write twice the largest cache, each core its share, so that its own go too."""
+        """Read and write twice the largest cache, split among the cores to reach all caches."""
         import numpy as np
 
         if not self._parts:

@@ -1,18 +1,33 @@
-"""What sessions of a model take in memory, told by the process that holds them.
+"""Memory that sessions of a model take, measured in the process that holds them.
 
-Runs under any Python from 3.8 on that has NumPy and the engine's package. One argument, a JSON
-object: ``kind``, ``model``, ``sessions``, ``threads``, ``inputs`` (name → shape). Prints a JSON
-object: ``version``, and ``steps``, the memory before the first session and after each of them has
-run once, as {"anonymous", "file_backed"} in bytes; or ``error``.
+Runs under any Python from 3.8 on that has NumPy and the engine's package, as part of worker.py.
 """
 
 import gc
-import json
-import os
 import re
-import sys
 
 import numpy as np
+from runtimes import compile_openvino  # beside this file, whose folder is searched
+
+
+def probe(kind, model, sessions, threads, inputs):
+    """Open sessions of a model one after another, and run each once, so that all is allocated.
+
+    ``inputs`` maps names to shapes. Returns the reply: ``version``, and ``steps``, the memory
+    before the first session and after each of them, as {"anonymous", "file_backed"} in bytes.
+    """
+    open_session = OPENERS[kind]
+    warm(kind)
+    zeros = {name: np.zeros(shape, np.float32) for name, shape in inputs.items()}
+    gc.collect()
+    steps, live = [memory()], []
+    for _ in range(sessions):
+        version, run = open_session(model, threads, inputs)
+        run(zeros)
+        live.append(run)
+        gc.collect()
+        steps.append(memory())
+    return {"version": version, "steps": steps}
 
 
 def memory():
@@ -21,59 +36,6 @@ def memory():
         found = dict(re.findall(r"^(\w+): +(\d+) kB", file.read(), re.MULTILINE))
     anonymous = int(found["Anonymous"]) << 10
     return {"anonymous": anonymous, "file_backed": (int(found["Rss"]) << 10) - anonymous}
-
-
-def open_ort(request):
-    """Stock ONNX Runtime."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = request["threads"]
-    session = onnxruntime.InferenceSession(
-        request["model"], options, providers=["CPUExecutionProvider"]
-    )
-    return f"onnxruntime {onnxruntime.__version__}", lambda inputs: session.run(None, inputs)
-
-
-def open_fanin(request):
-    """ONNX Runtime with fanin's library."""
-    import onnxruntime
-
-    from fanin.deploy import open_session
-
-    session = open_session(request["model"], threads=request["threads"])
-    return f"onnxruntime {onnxruntime.__version__}", lambda inputs: session.run(None, inputs)
-
-
-def open_openvino(request):
-    """OpenVINO, held to float32."""
-    import openvino
-
-    settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": request["threads"]}
-    core = openvino.Core()
-    model = core.read_model(request["model"])
-    model.reshape(dict(request["inputs"]))
-    compiled = core.compile_model(model, "CPU", {**settings, "NUM_STREAMS": 1})
-    return f"openvino {openvino.__version__.split('-')[0]}", compiled
-
-
-def open_deepsparse(request):
-    """DeepSparse."""
-    import deepsparse
-
-    shapes = list(request["inputs"].values())
-    engine = deepsparse.Engine(
-        request["model"], batch_size=shapes[0][0], num_cores=request["threads"]
-    )
-    return f"deepsparse {deepsparse.__version__}", lambda inputs: engine.run(list(inputs.values()))
-
-
-KINDS = {
-    "deepsparse": open_deepsparse,
-    "fanin": open_fanin,
-    "openvino": open_openvino,
-    "ort": open_ort,
-}
 
 
 def warm(kind):
@@ -87,32 +49,44 @@ def warm(kind):
         fanin.ort_ops.get_library_path()
 
 
-def probe(request):
-    """Open the sessions one after another; each runs once, so that all that it takes is there."""
-    warm(request["kind"])
-    inputs = {name: np.zeros(shape, np.float32) for name, shape in request["inputs"].items()}
-    gc.collect()
-    steps, live = [memory()], []
-    for _ in range(request["sessions"]):
-        version, run = KINDS[request["kind"]](request)
-        run(inputs)
-        live.append(run)
-        gc.collect()
-        steps.append(memory())
-    return {"version": version, "steps": steps}
+def open_ort(model, threads, inputs):  # noqa: ARG001
+    """Stock ONNX Runtime."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return f"onnxruntime {onnxruntime.__version__}", lambda x: session.run(None, x)
 
 
-def main():
-    """Print the reply on a descriptor of its own: native code may print, too."""
-    reply = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    try:
-        result = probe(json.loads(sys.argv[1]))
-    except Exception as error:  # whatever an engine raises is its reason to be left out
-        result = {"error": f"{type(error).__name__}: {error}"}
-    reply.write(json.dumps(result))
-    reply.close()
+def open_fanin(model, threads, inputs):  # noqa: ARG001
+    """ONNX Runtime with fanin's library."""
+    import onnxruntime
+
+    from fanin.deploy import open_session
+
+    session = open_session(model, threads=threads)
+    return f"onnxruntime {onnxruntime.__version__}", lambda x: session.run(None, x)
 
 
-if __name__ == "__main__":
-    main()
+def open_openvino(model, threads, inputs):
+    """OpenVINO, held to float32."""
+    compiled, version = compile_openvino(model, dict(inputs), threads, "f32")
+    return version, compiled
+
+
+def open_deepsparse(model, threads, inputs):
+    """DeepSparse."""
+    import deepsparse
+
+    batch = next(iter(inputs.values()))[0]
+    engine = deepsparse.Engine(model, batch_size=batch, num_cores=threads)
+    return f"deepsparse {deepsparse.__version__}", lambda x: engine.run(list(x.values()))
+
+
+OPENERS = {
+    "deepsparse": open_deepsparse,
+    "fanin": open_fanin,
+    "openvino": open_openvino,
+    "ort": open_ort,
+}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import typer
 
 from .compare import bench_compare
+from .cuda import bench_cuda
 from .kernels import bench_kernels
 from .layer import bench_layer
 from .memory import bench_memory
@@ -14,6 +15,7 @@ from .model import bench_model
 from .page import bench_page
 from .paper import bench_paper
 from .scaling import bench_scaling
+from .server import bench_server
 from .serving import bench_serving
 from .zoo import bench_zoo
 
@@ -22,11 +24,13 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "layer": bench_layer,
     "model": bench_model,
     "kernels": bench_kernels,
+    "cuda": bench_cuda,
     "memory": bench_memory,
     "paper": bench_paper,
     "scaling": bench_scaling,
     "zoo": bench_zoo,
     "serving": bench_serving,
+    "server": bench_server,
     "compare": bench_compare,
     "page": bench_page,
 }

@@ -12,12 +12,12 @@ from ..common import readable
 
 def bench_compare(
     old: Annotated[Path, typer.Argument(help="results.json, or the folder that holds it.")],
-    new: Annotated[Path, typer.Argument(help="The same of a later run.")],
+    new: Annotated[Path, typer.Argument(help="That of a later run.")],
     fail_if_slower: Annotated[
-        bool, typer.Option("--fail-if-slower", help="Exit with status 1 when something is.")
+        bool, typer.Option("--fail-if-slower", help="Exit with status 1 if anything is slower.")
     ] = False,
 ) -> None:
-    """Say what got faster or slower, against dense in the same rounds, beyond the noise of both."""
+    """Show which speed-ups over dense changed by more than the noise of both results."""
     from ...deploy.bench import ResultFileError, compare_results
     from ...deploy.bench.report.blocks import comparison_table
     from ...deploy.bench.report.terminal import print_table

@@ -6,30 +6,15 @@ from typing import Annotated
 
 import typer
 
-from ..common import numbers, readable, require_writable, requires, say
-from .options import (
-    Batches,
-    Conditions,
-    DeepSparsePython,
-    Dense,
-    Model,
-    Out,
-    Pin,
-    Raw,
-    Rounds,
-    Threads,
-    Time,
-    Warmup,
-    names,
-    show_and_save,
-)
+from ..common import numbers, requires
+from . import options as opt
 
 
 def bench_model(
-    model: Model,
-    out: Out,
-    dense: Dense = None,
-    batch: Batches = "1,64",
+    model: opt.Model,
+    out: opt.Out,
+    dense: opt.Dense = None,
+    batch: opt.Batches = "1,64",
     engines: Annotated[
         str,
         typer.Option(
@@ -40,23 +25,22 @@ def bench_model(
     breakdown: Annotated[
         bool, typer.Option(help="Also profile the nodes, in runs after the timed ones.")
     ] = True,
-    deepsparse_python: DeepSparsePython = None,
-    threads: Threads = 1,
-    rounds: Rounds = 31,
-    time: Time = None,
-    warmup: Warmup = 2.0,
-    conditions: Conditions = "cold,paced",
-    pin: Pin = True,
+    deepsparse_python: opt.DeepSparsePython = None,
+    threads: opt.Threads = 1,
+    rounds: opt.Rounds = 31,
+    time: opt.Time = None,
+    warmup: opt.Warmup = 2.0,
+    conditions: opt.Conditions = "cold,paced",
+    pin: opt.Pin = True,
     seed: Annotated[int, typer.Option(help="Seed of the inputs.")] = 0,
-    raw: Raw = False,
+    raw: opt.Raw = False,
 ) -> None:
     """Measure a whole exported model against its dense baseline."""
     requires("bench", "onnx", "onnxruntime", "matplotlib")
-    from ...deploy import SessionError
-    from ...deploy.bench import BenchModelSpec, RequirementError
+    from ...deploy.bench import BenchModelSpec
     from ...deploy.bench import bench_model as measure
 
-    with readable(SessionError, RequirementError, OSError, ValueError):
+    with opt.errors_of_user():
         spec = BenchModelSpec(
             model=model,
             dense=dense,
@@ -65,12 +49,11 @@ def bench_model(
             rounds=rounds,
             budget=time,
             warmup=warmup,
-            conditions=names(conditions),
+            conditions=opt.names(conditions),
             pin=pin,
             seed=seed,
-            engines=names(engines),
+            engines=opt.names(engines),
             breakdown=breakdown,
-            deepsparse_python=deepsparse_python or BenchModelSpec.deepsparse_python,
+            **opt.given(deepsparse_python=deepsparse_python),
         )
-        require_writable(out)
-        show_and_save(measure(spec, progress=say), out, raw=raw)
+        opt.run(measure, spec, out, raw=raw)

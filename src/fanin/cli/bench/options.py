@@ -1,11 +1,15 @@
-"""What the benchmarks' commands share: options, their parsing, and showing results."""
+"""Options that the bench commands share, how they are parsed, and how results are shown."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from ..common import numbers, readable, require_writable, say
 
 if TYPE_CHECKING:
     from ...deploy.bench import Result
@@ -19,19 +23,22 @@ Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the results."
 DeepSparsePython = Annotated[
     Path | None,
     typer.Option(
-        help="Python that has DeepSparse; make deepsparse-env makes the default one.",
+        help="Python that has DeepSparse; make deepsparse-env installs the default one.",
         show_default=".cache/deepsparse-venv/bin/python",
     ),
 ]
 Mask = Annotated[
     str,
     typer.Option(
-        help="Where weights are: random, clustered, or a run folder or an exported ONNX file "
-        "whose layer is taken; several are measured side by side."
+        help="Sparsity masks: random, clustered, or a run folder or exported ONNX file whose layer "
+        "is used; several are measured side by side."
     ),
 ]
 Layer = Annotated[
     str | None, typer.Option(help="Parameter or node, when the mask's file has several layers.")
+]
+Sparsity = Annotated[
+    str | None, typer.Option(help="Shares of zeros.", show_default="0.8,0.9,0.95,0.99")
 ]
 Batches = Annotated[str, typer.Option("--batch", "-b", help="Batch sizes.")]
 Threads = Annotated[int, typer.Option(help="Intra-op threads of every engine.")]
@@ -41,30 +48,40 @@ Time = Annotated[
     typer.Option(
         "--time",
         "-t",
-        help="Seconds after which the rounds of a case end, though not before five.",
+        help="Time limit for the rounds of a case, in seconds; five rounds are always measured.",
         show_default="no limit",
     ),
 ]
 Warmup = Annotated[
-    float, typer.Option("--warmup", "-w", help="Seconds that an engine gets to become steady.")
+    float, typer.Option("--warmup", "-w", help="Maximum warm-up time of an engine, in seconds.")
 ]
 Conditions = Annotated[
     str,
     typer.Option(
-        help="Further rounds, whose runs meet flushed caches (cold) or come after pauses of 5 to "
-        "50 ms (paced); none leaves them out."
+        help="More rounds, whose runs start with flushed caches (cold) or after pauses of 5 to "
+        "50 ms (paced); none omits them."
     ),
 ]
-Pin = Annotated[bool, typer.Option(help="Stay on as many CPUs as there are threads.")]
+Pin = Annotated[bool, typer.Option(help="Pin to as many CPUs as there are threads.")]
 Raw = Annotated[
-    bool, typer.Option("--raw", help="Also write raw.json, which has the figures of every round.")
+    bool, typer.Option("--raw", help="Also write raw.json, with the times of every round.")
 ]
 Seed = Annotated[int, typer.Option(help="Seed of masks, weights and inputs.")]
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Split ``cold,paced``; ``none`` is nothing."""
+    """Split ``cold,paced``; ``none`` gives nothing."""
     return () if text == "none" else tuple(text.split(","))
+
+
+def some(text: str | None, kind: Callable[[str], Any], option: str) -> tuple[Any, ...] | None:
+    """Parse numbers as ``numbers`` does; None where the option is not given."""
+    return None if text is None else numbers(text, kind, option)
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """Keep the options that are given: for the others the spec has defaults."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def shapes(text: str) -> tuple[tuple[int, int], ...]:
@@ -95,8 +112,24 @@ def masks(text: str, layer: str | None) -> tuple[tuple[str, ...], TrainedLayer |
     return tuple(part for part in parts if part in MASKS), trained
 
 
+def errors_of_user(*more: type[Exception]) -> AbstractContextManager[None]:
+    """Report the errors that a user can fix, ``more`` included, in one line; see readable."""
+    from ...deploy import SessionError
+    from ...deploy.bench import RequirementError
+
+    return readable(SessionError, RequirementError, OSError, ValueError, *more)
+
+
+def run(
+    measure: Callable[..., Result[Any]], spec: object, folder: Path, *, raw: bool = False
+) -> None:
+    """Measure as ``spec`` says, then show and save the result."""
+    require_writable(folder)
+    show_and_save(measure(spec, progress=say), folder, raw=raw)
+
+
 def show_and_save(result: Result[Any], folder: Path, *, raw: bool = False) -> None:
-    """Print, then write: a disk that fills up now does not lose the measurement."""
+    """Print, then write: a full disk must not lose the measurement."""
     from ...deploy.bench import print_report, report_of, save_result
 
     print_report(report_of(result))
@@ -104,5 +137,5 @@ def show_and_save(result: Result[Any], folder: Path, *, raw: bool = False) -> No
 
 
 def say_written(paths: list[Path]) -> None:
-    """Name the files."""
+    """Print the files' paths."""
     typer.echo("Wrote " + ", ".join(map(str, paths)))

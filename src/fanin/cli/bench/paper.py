@@ -8,18 +8,16 @@ from typing import Annotated
 
 import typer
 
-from ..common import numbers, readable, require_writable, requires, say
-from .options import DeepSparsePython, Out, Raw, Seed, names, say_written
+from ..common import numbers, require_writable, requires, say
+from . import options as opt
 
 
 def bench_paper(
-    out: Out,
+    out: opt.Out,
     batch: Annotated[
         str | None, typer.Option("--batch", "-b", help="Batch sizes.", show_default="1,8,64,256")
     ] = None,
-    sparsity: Annotated[
-        str | None, typer.Option(help="Shares of zeros.", show_default="0.8,0.9,0.95,0.99")
-    ] = None,
+    sparsity: opt.Sparsity = None,
     threads: Annotated[str, typer.Option(help="Intra-op threads of every engine.")] = "1,2",
     ablated: Annotated[float, typer.Option(help="Share of neurons without weights.")] = 0.3,
     engines: Annotated[
@@ -30,7 +28,7 @@ def bench_paper(
         list[str] | None,
         typer.Option(
             help="Run folder or exported ONNX file whose layer is measured beside the random ones; "
-            "FILE::NAME names one of its layers. May be given several times."
+            "FILE::NAME selects one of its layers. Can be repeated."
         ),
     ] = None,
     quick: Annotated[
@@ -44,7 +42,7 @@ def bench_paper(
         typer.Option(
             "--minutes",
             "-t",
-            help="Bound of the timed part, without preparation.",
+            help="Time limit of the timed part, without preparation.",
             show_default="38",
         ),
     ] = None,
@@ -53,42 +51,40 @@ def bench_paper(
     ] = None,
     stop_after: Annotated[
         float | None,
-        typer.Option(help="Begin no case after so many minutes; the same command goes on later."),
+        typer.Option(help="Start no case after this many minutes; run again to continue."),
     ] = None,
-    deepsparse_python: DeepSparsePython = None,
-    seed: Seed = 0,
-    raw: Raw = False,
+    deepsparse_python: opt.DeepSparsePython = None,
+    seed: opt.Seed = 0,
+    raw: opt.Raw = False,
 ) -> None:
-    """Measure the paper's CPU figures: one layer by threads, batch and sparsity, in every engine.
+    """Measure the paper's CPU figures: one layer by threads, batch size and sparsity, every engine.
 
-    Finished cases stay in OUT/cases; the command leaves them out when it is given again.
+    Finished cases are kept in OUT/cases and skipped when the command is run again.
     """
     requires("bench", "onnx", "onnxruntime", "matplotlib")
-    from ...deploy import SessionError
-    from ...deploy.bench import BenchPaperSpec, RequirementError, print_report
+    from ...deploy.bench import BenchPaperSpec, print_report
     from ...deploy.bench import bench_paper as measure
     from ...deploy.bench.suites.paper_report import paper_document, save_paper
     from ...deploy.bench.suites.trained_layer import load_trained_layer
 
-    with readable(SessionError, RequirementError, OSError, ValueError):
+    with opt.errors_of_user():
         layers = [text.partition("::") for text in trained or []]
-        default = BenchPaperSpec.quick() if quick else BenchPaperSpec()
         spec = dataclasses.replace(
-            default,
+            BenchPaperSpec.quick() if quick else BenchPaperSpec(),
             threads=numbers(threads, int, "--threads"),
-            batches=default.batches if batch is None else numbers(batch, int, "--batch"),
-            sparsities=(
-                default.sparsities if sparsity is None else numbers(sparsity, float, "--sparsity")
-            ),
             ablated=ablated,
-            engines=default.engines if engines is None else names(engines),
             trained=tuple(load_trained_layer(Path(file), name or None) for file, _, name in layers),
-            rounds=default.rounds if rounds is None else rounds,
-            minutes=default.minutes if minutes is None else minutes,
             seed=seed,
-            deepsparse_python=deepsparse_python or default.deepsparse_python,
+            **opt.given(
+                batches=opt.some(batch, int, "--batch"),
+                sparsities=opt.some(sparsity, float, "--sparsity"),
+                engines=None if engines is None else opt.names(engines),
+                rounds=rounds,
+                minutes=minutes,
+                deepsparse_python=deepsparse_python,
+            ),
         )
         require_writable(out)
         result = measure(spec, out, stop_after=stop_after, progress=say)
         print_report(paper_document(result))
-        say_written(save_paper(result, out, raw=raw))
+        opt.say_written(save_paper(result, out, raw=raw))

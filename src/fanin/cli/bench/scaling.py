@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..common import readable, require_writable, requires, say
-from .options import Out, Raw, Seed, names, show_and_save
+from ..common import require_writable, requires, say
+from . import options as opt
 
 if TYPE_CHECKING:
     from ...deploy.bench import Result
@@ -15,15 +15,8 @@ if TYPE_CHECKING:
 PARTS = ("threads", "batch", "outputs", "crossover")
 
 
-class _Options(TypedDict, total=False):
-    """What all parts take; a part has rounds of its own where there are none."""
-
-    seed: int
-    rounds: int
-
-
 def bench_scaling(
-    out: Out,
+    out: opt.Out,
     of: Annotated[
         str,
         typer.Option(
@@ -36,37 +29,31 @@ def bench_scaling(
     rounds: Annotated[
         int | None, typer.Option(help="Interleaved rounds.", show_default="31, or less")
     ] = None,
-    seed: Seed = 0,
-    raw: Raw = False,
+    seed: opt.Seed = 0,
+    raw: opt.Raw = False,
 ) -> None:
-    """Measure how times grow with threads, batch and outputs, and where sparsity begins to pay.
+    """Measure scaling with threads, batch size and outputs, and the break-even sparsity.
 
     Each part has a folder of its own in OUT; OUT/index.html shows all that are there.
     """
     requires("bench", "onnx", "onnxruntime", "matplotlib")
-    from ...deploy import SessionError
-    from ...deploy.bench import RequirementError
     from ...deploy.bench.report.html import save_page
     from ...export import ExportError
 
-    parts = names(of)
+    parts = opt.names(of)
     if not parts or not set(parts) <= set(PARTS):
         raise typer.BadParameter(f"{of!r}: there are {', '.join(PARTS)}", param_hint="--of")
-    if quick:
-        rounds = 5 if rounds is None else rounds
-    options: _Options = {"seed": seed}
-    if rounds is not None:
-        options["rounds"] = rounds
-    with readable(SessionError, RequirementError, ExportError, OSError, ValueError):
+    # Where no rounds are given, each part has its own number of them.
+    options = opt.given(seed=seed, rounds=5 if quick and rounds is None else rounds)
+    with opt.errors_of_user(ExportError):
         require_writable(out)
         for part in parts:
-            result = _measure(part, options)
-            show_and_save(result, out / part, raw=raw)
+            opt.show_and_save(_measure(part, options), out / part, raw=raw)
         shown = [out / part for part in PARTS if (out / part / "results.md").is_file()]
         typer.echo(f"Wrote {save_page(shown, out / 'index.html', 'fanin: scaling')}")
 
 
-def _measure(part: str, options: _Options) -> Result[Any]:
+def _measure(part: str, options: dict[str, Any]) -> Result[Any]:
     if part == "outputs":
         from ...deploy.bench import BenchKernelsSpec, bench_kernels
 

@@ -32,22 +32,38 @@ def bench_serving(
     ] = 100.0,
     workers: Annotated[int, typer.Option(help="Threads that answer Server's queries.")] = 1,
     threads: Threads = 1,
+    server: Annotated[
+        bool, typer.Option("--server", help="Also through fanin serve, over HTTP on this machine.")
+    ] = False,
+    max_overhead: Annotated[
+        float | None,
+        typer.Option(
+            help="Milliseconds that a request to the server may take over the session, else exit "
+            "status 1.",
+            show_default="no limit",
+        ),
+    ] = None,
     seed: Seed = 0,
 ) -> None:
     """Measure MLPerf-style online latency with MLCommons' LoadGen, dense and condensed in turn.
 
-    The session runs in this process. These are no MLPerf results.
+    Sessions run in this process, with --server also in servers. These are no MLPerf results.
     """
     requires("bench", "onnxruntime", "matplotlib")
     requires("loadgen", "mlperf_loadgen")
     from ...deploy import SessionError
     from ...deploy.bench import RequirementError
     from ...deploy.bench.measure.loadgen import SCENARIOS
-    from ...deploy.bench.suites.serving import BenchServingSpec
+    from ...deploy.bench.measure.server import ServerError
+    from ...deploy.bench.suites.serving import BenchServingSpec, server_overhead
     from ...deploy.bench.suites.serving import bench_serving as measure
     from ...deploy.bench.suites.specs import choices
 
-    with readable(SessionError, RequirementError, OSError, ValueError):
+    if max_overhead is not None and not (server and "SingleStream" in names(scenario)):
+        raise typer.BadParameter(
+            "it is measured with --server and --scenario SingleStream", param_hint="--max-overhead"
+        )
+    with readable(SessionError, RequirementError, ServerError, OSError, ValueError):
         spec = BenchServingSpec(
             model=model,
             dense=dense,
@@ -59,6 +75,16 @@ def bench_serving(
             workers=workers,
             threads=threads,
             seed=seed,
+            server=server,
         )
         require_writable(out)
-        show_and_save(measure(spec, progress=say), out)
+        result = measure(spec, progress=say)
+        show_and_save(result, out)
+    overhead = server_overhead(result)
+    if max_overhead is not None and (overhead is None or 1e3 * overhead > max_overhead):
+        typer.secho(
+            f"fanin: the server's overhead is not within {max_overhead:g} ms",
+            fg=typer.colors.RED,
+            err=True,
+        )
+        raise typer.Exit(1)

@@ -25,13 +25,22 @@ def bench_zoo(
     models: Annotated[
         str | None,
         typer.Option(
-            help="Networks to measure; the others' results stay.",
+            help="Networks to measure, or all; the others' results stay.",
             show_default="vit-b-16,resnet-50,mobilenet-v3-large,mlp,minilm",
         ),
     ] = None,
-    sparsity: Annotated[float, typer.Option(help="Share of zeros in every sparse layer.")] = 0.9,
-    ablated: Annotated[float, typer.Option(help="Share of neurons without weights.")] = 0.0,
-    batch: Annotated[int, typer.Option("--batch", "-b", help="Batch size.")] = 1,
+    sparsity: Annotated[
+        float | None,
+        typer.Option(help="Share of zeros in every sparse layer.", show_default="the network's"),
+    ] = None,
+    ablated: Annotated[
+        float | None,
+        typer.Option(help="Share of neurons without weights.", show_default="the network's"),
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option("--batch", "-b", help="Batch size.", show_default="the network's"),
+    ] = None,
     threads: Threads = 1,
     engines: Annotated[
         str, typer.Option(help="dense,condensed, and of structured, deepsparse, openvino.")
@@ -45,6 +54,13 @@ def bench_zoo(
     quick: Annotated[
         bool, typer.Option("--quick", help="5 rounds of hot runs, 20 seconds for each network.")
     ] = False,
+    processes: Annotated[
+        int, typer.Option(help="Fresh processes that measure each network; above 1, hot runs only.")
+    ] = 1,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="End with status 1 unless every network is as fast as dense."),
+    ] = False,
     files: Annotated[Path, typer.Option(help="Folder for the networks' ONNX files.")] = Path(
         ".cache/bench-models"
     ),
@@ -54,19 +70,23 @@ def bench_zoo(
     deepsparse_python: DeepSparsePython = None,
     raw: Raw = False,
 ) -> None:
-    """Measure known networks with random sparse weights: dense, condensed and other runtimes."""
+    """Measure networks with random sparse weights: dense, --policy auto and other runtimes."""
     requires("bench", "onnx", "onnxruntime", "matplotlib")
     requires("train", "torch", "torchvision")
     from ...deploy import SessionError
     from ...deploy.bench import RequirementError, print_report
-    from ...deploy.bench.suites.zoo import BenchZooSpec
+    from ...deploy.bench.suites.zoo import BenchZooSpec, is_not_slower
     from ...deploy.bench.suites.zoo import bench_zoo as measure
+    from ...deploy.bench.suites.zoo_models import ZOO
     from ...deploy.bench.suites.zoo_report import save_zoo, zoo_document
     from ...export import ExportError
 
     if quick:
         rounds, conditions = min(rounds, 5), "none"
         time = 20.0 if time is None else min(time, 20.0)
+    if processes > 1:
+        conditions = "none"
+    chosen = BenchZooSpec.models if models is None else names(models)
     with readable(SessionError, RequirementError, ExportError, OSError, ValueError):
         spec = BenchZooSpec(
             sparsity=sparsity,
@@ -77,10 +97,16 @@ def bench_zoo(
             budget=time,
             conditions=names(conditions),
             engines=names(engines),
-            models=BenchZooSpec.models if models is None else names(models),
+            models=tuple(ZOO) if chosen == ("all",) else chosen,
+            processes=processes,
             deepsparse_python=deepsparse_python or BenchZooSpec.deepsparse_python,
         )
         require_writable(out)
         results = measure(spec, out, files, reuse=reuse, raw=raw, progress=say)
         print_report(zoo_document(results))
         say_written(save_zoo(results, out))
+    slower = [name for name, result in results.items() if not is_not_slower(result.cases[0])]
+    if check and slower:
+        sentence = f"fanin: not shown to be as fast as dense: {', '.join(slower)}"
+        typer.secho(sentence, fg=typer.colors.RED, err=True)
+        raise typer.Exit(1)

@@ -1,0 +1,163 @@
+"""The CUDA kernels through their binding; and the same binding over their emulation on the host."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import math
+from typing import Any
+
+import numpy as np
+
+from ....ort_ops.format.condensed import CondensedWeight
+from .protocol import EngineUnavailableError
+
+ACTIVATIONS = ("float32", "float16", "bfloat16")
+LAYOUTS = ("stream", "panel")
+_NOT_BUILT = "built without FANIN_EMULATION; see docs/cuda.md"
+_PANEL_FROM = 17
+"""The first batch of the panel layout in the dispatch table."""
+
+
+def open_binding(*, emulated: bool) -> Any:
+    """Return ``fanin.ort_ops._cuda``, or a stand-in that runs the kernels' programs on the host.
+
+    Both have ``kernel_table()`` and ``PackedGemm`` with the same arguments, so that what runs on a
+    GPU is what runs without one.
+
+    Raises:
+        EngineUnavailableError: this build has no CUDA kernels (or no emulation), or there is no
+            device.
+
+    """
+    if emulated:
+        _module("_cuda_emulation", _NOT_BUILT)
+        return _Emulation
+    binding = _module("_cuda", "built without CUDA kernels; see docs/cuda.md")
+    if not binding.device_count():
+        raise EngineUnavailableError("there is no CUDA device; fanin doctor says what is missing")
+    return binding
+
+
+def layer_arrays(weight: CondensedWeight) -> dict[str, Any]:
+    """Return what a binding takes of a layer."""
+    return {
+        "values": bits(weight.values),
+        "value_type": weight.values.dtype.name,
+        "indices": weight.indices,
+        "rows": weight.rows,
+        "bias": weight.bias,
+        "in_features": weight.in_features,
+    }
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+    """Return numbers of 16 bits as their bits, uint16, and float32 as it is."""
+    return array if array.dtype == np.float32 else array.view(np.uint16)
+
+
+class EmulatedGemm:
+    """``_cuda.PackedGemm`` over the emulation: the same arguments, by the same names.
+
+    ``layer`` is what layer_arrays returns.
+    """
+
+    def __init__(
+        self,
+        *,
+        activations: str,
+        device: int = 0,  # noqa: ARG002 (the emulation has one)
+        min_batch: int = 1,
+        max_batch: int | None = None,  # noqa: ARG002 (it packs in every run)
+        kernel: str | None = None,
+        **layer: Any,
+    ):
+        self._emulation = _module("_cuda_emulation", _NOT_BUILT)
+        self._layer, self._activations = layer, activations
+        self._kernel, self._first_batch = kernel, min_batch
+
+    def run(
+        self,
+        *,
+        x: int,
+        batch: int,
+        y: int,
+        residual: int = 0,
+        clip_min: float = -math.inf,
+        clip_max: float = math.inf,
+        stream: int = 0,  # noqa: ARG002 (runs are done when they return)
+    ) -> None:
+        """Run on arrays by their addresses in the host's memory."""
+        features, outputs = self._layer["in_features"], len(self._layer["bias"])
+        self.run_arrays(
+            self._at(x, batch, features),
+            y=self._at(y, batch, outputs),
+            residual=self._at(residual, batch, outputs) if residual else None,
+            clip_min=clip_min,
+            clip_max=clip_max,
+        )
+
+    def run_arrays(
+        self,
+        x: np.ndarray,
+        *,
+        y: np.ndarray,
+        residual: np.ndarray | None = None,
+        clip_min: float = -math.inf,
+        clip_max: float = math.inf,
+        shift: int = 0,  # noqa: ARG002 (addresses are the caller's)
+    ) -> dict[str, Any]:
+        """Run on ``x [batch, in_features]``, 16-bit numbers as their bits; returns a report."""
+        report: dict[str, Any] = self._emulation.run(
+            layout=self._layout(len(x)),
+            **self._layer,
+            x=x,
+            activations=self._activations,
+            residual=residual,
+            y=y,
+            clip_min=clip_min,
+            clip_max=clip_max,
+        )
+        return report
+
+    def info(self) -> list[dict[str, Any]]:
+        """Describe the layout that serves the first batch."""
+        kind = "float32" if self._activations == "float32" else "uint16"
+        sizes = (self._layer["in_features"], len(self._layer["bias"]))
+        x, y = (np.zeros((self._first_batch, size), kind) for size in sizes)
+        report = self.run_arrays(x, y=y)
+        kernel = self._kernel or _row_name(self._layout(self._first_batch), self._activations)
+        return [{"kernel": kernel, "bytes": report["packed_bytes"], "padding": report["padding"]}]
+
+    def _layout(self, batch: int) -> str:
+        if self._kernel is None:
+            return LAYOUTS[batch >= _PANEL_FROM]
+        return next(layout for layout in LAYOUTS if layout in self._kernel)
+
+    def _at(self, address: int, rows: int, columns: int) -> np.ndarray:
+        number = ctypes.c_float if self._activations == "float32" else ctypes.c_uint16
+        return np.ctypeslib.as_array((number * columns * rows).from_address(address))
+
+
+class _Emulation:
+    PackedGemm = EmulatedGemm
+
+    @staticmethod
+    def kernel_table() -> list[dict[str, Any]]:
+        return [
+            {"name": _row_name(layout, kind), "layout": layout, "activations": kind}
+            for layout in LAYOUTS
+            for kind in ACTIVATIONS
+        ]
+
+
+def _row_name(layout: str, activations: str) -> str:
+    short = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}[activations]
+    return f"{short}-gemm-{layout}-emulated"
+
+
+def _module(name: str, reason: str) -> Any:
+    try:
+        return importlib.import_module(f"....ort_ops.{name}", __package__)
+    except ImportError as error:
+        raise EngineUnavailableError(f"fanin was {reason} ({error})") from None

@@ -1,0 +1,59 @@
+"""The CUDA bindings on a GPU, and the same calls over the emulation."""
+
+from __future__ import annotations
+
+import importlib
+import os
+
+import numpy as np
+import pytest
+
+from fanin.deploy.bench.engines.cuda_binding import EmulatedGemm
+
+
+class EmulatedConv:
+    """``_cuda.PackedConv`` over the emulation: the same arguments, by the same names."""
+
+    def __init__(self, *, activations, device=0, **layer):  # noqa: ARG002
+        self._emulation = importlib.import_module("fanin.ort_ops._cuda_emulation")
+        self._layer, self._activations = layer, activations
+
+    def run_arrays(
+        self,
+        x,
+        *,
+        y,
+        residual=None,
+        clip_min=-np.inf,
+        clip_max=np.inf,
+        gate_scale=0.0,
+        gate_shift=1.0,
+        shift=0,  # noqa: ARG002
+    ):
+        self._emulation.run_conv(
+            **self._layer,
+            x=x,
+            activations=self._activations,
+            residual=residual,
+            y=y,
+            clip_min=clip_min,
+            clip_max=clip_max,
+            gate_scale=gate_scale,
+            gate_shift=gate_shift,
+        )
+
+
+class Emulation:
+    PackedGemm, PackedConv = EmulatedGemm, EmulatedConv
+
+
+def open_device():
+    """The binding of the GPU; skips the test where there is none, unless one is required."""
+    if os.environ.get("FANIN_REQUIRE_GPU"):
+        binding = importlib.import_module("fanin.ort_ops._cuda")
+        assert binding.device_count()
+        return binding
+    binding = pytest.importorskip("fanin.ort_ops._cuda", reason="built without CUDA")
+    if binding.device_count() == 0:
+        pytest.skip("no CUDA device")
+    return binding
