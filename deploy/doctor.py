@@ -17,6 +17,7 @@ from . import doctor_cpus as cpus
 from . import doctor_gpu as gpu
 from .doctor_kernels import conv_kernels, gemm_kernels
 from .doctor_model import layers, opens, read_report
+from .doctor_plan import ModelPlan, plan_model
 from .doctor_probe import Finding, FindingError, run_probes
 from .errors import SessionError
 from .runtime import installed_distributions, load_onnxruntime
@@ -76,6 +77,30 @@ def check_model_file(model: str | os.PathLike[str]) -> list[Check]:
     except FindingError as error:
         return [Check(name, False, str(error), error.remedy)]
     return [_run(name, lambda: opens(report)), _run("its layers", lambda: layers(report, path))]
+
+
+def check_plan(
+    model: str | os.PathLike[str], threads: int, batches: Sequence[int]
+) -> tuple[Check, ModelPlan | None]:
+    """Plan how a session of so many threads shares the work of a model's condensed layers.
+
+    Args:
+        model: Path of a model that opens.
+        threads: Threads of the session.
+        batches: Sizes of the first dimension of its inputs.
+
+    Returns:
+        The result, and the plan unless it failed. Never raises.
+
+    """
+    found: list[ModelPlan] = []
+
+    def find() -> Finding:
+        found.append(plan_model(Path(model), threads, batches))
+        return found[0].summary()
+
+    check = _run(f"plan for {threads} threads", find)
+    return check, found[0] if found else None
 
 
 def checks_table(checks: Sequence[Check]) -> Table:

@@ -8,7 +8,6 @@ Without a calibration of the user's machine the one that comes with fanin is tak
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 
 from .._base.atomic import output_folder, write_file
 from .._base.texts import parse_json, read_text
-from .._base.user_folders import data_folder
+from .._base.user_folders import user_calibration_path
 from .conv_cost import ConvCostModel, ConvTable
 from .errors import ExportError
 from .interpolation import are_times, interpolate, require_axis
@@ -112,18 +111,6 @@ def _unusable(where: str, error: Exception) -> ExportError:
         f"{where} is no calibration of this version ({error}); "
         "delete it, or measure again with fanin calibrate"
     )
-
-
-def user_calibration_path() -> Path | None:
-    """Say where the user's table lies: in FANIN_CALIBRATION, or in the user's data folder.
-
-    None where neither is known.
-    """
-    named = os.environ.get("FANIN_CALIBRATION")
-    if named:
-        return Path(named)
-    folder = data_folder()
-    return None if folder is None else folder / "calibration.json"
 
 
 class CostModel:
