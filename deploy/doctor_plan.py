@@ -18,7 +18,7 @@ from .doctor_probe import FindingError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..ort_ops._native import PackedConv, PackedGemm, WorkPlan
+    from ..ort_ops._native import WorkPlan
 
 _WEIGHTS = tuple(INPUTS_GEMM)[1:5]
 
@@ -128,7 +128,8 @@ class _Layer:
     """A condensed node with its packed weights; without, if they are not constant."""
 
     node: str
-    packed: PackedConv | PackedGemm | None
+    op: str
+    packed: Any = None  # PackedGemm or PackedConv
 
 
 def _plan(
@@ -140,13 +141,12 @@ def _plan(
     if shape is None or not math.prod(shape):
         return LayerPlan(layer.node, None, "did not run")
     dispatch = (cost.fixed, cost.per_thread)
-    if isinstance(layer.packed, _native().PackedConv):
+    if layer.op == CONDENSED_CONV:
         images, _, *size = shape
-        height, width = size if len(size) == 2 else (1, *size)
-        plan = layer.packed.plan((images, height, width), threads, dispatch)
+        samples: int | tuple[int, ...] = (images, *((1, *size)[-2:]))
     else:
-        plan = layer.packed.plan(math.prod(shape[:-1]), threads, dispatch)
-    return LayerPlan(layer.node, plan)
+        samples = math.prod(shape[:-1])
+    return LayerPlan(layer.node, layer.packed.plan(samples, threads, dispatch))
 
 
 def _layers(model: Path, threads: int) -> Iterator[_Layer]:
@@ -157,7 +157,7 @@ def _layers(model: Path, threads: int) -> Iterator[_Layer]:
         named = dict(zip(INPUTS_GEMM, node.input, strict=False))
         tensors = {name: constants.get(named[name]) for name in _WEIGHTS}
         if None in tensors.values():
-            yield _Layer(node.name, None)
+            yield _Layer(node.name, node.op_type)
             continue
         arrays = {name: onnx.numpy_helper.to_array(tensor) for name, tensor in tensors.items()}
         attributes = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
@@ -166,7 +166,7 @@ def _layers(model: Path, threads: int) -> Iterator[_Layer]:
         else:
             make = _native().PackedGemm
             sizes = {name: attributes[name] for name in ("in_features", "out_features")}
-        yield _Layer(node.name, make(**arrays, **sizes, threads=threads))
+        yield _Layer(node.name, node.op_type, make(**arrays, **sizes, threads=threads))
 
 
 def _condensed_nodes(graph: Any, outer: dict[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import ort_ops
+from ..ort_ops.dispatch_cost import DispatchCalibration
 from . import cuda
 from .cpus import MAX_THREADS, available_cpus, cpu_quota, default_threads
 from .cuda import Provider
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 
 # Session config entry that tells the op library its number of threads, which it cannot query.
 THREADS_KEY = "fanin.threads"
+
+# What it costs to start a run on several threads: see DispatchCost.entry.
+DISPATCH_KEY = "fanin.dispatch"
+
+# ONNX Runtime's: "0" lets idle threads of the pool sleep.
+SPINNING_KEY = "session.intra_op.allow_spinning"
 
 FORMAT_KEY = "session.load_model_format"  # ONNX Runtime's; by default the file's suffix decides
 
@@ -50,8 +57,9 @@ def open_session(
             warning that tells why.
         options: Session options of your own, which may be used for several sessions. Modified as
             follows: ``intra_op_num_threads`` is set if ``threads`` is given or a quota decides, the
-            config entries ``fanin.threads`` and ``fanin.library`` are set, and the op library is
-            registered unless it already is.
+            config entries ``fanin.threads`` and ``fanin.library`` are set, ``fanin.dispatch`` is
+            where ``fanin calibrate`` has measured it on this machine and the options do not have
+            it, and the op library is registered unless it already is.
 
     Returns:
         The session.
@@ -62,7 +70,7 @@ def open_session(
 
     Warns:
         RuntimeWarning: About slow settings: parallel execution, more threads than CPUs or than
-            the CPU quota, a CUDA session without fanin's CUDA kernels.
+            the CPU quota, an unusable calibration, a CUDA session without fanin's CUDA kernels.
 
     """
     model = _existing_file(path)
@@ -74,6 +82,7 @@ def open_session(
         options = runtime.SessionOptions()
     _check_output_paths(options)
     _set_threads(runtime, options, threads)
+    _set_dispatch(options)
     _register(options)
     try:
         # enable_fallback=0: if a provider fails, the runtime would otherwise print a line and
@@ -267,6 +276,23 @@ def _warn_of_too_many_threads(count: int) -> None:
         )
     if problem:
         warnings.warn(f"{problem}; use at most {usable}.", RuntimeWarning, stacklevel=4)
+
+
+def _set_dispatch(options: Any) -> None:
+    """Tell the ops what was measured here of their session's threads, if anything was."""
+    threads = _config_entry(options, THREADS_KEY)
+    if threads == "1" or not _has_own_pool(options) or _config_entry(options, DISPATCH_KEY):
+        return
+    try:
+        measured = DispatchCalibration.of_this_machine()
+    except ValueError as error:
+        message = f"the costs of a dispatch are the library's, since {error}"
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
+        return
+    if measured is not None:
+        sleeps = _config_entry(options, SPINNING_KEY) == "0"
+        cost = measured.sleeping if sleeps else measured.spinning
+        options.add_session_config_entry(DISPATCH_KEY, cost.entry())
 
 
 def _register(options: Any) -> None:

@@ -13,6 +13,7 @@ from fanin.deploy import SessionError, cpus, open_session
 from fanin.deploy import session as session_module
 from fanin.deploy.cpus import available_cpus
 from fanin.deploy.session import _set_threads
+from fanin.ort_ops.dispatch_cost import DispatchCalibration, DispatchCost, describe_cpus
 
 X = np.array([[1, 2, 3, 4], [-1, 0.5, 0, 2]], np.float32)
 Y = np.array([[5.5, 18, -1, 29], [0.5, 1.5, -1, 7]], np.float32)
@@ -256,6 +257,64 @@ def test_another_thread_count_in_the_config_entry_is_refused(save_condensed):
 def test_more_threads_than_cpus_warn(save_condensed):
     with pytest.warns(RuntimeWarning, match="threads on .* CPUs"):
         open_session(save_condensed(), threads=available_cpus() + 1)
+
+
+def dispatch_told(session):
+    try:
+        return session.get_session_options().get_session_config_entry("fanin.dispatch")
+    except RuntimeError:
+        return None
+
+
+@pytest.fixture
+def calibrated(tmp_path, monkeypatch):
+    """Save measured costs of a dispatch where sessions look for them; returns the file."""
+    path = tmp_path / "own.threads.json"
+    monkeypatch.setenv("FANIN_CALIBRATION", str(tmp_path / "own.json"))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    costs = (DispatchCost(2.5, 0.25), DispatchCost(40.0, 3.0))
+    DispatchCalibration(describe_cpus(), (2,), *costs).save(path)
+    return path
+
+
+@pytest.mark.usefixtures("calibrated")
+def test_measured_costs_of_a_dispatch_reach_the_kernel(save_condensed):
+    assert dispatch_told(open_session(save_condensed(), threads=2)) == "2.5,0.25"
+
+
+@pytest.mark.usefixtures("calibrated")
+@pytest.mark.parametrize(("spinning", "told"), [("1", "2.5,0.25"), ("0", "40,3")])
+def test_the_costs_are_those_of_threads_that_spin_or_sleep(save_condensed, spinning, told):
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.intra_op.allow_spinning", spinning)
+    assert dispatch_told(open_session(save_condensed(), threads=2, options=options)) == told
+
+
+@pytest.mark.usefixtures("calibrated")
+def test_costs_in_the_options_are_kept(save_condensed):
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("fanin.dispatch", "1,1")
+    assert dispatch_told(open_session(save_condensed(), threads=2, options=options)) == "1,1"
+
+
+@pytest.mark.usefixtures("calibrated")
+def test_one_thread_is_told_no_costs(save_condensed):
+    assert dispatch_told(open_session(save_condensed(), threads=1)) is None
+
+
+def test_without_a_calibration_of_this_machine_the_library_has_its_own_costs(
+    save_condensed, calibrated
+):
+    calibrated.unlink()
+    assert dispatch_told(open_session(save_condensed(), threads=2)) is None
+
+
+def test_an_unusable_calibration_of_threads_warns(save_condensed, calibrated):
+    calibrated.write_text("{}")
+    with pytest.warns(RuntimeWarning, match=r"own\.threads\.json is no calibration") as seen:
+        session = open_session(save_condensed(), threads=2)
+    assert seen[0].filename == __file__
+    assert dispatch_told(session) is None
 
 
 def test_parallel_execution_warns(save_condensed):

@@ -12,6 +12,9 @@ from .common import readable, requires, say
 
 if TYPE_CHECKING:
     from ..export import ExportReport
+    from ..ort_ops.dispatch_cost import DispatchCalibration
+
+_CALIBRATIONS = ("dispatch", "layers")
 
 
 def export(
@@ -140,13 +143,26 @@ def calibrate(
             "--out", "-o", help="File to write.", show_default="where fanin export looks for it"
         ),
     ] = None,
+    of: Annotated[
+        str,
+        typer.Option(
+            help="What to measure: dispatch (starting a run on several threads, for open_session: "
+            "seconds), layers (dense and condensed, for fanin export --policy auto: two minutes)."
+        ),
+    ] = ",".join(_CALIBRATIONS),
 ) -> None:
-    """Measure dense and condensed layers on this machine, for fanin export --policy auto."""
+    """Measure this machine, for the choices of open_session and fanin export --policy auto."""
     requires("bench", "onnx", "onnxruntime")
+    from .._base.user_folders import user_calibration_path
     from ..deploy import SessionError
     from ..deploy.bench.suites.calibrate import calibrate as measure
-    from ..export.cost_model import user_calibration_path
+    from ..deploy.bench.suites.calibrate_dispatch import calibrate_dispatch
+    from ..ort_ops.dispatch_cost import dispatch_path
 
+    parts = of.split(",")
+    if not set(parts) <= set(_CALIBRATIONS):
+        message = f"{of!r}: there are {', '.join(_CALIBRATIONS)}"
+        raise typer.BadParameter(message, param_hint="--of")
     path = out or user_calibration_path()
     if path is None:
         raise typer.BadParameter(
@@ -157,5 +173,24 @@ def calibrate(
     with readable(SessionError, OSError):
         output_folder(path.parent)
         output_path(path)
-        measure(progress=say).save(path)
-    typer.echo(f"Wrote {path}")
+        if "dispatch" in parts:
+            _save_dispatch(calibrate_dispatch(progress=say), dispatch_path(path))
+        if "layers" in parts:
+            measure(progress=say).save(path)
+            typer.echo(f"Wrote {path}")
+
+
+def _save_dispatch(measured: DispatchCalibration | None, path: Path) -> None:
+    if measured is None:
+        typer.echo("There is a single CPU, so that no dispatch was measured")
+        return
+    measured.save(path)
+    threads = ", ".join(map(str, measured.threads))
+    spinning, sleeping = (
+        f"{cost.fixed:.3g} + {cost.per_thread:.3g} n µs"
+        for cost in (measured.spinning, measured.sleeping)
+    )
+    typer.echo(
+        f"Wrote {path}: starting n threads that spin takes {spinning}, {sleeping} if they sleep "
+        f"(measured with {threads} threads; other numbers follow from that)"
+    )
