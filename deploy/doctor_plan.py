@@ -41,12 +41,22 @@ class ModelPlan:
     measured: bool
     layers: dict[int, list[LayerPlan]]
 
+    def totals(self) -> dict[int, tuple[float, float]]:
+        """Add up the seconds of all layers, by batch: on one thread, and as planned."""
+        return {
+            batch: (
+                sum(plan.microseconds for plan in plans) / 1e6,
+                sum(plan.longest + plan.dispatch for plan in plans) / 1e6,
+            )
+            for batch, layers in self.layers.items()
+            for plans in [[layer.plan for layer in layers if layer.plan is not None]]
+        }
+
     def summary(self) -> str:
         """Say what the plans promise for all condensed layers together."""
-        totals = {batch: _totals(layers) for batch, layers in self.layers.items()}
         return "; ".join(
-            f"batch {batch}: {one:.0f} µs on one thread, {planned:.0f} planned"
-            for batch, (one, planned) in totals.items()
+            f"batch {batch}: {1e6 * one:.0f} µs on one thread, {1e6 * planned:.0f} planned"
+            for batch, (one, planned) in self.totals().items()
         )
 
 
@@ -95,8 +105,11 @@ def plan_table(plan: ModelPlan) -> Table:
     for row in zip(*plan.layers.values(), strict=True):
         cells = [cell for layer in row for cell in _cells(layer)]
         table.add_row(Text(row[0].node), *cells)
-    totals = [_totals(layers) for layers in plan.layers.values()]
-    cells = [cell for one, planned in totals for cell in ("", "", f"{one:.0f}", f"{planned:.0f}")]
+    cells = [
+        cell
+        for one, planned in plan.totals().values()
+        for cell in ("", "", f"{1e6 * one:.0f}", f"{1e6 * planned:.0f}")
+    ]
     table.add_row(Text("all condensed layers", "bold"), *cells)
     return table
 
@@ -112,15 +125,6 @@ def _cells(layer: LayerPlan) -> list[str]:
         f"{plan.microseconds:.1f}",
         f"{planned:.1f}",
     ]
-
-
-def _totals(layers: Sequence[LayerPlan]) -> tuple[float, float]:
-    """Add up the microseconds of all layers, on one thread and as planned."""
-    plans = [layer.plan for layer in layers if layer.plan is not None]
-    return (
-        sum(plan.microseconds for plan in plans),
-        sum(plan.longest + plan.dispatch for plan in plans),
-    )
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from fanin.deploy.bench.suites.calibrate_dispatch import (
     DispatchCalibrationSpec,
     calibrate_dispatch,
     fit_dispatch,
-    thread_counts,
 )
+from fanin.deploy.bench.suites.specs import thread_counts
 from fanin.deploy.cpus import available_cpus
 from fanin.ort_ops.dispatch_cost import SLEEPING, SPINNING, DispatchCalibration, DispatchCost
 

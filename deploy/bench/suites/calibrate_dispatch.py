@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ....export.onnx_op import condensed_layer_model
-from ....ort_ops import _native
 from ....ort_ops.dispatch_cost import (
     SLEEPING,
     SPINNING,
@@ -25,6 +24,7 @@ from ....ort_ops.dispatch_cost import (
 from ....ort_ops.format.condensed import CondensedWeight
 from ...cpus import default_threads
 from ...session import DISPATCH_KEY, SPINNING_KEY
+from ..engines.kernels import pack
 from ..engines.onnx_models import null_session
 from ..engines.self_checked import SelfCheckedLayer
 from ..measure.layer_problem import self_checked_problem
@@ -32,6 +32,7 @@ from ..measure.pinning import pinned
 from ..measure.timing import Progress, Timing
 from .calibrate_grid import measure_grid, measure_rounds
 from .random_layer import random_sparse_layer
+from .specs import thread_counts
 
 # A layer whose weights fit L2, and whose samples take much work for what they read and write: the
 # caller alone takes as long for a share as another core does. 32 samples take 30 µs with AVX-512.
@@ -73,12 +74,6 @@ class DispatchCalibrationSpec:
     passes: int = 3
     timing: Timing = field(default_factory=lambda: Timing(rounds=7, turn=0.005, max_warmup=0.1))
     seed: int = 0
-
-
-def thread_counts(cpus: int) -> tuple[int, ...]:
-    """Return the powers of two up to a number of CPUs, and that number."""
-    powers = itertools.takewhile(lambda power: power < cpus, (2**i for i in itertools.count()))
-    return (*powers, cpus)
 
 
 def calibrate_dispatch(
@@ -167,18 +162,7 @@ def _measure_point(spec: DispatchCalibrationSpec, point: _Point) -> dict[str, np
 
 def _microseconds(point: _Point, seconds: Mapping[str, float], seed: int) -> float:
     """Return what the split run takes beyond the longest share of the whole one's work."""
-    weight = _layer(seed)
-    packed = _native.PackedGemm(
-        values=weight.values,
-        indices=weight.indices,
-        rows=weight.rows,
-        bias=weight.bias,
-        in_features=weight.in_features,
-        out_features=weight.out_features,
-        min_batch=point.batch,
-        max_batch=point.batch,
-        threads=point.threads,
-    )
+    packed = pack(_layer(seed), point.batch, threads=point.threads)
     plan = packed.plan(point.batch, point.threads)
     work = seconds["whole"] - seconds["null"]
     share = work * plan.longest / plan.microseconds
