@@ -107,6 +107,7 @@ def test_every_option_that_the_guide_names_exists():
         )
         helped += done.stdout
     of_others = {"--data-binary", "--rm", "--model-repository", "--build", "--minutes"}
+    of_others |= {"--cpus", "--of"}  # of docker run and fanin calibrate
     assert [option for option in found - of_others if option not in helped] == []
 
 
