@@ -132,6 +132,9 @@ class WorkPlan:
     def threads(self) -> int:
         """As many as end first, at most those that were asked for."""
     @property
+    def tile_width(self) -> int:
+        """Samples or pixels of a tile; 0 where units are no tiles."""
+    @property
     def microseconds(self) -> float:
         """Of all units on one thread."""
     @property
