@@ -98,16 +98,16 @@ def test_the_walk_through(digits, tmp_path, text, heading, end):
 def test_every_option_that_the_guide_names_exists():
     found = set(re.findall(r"`(--[a-z-]+)", GUIDE)) | set(re.findall(r" (--[a-z-]+)", GUIDE))
     helped = ""
-    for command in ("serve", "triton-repo"):
+    commands = ("serve", "triton-repo", "calibrate", "bench server", "bench serving", "bench zoo")
+    for command in commands:
         done = subprocess.run(
-            [sys.executable, "-m", "fanin", command, "--help"],
+            [sys.executable, "-m", "fanin", *command.split(), "--help"],
             capture_output=True,
             text=True,
             env={"COLUMNS": "200", "PATH": "/usr/bin:/bin"},
         )
         helped += done.stdout
-    of_others = {"--data-binary", "--rm", "--model-repository", "--build", "--minutes"}
-    of_others |= {"--cpus", "--of"}  # of docker run and fanin calibrate
+    of_others = {"--data-binary", "--rm", "--model-repository", "--build", "--minutes", "--cpus"}
     assert [option for option in found - of_others if option not in helped] == []
 
 
