@@ -1,4 +1,4 @@
-"""Files and headings that the documentation names are there."""
+"""Files and headings that the documentation names exist."""
 
 import re
 from pathlib import Path
@@ -14,6 +14,14 @@ NAMED = re.compile(r"`((?:trainer|export|ort_ops|deploy|src|tests|tools|docs|exa
 def test_paths_named_in_a_page_exist(page):
     named = NAMED.findall(page.read_text(encoding="utf-8"))
     assert [path for path in named if not any(ROOT.glob(path.rstrip("/")))] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_native_sources_named_in_a_page_exist(page):
+    sources = list(ROOT.glob("ort_ops/csrc/**/*.*"))
+    named = set(re.findall(r"`([\w./]+\.(?:cc|h|cu|inc))`", page.read_text(encoding="utf-8")))
+    named.discard("onnxruntime_c_api.h")  # ONNX Runtime's own
+    assert [name for name in named if not any(file.match(name) for file in sources)] == []
 
 
 def _anchors(page):

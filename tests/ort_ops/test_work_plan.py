@@ -183,9 +183,9 @@ def test_every_unit_belongs_to_one_part(
     assert 1 <= plan.threads <= threads
     assert (len(plan.begins) - 1) % plan.threads == 0
     whole = packed.plan(batch + 1, 1, dispatch)
-    # Narrower tiles are more units, and take longer on one thread.
+    # Narrower tiles are more units, and waste less on a few samples.
     assert plan.begins[-1] >= whole.begins[-1]
-    assert plan.microseconds >= 0.8 * whole.longest
+    assert plan.microseconds >= 0.6 * whole.longest
     assert plan.microseconds / plan.threads <= plan.longest * (1 + 1e-9)
     assert plan.dispatch + plan.longest <= whole.longest * (1 + 1e-9)
 

@@ -115,36 +115,36 @@ void cut_parts(const Line& line, WorkPlan& plan) {
 
 }  // namespace
 
-WorkGrid::WorkGrid(int64_t full_tiles, std::vector<double> tail_shares,
+WorkGrid::WorkGrid(int64_t full_tiles, std::vector<WorkTail> narrower,
                    const std::vector<double>& blocks, double tile_entry)
-    : tiles(full_tiles), tails(std::move(tail_shares)), entry(tile_entry) {
+    : tiles(full_tiles), tails(std::move(narrower)), entry(tile_entry) {
   double sum = 0;
   for (const double block : blocks) ends.push_back(sum += block);
 }
 
-double WorkGrid::share_of(int64_t tile) const {
-  if (tile < tiles) return 1.0;
-  const auto tail = static_cast<size_t>(tile - tiles);
-  return tail < tails.size() ? tails[tail] : 0.0;
-}
-
-double WorkGrid::full_tiles_before(int64_t tile) const {
-  double sum = static_cast<double>(std::min(tile, tiles));
-  for (int64_t t = tiles; t < tile; ++t) sum += share_of(t);
+WorkTail WorkGrid::tiles_before(int64_t tile) const {
+  const auto full = static_cast<double>(std::min(tile, tiles));
+  WorkTail sum{full, full};
+  for (int64_t t = tiles; t < tile; ++t) {
+    sum.blocks += tails[static_cast<size_t>(t - tiles)].blocks;
+    sum.entry += tails[static_cast<size_t>(t - tiles)].entry;
+  }
   return sum;
 }
 
 double WorkGrid::before(int64_t unit) const {
   if (ends.empty()) return 0.0;
   const int64_t tile = unit / blocks(), block = unit % blocks();
-  const double inside = block == 0 ? 0.0 : ends[static_cast<size_t>(block - 1)];
-  return full_tiles_before(tile) * ends.back() + share_of(tile) * inside;
+  const double sum = tiles_before(tile).blocks * ends.back();
+  if (block == 0) return sum;
+  const double share = tile < tiles ? 1.0 : tails[static_cast<size_t>(tile - tiles)].blocks;
+  return sum + share * ends[static_cast<size_t>(block - 1)];
 }
 
 double WorkGrid::microseconds(int64_t begin, int64_t end) const {
   if (begin >= end) return 0.0;
   const int64_t first = begin / blocks(), last = (end - 1) / blocks();
-  const double entered = full_tiles_before(last + 1) - full_tiles_before(first);
+  const double entered = tiles_before(last + 1).entry - tiles_before(first).entry;
   return before(end) - before(begin) + entered * entry;
 }
 

@@ -13,16 +13,22 @@
 
 namespace fanin {
 
+// What a narrower tile takes, relative to a full one.
+struct WorkTail {
+  double blocks;
+  double entry;
+};
+
 // Units of work: each of `tiles` tiles of samples has one for every block of rows. Units are
 // numbered tile after tile.
 struct WorkGrid {
-  int64_t tiles = 0;          // of full width
-  std::vector<double> tails;  // costs of the narrower tiles that follow, relative to a full one
-  std::vector<double> ends;   // [blocks] microseconds of a full tile's blocks, summed up
+  int64_t tiles = 0;            // of full width
+  std::vector<WorkTail> tails;  // narrower ones, which follow
+  std::vector<double> ends;     // [blocks] microseconds of a full tile's blocks, summed up
   double entry = 0;  // microseconds that each thread takes before its blocks of a full tile
 
   WorkGrid() = default;
-  WorkGrid(int64_t full_tiles, std::vector<double> tail_shares, const std::vector<double>& blocks,
+  WorkGrid(int64_t full_tiles, std::vector<WorkTail> narrower, const std::vector<double>& blocks,
            double tile_entry = 0);
 
   int64_t blocks() const { return static_cast<int64_t>(ends.size()); }
@@ -36,9 +42,8 @@ struct WorkGrid {
   double microseconds(int64_t begin, int64_t end) const;
 
  private:
-  // Sums up the costs of the tiles before number `tile`, in full ones.
-  double full_tiles_before(int64_t tile) const;
-  double share_of(int64_t tile) const;
+  // What the tiles before number `tile` take together, in full ones.
+  WorkTail tiles_before(int64_t tile) const;
 };
 
 // Units are numbered through all grids, and each part is a range of them.

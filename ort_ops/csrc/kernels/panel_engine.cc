@@ -198,10 +198,13 @@ WorkGrid PanelEngine::grid(const PanelTiles& tiles, int widest, const PanelRates
   };
   const int width = tiles.full_width;
   const double weight = rates.weight * widest * relative(width, widest);
-  std::vector<double> blocks, tails;
+  std::vector<double> blocks;
+  std::vector<WorkTail> tails;
   for (const PanelBlock& block : layout_.blocks)
     blocks.push_back(block.multiplications(kRowVisit) * weight);
-  for (const PanelTile& tail : tiles.tails) tails.push_back(relative(tail.width, width));
+  for (const PanelTile& tail : tiles.tails)
+    tails.push_back({relative(tail.width, widest) / relative(width, widest),
+                     static_cast<double>(tail.width) / width});
   return {tiles.full, std::move(tails), blocks,
           static_cast<double>(columns * width) * rates.column};
 }
