@@ -1,5 +1,5 @@
-# Everything that a fresh machine with Python >= 3.11, a C++17 compiler and pip needs: no root.
-#   make demo    train, export, verify and benchmark on real data; prints where the report is
+# All targets need only Python >= 3.11, a C++17 compiler and pip, without root.
+#   make demo    train, export, verify and benchmark on real data; prints the path of the report
 #   make test    lint, types and the default test suite
 #   make check   lint, types and a few tests of each package
 #   make matrix  the same library under several onnxruntime releases, the server with KServe's client
@@ -14,7 +14,7 @@ PYTHON ?= python3
 VENV := .venv
 TEST_WORKERS ?= 2
 BIN := $(VENV)/bin
-# pip's own notices are not ours to act on; a failing install still prints its error.
+# Suppresses pip's notices; a failing install still prints its error.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NATIVE_SOURCES := CMakeLists.txt $(shell find ort_ops/csrc cmake -type f)
 FORMATTED := $(shell find ort_ops/csrc examples/cpp_app -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
@@ -29,8 +29,8 @@ $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fanin needs Python 3.11 or newer; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
 
-# An editable install sees changed Python files by itself; dependencies and native code need another
-# one. The stamp keeps a current environment as it stands.
+# An editable install sees changed Python files at once; changed dependencies or native code need a
+# new install. The stamp avoids one when the environment is up to date.
 STAMP := $(VENV)/.installed
 $(STAMP): pyproject.toml $(NATIVE_SOURCES) | $(BIN)/python
 	$(PIP) --editable '.[dev]'
@@ -46,7 +46,7 @@ lint: types
 	$(BIN)/ruff format --check .
 	@$(BIN)/clang-format --dry-run --Werror $(FORMATTED)
 
-# The package as it is installed, made of links: mypy does not follow an editable install.
+# The package's installed layout, made of links: mypy does not follow an editable install.
 TYPING := build/typing
 TYPED := -p fanin
 types: env
@@ -67,7 +67,7 @@ pytest: env
 
 test: lint pytest
 
-# One file or more of each package that says within a minute or two whether a change holds.
+# A few test files of each package, which together take a minute or two.
 QUICK := base onnx_file trainer/test_update_reference.py trainer/test_structures.py \
   ort_ops/test_condensed.py ort_ops/test_op_values.py export/test_onnx_op.py \
   export/test_onnx_convert.py deploy/test_open_session.py deploy/test_serve_app.py
@@ -93,8 +93,8 @@ bench-kernels: env
 	$(BIN)/fanin bench kernels --out out/bench-kernels
 	$(BIN)/fanin bench scaling --of outputs --out out/bench-scaling
 
-# DeepSparse wants an older Python, NumPy and onnx than fanin: its own environment. Its licence, the
-# Neural Magic DeepSparse Community License, allows no production use; comparing is what it is for.
+# DeepSparse needs an older Python, NumPy and onnx than fanin, so it has its own environment. The
+# Neural Magic DeepSparse Community License allows no production use; fanin only compares with it.
 DEEPSPARSE := .cache/deepsparse-venv
 DEEPSPARSE_PYTHON ?= python3.11
 

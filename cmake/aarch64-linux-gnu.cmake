@@ -1,4 +1,4 @@
-# Cross build for 64-bit Arm Linux with Debian's g++-aarch64-linux-gnu; qemu-user runs what it makes:
+# Cross build for 64-bit Arm Linux with Debian's g++-aarch64-linux-gnu; qemu-user runs the binaries:
 #   cmake -S . -B build/aarch64 -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64-linux-gnu.cmake -DFANIN_PYTHON=OFF
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
@@ -11,7 +11,7 @@ set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
 
-# The folder of the compiler's own libc, from which the emulator takes loader and libraries.
+# The folder of the compiler's libc, where the emulator finds loader and libraries.
 find_program(FANIN_QEMU_AARCH64 qemu-aarch64)
 if(FANIN_QEMU_AARCH64)
   execute_process(

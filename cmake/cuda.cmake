@@ -1,19 +1,19 @@
 # Decides whether the CUDA kernels are built: sets FANIN_CUDA_ENABLED, and enables the language.
-#   FANIN_CUDA=AUTO  if a CUDA compiler is found that is new enough, else a message says why not
-#   FANIN_CUDA=ON    or fail
-#   FANIN_CUDA=OFF   never; nothing is looked for
+#   FANIN_CUDA=AUTO  if a recent enough CUDA compiler is found; otherwise a message states why not
+#   FANIN_CUDA=ON    always; fails without such a compiler
+#   FANIN_CUDA=OFF   never; does not look for a compiler
 set(FANIN_CUDA AUTO CACHE STRING "Build the CUDA kernels: AUTO, ON or OFF")
 set_property(CACHE FANIN_CUDA PROPERTY STRINGS AUTO ON OFF)
 if(NOT FANIN_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "FANIN_CUDA is '${FANIN_CUDA}', it must be AUTO, ON or OFF")
 endif()
 
-# The first release that compiles for all architectures below.
+# The first release that supports all architectures below.
 set(FANIN_CUDA_MINIMUM 12.8)
-# Every architecture takes minutes of compiling. ON is for what is given away: Turing, A100, RTX 30,
-# RTX 40, H100, B200, RTX 50, and intermediate code for what comes after. AUTO is for this machine:
-# its own GPUs; without one, H100 and intermediate code, which a driver can compile for any GPU.
-# CMAKE_CUDA_ARCHITECTURES or the environment's CUDAARCHS overrides the choice.
+# Every architecture takes minutes to compile. ON is for distribution: Turing, A100, RTX 30, RTX 40,
+# H100, B200, RTX 50, and PTX for later ones. AUTO is for this machine: its own GPUs or, without
+# one, H100 and PTX, which a driver can compile for any GPU. CMAKE_CUDA_ARCHITECTURES or the
+# environment variable CUDAARCHS overrides the choice.
 function(fanin_cuda_architectures result)
   if(FANIN_CUDA STREQUAL "ON")
     set(${result} 75-real 80-real 86-real 89-real 90-real 100-real 120 PARENT_SCOPE)
@@ -39,11 +39,11 @@ set(FANIN_CUDA_ENABLED OFF)
 set(problem "")
 if(NOT FANIN_CUDA STREQUAL "OFF")
   if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/ort_ops/csrc/cuda/CMakeLists.txt)
-    set(problem "this tree holds no CUDA kernels")
+    set(problem "this source tree has no CUDA kernels")
   elseif(FANIN_SANITIZE)
-    set(problem "FANIN_SANITIZE is set, and the sanitizers do not know device code")
+    set(problem "FANIN_SANITIZE is set, and sanitizers do not support device code")
   else()
-    # Where CUDA installs itself without telling PATH.
+    # CUDA's default folder, which its installer does not add to PATH.
     if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
       find_program(FANIN_NVCC nvcc PATH_SUFFIXES bin HINTS ENV CUDA_HOME ENV CUDA_PATH
                    PATHS /usr/local/cuda)
@@ -58,7 +58,7 @@ if(NOT FANIN_CUDA STREQUAL "OFF")
     endif()
   endif()
   if(NOT problem)
-    # Asked for before the language is enabled, which would fail for an architecture that is unknown.
+    # Checked before the language is enabled, which would fail for an unknown architecture.
     execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --version OUTPUT_VARIABLE version)
     string(REGEX MATCH "release ([0-9.]+)" version "${version}")
     if(NOT version OR CMAKE_MATCH_1 VERSION_LESS FANIN_CUDA_MINIMUM)
@@ -73,7 +73,7 @@ if(NOT FANIN_CUDA STREQUAL "OFF")
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     set(CMAKE_CUDA_EXTENSIONS OFF)
     set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
-    # Nothing of CUDA is needed to load the library, only to use it.
+    # So that loading the library, unlike using it, requires no CUDA library.
     set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
     enable_language(CUDA)
     find_package(CUDAToolkit REQUIRED)

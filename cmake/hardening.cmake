@@ -1,13 +1,13 @@
-# What makes memory errors harder to exploit, on everything that is built: ELF files whose tables of
-# functions are read only once loaded, checks of the stack's guard and of buffers whose sizes the
-# compiler knows, and branches that only go where one is meant to arrive. Each where the compiler has
-# it; tests/ort_ops/test_hardening.py reads it back from the files.
+# Compiler and linker flags that make memory errors harder to exploit, for everything that is built:
+# function tables that are read-only after loading (RELRO), stack protectors, bounds checks of
+# buffers of known size (FORTIFY_SOURCE), and control-flow protection of indirect branches. Each
+# flag is used if the compiler supports it; tests/ort_ops/test_hardening.py checks the built files.
 include(CheckCXXCompilerFlag)
 include(CheckCXXSourceCompiles)
 include(CheckLinkerFlag)
 
-# Sanitizers bring their own checks; and beside the stack protector, GCC 12 misplaces vectors of 64
-# bytes on the stack that AddressSanitizer makes up.
+# Sanitizers have their own checks; and together with the stack protector, GCC 12 misaligns vectors
+# of 64 bytes on AddressSanitizer's fake stack.
 if(NOT FANIN_SANITIZE)
   set(hardening "")
   foreach(flag -fstack-protector-strong -fcf-protection=full -mbranch-protection=standard)
@@ -23,7 +23,7 @@ if(NOT FANIN_SANITIZE)
                         "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${host_hardening}>")
   endif()
 
-  # An older libc takes 3 for 2, with a warning. Distributions may define it themselves.
+  # An older libc treats level 3 as 2, with a warning. Distributions may define a level themselves.
   set(CMAKE_REQUIRED_FLAGS "-O2 -Werror -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3")
   check_cxx_source_compiles("
     #include <cstring>
@@ -38,7 +38,7 @@ if(NOT FANIN_SANITIZE)
   if(FANIN_HAS_FORTIFY_3)
     set(level 3)
   endif()
-  # It needs optimization.
+  # FORTIFY_SOURCE requires optimization.
   set(optimized_cxx "$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>")
   add_compile_options("$<${optimized_cxx}:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=${level}>")
 endif()

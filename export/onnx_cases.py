@@ -1,4 +1,4 @@
-"""Inputs for a model of which only the file is known, and what the model makes of them."""
+"""Inputs to compare an ONNX file on, and its own outputs for them."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def cases_for(
     constants = {tensor.name for tensor in proto.graph.initializer}
     ports = [port for port in proto.graph.input if port.name not in constants]
     names = tuple(port.name for port in ports)
-    # As the file is written: what optimisers put in its place may compute in fewer bits.
-    run = load_original(path, optimise=False)
+    # As the file is written: what optimizers put in its place may compute in fewer bits.
+    run = load_original(path, optimize=False)
     cases, problem = [], "it has an input that cannot be made up"
     for feeds in given or ():
         _require_names(names, feeds)
@@ -160,7 +160,7 @@ def own_noise(path: Path, cases: Sequence[Case], names: tuple[str, ...]) -> floa
     """Measure how far the original is from itself when the runtime rearranges it.
 
     Both ways are right to rounding, so a conversion cannot be held to less. A runtime that goes on
-    in fewer bits (int8 for a dequantised weight) is no measure, hence the bound.
+    in fewer bits (int8 for a dequantized weight) is no measure, hence the bound.
     """
     again = rerun(path, names, cases)
     return min(largest_change(cases, again), _MOST_NOISE)

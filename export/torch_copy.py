@@ -57,7 +57,7 @@ def eval_copy(model: nn.Module, masks: Mapping[str, Tensor] | None = None) -> Co
     model = _unwrap(model)
     memo: dict[int, object] = {}
     dtypes, layouts = set(), []
-    own = {id(parameter) for parameter in _reparametrised(model)}
+    own = {id(parameter) for parameter in _reparametrized(model)}
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         _require_exportable(name, tensor)
         dtypes.add(tensor.dtype)
@@ -109,7 +109,7 @@ def _plain_name(name: str) -> str:
 
 def _require_exportable(name: str, tensor: Tensor) -> None:
     if is_lazy(tensor):
-        raise ExportError(f"{name} is not initialised; run the model once before the export")
+        raise ExportError(f"{name} is not initialized; run the model once before the export")
     if tensor.device.type == "meta":
         raise ExportError(f"{name} lies on the meta device; load its values before the export")
     if tensor.layout not in (torch.strided, *_SPARSE):
@@ -141,7 +141,7 @@ def _plain(tensor: Tensor, own: set[int]) -> Tensor:
     return nn.Parameter(plain.clone() if same else plain, requires_grad=False)
 
 
-def _reparametrised(model: nn.Module) -> Iterator[Tensor]:
+def _reparametrized(model: nn.Module) -> Iterator[Tensor]:
     """Yield parameters that are overwritten when their reparametrization becomes permanent."""
     for module in model.modules():
         hooked = any(

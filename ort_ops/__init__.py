@@ -1,6 +1,6 @@
-"""The custom operators of the domain ``ai.fanin``: their library and its Python face.
+"""The custom operators of the domain ``ai.fanin``: their library and its Python API.
 
-Importing this package needs NumPy alone; neither torch nor onnxruntime.
+Importing this package requires NumPy only, neither torch nor onnxruntime.
 """
 
 from __future__ import annotations
@@ -27,30 +27,29 @@ __all__ = [
 
 
 def register(session_options: onnxruntime.SessionOptions) -> None:
-    """Make the operators known to the sessions that are made with these options.
+    """Register the operators for all sessions that are created with these options.
 
-    Where the number of intra-op threads is known, set the session config entry ``fanin.threads`` to
-    it first. Options that carry the operators already stay as they are.
+    If the number of intra-op threads is known, set the session config entry ``fanin.threads`` to it
+    first. Registering the same library again has no effect.
 
     Args:
-        session_options: an ``onnxruntime.SessionOptions``; it is changed in place.
+        session_options: changed in place.
 
     Raises:
         FileNotFoundError: the library has not been built.
         Exception: whatever ONNX Runtime raises, for instance if it is older than 1.17, or if the
-            options carry the operators of another copy of the library.
+            operators of another copy of the library are registered already.
 
     """
     session_options.register_custom_ops_library(str(get_library_path()))
 
 
 def kernel_table() -> list[KernelRow]:
-    """Return the dispatch table of CondensedGemm: which kernel serves what.
+    """Return the dispatch table of CondensedGemm, which decides the kernel of a layer.
 
-    A row names an instruction set, the batches, and the fan-ins and densities.
-
-    The first row that fits decides. The environment variable ``FANIN_ISA`` forces an instruction
-    set; it is read when a session is made.
+    A row states a kernel's instruction set and the batches, fan-ins and densities that it serves;
+    the first row that fits is used. The environment variable ``FANIN_ISA`` forces an instruction
+    set; it is read when a session is created.
     """
     from . import _native
 
@@ -58,9 +57,9 @@ def kernel_table() -> list[KernelRow]:
 
 
 def conv_kernel_table() -> list[ConvKernelRow]:
-    """Return the dispatch table of CondensedConv, likewise: by the layer and the size of an image.
+    """Return the dispatch table of CondensedConv, by properties of the layer and image size.
 
-    A kernel that is chosen for two reasons has two rows.
+    A kernel with two alternative conditions has two rows.
     """
     from . import _native
 
@@ -68,9 +67,9 @@ def conv_kernel_table() -> list[ConvKernelRow]:
 
 
 def cuda_kernel_table() -> list[CudaKernelRow]:
-    """Return the dispatch table of both ops on a GPU: which kernel serves which type and batch.
+    """Return the dispatch table of both ops on a GPU: the kernel for each type and batch.
 
-    It is data, so builds without CUDA have it, too.
+    Builds without CUDA return it as well.
     """
     from . import _native
 

@@ -1,6 +1,6 @@
-"""The compiled kernels for NumPy arrays: what the tests and the kernel benches call.
+"""The compiled kernels for NumPy arrays, for tests and kernel benchmarks.
 
-What takes more than three arguments takes them by name, but for the x of a run.
+Functions of more than three arguments take them by keyword, except x in ``run``.
 """
 
 from typing import TypeVar
@@ -11,7 +11,7 @@ import numpy.typing as npt
 _T = TypeVar("_T", np.float32, np.float16)
 
 class KernelRow:
-    """One row of the dispatch table. None as a maximum stands for no limit."""
+    """One row of the dispatch table. A maximum of None means no limit."""
 
     @property
     def name(self) -> str: ...
@@ -19,7 +19,7 @@ class KernelRow:
     def isa(self) -> str: ...
     @property
     def weights(self) -> str:
-        """Type of the packed weights. A kernel of float32 takes 16-bit values, too: widened."""
+        """Type of the packed weights. A float32 kernel also takes 16-bit values and widens them."""
     @property
     def supported(self) -> bool:
         """Whether this CPU can run it."""
@@ -33,7 +33,7 @@ class KernelRow:
     def max_fan_in(self) -> int | None: ...
     @property
     def min_density(self) -> float:
-        """Of fan-in / in_features."""
+        """Least fan-in / in_features."""
     @property
     def max_density(self) -> float: ...
 
@@ -49,24 +49,24 @@ class ConvKernelRow:
         """Whether this CPU can run it."""
     @property
     def whole_depthwise(self) -> bool:
-        """Whether it takes depthwise convolutions only, with a weight at each place."""
+        """Whether it serves only depthwise convolutions without pruned positions."""
     @property
     def condition(self) -> str:
-        """What else a layer has to be for it to be chosen, in words; empty for nothing."""
+        """Further condition on the layer, in words; empty for none."""
     @property
     def min_pixels(self) -> int:
-        """Of an image: smaller ones take a later row."""
+        """Least pixels of an image; smaller images use a later row."""
     @property
     def min_group_outputs(self) -> int: ...
     @property
     def max_taps(self) -> int | None:
-        """Of the window in one channel; None for no limit."""
+        """Most taps of the kernel window in one channel; None for no limit."""
     @property
     def min_density(self) -> float:
-        """Of fan-in / in_features, the window of a group."""
+        """Least fan-in / in_features, where in_features is the size of the receptive field."""
 
 class CudaKernelRow:
-    """One row of the dispatch table of the CUDA kernels, which a build without CUDA has, too."""
+    """One row of the dispatch table of CUDA kernels; builds without CUDA have it as well."""
 
     @property
     def name(self) -> str: ...
@@ -85,13 +85,13 @@ class CudaKernelRow:
     def max_batch(self) -> int | None: ...
     @property
     def shared_samples(self) -> int:
-        """Samples of X that must fit the shared memory of a block; 0 for none.
+        """Samples of X that must fit into a block's shared memory; 0 for none.
 
-        Where fewer fit, the row serves only as many samples as fit, and at least one.
+        If fewer fit, the row serves only as many samples as fit, but at least one.
         """
 
 class PackedInfo:
-    """What packing did for one range of batches, or for images of one range of sizes."""
+    """The packed layout for one range of batches, or of image sizes."""
 
     @property
     def kernel(self) -> str: ...
@@ -101,7 +101,7 @@ class PackedInfo:
     def max_batch(self) -> int | None: ...
     @property
     def min_pixels(self) -> int:
-        """Of an image of a convolution."""
+        """Least pixels of an image, for convolutions."""
     @property
     def max_pixels(self) -> int | None: ...
     @property
@@ -111,49 +111,49 @@ class PackedInfo:
         """Stored lanes / true weights."""
     @property
     def remainder(self) -> float:
-        """Share of the weights outside the vector layout."""
+        """Share of the weights in the remainder, outside the vector layout."""
     @property
     def shared(self) -> bool:
-        """Whether a living PackedGemm held the same weights in this layout, so none was packed."""
+        """Whether another live object had the same weights in this layout, so none was packed."""
     @property
     def seconds(self) -> float:
-        """What packing took; where it is shared, making sure that the weights are the same."""
+        """Time of packing or, if shared, of checking that the weights are equal."""
 
 class WorkPlan:
     """How a run is shared between threads. Times are estimates in microseconds."""
 
     @property
     def begins(self) -> list[int]:
-        """The first unit of work of each part, and the number of units at the end.
+        """The first unit of work of each part, followed by the number of units.
 
-        A unit is a block of rows for a tile of samples. Each thread has as many parts in a row.
+        A unit is a block of rows for a tile of samples. Every thread has the same number of parts.
         """
     @property
     def threads(self) -> int:
-        """As many as end first, at most those that were asked for."""
+        """The number of threads that finishes first, at most the number requested."""
     @property
     def tile_width(self) -> int:
         """Samples or pixels of a tile; 0 where units are no tiles."""
     @property
     def microseconds(self) -> float:
-        """Of all units on one thread."""
+        """Time of all units on one thread."""
     @property
     def longest(self) -> float:
-        """Of the units of the thread that has most to do."""
+        """Time of the units of the thread with the most work."""
     @property
     def dispatch(self) -> float:
-        """Of starting and joining the threads."""
+        """Time of starting and joining the threads."""
     @property
     def imbalance(self) -> float:
-        """The longest time over the mean of the threads, at least 1."""
+        """The longest time over the mean of all threads, at least 1."""
 
 class PackedGemm:
     """A condensed layer, packed once.
 
-    `isa` is a name of `supported_isas()` or "auto" (what FANIN_ISA asks for, else the best);
-    `kernel` forces one row of `kernel_table()` instead; `threads` pack it. `values` is float32,
-    float16 or the bfloat16 of ml_dtypes. Raises ValueError for arrays that break the format, with
-    the place and the values.
+    `isa` is a name of `supported_isas()` or "auto" (FANIN_ISA if set, otherwise the best); `kernel`
+    forces one row of `kernel_table()` instead; `threads` is the number of threads for packing.
+    `values` is float32, float16 or ml_dtypes' bfloat16. Raises ValueError for arrays that break the
+    format, with the place and the values.
     """
 
     def __init__(
@@ -183,12 +183,12 @@ class PackedGemm:
     ) -> npt.NDArray[_T]:
         """y[batch, out_features] = clip(bias + sums + residual), for x[batch, in_features].
 
-        Sums are float32 in either type of x; float16 results are rounded once, at the end.
-        Returns ``out`` when it is given, else a new array.
+        Sums are float32 for both types of x; float16 results are rounded once, at the end. Returns
+        ``out`` if given, otherwise a new array.
         """
     def info(self) -> list[PackedInfo]: ...
     def plan(self, batch: int, threads: int, dispatch: tuple[float, float] = ...) -> WorkPlan:
-        """How a run of a batch would be shared; a dispatch costs a fixed time, and one a thread."""
+        """How threads would share a run; dispatch is its fixed and its per-thread cost in µs."""
     def holds(
         self,
         *,
@@ -197,14 +197,14 @@ class PackedGemm:
         rows: npt.NDArray[np.int32],
         bias: npt.NDArray[np.float32],
     ) -> bool:
-        """Whether it was packed from these arrays: what its layouts hold is compared with them."""
+        """Whether its layouts contain exactly these arrays."""
 
 class PackedConv:
     """A condensed convolution, packed once.
 
-    Attributes are those of ONNX, 2-d: `pads` is top, left, bottom, right. Images of every size run.
-    The other arguments are those of PackedGemm. Raises ValueError for arrays and attributes that
-    are unsound, with the place and the values.
+    Attributes are those of ONNX, for two axes: `pads` is top, left, bottom, right. The size of
+    images may differ from run to run. The other arguments are those of PackedGemm. Raises
+    ValueError for invalid arrays and attributes, with the place and the values.
     """
 
     def __init__(
@@ -239,13 +239,13 @@ class PackedConv:
     ) -> npt.NDArray[np.float32]:
         """y[batch, out_channels, ...] = gate(clip(convolution + bias + residual)), x[N, C, H, W].
 
-        Returns ``out`` when it is given, else a new array.
+        Returns ``out`` if given, otherwise a new array.
         """
     def info(self) -> list[PackedInfo]: ...
     def plan(
         self, size: tuple[int, int, int], threads: int, dispatch: tuple[float, float] = ...
     ) -> WorkPlan:
-        """As PackedGemm.plan, for inputs of so many images, rows and columns."""
+        """As PackedGemm.plan; size is images, rows and columns of the input."""
     def holds(
         self,
         *,
@@ -254,7 +254,7 @@ class PackedConv:
         rows: npt.NDArray[np.int32],
         bias: npt.NDArray[np.float32],
     ) -> bool:
-        """Whether it was packed from these arrays: what its layout holds is compared with them."""
+        """Whether its layout contains exactly these arrays."""
 
 def run_plain_conv(
     *,
@@ -276,10 +276,10 @@ def run_plain_conv(
     dilations: tuple[int, int] = (1, 1),
     group: int = 1,
 ) -> npt.NDArray[np.float32]:
-    """Run the scalar oracle of convolutions: sums in float32 in the order of the entries."""
+    """Run the plain kernel of convolutions: sums in float32 in the order of the entries."""
 
 def conv_kernel_table() -> list[ConvKernelRow]:
-    """Return the rows for every convolution kernel of this build, the preferred first."""
+    """Return the rows of every convolution kernel of this build, in order of preference."""
 
 def run_plain(
     *,
@@ -294,7 +294,7 @@ def run_plain(
     clip_min: float = ...,
     clip_max: float = ...,
 ) -> npt.NDArray[_T]:
-    """Run the scalar oracle: sums in float32 in the order of the stored entries."""
+    """Run the plain kernel: sums in float32 in the order of the stored entries."""
 
 def content_hash(
     *,
@@ -305,25 +305,25 @@ def content_hash(
     in_features: int,
     out_features: int,
 ) -> int:
-    """Return the hash under which packed copies are looked up before their weights are compared."""
+    """Return the hash that finds candidates for sharing, before their weights are compared."""
 
 def kernel_table() -> list[KernelRow]:
-    """Return every kernel of this build, the preferred first."""
+    """Return the rows of every kernel of this build, in order of preference."""
 
 def cuda_kernel_table() -> list[CudaKernelRow]:
-    """Return every CUDA kernel, the preferred first."""
+    """Return the rows of every CUDA kernel, in order of preference."""
 
 def supported_isas() -> list[str]:
     """Return the instruction sets that this CPU has, "scalar" first."""
 
 def cpu_quota(root: str = "") -> float | None:
-    """Return the CPUs worth of time that this process's control group grants it, or None.
+    """Return the CPU quota of this process's control group in CPUs, or None if there is none.
 
-    What a container's or Kubernetes' CPU limit becomes. Reads ``/proc`` and ``/sys`` below root.
+    CPU limits of containers and Kubernetes set it. Reads ``/proc`` and ``/sys`` below ``root``.
     """
 
 def select_isa() -> str:
-    """Return what FANIN_ISA asks for, else the best; ValueError for one that the CPU lacks."""
+    """Return FANIN_ISA if set, otherwise the best; ValueError if the CPU lacks it."""
 
 def clock_hertz() -> float:
     """Measure the cycles per second of this core, by a chain of dependent additions."""
@@ -332,14 +332,14 @@ def peak_macs_per_second() -> float:
     """Measure the float32 multiply-adds per second of this core with its widest vectors."""
 
 def read_once(buffer: npt.NDArray[np.generic]) -> int:
-    """Read all of a contiguous buffer with the widest vectors; returns the OR of what it holds."""
+    """Read a contiguous buffer with the widest vectors; returns the OR of its contents."""
 
 def cuda_library(folder: str) -> tuple[str, str, int]:
     """Load the CUDA library of a folder.
 
-    Returns "loaded", "not built", "no driver" or "broken", the problem as a sentence, and the CUDA
-    version that the library was built with (13000 for 13.0; 0 unless it is loaded).
+    Returns "loaded", "not built", "no driver" or "broken"; the problem as a sentence; and the CUDA
+    version of the library's build (13000 for 13.0; 0 unless it is loaded).
     """
 
 def cuda_devices() -> tuple[str, int, list[str]]:
-    """Ask the NVIDIA driver: the problem (empty if none), its CUDA version, the devices' names."""
+    """Query the NVIDIA driver: the problem (empty if none), its CUDA version, the device names."""

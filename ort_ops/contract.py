@@ -1,7 +1,7 @@
 """The operators of the domain ``ai.fanin``: names, inputs, attributes and limits.
 
-docs/op.md has the same in prose. The C++ library keeps a copy of its own in ``csrc/ort``; the tests
-of the op compare both. Nothing else in the product repeats what stands here.
+docs/op.md describes the same in prose. The C++ library has its own copy in ``csrc/ort``, which the
+tests of the op compare with this one. No other part of the product repeats these definitions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TYPES = {
     "TV": ("tensor(float)", "tensor(float16)", "tensor(bfloat16)"),
     "TI": ("tensor(uint16)", "tensor(int32)"),
 }
-"""Type variables with what they stand for; float inputs of type bfloat16 are for CUDA alone."""
+"""Type variables and their types; ``T`` can be bfloat16 on CUDA only."""
 
 INPUTS_GEMM = {
     "X": "T",
@@ -31,7 +31,7 @@ INPUTS_GEMM = {
     "rows": "tensor(int32)",
     "residual": "T",
 }
-"""Inputs in order with their types; all six are always present."""
+"""Inputs in order, with their types; all six are always present."""
 
 INPUTS_CONV = INPUTS_GEMM
 """The inputs of ``CondensedConv`` have the same names and types in the same order."""
@@ -66,10 +66,10 @@ ATTRIBUTES: Mapping[str, Mapping[str, float | None]] = {
 """The attributes of each op, by its name."""
 
 INTEGER_LISTS = ("kernel_shape", "strides", "pads", "dilations")
-"""Attributes that hold one number, for pads two, for each spatial axis."""
+"""Attributes with one number for each spatial axis (two in ``pads``)."""
 
 OPEN_GATE = (0.0, 1.0)
-"""gate_scale and gate_shift that let everything pass."""
+"""gate_scale and gate_shift of a gate that returns its input unchanged."""
 
 HARD_SWISH = (1 / 6, 0.5)
 """gate_scale and gate_shift of HardSwish, v * min(max(v / 6 + 1 / 2, 0), 1)."""

@@ -1,4 +1,4 @@
-"""Whether the CUDA kernels can be used here, and why not."""
+"""Whether the CUDA kernels can be used on this machine, and if not, why."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _LIBRARY = "libfanin_ort_ops_cuda.so"
 
 @dataclass(frozen=True)
 class CudaStatus:
-    """What this machine and this build of fanin offer; ONNX Runtime's CUDA provider is not asked.
+    """CUDA support of this machine and this build of fanin, without ONNX Runtime's provider.
 
     Attributes:
-        library: the CUDA library beside the op library; None where fanin was built without it.
-        library_problem: why it cannot be used; empty if it can, or if the driver is all it lacks.
-        toolkit: the CUDA version it was built with, ``(13, 0)``; None if it could not be loaded.
+        library: the CUDA library beside the op library; None if fanin was built without it.
+        library_problem: why it cannot be used; empty if it can, or if only the driver is missing.
+        toolkit: CUDA version of the build, such as ``(13, 0)``; None if it could not be loaded.
         driver: the CUDA version that the NVIDIA driver supports; None without a driver.
-        devices: the GPUs, ``"NVIDIA H100 (9.0)"`` with the compute capability in brackets.
-        device_problem: why there is none; empty if there is one.
+        devices: the GPUs with their compute capability, such as ``"NVIDIA H100 (9.0)"``.
+        device_problem: why there is no device; empty if there is one.
         remedy: what to do about the first problem; empty if there is none.
 
     """
@@ -40,14 +40,14 @@ class CudaStatus:
 
     @property
     def reason(self) -> str:
-        """Why not, as one sentence; empty if it can."""
+        """Why a CUDA session cannot run fanin's kernels, in one sentence; empty if it can."""
         return self.library_problem or self.device_problem
 
 
 def cuda_status() -> CudaStatus:
-    """Look for the CUDA library, the NVIDIA driver and its devices; a lack of them raises nothing.
+    """Look for the CUDA library, the NVIDIA driver and its devices; if missing, raise nothing.
 
-    Initializes the driver in this process: after it, CUDA does not work in a forked child.
+    Initializes the driver in this process, after which CUDA does not work in a forked child.
     """
     from . import _native
 

@@ -1,4 +1,4 @@
-"""Where the compiled operator library lies."""
+"""Where the compiled operator library is installed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def get_library_path() -> Path:
         FileNotFoundError: the library has not been built.
 
     """
-    # An editable install keeps compiled files in site-packages and Python files in the tree, and
-    # both folders are in __path__; so __file__ would be the wrong place to look.
+    # An editable install has compiled files in site-packages and Python files in the source tree.
+    # Both folders are in __path__, while __file__ would give only one of them.
     package = sys.modules[__name__.rpartition(".")[0]]
     folders = [Path(folder).resolve() for folder in package.__path__]
     for folder in folders:

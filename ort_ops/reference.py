@@ -1,4 +1,4 @@
-"""The operators' definition in float64 NumPy: the oracle that kernels are compared with."""
+"""The operators' definition in float64 NumPy, the reference for all kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-# Products that are held at once, about 64 MB.
+# Products in memory at once, about 64 MB.
 _BLOCK = 1 << 23
 
 
@@ -30,10 +30,10 @@ def condensed_gemm(
     ``y[..., r] = clip(bias[r] + sum_j values[i, j] * x[..., indices[i, j]] + residual[..., r])``
     with ``r = rows[i]``, and ``clip(bias + residual)`` for the outputs that ``rows`` does not list.
     Only true entries enter the sum: padding (an index equal to its predecessor in the row) is
-    skipped, so that a NaN or Inf in ``x`` reaches exactly the outputs that hold a weight on it. NaN
-    passes the clip.
+    skipped, so that a NaN or Inf in ``x`` reaches exactly the outputs that have a weight in its
+    column. NaN passes through the clip.
 
-    Arrays may be of any float type, ml_dtypes' bfloat16 included; all are widened to float64.
+    Arrays may have any float type, including ml_dtypes' bfloat16; all are widened to float64.
 
     Args:
         x: ``[..., in_features]``, at least one dimension.
@@ -69,7 +69,7 @@ def condensed_gemm(
     step = max(1, _BLOCK // max(1, len(flat) * fan_in))
     for start in range(0, active, step):
         block = slice(start, start + step)
-        # Inf and NaN in x are values here, not mistakes; those that padding meets are dropped.
+        # Inf and NaN in x are legitimate; products of padding are replaced by 0.
         with np.errstate(invalid="ignore"):
             products = np.where(true_entry[block], values[block] * flat[:, indices[block]], 0.0)
             y[:, rows[block]] += products.sum(axis=-1)
@@ -98,14 +98,13 @@ def condensed_conv(
 ) -> NDArray[np.float64]:
     """Compute ``ai.fanin::CondensedConv`` version 1 in float64.
 
-    A gate other than (0, 1) then makes ``v * clip(gate_scale * v + gate_shift, 0, 1)`` of it.
-
-    An index is a place in the window ``[in_channels / group, *kernel_shape]`` of the row's own
-    group: one channel and one tap. Output pixel ``p`` of row ``r = rows[i]`` is ``clip(bias[r] +
-    sum_j values[i, j] * x[n, channel_j, place_j] + residual)`` with ``place_j = p * strides +
-    tap_j * dilations - begin_pads``; what lies outside of ``x`` is 0. A NaN or Inf in ``x``
-    reaches exactly the outputs that hold a weight on it. Padding of a row (an index equal to its
-    predecessor) is skipped.
+    An index is a position in the receptive field ``[in_channels / group, *kernel_shape]`` of the
+    row's own group: one channel and one tap. Output pixel ``p`` of row ``r = rows[i]`` is
+    ``clip(bias[r] + sum_j values[i, j] * x[n, channel_j, place_j] + residual)`` with ``place_j = p
+    * strides + tap_j * dilations - begin_pads``; positions outside ``x`` read 0. A gate other than
+    (0, 1) then turns each result v into ``v * clip(gate_scale * v + gate_shift, 0, 1)``. A NaN or
+    Inf in ``x`` reaches exactly the outputs that have a weight there. Padding of a row (an index
+    equal to its predecessor) is skipped.
 
     Args:
         x: ``[N, in_channels, H, W]`` or ``[N, in_channels, L]``.
@@ -118,13 +117,13 @@ def condensed_conv(
         strides: one for each spatial axis.
         pads: the beginnings of all spatial axes, then their ends.
         dilations: one for each spatial axis.
-        group: the parts that the channels are cut into.
+        group: number of groups of channels.
         in_channels: channels of ``x``.
         out_channels: channels of the result.
         clip_min: lower bound of the sum.
         clip_max: upper bound of the sum.
-        gate_scale: what the gate multiplies the clipped sum by.
-        gate_shift: what it adds.
+        gate_scale: factor of the clipped sum in the gate.
+        gate_shift: summand of the gate.
 
     Returns:
         ``[N, out_channels, ...]`` with the lengths that ONNX's Conv gives.

@@ -1,4 +1,4 @@
-"""What the surroundings say about colours, widths, tokens and clusters is not for the tests.
+"""What the surroundings say about colors, widths, tokens and clusters is not for the tests.
 
 This is read before any test imports what reads these variables.
 """
@@ -6,7 +6,7 @@ This is read before any test imports what reads these variables.
 import os
 
 for name in (
-    # Of terminals and CI services: rich and typer would colour and wrap what tests read.
+    # Of terminals and CI services: rich and typer would color and wrap what tests read.
     *("CLICOLOR_FORCE", "FORCE_COLOR", "GITHUB_ACTIONS", "NO_COLOR", "PY_COLORS"),
     *("TERMINAL_WIDTH", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "LINES"),
     # Of a server, a cluster or a torchrun around them.

@@ -1,8 +1,8 @@
-"""How limits of the dispatch table follow from measured times: no measuring here.
+"""Derive the limits of the dispatch table from measured times.
 
-A time is known by (layout with its ISA, case, batch). Layouts are compared by the mean over the
-cases of the logarithm of the ratio of their times, so that no case counts more than another. What
-is within 5 % of a tie stays as it is: so much differs from one measurement to the next.
+Times are keyed by (layout with its ISA, case, batch). Layouts are compared by the mean over all
+cases of the logarithm of the ratio of their times, so that every case has the same weight. A
+difference within 5 % is a tie and leaves a limit unchanged, since measurements vary by as much.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 BATCHES = tuple(range(1, 9))
-"""Of windows against panels at usual densities."""
+"""Batches at which windows are compared with panels, at usual densities."""
 FEW, MANY = (1, 2), (8,)
-"""Of windows against rows, and of panels against rows, at low densities."""
+"""Batches at which windows, and panels, are compared with rows at low densities."""
 ROWS = "rows-scalar"
 Times = dict[tuple[str, str, int], float]
 Range = tuple[int, int | None]
-"""First and last batch, None for no last one; (1, 0) for no batch."""
+"""First and last batch; a last batch of None means no limit, (1, 0) no batch at all."""
 
 _TIE = math.log(1.05)
-# How much slower than the panel windows may be at one sparsity, to be taken for all: before they
-# are taken, and before they are given up.
+# How much slower than panels windows may be at one sparsity and still serve a batch: if they do not
+# serve it yet, and if they do.
 _WORST, _WORST_NOW = math.log(1.1), math.log(1.25)
-# A least density is a crossing of two flat lines: where they are this close, it stays.
+# A least density is where two flat lines cross: it stays if they are this close there.
 _SAME = math.log(1.05)
 _ROW = re.compile(
     r'\{"(?P<layout>[\w-]+)", \{(\d+), (\w+)\}, \{(\d+), (\w+)\}, (?P<density>[\d.e+-]+)\}'
@@ -35,7 +35,7 @@ _ROW = re.compile(
 
 @dataclass(frozen=True)
 class Limits:
-    """What a layout is chosen for."""
+    """The batches and densities for which a layout is dispatched."""
 
     layout: str
     batches: Range
@@ -44,16 +44,16 @@ class Limits:
 
     @property
     def isa(self) -> str:
-        """Of the layout."""
+        """The layout's instruction set."""
         return self.layout.rpartition("-")[2]
 
     @property
     def is_panel(self) -> bool:
-        """Whether it serves all batches that no window does."""
+        """Whether it is a panel, which serves all batches that no window serves."""
         return self.batches[1] is None
 
     def initializer(self) -> str:
-        """Return it as C++."""
+        """Return the limits as a C++ initializer."""
 
         def text(batches: Range) -> str:
             return f"{{{batches[0]}, {'kAny' if batches[1] is None else batches[1]}}}"
@@ -82,7 +82,7 @@ def read_limits(path: Path) -> list[Limits]:
 def decide(
     present: Sequence[Limits], times: Times, isas: Sequence[str]
 ) -> tuple[list[Limits], list[str]]:
-    """Return the table with the limits that follow from the times, and the reasons as lines."""
+    """Return the table with new limits derived from the times, and the reasons as lines."""
     measured = {layout for layout, _, _ in times}
     decided, reasons = [], []
     for at, limits in enumerate(present):
@@ -96,13 +96,13 @@ def decide(
             decided.append(replace(limits, min_density=density))
             reasons.append(f"{limits.layout}: from density {density:g} on, instead of {ROWS}")
             continue
-        # A wider window of the same ISA stands behind, and takes what this one does not.
+        # A wider window of the same ISA follows in the table and serves what this one does not.
         wider = [
             other.layout
             for other in present[at + 1 :]
             if other.isa == limits.isa and not other.is_panel and other.layout in measured
         ]
-        # For the first batch, where it gains most: the more samples, the flatter the crossing.
+        # At the first batch, where it gains most: with more samples the crossing is less sharp.
         few = [limits.batches[0]] if limits.batches[0] in FEW else [1]
         density = _least_density(times, "window", limits, (ROWS, panel), few)
         reasons.append(f"{limits.layout}: from density {density:g} on, instead of {ROWS}, {panel}")
@@ -119,9 +119,9 @@ def decide(
 
 
 def _reach(windows: Sequence[Limits], isa: str) -> int:
-    """Return the last batch of the windows of higher ISAs, which stand before.
+    """Return the last batch of the windows of higher ISAs, which precede in the table.
 
-    A lower one that went on behind would be a third layout of a layer of any batch.
+    A window of a lower ISA that served more would be a third layout for layers of symbolic batch.
     """
     return min(
         (limits.batches[1] for limits in windows if limits.isa != isa and limits.batches[1]),
@@ -130,10 +130,10 @@ def _reach(windows: Sequence[Limits], isa: str) -> int:
 
 
 def _with_first_of_panels(table: Sequence[Limits]) -> list[Limits]:
-    """Let panels begin where the windows of every ISA have ended.
+    """Let panels begin after the last batch of the windows of every ISA.
 
-    Below the least density of windows, fewer samples are left to the rows, whose time grows with
-    them. One first batch for all panels, so that a wider one is never passed over.
+    Below the least density of windows, smaller batches use the rows kernel, whose time grows with
+    the batch. All panels have the same first batch, so that a wider one is never skipped.
     """
     reach: dict[str, int] = {}
     for limits in table:
@@ -149,7 +149,7 @@ def _with_first_of_panels(table: Sequence[Limits]) -> list[Limits]:
 
 
 def panel_of(table: Sequence[Limits], isas: Sequence[str], isa: str) -> str | None:
-    """Return the panel layout that a CPU with all of ``isas`` up to ``isa`` runs."""
+    """Return the panel layout of a CPU that has all of ``isas`` up to ``isa``."""
     if isa not in isas:
         return None
     usable = isas[: isas.index(isa) + 1]
@@ -158,7 +158,7 @@ def panel_of(table: Sequence[Limits], isas: Sequence[str], isa: str) -> str | No
 
 
 def density_of(case: str) -> float:
-    """Of "INPUTSxOUTPUTS SPARSITY TYPE"; 0 for the cases of low densities."""
+    """Return the density of a case "INPUTSxOUTPUTS SPARSITY TYPE"; 0 for cases of low density."""
     sizes, number, *_ = case.split(" ")
     return 0.0 if sizes in ("window", "panel") else 1 - float(number)
 
@@ -171,7 +171,7 @@ def mean_log_ratio(times: Times, layout: str, other: str, batch: int) -> float:
 
 
 def _last_batch(times: Times, limits: Limits, panel: str) -> int:
-    """Return the last batch before the panel is better, for weights of any type."""
+    """Return the last batch at which the panel is not better, over weights of all types."""
     last = 0
     for batch in BATCHES:
         now = batch <= (limits.batches[1] or 0)
@@ -189,7 +189,7 @@ def _last_batch(times: Times, limits: Limits, panel: str) -> int:
 def _first_batch(
     times: Times, layout: str, wider: Sequence[str], last: int, present_first: int
 ) -> int:
-    """Return the first batch from which on it is better than the wider windows, up to ``last``."""
+    """Return the batch from which on the layout beats the wider windows, up to ``last``."""
     first = last + 1
     while first > 1:
         tie = _TIE if first - 1 >= present_first else -_TIE
@@ -202,7 +202,7 @@ def _first_batch(
 def _least_density(
     times: Times, kind: str, limits: Limits, others: Sequence[str], batches: Sequence[int]
 ) -> float:
-    """Return where the layout begins to beat the best of the others, going up from there."""
+    """Return the density above which the layout always beats the best of the others."""
     by_density: dict[float, set[str]] = {}
     for _, case, _ in times:
         if case.startswith(f"{kind} "):

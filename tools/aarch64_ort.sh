@@ -2,9 +2,9 @@
 # Runs a Python program under an Arm64 Python with NumPy and ONNX Runtime, on an emulated CPU:
 #   tools/aarch64_ort.sh PROGRAM.py [ARGUMENTS]
 #
-# The first run makes the environment in .cache/aarch64-ort: Debian's Python and libraries for arm64,
-# unpacked into a folder, and the wheels of the package index. No root; needs qemu-user, pip and a
-# Debian (or relative) whose python3 is PYTHON_VERSION.
+# The first run creates the environment in .cache/aarch64-ort: Debian's Python and libraries for
+# arm64, unpacked into a folder, and wheels from the package index. Needs no root, but qemu-user,
+# pip and a Debian-based system whose python3 is PYTHON_VERSION.
 #   ORT_VERSION     default 1.23.2; 1.28 and later crash at import under qemu 7.2
 #   PYTHON_VERSION  default 3.11
 #   QEMU_CPU        default cortex-a72
@@ -21,11 +21,11 @@ for tool in qemu-aarch64 apt-get dpkg-deb python3; do
   command -v "$tool" > /dev/null || { echo "$tool is not installed" >&2; exit 2; }
 done
 
-# Both folders get their name when they are complete.
+# Each folder gets its final name only when it is complete.
 if [ ! -d "$root" ]; then
   rm -rf "$home/apt" "$home/debs" "$root.part"
   mkdir -p "$home/apt/lists/partial" "$home/apt/cache/archives/partial" "$home/debs"
-  # apt with lists and a cache of its own, which knows of no installed package.
+  # apt with separate lists and cache, and without the system's installed packages.
   apt=(apt-get -q -o APT::Architecture=arm64 -o APT::Architectures::=arm64
     -o Dir::State::lists="$home/apt/lists" -o Dir::Cache="$home/apt/cache"
     -o Dir::State::status=/dev/null -o APT::Sandbox::User="$(id -un)")

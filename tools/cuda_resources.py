@@ -3,7 +3,7 @@
     tools/cuda_resources.py [--architectures 80 90] [--jobs 2]
 
 Compiles the kernels with nvcc (NVCC, or from PATH) and prints a Markdown table. Shared memory is
-dynamic in all kernels: docs/cuda.md says how much.
+dynamic in all kernels; docs/cuda.md states how much.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REGISTERS = re.compile(r"Used (\d+) registers")
 
 
 def compile_one(nvcc: str, source: Path, architecture: str) -> str:
-    """Return what ptxas says about a source for one architecture."""
+    """Return ptxas' report on a source for one architecture."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             *(nvcc, "-std=c++17", "-O3", "-DNDEBUG", f"-I{SOURCES}", f"-arch=sm_{architecture}"),
@@ -38,7 +38,7 @@ def compile_one(nvcc: str, source: Path, architecture: str) -> str:
 
 
 def readable(symbol: str) -> str:
-    """Return a kernel's name from its mangled one, as c++filt would but short."""
+    """Return a short readable name of a kernel from its mangled symbol."""
     try:
         name = subprocess.run(["c++filt", symbol], capture_output=True, text=True).stdout
     except OSError:

@@ -1,10 +1,10 @@
-"""Draw the pictures of README into docs/pictures, each for light and dark pages.
+"""Draw README's pictures into docs/pictures, each for light and dark pages.
 
     python tools/draw_pictures.py           # write the files
-    python tools/draw_pictures.py --check   # fail if they are not what this script draws
+    python tools/draw_pictures.py --check   # fail if the files are out of date
 
-Pipeline and condensed layout, and the speed-ups of a layer from its saved result. Texts are at
-least 20 of 640 pixels, so that they can be read on a telephone as well.
+The pictures show the pipeline, the condensed format, and the speed-ups of a layer from its saved
+result. The font size is at least 20 pixels at a width of 640, legible on a phone as well.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WIDTH = 8
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of a theme; the background stays the page's own."""
+    """Colours of a theme; the background is transparent."""
 
     name: str
     ink: str
@@ -95,24 +95,24 @@ class Drawing:
         anchor: str = "middle",
     ) -> None:
         """Write a text with its baseline at ``y`` and its ``anchor`` at ``x``."""
-        colour = self._theme.faint if faint else self._theme.ink
+        color = self._theme.faint if faint else self._theme.ink
         weight = ' font-weight="600"' if bold else ""
         self._parts.append(
             f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}" '
-            f'fill="{colour}"{weight}>{escape(text)}</text>'
+            f'fill="{color}"{weight}>{escape(text)}</text>'
         )
 
-    def line(self, points: Sequence[tuple[float, float]], colour: str, width: float) -> None:
+    def line(self, points: Sequence[tuple[float, float]], color: str, width: float) -> None:
         """Draw a line through the points."""
         path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
         self._parts.append(
-            f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="{width}"/>'
+            f'<path d="M{path}" fill="none" stroke="{color}" stroke-width="{width}"/>'
         )
 
-    def dots(self, points: Sequence[tuple[float, float]], colour: str) -> None:
+    def dots(self, points: Sequence[tuple[float, float]], color: str) -> None:
         """Draw a dot at each point."""
         for x, y in points:
-            self._parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{colour}"/>')
+            self._parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{color}"/>')
 
     def arrow(self, x: float, y: float, length: float) -> None:
         """Draw an arrow to the right."""
@@ -136,7 +136,7 @@ class Drawing:
 
 
 def pipeline(theme: Theme) -> str:
-    """Draw the way from a module to a running model."""
+    """Draw the pipeline from a module to a running model."""
     drawing = Drawing(640, 196, "nn.Module, train, run folder, export, ONNX file, run", theme)
     steps = (
         ("train", "nn.Module", "PyTorch"),
@@ -160,17 +160,17 @@ def pipeline(theme: Theme) -> str:
 
 
 def layout(theme: Theme) -> str:
-    """Draw a sparse weight beside the three arrays that store it."""
+    """Draw a sparse weight and the three arrays that store it."""
     drawing = Drawing(640, 290, "A weight with three entries a row, and its condensed form", theme)
     cell = 33
 
-    def grid(left: float, heading: str, rows: list[list[str]], colours: list[str]) -> None:
+    def grid(left: float, heading: str, rows: list[list[str]], colors: list[str]) -> None:
         width = max(map(len, rows)) * cell
         drawing.text(left + width / 2, 24, heading, 22, bold=True)
-        for number, (row, colour) in enumerate(zip(rows, colours, strict=True)):
+        for number, (row, color) in enumerate(zip(rows, colors, strict=True)):
             for column, text in enumerate(row):
                 x, y = left + column * cell, 40 + number * cell
-                drawing.box(x, y, cell, cell, colour if text else "", radius=0)
+                drawing.box(x, y, cell, cell, color if text else "", radius=0)
                 drawing.text(x + cell / 2, y + 24, text, 20)
 
     letters = iter("abcdefghijkl")
@@ -180,12 +180,12 @@ def layout(theme: Theme) -> str:
         for column, value in zip(columns, values[row], strict=True):
             dense[row][column] = value
     active = [number for number, columns in enumerate(COLUMNS) if columns]
-    colours = [theme.rows[number] for number in active]
+    colors = [theme.rows[number] for number in active]
     grid(2, "weight", dense, list(theme.rows))
     drawing.arrow(274, 122, 40)
-    grid(324, "values", [values[row] for row in active], colours)
-    grid(447, "indices", [[str(at) for at in COLUMNS[row]] for row in active], colours)
-    grid(582, "rows", [[str(row)] for row in active], colours)
+    grid(324, "values", [values[row] for row in active], colors)
+    grid(447, "indices", [[str(at) for at in COLUMNS[row]] for row in active], colors)
+    grid(582, "rows", [[str(row)] for row in active], colors)
     drawing.text(320, 246, "Every neuron keeps three weights.", 21, faint=True)
     drawing.text(320, 276, "Neuron 2 was ablated and takes no space.", 21, faint=True)
     return drawing.svg()
@@ -215,13 +215,13 @@ def speedup(theme: Theme) -> str:
         drawing.text(left - 8, y_of(tick) + 7, f"{tick}×", 21, anchor="end")
     drawing.text(right + 14, y_of(1) + 7, "dense", 21, faint=True, anchor="start")
     for batch in batches:
-        if batch != 197:  # its text would cover that of 256
+        if batch != 197:  # its label would overlap that of 256
             drawing.text(x_of(batch), bottom + 30, str(batch), 21)
     drawing.text(0, bottom + 30, "batch", 20, faint=True, anchor="start")
-    for colour, (sparsity, ratios) in zip(theme.lines, sorted(lines.items()), strict=True):
+    for color, (sparsity, ratios) in zip(theme.lines, sorted(lines.items()), strict=True):
         points = [(x_of(batch), y_of(ratio)) for batch, ratio in sorted(ratios.items())]
-        drawing.line(points, colour, 3)
-        drawing.dots(points, colour)
+        drawing.line(points, color, 3)
+        drawing.dots(points, color)
         drawing.text(
             right + 14, points[-1][1] + 7, f"{100 * sparsity:g} %", 22, bold=True, anchor="start"
         )
@@ -243,9 +243,7 @@ def main() -> int:
             if not check:
                 path.write_text(drawn)
             elif not path.exists() or path.read_text() != drawn:
-                print(
-                    f"{path.name} is not what {Path(__file__).name} draws; run it", file=sys.stderr
-                )
+                print(f"{path.name} is out of date; run {Path(__file__).name}", file=sys.stderr)
                 status = 1
     return status
 

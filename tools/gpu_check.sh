@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in one command of at most six minutes: builds the kernels for the card
-# that is there, checks them and the ops against float64, checks them under compute-sanitizer, and
+# All checks that need a GPU, in one command of at most six minutes: builds the kernels for the
+# installed card, compares them and the ops with float64, runs them under compute-sanitizer, and
 # measures them.
 #
 #   tools/gpu_check.sh               results in docs/results/gpu-<card>/, the log beside them
@@ -10,8 +10,8 @@
 #
 # Needs a Python (PYTHON, default python3) with torch for CUDA, onnx, matplotlib, pytest, typer and
 # ml_dtypes; to build also nvcc, cmake, ninja, a C++ compiler, scikit-build-core and pybind11. The ops
-# are checked where onnxruntime has its CUDA provider. Downloads nothing. Ends at LIMIT seconds
-# (default 345) and keeps what was measured until then.
+# are checked if onnxruntime has its CUDA provider. Downloads nothing. Stops after LIMIT seconds
+# (default 345) and keeps the measurements made until then.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -37,12 +37,12 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=
 
-# step NAME SECONDS COMMAND...: within what is left of the time
+# step NAME SECONDS COMMAND...: runs a command for at most SECONDS or the remaining time
 step() {
   local name=$1 most=$2 left=$((limit - SECONDS - 5)) status=0
   shift 2
   if [ "$left" -lt 1 ]; then
-    echo "== $name: left out, no time left" | tee -a "$log"
+    echo "== $name: skipped, no time left" | tee -a "$log"
     failed=1
     return
   fi
@@ -73,7 +73,7 @@ if [ -z "$site" ] && { [ -z "$dry" ] || ! "$python" -c 'import fanin' 2> /dev/nu
   if [ -n "$failed" ]; then exit 1; fi
 fi
 if [ -n "$site" ]; then export PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH}; fi
-# ONNX Runtime looks for CUDA's libraries by name; NVIDIA's wheels have them.
+# ONNX Runtime loads CUDA's libraries by name; NVIDIA's wheels contain them.
 libraries=$("$python" -c 'import nvidia, pathlib
 print(*{str(file.parent) for root in nvidia.__path__
         for file in pathlib.Path(root).glob("**/lib/*.so*")}, sep=":")' 2> /dev/null || true)
@@ -87,7 +87,7 @@ if [ -n "$dry" ]; then
   step bench 120 "$python" -m fanin bench cuda --emulated --shapes 64x40 --sparsity 0.9 \
     --batch 1,20,64 --rounds 2 --no-convolutions --out "$out"
 else
-  export FANIN_REQUIRE_GPU=1  # a test that finds none fails instead of being skipped
+  export FANIN_REQUIRE_GPU=1  # without a GPU, tests fail instead of being skipped
   step kernels 60 "${tests[@]}" "$kernels" -k 'not emulated'
   for tool in memcheck racecheck; do
     step "$tool" 40 compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 20 \

@@ -1,11 +1,10 @@
-"""What a sparsifier costs: a training step with and without it, and one update of ResNet-50.
+"""Measure a sparsifier's cost: a training step with and without it, and an update of ResNet-50.
 
     python tools/measure_sparsifier.py [--threads 2] [--batch 32] [--rounds 15] [--out FILE.json]
 
-Steps with and without are timed in turns, on the CIFAR ResNet-18 of the paper, outside updates.
-Prints the median of the ratios, and their quartiles as a measure of the machine's noise. Updates
-are timed by the wall and by the processors: where the wall takes much longer, the threads waited
-for other jobs.
+Steps with and without sparsifier alternate, on the paper's CIFAR ResNet-18, between updates. Prints
+the median of the ratios, and their quartiles as a measure of the machine's noise. Updates are
+measured in wall and CPU seconds: if the wall time is much longer, threads waited for other jobs.
 """
 
 import argparse
@@ -44,7 +43,7 @@ def training_step(
 
 
 def step_ratios(batch: int, rounds: int) -> list[float]:
-    """Time of a sparse step by that of a dense one, of neighbouring steps."""
+    """Return the time of each sparse step over that of the dense step after it."""
     inputs = torch.randn(batch, 3, 32, 32)
     dense, sparse = (
         training_step(MODELS["resnet18"]().build((3, 32, 32), 10), method, inputs)
@@ -55,7 +54,7 @@ def step_ratios(batch: int, rounds: int) -> list[float]:
 
 
 def update_seconds(rounds: int) -> list[tuple[float, float]]:
-    """Wall and CPU seconds of updates of ResNet-50's 25.5 million weights, from given gradients."""
+    """Return wall and CPU seconds of updates of ResNet-50's 25.5 million weights."""
     model = MODELS["resnet50"]().build((3, 224, 224), 1000)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     sparsifier = Sparsifier(model, optimizer, method=SRigL(0.9), total_steps=1000, update_every=1)

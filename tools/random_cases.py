@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Run random cases of the op and its kernels against the float64 oracle.
+"""Compare random cases of the ops and their kernels with the float64 reference.
 
     python tools/random_cases.py --cases 100000          a new seed, which is printed
-    python tools/random_cases.py --seed 7 --group 1234   one group again
+    python tools/random_cases.py --seed 7 --group 1234   replay one group
     python tools/random_cases.py --op conv               convolutions, through their kernels
     python tools/random_cases.py --op conv-node          convolutions, in ONNX Runtime
 
@@ -26,7 +26,7 @@ from tests.ort_ops import _random_cases, _random_conv_nodes, _random_convs
 
 
 def main() -> int:
-    """Run the command line; exit status 1 when a case fails."""
+    """Run the command line; the exit status is 1 if a case fails."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--op", choices=["gemm", "conv", "conv-node"], default="gemm")
     parser.add_argument("--cases", type=int, default=10_000, help="how many (default: 10000)")
@@ -56,7 +56,7 @@ def main() -> int:
             for tally in pool.imap(partial(check, seed), groups, chunksize=8):
                 total.add(tally)
         except error_type as error:
-            print(f"after {total.cases} sound cases: {error}", file=sys.stderr)
+            print(f"after {total.cases} correct cases: {error}", file=sys.stderr)
             return 1
     print(
         f"{total.cases} cases within the bound in {time.monotonic() - started:.0f} s; worst error "

@@ -3,8 +3,8 @@
     python tools/readme_numbers.py            # write them
     python tools/readme_numbers.py --check    # fail if they differ from the files
 
-A block is what stands between ``<!-- numbers: NAME -->`` and ``<!-- /numbers -->``; BLOCKS has the
-names. Everything else in the file is left as it is.
+A block is the text between ``<!-- numbers: NAME -->`` and ``<!-- /numbers -->``; BLOCKS lists the
+names. The rest of the file stays unchanged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NETWORKS = {
     "minilm-50": "MiniLM, 50\u00a0%",
     "minilm-90": "MiniLM, 90\u00a0%",
 }
-"""Rows of README's table by their folders in docs/results/trained."""
+"""Rows of README's table, by folder in docs/results/trained."""
 
 NOT_MEASURED = "–"
 
@@ -67,17 +67,17 @@ BLOCKS: dict[str, Callable[[Path], list[str]]] = {"trained": trained}
 
 
 def filled(text: str, results: Path) -> str:
-    """Return the README's text with the numbers of the results.
+    """Return README's text with the numbers from the results.
 
-    Raises NumbersError for a block that is unknown or does not end.
+    Raises NumbersError for a block that is unknown or not closed.
     """
     if text.count(_START) != text.count(_END):
-        raise NumbersError(f"{text.count(_START)} blocks begin and {text.count(_END)} end")
+        raise NumbersError(f"{text.count(_START)} blocks are opened and {text.count(_END)} closed")
 
     def block(match: re.Match[str]) -> str:
         name = match["name"]
         if name not in BLOCKS:
-            raise NumbersError(f"no numbers are called {name!r}; there are {', '.join(BLOCKS)}")
+            raise NumbersError(f"unknown block {name!r}; known are {', '.join(BLOCKS)}")
         return "\n".join([f"<!-- numbers: {name} -->", *BLOCKS[name](results), _END])
 
     return _BLOCK.sub(block, text)

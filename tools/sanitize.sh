@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs the C++ concurrency test under ThreadSanitizer, then the operator and kernel tests on a build
-# with AddressSanitizer and UBSan.
+# Runs the C++ concurrency test under ThreadSanitizer, then the tests of operators and kernels on a
+# build with AddressSanitizer and UBSan.
 #
-# The second build goes into a virtual environment of its own, .cache/sanitize-venv, that borrows the
-# heavy packages of the one whose python is given (default: .venv/bin/python). Arguments go to pytest;
-# with `--only-threads` alone, only the first part runs.
+# The second build is installed into a separate virtual environment, .cache/sanitize-venv, which
+# uses the packages of the one that PYTHON belongs to (default: .venv/bin/python). Arguments are
+# passed to pytest; with `--only-threads`, only the first part runs.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -23,7 +23,7 @@ if command -v ccache > /dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache
 "$cmake" -S . -B build/sanitize-thread -DCMAKE_BUILD_TYPE=RelWithDebInfo -DFANIN_PYTHON=OFF \
   -DFANIN_TESTS=ON -DFANIN_SANITIZE=thread -DCMAKE_CXX_COMPILER="$compiler" > /dev/null
 "$cmake" --build build/sanitize-thread --parallel 2 --target fanin_concurrency_test
-# ThreadSanitizer's fixed mappings do not fit addresses as random as some kernels make them.
+# ThreadSanitizer's fixed mappings conflict with the address randomization of some Linux kernels.
 fixed=(setarch "$(uname -m)" -R)
 "${fixed[@]}" true 2> /dev/null || fixed=()
 TSAN_OPTIONS="second_deadlock_stack=1" \
@@ -46,9 +46,9 @@ fi
   --config-settings=cmake.define.FANIN_EMULATION=ON \
   .
 
-# Python itself is not instrumented, so the runtime must be loaded before it; libstdc++ with it, or
-# ASan finds no __cxa_throw to intercept. Python does not free everything at exit: no leak check
-# (tests named for memory watch it in the ordinary build instead).
+# Python itself is not instrumented, so the ASan runtime must be preloaded; libstdc++ as well, or
+# ASan finds no __cxa_throw to intercept. Python does not free everything at exit, so leaks are not
+# checked (tests with "memory" in their name watch memory in the ordinary build instead).
 preload="$("$compiler" -print-file-name=libasan.so) $("$compiler" -print-file-name=libstdc++.so.6)"
 exec env \
   LD_PRELOAD="$preload" \

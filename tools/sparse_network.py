@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Export a torchvision network with made-up constant fan-in masks, and its dense baseline.
+"""Export a torchvision network with random constant fan-in masks, and its dense baseline.
 
     python tools/sparse_network.py resnet50 uniform 0.9 -o build/networks/resnet50-uniform90.onnx
     fanin bench model build/networks/resnet50-uniform90.onnx --batch 1 --out results
 
-Masks are random: every filter of a layer keeps as many weights, at places all equally likely. Under
-``uniform`` the first and the last layer are dense and the others are as sparse as asked (with
-``--ends`` these two as well); under ``erk`` densities are those of the trainer. Depthwise
-convolutions are dense. Weights and norms are random too: times do not depend on them, but norms
-with unequal channels show that they were folded right.
+Every filter of a layer keeps the same number of weights, at uniformly random positions. With
+``uniform``, the first and the last layer are dense (unless ``--ends`` is given) and all others have
+the given sparsity; with ``erk``, densities are those of the trainer. Depthwise convolutions are
+dense. Weights and norms are random too: times do not depend on them, but norms with unequal
+channels show that they were folded correctly.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from fanin.trainer.distributions import DISTRIBUTIONS, layer_densities
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("network", help="of torchvision, such as resnet50")
+    parser.add_argument("network", help="a torchvision network, such as resnet50")
     parser.add_argument("distribution", choices=sorted(DISTRIBUTIONS))
     parser.add_argument("sparsity", type=float)
     parser.add_argument("-o", "--out", type=Path, required=True, help="the ONNX file")
     parser.add_argument("--policy", default="auto")
-    parser.add_argument("--size", type=int, default=224, help="of the images")
-    parser.add_argument("--opset", type=int, default=18, help="DeepSparse takes no later one")
+    parser.add_argument("--size", type=int, default=224, help="height and width of images")
+    parser.add_argument("--opset", type=int, default=18, help="DeepSparse supports up to 18")
     parser.add_argument("--ends", action="store_true", help="first and last layer are sparse too")
     options = parser.parse_args()
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def vary_norms_(model: nn.Module) -> None:
-    """Give norms the unequal channels that training gives them."""
+    """Give norms unequal channels, as training does."""
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.running_mean.normal_(0, 0.1)
@@ -69,7 +69,7 @@ def vary_norms_(model: nn.Module) -> None:
 def sparsify_(
     model: nn.Module, distribution: str, sparsity: float, *, ends: bool = False
 ) -> dict[str, Tensor]:
-    """Give the weights constant fan-in at random places; returns the masks by parameter."""
+    """Give the weights random constant fan-in masks; returns the masks by parameter."""
     layers = {
         f"{name}.weight": module
         for name, module in model.named_modules()

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Train, export and measure the networks of README's table, into docs/results/trained.
+"""Train, export and measure the networks of README's table; writes docs/results/trained.
 
     python tools/trained_networks.py train                 # dense and sparse; an hour of one core
     python tools/trained_networks.py measure --threads 1   # on a machine without other work
     python tools/trained_networks.py measure --threads 16  # all CPUs of a machine
 
-Both take names of networks, to do only those. ``train`` writes ``NETWORK/accuracy.json`` and keeps
-run folders and ONNX files in ``out/trained``; what is there already is not trained again.
-``measure`` times batch 1 and writes ``NETWORK/threads-N``. ``tools/readme_numbers.py`` reads both.
+Both commands accept names of networks and then process only these. ``train`` writes
+``NETWORK/accuracy.json`` and keeps run folders and ONNX files in ``out/trained``; existing runs are
+not trained again. ``measure`` times batch 1 and writes ``NETWORK/threads-N``.
+``tools/readme_numbers.py`` reads both.
 
-MiniLM is that of ``examples/minilm_distill.py``, which says what it needs.
+MiniLM is trained by ``examples/minilm_distill.py``, which lists its requirements.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=ROOT / "out" / "trained")
     commands = parser.add_subparsers(dest="command", required=True)
     training = commands.add_parser("train", help="train, export and write the accuracies")
-    training.add_argument("--data-dir", help="of Fashion-MNIST")
+    training.add_argument("--data-dir", help="folder of Fashion-MNIST")
     measuring = commands.add_parser("measure", help="time the ONNX files")
     measuring.add_argument("--threads", type=int, required=True)
     names = [*RECIPES, *ARMS]
@@ -41,7 +42,7 @@ def main() -> int:
         command.add_argument("names", nargs="*", metavar="network", help=", ".join(names))
     options = parser.parse_args()
     if unknown := set(options.names) - set(names):
-        parser.error(f"no network is called {', '.join(sorted(unknown))}; choose from {names}")
+        parser.error(f"unknown network {', '.join(sorted(unknown))}; choose from {names}")
     for name in options.names or names:
         if options.command == "measure":
             measure(name, options.folder / name, options.threads)
@@ -49,7 +50,7 @@ def main() -> int:
         if name in RECIPES:
             accuracy = train(RECIPES[name], options.folder / name, options.data_dir)
         else:
-            accuracy = distil(ARMS[name], options.folder / name)
+            accuracy = distill(ARMS[name], options.folder / name)
         target = RESULTS / name / "accuracy.json"
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(accuracy, indent=2) + "\n")
@@ -73,8 +74,8 @@ def train(recipe: str, folder: Path, data_dir: str | None) -> dict[str, Any]:
     return {"measure": "test accuracy", "recipe": f"{recipe}-srigl90", **accuracies}
 
 
-def distil(arm: str, folder: Path) -> dict[str, Any]:
-    """Distil one arm of the MiniLM example and export it; returns the cosines."""
+def distill(arm: str, folder: Path) -> dict[str, Any]:
+    """Distill one arm of the MiniLM example and export it; returns the cosines."""
     example = str(ROOT / "examples" / "minilm_distill.py")
     run(sys.executable, example, "--out", str(folder), "--arms", arm, "--export")
     figures = json.loads((folder / "arms" / f"{arm}.json").read_text())
@@ -83,7 +84,7 @@ def distil(arm: str, folder: Path) -> dict[str, Any]:
 
 
 def measure(name: str, folder: Path, threads: int) -> None:
-    """Time a network's sparse file beside its dense one at batch 1."""
+    """Time a network's sparse and dense files at batch 1."""
     out = RESULTS / name / f"threads-{threads}"
     options = ["--batch", "1", "--threads", str(threads), "--conditions", "none", "--no-breakdown"]
     model = folder / f"{ARMS.get(name, 'model')}.onnx"
@@ -91,12 +92,12 @@ def measure(name: str, folder: Path, threads: int) -> None:
 
 
 def fanin(*arguments: str) -> None:
-    """Run a command of fanin; its failure is ours."""
+    """Run a command of fanin; exit if it fails."""
     run(sys.executable, "-m", "fanin", *arguments)
 
 
 def run(*command: str) -> None:
-    """Run a command, shown first."""
+    """Print a command and run it; exit if it fails."""
     print("+", *command, flush=True)
     if status := subprocess.run(command, check=False).returncode:
         sys.exit(status)

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Measure what the dispatch table decides, and write kernels/dispatch_limits.inc from it.
+"""Time all layouts and write the limits of the dispatch table, kernels/dispatch_limits.inc.
 
     python tools/tune_dispatch.py measure            all parts, a few minutes
-    python tools/tune_dispatch.py measure density    one part, when the machine is quiet for less
-    python tools/tune_dispatch.py write              from the parts measured last
+    python tools/tune_dispatch.py measure density    one part only
+    python tools/tune_dispatch.py write              limits from the latest times of all parts
     pip install -e .                                 builds the table
 
-Windows are timed against panels for 1 to 8 samples over shapes and sparsities, one thread, by the
-loop of ``fanin bench kernels``: all kernels of a case interleaved, their outputs checked.
-tools/_dispatch_limits.py says how limits follow. Layouts that this CPU cannot run keep what they
-have. Measure on a machine without other work.
+Windows are compared with panels for 1 to 8 samples over shapes and sparsities, on one thread, by
+the loop of ``fanin bench kernels``: all kernels of a case interleaved, their outputs checked.
+tools/_dispatch_limits.py derives limits from the times. Layouts that this CPU cannot run keep their
+limits. Measure on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ SPARSITIES = (0.8, 0.9, 0.95, 0.99)
 WINDOW_DENSITIES = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
 PANEL_DENSITIES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3)
 
-# Layers of a network follow one another: each finds its weights where the others left them, not
-# where it left them itself. One layer again and again would flatter layouts that fill more than L2.
+# Layers of a network run in turn, so each finds its weights where the others left them in the
+# caches. A single layer run repeatedly would flatter layouts that fill more than L2.
 LAYERS_IN_TURN = 3
 TIMING = Timing(rounds=15, turn=2e-4, lead_in=1e-4, max_warmup=0.02)
 
 
 class LayersInTurn(KernelEngine):
-    """Layers of one shape, one after another; the output is the first one's, which runs last."""
+    """Layers of one shape in turn; the output is that of the first, which runs last."""
 
     def __init__(self, weights: Sequence[CondensedWeight], batch: int, layout: str, kernel: str):
         super().__init__(weights[0], batch, kernel)
@@ -86,18 +86,20 @@ class LayersInTurn(KernelEngine):
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "tune", help="of the times")
+    parser.add_argument(
+        "--folder", type=Path, default=ROOT / "build" / "tune", help="for the times"
+    )
     commands = parser.add_subparsers(dest="command", required=True)
-    measuring = commands.add_parser("measure", help="time kernels into the folder")
-    measuring.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}")
-    writing = commands.add_parser("write", help="write the limits that follow from the times")
+    measuring = commands.add_parser("measure", help="time kernels and save the times")
+    measuring.add_argument("parts", nargs="*", metavar="part", help=", ".join(PARTS))
+    writing = commands.add_parser("write", help="write the limits derived from the times")
     writing.add_argument("--dry-run", action="store_true", help="print them only")
     options = parser.parse_args()
     if options.command == "write":
         return write(options.folder, dry_run=options.dry_run)
     unknown = set(options.parts) - set(PARTS)
     if unknown:
-        parser.error(f"there is no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
+        parser.error(f"unknown part {', '.join(unknown)}; choose from {', '.join(PARTS)}")
     options.folder.mkdir(parents=True, exist_ok=True)
     for part in options.parts or PARTS:
         started = time.monotonic()
@@ -109,10 +111,10 @@ def main() -> int:
 
 
 def kernels_of(values: str) -> dict[str, str]:
-    """Kernels that run weights of a type on this CPU, by layout: its own, else the widening one."""
+    """Return kernels for a type of weights by layout: the type's own, else the widening one."""
     known = {limits.layout for limits in read_limits(TARGET)} | {ROWS}
     rows = [row for row in _native.kernel_table() if row.supported]
-    rows.sort(key=lambda row: row.weights == values)  # its own last, which stays
+    rows.sort(key=lambda row: row.weights == values)  # the type's own last, so that it wins
     names = {
         row.name.partition("gemm-")[2]: row.name
         for row in rows
@@ -156,9 +158,9 @@ def layer(features: int, outputs: int, fan_in: int, seed: int = 0) -> CondensedW
 def times_of(
     weights: Sequence[CondensedWeight], case: str, names: Mapping[str, str], batches: Sequence[int]
 ) -> Times:
-    """Seconds of each layout and batch: the median over the rounds of the median of a turn's runs.
+    """Return seconds by layout and batch: the median over rounds of the median of a turn's runs.
 
-    Kernels run beyond their limits in the table, too: each is right for every batch.
+    Kernels also run outside their limits in the table: each is correct for every batch.
     """
     times: Times = {}
     for batch in batches:
@@ -172,7 +174,7 @@ def times_of(
 
 
 def load_times(folder: Path) -> tuple[str, Times]:
-    """Read all parts; returns the CPU that they were measured on with the times."""
+    """Read all parts; returns the CPU on which they were measured, and the times."""
     times: Times = {}
     cpus = set()
     for part in PARTS:
@@ -185,12 +187,12 @@ def load_times(folder: Path) -> tuple[str, Times]:
         cpus.add(content["cpu"])
         times |= {tuple(key): seconds for key, seconds in content["times"]}
     if len(cpus) > 1:
-        raise SystemExit(f"the parts are of different CPUs ({cpus}); measure them again")
+        raise SystemExit(f"parts were measured on different CPUs ({cpus}); measure them again")
     return cpus.pop(), times
 
 
 def write(folder: Path, *, dry_run: bool) -> int:
-    """Write the limits; prints them, and how 2 to 7 samples fare with them."""
+    """Write the limits; prints them with their reasons and the times of 2 to 7 samples."""
     cpu, times = load_times(folder)
     present = read_limits(TARGET)
     isas = _native.supported_isas()
@@ -198,7 +200,7 @@ def write(folder: Path, *, dry_run: bool) -> int:
     for reason in reasons:
         print(reason)
     for isa in isas[1:]:
-        print(f"{isa}: time of b samples over the better of b x batch 1 and batch 8")
+        print(f"{isa}: time of b samples over the lesser of b x batch 1 and batch 8")
         for line in worst_small_batches(decided, times, isas[: isas.index(isa) + 1]):
             print(f"  {line}")
     measured = {layout for layout, _, _ in times}
@@ -213,7 +215,7 @@ def write(folder: Path, *, dry_run: bool) -> int:
 def render(decided: list[Limits], measured: set[str], cpu: str) -> str:
     """Write the table as C++ initializers."""
     lines = [
-        "// Written by tools/tune_dispatch.py (measure, write), which measures it: run that again",
+        "// Written by tools/tune_dispatch.py (measure, then write): run that again",
         f"// instead of editing. Measured on {cpu}, {datetime.now(UTC):%Y-%m-%d}.",
         "// layout-ISA, batches with float32 weights, batches with 16-bit weights, least density",
     ]

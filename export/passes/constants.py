@@ -1,6 +1,6 @@
 """Weights that a graph computes from constants, as ONNX files often hold them.
 
-Quantisers put a DequantizeLinear before a MatMul, half-precision converters a Cast, exporters a
+Quantizers put a DequantizeLinear before a MatMul, half-precision converters a Cast, exporters a
 Transpose, attention a Split of the packed projection. The result is as constant as an initializer.
 """
 

@@ -1,4 +1,4 @@
-"""Convolutions choose their forms together: the runtime reorders activations between some of them.
+"""Choose the forms of convolutions together: the runtime reorders activations between some.
 
 ONNX Runtime's dense Conv works on channels in blocks; our op, and the structured form's Gather, on
 planes. Wherever one kind reads what the other wrote, activations are copied into the other layout.
@@ -16,8 +16,8 @@ import onnx_ir as ir
 
 from ..report import Decision
 from .conv_layer import is_conv
-from .elementwise import BINARY, UNARY
 from .nodes import is_condensed_conv
+from .region import BINARY, UNARY
 
 _AGNOSTIC = (
     UNARY
@@ -93,7 +93,7 @@ def settle_forms(
 
     Single changes are made as long as one helps, from three starts: the fastest form of each on its
     own, all dense, and none dense. A single change can be worth nothing where a run of them is: two
-    neighbours that both change save the copy between them. The best of the results is compared
+    neighbors that both change save the copy between them. The best of the results is compared
     with all of them dense.
 
     Args:

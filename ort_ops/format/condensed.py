@@ -1,7 +1,7 @@
-"""The condensed format: one sparse weight matrix as its stored rows (docs/formats.md).
+"""The condensed format of a sparse weight matrix (docs/formats.md).
 
 SRigL calls this the condensed representation of a constant fan-in layer (arXiv 2305.02299, §3.1 and
-figure 4). NumPy only, so that every part of the product can hold one without torch or onnx.
+figure 4). Imports NumPy only, so that every part of the product can use it without torch or onnx.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _INT32_MAX = np.iinfo(np.int32).max
 
 @dataclass(frozen=True, eq=False)
 class CondensedWeight:
-    """A sparse weight ``[out_features, in_features]`` that holds its active rows only.
+    """A sparse weight ``[out_features, in_features]``, stored as its active rows.
 
     Row ``i`` of the stored rows is output row ``rows[i]``::
 
         y[rows[i]] = bias[rows[i]] + sum_j values[i, j] * x[indices[i, j]]
 
-    An output that ``rows`` does not list is an ablated neuron: it is its bias. The arrays are
-    read-only, and an instance is always sound: construction raises what :meth:`validate` raises.
+    An output that ``rows`` does not list is an ablated neuron: its value is its bias. The arrays
+    are read-only, and an instance is always valid: construction calls :meth:`validate`.
 
     Attributes:
         values: float32, float16 or ml_dtypes' bfloat16 ``[active, fan_in]``.
@@ -65,19 +65,18 @@ class CondensedWeight:
     ) -> CondensedWeight:
         """Condense a dense weight.
 
-        With a mask the mask decides what is stored, so an exact zero under it stays a weight;
-        without one the non-zero entries do. Rows of unequal length are padded to the longest one,
-        rows without an entry are left out.
+        With a mask, the entries inside the mask are stored, even if they are 0; without one, the
+        non-zero entries. Rows are padded to the longest one; rows without an entry are omitted.
 
         Args:
             weight: float32 ``[out_features, in_features]``, or a convolution's
                 ``[out, C/group, kh, kw]`` (any rank from 2 on), which is flattened to
-                ``[out, C/group * kh * kw]``. float16 is taken too and widened, which is exact.
+                ``[out, C/group * kh * kw]``. float16 is accepted and widened exactly.
             bias: float32 or float16 ``[out_features]``; None means zeros.
             mask: bool, or integers that are 0 or 1, with the shape of ``weight``.
 
         Raises:
-            ValueError: an argument has another dtype or shape, or the mask other values.
+            ValueError: an argument has another dtype or shape, or the mask has other values.
 
         """
         weight = _as_float32(weight, "weight")
@@ -114,12 +113,12 @@ class CondensedWeight:
         bias: np.ndarray,
         in_features: int,
     ) -> CondensedWeight:
-        """Condense entries that are given one by one, in order of row, then column.
+        """Build the condensed weight of a list of entries, ordered by row, then column.
 
         Args:
             rows: integers ``[n]``.
             columns: integers ``[n]``.
-            values: ``[n]``, of a type that values can have.
+            values: ``[n]``, of a type in ``VALUE_TYPES``.
             bias: float32 ``[out_features]``.
             in_features: columns of the dense weight.
 
@@ -140,10 +139,10 @@ class CondensedWeight:
         bias: np.ndarray,
         in_features: int,
     ) -> CondensedWeight:
-        """Pad rows, whose entries follow each other in ``columns`` and ``values``."""
+        """Pad rows whose entries are consecutive in ``columns`` and ``values``."""
         slot = np.arange(int(counts.max(initial=0)))
-        # Position of every stored entry; past a row's end it stays at its last entry, which is the
-        # column that padding has to repeat.
+        # Position of every stored entry. Past the end of a row it stays at the last entry, whose
+        # column padding has to repeat.
         starts = np.cumsum(counts) - counts
         place = starts[:, None] + np.minimum(slot, counts[:, None] - 1)
         padded = np.where(slot < counts[:, None], values[place], values.dtype.type(0))
@@ -166,7 +165,7 @@ class CondensedWeight:
         return dense
 
     def astype(self, values_dtype: str) -> CondensedWeight:
-        """Return the layer with its values rounded to nearest even in another type.
+        """Return the layer with its values rounded (to nearest even) to another type.
 
         Args:
             values_dtype: "float32", "float16" or "bfloat16".
@@ -185,14 +184,14 @@ class CondensedWeight:
         return replace(self, values=_handed_over(values))
 
     def is_entry(self) -> np.ndarray:
-        """Tell true entries from padding: bool ``[active, fan_in]``."""
+        """Return bool ``[active, fan_in]``: true for active weights, false for padding."""
         entry = np.ones(self.indices.shape, bool)
         entry[:, 1:] = self.indices[:, 1:] != self.indices[:, :-1]
         return entry
 
     @property
     def active(self) -> int:
-        """Stored rows, which are the neurons that are not ablated."""
+        """Number of stored rows, that is of active neurons."""
         return len(self.values)
 
     @property
@@ -203,7 +202,7 @@ class CondensedWeight:
 
     @property
     def padding(self) -> int:
-        """Stored entries that are padding; 0 where the fan-in is constant."""
+        """Number of stored entries that are padding; 0 if the fan-in is constant."""
         return self.values.size - int(np.count_nonzero(self.is_entry()))
 
     @property
@@ -220,7 +219,7 @@ class CondensedWeight:
         """Check every rule of the format.
 
         Raises:
-            ValueError: one sentence that names the first place that breaks a rule and its value.
+            ValueError: a rule is broken; the message states the first such place and its value.
 
         """
         for name, value in (("in_features", self.in_features), ("out_features", self.out_features)):
@@ -278,7 +277,7 @@ class CondensedWeight:
             )
 
     def _validate_indices(self) -> None:
-        # No step is a difference of two numbers: uint16 would wrap around.
+        # Compares instead of subtracting: a difference of uint16 would wrap around.
         indices, values = self.indices, self.values
         before, after = indices[:, :-1], indices[:, 1:]
         place = _first((indices < 0) | (indices >= self.in_features))
@@ -310,7 +309,7 @@ class CondensedWeight:
 
 
 def index_dtype(in_features: int) -> type[np.uint16] | type[np.int32]:
-    """Return the dtype of the indices that we write for a layer of ``in_features`` columns."""
+    """Return the dtype in which fanin writes the indices of ``in_features`` columns."""
     return np.uint16 if in_features <= UINT16_COLUMNS else np.int32
 
 
@@ -318,11 +317,11 @@ def _cast_values(values: np.ndarray, name: str) -> np.ndarray:
     if name not in VALUE_TYPES:
         raise ValueError(f"values cannot be {name!r}, they can be {' or '.join(VALUE_TYPES)}")
     if name == "bfloat16":
-        # onnx brings it; NumPy alone has no such type.
+        # A dependency of onnx; NumPy alone has no such type.
         import ml_dtypes
 
         return values.astype(ml_dtypes.bfloat16)
-    # An overflow is reported by the caller, with its place.
+    # The caller reports an overflow, with its place.
     with np.errstate(over="ignore"):
         return values.astype(name)
 
@@ -332,7 +331,7 @@ def _is_finite(values: np.ndarray) -> np.ndarray:
 
 
 def _first(wrong: np.ndarray) -> tuple[int, int] | None:
-    """Find row and column of the first True; None when there is none."""
+    """Return row and column of the first True; None if there is none."""
     if not wrong.any():
         return None
     row, column = np.unravel_index(int(wrong.argmax()), wrong.shape)

@@ -1,6 +1,6 @@
-"""How a convolution walks over its input: the attributes of ``ai.fanin::CondensedConv``.
+"""The geometry of a convolution: the attributes of ``ai.fanin::CondensedConv``.
 
-Needs neither onnx nor torch, so that every part of the product can hold one.
+Imports neither onnx nor torch, so that every part of the product can use it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _INT32_MAX = (1 << 31) - 1
 class ConvGeometry:
     """A convolution over one or two spatial axes, with explicit padding.
 
-    Construction fills what is left out (strides and dilations 1, pads 0) and raises ValueError,
-    naming the attribute, for what the op refuses.
+    Omitted attributes get their defaults (strides and dilations 1, pads 0). Construction raises
+    ValueError, naming the attribute, for anything that the op refuses.
 
     Attributes:
         in_channels: channels of X, a multiple of ``group``.
@@ -29,7 +29,7 @@ class ConvGeometry:
         strides: one step for each axis.
         pads: zeros around X in ONNX's order: the beginnings of all axes, then their ends.
         dilations: one distance between taps for each axis.
-        group: the parts that the channels are cut into; an output sees those of its own part.
+        group: number of groups of channels; an output reads the channels of its own group.
 
     """
 
@@ -81,12 +81,12 @@ class ConvGeometry:
 
     @property
     def in_features(self) -> int:
-        """Columns of the flattened weight: the window of an output, in its own group."""
+        """Columns of the flattened weight: the size of an output's receptive field."""
         return self.in_channels // self.group * math.prod(self.kernel_shape)
 
     @property
     def depthwise(self) -> bool:
-        """Whether every filter has a channel of its own."""
+        """Whether every filter reads one channel, its own."""
         return self.group == self.in_channels == self.out_channels > 1
 
     def keeps_size(self, axis: int) -> bool:
@@ -94,7 +94,7 @@ class ConvGeometry:
         return self.strides[axis] == 1 and self._shrinkage(axis) == 0
 
     def output_size(self, axis: int, size: int) -> int:
-        """Return Y's length along a spatial axis; below 1 where the kernel does not fit into X."""
+        """Return Y's length along a spatial axis; below 1 if the kernel is larger than padded X."""
         return (size - 1 - self._shrinkage(axis)) // self.strides[axis] + 1
 
     def output_sizes(self, sizes: Sequence[int]) -> tuple[int, ...]:
@@ -102,7 +102,7 @@ class ConvGeometry:
         return tuple(self.output_size(axis, size) for axis, size in enumerate(sizes))
 
     def attributes(self) -> dict[str, int | list[int]]:
-        """Return the node's attributes by name, all of them."""
+        """Return all attributes of the node by name."""
         return {
             "kernel_shape": list(self.kernel_shape),
             "strides": list(self.strides),
@@ -114,7 +114,7 @@ class ConvGeometry:
         }
 
     def check(self, weight: CondensedWeight) -> None:
-        """Raise ValueError unless the condensed weight is one of this convolution."""
+        """Raise ValueError unless the condensed weight has this convolution's size."""
         wanted = (self.out_channels, self.in_features)
         if (weight.out_features, weight.in_features) != wanted:
             raise ValueError(

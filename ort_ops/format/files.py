@@ -17,11 +17,11 @@ _PARTS = ("values", "indices", "rows", "bias")
 
 
 def save_condensed(path: str | Path, layers: Mapping[str, CondensedWeight]) -> None:
-    """Write layers by name; the file replaces one of its name in a single step.
+    """Write layers by name, atomically replacing an existing file.
 
     Raises:
-        ValueError: no layer, or an empty layer name.
-        OSError: the folder is missing or cannot be written; nothing is changed then.
+        ValueError: ``layers`` is empty, or a layer name is.
+        OSError: the folder is missing or cannot be written; an existing file stays unchanged.
 
     """
     from safetensors.numpy import save_file
@@ -40,15 +40,15 @@ def save_condensed(path: str | Path, layers: Mapping[str, CondensedWeight]) -> N
 
 
 def load_condensed(path: str | Path) -> dict[str, CondensedWeight]:
-    """Read what :func:`save_condensed` wrote, every layer validated.
+    """Read a file of :func:`save_condensed` and validate every layer.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: the file is damaged, of another kind or version, or a layer breaks the format;
-            the sentence names file, layer and place.
+            the message names file, layer and place.
 
     """
-    import ml_dtypes  # noqa: F401, it makes bfloat16 known to NumPy
+    import ml_dtypes  # noqa: F401, registers bfloat16 with NumPy
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
@@ -78,7 +78,7 @@ def load_condensed(path: str | Path) -> dict[str, CondensedWeight]:
 
 
 def array_checksum(array: np.ndarray) -> str:
-    """Return the checksum that a file of ours has for an array."""
+    """Return the checksum that fanin's files store for an array."""
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return tensor_checksum(str(array.dtype), array.shape, data.data)
 

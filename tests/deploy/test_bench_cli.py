@@ -57,7 +57,7 @@ def test_layer_of_a_file_has_its_own_sizes(file, tmp_path):
     ("arguments", "message"),
     [
         (["layer", "--engines", "dense,magic"], "there are dense, condensed"),
-        (["layer", "--layer", "fc1"], "--layer goes with a file"),
+        (["layer", "--layer", "fc1"], "--layer requires a file"),
         (["layer", "--mask", "a.onnx,b.onnx"], "several files"),
         (["layer", "--mask", "absent.onnx"], "absent.onnx does not exist"),
         (["layer", "--in-features", "3000000000"], "in_features is 3000000000"),
@@ -67,7 +67,7 @@ def test_layer_of_a_file_has_its_own_sizes(file, tmp_path):
         (["kernels", "--seed", "-1"], "seed is -1"),
         (["kernels", "--shapes", "3000000000x8"], "inputs is 3000000000"),
         (["kernels", "--shapes", "64x8,64x8"], "give one or more, each once"),
-        (["kernels", "--shapes", "12"], "is not like 3072x768"),
+        (["kernels", "--shapes", "12"], "is not of the form 3072x768"),
         (
             ["scaling", "--of", "threads,width"],
             "there are threads, networks, batch, outputs, crossover",

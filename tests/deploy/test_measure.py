@@ -272,7 +272,7 @@ def test_another_number_of_threads_is_unfair(clock, problem):
 def test_an_engine_that_fails_in_any_step_is_excluded_with_its_words(clock, problem):
     class Fails(FakeEngine):
         def prepare(self, _):
-            raise OSError("no licence")
+            raise OSError("no license")
 
     class Breaks(FakeEngine):
         def run(self):
@@ -282,7 +282,7 @@ def test_an_engine_that_fails_in_any_step_is_excluded_with_its_words(clock, prob
 
     failing, breaking = Fails("fails", clock, US), Breaks("breaks", clock, 10 * US)
     results, _ = run([failing, breaking, FakeEngine("right", clock, US)], problem, clock)
-    assert [one.excluded for one in results] == ["OSError: no licence", "MemoryError: full", None]
+    assert [one.excluded for one in results] == ["OSError: no license", "MemoryError: full", None]
     assert [failing.closed, breaking.closed] == [1, 1]
 
 

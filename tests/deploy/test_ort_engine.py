@@ -98,13 +98,13 @@ def test_threads_that_stay_are_all_counted(monkeypatch):
 
 @pytest.mark.parametrize(("out_features", "form"), [(3, "Slice"), (4, "Neg"), (9, "Pad")])
 def test_the_null_model_has_the_shapes_of_the_layer_and_is_not_folded(tmp_path, out_features, form):
-    path, optimised = tmp_path / "null.onnx", tmp_path / "optimised.onnx"
+    path, optimized = tmp_path / "null.onnx", tmp_path / "optimized.onnx"
     assert save_null_model(path, 2, 4, out_features) == form
     options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(optimised)
+    options.optimized_model_filepath = str(optimized)
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     (y,) = session.run(None, {"x": X})
     assert y.shape == (2, out_features)
     assert np.abs(y[:, : min(out_features, 4)]).tolist() == np.abs(X[:, :out_features]).tolist()
-    assert [node.op_type for node in read_model_file(optimised).nodes] == [form]
+    assert [node.op_type for node in read_model_file(optimized).nodes] == [form]

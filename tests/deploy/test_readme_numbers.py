@@ -78,8 +78,8 @@ def test_stale_numbers_are_found_and_replaced(tool, tree, capsys):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("<!-- numbers: luck -->\n<!-- /numbers -->\n", "no numbers are called 'luck'"),
-        ("<!-- numbers: trained -->\n", "1 blocks begin and 0 end"),
+        ("<!-- numbers: luck -->\n<!-- /numbers -->\n", "unknown block 'luck'"),
+        ("<!-- numbers: trained -->\n", "1 blocks are opened and 0 closed"),
     ],
 )
 def test_a_block_that_cannot_be_filled_is_an_error(tool, tree, text, message):

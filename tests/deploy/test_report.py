@@ -79,7 +79,7 @@ def result():
             [
                 measured("dense", 105, 105, 105),
                 measured("condensed", 5, 6, 6, steady=False),
-                measured("fallback", excluded="OSError: no licence"),
+                measured("fallback", excluded="OSError: no license"),
             ],
             null,
         ),
@@ -142,7 +142,7 @@ def test_the_json_holds_everything_and_its_schema_version(result, tmp_path):
     assert first["comparisons"][0]["run_ratio"]["max"] == pytest.approx(5)
     assert second["comparisons"][0]["op_ratio"] is None
     assert "1 of 3 rounds" in second["comparisons"][0]["op_note"]
-    assert second["engines"][2]["excluded"] == "OSError: no licence"
+    assert second["engines"][2]["excluded"] == "OSError: no license"
     assert second["engines"][2]["run"] is None
 
 
@@ -295,7 +295,7 @@ def test_percentiles_conditions_and_narrow_types_have_tables_of_their_own():
 def test_the_notes_say_what_qualifies_the_numbers(result):
     assert report_of(result).notes == [
         "99 % sparse, batch 1: condensed was not steady after 0.5 s of warm-up",
-        "99 % sparse, batch 1: fallback is excluded (OSError: no licence)",
+        "99 % sparse, batch 1: fallback is excluded (OSError: no license)",
         "99 % sparse, batch 1: no op speed-up of condensed, since condensed took no longer than "
         "the null session in 1 of 3 rounds",
     ]

@@ -240,7 +240,7 @@ def test_empty_lines_without_room_to_keep_them_end_the_connection(before):
     asyncio.run(run())
 
 
-def test_a_trailer_is_no_header_and_does_not_authorise():
+def test_a_trailer_is_no_header_and_does_not_authorize():
     async def run():
         client = Client(token="secret")
         field = b"Authorization: Bearer secret\r\n"

@@ -254,7 +254,7 @@ class TestTheRuntime:
 
 
 class TestPathsInTheOptions:
-    def test_a_folder_for_the_optimised_model_that_does_not_exist(self, save_condensed, tmp_path):
+    def test_a_folder_for_the_optimized_model_that_does_not_exist(self, save_condensed, tmp_path):
         options = onnxruntime.SessionOptions()
         options.optimized_model_filepath = str(tmp_path / "none" / "m.onnx")
         assert "does not exist" in refused(save_condensed(), options=options).problem

@@ -162,9 +162,9 @@ def test_onnx_runtime_copies_heads_into_no_other_order(tmp_path):
     model = thinned(Block(3), "out_proj.weight")
     check_export(model, tmp_path, 6)
     options = ort.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     open_session(tmp_path / "net.onnx", options=options)
-    found = operators(tmp_path / "optimised.onnx")
+    found = operators(tmp_path / "optimized.onnx")
     # Tokens to the front, and what attention gives; the rest are flags of products.
     assert (found["Transpose"], found["FusedMatMul"], found["Mul"]) == (2, 2, 0)
 

@@ -1,4 +1,4 @@
-"""Forms of convolutions: predictions, neighbours that want the same layout, and the report."""
+"""Forms of convolutions: predictions, neighbors that want the same layout, and the report."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_slower_convolution_among_condensed_ones_is_condensed_too():
     assert settle_forms(times, line(100, 100), 0.01) == dict.fromkeys(times, "condensed")
 
 
-def test_neighbours_that_only_together_save_a_copy_change_together():
+def test_neighbors_that_only_together_save_a_copy_change_together():
     """Each alone is faster condensed; the two dense ones between spare the copies around them."""
     times = {
         0: {"dense": 1.0, "condensed": 9.0},

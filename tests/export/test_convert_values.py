@@ -11,7 +11,7 @@ from fanin.export.onnx_inspect import condensed_weights
 from .onnx_models import node, run, sparse, write_model
 
 W1, W2 = sparse((48, 32)), sparse((32, 20))
-# Half the distance between neighbours, relative: what rounding to nearest can change.
+# Half the distance between neighbors, relative: what rounding to nearest can change.
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 every_half_type = pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

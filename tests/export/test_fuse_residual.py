@@ -58,7 +58,7 @@ def exported(model: nn.Module, path: Path):
 def operators(path: Path) -> list[str]:
     """Operators of the graph that ONNX Runtime makes of a file."""
     options = ort.SessionOptions()
-    options.optimized_model_filepath = str(path.with_suffix(".optimised.onnx"))
+    options.optimized_model_filepath = str(path.with_suffix(".optimized.onnx"))
     open_session(path, options=options)
     graph = onnx.load(options.optimized_model_filepath, load_external_data=False).graph
     return sorted(node.op_type for node in graph.node)

@@ -20,7 +20,7 @@ W = sparse((48, 32))
 B = np.linspace(-1, 1, 32, dtype=np.float32)
 
 
-def quantised(weight: np.ndarray) -> dict[str, np.ndarray]:
+def quantized(weight: np.ndarray) -> dict[str, np.ndarray]:
     return {
         "q": np.clip(np.round(weight / 0.02), -127, 127).astype(np.int8),
         "scale": np.float32(0.02),
@@ -76,7 +76,7 @@ CASES = {
     ),
     "DequantizeLinear": (
         [node("DequantizeLinear", ["q", "scale", "zero"], "t"), node("MatMul", ["x", "t"])],
-        quantised(W),
+        quantized(W),
         {},
     ),
     "DequantizeLinear and Transpose": (
@@ -85,7 +85,7 @@ CASES = {
             node("Transpose", ["d"], "t", perm=[1, 0]),
             node("MatMul", ["x", "t"]),
         ],
-        quantised(W.T),
+        quantized(W.T),
         {},
     ),
     "Constant": (
@@ -341,14 +341,14 @@ LEFT = {
         {"w": W.astype(np.float64)},
         {"elem_type": TensorProto.DOUBLE},
     ),
-    "its input is quantised too": (
+    "its input is quantized too": (
         [
             node("QuantizeLinear", ["x", "scale", "zero"], "xq"),
             node("DequantizeLinear", ["xq", "scale", "zero"], "xd"),
             node("DequantizeLinear", ["q", "scale", "zero"], "t"),
             node("MatMul", ["xd", "t"]),
         ],
-        quantised(W),
+        quantized(W),
         {},
     ),
 }
@@ -365,7 +365,7 @@ def test_weight_that_cannot_be_condensed_is_left_with_the_reason(tmp_path: Path,
     assert node_types(tmp_path / "out.onnx") == [n.op_type for n in nodes]
 
 
-def test_quantised_weight_keeps_its_values(tmp_path: Path):
+def test_quantized_weight_keeps_its_values(tmp_path: Path):
     nodes, arrays, _ = CASES["DequantizeLinear"]
     convert(
         write_model(tmp_path / "in.onnx", nodes, arrays), tmp_path / "out.onnx", policy="condensed"

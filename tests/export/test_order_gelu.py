@@ -59,10 +59,10 @@ def run(model: onnx.ModelProto) -> np.ndarray:
     return session.run(["y"], {"x": x, "z": x[::-1]})[0]
 
 
-def optimised(path: Path, session_options: ort.SessionOptions | None = None) -> list[str]:
+def optimized(path: Path, session_options: ort.SessionOptions | None = None) -> list[str]:
     """Operators of the graph that ONNX Runtime makes of a file."""
     options = session_options or ort.SessionOptions()
-    options.optimized_model_filepath = str(path.with_suffix(".optimised.onnx"))
+    options.optimized_model_filepath = str(path.with_suffix(".optimized.onnx"))
     open_session(path, options=options)
     graph = onnx.load(options.optimized_model_filepath, load_external_data=False).graph
     return [node.op_type for node in graph.node]
@@ -75,7 +75,7 @@ def test_every_way_to_write_it_is_fused_and_gives_the_same_bits(places, tmp_path
     assert modified
     assert np.array_equal(run(changed), run(model))
     onnx.save(changed, tmp_path / "gelu.onnx")
-    assert optimised(tmp_path / "gelu.onnx") == ["Gelu"]
+    assert optimized(tmp_path / "gelu.onnx") == ["Gelu"]
 
 
 @pytest.mark.parametrize(
@@ -103,5 +103,5 @@ def test_exported_files_have_no_error_function_left_when_they_run(opset, tmp_pat
         policy="condensed",
         dense_baseline=True,
     )
-    assert sorted(optimised(tmp_path / "net.onnx")) == ["CondensedGemm", "Gelu", "Gemm"]
-    assert "Erf" not in optimised(tmp_path / "net.dense.onnx")
+    assert sorted(optimized(tmp_path / "net.onnx")) == ["CondensedGemm", "Gelu", "Gemm"]
+    assert "Erf" not in optimized(tmp_path / "net.dense.onnx")

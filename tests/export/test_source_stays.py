@@ -25,7 +25,7 @@ class LivedIn(nn.Module):
         self.plain = nn.Linear(20, 32)
         self.norm = nn.BatchNorm1d(32)
         self.pruned = nn.Linear(32, 32)
-        self.parametrised = nn.Linear(32, 32)
+        self.parametrized = nn.Linear(32, 32)
         self.tied = nn.Linear(32, 32)
         self.frozen = nn.Linear(32, 32)
         self.hooked = nn.Linear(32, 6)
@@ -36,7 +36,7 @@ class LivedIn(nn.Module):
 
     def forward(self, x):
         x = self.norm(self.plain(x)).relu() * self.scale
-        x = self.dropout(self.parametrised(self.pruned(x).relu()))
+        x = self.dropout(self.parametrized(self.pruned(x).relu()))
         x = torch.tanh(self.frozen(self.tied(x))) * self.scratch
         return self.hooked(x)
 
@@ -56,8 +56,8 @@ def lived_in() -> LivedIn:
         with torch.no_grad():
             linear.weight.mul_(torch.rand_like(linear.weight) < 0.2)
     prune.l1_unstructured(model.pruned, "weight", 0.8)
-    mask = torch.rand_like(model.parametrised.weight) < 0.2
-    parametrize.register_parametrization(model.parametrised, "weight", Masked(mask))
+    mask = torch.rand_like(model.parametrized.weight) < 0.2
+    parametrize.register_parametrization(model.parametrized, "weight", Masked(mask))
     model.frozen.weight = model.tied.weight
     model.frozen.bias.requires_grad_(False)
     model.frozen.eval()

@@ -93,16 +93,16 @@ def test_onnxscript_optimizer_that_inlines_makes_it_dense(path: Path):
 
 
 @pytest.mark.parametrize("library", [True, False])
-def test_model_that_onnxruntime_optimised_and_saved(path: Path, tmp_path: Path, library: bool):
+def test_model_that_onnxruntime_optimized_and_saved(path: Path, tmp_path: Path, library: bool):
     made = options(library=library)
-    made.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    made.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     onnxruntime.InferenceSession(path, made)
-    model = onnx.load(tmp_path / "optimised.onnx")
+    model = onnx.load(tmp_path / "optimized.onnx")
     # The functions are gone: saved with the library the file needs it, without it is dense.
     assert not model.functions
     assert op_types(model).count("CondensedGemm") == (2 if library else 0)
     np.testing.assert_allclose(
-        run(tmp_path / "optimised.onnx", library=library), run(path, library=True), atol=1e-5
+        run(tmp_path / "optimized.onnx", library=library), run(path, library=True), atol=1e-5
     )
 
 
@@ -129,11 +129,11 @@ def test_ort_format_keeps_the_op(path: Path, tmp_path: Path):
     )
 
 
-def test_quantize_dynamic_quantises_the_rest(path: Path, tmp_path: Path):
+def test_quantize_dynamic_quantizes_the_rest(path: Path, tmp_path: Path):
     from onnxruntime.quantization import quantize_dynamic
 
-    quantize_dynamic(path, tmp_path / "quantised.onnx")
-    model = onnx.load(tmp_path / "quantised.onnx")
+    quantize_dynamic(path, tmp_path / "quantized.onnx")
+    model = onnx.load(tmp_path / "quantized.onnx")
     assert "MatMulInteger" in op_types(model)
     assert_kept(model, path, tolerance=0.05)
 
@@ -180,22 +180,22 @@ def test_extract_model_takes_a_part_with_its_function(path: Path, tmp_path: Path
 def test_transformers_optimizer_at_level_0_keeps_the_op(path: Path):
     from onnxruntime.transformers.optimizer import optimize_model
 
-    optimised = optimize_model(
+    optimized = optimize_model(
         str(path), model_type="bert", num_heads=0, hidden_size=0, opt_level=0
     )
-    assert_kept(optimised.model, path)
+    assert_kept(optimized.model, path)
 
 
 @pytest.mark.parametrize("level", [1, 2])
 def test_transformers_optimizer_at_higher_levels_makes_it_dense(path: Path, level: int):
     from onnxruntime.transformers.optimizer import optimize_model
 
-    optimised = optimize_model(
+    optimized = optimize_model(
         str(path), model_type="bert", num_heads=0, hidden_size=0, opt_level=level
     )
-    assert "CondensedGemm" not in op_types(optimised.model)
+    assert "CondensedGemm" not in op_types(optimized.model)
     np.testing.assert_allclose(
-        run(optimised.model, library=False), run(path, library=True), atol=1e-5
+        run(optimized.model, library=False), run(path, library=True), atol=1e-5
     )
 
 
@@ -218,9 +218,9 @@ TESTS_OF_ROWS = {
         test_onnxscript_optimizer_without_inlining_keeps_the_op,
         test_onnxscript_optimizer_that_inlines_makes_it_dense,
     ],
-    "ONNX Runtime, optimised model saved": [test_model_that_onnxruntime_optimised_and_saved],
+    "ONNX Runtime, optimized model saved": [test_model_that_onnxruntime_optimized_and_saved],
     "`.ort` format": [test_ort_format_keeps_the_op],
-    "quantize_dynamic": [test_quantize_dynamic_quantises_the_rest],
+    "quantize_dynamic": [test_quantize_dynamic_quantizes_the_rest],
     "float16 converter of onnxruntime.transformers": [
         test_float16_converter_told_to_block_the_op_keeps_its_values_float32
     ],

@@ -1,4 +1,4 @@
-"""Models as users have them: wrapped, compiled, pruned, parametrised, half precision, sparse."""
+"""Models as users have them: wrapped, compiled, pruned, parametrized, half precision, sparse."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn.utils import parametrize, prune, weight_norm
 
 from fanin.export import ExportError, export
-from fanin.export.layer_plan import plan_layers
 from fanin.export.onnx_inspect import condensed_weights
 from fanin.export.torch_copy import eval_copy
+from fanin.export.torch_layers import list_weights
 
 from ._torch_models import Masked, state_dict_hash
 
@@ -42,7 +42,7 @@ def pruned() -> nn.Module:
     return model
 
 
-def parametrised() -> nn.Module:
+def parametrized() -> nn.Module:
     model = mlp()
     mask = torch.rand(model[2].weight.shape) < 0.2
     parametrize.register_parametrization(model[2], "weight", Masked(mask))
@@ -76,7 +76,7 @@ SPARSE_LAYERS = {
     "a compiled part": (inner_compiled, ["0.weight"]),
     "data parallel": (lambda: nn.DataParallel(mlp()), ["0.weight"]),
     "pruned": (pruned, ["0.weight", "2.weight"]),
-    "parametrised": (parametrised, ["0.weight", "2.weight"]),
+    "parametrized": (parametrized, ["0.weight", "2.weight"]),
     "weight norm": (normed, ["0.weight"]),
     "COO weight": (lambda: with_layout("coo"), ["0.weight"]),
     "CSR weight": (lambda: with_layout("csr"), ["0.weight"]),
@@ -91,12 +91,12 @@ def test_copy_computes_what_the_model_does_and_the_model_stays(kind: str):
     model = make().train()
     before = state_dict_hash(model)
     copied = eval_copy(model)
-    found = [plan.report.name for plan in plan_layers(copied.model, None, 0.5) if plan.weight]
+    found = [layer.name for layer in list_weights(copied.model, None) if layer.sparsity > 0.5]
     assert found == expected
     assert {p.dtype for p in copied.model.parameters()} == {torch.float32}
     x = torch.randn(4, 20)
-    reparametrised = kind in ("pruned", "parametrised", "weight norm")
-    reference = model.eval() if reparametrised else mlp()
+    reparametrized = kind in ("pruned", "parametrized", "weight norm")
+    reference = model.eval() if reparametrized else mlp()
     if kind in ("half", "bfloat16"):
         reference = make().float()
     with torch.no_grad():
@@ -128,11 +128,11 @@ def test_model_under_distributed_data_parallel_is_unwrapped(tmp_path: Path):
         torch.distributed.destroy_process_group()
 
 
-def test_masks_keep_the_names_of_reparametrised_weights():
+def test_masks_keep_the_names_of_reparametrized_weights():
     model = pruned()
     masks = {"2.weight_orig": model[2].weight_mask.bool()}
     assert set(eval_copy(model, masks).masks) == {"2.weight"}
-    model = parametrised()
+    model = parametrized()
     masks = {"2.parametrizations.weight.original": model[2].weight != 0}
     assert set(eval_copy(model, masks).masks) == {"2.weight"}
 

@@ -123,7 +123,7 @@ def test_a_layer_behind_an_operator_that_onnx_does_not_know_is_condensed(tmp_pat
     assert all(check.max_error < 1e-5 for check in report.parity)
 
 
-def test_a_graph_that_the_runtime_optimised_offline_is_converted(tmp_path):
+def test_a_graph_that_the_runtime_optimized_offline_is_converted(tmp_path):
     """Its fused convolutions, which onnx does not know, stay; the plain one is condensed."""
     nodes = [
         helper.make_node("Conv", ["x", "A"], ["a"], name="first"),
@@ -133,14 +133,14 @@ def test_a_graph_that_the_runtime_optimised_offline_is_converted(tmp_path):
     weights = {"A": sparse(16, 16, 1, 1), "B": sparse(16, 16, 1, 1)}
     source = save(tmp_path / "m.onnx", nodes, [1, 16, 8, 8], weights)
     options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.graph_optimization_level = level
     onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    kinds = [node.op_type for node in onnx.load(tmp_path / "optimised.onnx").graph.node]
+    kinds = [node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node]
     assert kinds == ["FusedConv", "Conv"]
 
-    report = convert(tmp_path / "optimised.onnx", tmp_path / "out.onnx", policy="condensed")
+    report = convert(tmp_path / "optimized.onnx", tmp_path / "out.onnx", policy="condensed")
     assert [layer.decision for layer in report.layers] == ["condensed"]
     assert len(report.parity) == 2
     assert [layer.name for layer in inspect(tmp_path / "out.onnx").layers] == ["second"]

@@ -16,7 +16,7 @@ from fanin.ort_ops.reference import condensed_gemm
 from .conftest import export_condensed
 
 HALF_TYPES = ["float16", "bfloat16"]
-# Half the distance between neighbours, relative: what rounding to nearest can change.
+# Half the distance between neighbors, relative: what rounding to nearest can change.
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 every_half_type = pytest.mark.parametrize("dtype", HALF_TYPES)

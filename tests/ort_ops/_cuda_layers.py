@@ -10,7 +10,7 @@ import numpy as np
 from fanin.ort_ops import reference
 
 TYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-# Half of the distance between neighbouring numbers, relative; and the smallest such distance.
+# Half of the distance between neighboring numbers, relative; and the smallest such distance.
 ROUNDING = {"float32": (2.0**-24, 2.0**-149), "float16": (2.0**-11, 2.0**-24)}
 ROUNDING["bfloat16"] = (2.0**-8, 2.0**-133)
 

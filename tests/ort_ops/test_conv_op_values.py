@@ -290,8 +290,8 @@ def test_later_nodes_run_on_the_inferred_shape():
     np.testing.assert_allclose(y[:, :, 0, 0], LAYER.expected(x).mean((2, 3)), atol=1e-5)
 
 
-def test_an_optimised_model_can_be_saved_and_loaded(tmp_path):
-    saved = tmp_path / "optimised.onnx"
+def test_an_optimized_model_can_be_saved_and_loaded(tmp_path):
+    saved = tmp_path / "optimized.onnx"
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(saved)
     x = LAYER.x(1, 7, 9)

@@ -159,7 +159,7 @@ def test_fan_in_of_all_inputs(kernel, batch):
 def test_more_inputs_than_16_bits_address(kernel, in_features):
     rng = np.random.default_rng(4)
     layer = make_layer(rng, in_features, 97, 500)
-    # The last column is used, and rows of neighbours leave entries for the remainder.
+    # The last column is used, and rows of neighbors leave entries for the remainder.
     layer.indices[::3, -1] = in_features - 1
     layer.indices[1::7, 1] = layer.indices[1::7, 0] + 1
     gemm = layer.pack(kernel=kernel)

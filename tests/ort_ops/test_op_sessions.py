@@ -199,8 +199,8 @@ def test_sessions_may_be_made_from_many_threads():
     assert all(np.array_equal(result, results[0]) for result in results)
 
 
-def test_an_optimised_model_can_be_saved_and_loaded(tmp_path):
-    saved = tmp_path / "optimised.onnx"
+def test_an_optimized_model_can_be_saved_and_loaded(tmp_path):
+    saved = tmp_path / "optimized.onnx"
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(saved)
     x = BIG.x(3)

@@ -62,7 +62,7 @@ def save_null_model(path: Path, batch: int, in_features: int, out_features: int)
     """
     onnx = require("onnx", "the benchmark makes its models with it")
     if out_features == in_features:
-        form, arguments = "Neg", {}  # a Slice of everything is optimised away
+        form, arguments = "Neg", {}  # a Slice of everything is optimized away
     elif out_features < in_features:
         form, arguments = "Slice", {"starts": [0], "ends": [out_features], "axes": [1]}
     else:

@@ -29,7 +29,7 @@ class Series:
     least: Sequence[float] = ()
     most: Sequence[float] = ()
     texts: Sequence[str] = ()
-    colour: str | None = None
+    color: str | None = None
     style: str = "-"
     marker: str = ""
 
@@ -42,7 +42,7 @@ class Series:
         *,
         scale: float = 1.0,
         texts: Sequence[str] = (),
-        colour: str | None = None,
+        color: str | None = None,
     ) -> Series:
         """Show medians, quartiles and ranges, multiplied by ``scale``, at their places."""
         xs, spreads = [x for x, _ in places], [spread for _, spread in places]
@@ -56,7 +56,7 @@ class Series:
             least=[scale * spread.min for spread in spreads],
             most=[scale * spread.max for spread in spreads],
             texts=texts,
-            colour=colour,
+            color=color,
             marker="o" if kind == "line" else "",
         )
 

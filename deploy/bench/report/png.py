@@ -18,7 +18,7 @@ _AxisName = Literal["x", "y"]
 _WIDTH, _NARROW, _ROW = 8.0, 6.4, 2.9
 """Inches; a page shows about 100 pixels for each."""
 _DPI, _SMALL = 120, 8
-_COLOURS = 64
+_COLORS = 64
 """Colors in the file: with a palette it has a third of the size."""
 
 
@@ -47,7 +47,7 @@ def draw(figure: Figure, file: IO[bytes]) -> None:
     canvas.suptitle(figure.title, fontsize=10)
     drawn = io.BytesIO()
     canvas.savefig(drawn, format="png", dpi=_DPI)
-    picture = Image.open(drawn).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
+    picture = Image.open(drawn).convert("RGB").quantize(_COLORS, dither=Image.Dither.NONE)
     picture.save(file, format="png", optimize=True)
 
 
@@ -63,7 +63,7 @@ def _draw_panel(axis: Axes, panel: Panel) -> None:
         for number, series in enumerate(beside):
             shift = (number - (len(beside) - 1) / 2) * width
             xs = [x + shift for x in series.xs]
-            below = kind == "spans" and number < len(beside) - 1  # neighbours' texts would touch
+            below = kind == "spans" and number < len(beside) - 1  # neighbors' texts would touch
             (_draw_bars if kind == "bars" else _draw_spans)(axis, series, xs, width)
             _write_texts(axis, series, xs, below=below)
     for series in panel.series:
@@ -99,20 +99,20 @@ def _draw_bars(axis: Axes, series: Series, xs: Sequence[float], width: float) ->
     errors = None
     if series.low:
         errors = [np.subtract(series.ys, series.low), np.subtract(series.high, series.ys)]
-    axis.bar(xs, series.ys, width, yerr=errors, color=series.colour, label=series.label, capsize=1)
+    axis.bar(xs, series.ys, width, yerr=errors, color=series.color, label=series.label, capsize=1)
 
 
 def _draw_spans(axis: Axes, series: Series, xs: Sequence[float], _: float) -> None:
-    axis.vlines(xs, series.least, series.most, series.colour, linewidth=1)
-    axis.vlines(xs, series.low, series.high, series.colour, linewidth=7, alpha=0.35)
-    axis.plot(xs, series.ys, "o", color=series.colour, markersize=4, label=series.label)
+    axis.vlines(xs, series.least, series.most, series.color, linewidth=1)
+    axis.vlines(xs, series.low, series.high, series.color, linewidth=7, alpha=0.35)
+    axis.plot(xs, series.ys, "o", color=series.color, markersize=4, label=series.label)
 
 
 def _draw_line(axis: Axes, series: Series) -> None:
     (line,) = axis.plot(
         series.xs,
         series.ys,
-        color=series.colour,
+        color=series.color,
         linestyle=series.style if series.kind == "line" else "none",
         marker=series.marker or ("o" if series.kind == "points" else None),
         markersize=4,
@@ -120,8 +120,8 @@ def _draw_line(axis: Axes, series: Series) -> None:
         label=series.label,
     )
     if series.low:
-        colour = line.get_color()
-        axis.fill_between(series.xs, series.low, series.high, alpha=0.2, color=colour, linewidth=0)
+        color = line.get_color()
+        axis.fill_between(series.xs, series.low, series.high, alpha=0.2, color=color, linewidth=0)
 
 
 def _write_texts(axis: Axes, series: Series, xs: Sequence[float], *, below: bool) -> None:
@@ -137,7 +137,7 @@ def _write_texts(axis: Axes, series: Series, xs: Sequence[float], *, below: bool
             ha="center",
             va="top" if below else "bottom",
             fontsize=7,
-            color=series.colour or "black",
+            color=series.color or "black",
         )
 
 

@@ -207,12 +207,12 @@ def _speedup_figure(result: Result[Case]) -> Figure:
 def _panel(title: str, axis: str, cases: list[tuple[str, Case]]) -> Panel:
     compared = [case.comparison("condensed") for _, case in cases]
     series = []
-    for part, (label, colour) in _SERIES.items():
+    for part, (label, color) in _SERIES.items():
         found = [(at, getattr(one, part)) for at, one in enumerate(compared) if one]
         places = [(at, spread) for at, spread in found if spread]
         if places:
             texts = [f"{spread.median:.{2 if spread.median < 10 else 1}f}×" for _, spread in places]
-            series.append(Series.of_spreads(label, "spans", places, texts=texts, colour=colour))
+            series.append(Series.of_spreads(label, "spans", places, texts=texts, color=color))
     y = Axis("speed-up over ONNX Runtime dense", log=10, unit="×")
     return Panel(series, names_axis([label for label, _ in cases], axis), y, title, reference=1)
 

@@ -12,7 +12,7 @@ from ..results.plain import from_plain
 from ..results.result import Result
 from .crossover import TIE, Crossover, CrossoverPoint
 
-_COLOURS = ("#d1495b", "#1f6f8b", "#b58900", "#6a994e")
+_COLORS = ("#d1495b", "#1f6f8b", "#b58900", "#6a994e")
 
 
 def crossover_document(result: Result[CrossoverPoint]) -> Document:
@@ -83,12 +83,12 @@ def _figure(result: Result[Any], found: list[Crossover]) -> Figure:
     series = []
     for number, threads in enumerate(dict.fromkeys(one.threads for one in found)):
         measured = {one.batch: one.measured for one in found if one.threads == threads}
-        colour = _COLOURS[number % len(_COLOURS)]
+        color = _COLORS[number % len(_COLORS)]
         label = f"measured, {threads_text(threads)}"
-        series.append(line(label, measured, colour=colour, marker="o"))
+        series.append(line(label, measured, color=color, marker="o"))
     predicted = {one.batch: one.auto for one in found}
     label = "predicted by export --policy auto"
-    series.append(line(label, predicted, colour="#777", style="--", marker="."))
+    series.append(line(label, predicted, color="#777", style="--", marker="."))
     ticks = {batch: str(batch) for batch in sorted(predicted)}
     y = Axis("sparsity above which condensed is faster, %", limits=(-2, 102))
     return Figure(figure_title(result), [Panel(series, Axis("batch", log=2, ticks=ticks), y)])

@@ -152,13 +152,13 @@ def _scaling(cases: list[_Counted], result: Result[KernelCase]) -> Panel:
             texts=[f"{figures.share.median:.0%}" for _, figures in cases],
             marker="o",
         ),
-        Series("limit", "line", outputs, [1e6 * one for one in limits], colour="#777", style="--"),
+        Series("limit", "line", outputs, [1e6 * one for one in limits], color="#777", style="--"),
     ]
     shades = ("#6baed6", "#3182bd", "#08519c")
     for (size, rate), shade in zip(result.facts["roofs"], shades, strict=False):
         label = f"reading as from {_size(size)}, {rate * hertz / 1e9:.1f} GB/s"
         times = [case.footprint_bytes / (rate * hertz) * 1e6 for case, _ in cases]
-        series.append(Series(label, "line", outputs, times, colour=shade, style=":"))
+        series.append(Series(label, "line", outputs, times, color=shade, style=":"))
     first, _ = cases[0]
     x = Axis(f"outputs, {first.fan_in} of {first.in_features} inputs each", log=10)
     return Panel(series, x, Axis("µs", log=10))
@@ -178,7 +178,7 @@ def _roofline(cases: list[_Counted], result: Result[KernelCase]) -> Panel:
         ends = [low, high] if high * rate < peak else [low, max(low, peak / rate), high]
         roof = [min(peak, end * rate) for end in ends]
         label = f"reading {_size(size)}, {rate:.1f} B/cycle"
-        series.append(Series(label, "line", ends, roof, colour="#777", style=style))
+        series.append(Series(label, "line", ends, roof, color="#777", style=style))
     for kernel in dict.fromkeys(case.kernel for case, _ in cases):
         own = [(case, figures) for case, figures in cases if case.kernel == kernel]
         xs = [case.macs / case.footprint_bytes for case, _ in own]

@@ -27,7 +27,7 @@ _KINDS = {
     "DeepSparse": (FAMILIES["DeepSparse"], "#1f6f8b"),
     "fanin": (("condensed",), "#d1495b"),
 }
-"""Names of kinds: the options of the engines that belong to each, and its colour."""
+"""Names of kinds: the options of the engines that belong to each, and its color."""
 
 
 def best_of(case: Case, kind: str) -> EngineResult | None:
@@ -175,11 +175,11 @@ def _figure(result: PaperResult) -> Figure:
 
 def _bars(cases: list[Case]) -> list[Series]:
     series = []
-    for kind, (_, colour) in _KINDS.items():
+    for kind, (_, color) in _KINDS.items():
         found = [(float(at), best_of(case, kind)) for at, case in enumerate(cases)]
         places = [(at, one.run) for at, one in found if one is not None and one.run is not None]
         if places:
-            series.append(Series.of_spreads(kind, "bars", places, scale=1e6, colour=colour))
+            series.append(Series.of_spreads(kind, "bars", places, scale=1e6, color=color))
     return series
 
 

@@ -14,8 +14,8 @@ _SERVERS = (
     " *-server* engines were asked through fanin serve on this machine, the others in the "
     "benchmark's own process."
 )
-_COLOURS = {"dense": "#4d4d4d", "condensed": "#d1495b"}
-_COLOURS |= {"dense-server": "#a6a6a6", "condensed-server": "#edae49"}
+_COLORS = {"dense": "#4d4d4d", "condensed": "#d1495b"}
+_COLORS |= {"dense-server": "#a6a6a6", "condensed-server": "#edae49"}
 
 
 def serving_document(result: Result[ServingRow]) -> Document:
@@ -94,7 +94,7 @@ def _figure(result: Result[ServingRow]) -> Figure:
                 "bars",
                 range(len(_PERCENTILES)),
                 [row.latency(share) * 1e3 for share in _PERCENTILES],
-                colour=_COLOURS[row.engine],
+                color=_COLORS[row.engine],
             )
             for row in result.cases
             if row.scenario == scenario and not row.excluded

@@ -16,8 +16,8 @@ from .model import ENGINES
 from .zoo import LEAST_RATIO, is_not_slower
 
 _TITLE = "Whole networks"
-_COLOURS = {"condensed": "#d1495b", "structured": "#8c8c8c", "deepsparse": "#1f6f8b"}
-_COLOURS["openvino"] = "#b58900"
+_COLORS = {"condensed": "#d1495b", "structured": "#8c8c8c", "deepsparse": "#1f6f8b"}
+_COLORS["openvino"] = "#b58900"
 
 
 def save_zoo(results: dict[str, Result[Case]], folder: Path) -> list[Path]:
@@ -112,11 +112,11 @@ def _notes(results: dict[str, Result[Case]]) -> list[str]:
 def _figure(results: dict[str, Result[Case]]) -> Figure:
     """Show speed-ups over dense in bars, with quartiles."""
     series = []
-    for engine, colour in _COLOURS.items():
+    for engine, color in _COLORS.items():
         found = [(at, one.cases[0].comparison(engine)) for at, one in enumerate(results.values())]
         places = [(at, compared.run_ratio) for at, compared in found if compared]
         if places:
             texts = [f"{spread.median:.2f}" for _, spread in places]
-            series.append(Series.of_spreads(engine, "bars", places, texts=texts, colour=colour))
+            series.append(Series.of_spreads(engine, "bars", places, texts=texts, color=color))
     y = Axis("speed-up over ONNX Runtime dense")
     return Figure("", [Panel(series, names_axis(list(results)), y, reference=1)])

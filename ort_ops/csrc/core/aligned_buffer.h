@@ -15,9 +15,9 @@ namespace fanin {
 // A cache line, and the width of the widest vector.
 inline constexpr size_t kAlignment = 64;
 
-// Zeroed memory. Blocks from kMappedBytes on are mappings of their own: they grow without being
-// copied, what is never written takes no memory, and what is freed goes back to the system at once,
-// whatever the heap holds. Throw std::bad_alloc; 0 bytes are null.
+// Zeroed memory. Blocks of at least kMappedBytes are separate mappings: they grow without being
+// copied, pages that are never written take no memory, and freed memory returns to the system at
+// once. Throw std::bad_alloc; 0 bytes give null.
 inline constexpr size_t kMappedBytes = 256 * 1024;
 void* allocate_block(size_t bytes);
 void* resize_block(void* block, size_t from, size_t to);
@@ -33,7 +33,7 @@ class AlignedBuffer {
       : data_(static_cast<T*>(allocate_block(bytes_of(count))), Free{bytes_of(count), false}),
         size_(count) {}
 
-  // A copy of `count` elements that stays until it is freed: a large one lies in huge pages.
+  // A long-lived copy of `count` elements; a large one is placed in huge pages.
   static AlignedBuffer kept(const T* elements, size_t count) {
     const size_t bytes = bytes_of(count);
     if (bytes < kMappedBytes) {
@@ -49,8 +49,7 @@ class AlignedBuffer {
     return large;
   }
 
-  // Not of a kept buffer. Keeps the elements that stay; those that were never held before are all
-  // bits zero.
+  // Not for a kept buffer. Preserves existing elements; new ones have all bits zero.
   void resize(size_t count) {
     const size_t to = bytes_of(count), from = data_.get_deleter().bytes;
     T* moved = static_cast<T*>(resize_block(data_.get(), from, to));
@@ -87,11 +86,11 @@ class AlignedBuffer {
   size_t size_ = 0;
 };
 
-// Collects elements whose number is not known before.
+// Collects elements whose number is not known in advance.
 template <typename T>
 class GrowingBuffer {
  public:
-  // Room for about so many. A guess too high costs no memory, see kMappedBytes.
+  // Reserves room for about `count`. Too high an estimate costs no memory, see kMappedBytes.
   void reserve(size_t count) { buffer_.resize(std::max(count, used_)); }
 
   // `count` new elements, all bits zero; valid until the next call.
@@ -106,7 +105,7 @@ class GrowingBuffer {
   size_t size() const { return used_; }
   T* data() { return buffer_.data(); }
 
-  // The elements, to be kept; the buffer is empty then.
+  // Moves the elements into a kept buffer; this one is empty afterwards.
   AlignedBuffer<T> take() {
     AlignedBuffer<T> kept = AlignedBuffer<T>::kept(buffer_.data(), used_);
     buffer_ = AlignedBuffer<T>();

@@ -7,8 +7,7 @@
 namespace fanin {
 namespace {
 
-// No streams: their locales have crashed where a process holds a libstdc++ other than the
-// compiler's.
+// No streams: their locales have crashed in processes with another libstdc++ than the compiler's.
 std::string text_of(const std::string& text) { return text; }
 std::string text_of(int64_t number) { return std::to_string(number); }
 std::string text_of(float number) {
@@ -32,7 +31,7 @@ std::string check_sizes(const CondensedView& view) {
   if (view.active > 0 && view.fan_in < 1)
     return sentence("fan-in is ", view.fan_in, " although ", view.active,
                     " rows are stored; leave ablated neurons out of values, indices and rows");
-  // 16 bytes an entry is more than any array of the layer takes.
+  // No array of the layer takes more than 16 bytes per entry.
   if (view.active > 0 && view.fan_in > std::numeric_limits<int64_t>::max() / 16 / view.active)
     return sentence("values of ", view.active, " x ", view.fan_in, " are too large to address");
   if (!view.bias || (view.active > 0 && (!view.values || !view.indices || !view.rows)))
@@ -53,7 +52,7 @@ std::string check_rows(const CondensedView& view) {
   return {};
 }
 
-// What is wrong at entry j of row i, whose columns before j are sound; empty for allowed padding.
+// The error at entry j of row i, whose columns before j are valid; empty for allowed padding.
 std::string check_entry(const CondensedView& view, int64_t i, int64_t j) {
   const int64_t column = view.index(i, j);
   const std::string name = sentence("indices[", i, ", ", j, "]");
@@ -75,7 +74,7 @@ std::string check_entry(const CondensedView& view, int64_t i, int64_t j) {
   return {};
 }
 
-// Rows without padding, nearly all of them, are decided by one branch-free pass.
+// Rows without padding, nearly all of them, are checked by one branch-free loop.
 template <typename Index>
 bool strictly_increasing(const Index* row, int64_t count, int64_t in_features) {
   bool sound = row[0] >= 0;

@@ -1,4 +1,4 @@
-// The condensed format of a constant fan-in layer, as views of memory that somebody else owns.
+// The condensed format of a constant fan-in layer, as views of memory owned elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ inline constexpr int64_t kMaxSize = std::numeric_limits<int32_t>::max();
 
 // Row i of the stored rows holds the weights of output row rows[i]:
 //   y[rows[i]] = bias[rows[i]] + sum_j values[i, j] * x[indices[i, j]]
-// Outputs that `rows` does not list are ablated: they are the bias alone.
+// Outputs that `rows` does not list are ablated: they equal the bias.
 struct CondensedView {
   int64_t in_features = 0;
   int64_t out_features = 0;
@@ -42,12 +42,12 @@ struct CondensedView {
   }
 
   // Entries of a row before its padding. Padding repeats the row's last true column and holds +0;
-  // it must never meet a real x, since 0 * Inf is NaN.
+  // it must never be multiplied with x, since 0 * Inf is NaN.
   int64_t true_fan_in(int64_t row) const;
 };
 
 // Why the view breaks the format of docs/formats.md, as one sentence that names the place and the
-// values ("indices[3, 7] is 900, in_features is 784"); empty when it is sound. A sound view cannot
+// values ("indices[3, 7] is 900, in_features is 784"); empty if it is valid. A valid view cannot
 // make a kernel read or write out of bounds.
 std::string validate(const CondensedView& view);
 

@@ -8,7 +8,7 @@
 namespace fanin {
 namespace {
 
-// Elements of an array that can be addressed.
+// The largest number of elements of an addressable array.
 constexpr int64_t kMaxElements = std::numeric_limits<int64_t>::max() / 16;
 
 std::string check_range(const std::string& name, int64_t value, int64_t least) {
@@ -26,7 +26,7 @@ std::string check_all(const std::string& name, const int64_t (&values)[kCount], 
   return {};
 }
 
-// The product of sizes that are not negative; -1 where it exceeds kMaxElements.
+// The product of non-negative sizes; -1 if it exceeds kMaxElements.
 int64_t product(std::initializer_list<int64_t> sizes) {
   int64_t result = 1;
   for (int64_t size : sizes) {

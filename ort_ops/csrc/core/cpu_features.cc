@@ -9,8 +9,8 @@ namespace {
 constexpr Isa kAll[] = {Isa::kScalar,   Isa::kAvx2,       Isa::kAvx512f,
                         Isa::kAvx512bw, Isa::kAvx512vbmi, Isa::kNeon};
 
-// __builtin_cpu_supports asks cpuid and, for the AVX families, xgetbv: an operating system that
-// does not save the wide registers counts as a CPU that lacks them.
+// __builtin_cpu_supports queries cpuid and, for the AVX families, xgetbv: if the operating system
+// does not save the wide registers, they count as missing.
 bool cpu_has(Isa isa) {
 #if defined(__x86_64__)
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
@@ -47,7 +47,7 @@ std::string joined(const std::vector<Isa>& isas) {
   return names;
 }
 
-// `source` says where the name came from, for the error.
+// `source` is where the name came from, for the error message.
 Isa find(const std::string& name, const std::string& source) {
   const std::vector<Isa> supported = supported_isas();
   for (Isa isa : supported)

@@ -14,7 +14,7 @@ std::string first_word(const std::string& path) {
   return word;
 }
 
-// quota / period, both in microseconds; none for "max", -1 and whatever is no number.
+// quota / period, both in microseconds; none for "max", -1 and anything that is not a number.
 std::optional<double> share(const std::string& quota, const std::string& period) {
   std::istringstream quota_text(quota), period_text(period);
   double quota_time = 0, period_time = 0;
@@ -55,8 +55,8 @@ std::optional<double> cpu_quota(const std::string& root) {
     const std::string controllers = line.substr(first + 1, second - first - 1);
     const bool is_v2 = controllers.empty();
     if (!is_v2 && !lists(controllers, "cpu")) continue;
-    // A group is limited by those around it, too. Within a container the path may be the host's,
-    // of which only the mount's root is there.
+    // Parent groups limit a group too. In a container the path may be the host's, of which only the
+    // root of the mount is visible.
     std::string path = line.substr(second + 1);
     for (;; path.resize(path.rfind('/'))) {
       if (path == "/") path.clear();

@@ -6,9 +6,9 @@
 
 namespace fanin {
 
-// The CPUs worth of time that the scheduler grants this process's control group and those around
-// it: what containers and Kubernetes limit. None where nothing is limited. Reads below `root`,
-// which is "" but in tests; what cannot be read or understood does not limit.
+// The CPU quota of this process's control group and its parents, in CPUs: CPU limits of containers
+// and Kubernetes set it. None if there is no limit. Reads files below `root`, which is "" except in
+// tests; files that cannot be read or parsed set no limit.
 std::optional<double> cpu_quota(const std::string& root = "");
 
 }  // namespace fanin

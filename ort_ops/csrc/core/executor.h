@@ -1,12 +1,12 @@
-// How a kernel uses its caller's threads.
+// The interface through which a kernel uses its caller's threads.
 #pragma once
 
 #include <cstddef>
 
 namespace fanin {
 
-// What it takes to start a run on several threads and to wait for the last of them, in
-// microseconds beyond the work itself.
+// The cost of starting a run on several threads and waiting for the last of them, in microseconds,
+// without the work itself.
 struct DispatchCost {
   double fixed = 0.0;
   double per_thread = 0.0;
@@ -23,19 +23,19 @@ class Executor {
  public:
   virtual ~Executor() = default;
 
-  // How many chunks can run at the same time, at least 1. Splitting into more gains nothing.
+  // The number of chunks that can run at the same time, at least 1. More chunks gain nothing.
   virtual size_t concurrency() const = 0;
 
-  // Free of cost unless said otherwise: then whatever can be split is split.
+  // 0 unless overridden, so that everything that can be split is split.
   virtual DispatchCost dispatch_cost() const { return {}; }
 
   // Calls body(context, i) once for every i < chunks and returns when all are done. The body must
-  // not throw: an exception on a pool thread hangs session.run for ever.
+  // not throw: an exception on a pool thread makes session.run hang.
   virtual void run(size_t chunks, void (*body)(void* context, size_t chunk) noexcept,
                    void* context) const = 0;
 };
 
-// Everything on the calling thread.
+// Runs everything on the calling thread.
 class InlineExecutor final : public Executor {
  public:
   size_t concurrency() const override { return 1; }

@@ -9,8 +9,8 @@
 namespace fanin {
 namespace {
 
-// Float32 copies of a slice, at most about this large; a multiple of every kernel's tile of
-// samples, so that slices do not make more tails.
+// Bytes of a slice's float32 copies, approximately; the samples of a slice are a multiple of every
+// kernel's tile, so that slices add no incomplete tiles.
 constexpr int64_t kSliceBytes = 8 * 1024 * 1024;
 constexpr int64_t kSliceSamples = 64;
 
@@ -24,7 +24,7 @@ int64_t slice_batch(const Float16Run& run) {
   return std::min(run.batch, whole);
 }
 
-// convert(first, count) over an array, on the executor's threads where that pays.
+// Calls convert(first, count) over an array, on the executor's threads if that pays off.
 template <typename Convert>
 void convert_array(int64_t count, const Executor& executor, const Convert& convert) {
   const size_t lines = static_cast<size_t>((count + 31) / 32);

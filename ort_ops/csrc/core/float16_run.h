@@ -25,8 +25,8 @@ struct Float32Slice {
   int64_t batch;
 };
 
-// Calls body(slice) for one slice of the batch after the other. How the batch is cut depends on the
-// sizes alone, so results do not depend on the number of threads. Throws std::bad_alloc.
+// Calls body(slice) for one slice of the batch after another. Slices depend on the sizes alone, so
+// results do not depend on the number of threads. Throws std::bad_alloc.
 void run_float16(const Float16Run& run, const Executor& executor,
                  void (*body)(const void* context, const Float32Slice& slice), const void* context);
 

@@ -1,4 +1,4 @@
-// A gate: the factor that an activation such as HardSwish multiplies its input with.
+// A gate: the factor by which an activation such as HardSwish multiplies its input.
 #pragma once
 
 #include <cmath>
@@ -6,7 +6,7 @@
 namespace fanin {
 
 // v becomes v * clip(scale * v + shift, 0, 1). HardSwish has scale 1/6 and shift 1/2. The default
-// is open: everything passes as it is.
+// is an open gate, which returns v unchanged.
 struct Gate {
   float scale = 0.0f;
   float shift = 1.0f;

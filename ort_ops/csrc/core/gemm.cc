@@ -41,7 +41,7 @@ class DispatchedGemm final : public PackedGemm {
   }
 
  private:
-  // A batch outside the promised range is still computed, by the nearest kernel.
+  // A batch outside the declared range is still computed, by the nearest kernel.
   const GemmKernel& kernel_for(int64_t batch) const {
     const auto chosen =
         std::find_if(kernels_.begin(), kernels_.end() - 1,
@@ -61,8 +61,8 @@ std::unique_ptr<PackedGemm> PackedGemm::pack(const CondensedView& view, BatchRan
   const int64_t last = std::max<int64_t>(1, batches.max);
   for (int64_t first = std::clamp<int64_t>(batches.min, 1, last);;) {
     const KernelRow& row = select_kernel(isa, first, view);
-    // A layout serves all batches of its row, also those for which another would be a little
-    // faster: a further copy of the weights costs more.
+    // A layout serves all batches of its row, even those for which another would be slightly
+    // faster: another copy of the weights would cost more.
     const BatchRange served{first, std::min(last, last_batch(row, isa, first, view))};
     kernels.push_back({&row, served, packed_kernel(row, view, hash, executor)});
     if (served.max == last) break;

@@ -1,4 +1,4 @@
-// A condensed layer, packed once and run many times: what the ops and the binding call.
+// A condensed layer, packed once and run many times, for the ops and the binding.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,14 @@ struct Epilogue {
   float clip_min = -std::numeric_limits<float>::infinity();
   float clip_max = std::numeric_limits<float>::infinity();
 
-  // NaN stays NaN. The order of the comparisons is the one that vector max/min instructions keep.
+  // NaN stays NaN. The comparisons have the order of vector max/min instructions.
   float apply(float value) const {
     value = value < clip_min ? clip_min : value;
     return value > clip_max ? clip_max : value;
   }
 };
 
-// The batch sizes that a layer may be run with: a single one where the graph's shape is static.
+// The batch sizes that a layer may run with: a single one if the graph's shape is static.
 struct BatchRange {
   int64_t min = 1;
   int64_t max = std::numeric_limits<int64_t>::max();
@@ -38,7 +38,7 @@ struct PixelRange {
   int64_t max = std::numeric_limits<int64_t>::max();
 };
 
-// What packing did, for reports and tests.
+// The result of packing, for reports and tests.
 struct PackedInfo {
   std::string kernel;      // name in the dispatch table
   BatchRange batches;      // that it serves
@@ -54,35 +54,35 @@ class PackedGemm {
  public:
   virtual ~PackedGemm() = default;
 
-  // Packs a sound view (see validate) for every kernel that `batches` needs on `isa`, or shares
-  // what is packed of the same content already (packed_cache.h). Keeps no pointer into the view.
+  // Packs a valid view (see validate) for every kernel that `batches` needs on `isa`, or shares
+  // existing packed copies of the same content (packed_cache.h). Keeps no pointer into the view.
   // Throws std::bad_alloc.
   static std::unique_ptr<PackedGemm> pack(const CondensedView& view, BatchRange batches, Isa isa,
                                           const Executor& executor);
 
-  // The same with one named kernel of the dispatch table for every batch: for tests and benches.
-  // Throws std::invalid_argument for a name that the table or the CPU lacks.
+  // The same with one kernel of the dispatch table for every batch, for tests and benchmarks.
+  // Throws std::invalid_argument if the table lacks the name or the CPU cannot run it.
   static std::unique_ptr<PackedGemm> pack_kernel(const CondensedView& view, BatchRange batches,
                                                  const std::string& kernel,
                                                  const Executor& executor);
 
   // y[b, o] = epilogue(bias[o] + sum + residual[b, o]) for b < batch, o < out_features. x is
   // [batch, in_features] and y [batch, out_features], both dense and without alignment; y does not
-  // overlap x. The result does not depend on the executor's number of threads, bit for bit.
+  // overlap x. The result is bitwise equal for any number of threads of the executor.
   virtual void run(const float* x, int64_t batch, float* y, const Epilogue& epilogue,
                    const Executor& executor) const = 0;
 
-  // How run() shares a batch of at least 1 between so many threads.
+  // How run() shares a batch (at least 1) among `threads` threads.
   virtual WorkPlan plan(int64_t batch, size_t threads, const DispatchCost& dispatch) const = 0;
 
   virtual std::vector<PackedInfo> info() const = 0;
 
-  // Whether this is what packing `view` would give, see GemmKernel::holds.
+  // Whether packing `view` would give this object, see GemmKernel::holds.
   virtual bool holds(const CondensedView& view) const = 0;
 };
 
-// The scalar reference: sums in float32 in the order of the stored entries. Needs no packing: it is
-// the path for weights that are not constant, and the oracle of the kernel tests.
+// The scalar reference: sums in float32 in the order of the stored entries. It needs no packing, so
+// it serves weights that are not constant; kernel tests compare with it.
 void run_plain(const CondensedView& view, const float* x, int64_t batch, float* y,
                const Epilogue& epilogue);
 

@@ -74,8 +74,8 @@ class Slabs {
     }
     const size_t begin = static_cast<size_t>(block - at->first);
     for (size_t p = begin / kHugePage; p <= (begin + bytes - 1) / kHugePage; ++p)
-      // The page that the next array starts in may be empty for a while; it is given back too, and
-      // reads zero again.
+      // The page in which the next array will start may be empty meanwhile; it is released as well,
+      // and reads zero again.
       if (--slab.pages[p] == 0) madvise(at->first + p * kHugePage, kHugePage, MADV_DONTNEED);
   }
 
@@ -100,7 +100,7 @@ class Slabs {
 };
 
 Slabs& slabs() {
-  // Never destroyed: layers may be freed while the process exits.
+  // Never destroyed, since layers may be freed while the process exits.
   static Slabs& instance = *new Slabs();
   return instance;
 }

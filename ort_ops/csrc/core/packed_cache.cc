@@ -36,7 +36,7 @@ uint64_t hash_bytes(uint64_t state, const void* data, size_t bytes) {
   return state;
 }
 
-// A layer that is packed or being packed. Lives as long as somebody packs or holds it.
+// A layer that is packed or being packed. Lives as long as it is being packed or has an owner.
 struct Entry {
   std::mutex mutex;                    // whoever packs, or compares, has it
   std::shared_ptr<const void> kernel;  // of the type that its row packs
@@ -64,12 +64,12 @@ class Cache {
 };
 
 Cache& cache() {
-  // Never destroyed: sessions may be made and freed while the process exits.
+  // Never destroyed, since sessions may be created and freed while the process exits.
   static Cache& instance = *new Cache();
   return instance;
 }
 
-// What pack() gives for the view, or what is alive of it; `holds` asks a kernel whether it is that.
+// The result of pack() for the view, or a live copy of it; `holds` says whether a kernel is one.
 template <typename Kernel, typename Pack, typename Holds>
 Cached<Kernel> find_or_pack(const void* row, uint64_t hash, const CondensedView& view,
                             size_t threads, const Pack& pack, const Holds& holds) {
@@ -81,7 +81,7 @@ Cached<Kernel> find_or_pack(const void* row, uint64_t hash, const CondensedView&
       {row, hash, threads, view.in_features, view.out_features, view.active, view.fan_in});
   const std::lock_guard<std::mutex> lock(entry->mutex);
   const bool shared = entry->kernel != nullptr;
-  // Of layers whose hashes collide, the first is the one that is shared.
+  // Among layers with colliding hashes, only the first is shared.
   if (shared && !holds(*static_cast<const Kernel*>(entry->kernel.get()))) {
     std::shared_ptr<const Kernel> own = pack();
     return {std::move(own), false, spent()};

@@ -1,4 +1,4 @@
-// One packed copy per layout and content in a process, however many sessions hold it.
+// One packed copy per layout and content in a process, however many sessions use it.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace fanin {
 
-// A hash of the bytes of the four arrays. It tells where to look, not that two layers are equal.
+// A hash of the bytes of the four arrays. It finds candidates; it does not prove equality.
 uint64_t content_hash(const CondensedView& view);
 
 // The same for a convolution; no layout depends on the input's size, so sessions of other sizes
@@ -33,15 +33,15 @@ struct Cached {
 };
 using CachedKernel = Cached<GemmKernel>;
 
-// The sound view packed by `row` of the kernel table for the executor's number of threads; `hash`
-// is its content_hash. A living copy for as many threads is shared if it holds the view's weights
-// bit for bit. The copy itself is compared with the view (GemmKernel::holds), since the arrays that
-// it was packed from may be gone. It is freed with its last owner. Threads that ask for the same
-// layer at the same time pack it once; the others wait. Throws std::bad_alloc.
+// The valid view, packed by `row` of the kernel table for the executor's number of threads; `hash`
+// is its content_hash. A live copy for the same number of threads is shared if it holds the view's
+// weights bit for bit. The copy itself is compared with the view (GemmKernel::holds), since the
+// arrays that it was packed from may be gone. It is freed with its last owner. If several threads
+// request the same layer at the same time, one packs it and the others wait. Throws std::bad_alloc.
 CachedKernel packed_kernel(const KernelRow& row, const CondensedView& view, uint64_t hash,
                            const Executor& executor);
 
-// Likewise for a convolution.
+// The same for a convolution.
 Cached<ConvKernel> packed_conv_kernel(const ConvKernelRow& row, const CondensedView& view,
                                       const ConvGeometry& geometry, uint64_t hash,
                                       const Executor& executor);

@@ -13,7 +13,7 @@
 
 namespace fanin {
 
-// The number of chunks that end first; of equal ones the smallest.
+// The number of chunks that finishes first; the smallest if several do.
 inline size_t chunk_count(const EvenWork& work, size_t threads, const DispatchCost& dispatch) {
   size_t best = 1;
   double shortest = work.microseconds;
@@ -31,7 +31,7 @@ inline size_t chunk_count(const Executor& executor, const EvenWork& work) {
   return chunk_count(work, executor.concurrency(), executor.dispatch_cost());
 }
 
-// The first of the parts that chunk number `chunk` of `chunks` takes.
+// The first part of chunk number `chunk` of `chunks`.
 inline size_t chunk_begin(size_t parts, size_t chunks, size_t chunk) {
   return parts / chunks * chunk + std::min(chunk, parts % chunks);
 }
@@ -48,10 +48,10 @@ void run_chunks(const Executor& executor, size_t chunks, Body& body) {
       &body);
 }
 
-// Calls body(part, thread, is_first) for every part of the plan, with the same `thread` for one
-// after the other only; is_first is true for the first of them. A thread begins with its own parts,
-// so that it finds in its caches what it had there in the run before, and goes on with those that
-// the others have not begun.
+// Calls body(part, thread, is_first) for every part of the plan; calls with the same `thread` never
+// overlap, and is_first is true for the first of them. A thread begins with its own parts, so that
+// its caches still hold the data of the previous run, and continues with parts that other threads
+// have not begun.
 template <typename Body>
 void run_plan(const Executor& executor, const WorkPlan& plan, Body& body) {
   const size_t threads = plan.threads, parts = plan.parts(), own = parts / threads;
@@ -75,9 +75,9 @@ void run_plan(const Executor& executor, const WorkPlan& plan, Body& body) {
   run_chunks(executor, threads, chunk);
 }
 
-// Calls body(task) for every task < tasks, in any order, on the executor's threads; the body may
-// throw, and the first exception is thrown here when all threads have stopped. Threads take task
-// after task, since tasks may differ in size.
+// Calls body(task) for every task < tasks, in any order, on the executor's threads. The body may
+// throw; the first exception is rethrown here when all threads have stopped. Each thread takes one
+// task after another, since tasks may differ in size.
 template <typename Body>
 void run_tasks(const Executor& executor, size_t tasks, Body& body) {
   std::atomic<size_t> next{0};

@@ -5,7 +5,7 @@
 namespace fanin {
 namespace {
 
-// Needs no destructor, so that it stands when others of the thread have run.
+// Has no destructor, so that it stays valid while other destructors of the thread run.
 struct Block {
   uint8_t* data;
   size_t bytes;
@@ -13,8 +13,8 @@ struct Block {
 
 thread_local Block blocks[2];
 
-// Frees the blocks with their thread. The main thread's goes before the process's static objects: a
-// session that one of these still runs takes blocks anew.
+// Frees the blocks when their thread ends. The main thread's blocks are freed before static objects
+// are destroyed: a session that one of these still runs allocates new blocks.
 struct Freeing {
   ~Freeing() {
     for (Block& block : blocks) {

@@ -6,12 +6,12 @@
 
 namespace fanin {
 
-// Each has a block of its own per thread.
+// Each use has its own block per thread.
 enum class ScratchUse { kKernel, kActivations };
 
-// `bytes` of memory of the calling thread, aligned to a cache line, contents undefined. It stays
-// valid until this thread's next call for the same use; other threads may read and write it while a
-// run uses them. Kept between calls, since fresh pages would cost more than a small layer. Throws
+// `bytes` of the calling thread's memory, aligned to a cache line, contents undefined. It stays
+// valid until this thread's next call for the same use; other threads of a run may read and write
+// it. It is kept between calls, since new pages would cost more than a small layer. Throws
 // std::bad_alloc.
 uint8_t* thread_scratch(size_t bytes, ScratchUse use = ScratchUse::kKernel);
 

@@ -12,7 +12,7 @@ void ThreadExecutor::run(size_t chunks, void (*body)(void*, size_t) noexcept, vo
   try {
     for (; started < chunks; ++started) others.emplace_back(body, context, started);
   } catch (...) {
-    // No more threads, or no memory for one: this one does the rest.
+    // No thread could be started: the calling thread does the rest.
   }
   for (size_t chunk = started; chunk < chunks; ++chunk) body(context, chunk);
   body(context, 0);

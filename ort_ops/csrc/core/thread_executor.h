@@ -1,5 +1,5 @@
-// An executor with threads of its own, for work outside a session's pool: packing when a session is
-// created, and tests.
+// An executor that starts its own threads, for work outside a session's pool: packing at session
+// creation, and tests.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace fanin {
 
-// Starts its threads anew for every run, which takes about 50 us: too slow to serve with.
+// Starts new threads for every run, which takes about 50 us: too slow for inference.
 class ThreadExecutor final : public Executor {
  public:
   explicit ThreadExecutor(size_t threads) : threads_(threads) {}

@@ -21,7 +21,7 @@ uint32_t bits_of(float value) {
   return bits;
 }
 
-// The units of float16's subnormals: 2^-24.
+// The unit of float16's subnormals: 2^-24.
 constexpr float kSmallest = 0x1p-24f;
 
 uint16_t narrow(float value) {

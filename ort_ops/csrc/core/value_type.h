@@ -1,5 +1,5 @@
-// The types that weights and activations are stored in; sums are always float32. Included by
-// translation units with wider instruction sets: defines no function.
+// The types in which weights and activations are stored; sums are always float32. Included by
+// translation units with wider instruction sets, so it defines no function.
 #pragma once
 
 #include <cstddef>
@@ -16,15 +16,15 @@ const char* value_type_name(ValueType type);
 
 size_t value_bytes(ValueType type);
 
-// Exact: every 16-bit value is a float32. A signalling NaN becomes quiet, as in hardware.
+// Exact: every 16-bit value is a float32. A signaling NaN becomes quiet, as in hardware.
 float widen_float16(uint16_t bits);
 float widen_bfloat16(uint16_t bits);
 
 // The element at `index` of an array of that type.
 float load_value(const void* values, ValueType type, int64_t index);
 
-// Whole arrays, with the instructions of this CPU; the results are those of any CPU. Narrowing
-// rounds to nearest even, and beyond the largest float16 to infinity.
+// Converts whole arrays, with the best instructions of this CPU; results are the same on any CPU.
+// Narrowing rounds to nearest even, and beyond the largest float16 to infinity.
 void widen_float16(const uint16_t* from, int64_t count, float* to);
 void narrow_float16(const float* from, int64_t count, uint16_t* to);
 

@@ -21,16 +21,16 @@ class PackedConv {
  public:
   virtual ~PackedConv() = default;
 
-  // Packs a sound view and geometry of host memory and copies them to `device`, or shares what is
-  // there of the same content already. Synchronous. `activations` is the type of X, residual and Y.
-  // Throws as PackedGemm::pack, and std::length_error for a layer beyond 32-bit counters.
+  // Packs a valid view and geometry from host memory and copies them to `device`, or shares an
+  // existing copy of the same content there. Synchronous. `activations` is the type of X, residual
+  // and Y. Throws as PackedGemm::pack, and std::length_error for a layer beyond 32-bit counters.
   static std::unique_ptr<PackedConv> pack(const CondensedView& view, const ConvGeometry& geometry,
                                           ValueType activations, int device);
 
   // Y = gate(clip(convolution + bias + residual)) on `stream` (a cudaStream_t): only launches a
   // kernel. x is [batch, in_channels, height, width], y and the residual [batch, out_channels,
-  // out_height, out_width], device memory, dense, aligned to their elements. The input is sound for
-  // the geometry. The current device must be the one packed for.
+  // out_height, out_width], device memory, dense, aligned to their elements. The input must be
+  // valid for the geometry. The current device must be the one packed for.
   virtual void run(const void* x, const ConvInput& input, void* y, const ConvEpilogue& epilogue,
                    void* stream) const = 0;
 

@@ -1,8 +1,9 @@
 // Direct convolution: a thread program in which a lane computes one pixel of one filter.
 //
-// The lanes of a warp are neighbouring pixels of one filter, so their reads of x lie side by side
-// and a weight is one read for all of them; the warps of a block take the next filters on the same
-// pixels, which finds x in the L1. Sums run over the stored weights in their order.
+// The lanes of a warp compute neighboring pixels of one filter, so their reads of x lie side by
+// side and each weight is one read for the whole warp; the warps of a block compute the next
+// filters for the same pixels, whose x is in L1 by then. Sums run over the stored weights in their
+// order.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,8 @@
 
 namespace fanin::cuda {
 
-// A weight and where its pixel lies: the channel of X, and row and column from the window's corner.
+// A weight and the position that it reads: channel of X, and row and column from the window's
+// corner.
 struct alignas(16) ConvWeight {
   int32_t channel;
   int32_t row;
@@ -85,7 +87,7 @@ class ConvKernel {
     for (int32_t at = filter > 0 ? ends[filter - 1] : 0; at < end; ++at) {
       const ConvWeight weight = weights[at];
       const int64_t row = top + weight.row, column = left + weight.column;
-      // Zeros around the image meet the weights as its pixels do.
+      // Zeros around the image are multiplied with the weights like pixels.
       float value = 0.0f;
       if (row >= 0 && row < args.height && column >= 0 && column < args.width)
         value = widen(x[image + weight.channel * channel_size + row * args.width + column]);

@@ -1,4 +1,4 @@
-// The device layout of a condensed convolution and how a run of it is launched.
+// The device layout of a condensed convolution, and the launch of a run.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace fanin::cuda {
 
-// The true weights filter by filter, each with the place of its pixel. See conv_kernel.h.
+// The true weights filter by filter, each with the position that it reads. See conv_kernel.h.
 struct ConvLayout {
   ConvGeometry geometry;
   int64_t stored = 0;                       // weights
   int64_t weights = 0, ends = 0, bias = 0;  // offsets in the blob
 
-  // `base` is where the blob lies; the run's batch is that of the input.
+  // `base` is the address of the blob; the run's batch is that of the input.
   ConvArgs arguments(const void* base, const RunArguments& run, const ConvInput& input) const;
 };
 

@@ -1,5 +1,5 @@
-// What a thread program sees of the machine when it runs on a GPU; emulation/host_context.h is its
-// counterpart on the host. Only for the device compiler.
+// The machine interface of thread programs on a GPU; emulation/host_context.h is its counterpart on
+// the host. Only for the device compiler.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -92,7 +92,7 @@ class DeviceContext {
 
   __device__ __forceinline__ void sync() const { __syncthreads(); }
 
-  // Shared memory of a block of the cluster; the own block's where there are no clusters.
+  // Shared memory of a block of the cluster; this block's if there are no clusters.
   template <typename T>
   __device__ __forceinline__ Shared<T> cluster_shared(int rank, int64_t offset,
                                                       int64_t count) const {
@@ -113,8 +113,8 @@ class DeviceContext {
 #endif
   }
 
-  // A barrier of the cluster before the end, so that nobody's shared memory goes while others read
-  // it; orders no accesses.
+  // A barrier of the cluster before the end, so that no block's shared memory is released while
+  // others read it; orders no accesses.
   __device__ __forceinline__ void cluster_leave() const {
 #if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::);

@@ -11,7 +11,7 @@
 namespace fanin::cuda {
 namespace {
 
-// std::bad_alloc with a sentence.
+// std::bad_alloc with a message.
 class OutOfDeviceMemory final : public std::bad_alloc {
  public:
   OutOfDeviceMemory(size_t bytes, int device)
@@ -57,7 +57,7 @@ Cache& cache() {
 
 void check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // or the next caller would find it
+  cudaGetLastError();  // clears the error for the next caller
   throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
 }
 
@@ -91,7 +91,7 @@ DeviceMemory::DeviceMemory(const Blob& blob, int device)
 }
 
 DeviceMemory::~DeviceMemory() {
-  // Errors have nobody to go to; at the end of a process the device may be gone already.
+  // Errors cannot be reported here; at the end of a process the device may be gone already.
   int before = 0;
   if (cudaGetDevice(&before) != cudaSuccess || cudaSetDevice(device_) != cudaSuccess) return;
   cudaFree(data_);
@@ -117,7 +117,7 @@ PlacedLayer place(const Blob& blob, const void* kernel, uint64_t hash, const Con
     layer->memory = std::make_unique<DeviceMemory>(blob, device);
     return {layer, false};
   }
-  // Of layers whose hashes collide, the first is the one that is shared.
+  // Among layers with colliding hashes, only the first is shared.
   auto own = std::make_shared<SharedLayer>();
   own->memory = std::make_unique<DeviceMemory>(blob, device);
   return {own, false};

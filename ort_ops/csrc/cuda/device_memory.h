@@ -1,5 +1,5 @@
-// Packed layers in a device's memory, one copy for each content; and calls of the CUDA runtime
-// whose errors are exceptions. Only for files that are built with the toolkit.
+// Packed layers in a device's memory, one copy for each content; and calls of the CUDA runtime that
+// turn errors into exceptions. Only for files that are compiled with the toolkit.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,10 +14,10 @@
 
 namespace fanin::cuda {
 
-// Throws std::runtime_error that says what failed and why.
+// Throws std::runtime_error that states what failed and why.
 void check(cudaError_t error, const char* what);
 
-// Makes a device current, and the one before it again at the end.
+// Makes a device current, and restores the previous one at the end of the scope.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int device);
@@ -34,7 +34,7 @@ DeviceLimits limits_of(int device);
 // A copy of a blob on a device.
 class DeviceMemory {
  public:
-  // Throws std::bad_alloc, whose message names device and bytes, when there is no room.
+  // Throws std::bad_alloc, with device and bytes in its message, if memory is insufficient.
   DeviceMemory(const Blob& blob, int device);
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;
@@ -50,7 +50,7 @@ class DeviceMemory {
   void* data_ = nullptr;
 };
 
-// A layer on a device, or on its way there. Lives as long as somebody packs or holds it.
+// A layer on a device, or being copied there. Lives as long as it is being packed or has an owner.
 struct SharedLayer {
   std::mutex mutex;  // whoever packs, or compares, has it
   std::unique_ptr<const DeviceMemory> memory;
@@ -63,13 +63,13 @@ struct PlacedLayer {
   const DeviceMemory& memory() const { return *layer->memory; }
 };
 
-// Copies a packed layer to a device, or shares what is there of the same content already. `kernel`
-// tells layouts apart by its address, `hash` is that of the content.
+// Copies a packed layer to a device, or shares an existing copy of the same content there. The
+// address of `kernel` identifies the layout, `hash` the content.
 PlacedLayer place(const Blob& blob, const void* kernel, uint64_t hash, const CondensedView& view,
                   int device);
 
-// `cluster`: blocks beside each other in x that read each other's shared memory; 1 for none. `op`
-// is named in the error.
+// `cluster`: neighboring blocks (along x) that read each other's shared memory; 1 for none. The
+// error message names `op`.
 void launch(const void* kernel, int64_t grid_x, int64_t grid_y, int warps, int64_t shared_bytes,
             int64_t cluster, void* args, void* stream, const char* op);
 

@@ -6,7 +6,7 @@
 namespace fanin::cuda {
 namespace {
 
-// The first row of an op for which `fits` holds; the end of the table for none.
+// The first row of an op for which `fits` is true; the end of the table if there is none.
 template <typename Fits>
 auto find_row(Op op, ValueType activations, const Fits& fits) {
   const std::vector<KernelRow>& table = kernel_table();

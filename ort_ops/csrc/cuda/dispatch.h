@@ -1,4 +1,4 @@
-// Choosing a row of the table for a layer, a batch and a device.
+// Selects a row of the table for a layer, a batch and a device.
 #pragma once
 
 #include <string>
@@ -18,8 +18,8 @@ int64_t last_batch(const KernelRow& row, int64_t in_features, const DeviceLimits
 // The row of CondensedConv.
 const KernelRow& select_conv_kernel(ValueType activations);
 
-// The row of CondensedGemm of that name. Throws std::invalid_argument for a name that the table
-// lacks or that is for other activations.
+// The row of CondensedGemm of that name. Throws std::invalid_argument if the table lacks the name
+// or the row is for other activations.
 const KernelRow& find_kernel(const std::string& name, ValueType activations);
 
 }  // namespace fanin::cuda

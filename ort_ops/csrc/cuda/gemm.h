@@ -1,5 +1,5 @@
 // The condensed layer on a GPU: packed once on the device, run on the caller's stream. Includes no
-// CUDA header, so that whatever calls it compiles without the toolkit.
+// CUDA header, so that callers compile without the toolkit.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +22,15 @@ class PackedGemm {
  public:
   virtual ~PackedGemm() = default;
 
-  // Packs a sound view of host memory for every kernel that `batches` needs and copies it to
-  // `device`, or shares what is there of the same content already. Synchronous. `activations` is
-  // the type of X, residual and Y. Throws std::bad_alloc when the device has no room (the message
-  // names the bytes), std::runtime_error for any other error of the CUDA runtime.
+  // Packs a valid view from host memory for every kernel that `batches` needs and copies it to
+  // `device`, or shares an existing copy of the same content there. Synchronous. `activations` is
+  // the type of X, residual and Y. Throws std::bad_alloc if device memory is insufficient (the
+  // message names the bytes), std::runtime_error for any other error of the CUDA runtime.
   static std::unique_ptr<PackedGemm> pack(const CondensedView& view, BatchRange batches,
                                           ValueType activations, int device);
 
   // y[b, o] = clip(bias[o] + sum + residual[b, o]) on `stream` (a cudaStream_t): only launches
-  // kernels; allocates nothing and synchronises nothing, so a CUDA graph can capture it. x is
+  // kernels, without allocation or synchronization, so a CUDA graph can capture it. x is
   // [batch, in_features] and y [batch, out_features], device memory, dense, aligned to their
   // elements. The current device must be the one packed for.
   virtual void run(const void* x, int64_t batch, void* y, const Epilogue& epilogue,

@@ -34,7 +34,7 @@ class Copy {
   void* data_ = nullptr;
 };
 
-// run(x, y, epilogue) on copies of the arrays in the device's memory.
+// Calls run(x, y, epilogue) on copies of the arrays in device memory.
 template <typename Run>
 void run_copied(const HostArrays& arrays, const Run& run) {
   const Copy x(arrays.x, arrays.x_bytes, arrays.shift);

@@ -1,5 +1,5 @@
-// A run on arrays of the host: copies there and back. For tests; needs no other library of device
-// arrays, so that memory checkers run quickly.
+// A run on host arrays, which are copied to the device and back. For tests; needs no library of
+// device arrays, so that memory checkers run quickly.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct HostArrays {
   const void* x = nullptr;  // [batch, in_features]
   int64_t x_bytes = 0;
   const void* residual = nullptr;  // the size of y, or null
-  void* y = nullptr;               // its content is there before the run
+  void* y = nullptr;               // its content is copied to the device before the run
   int64_t y_bytes = 0;
   int64_t batch = 0;
   int64_t shift = 0;  // bytes behind an aligned address at which x, residual and y lie
@@ -22,13 +22,13 @@ struct HostArrays {
   Gate gate;  // of convolutions
 };
 
-// Number of devices that can be used; 0 without a driver.
+// Number of usable devices; 0 without a driver.
 int device_count();
 
-// On the current device. Throws std::runtime_error, also for errors of the kernel itself.
+// Runs on the current device. Throws std::runtime_error, also for errors of the kernel itself.
 void run_on_host_arrays(const PackedGemm& gemm, const HostArrays& arrays);
 
-// The same for images of that size; the batch of `arrays` is not looked at.
+// The same for images of that size; ignores the batch of `arrays`.
 void run_on_host_arrays(const PackedConv& conv, const ConvInput& input, const HostArrays& arrays);
 
 }  // namespace fanin::cuda

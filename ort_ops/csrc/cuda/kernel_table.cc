@@ -31,7 +31,7 @@ const char* layout_name(Layout layout) {
 }
 
 const std::vector<KernelRow>& kernel_table() {
-  // Never destroyed, as the CPU's.
+  // Never destroyed, like the CPU's.
   static const auto& table = *new std::vector<KernelRow>{
       {"f32-gemm-stream-cuda", Op::kGemm, Layout::kStream, kF32, kFew, 8},
       {"f16-gemm-stream-cuda", Op::kGemm, Layout::kStream, kF16, kFew, 8},

@@ -1,5 +1,5 @@
-// The table that decides which kernel runs on a GPU, for both ops: data that builds without CUDA
-// know, too, so that Python can print it.
+// The dispatch table of both ops on a GPU. Builds without CUDA include it as well, so that Python
+// can return it.
 #pragma once
 
 #include <vector>
@@ -23,14 +23,14 @@ struct KernelRow {
   Op op;
   Layout layout;
   ValueType activations;
-  BatchRange batches;  // that the table gives it; right for every batch
-  // Samples of x that must fit the shared memory of a block, 0 for none. Where fewer fit, the
-  // weights would be read again for each: the row then serves only as many samples as fit, and at
+  BatchRange batches;  // for which it is chosen; it is correct for every batch
+  // Samples of x that must fit into a block's shared memory, 0 for none. If fewer fit, the weights
+  // would have to be read several times, so the row then serves only as many samples as fit, but at
   // least one.
   int64_t shared_samples;
 };
 
-// Every kernel, the preferred first.
+// Every kernel, in order of preference.
 const std::vector<KernelRow>& kernel_table();
 
 }  // namespace fanin::cuda

@@ -102,8 +102,8 @@ constexpr int kEntries = PanelShape::kEntries;
 constexpr int kBandRows = PanelShape::kBandRows;
 constexpr int64_t kColumnUnits = PanelShape::kStride / 16;
 
-// Outputs with weights first, both in their order: the results of a band lie beside each other, and
-// those without weights cost no time.
+// Outputs with weights first, then the others, both in ascending order: results of a band lie side
+// by side, and outputs without weights cost no time.
 std::vector<int32_t> order_of_outputs(const CondensedView& view) {
   std::vector<int32_t> order(view.rows, view.rows + view.active);
   int64_t row = 0;
@@ -117,7 +117,7 @@ std::vector<int32_t> order_of_outputs(const CondensedView& view) {
   return order;
 }
 
-// The entries of a stored row in a part.
+// The entries of a stored row within a part.
 struct Piece {
   int place = 0;  // of the row in its band
   int64_t row = 0;
@@ -125,7 +125,7 @@ struct Piece {
   int64_t end = 0;
 };
 
-// The pieces of a band in a part, the longest first; all rows go on to the next part.
+// The pieces of a band in a part, longest first; advances all rows to the next part.
 void next_pieces(const CondensedView& view, int64_t end_column, SourceRow (&rows)[kBandRows],
                  Piece (&pieces)[kBandRows]) {
   for (int place = 0; place < kBandRows; ++place) {
@@ -187,7 +187,7 @@ PanelLayout pack_panel(const CondensedView& view, const PanelCut& cut, Blob& blo
       }
     }
   layout.padding = ratio(layout.units * kRows * kEntries, weights);
-  // Kernels load a unit before they know whether there is one.
+  // Padding, since kernels load a unit ahead without checking that it exists.
   if (layout.units == 0) packed.resize(kRows), layout.units = 1;
 
   const auto append = [&blob](const auto& array) {

@@ -1,5 +1,5 @@
-// The two device layouts of a condensed layer, made on the host as one block of bytes that is then
-// copied as it is.
+// The two device layouts of a condensed layer, each built on the host as one block of bytes that is
+// then copied to the device.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace fanin::cuda {
 
-// Arrays one after the other, each at a multiple of 256 bytes as device allocations are.
+// Consecutive arrays, each aligned to 256 bytes like device allocations.
 struct Blob {
   std::vector<unsigned char> bytes;
 
-  // Room for `size` bytes of zeros; where they begin.
+  // Appends `size` zero bytes; returns their offset.
   int64_t add(int64_t size);
 
   template <typename T>
@@ -24,10 +24,10 @@ struct Blob {
   }
 };
 
-// Layers with more columns have indices of 32 bits.
+// Layers with more columns have 32-bit indices.
 inline constexpr int64_t kMaxColumns16 = 65536;
 
-// A number that a layout holds in 32 bits. Throws std::length_error; `what` is counted: "weights".
+// Converts a count to 32 bits. Throws std::length_error with `what`, the counted items: "weights".
 int32_t counted(int64_t value, const char* what);
 
 // Chunks of 16 bytes of values in the order of the stored rows, and their columns. See
@@ -42,7 +42,7 @@ struct StreamLayout {
   double padding = 1.0;
   int64_t values = 0, indices = 0, rows = 0, bias = 0;  // offsets in the blob
 
-  // The part of the arguments that depends on the layer alone; `base` is where the blob lies.
+  // The part of the arguments that depends on the layer alone; `base` is the address of the blob.
   StreamArgs arguments(const void* base) const;
 };
 

@@ -1,4 +1,4 @@
-// Packing for one named kernel of the dispatch table: for tests and benches.
+// Packing for one kernel of the dispatch table, for tests and benchmarks.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,8 @@
 
 namespace fanin::cuda {
 
-// As PackedGemm::pack, but for every batch the kernel of that name. Throws std::invalid_argument
-// for a name that the table lacks or that is for other activations.
+// As PackedGemm::pack, but with the kernel of that name for every batch. Throws
+// std::invalid_argument if the table lacks the name or the row is for other activations.
 std::unique_ptr<PackedGemm> pack_kernel(const CondensedView& view, BatchRange batches,
                                         ValueType activations, int device,
                                         const std::string& kernel);

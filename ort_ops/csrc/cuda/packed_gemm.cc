@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* kOp = "CondensedGemm";
 
-// Lets a kernel have as much shared memory as the device gives; done before any run.
+// Allows a kernel as much shared memory as the device has; called before any run.
 void allow_shared_memory(const void* kernel, const DeviceLimits& limits) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(limits.shared_bytes_per_block)),
@@ -37,7 +37,7 @@ const void* stream_kernel(ValueType activations, const StreamKey& key) {
   }
 }
 
-// One layout of the layer and how it is launched.
+// One layout of the layer, and its launch.
 class Packed {
  public:
   Packed(const KernelRow& row, BatchRange batches, const CondensedView& view, uint64_t hash,
@@ -110,7 +110,7 @@ class DispatchedGemm final : public PackedGemm {
   void run(const void* x, int64_t batch, void* y, const Epilogue& epilogue,
            void* stream) const override {
     if (batch < 1) return;
-    // A batch outside the promised range is still computed, by the nearest kernel.
+    // A batch outside the declared range is still computed, by the nearest kernel.
     const auto chosen =
         std::find_if(kernels_.begin(), kernels_.end() - 1,
                      [batch](const Packed& packed) { return batch <= packed.batches().max; });

@@ -1,13 +1,13 @@
-// Batches: a thread program that holds a part of x in shared memory, sample beside sample, and uses
-// every weight for all samples of its tile.
+// Batches: a thread program that holds a part of x in shared memory, with the samples of a column
+// side by side, and uses every weight for all samples of its tile.
 //
 // A tile is 32 samples (64 of a 16-bit type: a column is 128 bytes). The columns of x are cut into
-// parts that fit shared memory beside the sums; the blocks of a cluster share the parts, and at the
-// end each adds up the sums of all of them for some of the samples, in the order of the blocks. A
-// block has some bands of 32 output rows. In every part the packer has sorted a band's rows by how
-// many weights they have there and made groups of four of them: a warp walks through one group
-// after the other, eight lanes a row, 16 bytes of samples a lane, so that a quarter of the warp
-// reads one column without bank conflicts.
+// parts that fit into shared memory besides the sums; the blocks of a cluster share the parts, and
+// at the end each block adds the sums of all blocks for some of the samples, in the order of the
+// blocks. A block has one or more bands of 32 output rows. In every part, packing has sorted a
+// band's rows by their number of weights there and formed groups of four: a warp processes one
+// group after another, with eight lanes per row and 16 bytes of samples per lane, so that a quarter
+// of the warp reads one column without bank conflicts.
 //
 //   for each part:  load and transpose x | barrier | units of the groups: 4 rows x 8 entries each
 //   cluster barrier | sums of all blocks, bias, residual, clip
@@ -25,13 +25,14 @@ struct PanelShape {
   static constexpr int kBandGroups = 8;
   static constexpr int kBandRows = kRows * kBandGroups;
   static constexpr int kColumnBytes = 128;
-  // 16 bytes of gap spread columns over the banks where the tile is transposed.
+  // A gap of 16 bytes distributes columns over the banks when the tile is transposed.
   static constexpr int kStride = kColumnBytes + 16;
   static constexpr int kPieceColumns = 32;  // parts have a multiple of them
   static constexpr int kMaxCluster = 8;
 };
 
-// What a unit has of a row: values, and where their columns lie in the part, in 16 bytes.
+// A row's entries of a unit: values and, in units of 16 bytes, the offsets of their columns in the
+// part.
 struct PanelWeights {
   float values[PanelShape::kEntries];
   uint16_t offsets[PanelShape::kEntries];
@@ -59,15 +60,15 @@ struct PanelArgs {
   float clip_max;
 };
 
-// A column of sums: one more than the samples spreads rows over the banks.
+// Pitch of sums: one more than the samples, which distributes rows over the banks.
 inline int64_t panel_sum_bytes(int64_t rows, int64_t tile) { return rows * (tile + 1) * 4; }
 
-// The part of x, one column of zeros, which padding reads, and the sums.
+// Shared memory: the part of x, one column of zeros for padding, and the sums.
 inline int64_t panel_shared_bytes(int64_t columns, int64_t rows, int64_t tile) {
   return (columns + 1) * PanelShape::kStride + panel_sum_bytes(rows, tile);
 }
 
-// kVectorX: x lies at a multiple of four elements, and so do its rows.
+// kVectorX: x and its rows begin at multiples of four elements.
 template <typename X, bool kVectorX>
 class PanelKernel : PanelShape {
   static constexpr int kLaneSamples = 16 / static_cast<int>(sizeof(X));
@@ -76,13 +77,13 @@ class PanelKernel : PanelShape {
 
   using Unit = Raw<sizeof(PanelWeights)>;
 
-  // Where a group's units end, and the row of its band that the lane has.
+  // The end of a group's units, and the row of its band that the lane computes.
   struct Group {
     int end;
     int place;
   };
 
-  // A warp on its way through its groups of a part.
+  // The state of a warp that processes its groups of a part.
   struct Walk {
     int group;  // counted from the part's first
     int last;   // behind its last group
@@ -92,7 +93,7 @@ class PanelKernel : PanelShape {
     Unit ahead;  // the unit, on its way
   };
 
-  // What a block computes.
+  // The share of a block.
   struct Share {
     int rank;  // in the cluster
     int band;
@@ -161,7 +162,7 @@ class PanelKernel : PanelShape {
 
   template <typename Context>
   static FANIN_INLINE Unit load_unit(const Context& context, const PanelArgs& args, int unit) {
-    // Behind the last one stands nothing that anybody uses.
+    // The value past the last one is never used.
     const int64_t there = unit < args.units ? unit : args.units - 1;
     return context.template global<Unit>(
         args.weights,
@@ -187,8 +188,8 @@ class PanelKernel : PanelShape {
         walk.now = walk.next;
         if (walk.group + 1 < walk.last) walk.next = group_at(context, args, walk.group + 1);
       }
-      // One unit is on its way while another is worked on: the device has too few scoreboards to
-      // tell more of them apart, and would wait for all.
+      // One unit is loaded while another is computed: the device has too few scoreboards to tell
+      // more loads apart, and would wait for all of them.
       const Unit unit = walk.ahead;
       walk.ahead = load_unit(context, args, ++walk.unit);
       add_unit(context, args, unit, sums);
@@ -215,7 +216,7 @@ class PanelKernel : PanelShape {
     }
   }
 
-  // The sums of a group to their place; they begin again.
+  // Stores the sums of a group and resets them.
   template <typename Context>
   static FANIN_INLINE void put(const Context& context, const PanelArgs& args, const Share& share,
                                const Walk& walk, float (&sums)[kLaneSamples], bool first_part) {
@@ -232,8 +233,8 @@ class PanelKernel : PanelShape {
     }
   }
 
-  // x in pieces of 32 columns x 4 words of the tile; a lane has 4 columns of one word. Columns and
-  // samples that x lacks are zeros.
+  // Loads x in pieces of 32 columns x 4 words of the tile; a lane has 4 columns of one word.
+  // Columns and samples outside x are zeros.
   template <typename Context>
   static FANIN_INLINE void stage(const Context& context, const PanelArgs& args, const Share& share,
                                  int part) {
@@ -271,8 +272,8 @@ class PanelKernel : PanelShape {
     }
   }
 
-  // The words of four columns of a piece: of 16-bit types two samples beside each other. Not done
-  // when they are loaded, since it waits for them.
+  // The words of four columns of a piece; for 16-bit types a word is two neighboring samples. Not
+  // combined at the load, which would have to be waited for.
   static FANIN_INLINE Raw<16> by_column(const Raw<16>& piece) {
     if constexpr (sizeof(X) == 4) {
       return piece;
@@ -284,7 +285,7 @@ class PanelKernel : PanelShape {
     }
   }
 
-  // Four neighbouring columns of a sample.
+  // Four neighboring columns of a sample.
   template <typename Context>
   static FANIN_INLINE Raw<4 * sizeof(X)> load_four(const Context& context, const PanelArgs& args,
                                                    int64_t sample, int64_t column) {
@@ -320,7 +321,7 @@ class PanelKernel : PanelShape {
     const int lane = context.thread() % 32;
     const auto columns =
         context.template shared<uint32_t>(0, static_cast<int64_t>(args.columns) * (kStride / 4));
-    // Lanes begin at different columns of their four, or those that are 16 words apart would meet
+    // Lanes begin at different columns of their four; otherwise lanes 16 words apart would conflict
     // in one bank: 36 * 4 = 16 modulo 32.
     const int turn = lane % 8 / 2;
     const int column = piece / kWordGroups * kPieceColumns + lane % 8 * 4;
@@ -339,7 +340,7 @@ class PanelKernel : PanelShape {
              raw.words[(kBy + 3) % 4]}};
   }
 
-  // A block of the cluster has every cluster-th sample; a warp, 32 rows of one sample at a time.
+  // A block of the cluster writes every cluster-th sample; a warp, 32 rows of one sample at a time.
   template <typename Context>
   static FANIN_INLINE void finish(const Context& context, const PanelArgs& args,
                                   const Share& share) {

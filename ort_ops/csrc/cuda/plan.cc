@@ -25,13 +25,14 @@ bool rows_aligned(const void* x, int64_t row_bytes, int64_t alignment) {
          row_bytes % alignment == 0;
 }
 
-// Shared memory that the system keeps for itself in each block.
+// Shared memory that the system reserves in each block.
 constexpr int64_t kReserved = 1024;
 
-// Measured for the panel on an H200. Most columns of a part: with more, there are too few blocks.
+// Measured for the panel on an H200. The most columns of a part: with more, there are too few
+// blocks.
 constexpr int64_t kMostColumns = 1024;
-// Clocks of a multiprocessor for a unit, and for a column where x is staged; clocks that a warp
-// needs for a unit when it is alone, and a block for its start and its end.
+// Clocks of a multiprocessor for a unit, and for staging a column of x; clocks of a single warp for
+// a unit, and of a block for its start and end.
 constexpr int kUnitClocks = 58;
 constexpr int kStagingClocks = 10;
 constexpr int kUnitLatency = 560;
@@ -43,7 +44,7 @@ constexpr int64_t kPanelThreads = 512;
 
 int64_t stageable_samples(int64_t in_features, ValueType activations, const DeviceLimits& limits) {
   if (in_features > kMaxColumns16) return 0;
-  // Beside x there may be a sum for each of 16 warps.
+  // Besides x there may be a sum for each of 16 warps.
   for (int64_t samples = 8; samples > 0; samples /= 2)
     if (stream_shared_bytes(in_features, bytes_of(activations), samples, true, 16, 2) <=
         limits.shared_bytes_per_block)
@@ -59,7 +60,7 @@ StreamPlan plan_stream(const StreamLayout& layout, int64_t batch, ValueType acti
   while (plan.samples < std::min(batch, most)) plan.samples *= 2;
   plan.grid_y = std::min(kMaxGridY, divide_up(batch, plan.samples));
 
-  // Rows share warps until every multiprocessor has eight of them.
+  // More warps share a row until every multiprocessor has eight warps.
   while (plan.warps_per_row < 8 && layout.chunks > 32 * plan.warps_per_row &&
          layout.active * plan.warps_per_row < 8 * limits.multiprocessors)
     plan.warps_per_row *= 2;
@@ -114,7 +115,7 @@ PanelPlan plan_panel(const PanelLayout& layout, const RunArguments& run, ValueTy
   plan.grid_y = std::min(kMaxGridY, tiles);
   const PanelCut& cut = layout.cut;
   const int64_t rounds = cut.parts / cut.cluster;
-  // Clusters do not lie across groups of multiprocessors, so some of these stay without one.
+  // A cluster cannot span groups of multiprocessors, so some multiprocessors get none.
   const int64_t multiprocessors =
       std::max<int64_t>(1, limits.multiprocessors * (cut.cluster > 1 ? 7 : 8) / 8);
   const double band_units =

@@ -1,4 +1,4 @@
-// How a launch is cut into blocks: from the layer, the batch and the device alone.
+// How a launch is cut into blocks, which depends on the layer, the batch and the device alone.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ struct DeviceLimits {
   int64_t cluster = 8;  // blocks that can read each other's shared memory; 1: none can
 };
 
-// What the grid's second dimension can count.
+// The limit of the grid's second dimension.
 inline constexpr int64_t kMaxGridY = 65535;
 
-// What a run adds to the arguments of a layout.
+// The arguments of a run, which complete those of a layout.
 struct RunArguments {
   const void* x = nullptr;
   const void* residual = nullptr;
@@ -41,8 +41,8 @@ struct StreamPlan {
   int64_t shared_bytes = 0;
 };
 
-// Samples of x that the stream kernel can hold in shared memory at a time, a power of two up to 8;
-// 0: not even one, or more columns than its 16-bit indices count.
+// Samples of x that fit into the stream kernel's shared memory at a time, a power of two up to 8; 0
+// if not even one fits, or if there are more columns than 16-bit indices allow.
 int64_t stageable_samples(int64_t in_features, ValueType activations, const DeviceLimits& limits);
 
 // The order of a row's sum does not depend on the batch.

@@ -1,10 +1,10 @@
 // Few samples: a thread program that streams the weights of a row past x in shared memory.
 //
-// Every weight is used for at most eight samples, so the bytes of the packed layer are what takes
-// time, and in small layers the latency of a launch, of one read of the L2 and of staging x. A row
+// Every weight is used for at most eight samples, so the time is that of reading the packed layer
+// and, in small layers, the latency of a launch, of one read from L2 and of staging x. A row
 // belongs to one or several warps; a lane takes chunks of 16 bytes of values and their indices. The
-// first chunks are on their way before x is staged. A row's sum has one order: lanes by chunk, then
-// a butterfly, then the warps of the row in turn.
+// first chunks are requested before x is staged. A row's sum has a fixed order: the chunks of each
+// lane, then a butterfly, then the warps of the row in turn.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace fanin::cuda {
 
-// Of an output: its place in the stream and how many of the entries there are weights; an ablated
-// output has none.
+// An output's position in the stream, and how many of its entries are weights; none if it is
+// ablated.
 struct StreamRow {
   int32_t stored;
   int32_t count;
@@ -39,8 +39,8 @@ struct StreamArgs {
   float clip_max;
 };
 
-// How the samples of a column lie in shared memory: in vectors of up to 16 bytes, those of all
-// columns side by side.
+// Layout of a column's samples in shared memory: vectors of up to 16 bytes, those of all columns
+// side by side.
 template <typename X, int kSamples>
 struct StagedX {
   static constexpr int kBytes = kSamples * static_cast<int>(sizeof(X));
@@ -49,15 +49,15 @@ struct StagedX {
   static constexpr int kPerVector = kSamples / kVectors;
 };
 
-// Shared memory of a block: x, then one sum of each warp and sample where warps share rows.
+// Shared memory of a block: x, then one sum per warp and sample if warps share rows.
 inline int64_t stream_shared_bytes(int64_t in_features, int64_t activation_bytes, int64_t samples,
                                    bool staged, int64_t warps, int64_t warps_per_row) {
   const int64_t x = staged ? (in_features * activation_bytes * samples + 15) / 16 * 16 : 0;
   return x + (warps_per_row > 1 ? warps * samples * 4 : 0);
 }
 
-// kStaged: x in shared memory, kSamples at a time. Otherwise x is read where it lies, one sample at
-// a time: for rows that are longer than shared memory.
+// kStaged: x is staged in shared memory, kSamples at a time. Otherwise x is read from global
+// memory, one sample at a time, for rows longer than shared memory.
 template <typename Value, typename X, typename Index, int kSamples, bool kStaged>
 class StreamKernel {
   static constexpr int kEntries = 16 / static_cast<int>(sizeof(Value));
@@ -149,7 +149,7 @@ class StreamKernel {
             context.template global<Raw<kIndexBytes>>(args.indices, args.stored_chunks)[at]};
   }
 
-  // The first `left` entries of the chunk. What stands behind them never meets x.
+  // The first `left` entries of the chunk; later ones are never multiplied with x.
   template <typename Context>
   static FANIN_INLINE void add(const Context& context, const StreamArgs& args, const Chunk& chunk,
                                int left, int64_t sample, float (&sums)[kSamples]) {

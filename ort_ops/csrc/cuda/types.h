@@ -1,4 +1,4 @@
-// Storage types and vectors of the thread programs, for the device compiler and for the host's.
+// Storage types and vectors of the thread programs, for the device and the host compiler.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct Bfloat16 {
   uint16_t bits;
 };
 
-// Memory that moves with one instruction (beyond 16 bytes: with several of 16).
+// Memory that is copied by one instruction (beyond 16 bytes, by several of 16).
 template <int kBytes>
 struct alignas(kBytes < 16 ? kBytes : 16) Raw {
   static_assert(kBytes >= 4 && kBytes % 4 == 0, "whole words");
@@ -74,7 +74,7 @@ FANIN_INLINE uint32_t bits_of(float value) {
 #endif
 }
 
-// The number that the low bits of `bits` hold as a T.
+// The value of the low bits of `bits` as a T.
 template <typename T>
 FANIN_INLINE float widen_bits(uint32_t bits);
 template <>
@@ -103,7 +103,7 @@ FANIN_INLINE float widen(T value) {
   return widen_bits<T>(stored_bits(value));
 }
 
-// To nearest even; beyond the largest number to infinity.
+// Rounds to nearest even, and beyond the largest number to infinity.
 template <typename T>
 FANIN_INLINE T narrow(float value);
 template <>
@@ -131,7 +131,7 @@ FANIN_INLINE Bfloat16 narrow<Bfloat16>(float value) {
 #endif
 }
 
-// Sum, bias and residual to an output. The comparisons let a NaN through.
+// An output from sum, bias and residual. The comparisons let NaN pass.
 FANIN_INLINE float clipped(float value, float low, float high) {
   value = value < low ? low : value;
   return value > high ? high : value;

@@ -1,5 +1,5 @@
-// Every instance of the thread programs that exists, by its run-time description. Device tables and
-// the emulation go through the same lists.
+// All instances of the thread programs, by their run-time description. Device tables and the
+// emulation use the same lists.
 #pragma once
 
 #include "cuda/panel_kernel.h"
@@ -8,7 +8,7 @@
 
 namespace fanin::cuda {
 
-// Names a type in a value.
+// A value that stands for a type.
 template <typename T>
 struct Kernel {
   using Program = T;

@@ -14,22 +14,22 @@
 namespace fanin {
 namespace {
 
-// A group of rows has 8 places, whatever the outputs of a group of filters: with 2 outputs the
+// A group of a panel has 8 rows even if a convolution group has fewer outputs: with 2 outputs the
 // panel takes 0.4 to 0.7 of the time of taps, with 1 twice as long (96 channels, 28 x 28; Cascade
 // Lake).
 constexpr int64_t kMinGroupOutputs = 2;
 
-// The spans of a tile take memory for each tap; 2-d windows have far fewer taps.
+// The spans of a tile take memory for each tap; 2-d windows have far fewer taps than this.
 constexpr int64_t kMaxTaps = 4096;
 
-// Below it, segments of the panel are nearly empty, as those of CondensedGemm.
+// Below it, segments of the panel are nearly empty, as in CondensedGemm.
 constexpr double kMinDensity = 3e-5;
 
-// Images of this size come from L3, where reading one channel after another is faster than reading
-// several at a time. In us, direct against depthwise or panel (Cascade Lake): depthwise 3 x 3 over
-// 72 x 56 x 56, 278 and 464; 5 x 5 over 120 x 28 x 28, 187 and 142; 1 x 1 from 16 to 64 x 112 x 112
-// with a fan-in of 1, 540 and 1150; from 64 to 24 x 56 x 56 with 6, 69 and 96; from 40 to 120 x 28
-// x 28 with 4, 57 and 51.
+// Images of at least this size come from L3, where reading one channel after another is faster than
+// reading several at a time. In us, direct against depthwise or panel (Cascade Lake): depthwise 3 x
+// 3 over 72 x 56 x 56, 278 and 464; 5 x 5 over 120 x 28 x 28, 187 and 142; 1 x 1 from 16 to 64 x
+// 112 x 112 with a fan-in of 1, 540 and 1150; from 64 to 24 x 56 x 56 with 6, 69 and 96; from 40 to
+// 120 x 28 x 28 with 4, 57 and 51.
 constexpr int64_t kLargePixels = 2048;
 
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
@@ -41,7 +41,7 @@ bool has_few_channels(const CondensedView&, const ConvGeometry& geometry) {
   return geometry.group_inputs() <= 4;
 }
 
-// With few weights a filter, a panel of all channels is not worth filling.
+// With few weights per filter, filling a panel with all channels does not pay off.
 constexpr const char* kFewWeights =
     "1 x 1 without strides and pads and at most 8 weights a filter, or depthwise without strides "
     "and at most 9 places in the window";
@@ -71,7 +71,7 @@ std::unique_ptr<ConvKernel> pack_panels(const CondensedView& view, const ConvGeo
   return pack_panel_conv(view, geometry, kOps, executor);
 }
 
-// The rows of an instruction set with vectors, the preferred first.
+// The rows of an instruction set with vectors, in order of preference.
 template <const DepthwiseConvOps& kDepthwise, const DirectConvOps& kDirect,
           const PanelConvOps& kPanel>
 void add_rows(Isa isa, const std::string& depthwise, const std::string& panel,
@@ -117,7 +117,7 @@ bool fits(const ConvKernelRow& row, Isa isa, int64_t pixels, const CondensedView
 }  // namespace
 
 const std::vector<ConvKernelRow>& conv_kernel_table() {
-  // Never destroyed, as the other table.
+  // Never destroyed, like the other table.
   static const auto& table = *new std::vector<ConvKernelRow>(make_table());
   return table;
 }

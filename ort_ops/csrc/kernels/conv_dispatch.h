@@ -1,4 +1,4 @@
-// The table that decides which kernel runs a convolution, beside the one of dispatch.h.
+// The dispatch table of convolutions; dispatch.h has that of CondensedGemm.
 #pragma once
 
 #include <memory>
@@ -19,25 +19,26 @@ struct ConvKernelRow {
   int64_t min_group_outputs;
   int64_t max_taps;    // of the window in one channel
   double min_density;  // fan-in / in_features
-  // Packs a sound view, the same way whatever the number of threads. Throws std::bad_alloc.
+  // Packs a valid view; the result does not depend on the number of threads. Throws std::bad_alloc.
   std::unique_ptr<ConvKernel> (*pack)(const CondensedView& view, const ConvGeometry& geometry,
                                       const Executor& executor);
 };
 
-// Every kernel of this build, the preferred first. A kernel that is chosen for two reasons has two
-// rows.
+// Every kernel of this build, in order of preference. A kernel with two alternative conditions has
+// two rows.
 const std::vector<ConvKernelRow>& conv_kernel_table();
 
-// The first row that fits for images of that many pixels, among those that `isa` includes.
+// The first row that `isa` includes and that fits images of that many pixels.
 const ConvKernelRow& select_conv_kernel(Isa isa, int64_t pixels, const CondensedView& view,
                                         const ConvGeometry& geometry);
 
-// The largest image that `row`, selected for images of `first` pixels, serves: a preferred row may
-// begin behind it.
+// The largest image that `row`, selected for images of `first` pixels, serves: larger ones may have
+// a preferred row.
 int64_t last_pixels(const ConvKernelRow& row, Isa isa, int64_t first, const CondensedView& view,
                     const ConvGeometry& geometry);
 
-// The row of that name. Throws std::invalid_argument for a name that the table or the CPU lacks.
+// The row of that name. Throws std::invalid_argument if the table lacks it or the CPU cannot run
+// it.
 const ConvKernelRow& find_conv_kernel(const std::string& name);
 
 }  // namespace fanin

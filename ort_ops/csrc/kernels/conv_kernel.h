@@ -1,4 +1,4 @@
-// What every kernel family of convolutions makes.
+// The interface of all kernel families of convolutions.
 #pragma once
 
 #include "core/condensed.h"
@@ -9,16 +9,16 @@
 
 namespace fanin {
 
-// One convolution in one layout. Read-only after packing: threads may share it.
+// One convolution in one layout. Read-only after packing, so threads may share it.
 class ConvKernel {
  public:
   virtual ~ConvKernel() = default;
 
-  // See PackedConv::run. Right for every size of the input.
+  // See PackedConv::run. Correct for every size of the input.
   virtual void run(const float* x, const ConvInput& input, float* y, const ConvEpilogue& epilogue,
                    const Executor& executor) const = 0;
 
-  // How run() would share an input of this size between so many threads.
+  // How run() would share an input of this size among `threads` threads.
   virtual WorkPlan plan(const ConvInput& input, size_t threads,
                         const DispatchCost& dispatch) const = 0;
 

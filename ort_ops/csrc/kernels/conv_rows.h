@@ -1,4 +1,4 @@
-// The condensed rows of a convolution as they are, without their padding.
+// The condensed rows of a convolution, without their padding.
 #pragma once
 
 #include <cstddef>

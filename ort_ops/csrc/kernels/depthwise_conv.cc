@@ -17,16 +17,16 @@ namespace {
 constexpr double kMicrosecondsPerTapPixel = 3e-5;
 constexpr double kMicrosecondsPerPixel = 4e-4;
 
-// Pixels of `lanes` channels that are transposed at a time, at least a row, and those of the ring
-// of rows: both share L1 (16 lanes).
+// Pixels of `lanes` channels that are transposed at a time (at least a row), and pixels of the ring
+// buffer of rows: both share L1 (16 lanes).
 constexpr int64_t kBatchPixels = 112;
 constexpr int64_t kRingPixels = 256;
 
-// Beyond it, a window of rows takes more memory than padding in advance is worth.
+// Beyond it, a window of padded rows takes more memory than padding in advance is worth.
 constexpr double kMaxRingPixels = 1 << 20;
 
-// The sizes of one run. The image may be empty where the padding alone holds the window; the output
-// and the padded rows never are (see validate of a ConvInput).
+// The sizes of one run. The image may be empty if the pads alone are large enough for the window;
+// output and padded rows never are (see validate of a ConvInput).
 struct DepthwiseSizes {
   int64_t image_rows;
   int64_t height, width;  // of the output
@@ -117,7 +117,7 @@ class DepthwiseConv final : public ConvKernel {
   }
 
  private:
-  // Of an image: more than one where channels are too few for all threads.
+  // Parts of an image: more than one if there are too few channels for all threads.
   int64_t strips_for(const DepthwiseSizes& sizes, const ConvInput& input, size_t threads) const {
     const int64_t image_blocks = input.batch * divide_up(geometry_.out_channels, ops_.lanes);
     const int64_t wanted = 4 * static_cast<int64_t>(threads);
@@ -171,7 +171,7 @@ class DepthwiseConv final : public ConvKernel {
     auto* ring = reinterpret_cast<float*>(scratch + run.plan.ring);
     auto* sums = reinterpret_cast<float*>(scratch + run.plan.sums);
     auto* pixels = reinterpret_cast<const float**>(scratch + run.plan.taps);
-    // Zeros around the image stay.
+    // Zeros around the image are never overwritten.
     std::fill(ring, ring + (sizes.slots + 1) * sizes.columns * lanes, 0.0f);
 
     const float* weights = packed_.data() + block * (taps + 1) * lanes;
@@ -219,7 +219,7 @@ class DepthwiseConv final : public ConvKernel {
     }
   }
 
-  // Transposes padded rows [first, last) into their places in the ring.
+  // Transposes padded rows [first, last) into their slots of the ring buffer.
   void fill(const Run& run, const float* from, int64_t channels, int64_t first, int64_t last,
             float* ring, uint8_t* scratch) const {
     const DepthwiseSizes& sizes = run.sizes;
@@ -242,8 +242,8 @@ class DepthwiseConv final : public ConvKernel {
     }
   }
 
-  // The pixels that the taps of an output row's first pixel need. Without divisions: one for each
-  // row took a third of the time of images of 7 x 7.
+  // The pixels that the taps of an output row's first pixel read. Without divisions: one per row
+  // took a third of the time of images of 7 x 7.
   void find_taps(const DepthwiseSizes& sizes, int64_t top, int64_t first_slot, const float* ring,
                  const float** pixels) const {
     const int64_t lanes = ops_.lanes;

@@ -1,4 +1,4 @@
-// Depthwise convolutions whose filters are whole: a vector holds one pixel of several channels, as
+// Depthwise convolutions without pruned positions: a vector holds one pixel of several channels, as
 // in the blocked layouts of dense libraries.
 #pragma once
 
@@ -7,8 +7,8 @@
 
 namespace fanin {
 
-// Whether pack_depthwise_conv can hold the layer: a group has one channel and one filter, and every
-// filter has a weight at each place of the window (a missing one would meet pixels all the same).
+// Whether pack_depthwise_conv supports the layer: a group has one channel and one filter, and every
+// filter has a weight at each tap (a missing one would still be multiplied with pixels).
 bool is_whole_depthwise(const CondensedView& view, const ConvGeometry& geometry);
 
 // Throws std::invalid_argument for a layer that does not fit.

@@ -9,7 +9,7 @@ namespace fanin {
 namespace {
 
 // kPixels sums stay in registers while all taps add to them. kStep: floats from pixel to pixel, or
-// 0 where only the row knows.
+// 0 if known at run time only (row.step).
 template <typename Vector, int kPixels, int kStep>
 inline __attribute__((always_inline)) void sum_pixels(const DepthwiseRow& row, int64_t first) {
   const int64_t step = kStep ? kStep : row.step;

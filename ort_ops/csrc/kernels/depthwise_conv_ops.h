@@ -1,5 +1,5 @@
-// The part of a depthwise convolution that an instruction set decides. As panel_ops.h, it is for
-// translation units of wider instruction sets too: no function, no std template.
+// The part of a depthwise convolution that depends on the instruction set. Like panel_ops.h, it is
+// included by translation units of wider instruction sets: no function, no std template.
 #pragma once
 
 #include "kernels/panel_ops.h"

@@ -16,20 +16,20 @@ namespace {
 constexpr double kMicrosecondsPerTapPixel = 4e-5;
 constexpr double kMicrosecondsPerPixel = 4e-4;
 
-// PaddedChannels of a strip: they share L1 with what comes and goes.
+// PaddedChannels of a strip: they share L1 with input and output.
 constexpr int64_t kStripFloats = 6144;
 
-// Beyond it, a row of the window takes more memory than padding in advance is worth.
+// Beyond it, a padded row takes more memory than padding in advance is worth.
 constexpr double kMaxStripFloats = 1 << 22;
 constexpr int64_t kMaxStride = 16;
 
 // Pixels of a channel that all filters read before the next: those of 16 channels fit L2.
 constexpr int64_t kPointwisePixels = 2048;
 
-// And at least, where several threads share an image.
+// The least, if several threads share an image.
 constexpr int64_t kMinPointwisePixels = 256;
 
-// Whether padded channels of a reasonable size hold at least one output row: strides and pads may
+// Whether padded channels of a reasonable size are enough for an output row: strides and pads may
 // be huge.
 bool padding_fits(const ConvGeometry& geometry, const ConvInput& input) {
   if (std::max(geometry.strides[0], geometry.strides[1]) > kMaxStride) return false;
@@ -41,8 +41,8 @@ bool padding_fits(const ConvGeometry& geometry, const ConvInput& input) {
 }
 
 // The padded channels of a strip of output rows. With strides, the rows and columns of a channel
-// are dealt out to strides[0] x strides[1] phases, so that a tap's pixels for neighbouring sums are
-// neighbours in one of them. The rows of all phases begin with a vector.
+// are split into strides[0] x strides[1] phases, so that a tap's pixels for neighboring sums are
+// neighbors in one of them. The rows of all phases are aligned to vectors.
 class PaddedChannels {
  public:
   PaddedChannels(const ConvGeometry& geometry, const ConvInput& input, int lanes)
@@ -52,7 +52,7 @@ class PaddedChannels {
         width_(geometry.output_size(1, input.width)),
         reach_(geometry.dilations[0] * (geometry.kernel[0] - 1) + 1) {
     const int64_t left = geometry.pads[1], right = geometry.pads[3];
-    // Without a stride, the zeros behind a row are those before the next one.
+    // Without a stride, the zeros after a row are also those before the next one.
     const bool shares = geometry.strides[1] == 1;
     const int64_t columns = input.width + (shares ? std::max(left, right) : left + right);
     pitch_ = divide_up(std::max(divide_up(columns, geometry.strides[1]), width_), lanes) * lanes;
@@ -85,8 +85,8 @@ class PaddedChannels {
   int64_t floats() const { return floats_; }
   const int64_t* offsets() const { return offsets_.data(); }
 
-  // Copies the group's channels for a strip. Columns outside the image hold zeros from the
-  // beginning; no strip writes to them.
+  // Copies the group's channels for a strip. Columns outside the image are zeroed once; no strip
+  // writes to them.
   void fill(const float* x, int64_t strip, const DirectConvOps& ops, float* padded) const {
     const int64_t first = first_row(strip) * geometry_.strides[0] - geometry_.pads[0];
     const int64_t end = first + (rows(strip) - 1) * geometry_.strides[0] + reach_;
@@ -103,7 +103,7 @@ class PaddedChannels {
     return phase * phase_ + row / geometry_.strides[0] * pitch_ + column / geometry_.strides[1];
   }
 
-  // Every strides[0]-th of the padded rows [first, end), from first + phase on.
+  // Copies every strides[0]-th of the padded rows [first, end), from first + phase on.
   void fill_rows(const float* channel, int64_t first, int64_t end, int64_t phase,
                  const DirectConvOps& ops, float* padded) const {
     const int64_t step = geometry_.strides[0];
@@ -210,7 +210,7 @@ class DirectConv final : public ConvKernel {
             static_cast<size_t>(input.batch * geometry_.group * padded.strips())};
   }
 
-  // Pixels that are taken at a time: fewer where that leaves each thread less than four strips.
+  // Pixels of a strip: fewer if each thread would otherwise have less than four strips.
   int64_t pointwise_strip(const ConvInput& input, size_t threads) const {
     if (threads == 1) return kPointwisePixels;
     const int64_t pixels = input.height * input.width;

@@ -1,6 +1,6 @@
-// Direct convolution, for filters over few channels: a vector holds neighbouring pixels of one
-// filter. The channels are copied with their zeros around them, such that the pixels of a tap stand
-// side by side, across rows; a pointwise convolution reads its channels where they are.
+// Direct convolution, for filters over few channels: a vector holds neighboring pixels of one
+// filter. The channels are copied with zeros around them, such that the pixels of a tap lie side by
+// side, across rows; a pointwise convolution reads its channels in place.
 #pragma once
 
 #include "kernels/conv_kernel.h"

@@ -1,6 +1,6 @@
 // DirectConvOps as templates over a vector type. Only for translation units of one instruction set,
-// see panel_core.h. Vector: what panel_core.h asks of it for ToOutput, also evens and odds (every
-// second float of two vectors) and add_tap.
+// see panel_core.h. Vector: the operations that panel_core.h requires for ToOutput, and evens, odds
+// (every second float of two vectors) and add_tap.
 #pragma once
 
 #include "kernels/direct_conv_ops.h"
@@ -44,7 +44,7 @@ void split_rows(const PaddedRows& rows) {
   }
 }
 
-// Takes the vectors of sums of a filter, one after another through its rows, and writes them.
+// Writes the vectors of sums of a filter, one after another through its rows.
 template <typename Vector>
 struct FilterWriter {
   const FilterOutput& output;
@@ -109,7 +109,7 @@ void sum_filter(const float* padded, const FilterTaps& taps, float bias,
   for (; at < count; at += kLanes) sum_vectors<Vector, 1>(padded + at, taps, bias, writer);
 }
 
-// A tap's pixels from wherever they are.
+// A tap's pixels, at any alignment.
 template <typename Vector, int kVectors>
 inline __attribute__((always_inline)) void add_unaligned(const float* padded, int64_t offset,
                                                          typename Vector::Type weight,
@@ -122,7 +122,7 @@ inline __attribute__((always_inline)) void add_unaligned(const float* padded, in
     sum[v] = Vector::fma(weight, Vector::load_any(x + v * Vector::kLanes), sum[v]);
 }
 
-// Pixels from wherever they are, and only so many.
+// A limited number of pixels, at any alignment.
 template <typename Vector, int kVectors>
 inline __attribute__((always_inline)) void sum_unaligned(const float* x, const FilterTaps& taps,
                                                          float bias, int64_t left,

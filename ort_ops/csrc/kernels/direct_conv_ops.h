@@ -1,5 +1,5 @@
-// The part of a direct convolution that an instruction set decides. As panel_ops.h, it is for
-// translation units of wider instruction sets too: no function, no std template.
+// The part of a direct convolution that depends on the instruction set. Like panel_ops.h, it is
+// included by translation units of wider instruction sets: no function, no std template.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace fanin {
 
-// Rows of one channel on their way to its padded copy. With a stride of 2, pixels 0, 2, ... of a
+// Rows of one channel that are copied to its padded copy. With a stride of 2, pixels 0, 2, ... of a
 // row go to `to`, pixels 1, 3, ... to `odd`.
 struct PaddedRows {
   const float* from;
@@ -27,7 +27,7 @@ struct FilterTaps {
   size_t count;
 };
 
-// Where the output pixels of one filter go.
+// The destination of the output pixels of one filter.
 struct FilterOutput {
   float* y;
   const float* residual;  // or null
@@ -47,10 +47,10 @@ struct DirectConvOps {
   void (*copy)(const PaddedRows& rows);
   void (*split)(const PaddedRows& rows);
 
-  // Writes the rows of one filter. Reads up to two vectors behind the last pixel that they need.
+  // Writes the rows of one filter. Reads up to two vectors past the last pixel that they need.
   void (*sum)(const float* padded, const FilterTaps& taps, float bias, const FilterOutput& output);
 
-  // The same for one row of pixels that lie anywhere; reads no other pixels.
+  // The same for one row of pixels at any alignment; reads no other pixels.
   void (*sum_in_place)(const float* x, const FilterTaps& taps, float bias,
                        const FilterOutput& output);
 };

@@ -30,11 +30,12 @@ std::unique_ptr<GemmKernel> pack_panels(const CondensedView& view, const Executo
   return pack_panel_gemm(view, kOps, executor);
 }
 
-// What a layout is chosen for. Measured: which is faster differs from CPU to CPU.
+// The batches and densities for which a layout is chosen. Measured, since the faster layout differs
+// from CPU to CPU.
 //
 // Below the least density, a window holds so few weights that a step is mostly padding; in a panel,
-// most rows have no weight in a segment, so that packing and running cost by the columns and not by
-// the weights (77 s to pack 3,000 weights over 2^31 columns).
+// most rows have no weight in a segment, so that the cost of packing and running grows with the
+// columns instead of the weights (77 s to pack 3,000 weights over 2^31 columns).
 struct Limits {
   const char* layout;  // with its instruction set
   BatchRange batches;
@@ -54,10 +55,10 @@ const Limits& limits_of(const std::string& layout) {
 
 using Pack = std::unique_ptr<GemmKernel>(const CondensedView& view, const Executor& executor);
 
-// Collects rows, with names made of their parts and the limits of their layout.
+// Collects rows with the limits of their layout, and composes their names.
 class Table {
  public:
-  // A layout of float32 weights, to which all others are widened.
+  // A layout of float32 weights; other types are widened.
   void widening(const std::string& layout, Isa isa, Pack* pack) {
     const Limits& limits = limits_of(layout + "-" + isa_name(isa));
     add(layout, isa, ValueType::kFloat32, limits.batches, limits.min_density, pack);
@@ -69,13 +70,13 @@ class Table {
     add_windows<kOps>(layout, isa, limits_of(layout + "-" + isa_name(isa)));
   }
 
-  // Chosen for no batch: tests force it by its name.
+  // Never dispatched: tests force it by name.
   template <const WindowOps (&kOps)[kValueTypes]>
   void test_windows(const std::string& layout, Isa isa) {
     add_windows<kOps>(layout, isa, {"", {1, 0}, {1, 0}, 0.0});
   }
 
-  // For what no other row takes, whatever the layer and the batch.
+  // For any layer and batch that no other row serves.
   void rest(const std::string& layout, Isa isa, Pack* pack) {
     add(layout, isa, ValueType::kFloat32, {1, kAny}, 0.0, pack);
   }
@@ -83,7 +84,7 @@ class Table {
   std::vector<KernelRow> rows;
 
  private:
-  // 16-bit weights stand first, since a layout of float32 takes every layer.
+  // Rows of 16-bit weights come first, since a float32 layout serves every layer.
   template <const WindowOps (&kOps)[kValueTypes]>
   void add_windows(const std::string& layout, Isa isa, const Limits& limits) {
     constexpr ValueType k16 = ValueType::kFloat16, kB16 = ValueType::kBfloat16;
@@ -102,14 +103,15 @@ class Table {
   }
 };
 
-// Rows of a higher instruction set stand first; among those of one, what is packed for a known
-// batch stands before what must serve a range that starts at 1. Small batches run windows, which
-// read the weights once for up to four samples; larger ones run panels.
+// Rows of a higher instruction set come first. Within one, layouts for a static batch precede those
+// that must serve a range from 1 on. Small batches run windows, which read the weights once for up
+// to four samples; larger ones run panels.
 std::vector<KernelRow> make_table() {
   Table table;
 #if defined(__x86_64__)
   table.windows<kWindow126Avx512vbmi>("window126", Isa::kAvx512vbmi);
-  // The code of AVX-512F: with several samples or 16-bit weights faster than the wider window.
+  // The code of AVX-512F. With several samples or 16-bit weights it is faster than the wider
+  // window.
   table.windows<kWindow63Avx512f>("window63", Isa::kAvx512bw);
   table.widening("window124", Isa::kAvx512bw, pack_window<kWindow124Avx512bw>);
   table.windows<kWindow63Avx512f>("window63", Isa::kAvx512f);
@@ -141,7 +143,7 @@ bool fits(const KernelRow& row, Isa isa, int64_t batch, const CondensedView& vie
 }  // namespace
 
 const std::vector<KernelRow>& kernel_table() {
-  // Never destroyed: sessions may be made and run while the process exits.
+  // Never destroyed, since sessions may be created and run while the process exits.
   static const auto& table = *new std::vector<KernelRow>(make_table());
   return table;
 }

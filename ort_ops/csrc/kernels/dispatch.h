@@ -1,5 +1,5 @@
-// The one table that decides which kernel runs. Python prints it (kernel_table()), and the tests
-// and benches go through all of its rows.
+// The dispatch table of CondensedGemm, which decides which kernel runs. Python returns it
+// (kernel_table()); tests and benchmarks go through all of its rows.
 #pragma once
 
 #include <limits>
@@ -22,22 +22,22 @@ struct KernelRow {
   int64_t max_fan_in;
   double min_density;  // fan-in / in_features
   double max_density;
-  // Packs a sound view, the same way whatever the number of threads. Throws std::bad_alloc.
+  // Packs a valid view; the result does not depend on the number of threads. Throws std::bad_alloc.
   std::unique_ptr<GemmKernel> (*pack)(const CondensedView& view, const Executor& executor);
 };
 
-// Every kernel of this build, the preferred first.
+// Every kernel of this build, in order of preference.
 const std::vector<KernelRow>& kernel_table();
 
-// The first row that fits, among those that `isa` includes.
+// The first row that fits and that `isa` includes.
 const KernelRow& select_kernel(Isa isa, int64_t batch, const CondensedView& view);
 
-// The last batch that `row`, selected for batch `first`, serves where the batch is unknown. A row
-// that serves every batch ends before a preferred one that does so begins.
+// The last batch that `row`, selected for batch `first`, serves if the batch is symbolic. A row
+// that serves every batch ends where a preferred one that also does so begins.
 int64_t last_batch(const KernelRow& row, Isa isa, int64_t first, const CondensedView& view);
 
-// The row of that name. Throws std::invalid_argument for a name that the table or the CPU lacks,
-// and for a kernel of 16-bit weights if the view holds others.
+// The row of that name. Throws std::invalid_argument if the table lacks it, the CPU cannot run it,
+// or it is a kernel of 16-bit weights and the view has another type.
 const KernelRow& find_kernel(const std::string& name, const CondensedView& view);
 
 }  // namespace fanin

@@ -9,7 +9,7 @@
 
 namespace fanin {
 
-// Throws std::invalid_argument for a name that the table or the CPU lacks.
+// Throws std::invalid_argument if the table lacks the name or the CPU cannot run it.
 template <typename Row>
 const Row& find_row(const std::vector<Row>& table, const std::string& name) {
   std::string known;

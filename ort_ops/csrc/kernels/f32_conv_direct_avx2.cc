@@ -6,7 +6,7 @@ namespace fanin {
 namespace {
 
 struct Pixels : Avx2 {
-  // A shuffle picks inside each half; the permute puts the pairs in order.
+  // The shuffle selects within each half; the permute restores the order of the pairs.
   static Type evens(Type low, Type high) {
     return ordered(_mm256_shuffle_ps(low, high, _MM_SHUFFLE(2, 0, 2, 0)));
   }

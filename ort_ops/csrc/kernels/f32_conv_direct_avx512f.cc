@@ -9,7 +9,7 @@ struct Pixels : Avx512 {
   static Type evens(Type low, Type high) { return pick(low, high, 0); }
   static Type odds(Type low, Type high) { return pick(low, high, 1); }
 
-  // Vectors that cross cache lines take 2.7 cycles each; two that do not and a permute, one.
+  // A load that crosses cache lines takes 2.7 cycles; two aligned loads and a permute take one.
   template <int kVectors>
   static inline __attribute__((always_inline)) void add_tap(const float* padded, int64_t offset,
                                                             Type weight, Type (&sum)[kVectors]) {

@@ -13,8 +13,8 @@ __m256i mask_of(uint32_t bits) {
                             each);
 }
 
-// Masked loads touch nothing outside the image. Lanes of other spans are zero, so that or puts
-// spans of several rows together.
+// Masked loads read nothing outside the image. Lanes of other spans are zero, so an OR combines
+// spans of several rows.
 struct Loads {
   static constexpr int kLanes = 8;
   using Type = __m256;
@@ -47,7 +47,7 @@ struct EverySecond : Loads {
   }
   static __m256 load(const float* channel, const Span& span) {
     const float* from = channel + span.offset;
-    // The even ones of both, by halves; then the halves in order.
+    // Even elements of both registers within each half; then restores the order of the halves.
     const __m256d even = _mm256_castps_pd(_mm256_shuffle_ps(
         _mm256_maskload_ps(from, span.low), _mm256_maskload_ps(from + 8, span.high), 0x88));
     return _mm256_castpd_ps(_mm256_permute4x64_pd(even, 0xd8));

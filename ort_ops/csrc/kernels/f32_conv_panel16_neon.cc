@@ -5,8 +5,8 @@
 namespace fanin {
 namespace {
 
-// Eight pixels in two registers. Without masked loads, whole vectors are loaded and what is left of
-// rows and images goes pixel by pixel.
+// Eight pixels in two registers. NEON has no masked loads: whole vectors are loaded, and the ends
+// of rows and images are read pixel by pixel.
 struct Pixels {
   static constexpr int kLanes = 8;
   struct Type {

@@ -7,7 +7,7 @@
 namespace fanin {
 namespace {
 
-// Masked loads touch nothing outside the image, and put spans of several rows together.
+// Masked loads read nothing outside the image, and combine spans of several rows.
 template <int kVectorLanes>
 struct Loads {
   static constexpr int kLanes = kVectorLanes;  // 8 or 16 of the register's
@@ -96,8 +96,8 @@ void fill(const ConvSource& source, const ConvColumn* columns, size_t count,
   fill_lanes<16>(source, columns, count, strips, segment);
 }
 
-// Sums of 8 rows stay in registers for all widths. A strip of 64 pixels takes four rows at a time
-// and half as many columns a segment: as fast at best (Cascade Lake).
+// Sums of 8 rows stay in registers for all widths. A strip of 64 pixels would need four rows at a
+// time and half as many columns per segment, and is no faster (Cascade Lake).
 template <typename Vector, int kVectors>
 void sum_strips(const PanelPart& part, const float* segment, const float* bias,
                 const ConvStrips& strips, float* sums) {

@@ -38,8 +38,8 @@ void fill_block(const float* x, int64_t in_features, int64_t samples, int64_t co
   for (int64_t i = 0; i < 4 && i < columns; ++i) vst1q_f32(to + i * width, column[i]);
 }
 
-// Columns that are transposed for all samples before the next: reads of a sample stream, and the
-// panel is still in L1 when its next samples are written.
+// Columns that are transposed for all samples before the next ones: reads of a sample are
+// sequential, and the panel is still in L1 when its next samples are written.
 constexpr int64_t kFillColumns = 128;
 
 void fill(const float* x, int64_t in_features, int samples, int64_t columns, int width,
@@ -49,7 +49,7 @@ void fill(const float* x, int64_t in_features, int samples, int64_t columns, int
   for (int64_t first = 0; first < columns; first += kFillColumns) {
     const int64_t last = columns - first < kFillColumns ? columns : first + kFillColumns;
     for (int s = 0; s < width; s += 4) {
-      // No address beyond the batch is made.
+      // Computes no address beyond the batch.
       const float* sample = s < samples ? x + s * in_features : x;
       for (int64_t c = first; c < last; c += 4)
         fill_block(sample + c, in_features, samples - s, columns - c, width,
@@ -80,7 +80,7 @@ void drain_block(const float* sums, int64_t rows, int width, int samples, const 
     }
 }
 
-// Sample after sample, so that the writes of each stream.
+// One sample after another, so that writes are sequential.
 void drain(const float* sums, int64_t rows, int width, int samples, const PanelOutput& output) {
   for (int s = 0; s < samples; s += 4)
     for (int64_t r = 0; r < rows; r += 4) {

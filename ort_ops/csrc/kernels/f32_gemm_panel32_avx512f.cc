@@ -7,10 +7,10 @@
 namespace fanin {
 namespace {
 
-// Wide tiles share the load of a weight and its offset among more samples: in a layer, 32 samples
-// run at 30-34 multiply-adds per ns, 16 at 22 (Cascade Lake; 80-90 % sparse). 64 samples are no
-// faster, since a segment of the panel then leaves L1. 8 samples fit a 256-bit register, which is
-// cheaper than half of a 512-bit one.
+// Wide tiles use each load of a weight and its offset for more samples: in a layer, 32 samples run
+// at 30-34 multiply-adds per ns, 16 at 22 (Cascade Lake; 80-90 % sparse). 64 samples are no faster,
+// since a segment of the panel then leaves L1. 8 samples fit a 256-bit register, which is cheaper
+// than half of a 512-bit one.
 void sum(const PanelPart& part, const float* segment, const float* bias, int width, float* sums,
          PanelAhead& ahead) {
   switch (width) {

@@ -1,5 +1,5 @@
-// The VBMI kernel with its permute put together from AVX-512BW, so that its packing and its sums
-// are tested on CPUs without VBMI. Slower than the word planes: the table never chooses it.
+// The VBMI kernel with its permute emulated in AVX-512BW, so that its packing and its sums can be
+// tested on CPUs without VBMI. It is slower than the word planes and never dispatched.
 #include "kernels/window126_core.h"
 #include "kernels/window_tables.h"
 

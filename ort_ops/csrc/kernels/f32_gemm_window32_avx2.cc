@@ -1,6 +1,6 @@
 // AVX2 has no permute of two registers, but its byte shuffle looks up 32 values in a table of 16
 // and writes zero where the index has its high bit set. x is split into four byte planes; two
-// tables a plane give a window of 32 columns, and unpacking the planes gives exact float32.
+// tables per plane give a window of 32 columns, and unpacking the planes gives exact float32.
 #include <immintrin.h>
 
 #include "kernels/window_tables.h"
@@ -57,7 +57,7 @@ struct Bfloat16Weights {
 };
 
 void split_block(const float* x, uint8_t* planes) {
-  // Sorts the 16 bytes of four floats by their place in the float: [b0 x4][b1 x4][b2 x4][b3 x4].
+  // Sorts the 16 bytes of four floats by their position in the float: [b0 x4][b1 x4][b2 x4][b3 x4].
   const __m128i by_place = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   __m128i four[4];
   for (int i = 0; i < 4; ++i)

@@ -1,6 +1,6 @@
 // x stays float32: a window is four registers, and two permutes and a blend look up 16 values. It
-// moves by single registers, of which every fourth has a zero slot, so that padding reads zero and
-// not x.
+// moves by single registers, and every fourth has a zero slot, so that padding reads zero instead
+// of x.
 #include <immintrin.h>
 
 #include "kernels/window_tables.h"
@@ -31,8 +31,8 @@ void split(const float* x, int64_t in_features, int64_t blocks, uint8_t* planes)
   }
 }
 
-// Index dwords shifted by 8 v, of which a permute reads the low 5 bits, and the lanes that look
-// into the second half of the window.
+// Index dwords shifted by 8 v (a permute reads the low 5 bits), and the lanes that look into the
+// second half of the window.
 struct Index {
   __m512i lanes[4];
   __mmask16 far[4];
@@ -49,8 +49,8 @@ Index unpack(const uint8_t* step) {
            _mm512_test_epi32_mask(bytes, _mm512_set1_epi32(32 << 24))}};
 }
 
-// A permute overwrites one of its registers. GCC would copy it, which takes a port of the permutes;
-// loading it again does not.
+// A permute overwrites one of its registers. GCC would copy that register first, which occupies a
+// port of the permutes; reloading it does not.
 __m512 load_again(const uint8_t* block) {
   asm("" : "+r"(block));
   return _mm512_load_ps(block);

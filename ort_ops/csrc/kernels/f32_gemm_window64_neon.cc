@@ -1,6 +1,6 @@
-// NEON's table lookup takes 16 values from a table of 64 bytes in four registers and writes zero
-// where the index lies behind its end, which makes padding free. x is split into four byte planes,
-// so a window has 64 columns; zipping the planes gives exact float32.
+// NEON's table lookup reads 16 values from a table of 64 bytes in four registers and writes zero
+// where the index is past its end, which makes padding free. x is split into four byte planes, so a
+// window has 64 columns; zipping the planes gives exact float32.
 #include <arm_neon.h>
 
 #include "kernels/window_tables.h"
@@ -63,7 +63,7 @@ struct Bfloat16Weights {
 };
 
 void split_block(const float* x, uint8_t* planes) {
-  // A load that deals bytes out to four registers: byte p of each of 16 floats to register p.
+  // A de-interleaving load: byte p of each of 16 floats goes to register p.
   const uint8x16x4_t by_place = vld4q_u8(reinterpret_cast<const uint8_t*>(x));
   for (int p = 0; p < 4; ++p) vst1q_u8(planes + 16 * p, by_place.val[p]);
 }
@@ -88,8 +88,8 @@ uint8x16x4_t table(const uint8_t* plane) {
   return table;
 }
 
-// One sample at a time: with the sums of two, some would be spilled, which takes as many
-// instructions as the second sample's loads of the step.
+// One sample at a time: with the sums of two, registers would spill, which takes as many
+// instructions as loading the step again for the second sample.
 template <typename Weights>
 void sum(const WindowSteps& steps, const uint8_t* planes, size_t, int, float* sums) {
   float32x4_t sum[2][4];
@@ -100,7 +100,7 @@ void sum(const WindowSteps& steps, const uint8_t* planes, size_t, int, float* su
   for (size_t i = 0; i < steps.count; ++i, step += kRows * (1 + Weights::kBytes)) {
     window += static_cast<size_t>(steps.advances[i]) * kBlockBytes;
     const uint8x16_t slots[2] = {vld1q_u8(step), vld1q_u8(step + 16)};
-    // Plane by plane, so that four registers of tables serve all rows.
+    // Plane by plane, so that one table in four registers serves all rows.
     uint8x16_t bytes[2][4];
 #pragma GCC unroll 4
     for (int p = 0; p < 4; ++p) {

@@ -1,4 +1,4 @@
-// What every kernel family of the dispatch table makes.
+// The interface of all kernel families of the dispatch table.
 #pragma once
 
 #include <memory>
@@ -17,23 +17,23 @@ struct LayoutInfo {
   double remainder = 0.0;
 };
 
-// One layer in one layout. Read-only after packing: threads may share it.
+// One layer in one layout. Read-only after packing, so threads may share it.
 class GemmKernel {
  public:
   virtual ~GemmKernel() = default;
 
-  // See PackedGemm::run. Right for every batch, also outside the range that the table gives it.
+  // See PackedGemm::run. Correct for every batch, even outside its range in the table.
   virtual void run(const float* x, int64_t batch, float* y, const Epilogue& epilogue,
                    const Executor& executor) const = 0;
 
-  // How run() would share a batch between so many threads.
+  // How run() would share a batch among `threads` threads.
   virtual WorkPlan plan(int64_t batch, size_t threads, const DispatchCost& dispatch) const = 0;
 
   virtual LayoutInfo info() const = 0;
 
-  // Whether this is what packing `view`, which is sound, would give: the same weights and biases at
-  // the same places, bit for bit. Reads them back from the packed layout, so it holds for what runs
-  // use, and no second copy of the source is needed.
+  // Whether packing the valid `view` would give this object: the same weights and biases at the
+  // same positions, bit for bit. Reads them back from the packed layout, so it compares the data
+  // that runs use, and no second copy of the source is needed.
   virtual bool holds(const CondensedView& view) const = 0;
 };
 

@@ -1,4 +1,4 @@
-// The oracle: sums in the order of the stored entries. Every other kernel is compared with it.
+// The reference: sums in the order of the stored entries. Tests compare every other kernel with it.
 #include "core/gemm.h"
 
 namespace fanin {

@@ -1,5 +1,5 @@
-// Fetching what the next fill reads or the next drain writes. Like panel_core.h only for
-// translation units of one instruction set: internal linkage.
+// Prefetching for the next fill or drain. Like panel_core.h, only for translation units of one
+// instruction set: internal linkage.
 #pragma once
 
 #include "kernels/panel_ops.h"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kLineBytes = 64;
 
-// Brings a group's share of what is needed next into L2.
+// Prefetches a group's share of the lines that are needed next into L2.
 inline __attribute__((always_inline)) void fetch_ahead(PanelAhead& ahead) {
   for (int64_t i = 0; i < ahead.strips_per_group && ahead.strips > 0; ++i) {
 #pragma GCC unroll 4

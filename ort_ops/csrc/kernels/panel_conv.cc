@@ -11,23 +11,23 @@
 namespace fanin {
 namespace {
 
-// Of a column and pixel of the panel (Cascade Lake).
+// Time of filling a column and pixel of the panel (Cascade Lake).
 constexpr double kMicrosecondsPerColumnPixel = 0.0001;
 
-// Outputs of more than this are not in L2, see panel_gemm.cc.
+// Larger outputs are not in L2, see panel_gemm.cc.
 constexpr int64_t kFetchedOutputBytes = 256 * 1024;
 
-// Pixels of a tile, whatever the width of a strip: with 64, two panels of 32 take L1 from each
-// other (4 to 10 % slower, unless there are fewer than 100 columns).
+// Pixels of a tile, for any width of a strip: with 64, two panels of 32 compete for L1 (4 to 10 %
+// slower, unless there are fewer than 100 columns).
 constexpr int kTilePixels = 32;
 
 // Images of 7 x 7 are one tile, so that the weights are read once (3 to 8 % faster).
 constexpr int kOneTilePixels = 64;
 
-// Sums of a pass, see panel_gemm.cc: those of 512 outputs and two strips still fit.
+// Sums of one sweep, see panel_gemm.cc: those of 512 outputs and two strips still fit.
 constexpr int64_t kSumsBytes = 192 * 1024;
 
-// As in panel_gemm.cc; 13 instead of 20 weights a row and segment are 0 to 4 % slower.
+// As in panel_gemm.cc; 13 instead of 20 weights per row and segment are 0 to 4 % slower.
 constexpr double kStepsPerSegment = 24;
 constexpr int64_t kMinSegmentColumns = 240;
 constexpr int64_t kMaxSegmentColumns = 1280;
@@ -64,7 +64,7 @@ class Group {
   const PanelLayout& layout() const { return layout_; }
   const PanelEngine& engine() const { return engine_; }
 
-  // The columns of a segment that weights meet: only these are filled.
+  // The columns of a segment that some weight reads: only these are filled.
   const ConvColumn* columns(int64_t segment) const {
     return columns_.data() + first_columns_[static_cast<size_t>(segment)];
   }
@@ -155,7 +155,7 @@ class ConvWork final : public PanelWork {
             (layout.block_rows + 1) * width};
   }
 
-  // One pixel's sums, of a tile that holds the end of one image and the beginning of another.
+  // Writes one pixel's sums, for a tile with the end of one image and the beginning of another.
   void drain_pixel(const float* sums, int at, const ConvStrips& strips,
                    const ConvOutput& to) const {
     const float* from = sums + at / strips.width * strips.sums_stride + at % strips.width;
@@ -175,12 +175,12 @@ class ConvWork final : public PanelWork {
   bool fetch_y_;
 };
 
-// Tiles of up to `most` pixels: whole strips, and one that is less wide for the rest.
+// Tiles of up to `most` pixels: whole strips, and a narrower one for the rest.
 PanelTiles make_conv_tiles(int64_t pixels, int most, const PanelConvOps& ops) {
   PanelTiles tiles{pixels / most, most, {}};
   for (int64_t first = tiles.full * most; first < pixels; first += tiles.tails.back().samples) {
     const int64_t left = pixels - first, rest = left % ops.width;
-    // More than half of a strip is not worth a tile of its own.
+    // A rest of more than half a strip takes a whole strip.
     const int64_t strips = left / ops.width + (rest > ops.width / 2);
     int width = static_cast<int>(std::max<int64_t>(strips, 1)) * ops.width;
     while (strips == 0 && width > ops.min_width && width / 2 >= rest) width /= 2;
@@ -189,7 +189,7 @@ PanelTiles make_conv_tiles(int64_t pixels, int most, const PanelConvOps& ops) {
   return tiles;
 }
 
-// The layers of the groups, each with outputs from 0 on.
+// The layers of the groups, each with outputs counted from 0.
 std::vector<CondensedView> split_groups(const CondensedView& view, const ConvGeometry& geometry,
                                         std::vector<int32_t>& rows) {
   std::vector<CondensedView> groups(static_cast<size_t>(geometry.group), view);

@@ -7,7 +7,8 @@
 namespace fanin {
 namespace {
 
-// The spans of one vector of a column, prepared for loading. kSpans: their number, 0 for any.
+// The spans of one vector of a column, prepared for loading. kSpans: their number; 0 if known at
+// run time only.
 template <typename Loader, int kSpans>
 struct Spans {
   const Loader loader;
@@ -27,13 +28,13 @@ struct Spans {
   }
 };
 
-// One vector of all columns of a tap: the spans of each have the same lanes and offsets, which
-// stay in registers.
+// Fills one vector of all columns of a tap: all have the same lanes and offsets, which stay in
+// registers.
 template <typename Loader, int kSpans>
 void fill_vector(const ConvSource& source, const PixelSpan* spans, int count,
                  const ConvColumn* column, const ConvColumn* end, int width, float* to) {
   const Spans<Loader, kSpans> ready(source, spans, count);
-  // Copies: the compiler must assume that stores to the panel change what a reference points to.
+  // Copies, since the compiler must assume that stores to the panel change referenced objects.
   const float* x = source.x;
   const int64_t channel_stride = source.channel_stride;
   for (; column != end; ++column) {
@@ -42,8 +43,8 @@ void fill_vector(const ConvSource& source, const PixelSpan* spans, int count,
   }
 }
 
-// Two neighbouring vectors in one loop: a segment has few columns of a tap, so the cost of starting
-// a loop counts.
+// Fills two neighboring vectors in one loop: a segment has few columns of a tap, so the cost of
+// starting a loop matters.
 template <typename Loader, int kSpans, int kNextSpans>
 void fill_pair(const ConvSource& source, const PixelSpan* spans, const ConvColumn* column,
                const ConvColumn* end, int width, float* to) {
@@ -59,7 +60,7 @@ void fill_pair(const ConvSource& source, const PixelSpan* spans, const ConvColum
   }
 }
 
-// Copies the pixels of a span to their lanes, one by one: for strides without a load of their own.
+// Copies the pixels of a span to their lanes one by one, for strides without a special load.
 inline void gather_span(const float* channel, const PixelSpan& span, int64_t stride, float* to) {
   for (uint32_t left = span.lanes; left != 0; left &= left - 1) {
     const int lane = __builtin_ctz(left);
@@ -67,9 +68,9 @@ inline void gather_span(const float* channel, const PixelSpan& span, int64_t str
   }
 }
 
-// Loader: of one instruction set and stride. kLanes; Type, a vector; Span, what prepare() makes of
-// a PixelSpan; load(channel, span) with zeros in the other lanes, and add(value, channel, span)
-// with those of value.
+// Loader, for one instruction set and stride, has: kLanes; Type, a vector; Span, the result of
+// prepare() for a PixelSpan; load(channel, span), with zeros in the other lanes; and add(value,
+// channel, span), with those of value.
 template <typename Loader>
 void fill_columns(const ConvSource& source, const ConvColumn* columns, size_t count,
                   const ConvStrips& strips, float* segment) {
@@ -84,7 +85,7 @@ void fill_columns(const ConvSource& source, const ConvColumn* columns, size_t co
       float* to = segment + v / vectors * strips.panel_stride + v % vectors * Loader::kLanes;
       const int now = source.counts[v];
       const int next = v % vectors + 1 < vectors ? source.counts[v + 1] : 0;
-      // The usual numbers of spans, without a loop over them.
+      // The common numbers of spans, without a loop over them.
       if (now == 1 && next == 1) {
         fill_pair<Loader, 1, 1>(source, spans, first, end, width, to);
       } else if (now == 1 && next == 2) {

@@ -1,28 +1,28 @@
-// The part of a convolution in panels that an instruction set decides. As panel_ops.h, it is for
-// translation units of wider instruction sets too: no function, no std template.
+// The part of a convolution in panels that depends on the instruction set. Like panel_ops.h, it is
+// included by translation units of wider instruction sets: no function, no std template.
 #pragma once
 
 #include "kernels/panel_ops.h"
 
 namespace fanin {
 
-// Pixels of one row of an image that stand side by side in a vector. Lane i of those in `lanes`
-// holds x[offset + i * stride] of a channel. Lanes that no span holds are zero: pixels outside the
-// image, and those that the tile lacks.
+// Pixels of one row of an image that lie side by side in a vector. Lane i, if in `lanes`, holds
+// x[offset + i * stride] of a channel. Lanes of no span are zero: pixels outside the image, and
+// those past the tile's last pixel.
 struct PixelSpan {
   int64_t offset;
   uint32_t lanes;
   uint32_t spread;  // with a stride of 2: bit 2 i for lane i
 };
 
-// A column of a segment that some weight meets.
+// A column of a segment that some weight reads.
 struct ConvColumn {
   uint32_t place;  // in the segment, from 1 on: 0 is the column of zeros
   uint32_t tap;    // of the window, [kernel height, kernel width]
   int64_t channel;
 };
 
-// What a tile's panel is made of.
+// The input of a tile's panel.
 struct ConvSource {
   const float* x;  // the group's first channel
   int64_t channel_stride;
@@ -32,8 +32,8 @@ struct ConvSource {
   const uint8_t* counts;  // spans of each vector of a column, the same for all taps
 };
 
-// A tile is made of strips as wide as the registers hold, each with a panel and sums of its own, so
-// that rows of pixels leave in long runs.
+// A tile consists of strips as wide as the registers allow, each with its own panel and sums, so
+// that rows of pixels are written in long runs.
 struct ConvStrips {
   int width;             // of a strip
   int count;             // that hold pixels
@@ -41,7 +41,7 @@ struct ConvStrips {
   int64_t sums_stride;   // likewise for sums
 };
 
-// Where the sums of a block go: a row of pixels for each output.
+// The destination of a block's sums: a row of pixels for each output.
 struct ConvOutput {
   float* y;               // the tile's first pixel of the block's first output
   const float* residual;  // likewise, or null
@@ -70,8 +70,8 @@ struct PanelConvOps {
   void (*sum)(const PanelPart& part, const float* segment, const float* bias,
               const ConvStrips& strips, float* sums);
 
-  // The same for a block's last segment, after which the sums leave. Those of rows that fill up
-  // groups go to `sums`.
+  // The same for a block's last segment, after which the sums are written to y. Those of rows that
+  // only fill up groups go to `sums`.
   void (*finish)(const PanelPart& part, const float* segment, const float* bias,
                  const ConvStrips& strips, float* sums, const ConvOutput& output);
 };

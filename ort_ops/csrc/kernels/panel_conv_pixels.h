@@ -1,4 +1,4 @@
-// Which pixels of the input a tile of output pixels reads.
+// The input pixels that a tile of output pixels reads.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace fanin {
 
-// The sizes of one run. Output pixels are numbered through all images and rows.
+// The sizes of one run. Output pixels are numbered consecutively through all images and rows.
 class ConvPixels {
  public:
   ConvPixels(const ConvGeometry& geometry, const ConvInput& input);
@@ -24,7 +24,7 @@ class ConvPixels {
   // Finds the spans of a tile, and lays them out in `state` for source().
   void build(const PanelTile& tile, int lanes, uint8_t* state) const;
 
-  // What is in `state`, of a group whose first channel in the first image is x.
+  // The spans in `state`, for a group whose first channel in the first image is x.
   ConvSource source(const float* x, const uint8_t* state) const;
 
  private:
@@ -41,7 +41,7 @@ class ConvPixels {
   Run* find_runs(const PanelTile& tile, int lanes, uint8_t* counts, Run* runs) const;
   PixelSpan span(const Run& run, int64_t row, int64_t column) const;
 
-  // 1 x 1 without strides and padding: the images as single rows.
+  // 1 x 1 without strides and pads: treats images as single rows.
   ConvGeometry geometry_;
   ConvInput input_;
   int64_t height_;  // of the output

@@ -14,8 +14,9 @@ namespace {
 // Sums of kRows rows of a group, times kVectors vectors of samples each, stay in registers.
 // Vector: kLanes, load, store, broadcast (one float), broadcast4 (four floats to every 128-bit
 // lane), lane<i> (float i of each 128-bit lane to the whole lane), fma; for ends other than ToSums
-// also Mask, first (a mask of so many lanes), load_some, store_some, add, clip. weights and offsets
-// are those of the first row behind the last step, of which `size` bytes of offsets lead back.
+// also Mask, first (a mask of the first n lanes), load_some, store_some, add, clip. weights and
+// offsets point to the first row past the last step; the steps begin `size` bytes of offsets
+// earlier.
 template <typename Vector, int kVectors, int kRows, typename End>
 inline __attribute__((always_inline)) void sum_rows(const char* weights, const char* offsets,
                                                     ptrdiff_t size, const uint16_t* rows,
@@ -24,11 +25,12 @@ inline __attribute__((always_inline)) void sum_rows(const char* weights, const c
   constexpr int kWidth = kVectors * Vector::kLanes;
   constexpr size_t kScale = kWidth / 8;                            // see kPanelOffsetsPerColumn
   constexpr ptrdiff_t kStep = kPanelGroupRows * sizeof(uint16_t);  // of offsets, half of weights
-  // Eight samples take 10 % less time with the places kept, sixteen 2-6 % less with places made
-  // again; 32 take the same, convolutions need the registers (Cascade Lake, GCC 12).
+  // Eight samples take 10 % less time with the places kept in registers, sixteen 2-6 % less with
+  // recomputed places; for 32 it makes no difference, and convolutions need the registers (Cascade
+  // Lake, GCC 12).
   constexpr bool kKeepsPlaces = kWidth == 8;
   const char* panel = reinterpret_cast<const char*>(segment);
-  // Keeps the address in one register: what it was made of would be added for each weight.
+  // Keeps the address in one register: GCC would otherwise recompute it for each weight.
   if (!kKeepsPlaces) asm("" : "+r"(panel));
   float* place[kRows];
   typename Vector::Type sum[kRows][kVectors];
@@ -40,7 +42,7 @@ inline __attribute__((always_inline)) void sum_rows(const char* weights, const c
       sum[r][v] =
           bias ? Vector::broadcast(bias + rows[r]) : Vector::load(place[r] + v * Vector::kLanes);
   }
-  // Keeps places out of registers, which the loop needs: they are made again behind it.
+  // Keeps places out of registers, which the loop needs: they are recomputed after it.
   if (!kKeepsPlaces) asm("" : "+r"(rows));
   for (ptrdiff_t at = -size; at != 0; at += kStep) {
     typename Vector::Type four{};
@@ -59,13 +61,13 @@ inline __attribute__((always_inline)) void sum_rows(const char* weights, const c
         __builtin_memcpy(&one, offset, sizeof one);
         typename Vector::Type x =
             Vector::load(reinterpret_cast<const float*>(panel + one * kScale));
-        // Keeps the load apart: a multiply-add with base and index is split in two anyway,
-        // and its address would take a further instruction (Cascade Lake: -7 % of time).
+        // Keeps the load separate: a multiply-add with base and index is split in two anyway, and
+        // its address would take another instruction (Cascade Lake: -7 % of time).
         asm("" : "+v"(x));
         sum[r][0] = Vector::fma(w, x, sum[r][0]);
         continue;
       }
-      // Wide tiles are bound by loads, and take two offsets with one.
+      // Wide tiles are bound by loads, so one load reads two offsets.
       if (r % 2 == 0) {
         __builtin_memcpy(&two, offset, sizeof two);
         asm("" : "+r"(two));
@@ -87,8 +89,8 @@ inline __attribute__((always_inline)) void sum_rows(const char* weights, const c
         sum[r], rows[r], kKeepsPlaces ? place[r] : sums + size_t{rows[r]} * kWidth, strip);
 }
 
-// All rows of a part. A group of 8 rows goes in two halves where 8 * kVectors sums are more than
-// there are registers.
+// Sums all rows of a part. A group of 8 rows is computed in two halves if 8 * kVectors sums need
+// more registers than there are.
 template <typename Vector, int kVectors, int kRows, typename End = ToSums>
 void sum_part(const PanelPart& part, const float* segment, const float* bias, float* sums,
               PanelAhead& ahead, const End& end = {}) {
@@ -98,8 +100,8 @@ void sum_part(const PanelPart& part, const float* segment, const float* bias, fl
   for (size_t run = 0; run < part.run_count; ++run) {
     const ptrdiff_t size = part.runs[run].steps * kPanelGroupRows * ptrdiff_t{sizeof(uint16_t)};
     for (uint32_t group = 0; group < part.runs[run].groups; ++group) {
-      // Both arrays are walked by one index, which counts up to zero: the loop is bound by the
-      // number of its instructions as much as by its multiply-adds.
+      // One index that counts up to zero addresses both arrays: the loop is bound by the number of
+      // its instructions as much as by its multiply-adds.
       offsets += size;
       weights += 2 * size;
       fetch_ahead(ahead);

@@ -1,5 +1,5 @@
-// Where the sums of a part go from the registers. Like panel_core.h, only for translation units of
-// an instruction set.
+// The destinations of a part's sums. Like panel_core.h, only for translation units of one
+// instruction set.
 #pragma once
 
 #include "kernels/panel_ahead.h"
@@ -18,7 +18,7 @@ inline __attribute__((always_inline)) typename Vector::Type gated(typename Vecto
   return Vector::mul(value, Vector::clip(share, Vector::broadcast(&zero), Vector::broadcast(&one)));
 }
 
-// Back to the array of sums.
+// Writes to the array of sums.
 struct ToSums {
   static constexpr int strip_count() { return 1; }
   static constexpr int64_t panel_at(int) { return 0; }
@@ -34,7 +34,7 @@ struct ToSums {
   }
 };
 
-// To the outputs, with the residual, the clip and the gate, strip by strip of a tile. kGated equals
+// Writes to the outputs, with residual, clip and gate, for the strips of a tile. kGated equals
 // output.gated: a branch around the gate made convolutions without one 3 % slower.
 template <typename Vector, int kVectors, bool kGated>
 struct ToOutput {
@@ -68,8 +68,8 @@ struct ToOutput {
   int64_t panel_at(int strip) const { return strip * strips.panel_stride; }
   int64_t sums_at(int strip) const { return strip * strips.sums_stride; }
 
-  // Fetches the outputs of the group behind the one that has these rows: prefetchers of the CPU do
-  // not find them, and a line must be in cache before it can be written.
+  // Prefetches the outputs of the group after the one with these rows: the CPU's prefetchers do not
+  // find them, and a line must be in cache before it can be written.
   inline __attribute__((always_inline)) void fetch(const uint16_t* rows) const {
     if (lines == 0 || rows == last_rows) return;
 #pragma GCC unroll 8
@@ -107,7 +107,7 @@ struct ToOutput {
   }
 
  private:
-  // The CPU's own prefetchers find the lines behind these.
+  // The CPU's own prefetchers find the lines after these.
   static constexpr int kFetchedLines = 4;
 
   inline __attribute__((always_inline)) void fetch_lines(const float* from) const {

@@ -12,17 +12,18 @@ namespace {
 // Of transposing a column of a sample, from L2 (Zen 4: 9 us for 3072 columns of 16 samples).
 constexpr double kMicrosecondsPerColumnSample = 0.00019;
 
-// Inputs and outputs of more than this are no longer, or not yet, in L2 when they are needed, and
-// are fetched while sums are made. Outputs count earlier, since a line that is not there must come
+// Inputs and outputs larger than this are no longer, or not yet, in L2 when they are needed, so
+// they are prefetched during the sums. The limit of outputs is lower, since a line must be in cache
 // before it can be written.
 constexpr int64_t kFetchedInputBytes = 1024 * 1024;
 constexpr int64_t kFetchedOutputBytes = 256 * 1024;
 
-// Sums of a pass over the segments: they should stay in L2 while the weights stream through it.
+// Sums of one sweep over the segments: they should stay in L2 while the weights stream through it.
 constexpr int64_t kSumsBytes = 128 * 1024;
 
-// A part loads and stores the sums of its rows, so a row should have about 20 weights in a segment,
-// but a segment should also stay in L1 or near it: 192 columns times 32 samples are 24 KB.
+// A part loads and stores the sums of its rows once, so a row should have about 20 weights in a
+// segment; but a segment should also stay in L1 or nearly so: 192 columns times 32 samples are 24
+// KB.
 constexpr double kStepsPerSegment = 20;
 constexpr int64_t kMinSegmentColumns = 192;
 constexpr int64_t kMaxSegmentColumns = 1280;
@@ -30,7 +31,7 @@ static_assert(kMaxSegmentColumns <= kPanelMaxColumns);
 
 int64_t float_bytes(int64_t floats) { return floats * static_cast<int64_t>(sizeof(float)); }
 
-// Samples are rows of x, and both ways transpose.
+// Samples are rows of x; both fill and drain transpose.
 class GemmWork final : public PanelWork {
  public:
   GemmWork(const PanelLayout& layout, const PanelOps& ops, int64_t in_features,

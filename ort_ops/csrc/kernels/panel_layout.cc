@@ -10,22 +10,22 @@
 namespace fanin {
 namespace {
 
-// Rows of a block at most: many, so that sorting finds rows of equal counts for a group (padding
+// The most rows of a block: many, so that sorting finds rows of equal counts for a group (padding
 // under 1 %) and groups of equal counts follow each other; 768 are 1-2 % faster than 384, but their
-// sums leave L2 to fewer weights.
+// sums leave less of L2 to weights.
 constexpr int64_t kBlockRows = 384;
 
-// And at least, where several threads share the layer: blocks of 48 rows have 5 % padding.
+// The least, if several threads share the layer: blocks of 48 rows have 5 % padding.
 constexpr int64_t kMinSharedRows = 32;
 
-// Convolutions of so few filters have large images, whose tiles are enough to share.
+// Convolutions with so few filters have large images, with enough tiles for all threads.
 constexpr int64_t kWholeFilters = 64;
 
-// What a row costs beside its weights, in weights: see kRowVisit in panel_engine.cc.
+// The cost of a row besides its weights, in units of a weight: see kRowVisit in panel_engine.cc.
 constexpr int64_t kRowCost = 3;
 
-// As many blocks as threads, or a multiple, so that each thread finds the same work in a single
-// tile, and four where tiles are shared out between two; fewer where rows are few.
+// The number of threads or a multiple of it, so that threads get equal work in a single tile, and
+// four if two threads share a tile; less if there are few rows.
 int64_t block_count(int64_t outputs, PanelEnd end, size_t threads) {
   const int64_t count = (outputs + kBlockRows - 1) / kBlockRows;
   const bool is_conv = end == PanelEnd::kRegisters;
@@ -36,7 +36,7 @@ int64_t block_count(int64_t outputs, PanelEnd end, size_t threads) {
       count, std::min((wanted + multiple - 1) / multiple * multiple, outputs / kMinSharedRows));
 }
 
-// Blocks of about the same cost, of whole groups but for the last.
+// Cuts blocks of about the same cost; all but the last consist of whole groups.
 std::vector<PanelBlock> make_blocks(const CondensedView& view, int64_t segments, PanelEnd end,
                                     size_t threads) {
   const int64_t outputs = view.out_features;
@@ -69,7 +69,7 @@ class Packer {
   Packer(const CondensedView& view, const PanelLayout& layout, PanelEnd end)
       : view_(view), layout_(layout), end_(end) {}
 
-  // Packs the parts of a block, counts them, and writes the biases.
+  // Packs and counts the parts of a block, and writes the biases.
   void pack_block(PanelBlock& block, float* bias) {
     const size_t weights = weights_.size(), places = rows_.size();
     std::vector<SourceRow> rows(static_cast<size_t>(block.outputs));
@@ -108,7 +108,7 @@ class Packer {
     size_t weights, rows, runs, run_count;
   };
 
-  // Takes the entries of the rows that lie in the segment.
+  // Packs the rows' entries in the segment.
   void pack_part(std::vector<SourceRow>& rows, int64_t segment) {
     const int64_t first_column = layout_.first_column(segment);
     const int64_t end_column = first_column + layout_.segment_columns;
@@ -129,7 +129,8 @@ class Packer {
     PanelRun* run = nullptr;
     for (size_t first = 0; first < rows.size(); first += kPanelGroupRows) {
       const size_t steps = count(order[first]);
-      // Rows without weights appear in the first segment, for their bias, and where they leave.
+      // Rows without weights appear in the first segment, for their bias, and in the one after
+      // which outputs are written.
       const bool leaves = end_ == PanelEnd::kRegisters && segment + 1 == layout_.segments;
       if (steps == 0 && segment > 0 && !leaves) break;
       if (run == nullptr || run->steps != steps) {
@@ -168,7 +169,7 @@ class Packer {
   std::vector<PartBegin> begins_;
 };
 
-// Whether every entry of the part is in its row, from where the row stands on; counts them.
+// Whether every entry of the part is in its row, from the row's cursor on; counts them.
 bool holds_part(const PanelPart& part, int64_t first_column, const CondensedView& view,
                 std::vector<SourceRow>& rows, int64_t& found) {
   const float* weights = part.weights;
@@ -253,7 +254,7 @@ bool holds_panel(const PanelLayout& layout, const CondensedView& view) {
                       view, rows, found))
         return false;
   }
-  // The entries of a layout are distinct: if each is in the view, they are all when none is
+  // The entries of a layout are distinct: if each is in the view and the counts are equal, none is
   // missing.
   return found == expected;
 }

@@ -19,13 +19,13 @@ struct PanelBlock {
   size_t padded_weights = 0;
   size_t padded_rows = 0;  // of all segments, with those that fill up groups
 
-  // Those of one sample, when loading and storing the sums of a row counts as `row` ones.
+  // Multiply-adds of one sample, where loading and storing the sums of a row counts as `row` ones.
   double multiplications(double row) const {
     return static_cast<double>(padded_weights) + row * static_cast<double>(padded_rows);
   }
 };
 
-// The arrays of some neighbouring blocks, which one thread packs. Cut by the number of weights
+// The arrays of some neighboring blocks, which one thread packs. Cut by the number of weights
 // alone, so that a layout does not depend on the number of threads.
 struct PanelPiece {
   AlignedBuffer<float> weights;
@@ -48,21 +48,21 @@ struct PanelLayout {
   int64_t first_column(int64_t segment) const { return segment * segment_columns; }
 };
 
-// How outputs leave: from the sums of a whole block, or each row from the registers of its last
-// part, in which every row must then appear.
+// How outputs are written: from the sums of a whole block, or each row from the registers of its
+// last part, in which every row must then appear.
 enum class PanelEnd { kSums, kRegisters };
 
 // Columns of a segment in which a row has about `steps` weights, from `least` to `most`.
 int64_t segment_columns(const CondensedView& view, double steps, int64_t least, int64_t most);
 
-// Every output has a row, an ablated one without weights, so that outputs leave side by side.
+// Every output has a row, an ablated one without weights, so that outputs are written side by side.
 // Blocks are cut for the executor's number of threads. Throws std::bad_alloc.
 PanelLayout pack_panel(const CondensedView& view, int64_t segment_columns, PanelEnd end,
                        const Executor& executor);
 
 LayoutInfo panel_info(const PanelLayout& layout);
 
-// Whether the layout holds exactly the stored rows and the bias of `view`, which is sound.
+// Whether the layout holds exactly the stored rows and the bias of the valid `view`.
 bool holds_panel(const PanelLayout& layout, const CondensedView& view);
 
 }  // namespace fanin

@@ -1,5 +1,5 @@
 // The sums of a part with four samples in a register; a multiply-add takes its weight from a lane
-// of another register, so that one load brings the weights of four rows and nothing spreads them.
+// of another register, so that one load brings the weights of four rows and no broadcast is needed.
 // Only for translation units of NEON, as panel_core.h is for those of x86.
 #pragma once
 
@@ -38,7 +38,7 @@ struct Neon {
   static Type mul(Type a, Type b) { return vmulq_f32(a, b); }
   static Type fma(Type a, Type b, Type c) { return vfmaq_f32(c, a, b); }
 
-  // Comparisons and not max and min: NaN stays NaN and -0 stays -0, as in Epilogue::apply.
+  // Comparisons instead of max and min: NaN stays NaN and -0 stays -0, as in Epilogue::apply.
   static Type clip(Type value, Type low, Type high) {
     value = vbslq_f32(vcltq_f32(value, low), low, value);
     return vbslq_f32(vcgtq_f32(value, high), high, value);
@@ -49,7 +49,7 @@ struct Neon {
 // 16 hold sums with a tile of 16 samples, and twice as many would leave none for x.
 constexpr int kRows = 4;
 
-// sum[kRow] += weights[kRow] * x, where x lies at that one of the four offsets.
+// sum[kRow] += weights[kRow] * x, where x is at offset kRow of the four.
 template <int kRow, int kVectors>
 inline __attribute__((always_inline)) void add_row(const char* panel, uint64_t offsets,
                                                    float32x4_t weights,
@@ -57,7 +57,7 @@ inline __attribute__((always_inline)) void add_row(const char* panel, uint64_t o
   constexpr size_t kScale = kVectors / 2;  // tile width / 8, see kPanelOffsetsPerColumn
   const uint16_t offset = static_cast<uint16_t>(offsets >> 16 * kRow);
   const float* x = reinterpret_cast<const float*>(panel + offset * kScale);
-  // Keeps the address in one register, so that a load brings a pair of vectors, and two rows apart:
+  // Keeps the address in one register, so that a load brings a pair of vectors, and rows in pairs:
   // with the loads of all four first, GCC spills.
   asm("" : "+r"(x) : "w"(sum[(kRow + 2) % kRows][kVectors - 1]));
 #pragma GCC unroll 4
@@ -93,7 +93,7 @@ void sum_part(const PanelPart& part, const float* segment, const float* bias, fl
           for (size_t step = 0; step < steps;
                ++step, weight += kPanelGroupRows, offset += kPanelGroupRows) {
             const float32x4_t four = vld1q_f32(weight);
-            // Four offsets with one load: wide tiles are bound by loads.
+            // One load reads four offsets, since wide tiles are bound by loads.
             uint64_t four_offsets;
             __builtin_memcpy(&four_offsets, offset, sizeof four_offsets);
             add_row<0>(panel, four_offsets, four, sum);

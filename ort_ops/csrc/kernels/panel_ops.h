@@ -1,5 +1,5 @@
-// The part of the panel layout that an instruction set decides. Included by translation units
-// with wider instruction sets: holds no function and includes no std template, so that nothing
+// The part of the panel kernels that depends on the instruction set. Included by translation units
+// of wider instruction sets: defines no function and includes no std template, so that nothing
 // compiled for them can replace a common symbol.
 #pragma once
 
@@ -34,7 +34,7 @@ struct PanelPart {
   size_t run_count;
 };
 
-// Where the sums of a block go.
+// The destination of a block's sums.
 struct PanelOutput {
   float* y;               // the block's first output of the tile's first sample
   const float* residual;  // likewise, or null
@@ -46,8 +46,8 @@ struct PanelOutput {
 // Samples whose lines are fetched together.
 constexpr int kPanelAheadRows = 4;
 
-// What the next fill will read or the next drain write. sum() brings it to L2 meanwhile, some of it
-// with each group: it is a few lines of each of many samples, which prefetchers of the CPU do not
+// The lines that the next fill will read or the next drain write. sum() prefetches them to L2, some
+// with each group: they are a few lines of each of many samples, which the CPU's prefetchers do not
 // follow. In strips of one line of kPanelAheadRows samples; all samples before the next line.
 struct PanelAhead {
   const char* at = nullptr;
@@ -58,8 +58,8 @@ struct PanelAhead {
   int64_t strip = 0;  // of this line
 };
 
-// sums[row][width] += the part's products. With `bias`, which is the case in a block's first
-// segment, the sums start from bias[row] and not from what is there. Fetches from `ahead`.
+// sums[row][width] += the part's products. With `bias`, as in a block's first segment, the sums
+// start from bias[row] instead of their previous values. Prefetches the lines of `ahead`.
 using PanelSum = void(const PanelPart& part, const float* segment, const float* bias, int width,
                       float* sums, PanelAhead& ahead);
 
@@ -69,8 +69,8 @@ struct PanelOps {
 
   double microseconds_per_mac;  // with the widest tile, for plans
 
-  // Transposes x[samples, columns], whose rows lie in_features apart, to a segment
-  // [1 + columns][width]: first a zero column. Samples that are missing repeat the last.
+  // Transposes x[samples, columns], whose rows lie in_features apart, to a segment [1 +
+  // columns][width] that begins with a zero column. Missing samples repeat the last one.
   void (*fill)(const float* x, int64_t in_features, int samples, int64_t columns, int width,
                float* segment);
 

@@ -1,5 +1,5 @@
-// The ways into and out of a panel in blocks of 16 x 16, which move whole cache lines. Like
-// panel_core.h, only for translation units of an instruction set.
+// Transposition into and out of a panel in blocks of 16 x 16, which are whole cache lines. Like
+// panel_core.h, only for translation units of one instruction set.
 #pragma once
 
 #include <immintrin.h>

@@ -1,5 +1,5 @@
-// The ways into and out of a panel in blocks of 8 x 8. Like panel_core.h, only for translation
-// units of an instruction set.
+// Transposition into and out of a panel in blocks of 8 x 8. Like panel_core.h, only for translation
+// units of one instruction set.
 #pragma once
 
 #include <immintrin.h>
@@ -9,8 +9,8 @@
 namespace fanin {
 namespace {
 
-// Rows first, first + 1 ... of an array whose rows lie `stride` apart. Behind the last one it
-// repeats: what is made of those is never used, and no block needs a case of its own.
+// Rows first, first + 1 ... of an array whose rows lie `stride` apart. Past the last row it repeats
+// that one: their results are never used, and no block needs a special case.
 template <int kRows>
 struct RowPointers {
   const float* row[kRows];
@@ -43,11 +43,11 @@ inline __attribute__((always_inline)) void transpose8(const RowPointers<8>& from
   }
 }
 
-// Columns that are transposed for all samples before the next: so many reads of a sample follow
-// each other that they stream, and the panel is still in L1 when its next samples are written.
+// Columns that are transposed for all samples before the next ones: reads of a sample are
+// sequential, and the panel is still in L1 when its next samples are written.
 constexpr int64_t kFillColumns = 128;
 
-// The columns [first, last) of up to 8 samples to their places in a segment.
+// Transposes the columns [first, last) of up to 8 samples into a segment.
 inline void fill_samples8(const float* x, int64_t in_features, int64_t samples, int64_t first,
                           int64_t last, int width, float* to) {
   const RowPointers<8> rows(x, in_features, samples);
@@ -108,8 +108,8 @@ inline __attribute__((always_inline)) void drain_block(const float* sums, int64_
     }
 }
 
-// Sample after sample, so that the writes of each stream: with 3072 outputs, all samples share one
-// set of L1, and a line that is left half-written would have to be fetched again.
+// One sample after another, so that writes are sequential: with 3072 outputs, all samples share one
+// set of L1, and a half-written line would have to be fetched again.
 void drain(const float* sums, int64_t rows, int width, int samples, const PanelOutput& output) {
   for (int s = 0; s < samples; s += 8)
     for (int64_t r = 0; r < rows; r += 8) {

@@ -10,7 +10,7 @@
 namespace fanin {
 namespace {
 
-// A multiply-add takes about a nanosecond: two loads whose addresses come from a third.
+// A multiply-add takes about a nanosecond: three loads, one of which gives an address.
 constexpr double kMicrosecondsPerEntry = 1e-3;
 
 // Copying a piece takes about 50 us.
@@ -101,7 +101,7 @@ class RowsGemm final : public GemmKernel {
     }
   }
 
-  // Four sums, since one would wait for the latency of each addition.
+  // Four sums hide the latency of the additions.
   float output(const float* x, int64_t o) const {
     const float* value = values_.data() + starts_[o];
     const Index* index = indices_.data() + starts_[o];

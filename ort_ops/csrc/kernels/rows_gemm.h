@@ -1,4 +1,4 @@
-// Row by row, in scalar code: the layout of the condensed arrays themselves, for any CPU and
+// The rows kernel: scalar code, row by row, in the layout of the condensed arrays, for any CPU and
 // density.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Walking over the rows of a condensed view, to pack them or to compare a packed layout with them.
+// Cursors over the rows of a condensed view, to pack them or to compare a packed layout with them.
 #pragma once
 
 #include <algorithm>
@@ -10,14 +10,14 @@
 
 namespace fanin {
 
-// Entries of one stored row that are not packed, or not found again, yet.
+// The entries of one stored row that are still to be packed or found.
 struct SourceRow {
   int64_t row = 0;
   int64_t at = 0;
   int64_t end = 0;  // before the padding
 
-  // Moves behind the entry of that column. False if there is none from here on, or if it holds
-  // other bits.
+  // Moves past the entry of that column. False if there is none from here on, or if its value
+  // differs.
   bool take(const CondensedView& view, int64_t column, float weight) {
     while (at < end && view.index(row, at) < column) ++at;
     if (at == end || view.index(row, at) != column) return false;
@@ -26,8 +26,8 @@ struct SourceRow {
   }
 };
 
-// A stored row from its first entry on, prefetched: packers that interleave rows read more of them
-// at a time than the CPU's own prefetchers follow.
+// A stored row from its first entry on, prefetched: packing interleaves more rows than the CPU's
+// own prefetchers follow.
 inline SourceRow source_row(const CondensedView& view, int64_t row) {
   constexpr int64_t kLine = 64;
   const auto fetch = [](const void* first, int64_t bytes) {
@@ -54,9 +54,9 @@ inline bool same_bits(const std::vector<float>& held, const float* floats, int64
          std::memcmp(held.data(), floats, held.size() * sizeof(float)) == 0;
 }
 
-// Pieces that a layer of `units` (groups, blocks) is packed in. A piece takes several milliseconds,
-// so that a thread is worth starting for it; a layer has at most 64, so that a mapping for each
-// array of each stays far from the system's limit. Depends on the layer alone.
+// The number of pieces in which a layer of `units` (groups, blocks) is packed. A piece takes
+// several milliseconds, which is worth starting a thread; a layer has at most 64, so that one
+// mapping per array and piece stays far below the system's limit. Depends on the layer alone.
 inline size_t piece_count(const CondensedView& view, size_t units) {
   constexpr int64_t kMinPieceWeights = int64_t{1} << 18;
   const int64_t worth = view.active * view.fan_in / kMinPieceWeights;

@@ -9,7 +9,7 @@
 namespace fanin {
 namespace {
 
-// A tap adds about a pixel per nanosecond: a load, a load and a store for four of them.
+// A tap adds about a pixel per nanosecond: two loads and a store for four of them.
 constexpr double kMicrosecondsPerTapPixel = 1e-3;
 
 // a / b rounded up, for b > 0.
@@ -48,7 +48,7 @@ void run_row(const ConvRows& rows, const ConvGeometry& geometry, const float* im
         add_scaled(to + first, from, end - first, value, stride);
     }
     if (std::isfinite(value)) continue;
-    // Zeros outside the image make NaN of it.
+    // Zeros outside the image turn it into NaN.
     for (int64_t j = 0; j < width; ++j)
       if (j < first || j >= end) to[j] += value * 0.0f;
   }
@@ -113,7 +113,7 @@ void run_taps_conv(const ConvRows& rows, const ConvGeometry& geometry, const flo
   const int64_t width = geometry.output_size(1, input.width);
   const EvenWork work = work_of(rows, geometry, input);
   const size_t channels = work.parts, chunks = chunk_count(executor, work);
-  // Sums of a row on their own: y may hold the residual.
+  // Sums of a row in a separate array, since y may be the residual.
   ScratchPlan plan;
   plan.add(static_cast<size_t>(width) * sizeof(float));
   uint8_t* scratch = thread_scratch(plan.total() * chunks);

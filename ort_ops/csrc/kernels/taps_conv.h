@@ -1,5 +1,5 @@
-// Tap by tap over rows of pixels, in scalar code: for any CPU, any density and any number of
-// filters a group.
+// The taps kernel: scalar code, tap by tap over rows of pixels, for any CPU, any density and any
+// number of filters per group.
 #pragma once
 
 #include "kernels/conv_kernel.h"
@@ -10,7 +10,7 @@ namespace fanin {
 std::unique_ptr<ConvKernel> pack_taps_conv(const CondensedView& view, const ConvGeometry& geometry,
                                            const Executor& executor);
 
-// The same on the rows that another kernel holds, for sizes that it leaves to this one.
+// The same on the rows of another kernel, for sizes that the other kernel does not support.
 WorkPlan plan_taps_conv(const ConvRows& rows, const ConvGeometry& geometry, const ConvInput& input,
                         size_t threads, const DispatchCost& dispatch);
 void run_taps_conv(const ConvRows& rows, const ConvGeometry& geometry, const float* x,

@@ -1,11 +1,11 @@
 // A window of 126 columns in byte planes, as a template over the permute of bytes. Only for
-// translation units of an instruction set: everything has internal linkage, since each compiles it
+// translation units of one instruction set: everything has internal linkage, since each compiles it
 // for its own.
 //
 // x is split into four planes of bytes, so that one permute looks up 64 values out of a window of
 // 128 slots; unpacking the planes gives exact float32. A block is 63 columns and a zero slot, so
-// that padding reads zero and not x. The window is twice that of the word planes, which saves
-// padding, for 16 instead of 8 shuffles a step.
+// that padding reads zero instead of x. The window is twice that of the word planes, which saves
+// padding but takes 16 instead of 8 shuffles per step.
 #pragma once
 
 #include <immintrin.h>

@@ -12,10 +12,10 @@
 namespace fanin {
 namespace {
 
-// Samples whose planes are made at a time; larger batches go in slices.
+// Samples whose planes are computed at a time; larger batches are cut into slices.
 constexpr int64_t kSlice = 8;
 
-// 64 lanes take about 14 ns from L3 for the first sample and 5 ns of permutes for each more
+// 64 lanes take about 14 ns from L3 for the first sample and 5 ns of permutes for each further one
 // (Cascade Lake at 3.1 GHz).
 constexpr double kMicrosecondsPerLane = 0.00022;
 constexpr double kMicrosecondsPerLaneSample = 0.00008;
@@ -103,7 +103,7 @@ class WindowGemm final : public GemmKernel {
     const bool backwards = backwards_.load(std::memory_order_relaxed);
     backwards_.store(!backwards, std::memory_order_relaxed);
     auto body = [&](size_t part, size_t thread, bool is_first) {
-      // Each thread splits x for itself: that takes no longer than fetching the planes from another
+      // Each thread splits x for itself: this takes no longer than fetching the planes from another
       // core's cache, and no thread waits for another.
       uint8_t* planes = scratch + thread * stride * samples;
       if (is_first)
@@ -122,7 +122,8 @@ class WindowGemm final : public GemmKernel {
     run_plan(executor, plan, body);
   }
 
-  // The first lines of the group that comes next, which prefetchers do not find on the way back.
+  // Prefetches the first lines of the next group, which the CPU's prefetchers do not find when
+  // groups run backwards.
   static void fetch(const WindowGroup& group) {
     constexpr size_t kBytes = 1280, kLine = 64;
     for (size_t at = 0; at < kBytes; at += kLine) __builtin_prefetch(group.steps + at);
@@ -157,8 +158,8 @@ class WindowGemm final : public GemmKernel {
     }
   }
 
-  // Bias, residual, clip and the way to the outputs of the group's rows. Over all lanes first, as
-  // vectors, since a group has few steps for each of its outputs.
+  // Adds bias and residual, clips, and writes the outputs of the group's rows. Over all lanes
+  // first, as vectors, since a group has few steps for each of its outputs.
   void finish(size_t g, const float* sum, float* y, const float* residual,
               const Epilogue& epilogue) const {
     const size_t rows = static_cast<size_t>(ops_.geometry.rows);
@@ -198,8 +199,8 @@ class WindowGemm final : public GemmKernel {
   std::vector<float> ablated_bias_;
   PlanCache plans_;  // by samples of a slice
 
-  // Every other run takes the groups from the last to the first: of a layer larger than L2, it
-  // finds there what the run before read last. The results are the same bits in both directions.
+  // Every other run goes through the groups from last to first, so that a layer larger than L2
+  // finds there what the previous run read last. Results are bitwise equal in both directions.
   mutable std::atomic<bool> backwards_{false};
 };
 

@@ -1,4 +1,4 @@
-// The window family: small batches, one pass over the weights.
+// The window kernels: small batches, one sweep over the weights.
 #pragma once
 
 #include "kernels/gemm_kernel.h"

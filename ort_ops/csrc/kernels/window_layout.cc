@@ -13,13 +13,13 @@ namespace fanin {
 namespace {
 
 // A lane of a step costs 3 or 5 bytes and no branch; a remainder entry 12 bytes and several
-// instructions. The window leaves an entry behind when that fills more than this many lanes.
+// instructions. The window leaves entries behind if that fills more than this many lanes per entry.
 constexpr int kLanesPerRemainder = 16;
 
 constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
 
-// How a row's weights lie along the columns: the means of u, u^2 and u^3 with u from -1 at the
-// first column to 1 at the last.
+// The distribution of a row's weights over the columns: the means of u, u^2 and u^3 with u from -1
+// at the first column to 1 at the last.
 struct Spread {
   int64_t row;
   float moment[3];
@@ -53,13 +53,15 @@ void sort_rows(Spread* first, Spread* last, size_t group, size_t parts, int mome
               moment + 1, moments);
 }
 
-// Rows that are sorted together: their outputs, which then leave in another order, stay in L1.
+// Rows that are sorted together: their outputs, which are then written in another order, stay in
+// L1.
 constexpr size_t kSortedRows = 8192;
 
-// Stored rows in the order of packing. Rows whose weights are spread alike fall behind and ahead of
-// a window together and so need fewer steps, even where the spreads differ by chance only: 3-4 % of
-// the lanes of 3072 -> 768 at 80-90 %, 11 % of 768 -> 3072 at 90 %. Where rows have fields of their
-// own (convolution-like masks) the mean column alone decides, over all rows.
+// Stored rows in the order of packing. Rows whose weights have a similar distribution lag behind or
+// run ahead of a window together and so need fewer steps, even if distributions differ by chance
+// only: this saves 3-4 % of the lanes of 3072 -> 768 at 80-90 %, 11 % of 768 -> 3072 at 90 %. Rows
+// with local receptive fields (convolution-like masks) are sorted by the mean column alone, over
+// all rows.
 std::vector<int64_t> row_order(const CondensedView& view, size_t group, const Executor& executor) {
   const size_t active = static_cast<size_t>(view.active);
   std::vector<Spread> rows(active);
@@ -96,8 +98,8 @@ std::vector<int64_t> row_order(const CondensedView& view, size_t group, const Ex
   return order;
 }
 
-// Columns to positions and back. The division by multiplication is exact for every index, which is
-// below 2^31; a real one for each weight would be a third of the packing.
+// Converts columns to positions and back. The division by multiplication is exact for every index,
+// which is below 2^31; a division instruction per weight would take a third of the packing time.
 class Positions {
  public:
   explicit Positions(const WindowGeometry& geometry)
@@ -114,7 +116,7 @@ class Positions {
     return position / slots_ * columns_ + position % slots_;
   }
 
-  // The index byte that reads zero in a window that begins there.
+  // The index byte that reads zero in a window that begins at `begin`.
   uint8_t padding(uint32_t begin) const {
     return columns_ == slots_ ? padding_
                               : static_cast<uint8_t>((columns_ + slots_ - begin % slots_) % slots_);
@@ -193,7 +195,7 @@ class Packer {
   int64_t last_block() const { return blocks_ - geometry_.window_blocks; }
   uint32_t block_slots() const { return static_cast<uint32_t>(geometry_.block_slots); }
   uint32_t begin(int64_t block) const { return static_cast<uint32_t>(block) * block_slots(); }
-  // As 64 bits: the end of the last window can lie above every position.
+  // 64 bits, since the end of the last window can lie above every position.
   int64_t window_end(int64_t block) const {
     return (block + geometry_.window_blocks) * geometry_.block_slots;
   }
@@ -204,7 +206,7 @@ class Packer {
   }
   void load_next(int r) { next_[r] = position(cursors_[r], cursors_[r].at); }
 
-  // Whether moving the window by one block fills enough lanes to pay for the entries left behind.
+  // Whether moving the window by one block fills enough lanes to justify the entries left behind.
   bool slides(int64_t block) const {
     if (block >= last_block()) return false;
     const uint32_t new_begin = begin(block + 1);
@@ -233,7 +235,7 @@ class Packer {
 
   float weight(const SourceRow& cursor) const { return view_.value(cursor.row, cursor.at); }
 
-  // A layout of float32 takes every view, one of 16-bit weights only views of the same type.
+  // A float32 layout accepts every view, one of 16-bit weights only views of the same type.
   void store_weight(const SourceRow& cursor, uint8_t* to) const {
     if (geometry_.weight_type == ValueType::kFloat32) {
       const float value = weight(cursor);
@@ -244,8 +246,8 @@ class Packer {
     }
   }
 
-  // Appends a step with the window at `first` and, if it takes entries, the next one of every row
-  // that has one there.
+  // Appends a step with the window at `first`. If `takes`, it has the next entry of every row that
+  // has one in the window.
   void emit(uint16_t advance, uint32_t first, bool takes) {
     const size_t rows = static_cast<size_t>(geometry_.rows);
     const auto window = static_cast<uint32_t>(geometry_.window_slots());
@@ -277,8 +279,8 @@ class Packer {
   GrowingBuffer<WindowRemainder> remainder_;
 };
 
-// Whether the lanes and the remainder of a group are the rows that the cursors stand at. The
-// entries of a layout are distinct, so it is enough that each is in its row and none is missing.
+// Whether the lanes and the remainder of a group equal the rows of the cursors. The entries of a
+// layout are distinct, so it is enough that each is in its row and none is missing.
 bool holds_group(const WindowGroup& group, const WindowGeometry& geometry,
                  const CondensedView& view, std::vector<SourceRow> cursors) {
   const Positions positions(geometry);

@@ -11,7 +11,7 @@
 
 namespace fanin {
 
-// A weight that stands outside the steps, since a step for it would be nearly empty.
+// A weight outside the steps, since a step for it would be nearly empty.
 struct WindowRemainder {
   uint32_t column;
   uint32_t row;  // within its group
@@ -28,7 +28,7 @@ struct WindowGroup {
   bool contiguous;    // the outputs of its rows stand side by side
 };
 
-// The arrays of some neighbouring groups, which one thread packs. Cut by the number of weights
+// The arrays of some neighboring groups, which one thread packs. Cut by the number of weights
 // alone, so that a layout does not depend on the number of threads.
 struct WindowPiece {
   AlignedBuffer<uint8_t> steps;
@@ -54,7 +54,7 @@ struct WindowLayout {
 WindowLayout pack_windows(const CondensedView& view, const WindowGeometry& geometry,
                           const Executor& executor);
 
-// Whether the layout holds exactly the stored rows of `view`, which is sound.
+// Whether the layout holds exactly the stored rows of the valid `view`.
 bool holds_windows(const WindowLayout& layout, const WindowGeometry& geometry,
                    const CondensedView& view);
 

@@ -1,5 +1,5 @@
-// The part of the window layout that an instruction set decides. Included by translation units
-// with wider instruction sets: holds no function and includes no std template, so that nothing
+// The part of the window kernels that depends on the instruction set. Included by translation units
+// of wider instruction sets: defines no function and includes no std template, so that nothing
 // compiled for them can replace a common symbol.
 #pragma once
 
@@ -10,10 +10,9 @@
 
 namespace fanin {
 
-// The columns of x stand at positions: of every `slots` positions the first `columns` are columns,
-// the others read zero. A window is a run of positions that permutes look up; it moves by whole
-// blocks. A step of the layout takes one weight of each row of a group whose column lies in the
-// window:
+// Columns of x have positions: of every `slots` positions, the first `columns` are columns and the
+// others read zero. A window is a range of positions in which permutes look up; it moves by whole
+// blocks. A step of the layout has one weight of each row of a group whose column is in the window:
 //   [rows index bytes][rows weights of weight_type]
 // An index byte is the position in the window; padding has that of a zero there.
 struct WindowGeometry {
@@ -35,8 +34,8 @@ struct WindowGeometry {
 
 namespace {
 
-// Completes a geometry: weights of that kind follow the index bytes of a step. Weights: kType,
-// kBytes, lane(row). For constants only.
+// Completes a geometry with weights that follow the index bytes of a step. Weights: kType, kBytes,
+// lane(row). For constants only.
 template <typename Weights>
 constexpr WindowGeometry with_weights(WindowGeometry geometry) {
   geometry.weight_type = Weights::kType;

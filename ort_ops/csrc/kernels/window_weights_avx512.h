@@ -1,6 +1,6 @@
-// What the window kernels of AVX-512 share: how a step keeps its weights, 16 of which widen to a
-// register of float32. Only for translation units of an instruction set: everything has internal
-// linkage.
+// Shared by the window kernels of AVX-512: how a step stores its weights, 16 of which are widened
+// to a register of float32. Only for translation units of one instruction set: everything has
+// internal linkage.
 #pragma once
 
 #include <immintrin.h>
@@ -32,7 +32,7 @@ struct Float16Weights {
 };
 
 // Rows 32 h + i and 32 h + 16 + i are the halves of dword i of a line: a shift and a mask widen
-// them, on ports that the permutes leave free; vpmovzxwd would take the permutes' own.
+// them, on ports that the permutes leave free; vpmovzxwd would use the permutes' port.
 struct Bfloat16Weights {
   static constexpr ValueType kType = ValueType::kBfloat16;
   static constexpr int kBytes = 2;

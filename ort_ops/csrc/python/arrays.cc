@@ -29,7 +29,8 @@ FloatArray float_array(const py::object& object, const char* name, py::ssize_t d
                        std::initializer_list<ValueType> types) {
   if (!py::isinstance<py::array>(object))
     throw std::invalid_argument(std::string(name) + " must be a NumPy array");
-  // The usual case first: the name of a dtype takes microseconds, which the kernel bench would see.
+  // The common case first: reading the name of a dtype takes microseconds, which would distort
+  // kernel benchmarks.
   const bool float32_allowed =
       std::find(types.begin(), types.end(), ValueType::kFloat32) != types.end();
   if (float32_allowed && py::isinstance<py::array_t<float>>(object))

@@ -1,4 +1,4 @@
-// NumPy arrays as the kernels take them: what every class of the binding checks.
+// Conversions and checks of NumPy arrays, for all classes of the binding.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -22,8 +22,9 @@ namespace py = pybind11;
 std::string shape_text(const py::array& array);
 std::string dtype_name(const py::array& array);
 
-// `object` as a C-contiguous array of exactly T, with that many dimensions. Nothing is converted,
-// since a silent float64 to float32 would hide what the caller measures; only a layout is copied.
+// `object` as a C-contiguous array of exactly T, with that many dimensions. Types are not
+// converted, since a silent conversion from float64 to float32 would distort what the caller
+// measures; only the memory layout is.
 template <typename T>
 py::array_t<T, py::array::c_style> array_of(const py::object& object, const char* name,
                                             py::ssize_t dimensions) {
@@ -48,13 +49,12 @@ struct FloatArray {
   py::array array;  // C-contiguous; of 16-bit types the bits
 };
 
-// A float array of one of the types, by the name of its dtype: bfloat16 is the one that ml_dtypes
-// adds to NumPy.
+// A float array of one of the types, by the name of its dtype; bfloat16 is ml_dtypes' type.
 FloatArray float_array(const py::object& object, const char* name, py::ssize_t dimensions,
                        std::initializer_list<ValueType> types);
 
-// The arrays of a layer, kept alive, and the view of them. Their shapes fit each other; what they
-// hold is not checked.
+// The arrays of a layer, kept alive, and a view of them. Their shapes are consistent; their
+// contents are not checked.
 struct LayerArrays {
   py::array values;
   py::array indices;
@@ -70,11 +70,11 @@ struct LayerArrays {
 // Throws std::invalid_argument unless threads is 1 to 1024.
 ThreadExecutor threads_of(int64_t threads);
 
-// The cost of a dispatch in microseconds: a fixed part, and one for each thread. Throws
-// std::invalid_argument for what is negative or not finite.
+// The cost of a dispatch in microseconds: a fixed part, and one per thread. Throws
+// std::invalid_argument for negative or non-finite numbers.
 DispatchCost dispatch_of(const std::pair<double, double>& microseconds);
 
-// A maximum, for which None stands in Python where there is no limit.
+// A maximum as a Python object; None if there is no limit.
 inline std::optional<int64_t> limit(int64_t most) {
   if (most == std::numeric_limits<int64_t>::max()) return std::nullopt;
   return most;

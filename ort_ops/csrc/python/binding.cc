@@ -1,4 +1,4 @@
-// fanin.ort_ops._native: the kernels for NumPy arrays, used by tests and kernel benches.
+// fanin.ort_ops._native: the kernels for NumPy arrays, for tests and kernel benchmarks.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -27,7 +27,7 @@
 namespace fanin {
 namespace {
 
-// A sound layer.
+// A valid layer.
 struct Layer : LayerArrays {
   Layer(const py::object& values_object, const py::object& indices_object,
         const py::object& rows_object, const py::object& bias_object, int64_t in_features,
@@ -48,7 +48,7 @@ struct Run {
   float clip_min;
   float clip_max;
 
-  // The result goes into `out`, or into a new array when that is None.
+  // The result is written into `out`, or into a new array if that is None.
   Run(const py::object& x_object, const py::object& residual_object, float low, float high,
       int64_t in_features, int64_t out_features, const py::object& out = py::none())
       : clip_min(low), clip_max(high) {
@@ -71,7 +71,7 @@ struct Run {
                     {x.shape(0), static_cast<py::ssize_t>(out_features)});
       return;
     }
-    const py::array same = float_array(out, "out", 2, {type}).array;  // a copy of one with gaps
+    const py::array same = float_array(out, "out", 2, {type}).array;  // a copy if it has gaps
     y = py::reinterpret_borrow<py::array>(out);
     if (same.data() != y.data() || !y.writeable() || y.shape(0) != x.shape(0) ||
         y.shape(1) != out_features)
@@ -80,8 +80,8 @@ struct Run {
                                   "]");
   }
 
-  // Calls run_float32(x, batch, y, epilogue), in float32 slices where the arrays are float16.
-  // Without the interpreter's lock.
+  // Calls run_float32(x, batch, y, epilogue), in float32 slices if the arrays are float16. Releases
+  // the GIL.
   template <typename RunFloat32>
   void apply(const Executor& executor, const RunFloat32& run_float32) {
     const void* from = x.data();
@@ -187,8 +187,8 @@ PYBIND11_MODULE(_native, module) {
   using namespace pybind11::literals;
   const float infinity = std::numeric_limits<float>::infinity();
 
-  // What takes more than three arguments takes them by name, but for the x of a run: arrays of the
-  // same type, or two numbers, are too easily given in another's place.
+  // Functions of more than three arguments take them by keyword, except x in `run`: arrays of the
+  // same type, or two numbers, are too easily swapped.
   py::class_<KernelRow>(module, "KernelRow")
       .def_property_readonly("name", [](const KernelRow& row) { return row.name; })
       .def_property_readonly("isa", [](const KernelRow& row) { return isa_name(row.isa); })

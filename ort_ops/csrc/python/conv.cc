@@ -24,7 +24,7 @@ namespace {
 using Pair = std::array<int64_t, 2>;
 using Pads = std::array<int64_t, 4>;
 
-// A layer and its attributes, sound.
+// A valid layer and its attributes.
 struct ConvLayer {
   ConvGeometry geometry;
   std::unique_ptr<LayerArrays> arrays;
@@ -62,7 +62,7 @@ struct ConvRun {
   ConvInput input;
   ConvEpilogue epilogue;
 
-  // The result goes into `out`, or into a new array when that is None.
+  // The result is written into `out`, or into a new array if that is None.
   ConvRun(const ConvGeometry& geometry, const py::object& x_object,
           const py::object& residual_object, float clip_min, float clip_max, const Gate& gate,
           const py::object& out)
@@ -93,7 +93,7 @@ struct ConvRun {
       y = Floats(shape);
       return;
     }
-    const Floats same = array_of<float>(out, "out", 4);  // a copy of one with gaps
+    const Floats same = array_of<float>(out, "out", 4);  // a copy if it has gaps
     y = py::reinterpret_borrow<py::array>(out);
     check_shape(y, "out");
     if (same.data() != y.data() || !y.writeable())

@@ -18,7 +18,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Keeps a value in a register and the compiler from knowing it.
+// Keeps a value in a register and hides it from the optimizer.
 template <typename T>
 inline void opaque(T& value) {
 #if defined(__x86_64__)
@@ -30,7 +30,7 @@ inline void opaque(T& value) {
 #endif
 }
 
-// The shortest of a few tries: an interrupted one is longer.
+// The shortest of a few tries, since interruptions make a try longer.
 template <typename Work>
 double best_seconds(Work work) {
   double best = 1e9;
@@ -43,8 +43,8 @@ double best_seconds(Work work) {
   return best;
 }
 
-// 12 independent sums hide the latency of 4 cycles at up to 3 multiply-adds per cycle. Vectors of
-// GCC's extension, so that one body serves every width; the attribute of the caller decides.
+// 12 independent sums hide the latency of 4 cycles at up to 3 multiply-adds per cycle. Uses GCC's
+// vector extension, so that one body serves every width; the caller's target attribute decides.
 constexpr int kSums = 12;
 constexpr int kSteps = 50000;
 

@@ -1,4 +1,4 @@
-// What one core of this machine can do at most, measured: what the kernel bench compares with.
+// Measured limits of one core of this machine, with which kernel benchmarks compare.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@ double clock_hertz();
 // Float32 multiply-adds per second, lanes counted, with the widest vectors of this CPU.
 double peak_macs_per_second();
 
-// Reads all `bytes` at `data` once, in order, with the widest vectors of this CPU; returns
-// something that depends on them, so that the reads cannot be left out.
+// Reads all `bytes` at `data` once, in order, with the widest vectors of this CPU; returns a value
+// that depends on them, so that the compiler cannot remove the reads.
 uint64_t read_once(const void* data, size_t bytes);
 
 }  // namespace fanin

@@ -1,6 +1,6 @@
 // Packing, sharing and running from many threads at once, and while the process exits. Built with
-// -fsanitize=thread it finds races; the results, which must be the same bits for any threads, are
-// checked in any build.
+// -fsanitize=thread it finds races; any build checks that results are bitwise equal for any number
+// of threads.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -48,7 +48,7 @@ void from_many_threads(const std::function<void(size_t)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Must be the first test: the table, the CPU's features and the cache are made at first use.
+// Must be the first test: the table, the CPU's features and the cache are initialized at first use.
 void test_first_use(const TestLayer& layer) {
   std::atomic<int> packed{0};
   from_many_threads([&](size_t) {
@@ -57,7 +57,7 @@ void test_first_use(const TestLayer& layer) {
   check(packed == kCallers, "every caller has the layer that it packed");
 }
 
-// The kernels of the table that this CPU runs on the layer.
+// The kernels of the table that this CPU can run on the layer.
 std::vector<std::string> kernels_for(const CondensedView& view) {
   std::vector<std::string> names;
   for (const KernelRow& row : kernel_table()) {
@@ -89,7 +89,7 @@ void test_runs(const TestLayer& layer, const std::string& kernel) {
   }
 }
 
-// A pool that has fewer threads than it says, as a session's has when nobody told its size.
+// A pool with fewer threads than declared, such as that of a session without fanin.threads.
 class SmallerPool final : public Executor {
  public:
   SmallerPool(size_t said, size_t threads) : said_(said), pool_(threads) {}
@@ -104,8 +104,8 @@ class SmallerPool final : public Executor {
   SharedPool pool_;
 };
 
-// Tiles that are cut for many threads share their panels, whoever fills them: all 64 threads' parts
-// in turn on one thread, or on a few.
+// Tiles that are cut for many threads share their panels, whichever thread fills them: the parts of
+// all 64 threads run on one thread, or on a few.
 void test_many_threads(const TestLayer& layer) {
   Numbers numbers(12);
   for (const size_t threads : {16, 64}) {
@@ -127,7 +127,7 @@ void test_many_threads(const TestLayer& layer) {
   }
 }
 
-// Layers packed, shared and freed at the same time: who asks first packs, and the last one frees.
+// Layers packed, shared and freed at the same time: the first caller packs, the last owner frees.
 void test_sharing(const std::vector<std::unique_ptr<TestLayer>>& layers) {
   const SharedPool pool(3);
   Numbers numbers(2);
@@ -153,7 +153,7 @@ void test_sharing(const std::vector<std::unique_ptr<TestLayer>>& layers) {
   check(shared > 0 && packed > 0, "layers were shared, and freed and packed again");
 }
 
-// A packed copy outlives the owner that packed it, while others come and go.
+// A packed copy outlives the owner that packed it, while other owners are created and destroyed.
 void test_last_owner_frees(const TestLayer& layer) {
   std::vector<std::shared_ptr<const GemmKernel>> held(kCallers);
   const KernelRow& row = find_kernel("f32-gemm-rows-scalar", layer.view);
@@ -168,7 +168,7 @@ void test_last_owner_frees(const TestLayer& layer) {
   }
 }
 
-// float16 activations go through scratch memory of the calling thread.
+// float16 activations use scratch memory of the calling thread.
 void test_float16_runs(const TestLayer& layer) {
   const SharedPool pool(3);
   const CondensedView& view = layer.view;
@@ -230,7 +230,7 @@ void test_convolutions(const TestLayer& layer) {
   }
 }
 
-// Without this, the tests above could pass with everything on one thread.
+// Otherwise, the tests above could pass with everything on one thread.
 void test_pool_takes_part(const TestLayer& layer) {
   const SharedPool pool(3);
   const auto gemm = PackedGemm::pack(layer.view, {}, select_isa(), pool);
@@ -240,8 +240,8 @@ void test_pool_takes_part(const TestLayer& layer) {
   check(pool.runs_by_workers() > 0, "the pool's threads take part in a run");
 }
 
-// A static object of the program may still own a session. Made before anything of ours, it is
-// destroyed after all of it, and after what belongs to the main thread.
+// A static object of the program may still own a session. Constructed before all objects of the
+// library, it is destroyed after them and after the main thread's thread-local objects.
 class LastSession {
  public:
   void open() { want_ = run_once(); }

@@ -49,7 +49,7 @@ std::string name_of(const Case& one) {
          " x " + text(one.input.width) + ", fan-in " + text(one.fan_in);
 }
 
-// In float64, with the bound of rounding in any order.
+// The result in float64, and the bound of rounding errors in any order of summation.
 Expected expect(const CondensedView& view, const Case& one, const float* x,
                 const ConvEpilogue& epilogue) {
   const ConvGeometry& g = one.geometry;
@@ -100,7 +100,7 @@ Expected expect(const CondensedView& view, const Case& one, const float* x,
   return expected;
 }
 
-// The output between guards, aligned to no more than a float.
+// The output between guards, aligned to a float only.
 std::vector<float> run(const PackedConv& conv, const Case& one, const std::vector<float>& x,
                        size_t outputs, const ConvEpilogue& epilogue, const Executor& executor,
                        const std::string& where) {
@@ -111,7 +111,8 @@ std::vector<float> run(const PackedConv& conv, const Case& one, const std::vecto
   return std::vector<float>(y.begin() + 1, y.end() - 1);
 }
 
-// The case, made depthwise with whole filters for a row that holds nothing else.
+// The case, turned into a depthwise layer without pruned positions for a row that supports nothing
+// else.
 Case suited(const ConvKernelRow& row, Case one) {
   if (row.fits != is_whole_depthwise) return one;
   one.geometry.group = one.geometry.out_channels = one.geometry.in_channels;

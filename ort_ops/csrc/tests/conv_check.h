@@ -3,8 +3,8 @@
 
 namespace fanin {
 
-// Prints a line for each row of the table as kernel_check does for those of CondensedGemm; returns
-// the number of wrong results.
+// Prints a line for each row of the table, as kernel_check does for CondensedGemm; returns the
+// number of wrong results.
 int check_convolutions();
 
 }  // namespace fanin

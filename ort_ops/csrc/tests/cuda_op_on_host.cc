@@ -1,6 +1,6 @@
-// The CUDA ops without CUDA: a library whose ops are those of ort/cuda_op.h, offered to the CPU
-// provider, with host memory in the device's place and the scalar references in the kernels' place.
-// Stock ONNX Runtime then runs everything of the ops but their kernels.
+// The CUDA ops without CUDA: a library with the ops of ort/cuda_op.h, registered for the CPU
+// provider, with host memory instead of device memory and the plain kernels instead of CUDA
+// kernels. Stock ONNX Runtime then runs all code of the ops except their kernels.
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -35,7 +35,7 @@ std::vector<T> copied(const void* from, int64_t count) {
   return {static_cast<const T*>(from), static_cast<const T*>(from) + count};
 }
 
-// A copy of a layer's arrays, in host memory for the device's.
+// A copy of a layer's arrays, in host memory instead of device memory.
 class HostLayer {
  public:
   HostLayer(const CondensedView& view, ValueType activations)
@@ -54,7 +54,7 @@ class HostLayer {
 
   const CondensedView& view() const { return view_; }
 
-  // run(x, y, epilogue) in float32 on arrays of these sizes.
+  // Calls run(x, y, epilogue) in float32 on arrays of these sizes.
   template <typename Run>
   void run(const void* x, int64_t inputs, void* y, int64_t outputs, const cuda::Epilogue& epilogue,
            const Run& run) const {
@@ -136,7 +136,7 @@ class HostConv final : public cuda::PackedConv {
   const HostLayer layer_;
 };
 
-// A layer of this size stands for one that the device has no room for.
+// A layer of this size stands for one that does not fit into device memory.
 void refuse_mark(const CondensedView& view) {
   class NoRoom : public std::bad_alloc {
     const char* what() const noexcept override { return "96 bytes for the weights"; }

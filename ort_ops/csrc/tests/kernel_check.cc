@@ -1,7 +1,8 @@
-// Runs every kernel of the dispatch table that this CPU supports against run_plain and a float64
-// oracle, and prints what the table chooses here. Needs no Python: made for CPUs that are emulated.
+// Compares every kernel of the dispatch table that this CPU supports with run_plain and a float64
+// reference, and prints the kernels that the table selects. Needs no Python, so that it can run on
+// emulated CPUs.
 //   kernel_check [LIBRARY]   LIBRARY: libfanin_ort_ops.so, loaded first
-// Exit status 0 if all is right.
+// The exit status is 0 if all results are correct.
 #include <dlfcn.h>
 
 #include <cmath>
@@ -38,7 +39,7 @@ struct Inputs {
   size_t threads = 1;
 };
 
-// A batch of inputs and its outputs, neither aligned to more than a float, between guards.
+// A batch of inputs and its outputs, aligned to a float only, between guards.
 class Run {
  public:
   Run(const CondensedView& view, const Inputs& inputs, std::mt19937& random)
@@ -92,7 +93,7 @@ std::string twin_name(const KernelRow& row) {
   return "f32-gemm-" + row.name.substr(row.name.find("-gemm-") + 6);
 }
 
-// One layer through one kernel, with all of the inputs.
+// Runs one kernel on one layer with all inputs.
 void check_layer(const KernelRow& row, LayerSpec spec, std::initializer_list<Inputs> all,
                  std::mt19937& random) {
   if (row.weights != ValueType::kFloat32) spec.values = row.weights;
@@ -157,7 +158,7 @@ void check_row(const KernelRow& row) {
                 {{1}, {9}}, random);
   // Columns further apart than 65,535 blocks of 16.
   check_layer(row, {1200000, 40, 5, 40, Mask::kEnds}, {{1}, {2}}, random);
-  // Entries outside the steps, and rows that are sorted.
+  // Entries outside the steps, and sorted rows.
   check_layer(row, {3072, 64, 307, 64}, {{1}, {2}}, random);
   check_layer(row, {1500, 200, 40, 190, Mask::kClustered, true}, {{1}, {4, true}, {19}}, random);
   check_layer(row, {8, 5, 3, 0}, {{1}, {30, true}}, random);
@@ -185,7 +186,8 @@ void check_rows() {
   }
 }
 
-// What is packed for a layer of 10 % density, and that it is of the asked instruction set.
+// Checks that a layer of 10 % density is packed for the requested instruction set, and prints the
+// kernels.
 void check_choices() {
   std::mt19937 random(2);
   for (ValueType values : {ValueType::kFloat32, ValueType::kFloat16, ValueType::kBfloat16}) {
@@ -218,8 +220,8 @@ void check_choices() {
   }
 }
 
-// Whole vectors against the element-wise code, for every float16 and for what narrows to it or
-// lies between two of them.
+// Compares vector code with element-wise code, for every float16, and for every float32 that
+// narrows to one exactly or lies between two.
 void check_float16() {
   for (uint32_t first = 0; first < 65536; first += 8) {
     uint16_t half[8], back[8];
@@ -242,7 +244,7 @@ void check_float16() {
       narrow_float16(nudged, 8, back);
       for (int i = 0; i < 8; ++i) {
         uint16_t one;
-        narrow_float16(nudged + i, 1, &one);  // fewer than a vector: without vectors
+        narrow_float16(nudged + i, 1, &one);  // less than a vector: element-wise
         expect_that(one == back[i], "narrowing near float16 " + std::to_string(half[i]));
       }
     }

@@ -10,7 +10,7 @@ int64_t below(int64_t bound, std::mt19937& random) {
   return std::uniform_int_distribution<int64_t>(0, bound - 1)(random);
 }
 
-// Distinct columns in rising order, drawn from a range of them by Floyd's method.
+// Distinct columns in ascending order, drawn from a range by Floyd's method.
 std::vector<int64_t> draw_columns(int64_t first, int64_t range, int64_t count,
                                   std::mt19937& random) {
   std::vector<int64_t> columns;
@@ -18,7 +18,7 @@ std::vector<int64_t> draw_columns(int64_t first, int64_t range, int64_t count,
     const int64_t drawn = first + below(last + 1, random);
     const auto place = std::lower_bound(columns.begin(), columns.end(), drawn);
     if (place != columns.end() && *place == drawn)
-      columns.push_back(first + last);  // above all that were drawn
+      columns.push_back(first + last);  // above all drawn so far
     else
       columns.insert(place, drawn);
   }

@@ -1,4 +1,4 @@
-// Condensed layers of random weights, made to reach every path of the packers.
+// Condensed layers of random weights that reach every path of packing.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace fanin {
 
 enum class Mask {
   kUniform,
-  kClustered,  // each row reads neighbouring columns, twice as many as its fan-in
+  kClustered,  // each row reads neighboring columns, twice as many as its fan-in
   kEnds,       // each row reads the first and the last columns
 };
 
@@ -44,7 +44,7 @@ struct Layer {
 
 Layer make_layer(const LayerSpec& spec, std::mt19937& random);
 
-// Uniform in [-2, 2): cheap, since CPUs are emulated.
+// Uniform in [-2, 2): cheap to compute, for emulated CPUs.
 std::vector<float> random_floats(size_t count, std::mt19937& random);
 
 }  // namespace fanin

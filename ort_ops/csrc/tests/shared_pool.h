@@ -1,4 +1,4 @@
-// A pool that many threads share, as the sessions of a server share ONNX Runtime's.
+// A thread pool that many callers share, as the requests of a server share ONNX Runtime's.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ namespace fanin {
 
 class SharedPool final : public Executor {
  public:
-  // The caller of run() works too, so that a pool of one has no thread of its own.
+  // The caller of run() works too, so a pool of size one has no thread of its own.
   explicit SharedPool(size_t concurrency) {
     for (size_t i = 1; i < concurrency; ++i) workers_.emplace_back([this] { work(); });
   }
@@ -44,7 +44,7 @@ class SharedPool final : public Executor {
     job->finished.wait(lock, [&] { return job->done == chunks; });
   }
 
-  // Runs that were split so far: 0 would mean that nothing was tested.
+  // Number of runs that were split so far; 0 would mean that nothing was tested.
   size_t runs_by_workers() const { return runs_by_workers_; }
 
  private:

@@ -10,7 +10,7 @@
 
 namespace fanin {
 
-// Numbers that look random and are the same everywhere.
+// Pseudo-random numbers, the same on every platform.
 class Numbers {
  public:
   explicit Numbers(uint64_t seed) : state_(seed * 2 + 1) {}
@@ -32,7 +32,7 @@ class Numbers {
   uint64_t state_;
 };
 
-// A layer in which every seventh output is ablated, or none.
+// A layer in which every seventh output, or none, is ablated.
 struct TestLayer {
   TestLayer(int64_t in, int64_t out, int64_t fan_in, ValueType type, uint64_t seed,
             bool ablated = true) {
@@ -42,7 +42,7 @@ struct TestLayer {
       if (ablated && o % 7 == 6) continue;
       rows.push_back(o);
       for (int64_t j = 0; j < fan_in; ++j) {
-        // One column in each of fan_in equal parts.
+        // One column in each of fan_in equal ranges.
         const int64_t low = j * in / fan_in, high = (j + 1) * in / fan_in;
         indices.push_back(
             static_cast<uint16_t>(low + numbers.below(static_cast<uint32_t>(high - low))));
@@ -51,7 +51,7 @@ struct TestLayer {
     if (type == ValueType::kFloat32) {
       values = numbers.reals(indices.size());
     } else {
-      // Any bits below 0x3c00 are a finite number, in float16 as in bfloat16.
+      // All bit patterns below 0x3c00 are finite, in float16 and in bfloat16.
       for (size_t i = 0; i < indices.size(); ++i)
         halves.push_back(static_cast<uint16_t>(numbers.below(0x3c00)));
     }

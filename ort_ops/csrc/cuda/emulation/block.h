@@ -1,7 +1,7 @@
-// A block of GPU threads on one CPU thread: each runs on a stack of its own until it waits for the
-// others. Finds what hardware would do wrong in silence: barriers that not every thread reaches,
-// shared memory that two threads use between two barriers (one of them writing), that nobody has
-// written, or that lies outside of what was asked for.
+// A block of GPU threads on one CPU thread: each has its own stack and runs until it waits for the
+// others. Finds errors that hardware does not report: barriers that not every thread reaches, and
+// accesses to shared memory that race (two threads between two barriers, one of them writing), that
+// read unwritten memory, or that are out of bounds.
 #pragma once
 
 #include <ucontext.h>
@@ -19,15 +19,15 @@ class Block {
  public:
   Block(int threads, int64_t shared_bytes);
 
-  // The program is to run once for every thread; it must live until it has.
+  // The program runs once for every thread; it must outlive these runs.
   void start(const std::function<void()>& program);
 
   enum class Stop { kEnded, kAtCluster };
-  // Runs all threads to their end or to a barrier of the cluster. Throws std::logic_error for what
-  // is wrong with the program, or what it throws.
+  // Runs all threads to their end or to a barrier of the cluster. Throws std::logic_error for
+  // errors of the program, and whatever the program throws.
   Stop advance();
 
-  // The barrier of the cluster is open.
+  // Opens the barrier of the cluster.
   void pass_cluster_barrier();
 
   // From within the program:
@@ -37,7 +37,7 @@ class Block {
   void cluster_sync();
   float warp_sum(float value);
 
-  // Notes the access and returns the address. `what` may not be empty bytes.
+  // Records the access and returns the address. The access must not be empty.
   const unsigned char* read(int64_t offset, int64_t bytes);
   unsigned char* write(int64_t offset, int64_t bytes);
   const unsigned char* read_from_outside(int64_t offset, int64_t bytes);

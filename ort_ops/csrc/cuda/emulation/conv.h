@@ -15,7 +15,7 @@ struct ConvReport {
   int64_t packed_bytes = 0;
 };
 
-// Writes run.y. `blocks`: the grid, where it is not to be the plan's; 0 for none. Throws
+// Writes run.y. `blocks`: a grid that replaces the plan's; 0 for the plan's. Throws
 // std::logic_error as run_gemm does.
 ConvReport run_conv(const CondensedView& view, const ConvGeometry& geometry, const ConvInput& input,
                     ValueType activations, int64_t blocks, const RunArguments& run);

@@ -58,7 +58,7 @@ Report run_panel(const CondensedView& view, const Request& request, const RunArg
   return report;
 }
 
-// Plans divide by what a device has.
+// Plans divide by these numbers of a device.
 void check_limits(const DeviceLimits& limits) {
   constexpr int64_t kLeastSharedBytes = 48 << 10;
   if (limits.multiprocessors < 1 || limits.cluster < 1 ||

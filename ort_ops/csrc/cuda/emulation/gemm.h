@@ -1,5 +1,5 @@
-// CondensedGemm through the CUDA thread programs on the host: packing, launch plan, every block and
-// thread, slowly and checked.
+// CondensedGemm through the CUDA thread programs on the host: packing, launch plan, and every block
+// and thread, with all checks.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct Request {
   DeviceLimits limits;
 };
 
-// What the launch looked like.
+// The launch of a run.
 struct Report {
   int warps = 0;
   int64_t grid_x = 0;

@@ -1,4 +1,4 @@
-// Every block and thread of a launch, one after the other.
+// Runs every block and thread of a launch, one after another.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ struct Launch {
   int cluster = 1;
 };
 
-// `outputs`: elements of y, each of which has to be written once. Throws std::logic_error.
+// `outputs`: number of elements of y, each of which must be written once. Throws std::logic_error.
 template <typename Program, typename Args>
 void run_grid(const Args& args, int64_t outputs, const Launch& launch) {
   if (launch.grid_x < 1 || launch.grid_x > 0x7fffffff || launch.grid_y < 1 ||

@@ -1,5 +1,4 @@
-// What a thread program sees of the machine when it is emulated on the host: device_context.h with
-// checks.
+// The machine interface of thread programs in the emulation: device_context.h with checks.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +14,7 @@
 
 namespace fanin::cuda::emulation {
 
-// Place of a block in its grid.
+// Position of a block in its grid.
 struct Place {
   int64_t block_x = 0;
   int64_t block_y = 0;
@@ -73,7 +72,7 @@ class HostContext {
   template <typename T>
   class Shared {
    public:
-    // `remote`: seen from another block of the cluster, which may read it.
+    // `remote`: accessed by another block of the cluster, which may only read it.
     Shared(Block& block, int64_t offset, int64_t count, bool remote = false)
         : block_(block), offset_(offset), count_(count), remote_(remote) {}
     T load(int at) const {

@@ -1,4 +1,4 @@
-// fanin.ort_ops._cuda: the CUDA kernels on device memory, by address, for tests and benches.
+// fanin.ort_ops._cuda: the CUDA kernels on device memory, by address, for tests and benchmarks.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -150,7 +150,7 @@ class PyConv {
 std::vector<py::dict> table() {
   std::vector<py::dict> rows;
   for (const KernelRow& kernel : kernel_table()) {
-    if (kernel.op != Op::kGemm) continue;  // those that PackedGemm takes by name
+    if (kernel.op != Op::kGemm) continue;  // only those that PackedGemm accepts by name
     py::dict row;
     row["name"] = kernel.name;
     row["layout"] = layout_name(kernel.layout);
@@ -169,7 +169,7 @@ PYBIND11_MODULE(_cuda, module) {
   using fanin::cuda::PyGemm;
   using namespace pybind11::literals;
   const float infinity = std::numeric_limits<float>::infinity();
-  // std::bad_alloc would otherwise lose its sentence on the way to MemoryError.
+  // std::bad_alloc would otherwise lose its message when converted to MemoryError.
   py::register_exception_translator([](std::exception_ptr error) {
     try {
       if (error) std::rethrow_exception(error);

@@ -1,5 +1,5 @@
-// What both Python bindings take of a convolution: its geometry, always with two spatial axes, and
-// arrays of images.
+// Arguments of a convolution for both Python bindings: its geometry, always with two spatial axes,
+// and arrays of images.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -16,7 +16,7 @@ namespace fanin::cuda {
 
 using Pair = std::array<int64_t, 2>;
 
-// Sound together with the view. Throws std::invalid_argument.
+// Checked together with the view. Throws std::invalid_argument.
 inline ConvGeometry geometry_of(const CondensedView& view, int64_t in_channels, int64_t group,
                                 const Pair& kernel, const Pair& strides,
                                 const std::array<int64_t, 4>& pads, const Pair& dilations) {
@@ -33,7 +33,7 @@ inline ConvGeometry geometry_of(const CondensedView& view, int64_t in_channels, 
   return geometry;
 }
 
-// Refuses an array that is not [batch, channels, height, width] of `bytes` an element.
+// Refuses an array that is not [batch, channels, height, width] with elements of `bytes`.
 inline void check_images(const pybind11::array& array, int64_t batch, int64_t channels,
                          int64_t height, int64_t width, int64_t bytes, const char* name) {
   namespace py = pybind11;
@@ -43,8 +43,8 @@ inline void check_images(const pybind11::array& array, int64_t batch, int64_t ch
     throw std::invalid_argument(std::string(name) + " has another shape, type or layout");
 }
 
-// The size of x, which is [batch, in_channels, height, width] and sound for the geometry; the
-// residual (or None) and y have the output's shape.
+// The size of x, which must be [batch, in_channels, height, width] and valid for the geometry; the
+// residual (or None) and y must have the output's shape.
 inline ConvInput input_of(const ConvGeometry& geometry, const pybind11::array& x,
                           const pybind11::object& residual, const pybind11::array& y,
                           int64_t bytes) {

@@ -1,5 +1,4 @@
-// What both Python bindings take: the four arrays of a layer; 16-bit floats as arrays of their
-// bits.
+// The four arrays of a layer for both Python bindings; 16-bit floats are arrays of their bits.
 #pragma once
 
 #include <pybind11/numpy.h>

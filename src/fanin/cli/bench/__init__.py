@@ -1,4 +1,4 @@
-"""fanin bench: each command in a file of its own."""
+"""fanin bench: one file for each command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .server import bench_server
 from .serving import bench_serving
 from .zoo import bench_zoo
 
-bench = typer.Typer(no_args_is_help=True, help="Measure against dense, interleaved in one run.")
+bench = typer.Typer(no_args_is_help=True, help="Measure against dense, in interleaved rounds.")
 _COMMANDS: dict[str, Callable[..., None]] = {
     "layer": bench_layer,
     "model": bench_model,

@@ -11,8 +11,8 @@ from ..common import readable
 
 
 def bench_compare(
-    old: Annotated[Path, typer.Argument(help="results.json, or the folder that holds it.")],
-    new: Annotated[Path, typer.Argument(help="That of a later run.")],
+    old: Annotated[Path, typer.Argument(help="results.json, or its folder.")],
+    new: Annotated[Path, typer.Argument(help="The same of a later run.")],
     fail_if_slower: Annotated[
         bool, typer.Option("--fail-if-slower", help="Exit with status 1 if anything is slower.")
     ] = False,

@@ -17,9 +17,9 @@ def bench_cuda(
         "3072x768,768x3072"
     ),
     sparsity: Annotated[
-        str, typer.Option(help="Shares of zeros, in the order of measurement.")
+        str, typer.Option(help="Sparsities, in the order of measurement.")
     ] = "0.9,0.95,0.8,0.99",
-    ablated: Annotated[str, typer.Option(help="Shares of neurons without weights.")] = "0",
+    ablated: Annotated[str, typer.Option(help="Shares of ablated neurons.")] = "0",
     batch: Annotated[str, typer.Option("--batch", "-b", help="Batch sizes.")] = (
         "1,256,8,64,2048,16,32"
     ),
@@ -30,24 +30,24 @@ def bench_cuda(
     launch: Annotated[
         str,
         typer.Option(
-            help="How calls reach the device: graph (of calls in a row), stream (plain launches in "
-            "a row, gaps included), call (one, and the wait for it)."
+            help="How calls reach the device: graph (a CUDA graph of consecutive calls), stream "
+            "(consecutive plain launches), call (one call, until it has finished)."
         ),
     ] = "graph,stream",
     convolutions: Annotated[
-        bool, typer.Option(help="Also two convolutions of ResNet-50, in ONNX Runtime.")
+        bool, typer.Option(help="Also measure two convolutions of ResNet-50 in ONNX Runtime.")
     ] = True,
     rounds: Annotated[int, typer.Option(help="Interleaved rounds.")] = 11,
     conditions: Conditions = "cold",
     time: Annotated[
         float | None,
         typer.Option(
-            "--time", "-t", help="Seconds after which no case begins.", show_default="no limit"
+            "--time", "-t", help="Start no case after this many seconds.", show_default="no limit"
         ),
     ] = None,
     emulated: Annotated[
         bool,
-        typer.Option("--emulated", help="Without a GPU: a rehearsal, whose times mean nothing."),
+        typer.Option("--emulated", help="Rehearse without a GPU; the times are meaningless."),
     ] = False,
     seed: Seed = 0,
     raw: Raw = False,

@@ -18,26 +18,29 @@ def bench_kernels(
         typer.Option(help="Inputs x outputs of the layers.", show_default="3072x768,768x3072"),
     ] = None,
     sparsity: Annotated[
-        str | None, typer.Option(help="Shares of zeros.", show_default="0.8,0.9,0.95,0.99")
+        str | None, typer.Option(help="Sparsities.", show_default="0.8,0.9,0.95,0.99")
     ] = None,
     batch: Annotated[
         str | None, typer.Option("--batch", "-b", help="Batch sizes.", show_default="1,8,16,64,256")
     ] = None,
     mask: Annotated[
-        str, typer.Option(help="As in bench layer; a file's layer is measured beside the others.")
+        str,
+        typer.Option(
+            help="As in bench layer; a file's layer is measured in addition to the others."
+        ),
     ] = "random",
     layer: Layer = None,
     values: Annotated[
         str, typer.Option(help="Types of the weights: float32, float16, bfloat16.")
     ] = "float32",
     dispatched: Annotated[
-        bool, typer.Option("--dispatched", help="Only the kernel that the dispatch table takes.")
+        bool, typer.Option("--dispatched", help="Only the kernel that the dispatch table selects.")
     ] = False,
-    rounds: Annotated[int, typer.Option(help="Rounds, each beside plain reading.")] = 11,
+    rounds: Annotated[int, typer.Option(help="Rounds, interleaved with plain reading.")] = 11,
     seed: Seed = 0,
     raw: Raw = False,
 ) -> None:
-    """Measure every kernel that this CPU runs against the limits of its core, on one thread."""
+    """Compare every kernel that this CPU can run with the limits of one core."""
     requires("bench", "onnx", "matplotlib")
     from ...deploy.bench import BenchKernelsSpec, RequirementError
     from ...deploy.bench import bench_kernels as measure

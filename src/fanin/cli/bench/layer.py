@@ -22,16 +22,16 @@ def bench_layer(
     sparsity: opt.Sparsity = None,
     batch: opt.Batches = "1",
     ablated: Annotated[
-        float | None, typer.Option(help="Share of neurons without weights.", show_default="0")
+        float | None, typer.Option(help="Share of ablated neurons.", show_default="0")
     ] = None,
     mask: opt.Mask = "random",
     layer: opt.Layer = None,
     engines: Annotated[
         str,
         typer.Option(
-            help="Of dense, condensed, structured, fallback, deepsparse, openvino, torch, "
-            "torch-compile, torch-gather, torch-csr, scipy-csr; of narrower types "
-            "condensed-float16, condensed-bfloat16, dense-int8, openvino-default; dense first."
+            help="Engines, dense first: dense, condensed, structured, fallback, deepsparse, "
+            "openvino, torch, torch-compile, torch-gather, torch-csr, scipy-csr; with narrower "
+            "types condensed-float16, condensed-bfloat16, dense-int8, openvino-default."
         ),
     ] = "dense,condensed",
     deepsparse_python: opt.DeepSparsePython = None,
@@ -44,7 +44,7 @@ def bench_layer(
     seed: opt.Seed = 0,
     raw: opt.Raw = False,
 ) -> None:
-    """Measure one layer of constant fan-in weights: dense Gemm, CondensedGemm, other runtimes."""
+    """Measure one layer with constant fan-in: dense Gemm, CondensedGemm, other runtimes."""
     requires("bench", "onnx", "onnxruntime", "matplotlib")
     from ...deploy.bench import BenchLayerSpec
     from ...deploy.bench import bench_layer as measure

@@ -20,7 +20,7 @@ def bench_memory(
     ] = 1,
     threads: Annotated[int, typer.Option(help="Intra-op threads of every session.")] = 1,
     engines: Annotated[
-        str, typer.Option(help="Of dense, condensed, structured, deepsparse, openvino.")
+        str, typer.Option(help="dense, condensed, structured, deepsparse, openvino.")
     ] = "dense,condensed",
     deepsparse_python: opt.DeepSparsePython = None,
 ) -> None:

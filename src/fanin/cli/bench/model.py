@@ -18,12 +18,12 @@ def bench_model(
     engines: Annotated[
         str,
         typer.Option(
-            help="dense,condensed, and of structured (MODEL.structured.onnx beside it), "
-            "deepsparse, openvino, on the dense file."
+            help="dense,condensed, optionally structured (MODEL.structured.onnx beside MODEL), "
+            "and deepsparse, openvino (which run the dense file)."
         ),
     ] = "dense,condensed",
     breakdown: Annotated[
-        bool, typer.Option(help="Also profile the nodes, in runs after the timed ones.")
+        bool, typer.Option(help="Also profile the nodes, after the timed runs.")
     ] = True,
     deepsparse_python: opt.DeepSparsePython = None,
     threads: opt.Threads = 1,

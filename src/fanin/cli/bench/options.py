@@ -1,4 +1,4 @@
-"""Options that the bench commands share, how they are parsed, and how results are shown."""
+"""Options that bench commands share, their parsing, and the output of results."""
 
 from __future__ import annotations
 
@@ -30,16 +30,14 @@ DeepSparsePython = Annotated[
 Mask = Annotated[
     str,
     typer.Option(
-        help="Sparsity masks: random, clustered, or a run folder or exported ONNX file whose layer "
-        "is used; several are measured side by side."
+        help="Sparsity masks: random, clustered, or a run folder or exported ONNX file, whose "
+        "layer is used. Several can be given."
     ),
 ]
 Layer = Annotated[
-    str | None, typer.Option(help="Parameter or node, when the mask's file has several layers.")
+    str | None, typer.Option(help="Parameter or node, if the mask's file has several layers.")
 ]
-Sparsity = Annotated[
-    str | None, typer.Option(help="Shares of zeros.", show_default="0.8,0.9,0.95,0.99")
-]
+Sparsity = Annotated[str | None, typer.Option(help="Sparsities.", show_default="0.8,0.9,0.95,0.99")]
 Batches = Annotated[str, typer.Option("--batch", "-b", help="Batch sizes.")]
 Threads = Annotated[int, typer.Option(help="Intra-op threads of every engine.")]
 Rounds = Annotated[int, typer.Option(help="Interleaved rounds.")]
@@ -58,8 +56,8 @@ Warmup = Annotated[
 Conditions = Annotated[
     str,
     typer.Option(
-        help="More rounds, whose runs start with flushed caches (cold) or after pauses of 5 to "
-        "50 ms (paced); none omits them."
+        help="Further rounds, with caches flushed before each run (cold) or a pause of 5 to 50 ms "
+        "(paced); none omits them."
     ),
 ]
 Pin = Annotated[bool, typer.Option(help="Pin to as many CPUs as there are threads.")]
@@ -70,12 +68,12 @@ Seed = Annotated[int, typer.Option(help="Seed of masks, weights and inputs.")]
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Split ``cold,paced``; ``none`` gives nothing."""
+    """Split ``cold,paced``; ``none`` gives an empty tuple."""
     return () if text == "none" else tuple(text.split(","))
 
 
 def some(text: str | None, kind: Callable[[str], Any], option: str) -> tuple[Any, ...] | None:
-    """Parse numbers as ``numbers`` does; None where the option is not given."""
+    """Parse numbers as ``numbers`` does; None if the option was not given."""
     return None if text is None else numbers(text, kind, option)
 
 
@@ -91,12 +89,12 @@ def shapes(text: str) -> tuple[tuple[int, int], ...]:
         return tuple((int(inputs), int(outputs)) for inputs, outputs in pairs)
     except ValueError:
         raise typer.BadParameter(
-            f"{text!r} is not like 3072x768,768x3072", param_hint="--shapes"
+            f"{text!r} is not of the form 3072x768,768x3072", param_hint="--shapes"
         ) from None
 
 
 def masks(text: str, layer: str | None) -> tuple[tuple[str, ...], TrainedLayer | None]:
-    """Split ``--mask`` into the names of random masks and the layer of the file in it."""
+    """Split ``--mask`` into names of random masks and the layer of a file."""
     from ...deploy.bench.suites.random_layer import MASKS
     from ...deploy.bench.suites.trained_layer import load_trained_layer
 
@@ -104,16 +102,16 @@ def masks(text: str, layer: str | None) -> tuple[tuple[str, ...], TrainedLayer |
     files = [Path(part) for part in parts if part not in MASKS]
     if len(files) > 1:
         raise typer.BadParameter(
-            f"{text!r} has several files; give one beside {', '.join(MASKS)}", param_hint="--mask"
+            f"{text!r} has several files; give one besides {', '.join(MASKS)}", param_hint="--mask"
         )
     if layer is not None and not files:
-        raise typer.BadParameter("--layer goes with a file in --mask", param_hint="--layer")
+        raise typer.BadParameter("--layer requires a file in --mask", param_hint="--layer")
     trained = load_trained_layer(files[0], layer) if files else None
     return tuple(part for part in parts if part in MASKS), trained
 
 
 def errors_of_user(*more: type[Exception]) -> AbstractContextManager[None]:
-    """Report the errors that a user can fix, ``more`` included, in one line; see readable."""
+    """Report errors that a user can fix, including ``more``, in one line; see readable."""
     from ...deploy import SessionError
     from ...deploy.bench import RequirementError
 
@@ -129,7 +127,7 @@ def run(
 
 
 def show_and_save(result: Result[Any], folder: Path, *, raw: bool = False) -> None:
-    """Print, then write: a full disk must not lose the measurement."""
+    """Print first, then write, so that a full disk does not lose the measurement."""
     from ...deploy.bench import print_report, report_of, save_result
 
     print_report(report_of(result))

@@ -11,7 +11,7 @@ from ..common import readable, requires
 
 
 def bench_page(
-    folders: Annotated[list[Path], typer.Argument(help="Folders that other commands wrote.")],
+    folders: Annotated[list[Path], typer.Argument(help="Result folders of other bench commands.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="HTML file to write.")],
     title: Annotated[str, typer.Option(help="Title of the page.")] = "fanin: benchmarks",
 ) -> None:

@@ -19,30 +19,28 @@ def bench_paper(
     ] = None,
     sparsity: opt.Sparsity = None,
     threads: Annotated[str, typer.Option(help="Intra-op threads of every engine.")] = "1,2",
-    ablated: Annotated[float, typer.Option(help="Share of neurons without weights.")] = 0.3,
+    ablated: Annotated[float, typer.Option(help="Share of ablated neurons.")] = 0.3,
     engines: Annotated[
         str | None,
-        typer.Option(help="As in bench layer.", show_default="all that compute in float32"),
+        typer.Option(help="As in bench layer.", show_default="all float32 engines"),
     ] = None,
     trained: Annotated[
         list[str] | None,
         typer.Option(
-            help="Run folder or exported ONNX file whose layer is measured beside the random ones; "
-            "FILE::NAME selects one of its layers. Can be repeated."
+            help="Run folder or exported ONNX file whose layer is measured in addition to the "
+            "random ones; FILE::NAME selects one of its layers. Can be repeated."
         ),
     ] = None,
     quick: Annotated[
         bool,
-        typer.Option(
-            "--quick", help="Fewer cases and rounds, no compiled engines: minutes in all."
-        ),
+        typer.Option("--quick", help="Fewer cases and rounds, no compiled engines; takes minutes."),
     ] = False,
     minutes: Annotated[
         float | None,
         typer.Option(
             "--minutes",
             "-t",
-            help="Time limit of the timed part, without preparation.",
+            help="Time limit in minutes, without preparation.",
             show_default="38",
         ),
     ] = None,

@@ -23,7 +23,7 @@ def bench_scaling(
         str,
         typer.Option(
             help="What to vary: threads (of a layer), networks (threads, of whole networks), "
-            "batch, outputs (1,000 to 1,000,000 outputs, 32 of 1,024 inputs each, against the "
+            "batch, outputs (1,000 to 1,000,000, with 32 of 1,024 inputs each, compared with the "
             "bandwidth of each level of memory), crossover (the sparsity above which condensed is "
             "faster than dense)."
         ),
@@ -50,7 +50,7 @@ def bench_scaling(
 ) -> None:
     """Measure scaling with threads, batch size and outputs, and the break-even sparsity.
 
-    Each part has a folder of its own in OUT; OUT/index.html shows all that are there.
+    Each part has its own folder in OUT; OUT/index.html shows all parts measured so far.
     """
     requires("bench", "onnx", "onnxruntime", "matplotlib")
     from ...deploy.bench.report.html import save_page
@@ -61,7 +61,7 @@ def bench_scaling(
     parts = opt.names(of)
     if not parts or not set(parts) <= set(PARTS):
         raise typer.BadParameter(f"{of!r}: there are {', '.join(PARTS)}", param_hint="--of")
-    # Where no rounds are given, each part has its own number of them.
+    # Without --rounds, each part has its own default.
     options = opt.given(seed=seed, rounds=5 if quick and rounds is None else rounds)
     with opt.errors_of_user(ExportError):
         require_writable(out)

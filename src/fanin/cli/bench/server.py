@@ -16,30 +16,30 @@ def bench_server(
     of: Annotated[
         str,
         typer.Option(
-            help="load (requests a second, dense and condensed in turn), soak (half of that for "
-            "long, with reloads), memory (of one to eight sessions, one and two workers)."
+            help="load (requests per second, dense and condensed in turn), soak (half that load "
+            "for --minutes, with reloads), memory (of one to eight sessions, one and two workers)."
         ),
     ] = "load",
     dense: Dense = None,
-    threads: Annotated[int, typer.Option(help="Threads of a session.")] = 1,
-    workers: Annotated[int, typer.Option(help="Processes of the server.")] = 1,
+    threads: Annotated[int, typer.Option(help="Intra-op threads of a session.")] = 1,
+    workers: Annotated[int, typer.Option(help="Worker processes of the server.")] = 1,
     concurrency: Annotated[
         int | None,
-        typer.Option(help="Runs of a model at a time.", show_default="as fanin serve chooses"),
+        typer.Option(help="Concurrent runs of a model.", show_default="that of fanin serve"),
     ] = None,
-    connections: Annotated[int, typer.Option(help="Clients.")] = 4,
+    connections: Annotated[int, typer.Option(help="Concurrent clients.")] = 4,
     rounds: Annotated[int, typer.Option(help="Turns of each engine under load.")] = 5,
     time: Annotated[
-        float, typer.Option("--time", "-t", help="Seconds of each turn under load.")
+        float, typer.Option("--time", "-t", help="Length of each turn under load, in seconds.")
     ] = 5.0,
-    minutes: Annotated[float, typer.Option(help="Of the soak.")] = 30.0,
+    minutes: Annotated[float, typer.Option(help="Length of the soak.")] = 30.0,
     reload_seconds: Annotated[
-        float, typer.Option(help="After which a new version replaces the model in a soak.")
+        float, typer.Option(help="Interval at which a new version replaces the model in a soak.")
     ] = 60.0,
 ) -> None:
     """Measure fanin serve with clients on this machine: load, soak or memory.
 
-    Exit status 1 when a request of a soak fails or its memory moves by more than 2 %.
+    The exit status is 1 if a request of a soak fails or memory changes by more than 2 %.
     """
     requires("bench", "onnxruntime", "matplotlib")
     requires("serve", "fastapi", "uvicorn")

@@ -15,31 +15,31 @@ def bench_serving(
     out: Out,
     dense: Dense = None,
     scenario: Annotated[
-        str, typer.Option("--scenario", "-s", help="Of SingleStream, Server.")
+        str, typer.Option("--scenario", "-s", help="SingleStream, Server or both.")
     ] = "SingleStream,Server",
     time: Annotated[
-        float, typer.Option("--time", "-t", help="Seconds of each engine's turn in a scenario.")
+        float, typer.Option("--time", "-t", help="Length of an engine's turn, in seconds.")
     ] = 10.0,
-    turns: Annotated[int, typer.Option(help="Turns of every engine.")] = 3,
+    turns: Annotated[int, typer.Option(help="Turns of every engine in a scenario.")] = 3,
     rate: Annotated[
         float | None,
         typer.Option(
-            help="Queries a second in Server.", show_default="what keeps dense busy 0.7 of the time"
+            help="Queries per second in Server.", show_default="70 % of what dense can serve"
         ),
     ] = None,
     target_latency: Annotated[
-        float, typer.Option(help="Milliseconds that Server's 99th percentile must keep.")
+        float, typer.Option(help="Limit of Server's 99th percentile, in milliseconds.")
     ] = 100.0,
     workers: Annotated[int, typer.Option(help="Threads that answer Server's queries.")] = 1,
     threads: Threads = 1,
     server: Annotated[
-        bool, typer.Option("--server", help="Also through fanin serve, over HTTP on this machine.")
+        bool, typer.Option("--server", help="Also measure fanin serve, over HTTP on this machine.")
     ] = False,
     max_overhead: Annotated[
         float | None,
         typer.Option(
-            help="Milliseconds that a request to the server may take over the session, else exit "
-            "status 1.",
+            help="Exit with status 1 if the server adds more than this to a request, in "
+            "milliseconds.",
             show_default="no limit",
         ),
     ] = None,
@@ -47,7 +47,7 @@ def bench_serving(
 ) -> None:
     """Measure MLPerf-style online latency with MLCommons' LoadGen, dense and condensed in turn.
 
-    Sessions run in this process, with --server also in servers. These are no MLPerf results.
+    Sessions run in this process and, with --server, also in servers. These are not MLPerf results.
     """
     requires("bench", "onnxruntime", "matplotlib")
     requires("loadgen", "mlperf_loadgen")
@@ -61,7 +61,7 @@ def bench_serving(
 
     if max_overhead is not None and not (server and "SingleStream" in names(scenario)):
         raise typer.BadParameter(
-            "it is measured with --server and --scenario SingleStream", param_hint="--max-overhead"
+            "requires --server and --scenario SingleStream", param_hint="--max-overhead"
         )
     with readable(SessionError, RequirementError, ServerError, OSError, ValueError):
         spec = BenchServingSpec(
@@ -83,7 +83,7 @@ def bench_serving(
     overhead = server_overhead(result)
     if max_overhead is not None and (overhead is None or 1e3 * overhead > max_overhead):
         typer.secho(
-            f"fanin: the server's overhead is not within {max_overhead:g} ms",
+            f"fanin: the server's overhead exceeds {max_overhead:g} ms or was not measured",
             fg=typer.colors.RED,
             err=True,
         )

@@ -25,17 +25,17 @@ def bench_zoo(
     models: Annotated[
         str | None,
         typer.Option(
-            help="Networks to measure, or all; the others' results stay.",
+            help="Networks to measure, or all; results of other networks are kept.",
             show_default="vit-b-16,resnet-50,mobilenet-v3-large,mlp,minilm",
         ),
     ] = None,
     sparsity: Annotated[
         float | None,
-        typer.Option(help="Share of zeros in every sparse layer.", show_default="the network's"),
+        typer.Option(help="Sparsity of every sparse layer.", show_default="the network's"),
     ] = None,
     ablated: Annotated[
         float | None,
-        typer.Option(help="Share of neurons without weights.", show_default="the network's"),
+        typer.Option(help="Share of ablated neurons.", show_default="the network's"),
     ] = None,
     batch: Annotated[
         int | None,
@@ -43,29 +43,31 @@ def bench_zoo(
     ] = None,
     threads: Threads = 1,
     engines: Annotated[
-        str, typer.Option(help="dense,condensed, and of structured, deepsparse, openvino.")
+        str, typer.Option(help="dense,condensed, optionally structured, deepsparse, openvino.")
     ] = "dense,condensed,structured,deepsparse,openvino",
     rounds: Rounds = 31,
     time: Annotated[
         float | None,
-        typer.Option("--time", "-t", help="Seconds after which a network's rounds end."),
+        typer.Option("--time", "-t", help="Time limit for the rounds of a network, in seconds."),
     ] = 120.0,
     conditions: Conditions = "cold,paced",
     quick: Annotated[
-        bool, typer.Option("--quick", help="5 rounds of hot runs, 20 seconds for each network.")
+        bool, typer.Option("--quick", help="5 rounds, warm only, at most 20 seconds per network.")
     ] = False,
     processes: Annotated[
-        int, typer.Option(help="Fresh processes that measure each network; above 1, hot runs only.")
+        int, typer.Option(help="New processes that measure each network; above 1, warm runs only.")
     ] = 1,
     check: Annotated[
         bool,
-        typer.Option("--check", help="End with status 1 unless every network is as fast as dense."),
+        typer.Option(
+            "--check", help="Exit with status 1 unless every network is as fast as dense."
+        ),
     ] = False,
     files: Annotated[Path, typer.Option(help="Folder for the networks' ONNX files.")] = Path(
         ".cache/bench-models"
     ),
     reuse: Annotated[
-        bool, typer.Option("--reuse", help="Take ONNX files that are there, made before.")
+        bool, typer.Option("--reuse", help="Reuse the ONNX files of an earlier run.")
     ] = False,
     deepsparse_python: DeepSparsePython = None,
     raw: Raw = False,
