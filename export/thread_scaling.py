@@ -99,7 +99,7 @@ def condensed_seconds(seconds: float, work: Work, threads: int, cost: DispatchCo
 def dense_seconds(
     seconds: float, batch: int, weights: int, threads: int, cost: DispatchCost
 ) -> float:
-    """Predict a dense layer on ``threads`` threads.
+    """Predict a dense layer on up to ``threads`` threads; the runtime, too, takes fewer for less.
 
     Args:
         seconds: on one thread.
@@ -109,15 +109,16 @@ def dense_seconds(
         cost: of a dispatch.
 
     Returns:
-        Seconds; never more than on one thread.
+        Seconds on the number of threads that ends first, of the powers of two and all of them.
 
     """
-    if threads == 1:
-        return seconds
-    speedup = dense_speedup(batch, threads)
-    if weights <= _CACHED_WEIGHTS:
-        speedup = min(speedup, threads)
-    return min(seconds, seconds / speedup + cost.microseconds(threads) / 1e6)
+    best = seconds
+    for count in {min(2**power, threads) for power in range(1, threads.bit_length() + 1)}:
+        speedup = dense_speedup(batch, count)
+        if weights <= _CACHED_WEIGHTS:
+            speedup = min(speedup, count)
+        best = min(best, seconds / speedup + cost.microseconds(count) / 1e6)
+    return best
 
 
 def dense_speedup(batch: int, threads: int) -> float:

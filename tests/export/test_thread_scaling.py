@@ -118,6 +118,12 @@ def test_a_dense_layer_in_one_cache_gains_no_further_one():
     assert dense_seconds(8.0, 1, 512 * 512, 8, FREE) == pytest.approx(1.0)
 
 
+def test_a_small_dense_layer_takes_fewer_threads():
+    cost = DispatchCost(0.0, 1.0)
+    # 16 µs: 4 threads take 16 / 4 + 4, 16 of them 1 + 16.
+    assert dense_seconds(16e-6, 1, 64 * 64, 16, cost) == pytest.approx(8e-6)
+
+
 def test_a_small_dense_layer_is_not_slowed_by_threads():
     assert dense_seconds(1e-6, 1, 64 * 64, 16, SLEEPING) == 1e-6
 

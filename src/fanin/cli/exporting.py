@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 _CALIBRATIONS = ("dispatch", "layers")
 
+_Batch = Annotated[int, typer.Option(help="Batch size for which auto chooses.")]
+_Threads = Annotated[
+    int, typer.Option(help="Threads of the session for which auto chooses, 1 to 1024.")
+]
+
 
 def export(
     source: Annotated[Path, typer.Argument(help="Finished run folder, or an ONNX file.")],
@@ -27,7 +32,8 @@ def export(
             "or dense."
         ),
     ] = "auto",
-    batch: Annotated[int, typer.Option(help="Batch size for which auto chooses.")] = 1,
+    batch: _Batch = 1,
+    threads: _Threads = 1,
     opset: Annotated[
         int | None,
         typer.Option(
@@ -60,6 +66,7 @@ def export(
     common = {
         "policy": policy,
         "batch": batch,
+        "threads": threads,
         "min_sparsity": min_sparsity,
         "portable": portable,
         "fold": fold,
@@ -119,6 +126,8 @@ def _export(
 
 def inspect(
     file: Annotated[Path, typer.Argument(help="ONNX file.")],
+    batch: _Batch = 1,
+    threads: _Threads = 1,
 ) -> None:
     """List the condensed layers of an ONNX file, or how an export would convert its layers."""
     requires("export", "onnx", "onnx_ir")
@@ -132,8 +141,9 @@ def inspect(
         inspection = look(file)
         Console().print(inspection.to_rich_table())
         if not inspection.layers:
-            title = f"fanin export {file} would write"
-            Console().print(layer_table(plan_conversion(file), title=title))
+            title = f"fanin export {file} --batch {batch} --threads {threads} would write"
+            plan = plan_conversion(file, batch=batch, threads=threads)
+            Console().print(layer_table(plan, title=title))
 
 
 def calibrate(
