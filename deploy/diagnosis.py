@@ -20,7 +20,7 @@ _UPGRADE = "Upgrade fanin, or export the model again with this version."
 
 def explain_load_failure(model: Path, error: Exception) -> SessionError:
     """Return the SessionError for ``error``, which ONNX Runtime raised when it opened ``model``."""
-    text = _plain(str(error))
+    text = plain(str(error))
     if re.search("Domain already set in registry|Conflicting with a registered kernel", text):
         return SessionError(
             "two custom-op libraries in the given options claim the same domain, or one that is "
@@ -70,7 +70,7 @@ def not_onnx(model: Path, reason: ModelFileError) -> SessionError:
     return SessionError(f"this is not an ONNX file: {reason}", _file_hint(model), model=model)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Strip error codes and locations in ONNX Runtime's source from a message."""
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
     text = re.sub(r"/onnxruntime_src/\S+:\d+ .*?\) ", "", text)

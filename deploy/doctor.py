@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .. import ort_ops
+from . import doctor_cpus as cpus
 from . import doctor_gpu as gpu
-from .cpus import available_cpus
 from .doctor_kernels import conv_kernels, gemm_kernels
 from .doctor_model import layers, opens, read_report
+from .doctor_plan import ModelPlan, plan_model
 from .doctor_probe import Finding, FindingError, run_probes
 from .errors import SessionError
 from .runtime import installed_distributions, load_onnxruntime
@@ -53,7 +54,7 @@ def run_checks() -> list[Check]:
         ("instruction sets", _isas),
         ("kernels", gemm_kernels),
         ("convolutions", conv_kernels),
-        ("CPUs and threads", _threads),
+        *cpus.CHECKS,
         *gpu.CHECKS,
     )
     return [_run(name, check) for name, check in checks]
@@ -76,6 +77,30 @@ def check_model_file(model: str | os.PathLike[str]) -> list[Check]:
     except FindingError as error:
         return [Check(name, False, str(error), error.remedy)]
     return [_run(name, lambda: opens(report)), _run("its layers", lambda: layers(report, path))]
+
+
+def check_plan(
+    model: str | os.PathLike[str], threads: int, batches: Sequence[int]
+) -> tuple[Check, ModelPlan | None]:
+    """Plan how a session of so many threads shares the work of a model's condensed layers.
+
+    Args:
+        model: Path of a model that opens.
+        threads: Threads of the session.
+        batches: Sizes of the first dimension of its inputs.
+
+    Returns:
+        The result, and the plan unless it failed. Never raises.
+
+    """
+    found: list[ModelPlan] = []
+
+    def find() -> Finding:
+        found.append(plan_model(Path(model), threads, batches))
+        return found[0].summary()
+
+    check = _run(f"plan for {threads} threads", find)
+    return check, found[0] if found else None
 
 
 def checks_table(checks: Sequence[Check]) -> Table:
@@ -174,12 +199,3 @@ def _isas() -> str:
         ) from error
     source = f"by FANIN_ISA={requested}" if requested else "the best one"
     return f"{', '.join(offered)}; selected: {selected} ({source})"
-
-
-def _threads() -> str:
-    available, total = available_cpus(), os.cpu_count()
-    detail = f"{available} of {total} CPUs may be used"
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        if name in os.environ:
-            detail += f"; {name}={os.environ[name]} (onnxruntime does not read it)"
-    return f"{detail}; open_session(threads=…) sets the number of threads of a session"

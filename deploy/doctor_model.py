@@ -48,7 +48,38 @@ def read_report(model: Path, timeout: float = 600) -> ModelReport:
         FindingError: If the model does not open.
 
     """
-    command = [sys.executable, "-m", "fanin.deploy.doctor_load", str(model)]
+    result, log = run_child("fanin.deploy.doctor_load", str(model), timeout=timeout)
+    kernels: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    for op, node, kernel, size in _PACKED.findall(log):
+        kernels.setdefault((op, node), []).append((kernel, int(size)))
+    variable = [node for _, node in _NOT_CONSTANT.findall(log)]
+    return ModelReport(
+        result["inputs"],
+        result["outputs"],
+        {key: tuple(found) for key, found in kernels.items()},
+        variable,
+    )
+
+
+def run_child(
+    module: str, model: str, *arguments: str, timeout: float = 600
+) -> tuple[dict[str, Any], str]:
+    """Run a module that opens a model in a process of its own, which contains crashes.
+
+    Args:
+        module: Name of the module; it prints its result as a line of JSON.
+        model: Path of the model, its first argument.
+        arguments: The others.
+        timeout: Seconds until the process is ended.
+
+    Returns:
+        The result, and what the process wrote to stderr.
+
+    Raises:
+        FindingError: If the process fails, or its result is a problem and a remedy.
+
+    """
+    command = [sys.executable, "-m", module, model, *arguments]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=timeout, check=False
@@ -71,16 +102,7 @@ def read_report(model: Path, timeout: float = 600) -> ModelReport:
         raise FindingError(f"opening it fails: {tail[0]}", "Install fanin again.")
     if "problem" in result:
         raise FindingError(result["problem"], result["remedy"])
-    kernels: dict[tuple[str, str], list[tuple[str, int]]] = {}
-    for op, node, kernel, size in _PACKED.findall(done.stderr):
-        kernels.setdefault((op, node), []).append((kernel, int(size)))
-    variable = [node for _, node in _NOT_CONSTANT.findall(done.stderr)]
-    return ModelReport(
-        result["inputs"],
-        result["outputs"],
-        {key: tuple(found) for key, found in kernels.items()},
-        variable,
-    )
+    return result, done.stderr
 
 
 def opens(report: ModelReport) -> str:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import ort_ops
+from ..ort_ops.dispatch_cost import DispatchCalibration
 from . import cuda
-from .cpus import MAX_THREADS, available_cpus
+from .cpus import MAX_THREADS, available_cpus, cpu_quota, default_threads
 from .cuda import Provider
 from .diagnosis import explain_load_failure, unreadable
 from .errors import SessionError
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 
 # Session config entry that tells the op library its number of threads, which it cannot query.
 THREADS_KEY = "fanin.threads"
+
+# What it costs to start a run on several threads: see DispatchCost.entry.
+DISPATCH_KEY = "fanin.dispatch"
+
+# ONNX Runtime's: "0" lets idle threads of the pool sleep.
+SPINNING_KEY = "session.intra_op.allow_spinning"
 
 FORMAT_KEY = "session.load_model_format"  # ONNX Runtime's; by default the file's suffix decides
 
@@ -40,16 +47,19 @@ def open_session(
     Args:
         path: The model file.
         threads: Size of the session's intra-op thread pool, which fanin's kernels share. None
-            leaves it to ``options.intra_op_num_threads`` or ONNX Runtime; the kernels then assume
-            the number of CPUs that this process may use.
+            leaves it to ``options.intra_op_num_threads``. If that is 0 and the process has a CPU
+            quota below its number of CPUs (``docker run --cpus``, a Kubernetes limit), the session
+            gets one thread for each whole CPU of the quota; otherwise ONNX Runtime chooses the
+            size, and the kernels assume the number of CPUs that this process may use.
         providers: Execution providers in order of preference, as names or (name, options) pairs;
             None means the CPU. A provider that is missing or fails to initialize is an error. Only
             ``["CUDAExecutionProvider", "CPUExecutionProvider"]`` falls back to the CPU, with a
             warning that tells why.
         options: Session options of your own, which may be used for several sessions. Modified as
-            follows: ``intra_op_num_threads`` is set if ``threads`` is given, the config entries
-            ``fanin.threads`` and ``fanin.library`` are set, and the op library is registered
-            unless it already is.
+            follows: ``intra_op_num_threads`` is set if ``threads`` is given or a quota decides, the
+            config entries ``fanin.threads`` and ``fanin.library`` are set, ``fanin.dispatch`` is
+            where ``fanin calibrate`` has measured it on this machine and the options do not have
+            it, and the op library is registered unless it already is.
 
     Returns:
         The session.
@@ -59,8 +69,8 @@ def open_session(
             message tells what is wrong, where, and what to do next.
 
     Warns:
-        RuntimeWarning: About slow settings: parallel execution, more threads than CPUs, a CUDA
-            session without fanin's CUDA kernels.
+        RuntimeWarning: About slow settings: parallel execution, more threads than CPUs or than
+            the CPU quota, an unusable calibration, a CUDA session without fanin's CUDA kernels.
 
     """
     model = _existing_file(path)
@@ -72,6 +82,7 @@ def open_session(
         options = runtime.SessionOptions()
     _check_output_paths(options)
     _set_threads(runtime, options, threads)
+    _set_dispatch(options)
     _register(options)
     try:
         # enable_fallback=0: if a provider fails, the runtime would otherwise print a line and
@@ -197,31 +208,14 @@ def _check_output_paths(options: Any) -> None:
 
 def _set_threads(runtime: Any, options: Any, threads: int | None) -> None:
     if threads is not None:
-        if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
-            raise SessionError(
-                f"threads is {threads!r}, not a number of threads",
-                "Pass 1 or more, or None for ONNX Runtime's default.",
-            )
-        if threads > MAX_THREADS:
-            raise SessionError(
-                f"threads is {threads}, more than {MAX_THREADS}",
-                f"This process may use {available_cpus()} CPUs; pass at most as many.",
-            )
-        # Only newer releases can request the process-wide pool from Python.
-        if not getattr(options, "use_per_session_threads", True):
-            raise SessionError(
-                f"threads is {threads}, but the options use the process-wide thread pool",
-                "Omit threads, or leave options.use_per_session_threads True.",
-            )
-        if options.intra_op_num_threads not in (0, threads):
-            raise SessionError(
-                f"threads is {threads}, but options.intra_op_num_threads is "
-                f"{options.intra_op_num_threads}",
-                "Set only one of them.",
-            )
-        options.intra_op_num_threads = threads
-    cpus = available_cpus()
-    count = options.intra_op_num_threads or cpus
+        _set_pool(options, threads)
+    elif (
+        options.intra_op_num_threads == 0
+        and _has_own_pool(options)
+        and default_threads() < available_cpus()
+    ):
+        options.intra_op_num_threads = default_threads()
+    count = options.intra_op_num_threads or default_threads()
     entry = _config_entry(options, THREADS_KEY)
     if entry is None:
         options.add_session_config_entry(THREADS_KEY, str(count))
@@ -230,12 +224,7 @@ def _set_threads(runtime: Any, options: Any, threads: int | None) -> None:
             f"the options already set {THREADS_KEY} = {entry}, but the session has {count} threads",
             "Use new options for a session with another number of threads.",
         )
-    if count > cpus:
-        warnings.warn(
-            f"{count} threads on {cpus} CPUs: latency will have long tails; use at most {cpus}.",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+    _warn_of_too_many_threads(count)
     if options.execution_mode != runtime.ExecutionMode.ORT_SEQUENTIAL:
         warnings.warn(
             "options.execution_mode is ORT_PARALLEL, which makes most models slower; "
@@ -243,6 +232,67 @@ def _set_threads(runtime: Any, options: Any, threads: int | None) -> None:
             RuntimeWarning,
             stacklevel=3,
         )
+
+
+def _set_pool(options: Any, threads: int) -> None:
+    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+        raise SessionError(
+            f"threads is {threads!r}, not a number of threads",
+            "Pass 1 or more, or None for the default.",
+        )
+    if threads > MAX_THREADS:
+        raise SessionError(
+            f"threads is {threads}, more than {MAX_THREADS}",
+            f"This process may use {available_cpus()} CPUs; pass at most as many.",
+        )
+    if not _has_own_pool(options):
+        raise SessionError(
+            f"threads is {threads}, but the options use the process-wide thread pool",
+            "Omit threads, or leave options.use_per_session_threads True.",
+        )
+    if options.intra_op_num_threads not in (0, threads):
+        raise SessionError(
+            f"threads is {threads}, but options.intra_op_num_threads is "
+            f"{options.intra_op_num_threads}",
+            "Set only one of them.",
+        )
+    options.intra_op_num_threads = threads
+
+
+def _has_own_pool(options: Any) -> bool:
+    # Only newer releases can request the process-wide pool from Python.
+    return bool(getattr(options, "use_per_session_threads", True))
+
+
+def _warn_of_too_many_threads(count: int) -> None:
+    cpus, usable = available_cpus(), default_threads()
+    problem = None
+    if count > cpus:
+        problem = f"{count} threads on {cpus} CPUs: latency will have long tails"
+    elif count > usable:
+        problem = (
+            f"{count} threads with a CPU quota of {cpu_quota():g}: the system stops all of them "
+            "for the rest of a period (typically 100 ms) once they have used it up"
+        )
+    if problem:
+        warnings.warn(f"{problem}; use at most {usable}.", RuntimeWarning, stacklevel=4)
+
+
+def _set_dispatch(options: Any) -> None:
+    """Tell the ops what was measured here of their session's threads, if anything was."""
+    threads = _config_entry(options, THREADS_KEY)
+    if threads == "1" or not _has_own_pool(options) or _config_entry(options, DISPATCH_KEY):
+        return
+    try:
+        measured = DispatchCalibration.of_this_machine()
+    except ValueError as error:
+        message = f"the costs of a dispatch are the library's, since {error}"
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
+        return
+    if measured is not None:
+        sleeps = _config_entry(options, SPINNING_KEY) == "0"
+        cost = measured.sleeping if sleeps else measured.spinning
+        options.add_session_config_entry(DISPATCH_KEY, cost.entry())
 
 
 def _register(options: Any) -> None:

@@ -13,12 +13,17 @@ from typing import Any
 
 import numpy as np
 
+from ..ort_ops.dispatch_cost import SPINNING, DispatchCost
 from ..ort_ops.format.conv_geometry import ConvGeometry
 from .interpolation import are_times, interpolate, require_axis
+from .thread_scaling import Work, condensed_seconds, dense_seconds, dense_speedup
 
 KINDS = ("1x1", "1x1 strided", "kxk", "kxk strided", "depthwise", "depthwise strided", "stem")
 """Kernels of one tap and of several, each with steps of one and of more; those with a channel of
 their own for each filter; and those of up to :data:`STEM_CHANNELS` channels, with a stride."""
+
+_MANY = 16
+"""Rows of X that scale with threads as the pixels of an image do."""
 
 STEM_CHANNELS = 4
 """Input channels up to which a convolution is of the kind "stem": it has kernels of its own."""
@@ -76,9 +81,12 @@ class ConvTable:
 
 
 class ConvCostModel:
-    """Predicted seconds of a convolution, one thread."""
+    """Predicted seconds of a convolution on a number of threads; see thread_scaling for several."""
 
-    def __init__(self, tables: Sequence[ConvTable]) -> None:
+    def __init__(
+        self, tables: Sequence[ConvTable], threads: int = 1, dispatch: DispatchCost = SPINNING
+    ) -> None:
+        self._threads, self._dispatch = threads, dispatch
         self._tables = {table.kind: table for table in tables}
         missing = [kind for kind in KINDS if kind not in self._tables]
         if missing:
@@ -99,7 +107,8 @@ class ConvCostModel:
     @property
     def reorder(self) -> float:
         """Seconds to copy one entry of an activation into another layout."""
-        return float(np.median([table.reorder for table in self._tables.values()]))
+        seconds = float(np.median([table.reorder for table in self._tables.values()]))
+        return seconds / dense_speedup(_MANY, self._threads)
 
     def dense(self, geometry: ConvGeometry, batch: int, sizes: Sequence[int]) -> float:
         """Predict a dense Conv on images of ``sizes``."""
@@ -111,7 +120,11 @@ class ConvCostModel:
         """Predict a condensed node of ``stored`` entries, padding included."""
         weights = math.prod(geometry.weight_shape)
         density = max(stored, 1) / weights
-        return batch * self._at(geometry, "condensed", _pixels(geometry, sizes), weights, density)
+        pixels = _pixels(geometry, sizes)
+        seconds = batch * self._at(geometry, "condensed", pixels, weights, density)
+        columns = 0 if geometry.depthwise else geometry.group * geometry.in_features
+        work = Work.of_pixels(batch * pixels, geometry.out_channels, columns)
+        return condensed_seconds(seconds, work, self._threads, self._dispatch)
 
     def structured(
         self, geometry: ConvGeometry, batch: int, sizes: Sequence[int], active: int
@@ -127,7 +140,8 @@ class ConvCostModel:
     def _dense(
         self, geometry: ConvGeometry, batch: int, sizes: Sequence[int], weights: int
     ) -> float:
-        return batch * self._at(geometry, "dense", _pixels(geometry, sizes), weights)
+        seconds = batch * self._at(geometry, "dense", _pixels(geometry, sizes), weights)
+        return dense_seconds(seconds, _MANY, weights, self._threads, self._dispatch)
 
     def _at(self, geometry: ConvGeometry, form: str, *point: float) -> float:
         kind = kind_of(geometry)

@@ -8,7 +8,6 @@ Without a calibration of the user's machine the one that comes with fanin is tak
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
@@ -17,10 +16,12 @@ import numpy as np
 
 from .._base.atomic import output_folder, write_file
 from .._base.texts import parse_json, read_text
-from .._base.user_folders import data_folder
+from .._base.user_folders import user_calibration_path
+from ..ort_ops.dispatch_cost import SPINNING, DispatchCalibration, DispatchCost
 from .conv_cost import ConvCostModel, ConvTable
 from .errors import ExportError
 from .interpolation import are_times, interpolate, require_axis
+from .thread_scaling import Work, condensed_seconds, dense_seconds
 
 FORMAT_VERSION = 1
 
@@ -114,30 +115,22 @@ def _unusable(where: str, error: Exception) -> ExportError:
     )
 
 
-def user_calibration_path() -> Path | None:
-    """Say where the user's table lies: in FANIN_CALIBRATION, or in the user's data folder.
-
-    None where neither is known.
-    """
-    named = os.environ.get("FANIN_CALIBRATION")
-    if named:
-        return Path(named)
-    folder = data_folder()
-    return None if folder is None else folder / "calibration.json"
-
-
 class CostModel:
-    """Predicted seconds of a layer, one thread."""
+    """Predicted seconds of a layer on a number of threads; see thread_scaling for several."""
 
-    def __init__(self, calibration: Calibration) -> None:
+    def __init__(
+        self, calibration: Calibration, threads: int = 1, dispatch: DispatchCost = SPINNING
+    ) -> None:
         self.machine = calibration.machine
+        self.threads = threads
+        self._dispatch = dispatch
         if not calibration.convolutions and calibration != Calibration.shipped():
             self.machine += (
                 "; convolutions for the machine that came with fanin, since the calibration has "
                 "none: run fanin calibrate"
             )
         self.convolutions = ConvCostModel(
-            calibration.convolutions or Calibration.shipped_convolutions()
+            calibration.convolutions or Calibration.shipped_convolutions(), threads, dispatch
         )
         self._axes = [
             np.log(np.asarray(axis, np.float64))
@@ -149,32 +142,54 @@ class CostModel:
         )
 
     @classmethod
-    def of_this_machine(cls) -> CostModel:
-        """Take the user's calibration if there is one, else the shipped one."""
+    def of_this_machine(cls, threads: int = 1) -> CostModel:
+        """Take the user's calibration if there is one, else the shipped one.
+
+        Times on several threads are predicted from those on one, with the cost of a dispatch that
+        was measured on this machine, or else the library's.
+
+        Raises:
+            ExportError: a file of the user's calibration is unusable, with the remedy.
+
+        """
+        dispatch = SPINNING
+        if threads > 1:
+            try:
+                measured = DispatchCalibration.of_this_machine()
+            except ValueError as error:
+                raise ExportError(str(error)) from error
+            dispatch = measured.spinning if measured else SPINNING
         path = user_calibration_path()
         if path is None:
-            return cls(Calibration.shipped())
+            return cls(Calibration.shipped(), threads, dispatch)
         try:
             own = path.is_file()
         except OSError as error:  # as where HOME is another user's
-            model = cls(Calibration.shipped())
+            model = cls(Calibration.shipped(), threads, dispatch)
             model.machine += f"; {path} cannot be read ({error.strerror})"
             return model
-        return cls(Calibration.load(path) if own else Calibration.shipped())
+        return cls(Calibration.load(path) if own else Calibration.shipped(), threads, dispatch)
 
     def dense(self, batch: int, out_features: int, in_features: int) -> float:
         """Predict a dense Gemm."""
-        return self._at(self._dense, batch, out_features * in_features)
+        weights = out_features * in_features
+        seconds = self._at(self._dense, batch, weights)
+        return dense_seconds(seconds, batch, weights, self.threads, self._dispatch)
 
     def condensed(self, batch: int, out_features: int, in_features: int, stored: int) -> float:
         """Predict a condensed node of ``stored`` entries, padding included."""
         weights = out_features * in_features
         # Rows that store nothing cost what writing their bias costs; never zero.
         density = max(stored, 1) / weights
-        return self._at(self._condensed, batch, weights, density)
+        seconds = self._at(self._condensed, batch, weights, density)
+        work = Work.of_rows(batch, out_features, in_features)
+        return condensed_seconds(seconds, work, self.threads, self._dispatch)
 
     def structured(self, batch: int, out_features: int, in_features: int, active: int) -> float:
-        """Predict a dense Gemm of the active rows, and putting them in their places."""
+        """Predict a dense Gemm of the active rows, and putting them in their places.
+
+        The latter as on one thread, whatever their number.
+        """
         gemm = self.dense(batch, max(active, 1), in_features)
         if active == out_features:
             return gemm

@@ -23,6 +23,9 @@ MIN_GAIN = 1.05
 MIN_SAVED = 1e-6
 """Seconds that it must save: under a microsecond what surrounds a node decides, not the node."""
 
+MAX_THREADS = 1024
+"""Most threads of a session, as open_session takes them."""
+
 TOKENS = 32
 """What a symbolic dimension that is not the batch counts for, since no file says how long it is."""
 
@@ -55,6 +58,7 @@ class Chooser:
         policy: "auto" takes the form that is predicted to be the fastest; the others name one.
         batch: value of the first symbolic dimension that "auto" decides for.
         portable: whether only standard operators may be used.
+        costs: what "auto" decides by, for a number of threads.
 
     """
 
@@ -64,8 +68,8 @@ class Chooser:
     costs: CostModel = field(default_factory=CostModel.of_this_machine)
 
     @classmethod
-    def of(cls, policy: str, batch: int, portable: bool) -> Chooser:
-        """Check the options and load the cost model where it is needed.
+    def of(cls, policy: str, batch: int, portable: bool, threads: int = 1) -> Chooser:
+        """Check the options and load the cost model for so many threads of a session.
 
         Raises:
             ValueError: an option is out of its range.
@@ -77,9 +81,11 @@ class Chooser:
             raise ValueError(f"policy is {policy!r}, it must be {', '.join(POLICIES)}")
         if batch < 1:
             raise ValueError(f"batch is {batch}, it must be at least 1")
+        if not 1 <= threads <= MAX_THREADS:
+            raise ValueError(f"threads is {threads}, it must be 1 to {MAX_THREADS}")
         if portable and policy == "condensed":
             raise ValueError("portable files hold no condensed layers; choose another policy")
-        return cls(known, batch, portable)
+        return cls(known, batch, portable, CostModel.of_this_machine(threads))
 
     def choose(self, weight: CondensedWeight, rows: int) -> Choice:
         """Choose for a weight that meets ``rows`` rows of X at a time."""

@@ -55,6 +55,7 @@ def convert(
     *,
     policy: Policy = "auto",
     batch: int = 1,
+    threads: int = 1,
     min_sparsity: float = 0.5,
     portable: bool = False,
     fold: bool = True,
@@ -73,6 +74,7 @@ def convert(
         policy: "auto" gives each layer the form that is predicted to be the fastest, "condensed",
             "structured" or "dense" the one that it names.
         batch: value of the first symbolic dimension that "auto" decides for.
+        threads: intra-op threads of a session that "auto" decides for, 1 to 1024.
         min_sparsity: weights with a smaller share of zeros stay dense.
         portable: use standard operators only.
         fold: take ablated neurons out of the graph where only element-wise nodes follow.
@@ -99,7 +101,7 @@ def convert(
     require_range("external_data_threshold", external_data_threshold, 0, MAX_INLINE_BYTES)
     if values_dtype not in VALUE_TYPES:
         raise ValueError(f"values_dtype is {values_dtype!r}, it must be {' or '.join(VALUE_TYPES)}")
-    chooser = Chooser.of(policy, batch, portable)
+    chooser = Chooser.of(policy, batch, portable, threads)
     if target.exists() and source.exists() and target.samefile(source):
         raise ValueError(f"{onnx_out} is the model itself; give the result another name")
     with staging_folder(target) as scratch, _blaming(source):
@@ -151,6 +153,7 @@ def convert(
         folded=lowered.folded,
         unfolded=lowered.unfolded,
         cost_model=chooser.costs.machine if policy == "auto" else "",
+        threads=threads,
     )
 
 
@@ -159,6 +162,7 @@ def plan_conversion(
     *,
     policy: Policy = "auto",
     batch: int = 1,
+    threads: int = 1,
     min_sparsity: float = 0.5,
 ) -> tuple[LayerReport, ...]:
     """Say what :func:`convert` would make of each weight, without writing anything.
@@ -167,7 +171,7 @@ def plan_conversion(
         FileNotFoundError, ExportError, ValueError: as :func:`convert` does.
 
     """
-    chooser = Chooser.of(policy, batch, portable=False)
+    chooser = Chooser.of(policy, batch, portable=False, threads=threads)
     source = Path(onnx_in)
     with _blaming(source):
         model, _, found = _condensed(source, chooser, min_sparsity)

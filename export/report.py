@@ -106,6 +106,7 @@ class ExportReport:
         folded: one line for every layer whose ablated neurons left the graph.
         unfolded: one line for every layer that keeps ablated neurons, with the reason.
         cost_model: the machine that predicted times were measured on.
+        threads: of a session, which they are predicted for; those of several follow from one.
 
     """
 
@@ -125,6 +126,7 @@ class ExportReport:
     folded: tuple[str, ...] = ()
     unfolded: tuple[str, ...] = ()
     cost_model: str = ""
+    threads: int = 1
 
     @property
     def condensed_layers(self) -> tuple[LayerReport, ...]:
@@ -171,7 +173,8 @@ class ExportReport:
         caption += [f"folded: {line}" for line in self.folded]
         caption += [f"not folded: {line}" for line in self.unfolded]
         if self.cost_model:
-            caption.append(f"times predicted for {self.cost_model}")
+            threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
+            caption.append(f"times predicted for {threads} of {self.cost_model}")
         caption += self.notes
         return layer_table(self.layers, title=f"Export to {self.path}", caption="\n".join(caption))
 

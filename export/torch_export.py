@@ -60,6 +60,7 @@ def export(
     masks: Mapping[str, Tensor] | None = None,
     policy: Policy = "auto",
     batch: int = 1,
+    threads: int = 1,
     min_sparsity: float = 0.5,
     portable: bool = False,
     fold: bool = True,
@@ -89,6 +90,7 @@ def export(
         policy: "auto" gives each layer the form that is predicted to be the fastest, "condensed",
             "structured" or "dense" the one that it names.
         batch: batch size that "auto" decides for.
+        threads: intra-op threads of a session that "auto" decides for, 1 to 1024.
         min_sparsity: candidates with a smaller share of left-out weights stay dense.
         portable: use standard operators only.
         fold: take ablated neurons out of the graph where only element-wise nodes follow.
@@ -127,7 +129,7 @@ def export(
         raise ValueError(f"values_dtype is {values_dtype!r}, it must be {' or '.join(VALUE_TYPES)}")
     require_range("opset", opset, OPSETS.start, OPSETS.stop - 1)
     require_range("external_data_threshold", external_data_threshold, 0, MAX_INLINE_BYTES)
-    chooser = Chooser.of(policy, batch, portable)
+    chooser = Chooser.of(policy, batch, portable, threads)
     with ExitStack() as stack:
         scratch = stack.enter_context(staging_folder(target))
         if dense_baseline:
@@ -195,6 +197,7 @@ def export(
         folded=main.lowered.folded,
         unfolded=main.lowered.unfolded,
         cost_model=chooser.costs.machine if policy == "auto" else "",
+        threads=threads,
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ..cpus import MAX_THREADS, available_cpus
+from ..cpus import MAX_THREADS, default_threads
 
 # Environment variable from which the command line takes the token.
 TOKEN_VARIABLE = "FANIN_SERVE_TOKEN"
@@ -80,8 +80,8 @@ class ServeSettings:
         port: Port to listen on; 0 chooses a free one.
         workers: Number of processes.
         threads: Size of each session's intra-op thread pool. If ``threads`` or ``concurrency`` is
-            None, it is chosen so that workers × concurrency × threads is the number of CPUs, by
-            default with all threads for one request.
+            None, it is chosen so that workers × concurrency × threads is the number of CPUs, or of
+            whole CPUs that a CPU quota grants; by default with all threads for one request.
         concurrency: Most requests of a model that run at the same time in a process.
         queue: Most queued requests of a model.
         timeout: Seconds for each phase of a request: its head, its body, queue and session, and
@@ -159,14 +159,14 @@ class ServeSettings:
         """Threads of each session."""
         if self.threads is not None:
             return self.threads
-        return max(1, available_cpus() // self.workers // (self.concurrency or 1))
+        return max(1, default_threads() // self.workers // (self.concurrency or 1))
 
     @property
     def runs(self) -> int:
         """Most requests of a model that run at the same time in a process."""
         if self.concurrency is not None:
             return self.concurrency
-        return max(1, available_cpus() // self.workers // self.session_threads)
+        return max(1, default_threads() // self.workers // self.session_threads)
 
     @property
     def buffered(self) -> int:

@@ -68,7 +68,10 @@ def test_layer_of_a_file_has_its_own_sizes(file, tmp_path):
         (["kernels", "--shapes", "3000000000x8"], "inputs is 3000000000"),
         (["kernels", "--shapes", "64x8,64x8"], "give one or more, each once"),
         (["kernels", "--shapes", "12"], "is not of the form 3072x768"),
-        (["scaling", "--of", "threads,width"], "there are threads, batch, outputs, crossover"),
+        (
+            ["scaling", "--of", "threads,width"],
+            "there are threads, networks, batch, outputs, crossover",
+        ),
         (["kernels", "--batch", "0"], "each at least 1"),
     ],
 )

@@ -1,6 +1,7 @@
 """Lines over threads and batches, the crossover, and its comparison with the exporter's choice."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -42,7 +43,7 @@ def test_every_point_says_what_auto_takes_and_whether_that_was_right(crossover):
     points = [(one.threads, one.batch, one.sparsity) for one in crossover.cases]
     assert points == [(t, b, s) for t in (1, 2) for b in (1, 2) for s in (0.3, 0.9)]
     for one in crossover.cases:
-        costs = Chooser.of("auto", one.batch, portable=False).costs
+        costs = Chooser.of("auto", one.batch, portable=False, threads=one.threads).costs
         stored = 24 * round((1 - one.sparsity) * 32)
         predicted = costs.dense(one.batch, 24, 32) / costs.condensed(one.batch, 24, 32, stored)
         assert one.predicted == pytest.approx(predicted)
@@ -53,7 +54,11 @@ def test_every_point_says_what_auto_takes_and_whether_that_was_right(crossover):
 
 def test_the_table_has_a_row_per_batch_and_the_figure_is_drawn(crossover, tmp_path):
     (grid,) = report_of(crossover).screen
-    assert grid.headings == ("batch", "1 thread", "2 threads", "predicted by auto")
+    assert grid.headings == [
+        "batch",
+        *("1 thread", "predicted by auto"),
+        *("2 threads", "predicted by auto"),
+    ]
     assert [row[0] for row in grid.rows] == ["1", "2"]
     agreeing = sum(one.agrees for one in crossover.cases)
     assert any(f"at {agreeing} of 8 points" in note for note in report_of(crossover).notes)
@@ -65,6 +70,13 @@ def test_the_table_has_a_row_per_batch_and_the_figure_is_drawn(crossover, tmp_pa
         4,
     )
     assert paths[2].read_bytes().startswith(b"\x89PNG")
+
+
+def test_older_results_have_one_prediction_for_all_threads(crossover):
+    facts = {key: one for key, one in crossover.facts.items() if key != "predicted_by_threads"}
+    (grid,) = report_of(replace(crossover, facts=facts)).screen
+    assert grid.headings == ["batch", "1 thread", "2 threads", "predicted by auto"]
+    assert {len(row) for row in grid.rows} == {4}
 
 
 @pytest.mark.parametrize("axis", ["threads", "batch"])

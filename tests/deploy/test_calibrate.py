@@ -82,7 +82,7 @@ def test_layer_that_computes_something_else_stops_the_calibration(monkeypatch):
 def test_command_writes_the_table_where_exports_look_for_it(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(module, "calibrate", lambda progress: calibrate(SMALL, progress))
     monkeypatch.setenv("FANIN_CALIBRATION", str(tmp_path / "own" / "table.json"))
-    done = CliRunner().invoke(app, ["calibrate"])
+    done = CliRunner().invoke(app, ["calibrate", "--of", "layers"])
     assert done.exit_code == 0, done.output
     table = Calibration.load(tmp_path / "own" / "table.json")
     assert CostModel.of_this_machine().machine == table.machine

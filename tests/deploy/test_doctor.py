@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from fanin import ort_ops
-from fanin.deploy import doctor, doctor_probe
+from fanin.deploy import doctor, doctor_cpus, doctor_probe
 from fanin.deploy.doctor import Check, checks_table, run_checks
 
 
@@ -119,7 +119,7 @@ def test_an_unforeseen_failure(monkeypatch):
     def fails():
         raise ZeroDivisionError("odd")
 
-    monkeypatch.setattr(doctor, "available_cpus", fails)
+    monkeypatch.setattr(doctor_cpus, "available_cpus", fails)
     assert finding("CPUs and threads").detail == "ZeroDivisionError: odd"
 
 

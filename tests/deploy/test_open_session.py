@@ -9,9 +9,11 @@ import onnxruntime
 import pytest
 
 from fanin import ort_ops
-from fanin.deploy import SessionError, open_session
+from fanin.deploy import SessionError, cpus, open_session
+from fanin.deploy import session as session_module
 from fanin.deploy.cpus import available_cpus
 from fanin.deploy.session import _set_threads
+from fanin.ort_ops.dispatch_cost import DispatchCalibration, DispatchCost, describe_cpus
 
 X = np.array([[1, 2, 3, 4], [-1, 0.5, 0, 2]], np.float32)
 Y = np.array([[5.5, 18, -1, 29], [0.5, 1.5, -1, 7]], np.float32)
@@ -63,9 +65,90 @@ def test_without_threads_the_kernel_assumes_the_cpus_of_the_affinity_mask(
     save_condensed, monkeypatch
 ):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {3, 5, 9})
+    monkeypatch.setattr(cpus, "cpu_quota", lambda _: None)
     session = open_session(save_condensed())
     assert session.get_session_options().intra_op_num_threads == 0
     assert threads_told(session) == "3"
+
+
+@pytest.fixture
+def quota(monkeypatch):
+    """Let the process seem to have 8 CPUs, and a quota on them."""
+
+    def limit(number):
+        monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+        for module in (cpus, session_module):
+            monkeypatch.setattr(module, "cpu_quota", lambda *_: number)
+
+    return limit
+
+
+@pytest.mark.parametrize(("number", "threads"), [(2.5, 2), (0.5, 1)])
+def test_a_quota_sets_the_default_threads(save_condensed, quota, number, threads):
+    quota(number)
+    session = open_session(save_condensed())
+    assert session.get_session_options().intra_op_num_threads == threads
+    assert threads_told(session) == str(threads)
+
+
+@pytest.mark.parametrize("number", [8.0, 100.0, None])
+def test_a_quota_of_all_cpus_changes_nothing(save_condensed, quota, number):
+    quota(number)
+    session = open_session(save_condensed())
+    assert session.get_session_options().intra_op_num_threads == 0
+    assert threads_told(session) == "8"
+
+
+def test_the_same_options_open_several_sessions_under_a_quota(save_condensed, quota):
+    quota(2.0)
+    options = onnxruntime.SessionOptions()
+    for _ in range(2):
+        assert threads_told(open_session(save_condensed(), options=options)) == "2"
+
+
+@pytest.mark.filterwarnings("error")
+def test_threads_within_the_quota_do_not_warn(save_condensed, quota):
+    quota(2.9)
+    open_session(save_condensed(), threads=2)
+
+
+def test_explicit_threads_above_the_quota_are_kept_with_a_warning(save_condensed, quota):
+    quota(2.5)
+    with pytest.warns(
+        RuntimeWarning, match=r"3 threads with a CPU quota of 2\.5.*at most 2"
+    ) as seen:
+        session = open_session(save_condensed(), threads=3)
+    assert seen[0].filename == __file__
+    assert session.get_session_options().intra_op_num_threads == 3
+    assert threads_told(session) == "3"
+
+
+def test_threads_of_the_options_are_kept_above_the_quota(save_condensed, quota):
+    quota(1.0)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 2
+    with pytest.warns(RuntimeWarning, match="2 threads with a CPU quota of 1:"):
+        session = open_session(save_condensed(), options=options)
+    assert threads_told(session) == "2"
+
+
+def test_a_process_wide_pool_is_not_resized_by_a_quota(quota):
+    quota(2.0)
+    entries = {}
+
+    def get(key):
+        raise RuntimeError(f"no {key}")
+
+    options = SimpleNamespace(
+        intra_op_num_threads=0,
+        use_per_session_threads=False,
+        execution_mode=onnxruntime.ExecutionMode.ORT_SEQUENTIAL,
+        add_session_config_entry=entries.__setitem__,
+        get_session_config_entry=get,
+    )
+    _set_threads(onnxruntime, options, None)
+    assert options.intra_op_num_threads == 0
+    assert entries == {"fanin.threads": "2"}
 
 
 def test_threads_of_the_options_are_passed_to_the_kernel(save_condensed):
@@ -174,6 +257,64 @@ def test_another_thread_count_in_the_config_entry_is_refused(save_condensed):
 def test_more_threads_than_cpus_warn(save_condensed):
     with pytest.warns(RuntimeWarning, match="threads on .* CPUs"):
         open_session(save_condensed(), threads=available_cpus() + 1)
+
+
+def dispatch_told(session):
+    try:
+        return session.get_session_options().get_session_config_entry("fanin.dispatch")
+    except RuntimeError:
+        return None
+
+
+@pytest.fixture
+def calibrated(tmp_path, monkeypatch):
+    """Save measured costs of a dispatch where sessions look for them; returns the file."""
+    path = tmp_path / "own.threads.json"
+    monkeypatch.setenv("FANIN_CALIBRATION", str(tmp_path / "own.json"))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    costs = (DispatchCost(2.5, 0.25), DispatchCost(40.0, 3.0))
+    DispatchCalibration(describe_cpus(), (2,), *costs).save(path)
+    return path
+
+
+@pytest.mark.usefixtures("calibrated")
+def test_measured_costs_of_a_dispatch_reach_the_kernel(save_condensed):
+    assert dispatch_told(open_session(save_condensed(), threads=2)) == "2.5,0.25"
+
+
+@pytest.mark.usefixtures("calibrated")
+@pytest.mark.parametrize(("spinning", "told"), [("1", "2.5,0.25"), ("0", "40,3")])
+def test_the_costs_are_those_of_threads_that_spin_or_sleep(save_condensed, spinning, told):
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.intra_op.allow_spinning", spinning)
+    assert dispatch_told(open_session(save_condensed(), threads=2, options=options)) == told
+
+
+@pytest.mark.usefixtures("calibrated")
+def test_costs_in_the_options_are_kept(save_condensed):
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("fanin.dispatch", "1,1")
+    assert dispatch_told(open_session(save_condensed(), threads=2, options=options)) == "1,1"
+
+
+@pytest.mark.usefixtures("calibrated")
+def test_one_thread_is_told_no_costs(save_condensed):
+    assert dispatch_told(open_session(save_condensed(), threads=1)) is None
+
+
+def test_without_a_calibration_of_this_machine_the_library_has_its_own_costs(
+    save_condensed, calibrated
+):
+    calibrated.unlink()
+    assert dispatch_told(open_session(save_condensed(), threads=2)) is None
+
+
+def test_an_unusable_calibration_of_threads_warns(save_condensed, calibrated):
+    calibrated.write_text("{}")
+    with pytest.warns(RuntimeWarning, match=r"own\.threads\.json is no calibration") as seen:
+        session = open_session(save_condensed(), threads=2)
+    assert seen[0].filename == __file__
+    assert dispatch_told(session) is None
 
 
 def test_parallel_execution_warns(save_condensed):

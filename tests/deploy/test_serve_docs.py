@@ -98,7 +98,8 @@ def test_the_walk_through(digits, tmp_path, text, heading, end):
 def test_every_option_that_the_guide_names_exists():
     found = set(re.findall(r"`(--[a-z-]+)", GUIDE)) | set(re.findall(r" (--[a-z-]+)", GUIDE))
     helped = ""
-    for command in ("serve", "triton-repo", "bench server", "bench serving", "bench zoo"):
+    commands = ("serve", "triton-repo", "calibrate", "bench server", "bench serving", "bench zoo")
+    for command in commands:
         done = subprocess.run(
             [sys.executable, "-m", "fanin", *command.split(), "--help"],
             capture_output=True,
@@ -106,7 +107,7 @@ def test_every_option_that_the_guide_names_exists():
             env={"COLUMNS": "200", "PATH": "/usr/bin:/bin"},
         )
         helped += done.stdout
-    of_others = {"--data-binary", "--rm", "--model-repository", "--build"}
+    of_others = {"--data-binary", "--rm", "--model-repository", "--build", "--minutes", "--cpus"}
     assert [option for option in found - of_others if option not in helped] == []
 
 

@@ -449,6 +449,6 @@ def test_settings_survive_the_way_to_a_worker_and_hide_their_token():
 def test_the_cpus_are_shared_out(monkeypatch, asked, threads, runs):
     from fanin.deploy.serve import settings as module
 
-    monkeypatch.setattr(module, "available_cpus", lambda: 8)
+    monkeypatch.setattr(module, "default_threads", lambda: 8)
     made = ServeSettings.from_dict({"models": ["m.onnx"], **asked})
     assert (made.session_threads, made.runs) == (threads, runs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import onnx
@@ -10,6 +11,7 @@ from onnx import helper
 from typer.testing import CliRunner
 
 from fanin.cli import app
+from fanin.export import convert, plan_conversion
 
 from .onnx_models import sparse, write_model
 
@@ -37,6 +39,34 @@ def test_portable_file_is_written(source: Path, tmp_path: Path):
     assert not onnx.load(out).functions
 
 
+def square_layer(tmp_path: Path) -> Path:
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="fc")
+    shape = ("batch", 768)
+    weights = {"w": sparse((768, 768), 0.95)}
+    return write_model(tmp_path / "in.onnx", [node], weights, x=shape, y=shape)
+
+
+def test_inspection_plans_for_a_batch_and_a_number_of_threads(tmp_path: Path):
+    source = square_layer(tmp_path)
+    options = ["--batch", "8", "--threads", "16"]
+    result = runner.invoke(app, ["inspect", str(source), *options])
+    assert result.exit_code == 0, result.output
+    shown = " ".join(result.output.split())
+    assert "--batch 8 --threads 16 would write" in shown
+    (layer,) = plan_conversion(source, batch=8, threads=16)
+    (alone,) = plan_conversion(source, batch=8)
+    assert layer.speedup != alone.speedup
+    assert f"{layer.speedup:.2g}× predicted" in shown
+
+
+def test_the_report_says_for_how_many_threads_it_predicts(tmp_path: Path):
+    source = square_layer(tmp_path)
+    for threads, said in ((1, "for 1 thread of"), (16, "for 16 threads of")):
+        report = convert(source, tmp_path / "out.onnx", threads=threads)
+        assert report.threads == json.loads(report.to_json())["threads"] == threads
+        assert f"times predicted {said} {report.cost_model}" in report.to_rich_table().caption
+
+
 def test_inspection_of_a_plain_file_says_what_an_export_would_make(source: Path, tmp_path: Path):
     before = sorted(tmp_path.iterdir())
     result = runner.invoke(app, ["inspect", str(source)])
@@ -48,6 +78,7 @@ def test_inspection_of_a_plain_file_says_what_an_export_would_make(source: Path,
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
+        (["--threads", "0"], "threads is 0, it must be 1 to 1024"),
         (["--opset", "18"], "belongs to run folders"),
         (["--values-dtype", "int8"], "values_dtype is 'int8'"),
         (["--dense-baseline"], "belongs to run folders"),

@@ -1,20 +1,20 @@
-"""The CPU limit of containers, from control groups of both versions."""
+"""The CPU quota of containers, from control groups of both versions: the library's and Python's."""
 
 from pathlib import Path
 
 import pytest
 
+from fanin.deploy.cpus import cpu_quota
 from fanin.ort_ops import _native
 
 
-def quota(root: Path, groups: str, files: dict[str, str]) -> float | None:
+def write_groups(root: Path, groups: str, files: dict[str, str]) -> None:
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/self/cgroup").write_text(groups)
     for name, text in files.items():
         path = root / "sys/fs/cgroup" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return _native.cpu_quota(str(root))
 
 
 @pytest.mark.parametrize(
@@ -50,12 +50,20 @@ def quota(root: Path, groups: str, files: dict[str, str]) -> float | None:
         ("0::/\n", {"cpu.max": ""}, None),
         ("0:\nnonsense\n", {"cpu.max": "100000 100000"}, None),
         ("0::relative\n", {}, None),
+        ("0::/a:b/\n", {"a:b/cpu.max": "200000 100000"}, 2.0),
         ("", {}, None),
     ],
 )
 def test_quota_is_read(tmp_path, groups, files, expected):
-    assert quota(tmp_path, groups, files) == expected
+    write_groups(tmp_path, groups, files)
+    assert _native.cpu_quota(str(tmp_path)) == expected
+    assert cpu_quota(tmp_path) == expected
 
 
 def test_missing_files_set_no_limit(tmp_path):
     assert _native.cpu_quota(str(tmp_path)) is None
+    assert cpu_quota(tmp_path) is None
+
+
+def test_this_process_has_the_same_quota_in_both():
+    assert cpu_quota() == _native.cpu_quota()

@@ -15,8 +15,13 @@ from .protocol import aligned_copy
 _CALLS = 2000
 
 
-def pack(weight: CondensedWeight, batch: int, kernel: str | None = None) -> _native.PackedGemm:
-    """Pack for one batch, by the kernel of that name or the one that the dispatch table takes."""
+def pack(
+    weight: CondensedWeight, batch: int | None, kernel: str | None = None, threads: int = 1
+) -> _native.PackedGemm:
+    """Pack for one batch, by the kernel of that name or the one that the dispatch table takes.
+
+    None packs for every batch. Layouts are cut as for a session of so many ``threads``.
+    """
     return _native.PackedGemm(
         values=weight.values,
         indices=weight.indices,
@@ -24,9 +29,10 @@ def pack(weight: CondensedWeight, batch: int, kernel: str | None = None) -> _nat
         bias=weight.bias,
         in_features=weight.in_features,
         out_features=weight.out_features,
-        min_batch=batch,
+        min_batch=batch or 1,
         max_batch=batch,
         kernel=kernel,
+        threads=threads,
     )
 
 

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ class OrtEngine(BaseEngine):
 
     Inputs are bound in place and outputs are allocated once, so that a run allocates nothing in
     Python. With ``library`` the session is the one that open_session makes; without it, the
-    session has the same options and stock operators only.
+    session has the same options and stock operators only. ``entries`` are session config entries.
     """
 
     def __init__(
@@ -44,10 +45,12 @@ class OrtEngine(BaseEngine):
         *,
         library: bool,
         precision: str = "float32",
+        entries: Mapping[str, str] = MappingProxyType({}),
     ):
         super().__init__(name, form, threads, precision)
         self._path = path
         self._library = library
+        self._entries = entries
         self._session: Any = None
         self._binding: Any = None
         self._outputs: list[Any] = []
@@ -57,7 +60,10 @@ class OrtEngine(BaseEngine):
         runtime = load_onnxruntime()
         self.version = f"onnxruntime {runtime.__version__}"
         before = os_threads()
-        self._session = open_model(self._path, self.threads, library=self._library)
+        options = runtime.SessionOptions()
+        for key, value in self._entries.items():
+            options.add_session_config_entry(key, value)
+        self._session = open_model(self._path, self.threads, options, library=self._library)
         if before is not None:
             # The pool, and the thread that calls run.
             self.threads = 1 + count_new_threads(before, self.threads - 1)

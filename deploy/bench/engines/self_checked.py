@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,10 +32,11 @@ class SelfCheckedLayer(OrtEngine):
         threads: int = 1,
         *,
         library: bool,
+        entries: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         path = folder / f"{name}.onnx"
         require("onnx", "the benchmark makes its models with it").save(model, path)
-        super().__init__(name, name, path, threads, library=library)
+        super().__init__(name, name, path, threads, library=library, entries=entries)
         self._weight = weight
         self._x = np.zeros(0)
         self._exact: list[tuple[np.ndarray, np.ndarray]] = []

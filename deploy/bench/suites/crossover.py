@@ -60,7 +60,8 @@ class CrossoverPoint:
 
     ``speedup`` is of the op, or of the whole run where the op is too short to be measured. ``auto``
     is the form that ``export --policy auto`` chooses; ``agrees``: it is the faster one, or the two
-    are within TIE of each other. The prediction is for one thread.
+    are within TIE of each other. Both are for as many threads, unless the result's facts lack
+    ``predicted_by_threads``: then they are for one.
     """
 
     threads: int
@@ -86,7 +87,8 @@ class Crossover:
 
 
 CrossoverResult = Result[CrossoverPoint]
-"""Its ``facts``: ``cost_model``, ``crossovers``, and ``excluded``, with the reasons."""
+"""Its ``facts``: ``cost_model``, ``crossovers``, ``predicted_by_threads``, and the reasons in
+``excluded``."""
 
 
 def bench_crossover(
@@ -120,6 +122,7 @@ def bench_crossover(
         cost_model=CostModel.of_this_machine().machine,
         crossovers=to_plain(crossovers),
         excluded=excluded,
+        predicted_by_threads=True,
     )
 
 
@@ -141,7 +144,6 @@ def _measure(
     spec: BenchCrossoverSpec, threads: int, batch: int, excluded: list[str]
 ) -> list[CrossoverPoint]:
     """Measure one setting; excluded engines are added to ``excluded``, with the reasons."""
-    from ....export.cost_model import CostModel
     from ....export.forms import Chooser
 
     sizes = (spec.in_features, spec.out_features)
@@ -161,8 +163,8 @@ def _measure(
     ]
     if base.excluded:
         return []
-    chooser = Chooser.of("auto", batch, portable=False)
-    costs = CostModel.of_this_machine()
+    chooser = Chooser.of("auto", batch, portable=False, threads=threads)
+    costs = chooser.costs
     dense_seconds = costs.dense(batch, *sizes[::-1])
     points = []
     for (sparsity, weight), condensed in zip(weights.items(), others, strict=True):

@@ -25,6 +25,7 @@ def crossover_document(result: Result[CrossoverPoint]) -> Document:
         points.append([*setting, *speedups, one.auto, "yes" if one.agrees else "no"])
     found = [from_plain(Crossover, one) for one in result.facts["crossovers"]]
     table = _table(result, found)
+    threads = "as many threads" if _by_threads(result) else "one thread"
     blocks = [
         table,
         Notes(_notes(result)),
@@ -32,7 +33,7 @@ def crossover_document(result: Result[CrossoverPoint]) -> Document:
             "The sparsity above which CondensedGemm takes less time than the dense Gemm (op "
             "times, each minus a null session in the same round), interpolated between those "
             "measured; *always*: it does at all of them, *never*: at none of them. The prediction "
-            "is that of the exporter's cost model, for one thread. Speed-ups: median (95 % "
+            f"is that of the exporter's cost model, for {threads}. Speed-ups: median (95 % "
             "bootstrap confidence interval) [min–max]."
         ),
         Section("Points"),
@@ -42,15 +43,26 @@ def crossover_document(result: Result[CrossoverPoint]) -> Document:
     return Document(result.title, blocks, [table], _figure(result, found))
 
 
+def _by_threads(result: Result[Any]) -> bool:
+    """Tell whether predictions are for the number of threads that was measured, not for one."""
+    return bool(result.facts.get("predicted_by_threads"))
+
+
 def _table(result: Result[Any], found: list[Crossover]) -> Table:
     """Lay out the crossovers: a row per batch size."""
     threads = list(dict.fromkeys(one.threads for one in found))
+    # Of each number of threads, or behind all of them.
+    predicted = threads if _by_threads(result) else threads[-1:]
+    headings = ["batch"]
+    for count in threads:
+        headings += [threads_text(count), *["predicted by auto"] * (count in predicted)]
     rows = []
     for batch in dict.fromkeys(one.batch for one in found):
-        own = {one.threads: one for one in found if one.batch == batch}
-        cells = [_sparsity(own[count].measured) for count in threads]
-        rows.append([str(batch), *cells, _sparsity(own[threads[0]].auto)])
-    headings = ("batch", *map(threads_text, threads), "predicted by auto")
+        row = [str(batch)]
+        for one in (one for one in found if one.batch == batch):
+            row.append(_sparsity(one.measured))
+            row += [_sparsity(one.auto)] * (one.threads in predicted)
+        rows.append(row)
     return Table(headings, rows, words=0, title=result.title)
 
 
@@ -86,10 +98,15 @@ def _figure(result: Result[Any], found: list[Crossover]) -> Figure:
         color = _COLORS[number % len(_COLORS)]
         label = f"measured, {threads_text(threads)}"
         series.append(line(label, measured, color=color, marker="o"))
-    predicted = {one.batch: one.auto for one in found}
-    label = "predicted by export --policy auto"
-    series.append(line(label, predicted, color="#777", style="--", marker="."))
-    ticks = {batch: str(batch) for batch in sorted(predicted)}
+        if _by_threads(result):
+            predicted = {one.batch: one.auto for one in found if one.threads == threads}
+            label = f"predicted by export --policy auto, {threads_text(threads)}"
+            series.append(line(label, predicted, color=color, style="--", marker="."))
+    if not _by_threads(result):
+        predicted = {one.batch: one.auto for one in found}
+        label = "predicted by export --policy auto"
+        series.append(line(label, predicted, color="#777", style="--", marker="."))
+    ticks = {batch: str(batch) for batch in sorted({one.batch for one in found})}
     y = Axis("sparsity above which condensed is faster, %", limits=(-2, 102))
     return Figure(figure_title(result), [Panel(series, Axis("batch", log=2, ticks=ticks), y)])
 

@@ -17,7 +17,7 @@ from .cuda import cuda_document
 from .kernels import KernelCase
 from .kernels_report import kernels_document
 from .memory import EngineMemory, memory_document
-from .scaling import scaling_document
+from .scaling_report import scaling_document
 from .server import ServerCase, server_document
 from .serving import ServingRow
 from .serving_report import serving_document

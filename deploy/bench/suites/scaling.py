@@ -6,18 +6,15 @@ import itertools
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...cpus import available_cpus
+from ...cpus import default_threads
 from ..measure.pinning import pinned
-from ..measure.statistics import Spread
 from ..measure.timing import Progress, Timing
-from ..report.blocks import figure_title
-from ..report.document import Document
-from ..report.figure import Axis, Figure, Panel, Series
-from ..report.text import threads_text
 from ..results.case import Case
+from ..results.plain import to_plain
 from ..results.result import Recorder, Result
-from .cases_report import cases_document
-from .layer import BenchLayerSpec, LayerSetting, measure_layer
+from .layer import BenchLayerSpec, LayerSetting, measure_layer, sparsity_text
+from .planned import Planned, plan_layer
+from .specs import thread_counts
 
 
 @dataclass(frozen=True)
@@ -37,8 +34,8 @@ class BenchScalingSpec:
 
     @classmethod
     def over_threads(cls, **others: Any) -> BenchScalingSpec:
-        """One to all CPUs, at a small and at a large batch."""
-        return cls("threads", tuple(range(1, available_cpus() + 1)), (1, 64), **others)
+        """Powers of two up to all CPUs and all of them, at small and large batches."""
+        return cls("threads", thread_counts(default_threads()), (1, 16, 64, 256), **others)
 
     @classmethod
     def over_batches(cls, **others: Any) -> BenchScalingSpec:
@@ -71,34 +68,22 @@ def bench_scaling(spec: BenchScalingSpec, *, progress: Progress | None = None) -
         with pinned(threads):
             cases.append(measure_layer(layer, setting))
     title = f"Layer {spec.in_features} → {spec.out_features} against {spec.axis}"
-    return recorder.result("scaling", title, asdict(spec), layer.timing(), tuple(cases))
+    return recorder.result(
+        "scaling",
+        title,
+        asdict(spec),
+        layer.timing(),
+        tuple(cases),
+        **({"planned": to_plain(_plans(spec, layer))} if spec.axis == "threads" else {}),
+    )
 
 
-def scaling_document(result: Result[Case]) -> Document:
-    """Report on the cases; the figure has a line per engine and value of the other setting."""
-    series = [
-        Series.of_spreads(label, "line", list(places.items()), scale=1e6)
-        for label, places in _lines(result).items()
+def _plans(spec: BenchScalingSpec, layer: BenchLayerSpec) -> list[Planned]:
+    settings = itertools.product(spec.sparsities, spec.batches)
+    return [
+        plan
+        for sparsity, batch in settings
+        for plan in plan_layer(
+            f"{sparsity_text(sparsity)}, batch {batch}", layer.weight("random", sparsity), batch
+        )
     ]
-    ticks = {place: str(place) for place in sorted({_place(case, result) for case in result.cases})}
-    x = Axis(result.spec["axis"], log=2, ticks=ticks)
-    panel = Panel(series, x, Axis("whole run, µs (band: quartiles)", log=10))
-    return cases_document(result, Figure(figure_title(result), [panel]))
-
-
-def _lines(result: Result[Case]) -> dict[str, dict[int, Spread]]:
-    lines: dict[str, dict[int, Spread]] = {}
-    by_threads = result.spec["axis"] == "threads"
-    for case in result.cases:
-        other = f"batch {case.batch}" if by_threads else threads_text(case.facts["threads"])
-        for engine in case.engines:
-            if engine.run is not None:
-                # Dense once, whatever the sparsity.
-                sparse = "" if engine.name == "dense" else f" {case.sparsity:.0%}"
-                line = lines.setdefault(f"{engine.name}{sparse}, {other}", {})
-                line[_place(case, result)] = engine.run
-    return lines
-
-
-def _place(case: Case, result: Result[Case]) -> int:
-    return case.facts["threads"] if result.spec["axis"] == "threads" else case.batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
@@ -57,6 +58,12 @@ def check_dense_size(in_features: int, out_features: int) -> None:
             f"in_features {in_features} and out_features {out_features} make a dense weight of "
             f"{4 * in_features * out_features / 1e9:.1f} GB; the dense model holds up to 2.1 GB"
         )
+
+
+def thread_counts(cpus: int) -> tuple[int, ...]:
+    """Return the powers of two up to a number of CPUs, and that number."""
+    powers = itertools.takewhile(lambda power: power < cpus, (2**i for i in itertools.count()))
+    return (*powers, cpus)
 
 
 @dataclass(frozen=True, kw_only=True)

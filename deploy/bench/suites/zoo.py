@@ -21,7 +21,7 @@ from ..results.store import StoreError
 from .cases_report import cases_document
 from .model import ENGINES, BenchModelSpec, bench_model
 from .specs import check_choices
-from .zoo_models import KNOWN, ZOO, export_zoo_model
+from .zoo_models import KNOWN, ZOO, export_zoo_model, zoo_file
 
 _RESAMPLES = 2_000
 LEAST_RATIO = 0.95
@@ -131,7 +131,7 @@ def _measure(
     progress: Progress | None,
 ) -> Result[Case]:
     sparsity, ablated = spec.share_of_zeros(name), spec.share_of_ablated(name)
-    path = models / f"{name}-{100 * sparsity:g}-{100 * ablated:g}.onnx"
+    path = zoo_file(name, models, sparsity, ablated)
     model = spec.model_spec(name, path)
     if not (reuse and path.is_file()):
         if progress:

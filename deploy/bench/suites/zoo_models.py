@@ -50,6 +50,11 @@ class ZooModel:
     from_onnx: bool = False
 
 
+def zoo_file(name: str, folder: Path, sparsity: float, ablated: float) -> Path:
+    """Return the file of a network in a folder."""
+    return folder / f"{name}-{100 * sparsity:g}-{100 * ablated:g}.onnx"
+
+
 def export_zoo_model(name: str, folder: Path, sparsity: float, ablated: float, batch: int) -> Path:
     """Write the model and its dense baseline, and its structured form where neurons are ablated.
 
@@ -64,7 +69,7 @@ def export_zoo_model(name: str, folder: Path, sparsity: float, ablated: float, b
     sparsify(model, entry, sparsity, ablated)
     inputs = torch.randn(2, *entry.sample)
     _set_norm_statistics(model, inputs)
-    path = folder / f"{name}-{100 * sparsity:g}-{100 * ablated:g}.onnx"
+    path = zoo_file(name, folder, sparsity, ablated)
     if entry.from_onnx:
         dense = path.with_name(f"{path.stem}.dense.onnx")
         export(model.eval(), inputs, dense, portable=True, policy="dense", opset=_OPSET)

@@ -20,6 +20,18 @@ def data_folder() -> Path | None:
     return _folder("XDG_DATA_HOME", ".local/share")
 
 
+def user_calibration_path() -> Path | None:
+    """Say where the user's cost table is: in FANIN_CALIBRATION, or in the user's data folder.
+
+    None where neither is known.
+    """
+    named = os.environ.get("FANIN_CALIBRATION")
+    if named:
+        return Path(named)
+    folder = data_folder()
+    return None if folder is None else folder / "calibration.json"
+
+
 def _folder(variable: str, below_home: str) -> Path | None:
     base = Path(os.environ.get(variable, ""))
     if not base.is_absolute():  # to be ignored, says the XDG specification

@@ -15,16 +15,41 @@ def doctor(
     model: Annotated[
         Path | None, typer.Argument(help="Also check that this model opens, and show its kernels.")
     ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=1024,
+            help="Also show how a session of so many threads shares the work of MODEL's condensed "
+            "layers: planned, not measured. More than the CPUs of this machine are allowed.",
+        ),
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Show that for this batch, too, not for 1 alone.")
+    ] = None,
 ) -> None:
     """Check everything needed to run exported models; exit with status 1 if a check fails."""
     from rich.console import Console
 
-    from ..deploy.doctor import check_model_file, checks_table, run_checks
+    from ..deploy.doctor import check_model_file, check_plan, checks_table, run_checks
+    from ..deploy.doctor_plan import plan_table
 
+    if threads is None and batch is not None:
+        raise typer.BadParameter("it goes with --threads", param_hint="--batch")
+    if model is None and threads is not None:
+        raise typer.BadParameter("it goes with a model", param_hint="--threads")
     checks = run_checks()
+    plan = None
     if model is not None:
-        checks += check_model_file(model)
-    Console().print(checks_table(checks))
+        of_model = check_model_file(model)
+        checks += of_model
+        if threads is not None and of_model[0].ok:
+            check, plan = check_plan(model, threads, sorted({1, batch or 1}))
+            checks.append(check)
+    console = Console()
+    console.print(checks_table(checks))
+    if plan is not None:
+        console.print(plan_table(plan))
     if not all(check.ok for check in checks):
         raise typer.Exit(1)
 

@@ -12,6 +12,14 @@ from .common import readable, requires, say
 
 if TYPE_CHECKING:
     from ..export import ExportReport
+    from ..ort_ops.dispatch_cost import DispatchCalibration
+
+_CALIBRATIONS = ("dispatch", "layers")
+
+_Batch = Annotated[int, typer.Option(help="Batch size for which auto chooses.")]
+_Threads = Annotated[
+    int, typer.Option(help="Threads of the session for which auto chooses, 1 to 1024.")
+]
 
 
 def export(
@@ -24,7 +32,8 @@ def export(
             "or dense."
         ),
     ] = "auto",
-    batch: Annotated[int, typer.Option(help="Batch size for which auto chooses.")] = 1,
+    batch: _Batch = 1,
+    threads: _Threads = 1,
     opset: Annotated[
         int | None,
         typer.Option(
@@ -57,6 +66,7 @@ def export(
     common = {
         "policy": policy,
         "batch": batch,
+        "threads": threads,
         "min_sparsity": min_sparsity,
         "portable": portable,
         "fold": fold,
@@ -116,6 +126,8 @@ def _export(
 
 def inspect(
     file: Annotated[Path, typer.Argument(help="ONNX file.")],
+    batch: _Batch = 1,
+    threads: _Threads = 1,
 ) -> None:
     """List the condensed layers of an ONNX file, or how an export would convert its layers."""
     requires("export", "onnx", "onnx_ir")
@@ -129,8 +141,9 @@ def inspect(
         inspection = look(file)
         Console().print(inspection.to_rich_table())
         if not inspection.layers:
-            title = f"fanin export {file} would write"
-            Console().print(layer_table(plan_conversion(file), title=title))
+            title = f"fanin export {file} --batch {batch} --threads {threads} would write"
+            plan = plan_conversion(file, batch=batch, threads=threads)
+            Console().print(layer_table(plan, title=title))
 
 
 def calibrate(
@@ -140,13 +153,26 @@ def calibrate(
             "--out", "-o", help="File to write.", show_default="where fanin export looks for it"
         ),
     ] = None,
+    of: Annotated[
+        str,
+        typer.Option(
+            help="What to measure: dispatch (starting a run on several threads, for open_session: "
+            "seconds), layers (dense and condensed, for fanin export --policy auto: two minutes)."
+        ),
+    ] = ",".join(_CALIBRATIONS),
 ) -> None:
-    """Measure dense and condensed layers on this machine, for fanin export --policy auto."""
+    """Measure this machine, for the choices of open_session and fanin export --policy auto."""
     requires("bench", "onnx", "onnxruntime")
+    from .._base.user_folders import user_calibration_path
     from ..deploy import SessionError
     from ..deploy.bench.suites.calibrate import calibrate as measure
-    from ..export.cost_model import user_calibration_path
+    from ..deploy.bench.suites.calibrate_dispatch import calibrate_dispatch
+    from ..ort_ops.dispatch_cost import dispatch_path
 
+    parts = of.split(",")
+    if not set(parts) <= set(_CALIBRATIONS):
+        message = f"{of!r}: there are {', '.join(_CALIBRATIONS)}"
+        raise typer.BadParameter(message, param_hint="--of")
     path = out or user_calibration_path()
     if path is None:
         raise typer.BadParameter(
@@ -157,5 +183,24 @@ def calibrate(
     with readable(SessionError, OSError):
         output_folder(path.parent)
         output_path(path)
-        measure(progress=say).save(path)
-    typer.echo(f"Wrote {path}")
+        if "dispatch" in parts:
+            _save_dispatch(calibrate_dispatch(progress=say), dispatch_path(path))
+        if "layers" in parts:
+            measure(progress=say).save(path)
+            typer.echo(f"Wrote {path}")
+
+
+def _save_dispatch(measured: DispatchCalibration | None, path: Path) -> None:
+    if measured is None:
+        typer.echo("There is a single CPU, so that no dispatch was measured")
+        return
+    measured.save(path)
+    threads = ", ".join(map(str, measured.threads))
+    spinning, sleeping = (
+        f"{cost.fixed:.3g} + {cost.per_thread:.3g} n µs"
+        for cost in (measured.spinning, measured.sleeping)
+    )
+    typer.echo(
+        f"Wrote {path}: starting n threads that spin takes {spinning}, {sleeping} if they sleep "
+        f"(measured with {threads} threads; other numbers follow from that)"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +13,8 @@ from . import options as opt
 if TYPE_CHECKING:
     from ...deploy.bench import Result
 
-PARTS = ("threads", "batch", "outputs", "crossover")
+PARTS = ("threads", "networks", "batch", "outputs", "crossover")
+_DEFAULT = tuple(part for part in PARTS if part != "networks")
 
 
 def bench_scaling(
@@ -20,11 +22,25 @@ def bench_scaling(
     of: Annotated[
         str,
         typer.Option(
-            help="What to vary: threads, batch, outputs (1,000 to 1,000,000, with 32 of 1,024 "
-            "inputs each, compared with the bandwidth of each level of memory), crossover (the "
-            "sparsity above which condensed is faster than dense)."
+            help="What to vary: threads (of a layer), networks (threads, of whole networks), "
+            "batch, outputs (1,000 to 1,000,000, with 32 of 1,024 inputs each, compared with the "
+            "bandwidth of each level of memory), crossover (the sparsity above which condensed is "
+            "faster than dense)."
         ),
-    ] = ",".join(PARTS),
+    ] = ",".join(_DEFAULT),
+    models: Annotated[
+        str | None,
+        typer.Option(
+            help="Of networks: names of fanin bench zoo, or ONNX files with dense baselines.",
+            show_default="mlp,resnet-50,vit-b-16",
+        ),
+    ] = None,
+    files: Annotated[Path, typer.Option(help="Folder for the ONNX files of networks.")] = Path(
+        ".cache/bench-models"
+    ),
+    reuse: Annotated[
+        bool, typer.Option("--reuse", help="Take ONNX files of networks that are there.")
+    ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds.")] = False,
     rounds: Annotated[
         int | None, typer.Option(help="Interleaved rounds.", show_default="31, or less")
@@ -40,6 +56,8 @@ def bench_scaling(
     from ...deploy.bench.report.html import save_page
     from ...export import ExportError
 
+    if models is not None and "networks" not in opt.names(of):
+        raise typer.BadParameter("it goes with --of networks", param_hint="--models")
     parts = opt.names(of)
     if not parts or not set(parts) <= set(PARTS):
         raise typer.BadParameter(f"{of!r}: there are {', '.join(PARTS)}", param_hint="--of")
@@ -48,7 +66,11 @@ def bench_scaling(
     with opt.errors_of_user(ExportError):
         require_writable(out)
         for part in parts:
-            opt.show_and_save(_measure(part, options), out / part, raw=raw)
+            if part == "networks":
+                result = _measure_networks(models, files, options, reuse=reuse)
+            else:
+                result = _measure(part, options)
+            opt.show_and_save(result, out / part, raw=raw)
         shown = [out / part for part in PARTS if (out / part / "results.md").is_file()]
         typer.echo(f"Wrote {save_page(shown, out / 'index.html', 'fanin: scaling')}")
 
@@ -66,3 +88,14 @@ def _measure(part: str, options: dict[str, Any]) -> Result[Any]:
 
     make = BenchScalingSpec.over_threads if part == "threads" else BenchScalingSpec.over_batches
     return bench_scaling(make(**options), progress=say)
+
+
+def _measure_networks(
+    models: str | None, files: Path, options: dict[str, Any], *, reuse: bool
+) -> Result[Any]:
+    from ...deploy.bench.suites.network_scaling import BenchNetworksSpec, bench_networks
+
+    spec = BenchNetworksSpec(**opt.given(models=opt.names(models) if models else None), **options)
+    if not all(Path(name).is_file() for name in spec.models):
+        requires("train", "torch", "torchvision")
+    return bench_networks(spec, files, reuse=reuse, progress=say)
