@@ -15,10 +15,10 @@ namespace {
 // Samples whose planes are computed at a time; larger batches are cut into slices.
 constexpr int64_t kSlice = 8;
 
-// 64 lanes take about 14 ns from L3 for the first sample and 5 ns of permutes for each further one
-// (Cascade Lake at 3.1 GHz).
-constexpr double kMicrosecondsPerLane = 0.00022;
-constexpr double kMicrosecondsPerLaneSample = 0.00008;
+// For plans: 64 lanes take 5 (Zen 4) to 14 ns (Cascade Lake at 3.1 GHz, from L3) for the first
+// sample, and 3 to 5 ns of permutes for each further one.
+constexpr double kMicrosecondsPerLane = 0.0001;
+constexpr double kMicrosecondsPerLaneSample = 0.00005;
 
 // A group's outputs take as long as this many steps.
 constexpr size_t kGroupSteps = 4;
