@@ -1,4 +1,4 @@
-"""What can run an ONNX file on this machine: onnxruntime with and without our library, or onnx."""
+"""Engines that run an ONNX file: onnxruntime with and without our library, or onnx."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Model = Path | bytes
 """A file, or a serialized model."""
 
 
-class NotAtHandError(Exception):
-    """An engine cannot run here, whatever the file is."""
+class EngineUnavailableError(Exception):
+    """An engine cannot run on this machine, whatever the file is."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Engine:
 
     Attributes:
         name: the engine with its version.
-        load: raises :class:`NotAtHandError` or ExportError.
+        load: raises :class:`EngineUnavailableError` or ExportError.
         has_library: whether our kernels compute the condensed nodes.
 
     """
@@ -60,7 +60,7 @@ def engines(uses_our_ops: bool) -> list[Engine]:
 
 
 def load_original(model: Model, *, optimize: bool = True) -> Run:
-    """Load a model that is not ours in the first engine there is.
+    """Load a model that is not ours in the first available engine.
 
     Raises:
         ExportError: it does not load.
@@ -96,12 +96,12 @@ def load_with_library(model: Model) -> Run:
         register(options)
     except Exception as error:
         # Not built, or an onnxruntime that the library does not support: no fault of the file.
-        raise NotAtHandError(str(error)) from error
+        raise EngineUnavailableError(str(error)) from error
     return _session(model, options, "the exported model")
 
 
 def _no_onnxruntime(model: Model) -> Run:  # noqa: ARG001
-    raise NotAtHandError("not installed")
+    raise EngineUnavailableError("not installed")
 
 
 def _load_reference(model: Model) -> Run:

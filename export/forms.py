@@ -7,14 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-import numpy as np
-import onnx
-from onnx import NodeProto, TensorProto, helper, numpy_helper
-
 from ..ort_ops.format.condensed import CondensedWeight
 from ..ort_ops.format.conv_geometry import ConvGeometry
 from .cost_model import CostModel
-from .onnx_op import DEFAULT_OPSET, IR_VERSION
 from .report import Decision
 from .row_groups import MAX_GROUPS, split_rows
 
@@ -207,82 +202,3 @@ def _is_whole(weight: CondensedWeight) -> bool:
     """Tell whether a weight stores every entry."""
     full = weight.out_features * weight.in_features
     return weight.values.size == full and weight.padding == 0
-
-
-def structured_nodes(
-    weight: CondensedWeight, x: str, output: str, prefix: str
-) -> tuple[list[NodeProto], dict[str, np.ndarray]]:
-    """Build the structured form: a MatMul of the active rows, then every output in its place.
-
-    Returns:
-        The nodes, and their constants by name. Without ablated neurons it is the dense form.
-
-    """
-    active = weight.to_dense()[weight.rows].T
-    arrays = {f"{prefix}.weight": np.ascontiguousarray(active), f"{prefix}.bias": weight.bias}
-    product = f"{prefix}.product"
-    nodes = [helper.make_node("MatMul", [x, f"{prefix}.weight"], [product], name=prefix)]
-    if weight.active < weight.out_features:
-        # One more column, of zeros, is what every ablated neuron takes.
-        arrays[f"{prefix}.weight"] = np.pad(active, ((0, 0), (0, 1)))
-        place = np.full(weight.out_features, weight.active, np.int64)
-        place[weight.rows] = np.arange(weight.active)
-        arrays[f"{prefix}.place"] = place
-        placed = f"{prefix}.placed"
-        nodes.append(
-            helper.make_node(
-                "Gather", [product, f"{prefix}.place"], [placed], name=f"{prefix}_place", axis=-1
-            )
-        )
-        product = placed
-    nodes.append(
-        helper.make_node("Add", [product, f"{prefix}.bias"], [output], name=f"{prefix}_bias")
-    )
-    return nodes, arrays
-
-
-def dense_nodes(
-    weight: CondensedWeight, x: str, output: str, prefix: str, *, matrix: bool = False
-) -> tuple[list[NodeProto], dict[str, np.ndarray]]:
-    """Build the dense form: MatMul, and Add where there is a bias.
-
-    With ``matrix``, which says that x is one, a layer with a bias is the Gemm that torch exports,
-    so that a layer which stays dense is exactly as fast as in a dense export.
-    """
-    if not weight.bias.any():
-        arrays = {f"{prefix}.weight": np.ascontiguousarray(weight.to_dense().T)}
-        node = helper.make_node("MatMul", [x, f"{prefix}.weight"], [output], name=prefix)
-        return [node], arrays
-    if matrix:
-        arrays = {f"{prefix}.weight": weight.to_dense(), f"{prefix}.bias": weight.bias}
-        node = helper.make_node("Gemm", [x, *arrays], [output], name=prefix, transB=1)
-        return [node], arrays
-    arrays = {
-        f"{prefix}.weight": np.ascontiguousarray(weight.to_dense().T),
-        f"{prefix}.bias": weight.bias,
-    }
-    product = f"{prefix}.product"
-    nodes = [
-        helper.make_node("MatMul", [x, f"{prefix}.weight"], [product], name=prefix),
-        helper.make_node("Add", [product, f"{prefix}.bias"], [output], name=f"{prefix}_bias"),
-    ]
-    return nodes, arrays
-
-
-def structured_layer_model(weight: CondensedWeight, batch: int | None) -> onnx.ModelProto:
-    """Build a model of one structured layer, from ``x`` to ``y``, for the calibration."""
-    nodes, arrays = structured_nodes(weight, "x", "y", "layer")
-    shape = ["batch" if batch is None else batch]
-    graph = helper.make_graph(
-        nodes,
-        "structured_layer",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [*shape, weight.in_features])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [*shape, weight.out_features])],
-        [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()],
-    )
-    return helper.make_model(
-        graph,
-        ir_version=IR_VERSION,
-        opset_imports=[helper.make_opsetid("", DEFAULT_OPSET)],
-        producer_name="fanin",
-    )

@@ -15,7 +15,6 @@ from .passes.attach_functions import AttachFunctionsPass
 from .passes.choose_forms import ChooseFormsPass, Formed
 from .passes.flat_linear import UnflattenPass
 from .passes.fold_ablated import FoldAblatedPass, FoldResult
-from .passes.fold_filters import FoldFiltersPass, FoldFiltersResult
 from .passes.fold_norm import FoldNormPass
 from .passes.fuse_activation import FuseActivationPass
 from .passes.fuse_residual import FuseResidualPass
@@ -57,9 +56,7 @@ def lower(model: ir.Model, chooser: Chooser, *, fold: bool) -> Lowered:
     projections = SplitProjectionPass()(model)
     OrderHeadsPass()(model)
     UnflattenPass()(model)
-    folds: list[FoldFiltersResult | FoldResult] = []
-    if fold:
-        folds = [FoldFiltersPass()(model), FoldAblatedPass()(model)]
+    folds = FoldAblatedPass()(model) if fold else FoldResult(model, modified=False)
     formed = ChooseFormsPass(chooser)(model).formed
     SeparateProjectionPass(projections.splits)(model)
     fused += FuseResidualPass()(model).fused
@@ -70,8 +67,8 @@ def lower(model: ir.Model, chooser: Chooser, *, fold: bool) -> Lowered:
     UniqueNamesPass()(model)
     common.ShapeInferencePass(strict_mode=False)(model)
     return Lowered(
-        tuple(line for result in folds for line in result.folded),
-        tuple(line for result in folds for line in result.kept),
+        tuple(folds.folded),
+        tuple(folds.kept),
         formed,
         tuple(fused),
     )

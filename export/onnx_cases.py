@@ -1,4 +1,4 @@
-"""Inputs for a model of which only the file is known, and what the model makes of them."""
+"""Inputs to compare an ONNX file on, and its own outputs for them."""
 
 from __future__ import annotations
 

@@ -30,13 +30,18 @@ from .model_file import (
     stage_model,
 )
 from .onnx_cases import cases_for, own_noise
-from .onnx_rounding import round_condensed, widened_cases
 from .onnx_schema import register_schemas
 from .onnx_source import data_files, load_source
 from .passes.condense import CondensePass, CondenseResult, Shape
 from .ranges import require_range
 from .report import NOT_VERIFIED, ExportReport, LayerReport, ParityCheck, bytes_saved
-from .rounding import rounding_notes
+from .rounding import (
+    round_condensed,
+    rounding_notes,
+    widened_cases,
+    with_rounding,
+    without_saved_bytes,
+)
 from .verify import Case, Reference, check_parity, check_structure, largest_change
 from .verify_layers import LARGE, check_layers
 
@@ -114,7 +119,7 @@ def convert(
         rounded = None
         if values_dtype != "float32":
             rounded = round_condensed(model, values_dtype)
-            lowered = rounded.lowered(lowered)
+            lowered = without_saved_bytes(lowered, rounded.saved)
             staged = _stage(model, source, scratch / target.name, external_data_threshold)
             change = None
             if comparison:
@@ -126,7 +131,7 @@ def convert(
         file_bytes = staged.nbytes
         layers = final_layers(found.layers, lowered)
         if rounded:
-            layers = rounded.layers(layers)
+            layers = with_rounding(layers, rounded.errors, values_dtype)
             notes += rounding_notes(layers, values_dtype, "they are of another type already")
         data_path = publish_model(staged, target, keep=needed)
     return ExportReport(
@@ -253,18 +258,10 @@ class _Comparison:
         return cls(source, names, cases, own_noise(source, cases, names))
 
     def check(self, path: Path) -> tuple[tuple[ParityCheck, ...], tuple[str, ...]]:
-        locate = partial(_locate, self.source, path, self.names)
+        locate = partial(first_difference, self.source, path, self.names)
         return check_parity(path, Reference("the original", self.cases, self.noise, locate))
 
     def check_rounded(
         self, path: Path, cases: Sequence[Case]
     ) -> tuple[tuple[ParityCheck, ...], tuple[str, ...]]:
         return check_parity(path, Reference("the rounded weights in float32", cases, self.noise))
-
-
-def _locate(source: Path, path: Path, names: tuple[str, ...], case: Case, library: bool) -> str:
-    feeds = dict(zip(names, case.inputs, strict=True))
-    try:
-        return first_difference(source, path, feeds, library=library, tolerance=1e-4)
-    except ExportError:
-        return ""

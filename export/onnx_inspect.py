@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
-import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import onnx
-from onnx import NodeProto, TensorProto, helper, numpy_helper
+import onnx_ir as ir
 
-from ..ort_ops.contract import CONDENSED_CONV, CONDENSED_GEMM, DOMAIN, INPUTS_GEMM
 from ..ort_ops.format.condensed import CondensedWeight
-from ..ort_ops.format.conv_geometry import ConvGeometry
 from .errors import ExportError
 from .onnx_function import clip_is_open
-from .onnx_graphs import graphs_of
-from .onnx_reading import read_proto
+from .onnx_reading import read_model
+from .passes.access import label_of
+from .passes.nodes import (
+    clip_of,
+    condensed_nodes,
+    is_condensed_conv,
+    read_constant_weight,
+    read_geometry,
+)
 from .report import LayerReport, layer_table
 
 if TYPE_CHECKING:
@@ -69,17 +74,17 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
 
     """
     path = Path(path)
-    model = read_proto(path, weights=True)
-    initializers = _initializers(model.graph)
-    nodes = _condensed_nodes(model.graph)
-    carried = {(function.domain, function.name) for function in model.functions}
-    opsets = {entry.domain: entry.version for entry in model.opset_import}
+    model = read_model(path)
+    nodes = condensed_nodes(model)
+    carried = {(domain, name) for domain, name, _ in model.functions}
+    with _naming(path):
+        layers = tuple(map(_layer, nodes))
     return Inspection(
         path=str(path),
         ir_version=model.ir_version,
-        opset=opsets.get("", 0),
-        runs_without_library={(DOMAIN, node.op_type) for node in nodes} <= carried,
-        layers=tuple(_layer(path, node, initializers) for node in nodes),
+        opset=model.opset_imports.get("", 0),
+        runs_without_library={(node.domain, node.op_type) for node in nodes} <= carried,
+        layers=layers,
     )
 
 
@@ -93,71 +98,28 @@ def condensed_weights(path: str | os.PathLike[str]) -> dict[str, CondensedWeight
 
     """
     path = Path(path)
-    model = read_proto(path, weights=True)
-    initializers = _initializers(model.graph)
-    return {node.name: _weight(path, node, initializers) for node in _condensed_nodes(model.graph)}
+    nodes = condensed_nodes(read_model(path))
+    with _naming(path):
+        return {label_of(node): read_constant_weight(node) for node in nodes}
 
 
-def _initializers(graph: onnx.GraphProto) -> dict[str, TensorProto]:
-    return {tensor.name: tensor for part in graphs_of(graph) for tensor in part.initializer}
-
-
-def _condensed_nodes(graph: onnx.GraphProto) -> list[NodeProto]:
-    return [
-        node
-        for part in graphs_of(graph)
-        for node in part.node
-        if node.domain == DOMAIN and node.op_type in (CONDENSED_GEMM, CONDENSED_CONV)
-    ]
-
-
-def _attributes(node: NodeProto) -> dict[str, Any]:
-    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
-
-
-def _weight(path: Path, node: NodeProto, initializers: dict[str, TensorProto]) -> CondensedWeight:
-    inputs = dict(zip(INPUTS_GEMM, node.input, strict=False))
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Say which file an error is about."""
     try:
-        arrays = {
-            part: numpy_helper.to_array(initializers[inputs[part]])
-            for part in ("values", "indices", "rows", "bias")
-        }
-        shape = _weight_shape(node)
-    except KeyError as error:
-        raise ExportError(
-            f"{path}: node {node.name!r}: {error} is missing or not a constant of the model"
-        ) from error
-    except (TypeError, ValueError) as error:
-        raise ExportError(f"{path}: node {node.name!r}: {error}") from error
-    try:
-        return CondensedWeight(**arrays, in_features=math.prod(shape[1:]), out_features=shape[0])
-    except (TypeError, ValueError) as error:
-        raise ExportError(f"{path}: node {node.name!r}: {error}") from error
+        yield
+    except ExportError as error:
+        raise ExportError(f"{path}: {error}") from error
 
 
-def _weight_shape(node: NodeProto) -> tuple[int, ...]:
-    """Return the shape of the dense weight."""
-    attributes = _attributes(node)
-    if node.op_type == CONDENSED_GEMM:
-        return attributes["out_features"], attributes["in_features"]
-    return ConvGeometry(
-        in_channels=attributes["in_channels"],
-        out_channels=attributes["out_channels"],
-        kernel_shape=tuple(attributes["kernel_shape"]),
-        strides=tuple(attributes["strides"]),
-        pads=tuple(attributes["pads"]),
-        dilations=tuple(attributes["dilations"]),
-        group=attributes["group"],
-    ).weight_shape
-
-
-def _layer(path: Path, node: NodeProto, initializers: dict[str, TensorProto]) -> LayerReport:
-    weight = _weight(path, node, initializers)
+def _layer(node: ir.Node) -> LayerReport:
+    weight, name = read_constant_weight(node), label_of(node)
+    shape: tuple[int, ...] = (weight.out_features, weight.in_features)
     return LayerReport(
-        name=node.name,
+        name=name,
         kind=node.op_type,
-        nodes=(node.name,),
-        shape=_weight_shape(node),
+        nodes=(name,),
+        shape=read_geometry(node).weight_shape if is_condensed_conv(node) else shape,
         sparsity=1 - weight.density,
         active=weight.active,
         fan_in=weight.fan_in,
@@ -165,16 +127,15 @@ def _layer(path: Path, node: NodeProto, initializers: dict[str, TensorProto]) ->
         bytes_dense=4 * weight.out_features * (weight.in_features + 1),
         bytes_condensed=weight.nbytes,
         decision="condensed",
-        reason=_epilogue(node, initializers),
+        reason=_epilogue(node),
     )
 
 
-def _epilogue(node: NodeProto, initializers: dict[str, TensorProto]) -> str:
+def _epilogue(node: ir.Node) -> str:
     """Say what the node does to its sums: adds a residual, clips."""
-    attributes, steps = _attributes(node), []
-    if len(node.input) > 5 and node.input[5] not in initializers:
-        steps.append(f"adds {node.input[5]}")
-    low, high = attributes.get("clip_min", -math.inf), attributes.get("clip_max", math.inf)
+    residual = node.inputs[5] if len(node.inputs) > 5 else None
+    steps = [f"adds {residual.name}"] if residual and not residual.is_initializer() else []
+    low, high = clip_of(node)
     if not clip_is_open(low, high):
         steps.append(f"clip [{low:g}, {high:g}]")
     return ", ".join(steps)

@@ -1,11 +1,12 @@
-"""The one way in which an ONNX file from elsewhere is read."""
+"""Read an ONNX file from any source, with checks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 from google.protobuf.message import DecodeError, Message
 
 from ..onnx_file import DataFileError, ModelFileError, read_checked
@@ -42,6 +43,31 @@ def read_proto(path: Path, *, weights: bool = False) -> onnx.ModelProto:
     if wrong is not None:
         raise ExportError(f"{path} is damaged: the name or text {wrong[:80]!r} is not UTF-8")
     return proto
+
+
+def read_model(path: Path) -> ir.Model:
+    """Read a model with its weights; raises as :func:`read_proto` does."""
+    proto = read_proto(path, weights=True)
+    try:
+        return ir.serde.deserialize_model(proto)
+    except Exception as error:
+        raise ExportError(f"{path} cannot be read: {error}") from error
+
+
+def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph and those inside its nodes: branches and loop bodies."""
+    yield graph
+    yield from graphs_inside(graph.node)
+
+
+def graphs_inside(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs inside nodes."""
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from graphs_of(attribute.g)
+            for graph in attribute.graphs:
+                yield from graphs_of(graph)
 
 
 def _texts(message: Message) -> Iterator[str | bytes]:

@@ -11,9 +11,8 @@ from onnx_ir.passes import common
 from ..onnx_file import external_files, read_checked
 from .errors import ExportError
 from .onnx_function import FUNCTION_OPSETS
-from .onnx_graphs import graphs_inside, graphs_of
 from .onnx_op import IR_VERSION
-from .onnx_reading import read_proto
+from .onnx_reading import graphs_inside, graphs_of, read_proto
 from .onnx_sparse import make_dense
 
 _CONVERT_TO = 17

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from .errors import ExportError
-from .onnx_graphs import graphs_of
+from .onnx_reading import graphs_of
 
 _MAX_BYTES = 2**31 - 1
 """What protobuf, and with it an initializer, can hold."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 import torch
 from onnx_ir.passes import common
@@ -18,7 +19,6 @@ from .._base.atomic import output_path, staging_folder
 from ..ort_ops.format.condensed import VALUE_TYPES
 from .errors import ExportError
 from .forms import Chooser, Policy
-from .layer_plan import LayerPlan, plan_layers
 from .locate import first_difference
 from .lowering import Lowered, final_layers, lower
 from .model_file import (
@@ -29,25 +29,24 @@ from .model_file import (
     publish_model,
     stage_model,
 )
-from .modules import plain_torch, without_fast_path
 from .onnx_op import DEFAULT_OPSET, IR_VERSION, OPSETS
-from .passes.access import name_of
+from .passes.access import drop_weights, name_of
 from .passes.attach_functions import AttachFunctionsPass
 from .passes.clear_values import ClearValueMetadataPass
 from .passes.condense import CondensePass
 from .passes.fold_norm import FoldNormPass
-from .passes.name_layers import NameLayersPass
 from .ranges import require_range
 from .report import NOT_VERIFIED, ExportReport, LayerReport, ParityCheck, bytes_saved
-from .rounding import Rounding, multiplied_only, round_values, rounding_notes
-from .torch_copy import eval_copy
-from .torch_model import (
-    as_inputs,
-    float64_noise,
-    replace_layers,
-    round_weights,
-    run_cases,
+from .rounding import (
+    Rounding,
+    read_elsewhere,
+    round_values,
+    rounding_notes,
+    with_rounding,
 )
+from .torch_copy import eval_copy
+from .torch_layers import check_masks, list_weights, merge_reports
+from .torch_model import as_inputs, float64_noise, plain_torch, round_weights, run_cases
 from .torch_to_ir import torch_to_ir
 from .verify import Case, Reference, check_parity, check_structure, largest_change
 from .verify_layers import LARGE, check_layers
@@ -139,9 +138,9 @@ def export(
         stack.enter_context(plain_torch())
         model, masks, example_inputs = _resolve(model_or_run, target, masks, example_inputs)
         copied = eval_copy(model, masks)
-        model, masks = copied.model, copied.masks
+        model, arrays = copied.model, check_masks(copied.model, copied.masks)
         notes, inputs = copied.notes, as_inputs(example_inputs, copied.widened)
-        plans = plan_layers(model, masks, min_sparsity)
+        weights = list_weights(model, arrays)
         large = sum(parameter.nbytes for parameter in model.parameters()) > LARGE
         # A large model is verified by layer: its outputs are not compared.
         cases = _cases(model, inputs, copied.widened) if verify and not large else []
@@ -151,7 +150,7 @@ def export(
             chooser,
             fold,
             min_sparsity,
-            masks,
+            arrays,
             opset,
             verify,
             external_data_threshold,
@@ -163,17 +162,11 @@ def export(
             dense = replace(
                 settings, masks={}, min_sparsity=1.0, fold=False, values_dtype="float32"
             )
-            baseline = _write([model], cases, dense, baseline_scratch / baseline_target.name)
-        sparse = replace_layers(model, plans)
-        # Nothing here may hold on to the condensed arrays: the file's own copies replace them.
-        del model, copied
-        plans = [plan.without_weight() for plan in plans]
-        holder = [sparse]
-        del sparse
-        main = _write(holder, cases, settings, scratch / target.name)
-        layers = final_layers(
-            _with_rounding(_with_nodes(plans, main), main, values_dtype), main.lowered
-        )
+            baseline = _write(model, cases, dense, baseline_scratch / baseline_target.name)
+        main = _write(model, cases, settings, scratch / target.name)
+        reports = merge_reports(weights, main.layers, main.initializers)
+        rounded = with_rounding(reports, main.rounding.errors, values_dtype)
+        layers = final_layers(rounded, main.lowered)
         file_bytes = main.staged.nbytes
         if baseline is not None:
             dense_bytes = baseline.staged.nbytes
@@ -226,7 +219,7 @@ class _Settings:
     chooser: Chooser
     fold: bool
     min_sparsity: float
-    masks: Mapping[str, Tensor] | None
+    masks: Mapping[str, np.ndarray] | None
     opset: int
     verify: bool
     external_data_threshold: int
@@ -239,8 +232,8 @@ class _Written:
     """A verified model in the scratch folder, with what the report says about it."""
 
     staged: StagedModel
-    nodes: dict[str, tuple[str, ...]]
-    graph_layers: tuple[LayerReport, ...]
+    layers: tuple[LayerReport, ...]
+    initializers: frozenset[str]
     lowered: Lowered
     parity: tuple[ParityCheck, ...]
     not_checked: tuple[str, ...]
@@ -249,24 +242,17 @@ class _Written:
 
 
 def _write(
-    models: list[nn.Module], cases: Sequence[Case], settings: _Settings, staged_path: Path
+    model: nn.Module, cases: Sequence[Case], settings: _Settings, staged_path: Path
 ) -> _Written:
-    """Write and verify the one model of the list, which is taken out so that it can be freed."""
+    """Write a model and verify the file; rounding changes the weights of the model as well."""
     opset, rounds = settings.opset, settings.values_dtype != "float32"
-    model = models.pop()
     program = torch_to_ir(model, settings.inputs, settings.dynamic_shapes, opset)
-    parameters = frozenset(dict(model.named_parameters(remove_duplicate=False)))
-    # Only a comparison with rounded weights needs the module again.
-    rounded_model = model if rounds and cases else None
-    del model
-    # What is no Linear module: attention, transformers' Conv1D, functional calls.
-    masks = settings.masks
-    arrays = None if masks is None else {name: mask.numpy() for name, mask in masks.items()}
+    initializers = frozenset(program.model.graph.initializers)
     condense = CondensePass(
-        min_sparsity=settings.min_sparsity, masks=arrays, name_after_weights=True
+        min_sparsity=settings.min_sparsity, masks=settings.masks, name_after_weights=True
     )
     found = [condense(program.model)]
-    exclusive = parameters & multiplied_only(program.model)
+    exclusive = dict(model.named_parameters()).keys() - read_elsewhere(program.model)
     program.optimize()
     graph_model = program.model
     del program
@@ -274,7 +260,6 @@ def _write(
     found.append(condense(graph_model))
     common.ClearMetadataAndDocStringPass()(graph_model)
     ClearValueMetadataPass()(graph_model)
-    nodes = NameLayersPass()(graph_model).nodes
     # Before values are rounded: they would be rounded again.
     norms = FoldNormPass()(graph_model)
     rounding, change = Rounding(), 0.0 if not rounds else None
@@ -284,18 +269,14 @@ def _write(
             settings.values_dtype,
             settings.chooser,
             fold=settings.fold,
-            modules=nodes,
             found=found,
             parameters=exclusive,
             norms=norms.scales,
         )
-    if rounded_model is not None:
-        dtype = getattr(torch, settings.values_dtype)
-        round_weights(rounded_model, rounding, dtype)
-        with without_fast_path():
-            exact, cases = cases, run_cases(rounded_model, settings.inputs)
+    if rounds and cases:
+        round_weights(model, rounding, getattr(torch, settings.values_dtype))
+        exact, cases = cases, run_cases(model, settings.inputs)
         change = largest_change(exact, cases)
-        del rounded_model, exact
     # The clone keeps the arrays that the passes replace; only a comparison of outputs reads it.
     before = graph_model.clone() if cases else None
     lowered = lower(graph_model, settings.chooser, fold=settings.fold)
@@ -304,7 +285,8 @@ def _write(
     graph_model.producer_name, graph_model.producer_version = "fanin", None
     staged = stage_model(graph_model, staged_path, settings.external_data_threshold)
     names = [name_of(value) for value in graph_model.graph.inputs]
-    del graph_model
+    layers = tuple(layer for result in found for layer in result.layers)
+    drop_weights(graph_model)
     check_structure(staged.path)
     parity: tuple[ParityCheck, ...] = ()
     not_checked: tuple[str, ...] = (NOT_VERIFIED,)
@@ -314,8 +296,7 @@ def _write(
         locate = partial(_locate, before, staged.path, names)
         reference = Reference("torch", cases, settings.noise, locate)
         parity, not_checked = check_parity(staged.path, reference)
-    layers = tuple(layer for result in found for layer in result.layers)
-    return _Written(staged, nodes, layers, lowered, parity, not_checked, rounding, change)
+    return _Written(staged, layers, initializers, lowered, parity, not_checked, rounding, change)
 
 
 def _locate(before: ir.Model, path: Path, names: Sequence[str], case: Case, library: bool) -> str:
@@ -324,11 +305,7 @@ def _locate(before: ir.Model, path: Path, names: Sequence[str], case: Case, libr
     before.ir_version = IR_VERSION
     reference = path.with_name("before.onnx")
     ir.save(before, reference)
-    feeds = dict(zip(names, case.inputs, strict=True))
-    try:
-        return first_difference(reference, path, feeds, library=library, tolerance=1e-4)
-    except ExportError:
-        return ""
+    return first_difference(reference, path, names, case, library)
 
 
 def _resolve(
@@ -349,66 +326,6 @@ def _resolve(
     if any(target.exists() and target.samefile(run.path / name) for name in FILES):
         raise ValueError(f"{target} belongs to the run; give the model another name")
     return run.model, run.masks, run.example_input if example_inputs is None else example_inputs
-
-
-def _with_nodes(plans: Sequence[LayerPlan], written: _Written) -> list[LayerReport]:
-    """Say which nodes hold each layer, and what was condensed in the graph instead of a module."""
-    in_graph: dict[str, list[LayerReport]] = {}
-    left: dict[str, str] = {}
-    for layer in written.graph_layers:
-        if layer.decision == "condensed":
-            in_graph.setdefault(layer.name, []).append(layer)
-        elif layer.kind in ("MatMul", "Gemm", "Conv"):
-            left.setdefault(layer.name, layer.reason)
-    reports = []
-    for plan in plans:
-        report = plan.report
-        if report.decision == "condensed":
-            report = replace(report, nodes=written.nodes.get(plan.layer, ()))
-            if not report.nodes:
-                report = replace(
-                    report,
-                    decision="dense",
-                    reason="not in the file: no output depends on it",
-                    bytes_dense=0,
-                    bytes_condensed=None,
-                    padding=0,
-                )
-        elif report.name in in_graph:
-            parts = in_graph[report.name]
-            report = replace(
-                report,
-                nodes=tuple(name for part in parts for name in part.nodes),
-                decision="condensed",
-                # Torch knows the weight by its name, not by the nodes that it went through.
-                reason=parts[0].reason.partition(", behind ")[0],
-                bytes_condensed=sum(part.bytes_in_file for part in parts),
-            )
-        elif report.name in left:
-            # The graph knows better than the module why a weight that it multiplies with stays.
-            report = replace(report, reason=left[report.name])
-        reports.append(report)
-    # Buffers, plain tensors, and slices that torch itself made constants of.
-    named = {report.name for report in reports}
-    reports += [layer for name, parts in in_graph.items() if name not in named for layer in parts]
-    return reports
-
-
-def _with_rounding(
-    reports: Sequence[LayerReport], written: _Written, values_dtype: str
-) -> list[LayerReport]:
-    """Say which layers hold rounded values."""
-    errors = written.rounding.errors or {}
-    return [
-        replace(
-            report,
-            values_dtype=values_dtype,
-            rounding_error=max(errors[name] for name in report.nodes),
-        )
-        if report.nodes and all(name in errors for name in report.nodes)
-        else report
-        for report in reports
-    ]
 
 
 def _notes(

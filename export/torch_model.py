@@ -1,9 +1,10 @@
-"""The inputs that a model is tried on, and its layers exchanged for condensed ones."""
+"""The inputs that a torch model is run on, and what it computes for them."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -11,8 +12,6 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from .errors import ExportError
-from .layer_plan import LayerPlan
-from .modules import CondensedLinear
 from .rounding import Rounding
 from .verify import Case, largest_change
 
@@ -21,6 +20,13 @@ CHECK_BATCH = 3
 
 
 _MOST_NOISE = 1e-4
+
+
+@contextmanager
+def plain_torch() -> Iterator[None]:
+    """Compute as the model is written, on the CPU, whatever context the caller is in."""
+    with torch.autocast("cpu", enabled=False), torch.device("cpu"):
+        yield
 
 
 def as_inputs(example: Tensor | Sequence[Tensor], widen: bool = False) -> tuple[Tensor, ...]:
@@ -151,14 +157,11 @@ def round_weights(model: nn.Module, rounding: Rounding, dtype: torch.dtype) -> N
     The model gets new parameters: the old ones may be shared with the user's model.
 
     Args:
-        model: after :func:`replace_layers`.
-        rounding: the modules and parameters that are rounded, the latter under all their names.
+        model: the copy that was exported.
+        rounding: the parameters that are rounded.
         dtype: float16 or bfloat16.
 
     """
-    for module in model.modules():
-        if isinstance(module, CondensedLinear) and module.name in rounding.layers:
-            module.values = module.values.to(dtype).to(torch.float32)
     names = dict(model.named_parameters(remove_duplicate=False))
     rounded = {
         id(names[name]): nn.Parameter(
@@ -179,17 +182,3 @@ def _rounded(weight: Tensor, scale: np.ndarray | None, dtype: torch.dtype) -> Te
     factor = torch.from_numpy(scale).reshape(-1, *[1] * (weight.ndim - 1))
     scaled = (weight.double() * factor).float().to(dtype).double()
     return torch.where(factor == 0, weight.double(), scaled / factor).float()
-
-
-def replace_layers(model: nn.Module, plans: Sequence[LayerPlan]) -> nn.Module:
-    """Put a :class:`CondensedLinear` wherever a planned module stands, under all its names."""
-    condensed = {
-        id(model.get_submodule(plan.module_name)): CondensedLinear(plan.weight, name=plan.layer)
-        for plan in plans
-        if plan.weight is not None
-    }
-    for module in list(model.modules()):
-        for key, child in module._modules.items():
-            if id(child) in condensed:
-                module._modules[key] = condensed[id(child)]
-    return condensed.get(id(model), model)

@@ -1,24 +1,18 @@
-"""A torch module as an onnx-ir model, its condensed layers as nodes of our domain."""
+"""A torch module as an onnx-ir model."""
 
 from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import onnx_ir as ir
 import torch
-from onnx import TensorProto, defs, helper
-from onnxscript import opset18
-from onnxscript import values as script
 from torch import Tensor, nn
 
-from ..ort_ops.contract import CONDENSED_GEMM, DOMAIN, DOMAIN_VERSION
 from .errors import ExportError
-from .modules import OPERATOR, without_fast_path
-from .onnx_op import no_residual
-from .onnx_schema import condensed_gemm_schema
-from .passes.name_layers import LAYER
+from .torch_layers import own_names
 
 BATCH = "batch"
 """Name of the dynamic first dimension of every input."""
@@ -32,10 +26,11 @@ def torch_to_ir(
 ) -> torch.onnx.ONNXProgram:
     """Export ``model`` (in eval mode, on the CPU) with a dynamic batch.
 
-    The graph is not optimised yet: folding constants would take the names off the weights.
+    The graph is not optimized yet: folding constants would take the names off the weights. An
+    initializer has the name of its parameter, the first one of a shared parameter.
 
     Args:
-        model: may hold :class:`CondensedLinear`.
+        model: the module.
         inputs: example inputs of a batch of at least two, since torch.export takes a size of one
             for a constant.
         dynamic_shapes: names of the dynamic dimensions of each input; None for the batch alone.
@@ -50,7 +45,7 @@ def torch_to_ir(
         raise ValueError(f"dynamic_shapes names {len(dimensions)} inputs, there are {len(inputs)}")
     nested = _as_signature(model, dimensions)
     try:
-        with without_fast_path(), warnings.catch_warnings():
+        with _without_fast_path(), warnings.catch_warnings():
             # Several inputs share the batch on purpose.
             warnings.filterwarnings("ignore", message=".*axis name: .* will not be used")
             program = torch.onnx.export(
@@ -59,7 +54,6 @@ def torch_to_ir(
                 dynamo=True,
                 dynamic_shapes=nested,
                 opset_version=opset,
-                custom_translation_table={OPERATOR: _translate},
                 verbose=False,
                 optimize=False,
             )
@@ -73,7 +67,19 @@ def torch_to_ir(
             f"has no form in it; choose another opset"
         )
     _name_outputs(program.model)
+    _name_weights(program.model, own_names(model))
     return program
+
+
+@contextmanager
+def _without_fast_path() -> Iterator[None]:
+    """Keep attention from its fused operator, which has no form in ONNX."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def _as_signature(
@@ -92,44 +98,12 @@ def _name_outputs(model: ir.Model) -> None:
         value.name = "output" if len(outputs) == 1 else f"output_{position}"
 
 
-def _schema_with_layer() -> defs.OpSchema:
-    """Our schema with the attribute that carries the layer's name through the exporter."""
-    ours = condensed_gemm_schema()
-    kind = defs.OpSchema.Attribute(LAYER, helper.make_attribute(LAYER, ""), "")
-    return defs.OpSchema(
-        ours.name,
-        ours.domain,
-        ours.since_version,
-        inputs=ours.inputs,
-        outputs=ours.outputs,
-        type_constraints=[
-            (t.type_param_str, t.allowed_type_strs, "") for t in ours.type_constraints
-        ],
-        attributes=[*ours.attributes.values(), kind],
-    )
-
-
-_OP = script.Op(script.Opset(DOMAIN, DOMAIN_VERSION), CONDENSED_GEMM, _schema_with_layer())
-
-
-# torch takes what is annotated for attributes, so inputs and result stay as they are.
-def _translate(  # type: ignore[no-untyped-def]
-    x, values, indices, bias, rows, in_features: int, out_features: int, layer: str
-):
-    residual = opset18.Constant(
-        value=helper.make_tensor("value", TensorProto.FLOAT, [1], no_residual())
-    )
-    return _OP(
-        x,
-        values,
-        indices,
-        bias,
-        rows,
-        residual,
-        in_features=in_features,
-        out_features=out_features,
-        layer=layer,
-    )
+def _name_weights(model: ir.Model, names: Mapping[str, str]) -> None:
+    """Call shared parameters by their first name; torch takes the last one."""
+    constants = model.graph.initializers
+    for name, value in list(constants.items()):
+        if names.get(name, name) not in constants:
+            value.name = names[name]
 
 
 def _explain(error: BaseException) -> str:
@@ -137,12 +111,7 @@ def _explain(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     text = f"torch could not export the model: {type(error).__name__}: {str(error).strip()}"
-    if isinstance(error, AttributeError) and "CondensedLinear" in text:
-        text += (
-            "; a module reads the weight of a condensed layer past its forward. Leave that layer "
-            "out of `masks` to keep it dense"
-        )
-    elif "Constraints violated" in text or "specialized" in text.lower():
+    if "Constraints violated" in text or "specialized" in text.lower():
         text += (
             "; the first dimension of every input has to be a batch of any size, and the model "
             "computes with it as a constant"

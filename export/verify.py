@@ -1,4 +1,4 @@
-"""The proof that a written file is sound and computes what the model computes."""
+"""Check the structure of a written file, and its outputs against the model's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from ..ort_ops.contract import DOMAIN
-from .engines import NotAtHandError, Run, engines
+from .engines import EngineUnavailableError, Run, engines
 from .errors import ExportError
 from .report import ParityCheck
 
@@ -87,7 +87,7 @@ def check_structure(path: Path, *, shape_after_every_node: bool = True) -> None:
 def check_parity(
     path: Path, reference: Reference
 ) -> tuple[tuple[ParityCheck, ...], tuple[str, ...]]:
-    """Run the file in every engine at hand and compare with the model.
+    """Run the file in every available engine and compare with the model.
 
     Engines are onnxruntime without our library, onnxruntime with it, and where onnxruntime is not
     installed onnx's ReferenceEvaluator, which is slow.
@@ -107,7 +107,7 @@ def check_parity(
     for engine in engines(uses_our_ops):
         try:
             run = engine.load(path)
-        except NotAtHandError as error:
+        except EngineUnavailableError as error:
             missing.append(f"{engine.name}: {error}")
         else:
             checks.append(_compare(engine.name, run, names, reference, engine.has_library))

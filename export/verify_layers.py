@@ -18,7 +18,7 @@ import onnx_ir as ir
 from ..ort_ops.format.condensed import CondensedWeight
 from ..ort_ops.format.conv_geometry import ConvGeometry
 from ..ort_ops.reference import condensed_conv
-from .engines import Engine, NotAtHandError, engines
+from .engines import Engine, EngineUnavailableError, engines
 from .errors import ExportError
 from .onnx_op import condensed_conv_model, condensed_layer_model
 from .passes.nodes import (
@@ -38,7 +38,7 @@ LAYER_BY_LAYER = f"outputs of the whole model: over {LARGE // 10**6} MB it is ch
 
 _BATCH = 2
 
-_BLOCK_ENTRIES = 1 << 22
+_BLOCK_ENTRIES = 1 << 21
 
 
 def check_layers(path: Path) -> tuple[tuple[ParityCheck, ...], tuple[str, ...]]:
@@ -56,41 +56,59 @@ def check_layers(path: Path) -> tuple[tuple[ParityCheck, ...], tuple[str, ...]]:
     worst: dict[str, tuple[float, float]] = {}
     missing = {LAYER_BY_LAYER}
     for node in condensed_nodes(model):
-        weight = read_weight(node)
-        if weight is None or constant_of(node.inputs[0]) is not None:
-            continue
-        geometry = read_geometry(node) if is_condensed_conv(node) else None
-        x = rng.standard_normal(_x_shape(weight, geometry)).astype(np.float32)
-        expected = _exact(weight, geometry, x)
-        scale = float(np.abs(expected).max(initial=0.0)) or 1.0
-        for engine in engines(uses_our_ops=True):
-            try:
-                if engine.has_library or geometry is not None:
-                    actual, wanted = _run(engine, weight, geometry, x), expected
-                else:
-                    # The function makes its weight dense, several times over.
-                    blocks = [_run(engine, block, None, x) for block in _blocks(weight)]
-                    actual = np.hstack(blocks)
-                    wanted = expected[:, weight.rows]
-            except NotAtHandError as error:
-                missing.add(f"{engine.name}: {error}")
-                continue
-            difference = max_error(actual, wanted)
-            if not difference <= RELATIVE_TOLERANCE * scale:
-                raise ExportError(
-                    f"node {node.name} in {engine.name} differs from its weight in float64 by "
-                    f"{difference:.3g} at a scale of {scale:.3g}; nothing was written"
-                )
-            before = worst.get(engine.name, (0.0, 0.0))
-            worst[engine.name] = (
-                max(before[0], difference),
-                max(before[1], difference / scale),
-            )
+        _check_node(node, rng, worst, missing)
+        _release(node)
     checks = tuple(
         ParityCheck(f"{name}, layer by layer", (_BATCH,), *errors, RELATIVE_TOLERANCE)
         for name, errors in worst.items()
     )
     return checks, tuple(sorted(missing))
+
+
+def _check_node(
+    node: ir.Node,
+    rng: np.random.Generator,
+    worst: dict[str, tuple[float, float]],
+    missing: set[str],
+) -> None:
+    """Run one node; keep the largest errors of each engine in `worst`, or why it is missing."""
+    weight = read_weight(node)
+    if weight is None or constant_of(node.inputs[0]) is not None:
+        return
+    geometry = read_geometry(node) if is_condensed_conv(node) else None
+    x = rng.standard_normal(_x_shape(weight, geometry)).astype(np.float32)
+    expected = _exact(weight, geometry, x)
+    scale = float(np.abs(expected).max(initial=0.0)) or 1.0
+    for engine in engines(uses_our_ops=True):
+        try:
+            if engine.has_library or geometry is not None:
+                actual, wanted = _run(engine, weight, geometry, x), expected
+            else:
+                # The function makes its weight dense, several times over.
+                blocks = [_run(engine, block, None, x) for block in _blocks(weight)]
+                actual = np.hstack(blocks)
+                wanted = expected[:, weight.rows]
+        except EngineUnavailableError as error:
+            missing.add(f"{engine.name}: {error}")
+            continue
+        difference = max_error(actual, wanted)
+        if not difference <= RELATIVE_TOLERANCE * scale:
+            raise ExportError(
+                f"node {node.name} in {engine.name} differs from its weight in float64 by "
+                f"{difference:.3g} at a scale of {scale:.3g}; nothing was written"
+            )
+        before = worst.get(engine.name, (0.0, 0.0))
+        worst[engine.name] = (
+            max(before[0], difference),
+            max(before[1], difference / scale),
+        )
+
+
+def _release(node: ir.Node) -> None:
+    """Unmap what a node read of the data file."""
+    for value in filter(None, node.inputs):
+        if isinstance(value.const_value, ir.ExternalTensor):
+            value.const_value.release()
 
 
 def _x_shape(weight: CondensedWeight, geometry: ConvGeometry | None) -> tuple[int, ...]:

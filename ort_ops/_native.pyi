@@ -132,6 +132,9 @@ class WorkPlan:
     def threads(self) -> int:
         """The number of threads that finishes first, at most the number requested."""
     @property
+    def tile_width(self) -> int:
+        """Samples or pixels of a tile; 0 where units are no tiles."""
+    @property
     def microseconds(self) -> float:
         """Time of all units on one thread."""
     @property

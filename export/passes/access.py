@@ -1,4 +1,4 @@
-"""What every valid graph has, without the None that onnx-ir's types allow for."""
+"""Accessors for what every valid graph has, although onnx-ir's types allow None."""
 
 from __future__ import annotations
 
@@ -72,7 +72,16 @@ def remove_unread_constant(value: ir.Value) -> bool:
     if value.uses() or value.is_graph_input() or value.is_graph_output():
         return False
     del graph.initializers[name_of(value)]
+    # Removed nodes refer to the value, and onnxscript's rewriter to the nodes it saw last.
+    value.const_value = None
     return True
+
+
+def drop_weights(model: ir.Model) -> None:
+    """Free the weights of a graph that is written, whoever may still refer to it."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            value.const_value = None
 
 
 def remove_node(node: ir.Node) -> None:

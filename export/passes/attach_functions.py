@@ -1,4 +1,4 @@
-"""The functions that let a file run where our library is absent."""
+"""Attach the functions that let a file run without our library."""
 
 from __future__ import annotations
 

@@ -1,32 +1,20 @@
-"""Each condensed layer gets its form: condensed in one or more groups, structured, or dense."""
+"""Give each condensed layer its form: condensed in one or more groups, structured, or dense."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
 
-import numpy as np
 import onnx_ir as ir
 
 from ...ort_ops.format.condensed import CondensedWeight
-from ..forms import IMAGE_SIZE, MIN_GAIN, Choice, Chooser, dense_nodes, structured_nodes
+from ..forms import IMAGE_SIZE, MIN_GAIN, Choice, Chooser
 from ..report import Decision
-from .access import (
-    graph_of,
-    input_of,
-    label_of,
-    name_of,
-    remove_node,
-    remove_unread_constant,
-    type_of,
-)
-from .conv_forms import spread_conv
+from .access import graph_of, input_of, label_of
 from .conv_layouts import find_borders, settle_forms
 from .nodes import (
     Names,
-    add_constant,
     add_parts,
-    adds_nothing,
     clip_of,
     condensed_nodes,
     dimensions_of,
@@ -37,6 +25,7 @@ from .nodes import (
     take_output,
 )
 from .result_pass import ResultPass
+from .standard_forms import remove_with_constants, spread
 
 
 @dataclass(frozen=True)
@@ -92,16 +81,12 @@ class ChooseFormsPass(ResultPass[FormsResult]):
             weight, name = read_weight(node), label_of(node)
             if weight is None:
                 continue
-            if is_condensed_conv(node):
-                formed[name] = self._form_conv(node, weight, settled.get(id(node)), names)
-                continue
-            rows = self.chooser.rows_of(dimensions_of(input_of(node, 0)))
-            choice = self.chooser.choose(weight, rows)
+            choice, groups = self._choose(node, weight, settled.get(id(node)))
             if choice.form == "condensed":
-                groups = self.chooser.groups(weight, rows)
                 formed[name] = _split(node, weight, groups, choice, names)
             else:
-                formed[name] = _spread(node, weight, choice, names)
+                stored, nbytes = spread(node, weight, choice.form, names)
+                formed[name] = Formed(choice, *_sizes(weight), stored, 0, nbytes, (name,))
         changed = any(entry.choice.form != "condensed" for entry in formed.values())
         return FormsResult(model, modified=changed, formed=formed)
 
@@ -123,19 +108,18 @@ class ChooseFormsPass(ResultPass[FormsResult]):
         reorder = self.chooser.batch * self.chooser.costs.convolutions.reorder
         return settle_forms(seconds, find_borders(model, IMAGE_SIZE), reorder)
 
-    def _form_conv(
-        self, node: ir.Node, weight: CondensedWeight, settled: Decision | None, names: Names
-    ) -> Formed:
-        """Leave a convolution or spread it; its kernel sorts rows by length, so no groups."""
+    def _choose(
+        self, node: ir.Node, weight: CondensedWeight, settled: Decision | None
+    ) -> tuple[Choice, list[CondensedWeight]]:
+        """Choose the form of a node, and the groups of rows that it has if condensed."""
         shape = dimensions_of(input_of(node, 0))
-        choice = self.chooser.choose_conv(weight, read_geometry(node), shape, settled)
-        stored, padding, nbytes = weight.values.size, weight.padding, weight.nbytes
-        name = label_of(node)
-        if choice.form != "condensed":
-            stored, nbytes = spread_conv(node, weight, choice.form, names)
-            padding = 0
-            remove_with_constants(node)
-        return Formed(choice, *_sizes(weight), stored, padding, nbytes, (name,))
+        if is_condensed_conv(node):
+            # Its kernel sorts rows by length, so no groups.
+            choice = self.chooser.choose_conv(weight, read_geometry(node), shape, settled)
+            return choice, [weight]
+        rows = self.chooser.rows_of(shape)
+        choice = self.chooser.choose(weight, rows)
+        return choice, self.chooser.groups(weight, rows) if choice.form == "condensed" else []
 
 
 def _split(
@@ -178,63 +162,3 @@ def _split(
 
 def _sizes(weight: CondensedWeight) -> tuple[int, int, int]:
     return weight.out_features, weight.active, weight.fan_in
-
-
-def remove_with_constants(node: ir.Node) -> None:
-    """Remove a node and the constants that only it read: a large model has no room for both."""
-    values = set(filter(None, node.inputs))
-    remove_node(node)
-    for value in values:
-        remove_unread_constant(value)
-
-
-def _spread(node: ir.Node, weight: CondensedWeight, choice: Choice, names: Names) -> Formed:
-    """Replace a node by standard operators: MatMul and Add, of the active rows if structured."""
-    graph, output = graph_of(node), node.outputs[0]
-    x, residual = input_of(node, 0), input_of(node, 5)
-    prefix = name_of(input_of(node, 1)).removesuffix(".values")
-    if choice.form == "structured" and weight.active:
-        nodes, arrays = structured_nodes(weight, "x", "y", prefix)
-    else:
-        matrix = x.shape is not None and len(x.shape) == 2
-        nodes, arrays = dense_nodes(weight, "x", "y", prefix, matrix=matrix)
-    dtype = type_of(residual).numpy()
-    low, high = clip_of(node)
-    values, nbytes = {"x": x}, 0
-    for name, array in arrays.items():
-        array = np.asarray(array)
-        typed = array.astype(dtype) if array.dtype == np.float32 else array
-        values[name] = add_constant(graph, names.free(name), typed)
-        nbytes += typed.nbytes
-    at = node
-    for proto in nodes:
-        new = ir.node(
-            proto.op_type,
-            [values[name] for name in proto.input],
-            attributes={a.name: ir.serde.deserialize_attribute(a) for a in proto.attribute},
-            name=node.name if proto.op_type in ("MatMul", "Gemm") else names.free(proto.name),
-        )
-        at.append(new)
-        values[proto.output[0]] = new.outputs[0]
-        if proto is not nodes[-1]:
-            new.outputs[0].name = names.free(f"{output.name}_{proto.op_type.lower()}")
-        at = new
-    if not adds_nothing(node):
-        new = ir.node("Add", [at.outputs[0], residual], name=names.free(f"{prefix}_residual"))
-        at.outputs[0].name = names.free(f"{output.name}_before_residual")
-        at.append(new)
-        at = new
-    if (low, high) != (-math.inf, math.inf):
-        bounds = [
-            add_constant(graph, names.free(f"{prefix}.{end}"), np.array(bound, dtype))
-            for end, bound in (("clip_min", low), ("clip_max", high))
-        ]
-        new = ir.node("Clip", [at.outputs[0], *bounds], name=names.free(f"{prefix}_clip"))
-        at.outputs[0].name = names.free(f"{output.name}_before_clip")
-        at.append(new)
-        at = new
-    take_output(output, at.outputs[0])
-    name = label_of(node)
-    remove_with_constants(node)
-    stored = math.prod(np.shape(arrays[f"{prefix}.weight"]))
-    return Formed(choice, *_sizes(weight), stored, 0, nbytes, (name,))

@@ -1,4 +1,4 @@
-"""The exporter's notes on values go, as its notes on nodes do."""
+"""Remove the metadata that exporters leave on values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sparse constants of MatMul, Gemm and Conv become condensed nodes."""
+"""Replace MatMul, Gemm and Conv with sparse constant weights by condensed nodes."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from .nodes import (
     add_parts,
     array_of,
     call_layer,
+    constant_of,
     dimensions_of,
     make_condensed,
-    make_condensed_conv,
     take_output,
 )
 from .result_pass import ResultPass
@@ -110,10 +110,11 @@ class CondensePass(ResultPass[CondenseResult]):
                 work.visit_conv(node)
             elif node.domain == "" and node.op_type == "ConvTranspose":
                 work.leave_transposed(node)
-        layers = list(work.layers.values())
+        layers, notes = list(work.layers.values()), work.notes()
+        work.remove_unread()
         changed = any(layer.decision == "condensed" for layer in layers)
         return CondenseResult(
-            model, modified=changed, layers=layers, notes=work.notes(), verbatim=work.verbatim()
+            model, modified=changed, layers=layers, notes=notes, verbatim=work.verbatim()
         )
 
 
@@ -195,6 +196,11 @@ class _Work:
                 )
         return lines
 
+    def remove_unread(self) -> None:
+        """Remove the dense form of weights: a large model has no room for both."""
+        for root in self._roots.values():
+            remove_unread_constant(root)
+
     def verbatim(self) -> frozenset[str]:
         names = {root.name for root in self._roots.values() if root.name is not None}
         return frozenset(names - self._computed)
@@ -242,7 +248,8 @@ class _Work:
             self._leave(node, found, reason)
             return
         bias = layer.bias(weight.out_features)
-        weight, parts = self._add_parts(graph, key, weight, bias, prefix)
+        place = layer.bias_place if bias is not None else None
+        weight, parts = self._add_parts(graph, key, weight, bias, prefix, place)
         self._roots[id(found.root)] = found.root
         if layer.alpha != 1 or {"Cast", "DequantizeLinear"} & set(found.through):
             self._computed.add(found.root.name)
@@ -283,11 +290,10 @@ class _Work:
         if reason is not None:
             self._leave(node, found, reason)
             return
-        if bias is not None:
-            self._drop_bias(node)
-        weight, parts = self._add_parts(graph, key, weight, bias, prefix)
+        place = (node, 2) if bias is not None else None
+        weight, parts = self._add_parts(graph, key, weight, bias, prefix, place)
         self._roots[id(found.root)] = found.root
-        new = make_condensed_conv(
+        new = make_condensed(
             x,
             parts,
             self._no_residual(graph, found.array.dtype),
@@ -299,13 +305,6 @@ class _Work:
         remove_node(node)
         self._record(node, found, weight, new, how)
 
-    def _drop_bias(self, node: ir.Node) -> None:
-        """Take a bias that nothing else reads out of the graph; the new one gets its name."""
-        old = input_of(node, 2)
-        node.replace_input_with(2, None)
-        if remove_unread_constant(old):
-            self.names.release(name_of(old))
-
     def _add_parts(
         self,
         graph: ir.Graph,
@@ -313,13 +312,33 @@ class _Work:
         weight: CondensedWeight,
         bias: np.ndarray | None,
         prefix: str,
+        place: tuple[ir.Node, int] | None,
     ) -> tuple[CondensedWeight, Parts]:
-        """Store a weight once for all nodes of a graph that read it in the same way."""
+        """Store a weight once for all nodes of a graph that read it in the same way.
+
+        ``place`` is where the old nodes read the bias: a node that goes, and its input.
+        """
         biased = weight if bias is None else replace(weight, bias=bias)
         shared = self._parts[key][1] if key in self._parts else None
-        parts = add_parts(graph, biased, prefix, self.names, shared)
+        if shared is not None and np.array_equal(array_of(shared.bias), biased.bias):
+            return biased, shared
+        stored = place and self._stored_bias(*place, f"{prefix}.bias", biased.bias)
+        parts = add_parts(graph, biased, prefix, self.names, shared, stored)
         self._parts.setdefault(key, (weight, parts))
         return biased, parts
+
+    def _stored_bias(
+        self, node: ir.Node, position: int, name: str, bias: np.ndarray
+    ) -> ir.Value | None:
+        """Return the old bias if it is what the new node needs; else free its name if possible."""
+        old = input_of(node, position)
+        array = constant_of(old) if old.name == name and old.graph is node.graph else None
+        if array is not None and array.dtype == np.float32 and np.array_equal(array, bias):
+            return old
+        node.replace_input_with(position, None)
+        if remove_unread_constant(old):
+            self.names.release(name_of(old))
+        return None
 
     def _turned(self, layer: LinearLayer) -> ir.Value:
         turn = ir.node("Transpose", [layer.node.inputs[0]], attributes={"perm": [1, 0]})
@@ -410,7 +429,9 @@ class _Work:
 
 def _prefix(found: ConstantWeight) -> str:
     """Return what the parts of a condensed weight are named after."""
-    return name_of(found.root).removesuffix(".weight").removesuffix("_weight")
+    name = name_of(found.root)
+    # A torch model that is a single layer has no name of its own.
+    return "layer" if name == "weight" else name.removesuffix(".weight").removesuffix("_weight")
 
 
 def _key(
@@ -425,12 +446,14 @@ def _condense(found: ConstantWeight, layer: LinearLayer) -> CondensedWeight:
     array, kept = found.array, _kept(found)
     if not layer.trans_b:
         array, kept = array.T, kept.T
-    scaled = array.astype(np.float32) * np.float32(layer.alpha)
+    scaled = array.astype(np.float32, copy=False)
+    if layer.alpha != 1:
+        scaled = scaled * np.float32(layer.alpha)
     return CondensedWeight.from_dense(scaled, None, kept).astype(array.dtype.name)
 
 
 def _condense_conv(found: ConstantWeight) -> CondensedWeight:
-    wide = found.array.astype(np.float32)
+    wide = found.array.astype(np.float32, copy=False)
     return CondensedWeight.from_dense(wide, None, _kept(found)).astype(found.array.dtype.name)
 
 

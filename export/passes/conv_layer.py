@@ -1,4 +1,4 @@
-"""Conv read as a geometry with everything filled in that ONNX lets be absent."""
+"""Read a Conv as a geometry, with ONNX's defaults filled in."""
 
 from __future__ import annotations
 

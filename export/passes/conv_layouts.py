@@ -1,4 +1,4 @@
-"""Convolutions choose their forms together: the runtime reorders activations between some of them.
+"""Choose the forms of convolutions together: the runtime reorders activations between some.
 
 ONNX Runtime's dense Conv works on channels in blocks; our op, and the structured form's Gather, on
 planes. Wherever one kind reads what the other wrote, activations are copied into the other layout.
@@ -16,8 +16,8 @@ import onnx_ir as ir
 
 from ..report import Decision
 from .conv_layer import is_conv
-from .elementwise import BINARY, UNARY
 from .nodes import is_condensed_conv
+from .region import BINARY, UNARY
 
 _AGNOSTIC = (
     UNARY

@@ -1,4 +1,4 @@
-"""Linear layers that see samples and tokens as one dimension, and what stands around them."""
+"""Remove reordering and flattening around linear layers."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from .matching import (
 )
 from .nodes import (
     Names,
-    adds_nothing,
     constant_of,
     dimensions_of,
+    has_no_residual,
     is_condensed_gemm,
     take_output,
 )
 
 
 class UnflattenPass(ir.passes.InPlacePass):
-    """Take the reordering and flattening around linear layers out of their way.
+    """Remove the reordering and flattening of rows around linear layers.
 
     What attention gives, [samples, heads, tokens, depth], torch.nn.MultiheadAttention brings into
     the order tokens, samples before its last layer, and with ``batch_first`` back behind it. A
@@ -50,7 +50,7 @@ class UnflattenPass(ir.passes.InPlacePass):
 def _works_on_rows(node: ir.Node) -> bool:
     """Tell a linear layer that does the same to each row of its input."""
     if is_condensed_gemm(node):
-        return adds_nothing(node)
+        return has_no_residual(node)
     if is_op(node, "MatMul"):
         weight = constant_of(node.inputs[1])
         return weight is not None and weight.ndim == 2

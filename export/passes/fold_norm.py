@@ -1,4 +1,4 @@
-"""What scales and shifts channels after a condensed convolution goes into its weights."""
+"""Fold what scales and shifts channels after a condensed convolution into its weights."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .access import input_of, label_of, remove_node
 from .constants import folded_constant
 from .nodes import (
     Names,
-    adds_nothing,
     condensed_nodes,
-    ends_open,
+    has_no_epilogue,
+    has_no_residual,
     is_condensed_conv,
     layer_name,
     read_weight,
@@ -78,7 +78,7 @@ def _affine_after(node: ir.Node, opset: int) -> _Affine | None:
     uses = output.uses()
     if len(uses) != 1 or output.is_graph_output() or output.shape is None:
         return None
-    if not ends_open(node) or not adds_nothing(node):
+    if not has_no_epilogue(node) or not has_no_residual(node):
         return None
     reader, position = next(iter(uses))
     if reader.domain != "" or reader.graph is not node.graph:

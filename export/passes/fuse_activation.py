@@ -1,29 +1,17 @@
-"""Clipping activations become the clip of the condensed node before them."""
+"""Fuse activations that clip or gate into the condensed node before them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from ...ort_ops.contract import HARD_SWISH, OPEN_GATE
 from .access import input_of, remove_node
 from .nodes import clip_of, gate_of, is_condensed, is_condensed_conv, layer_name
-from .result_pass import ResultPass
-
-
-@dataclass
-class FuseResult(ir.passes.PassResult):
-    """A pass result that also lists what was fused.
-
-    Attributes:
-        fused: one line for every activation that is gone.
-
-    """
-
-    fused: list[str] = field(default_factory=list)
+from .result_pass import FuseResult, ResultPass
 
 
 class FuseActivationPass(ResultPass[FuseResult]):
@@ -38,7 +26,7 @@ class FuseActivationPass(ResultPass[FuseResult]):
     """
 
     def call(self, model: ir.Model) -> FuseResult:
-        """Go through the graph once; a chain fuses from its start, so that it goes whole."""
+        """Go through the graph once, in order, so that a chain of activations is fused whole."""
         fused: list[str] = []
         for node in list(model.graph.all_nodes()):
             if _fuse_gate(node, fused):

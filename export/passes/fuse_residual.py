@@ -1,38 +1,24 @@
-"""The Add of a residual connection becomes the residual input of a condensed node."""
+"""Fuse the Add of a residual connection into a condensed node."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from .access import input_of, producer_of, remove_node
 from .nodes import (
-    adds_nothing,
     constant_of,
-    ends_open,
+    has_no_epilogue,
+    has_no_residual,
     is_condensed,
     is_condensed_conv,
     layer_name,
     same_shape,
     take_output,
 )
-from .result_pass import ResultPass
+from .result_pass import FuseResult, ResultPass
 
 
-@dataclass
-class FuseResidualResult(ir.passes.PassResult):
-    """A pass result that also lists what was fused.
-
-    Attributes:
-        fused: one line for every Add that is gone.
-
-    """
-
-    fused: list[str] = field(default_factory=list)
-
-
-class FuseResidualPass(ResultPass[FuseResidualResult]):
+class FuseResidualPass(ResultPass[FuseResult]):
     """Fuse Adds of two values of the same shape into the condensed node that gives one of them.
 
     ONNX Runtime fuses such an Add, and the activation after it, into its dense Conv. The node's
@@ -44,7 +30,7 @@ class FuseResidualPass(ResultPass[FuseResidualResult]):
     one node of the two, in which the Add costs nothing.
     """
 
-    def call(self, model: ir.Model) -> FuseResidualResult:
+    def call(self, model: ir.Model) -> FuseResult:
         """Go through the Adds in graph order."""
         nodes = list(model.graph.all_nodes())
         place = {id(node): number for number, node in enumerate(nodes)}
@@ -61,7 +47,7 @@ class FuseResidualPass(ResultPass[FuseResidualResult]):
             new = _fuse(node, position)
             place[id(new)] = place[id(node)]
             fused.append(f"Add into {name}")
-        return FuseResidualResult(model, modified=bool(fused), fused=fused)
+        return FuseResult(model, modified=bool(fused), fused=fused)
 
 
 def _takes_over(add: ir.Node, position: int) -> bool:
@@ -74,8 +60,8 @@ def _takes_over(add: ir.Node, position: int) -> bool:
         and producer.graph is add.graph
         and len(value.uses()) == 1
         and not value.is_graph_output()
-        and adds_nothing(producer)
-        and ends_open(producer)
+        and has_no_residual(producer)
+        and has_no_epilogue(producer)
         and value.dtype == other.dtype
         and same_shape(value, other)
         # Something of one entry would be taken for "none".

@@ -1,4 +1,4 @@
-"""Heads of attention are brought to the front by one Transpose each."""
+"""Merge the Transposes and Reshapes that bring attention heads to the front."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MatMul and Gemm read as one thing: a linear layer of a constant weight."""
+"""Read MatMul and Gemm alike: as a linear layer with a constant weight."""
 
 from __future__ import annotations
 
@@ -43,18 +43,25 @@ class LinearLayer:
         """The value that the layer computes."""
         return (self.add or self.node).outputs[0]
 
+    @property
+    def bias_place(self) -> tuple[ir.Node, int] | None:
+        """The node that reads the constant bias, and the position of that input."""
+        if self.add is not None:
+            return self.add, 1 - self.add.inputs.index(self.node.outputs[0])
+        if self.node.op_type == "Gemm" and self.addend is None and len(self.node.inputs) > 2:
+            return self.node, 2
+        return None
+
     def bias(self, out_features: int) -> np.ndarray | None:
         """Return float32 ``[out_features]``, beta included; None without a bias."""
-        if self.add is not None:
-            value = next(v for v in self.add.inputs if v is not self.node.outputs[0])
-            scale = 1.0
-        elif self.node.op_type == "Gemm" and self.addend is None and len(self.node.inputs) > 2:
-            value, scale = self.node.inputs[2], self.beta
-        else:
+        if self.bias_place is None:
             return None
+        node, position = self.bias_place
+        value = node.inputs[position]
         array = None if value is None else folded_constant(value, self.opset)
         if array is None:
             return None
+        scale = 1.0 if self.add is not None else self.beta
         array = array.astype(np.float32).reshape(-1) * np.float32(scale)
         return np.broadcast_to(array, (out_features,))
 

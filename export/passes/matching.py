@@ -1,4 +1,4 @@
-"""Small questions about nodes and values that patterns of several nodes are made of."""
+"""Predicates and helpers for matching patterns of several nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our nodes in a graph, its subgraphs included: finding, reading, making and renaming them."""
+"""Find, read and build condensed nodes in a graph and its subgraphs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 import onnx_ir as ir
@@ -50,7 +51,7 @@ def condensed_nodes(model: ir.Model) -> list[ir.Node]:
 
 
 def call_layer(node: ir.Node, name: str) -> None:
-    """Let reports call a node by the name that the table of layers has for its weight."""
+    """Set the name that reports use for a node: that of its weight in the table of layers."""
     node.meta[_LAYER] = name.removesuffix(".weight")
 
 
@@ -162,7 +163,11 @@ def read_constant_weight(node: ir.Node) -> CondensedWeight:
     """Read the weight of a condensed node that is known to be constant."""
     weight = read_weight(node)
     if weight is None:
-        raise ExportError(f"node {node.name!r} ({node.op_type}): its weight is no constant")
+        places = zip_longest(PARTS, node.inputs[1:5])
+        part = next(part for part, value in places if constant_of(value) is None)
+        raise ExportError(
+            f"node {node.name!r} ({node.op_type}): {part} is missing or not a constant of the model"
+        )
     return weight
 
 
@@ -217,12 +222,12 @@ def gate_of(node: ir.Node) -> tuple[float, float]:
     )
 
 
-def ends_open(node: ir.Node) -> bool:
+def has_no_epilogue(node: ir.Node) -> bool:
     """Tell whether what a condensed node adds up leaves it as it is: no clip, no gate."""
     return clip_of(node) == (-math.inf, math.inf) and gate_of(node) == OPEN_GATE
 
 
-def adds_nothing(node: ir.Node) -> bool:
+def has_no_residual(node: ir.Node) -> bool:
     """Tell whether the residual of a condensed node is the one that stands for "none"."""
     residual = constant_of(node.inputs[5])
     return residual is not None and residual.shape == (1,) and not residual.any()
@@ -239,19 +244,25 @@ class Parts:
 
 
 def add_parts(
-    graph: ir.Graph, weight: CondensedWeight, prefix: str, names: Names, shared: Parts | None = None
+    graph: ir.Graph,
+    weight: CondensedWeight,
+    prefix: str,
+    names: Names,
+    shared: Parts | None = None,
+    bias: ir.Value | None = None,
 ) -> Parts:
     """Register a weight's arrays as ``prefix.values`` and so on.
 
-    With ``shared``, which holds the same weight with another bias, only the bias is added.
+    With ``shared``, which holds the same weight with another bias, only the bias is added; with
+    ``bias``, an initializer that holds it already, not even that.
     """
 
     def add(part: str) -> ir.Value:
         return add_constant(graph, names.free(f"{prefix}.{part}"), getattr(weight, part))
 
     if shared is not None:
-        return Parts(shared.values, shared.indices, add("bias"), shared.rows)
-    return Parts(**{part: add(part) for part in PARTS})
+        return Parts(shared.values, shared.indices, bias or add("bias"), shared.rows)
+    return Parts(add("values"), add("indices"), bias or add("bias"), add("rows"))
 
 
 def set_weight(node: ir.Node, weight: CondensedWeight, names: Names) -> None:
@@ -285,41 +296,28 @@ def make_condensed(
     x: ir.Value,
     parts: Parts,
     residual: ir.Value,
-    sizes: Mapping[str, int],
+    sizes: Mapping[str, int] | ConvGeometry,
     *,
     name: str,
     clip: tuple[float, float] = (-math.inf, math.inf),
 ) -> ir.Node:
-    """Build a condensed node with one new output; ``sizes`` are in_features and out_features."""
+    """Build a condensed node with one new output.
+
+    Args:
+        x: the input.
+        parts: the weight.
+        residual: what is added; :func:`..onnx_op.no_residual` for nothing.
+        sizes: in_features and out_features; a geometry makes a CondensedConv.
+        name: of the node.
+        clip: bounds of the result.
+
+    """
+    conv = isinstance(sizes, ConvGeometry)
     return ir.node(
-        CONDENSED_GEMM,
+        CONDENSED_CONV if conv else CONDENSED_GEMM,
         [x, parts.values, parts.indices, parts.bias, parts.rows, residual],
         attributes={
-            "in_features": sizes["in_features"],
-            "out_features": sizes["out_features"],
-            "clip_min": ir.AttrFloat32("clip_min", clip[0]),
-            "clip_max": ir.AttrFloat32("clip_max", clip[1]),
-        },
-        domain=DOMAIN,
-        name=name,
-    )
-
-
-def make_condensed_conv(
-    x: ir.Value,
-    parts: Parts,
-    residual: ir.Value,
-    geometry: ConvGeometry,
-    *,
-    name: str,
-    clip: tuple[float, float] = (-math.inf, math.inf),
-) -> ir.Node:
-    """Build a CondensedConv with one new output."""
-    return ir.node(
-        CONDENSED_CONV,
-        [x, parts.values, parts.indices, parts.bias, parts.rows, residual],
-        attributes={
-            **geometry.attributes(),
+            **(sizes.attributes() if isinstance(sizes, ConvGeometry) else sizes),
             "clip_min": ir.AttrFloat32("clip_min", clip[0]),
             "clip_max": ir.AttrFloat32("clip_max", clip[1]),
         },

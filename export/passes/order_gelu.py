@@ -1,4 +1,4 @@
-"""GELU in the order of products that ONNX Runtime puts together."""
+"""Reorder the products of GELU so that ONNX Runtime fuses them."""
 
 from __future__ import annotations
 

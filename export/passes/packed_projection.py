@@ -1,4 +1,4 @@
-"""Query, key and value of a packed projection are cut out of it without moving them about."""
+"""Split a packed projection into query, key and value without copying it around."""
 
 from __future__ import annotations
 

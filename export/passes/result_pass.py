@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar, cast
 
 import onnx_ir as ir
@@ -21,3 +22,15 @@ class ResultPass(ir.passes.InPlacePass, Generic[Result]):
         """Run :meth:`call` between the checks of onnx-ir."""
         # PassBase returns what call gave, under the type that all passes share.
         return cast(Result, super().__call__(model_or_result))
+
+
+@dataclass
+class FuseResult(ir.passes.PassResult):
+    """A pass result that also lists what was fused.
+
+    Attributes:
+        fused: one line for every node that is gone.
+
+    """
+
+    fused: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""A dense packed projection of attention becomes one layer for each of its parts."""
+"""Replace a dense packed projection of attention by one layer for each of its parts."""
 
 from __future__ import annotations
 

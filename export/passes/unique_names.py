@@ -1,4 +1,4 @@
-"""Values of branches and loop bodies whose name an outer graph has get another one."""
+"""Rename values of branches and loop bodies that shadow values of outer graphs."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ SMOKES = {
     "": Smoke("fanin.cli"),
     "export": Smoke(
         "fanin.export",
-        ("tests/export/test_condensed_file.py", "tests/export/test_onnx_op.py", *LOADABLE),
+        ("tests/ort_ops/test_condensed_file.py", "tests/export/test_onnx_op.py", *LOADABLE),
         ("hypothesis", "ml-dtypes", "onnxruntime", "torch"),
     ),
     "train": Smoke(

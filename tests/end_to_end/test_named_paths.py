@@ -16,6 +16,14 @@ def test_paths_named_in_a_page_exist(page):
     assert [path for path in named if not any(ROOT.glob(path.rstrip("/")))] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_native_sources_named_in_a_page_exist(page):
+    sources = list(ROOT.glob("ort_ops/csrc/**/*.*"))
+    named = set(re.findall(r"`([\w./]+\.(?:cc|h|cu|inc))`", page.read_text(encoding="utf-8")))
+    named.discard("onnxruntime_c_api.h")  # ONNX Runtime's own
+    assert [name for name in named if not any(file.match(name) for file in sources)] == []
+
+
 def _anchors(page):
     """Anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)

@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn.utils import parametrize, prune, weight_norm
 
 from fanin.export import ExportError, export
-from fanin.export.layer_plan import plan_layers
 from fanin.export.onnx_inspect import condensed_weights
 from fanin.export.torch_copy import eval_copy
+from fanin.export.torch_layers import list_weights
 
 from ._torch_models import Masked, state_dict_hash
 
@@ -91,7 +91,7 @@ def test_copy_computes_what_the_model_does_and_the_model_stays(kind: str):
     model = make().train()
     before = state_dict_hash(model)
     copied = eval_copy(model)
-    found = [plan.report.name for plan in plan_layers(copied.model, None, 0.5) if plan.weight]
+    found = [layer.name for layer in list_weights(copied.model, None) if layer.sparsity > 0.5]
     assert found == expected
     assert {p.dtype for p in copied.model.parameters()} == {torch.float32}
     x = torch.randn(4, 20)

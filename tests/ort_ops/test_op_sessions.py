@@ -116,6 +116,41 @@ def test_a_bad_thread_count_set_after_registration_is_refused_by_the_node(value)
         onnxruntime.InferenceSession(spec_of(BIG).build().SerializeToString(), options)
 
 
+@pytest.mark.parametrize("cost", ["0,0", "3.5,0.2", "1e6,0", "0,1e300"])
+def test_the_cost_of_a_dispatch_changes_no_result(cost):
+    x = BIG.x(33)
+    expected = run(open_session(spec_of(BIG).build(), threads=1), X=x)
+    session = open_session(spec_of(BIG).build(), threads=2, config={"fanin.dispatch": cost})
+    np.testing.assert_array_equal(run(session, X=x), expected)
+
+
+def test_a_dispatch_that_costs_more_than_the_run_leaves_the_pool_alone():
+    before = threads_of_this_process()
+    config = {"session.intra_op.allow_spinning": "0", "fanin.dispatch": "1e9,0"}
+    session = open_session(spec_of(BIG).build(), threads=2, config=config)
+    (worker,) = threads_of_this_process() - before
+    x = BIG.x(256)
+
+    def worker_rested() -> bool:
+        ran = cpu_nanoseconds(worker)
+        for _ in range(20):
+            run(session, X=x)
+        return cpu_nanoseconds(worker) == ran
+
+    # At first it may still be starting.
+    wait_until(lambda: all(worker_rested() for _ in range(3)), "the pool rests during runs")
+
+
+@pytest.mark.parametrize(
+    "value", ["", "3", "3,", ",3", "a,b", "1,2,3", "-1,0", "0,-1", "nan,0", "1 "]
+)
+def test_a_dispatch_cost_that_is_none_is_refused_by_name(value):
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("fanin.dispatch", value)
+    with pytest.raises(Exception, match=f"'fanin.dispatch' is '{value}'.*two numbers"):
+        ort_ops.register(options)
+
+
 def test_sessions_live_side_by_side():
     layers = [Layer.random(20 + i, 10 + i, 3 + i, seed=i) for i in range(5)]
     sessions = [open_session(spec_of(layer).build()) for layer in layers]

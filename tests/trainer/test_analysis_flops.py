@@ -3,6 +3,7 @@ import torch
 import torchvision
 from torch import nn
 
+from fanin.trainer import METHODS
 from fanin.trainer.analysis.flops import (
     RESNET50_IMAGENET_IMAGES,
     inference_flops,
@@ -77,6 +78,11 @@ def test_attention_projections_count_once_per_token():
         "linear1.weight": 7 * 32,
         "linear2.weight": 7 * 16,
     }
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_a_training_rule(name):
+    assert 3 <= training_flops(name, 1, 4, 1) <= 12
 
 
 def test_training_rules_by_method():

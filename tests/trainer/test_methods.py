@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from fanin import trainer
 from fanin.trainer import (
     DSR,
     MEST,
@@ -74,6 +75,11 @@ def train(model, optimizer, sparsifier, steps):
         updates.append(sparsifier.step())
         optimizer.zero_grad()
     return loss.item(), [u for u in updates if u]
+
+
+def test_every_method_is_exported_and_stands_above():
+    assert all(getattr(trainer, method.__name__) is method for method in METHODS.values())
+    assert {method.name for method in SPARSE.values()} == METHODS.keys() - {"dense"}
 
 
 @pytest.mark.parametrize("name", SPARSE)

@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from ....export.cost_model import Calibration
-from ....export.forms import structured_layer_model
 from ....export.onnx_op import dense_layer_model
+from ....export.passes.standard_forms import structured_layer_model
 from ..engines.onnx_models import null_session
 from ..engines.self_checked import SelfCheckedLayer
 from ..measure.layer_problem import self_checked_problem

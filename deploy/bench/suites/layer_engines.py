@@ -94,8 +94,8 @@ def _runtime_engine(
 ) -> Engine:
     import onnx
 
-    from ....export.forms import structured_layer_model
     from ....export.onnx_op import condensed_layer_model, dense_layer_model
+    from ....export.passes.standard_forms import structured_layer_model
 
     form, kind, library, precision = _RUNTIME[name]
     path = folder / f"{kind}.onnx"

@@ -1,7 +1,6 @@
 #include "core/work_plan.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "core/parallel.h"
@@ -23,143 +22,153 @@ class Line {
   explicit Line(const std::vector<WorkGrid>& grids) : grids_(grids) {
     for (const WorkGrid& grid : grids) {
       unit_ends_.push_back(units() + grid.units());
-      time_ends_.push_back(microseconds() + grid.microseconds());
     }
   }
 
   int64_t units() const { return unit_ends_.empty() ? 0 : unit_ends_.back(); }
-  double microseconds() const { return time_ends_.empty() ? 0.0 : time_ends_.back(); }
-
-  double before(int64_t unit) const {
-    const size_t g = static_cast<size_t>(
-        std::upper_bound(unit_ends_.begin(), unit_ends_.end(), unit) - unit_ends_.begin());
-    if (g == grids_.size()) return microseconds();
-    return time_begin(g) + grids_[g].before(unit - unit_begin(g));
-  }
-
-  int64_t closest(double time) const {
-    const size_t g = static_cast<size_t>(
-        std::upper_bound(time_ends_.begin(), time_ends_.end(), time) - time_ends_.begin());
-    if (g == grids_.size()) return units();
-    return unit_begin(g) + grids_[g].closest(time - time_begin(g));
-  }
-
   // The unit that begins the tile closest to this one.
-  int64_t tile_begin(int64_t unit) const {
-    const size_t g = static_cast<size_t>(
-        std::upper_bound(unit_ends_.begin(), unit_ends_.end(), unit) - unit_ends_.begin());
+  int64_t closest_tile(int64_t unit) const {
+    const size_t g = grid_of(unit);
     if (g == grids_.size()) return units();
     const int64_t blocks = grids_[g].blocks(), inside = unit - unit_begin(g);
     return unit_begin(g) + (inside + blocks / 2) / blocks * blocks;
   }
 
+  double microseconds(int64_t begin, int64_t end) const {
+    double sum = 0;
+    for (size_t g = grid_of(begin); g < grids_.size() && unit_begin(g) < end; ++g)
+      sum += grids_[g].microseconds(std::max(begin, unit_begin(g)) - unit_begin(g),
+                                    std::min(end, unit_ends_[g]) - unit_begin(g));
+    return sum;
+  }
+
  private:
+  size_t grid_of(int64_t unit) const {
+    return static_cast<size_t>(std::upper_bound(unit_ends_.begin(), unit_ends_.end(), unit) -
+                               unit_ends_.begin());
+  }
   int64_t unit_begin(size_t g) const { return g == 0 ? 0 : unit_ends_[g - 1]; }
-  double time_begin(size_t g) const { return g == 0 ? 0.0 : time_ends_[g - 1]; }
 
   const std::vector<WorkGrid>& grids_;
   std::vector<int64_t> unit_ends_;
-  std::vector<double> time_ends_;
 };
 
-// Where each of so many threads begins, and where the last one ends.
-std::vector<int64_t> thread_begins(const Line& line, size_t threads) {
-  std::vector<int64_t> begins(threads + 1);
-  for (size_t t = 1; t < threads; ++t) {
-    const double share = static_cast<double>(t) / static_cast<double>(threads);
-    begins[t] = std::max(begins[t - 1], line.closest(share * line.microseconds()));
+// Gives each of so many threads what takes it at most `limit`; whether that is all there is.
+bool share_out(const Line& line, size_t threads, double limit, std::vector<int64_t>& begins) {
+  begins.assign(1, 0);
+  while (begins.back() < line.units()) {
+    if (begins.size() > threads) return false;
+    // The last end that keeps the limit; at least a unit, since none is smaller.
+    int64_t least = begins.back() + 1, most = line.units();
+    while (least < most) {
+      const int64_t middle = most - (most - least) / 2;
+      if (line.microseconds(begins.back(), middle) <= limit)
+        least = middle;
+      else
+        most = middle - 1;
+    }
+    begins.push_back(least);
   }
-  begins[threads] = line.units();
-  return begins;
+  return true;
 }
 
-double longest_of(const Line& line, const std::vector<int64_t>& begins) {
-  double longest = 0, at = 0;
-  for (size_t t = 1; t < begins.size(); ++t) {
-    const double end = line.before(begins[t]);
-    longest = std::max(longest, end - at);
-    at = end;
+// The plan for up to so many threads in which the one that has most to do ends first: at worst
+// within 1 %.
+WorkPlan share_out_evenly(const Line& line, size_t threads) {
+  const double alone = line.microseconds(0, line.units());
+  double low = alone / static_cast<double>(threads), high = alone;
+  WorkPlan plan;
+  share_out(line, threads, alone, plan.begins);
+  std::vector<int64_t> begins;
+  while (low < high * 0.99) {
+    const double middle = (low + high) / 2;
+    if (share_out(line, threads, middle, begins)) {
+      plan.begins = begins;
+      high = middle;
+    } else {
+      low = middle;
+    }
   }
-  return longest;
+  plan.threads = plan.begins.size() - 1;
+  double sum = 0;
+  for (size_t t = 0; t < plan.threads; ++t) {
+    const double time = line.microseconds(plan.begins[t], plan.begins[t + 1]);
+    plan.longest = std::max(plan.longest, time);
+    sum += time;
+  }
+  plan.mean = sum / static_cast<double>(plan.threads);
+  return plan;
 }
 
-// Cuts each thread's range along tiles, so that no tile's panel is made twice for it.
-std::vector<int64_t> cut_parts(const Line& line, const std::vector<int64_t>& begins) {
+// Cuts each thread's range along tiles, so that no tile is entered more often.
+void cut_parts(const Line& line, WorkPlan& plan) {
   std::vector<int64_t> cut{0};
-  for (size_t t = 0; t + 1 < begins.size(); ++t) {
-    const int64_t size = begins[t + 1] - begins[t];
+  for (size_t t = 0; t < plan.threads; ++t) {
+    const int64_t begin = plan.begins[t], end = plan.begins[t + 1];
     for (int64_t i = 1; i < kPartsPerThread; ++i)
-      cut.push_back(std::clamp(line.tile_begin(begins[t] + size / kPartsPerThread * i), cut.back(),
-                               begins[t + 1]));
-    cut.push_back(begins[t + 1]);
+      cut.push_back(std::clamp(line.closest_tile(begin + (end - begin) / kPartsPerThread * i),
+                               cut.back(), end));
+    cut.push_back(end);
   }
-  return cut;
+  plan.begins = std::move(cut);
 }
 
 }  // namespace
 
-WorkGrid::WorkGrid(int64_t full_tiles, std::vector<double> tail_shares,
-                   const std::vector<double>& blocks)
-    : tiles(full_tiles), tails(std::move(tail_shares)) {
+WorkGrid::WorkGrid(int64_t full_tiles, std::vector<WorkTail> narrower,
+                   const std::vector<double>& blocks, double tile_entry)
+    : tiles(full_tiles), tails(std::move(narrower)), entry(tile_entry) {
   double sum = 0;
   for (const double block : blocks) ends.push_back(sum += block);
+}
+
+WorkTail WorkGrid::tiles_before(int64_t tile) const {
+  const auto full = static_cast<double>(std::min(tile, tiles));
+  WorkTail sum{full, full};
+  for (int64_t t = tiles; t < tile; ++t) {
+    sum.blocks += tails[static_cast<size_t>(t - tiles)].blocks;
+    sum.entry += tails[static_cast<size_t>(t - tiles)].entry;
+  }
+  return sum;
 }
 
 double WorkGrid::before(int64_t unit) const {
   if (ends.empty()) return 0.0;
   const int64_t tile = unit / blocks(), block = unit % blocks();
-  double sum = static_cast<double>(std::min(tile, tiles)) * ends.back();
-  double share = 1.0;
-  for (int64_t t = tiles; t <= tile && t - tiles < static_cast<int64_t>(tails.size()); ++t) {
-    share = tails[static_cast<size_t>(t - tiles)];
-    if (t < tile) sum += share * ends.back();
-  }
-  return block == 0 ? sum : sum + share * ends[static_cast<size_t>(block - 1)];
+  const double sum = tiles_before(tile).blocks * ends.back();
+  if (block == 0) return sum;
+  const double share = tile < tiles ? 1.0 : tails[static_cast<size_t>(tile - tiles)].blocks;
+  return sum + share * ends[static_cast<size_t>(block - 1)];
 }
 
-int64_t WorkGrid::closest(double microseconds) const {
-  if (ends.empty() || ends.back() <= 0) return 0;
-  int64_t tile = std::min(static_cast<int64_t>(microseconds / ends.back()), tiles);
-  double left = microseconds - static_cast<double>(tile) * ends.back(), share = 1.0;
-  if (tile == tiles) {
-    for (const double tail : tails) {
-      share = tail;
-      if (left < share * ends.back()) break;
-      left -= share * ends.back();
-      ++tile;
-    }
-  }
-  if (tile == tiles + static_cast<int64_t>(tails.size())) return units();
-  const auto found = std::lower_bound(ends.begin(), ends.end(), left / share);
-  int64_t block = found - ends.begin();
-  const double low = block == 0 ? 0.0 : ends[static_cast<size_t>(block - 1)];
-  if (found != ends.end() && *found - left / share < left / share - low) ++block;
-  return std::min(tile * blocks() + block, units());
+double WorkGrid::microseconds(int64_t begin, int64_t end) const {
+  if (begin >= end) return 0.0;
+  const int64_t first = begin / blocks(), last = (end - 1) / blocks();
+  const double entered = tiles_before(last + 1).entry - tiles_before(first).entry;
+  return before(end) - before(begin) + entered * entry;
 }
 
 WorkPlan plan_work(const std::vector<WorkGrid>& grids, size_t threads,
                    const DispatchCost& dispatch) {
   const Line line(grids);
+  const double alone = line.microseconds(0, line.units());
   WorkPlan best;
-  best.microseconds = line.microseconds();
-  const size_t most = static_cast<size_t>(
-      std::clamp<int64_t>(line.units(), 1, static_cast<int64_t>(std::max<size_t>(threads, 1))));
-  double shortest = std::numeric_limits<double>::infinity();
-  for (size_t t = most; t >= 1; --t) {
-    const double cost = dispatch.microseconds(t);
+  best.begins = {0, line.units()};
+  best.longest = best.mean = alone;
+  double shortest = alone;
+  const int64_t most = std::min<int64_t>(static_cast<int64_t>(threads), line.units());
+  for (int64_t t = most; t > 1; --t) {
+    const double cost = dispatch.microseconds(static_cast<size_t>(t));
     // No split is shorter than the average.
-    if (cost + best.microseconds / static_cast<double>(t) > shortest * kAsGood) continue;
-    const std::vector<int64_t> begins = thread_begins(line, t);
-    const double longest = longest_of(line, begins);
-    if (cost + longest > shortest * kAsGood) continue;
-    shortest = std::min(shortest, cost + longest);
-    best.begins = begins;
-    best.threads = t;
-    best.longest = longest;
-    best.dispatch = cost;
+    if (cost + alone / static_cast<double>(t) > shortest * kAsGood) continue;
+    WorkPlan plan = share_out_evenly(line, static_cast<size_t>(t));
+    plan.dispatch = dispatch.microseconds(plan.threads);
+    if (plan.time() >= alone || plan.time() > shortest * kAsGood) continue;
+    shortest = std::min(shortest, plan.time());
+    best = std::move(plan);
   }
-  if (best.threads > 1 && best.longest > kLongShareMicroseconds)
-    best.begins = cut_parts(line, best.begins);
+  best.microseconds = alone;
+  if (best.threads > 1 && best.longest > kLongShareMicroseconds) cut_parts(line, best);
   return best;
 }
 
@@ -170,6 +179,7 @@ WorkPlan plan_evenly(const EvenWork& work, size_t threads, const DispatchCost& d
     plan.begins.push_back(static_cast<int64_t>(chunk_begin(work.parts, plan.threads, t)));
   plan.microseconds = work.microseconds;
   plan.longest = work.share(plan.threads);
+  plan.mean = work.microseconds / static_cast<double>(plan.threads);
   plan.dispatch = dispatch.microseconds(plan.threads);
   return plan;
 }

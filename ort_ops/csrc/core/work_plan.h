@@ -13,41 +13,54 @@
 
 namespace fanin {
 
+// What a narrower tile takes, relative to a full one.
+struct WorkTail {
+  double blocks;
+  double entry;
+};
+
 // Units of work: each of `tiles` tiles of samples has one for every block of rows. Units are
 // numbered tile after tile.
 struct WorkGrid {
-  int64_t tiles = 0;          // of full width
-  std::vector<double> tails;  // costs of the narrower tiles that follow, relative to a full one
-  std::vector<double> ends;   // [blocks] microseconds of a full tile's blocks, summed up
+  int64_t tiles = 0;            // of full width
+  std::vector<WorkTail> tails;  // narrower ones, which follow
+  std::vector<double> ends;     // [blocks] microseconds of a full tile's blocks, summed up
+  double entry = 0;  // microseconds that each thread takes before its blocks of a full tile
 
   WorkGrid() = default;
-  WorkGrid(int64_t full_tiles, std::vector<double> tail_shares, const std::vector<double>& blocks);
+  WorkGrid(int64_t full_tiles, std::vector<WorkTail> narrower, const std::vector<double>& blocks,
+           double tile_entry = 0);
 
   int64_t blocks() const { return static_cast<int64_t>(ends.size()); }
-  int64_t units() const { return (tiles + static_cast<int64_t>(tails.size())) * blocks(); }
-  double microseconds() const { return before(units()); }
+  int64_t all_tiles() const { return tiles + static_cast<int64_t>(tails.size()); }
+  int64_t units() const { return all_tiles() * blocks(); }
 
-  // What the units before number `unit` take.
+  // What the units before number `unit` take, without the entries into their tiles.
   double before(int64_t unit) const;
 
-  // The number of units, from the first one on, that takes the time closest to this one.
-  int64_t closest(double microseconds) const;
+  // What a thread takes that does the units from `begin` to `end`.
+  double microseconds(int64_t begin, int64_t end) const;
+
+ private:
+  // What the tiles before number `tile` take together, in full ones.
+  WorkTail tiles_before(int64_t tile) const;
 };
 
 // Units are numbered through all grids, and each part is a range of them.
 struct WorkPlan {
   std::vector<int64_t> begins;  // [parts + 1], the first unit of each part
   size_t threads = 1;           // each takes parts() / threads parts in a row
+  int tile_width = 0;           // samples of a tile; 0 where units are no tiles
   double microseconds = 0;      // of all units on one thread
   double longest = 0;           // of the thread that has most to do
+  double mean = 0;              // of all threads
   double dispatch = 0;          // of starting and joining the threads
 
   size_t parts() const { return begins.size() - 1; }
 
   // How much longer the busiest thread works than the average one.
-  double imbalance() const {
-    return microseconds > 0 ? longest * static_cast<double>(threads) / microseconds : 1.0;
-  }
+  double imbalance() const { return mean > 0 ? longest / mean : 1.0; }
+  double time() const { return dispatch + longest; }
 };
 
 // The plan for up to `threads` threads that ends first, or one that takes little longer on fewer.

@@ -176,11 +176,7 @@ class ConvWork final : public PanelWork {
 };
 
 // Tiles of up to `most` pixels: whole strips, and a narrower one for the rest.
-PanelTiles make_conv_tiles(int64_t pixels, const PanelConvOps& ops, size_t threads) {
-  int most = pixels <= kOneTilePixels ? kOneTilePixels : kTilePixels;
-  // There should be enough tiles for threads to share them evenly.
-  while (most > ops.width && pixels / most < static_cast<int64_t>(4 * threads) && threads > 1)
-    most = std::max(ops.width, most / 2 / ops.width * ops.width);
+PanelTiles make_conv_tiles(int64_t pixels, int most, const PanelConvOps& ops) {
   PanelTiles tiles{pixels / most, most, {}};
   for (int64_t first = tiles.full * most; first < pixels; first += tiles.tails.back().samples) {
     const int64_t left = pixels - first, rest = left % ops.width;
@@ -231,9 +227,10 @@ class PanelConv final : public ConvKernel {
            const Executor& executor) const override {
     const ConvPixels pixels(geometry_, input);
     const int64_t samples = input.batch * pixels.pixels();
-    const size_t threads = executor.concurrency();
-    const DispatchCost dispatch = executor.dispatch_cost();
-    const PanelTiles tiles = make_conv_tiles(samples, ops_, threads);
+    WorkPlan spare;
+    const PlanCache::Key key{samples, executor.concurrency(), executor.dispatch_cost()};
+    const WorkPlan& chosen =
+        plans_.find(key, spare, [&] { return plan_pixels(samples, key.threads, key.dispatch); });
     std::vector<ConvEpilogue> epilogues(groups_.size(), epilogue);
     std::vector<ConvWork> works;
     std::vector<PanelJob> jobs;
@@ -248,17 +245,14 @@ class PanelConv final : public ConvKernel {
                          input.batch);
       jobs.push_back({&groups_[g]->engine(), &works[g]});
     }
-    WorkPlan spare;
-    run_panels(jobs.data(), jobs.size(), tiles,
-               plans_.find({samples, threads, dispatch}, spare,
-                           [&] { return plan_of(tiles, threads, dispatch); }),
+    run_panels(jobs.data(), jobs.size(), make_conv_tiles(samples, chosen.tile_width, ops_), chosen,
                executor);
   }
 
   WorkPlan plan(const ConvInput& input, size_t threads,
                 const DispatchCost& dispatch) const override {
     const int64_t samples = input.batch * ConvPixels(geometry_, input).pixels();
-    return plan_of(make_conv_tiles(samples, ops_, threads), threads, dispatch);
+    return plan_pixels(samples, threads, dispatch);
   }
 
   LayoutInfo info() const override {
@@ -283,13 +277,26 @@ class PanelConv final : public ConvKernel {
   }
 
  private:
-  WorkPlan plan_of(const PanelTiles& tiles, size_t threads, const DispatchCost& dispatch) const {
-    std::vector<WorkGrid> grids;
+  // The best of all widths of tiles, see panel_gemm.cc.
+  WorkPlan plan_pixels(int64_t pixels, size_t threads, const DispatchCost& dispatch) const {
+    const int widest = pixels <= kOneTilePixels ? kOneTilePixels : kTilePixels;
+    WorkPlan best;
+    for (int width = widest; width >= ops_.min_width; width /= 2) {
+      WorkPlan plan = plan_work(grids(make_conv_tiles(pixels, width, ops_)), threads, dispatch);
+      plan.tile_width = width;
+      if (best.tile_width == 0 || plan.time() < best.time()) best = std::move(plan);
+      if (threads == 1) break;
+    }
+    return best;
+  }
+
+  std::vector<WorkGrid> grids(const PanelTiles& tiles) const {
+    const PanelRates rates{ops_.microseconds_per_mac, kMicrosecondsPerColumnPixel};
+    std::vector<WorkGrid> result;
     for (const auto& group : groups_)
-      grids.push_back(group->engine().grid(tiles,
-                                           {ops_.microseconds_per_mac, kMicrosecondsPerColumnPixel},
-                                           static_cast<int64_t>(group->column_count())));
-    return plan_work(grids, threads, dispatch);
+      result.push_back(group->engine().grid(tiles, kTilePixels, rates,
+                                            static_cast<int64_t>(group->column_count())));
+    return result;
   }
 
   const PanelConvOps& ops_;

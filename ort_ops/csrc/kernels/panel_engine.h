@@ -89,8 +89,10 @@ class PanelEngine {
   // should stay in L2 while the weights stream through it.
   PanelEngine(const PanelLayout& layout, int max_width, int64_t sums_bytes);
 
-  // The work of a run, in which `columns` columns of the panel are filled.
-  WorkGrid grid(const PanelTiles& tiles, const PanelRates& rates, int64_t columns) const;
+  // The work of a run, in which `columns` columns of the panel are filled; the rates are those of
+  // tiles of the widest kind.
+  WorkGrid grid(const PanelTiles& tiles, int widest, const PanelRates& rates,
+                int64_t columns) const;
 
   const PanelLayout& layout() const { return layout_; }
   size_t pass_blocks() const { return pass_blocks_; }

@@ -14,17 +14,31 @@ namespace {
 // ports that shuffle or blend, where whole rows would take 64 for the one that shuffles.
 inline __attribute__((always_inline)) void transpose16(const RowPointers<16>& from, int64_t column,
                                                        __m512 (&to)[16]) {
+  __m512 rows[4][4];
+  // A row's line is read once, in all of its quarters: rows often lie multiples of 4096 bytes apart,
+  // where L1 holds but eight of their lines.
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+#pragma GCC unroll 4
+    for (int quarter = 0; quarter < 4; ++quarter)
+      rows[quarter][i] =
+          _mm512_castps128_ps512(_mm_loadu_ps(from.row[i] + column + 4 * quarter));
+#pragma GCC unroll 4
+    for (int quarter = 0; quarter < 4; ++quarter)
+      rows[quarter][i] = _mm512_mask_broadcast_f32x4(
+          rows[quarter][i], 0x00f0, _mm_loadu_ps(from.row[i + 4] + column + 4 * quarter));
+#pragma GCC unroll 4
+    for (int quarter = 0; quarter < 4; ++quarter)
+      rows[quarter][i] = _mm512_mask_broadcast_f32x4(
+          rows[quarter][i], 0x0f00, _mm_loadu_ps(from.row[i + 8] + column + 4 * quarter));
+#pragma GCC unroll 4
+    for (int quarter = 0; quarter < 4; ++quarter)
+      rows[quarter][i] = _mm512_mask_broadcast_f32x4(
+          rows[quarter][i], 0xf000, _mm_loadu_ps(from.row[i + 12] + column + 4 * quarter));
+  }
 #pragma GCC unroll 4
   for (int quarter = 0; quarter < 4; ++quarter) {
-    __m512 row[4];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      const int64_t at = column + 4 * quarter;
-      row[i] = _mm512_castps128_ps512(_mm_loadu_ps(from.row[i] + at));
-      row[i] = _mm512_mask_broadcast_f32x4(row[i], 0x00f0, _mm_loadu_ps(from.row[i + 4] + at));
-      row[i] = _mm512_mask_broadcast_f32x4(row[i], 0x0f00, _mm_loadu_ps(from.row[i + 8] + at));
-      row[i] = _mm512_mask_broadcast_f32x4(row[i], 0xf000, _mm_loadu_ps(from.row[i + 12] + at));
-    }
+    const __m512(&row)[4] = rows[quarter];
     const __m512 low01 = _mm512_unpacklo_ps(row[0], row[1]);
     const __m512 low23 = _mm512_unpacklo_ps(row[2], row[3]);
     const __m512 high01 = _mm512_unpackhi_ps(row[0], row[1]);

@@ -58,6 +58,7 @@ class WindowGemm final : public GemmKernel {
     WorkPlan plan = plan_slice(static_cast<int>(std::min(kSlice, batch)), threads, dispatch);
     plan.microseconds *= slices;
     plan.longest *= slices;
+    plan.mean *= slices;
     plan.dispatch *= slices;
     return plan;
   }

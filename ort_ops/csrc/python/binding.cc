@@ -225,6 +225,7 @@ PYBIND11_MODULE(_native, module) {
   py::class_<WorkPlan>(module, "WorkPlan")
       .def_property_readonly("begins", [](const WorkPlan& plan) { return plan.begins; })
       .def_property_readonly("threads", [](const WorkPlan& plan) { return plan.threads; })
+      .def_property_readonly("tile_width", [](const WorkPlan& plan) { return plan.tile_width; })
       .def_property_readonly("microseconds", [](const WorkPlan& plan) { return plan.microseconds; })
       .def_property_readonly("longest", [](const WorkPlan& plan) { return plan.longest; })
       .def_property_readonly("dispatch", [](const WorkPlan& plan) { return plan.dispatch; })

@@ -1,4 +1,8 @@
-"""Where a channel that is constant over the image stays constant, up to what mixes channels."""
+"""Where an output of a layer that is constant stays constant, up to what mixes outputs.
+
+An output is a neuron of a linear layer, along the last dimension, or a filter of a convolution,
+along dimension 1.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +15,66 @@ import onnx_ir as ir
 from .access import graph_of, input_of, producer_of, size_of
 from .constants import run_node
 from .conv_layer import is_conv
-from .elementwise import BINARY, UNARY, dropout_is_off, is_linear_sink
-from .nodes import array_of, constant_of, is_condensed_conv, layer_name, read_geometry
+from .nodes import (
+    array_of,
+    constant_of,
+    is_condensed_conv,
+    is_condensed_gemm,
+    layer_name,
+    read_geometry,
+)
+
+UNARY = frozenset(
+    {
+        "Abs",
+        "Celu",
+        "Clip",
+        "Elu",
+        "Erf",
+        "Exp",
+        "Gelu",
+        "HardSigmoid",
+        "HardSwish",
+        "Identity",
+        "LeakyRelu",
+        "Mish",
+        "Neg",
+        "Relu",
+        "Selu",
+        "Sigmoid",
+        "Softplus",
+        "Softsign",
+        "Sqrt",
+        "Swish",
+        "Tanh",
+        "ThresholdedRelu",
+    }
+)
+"""Operators of one input and constant scalars."""
+
+BINARY = frozenset({"Add", "Div", "Max", "Min", "Mul", "Pow", "PRelu", "Sub"})
+"""Operators that combine a value with constants, or values of the region with each other."""
 
 _SPATIAL_REDUCTIONS = frozenset({"ReduceMean", "ReduceMax", "ReduceMin"})
 _GLOBAL_POOLS = frozenset({"GlobalAveragePool", "GlobalMaxPool"})
 
+_OPSET = 23
+"""The version of the standard operators that constants are computed with."""
+
 
 @dataclass(frozen=True)
 class Layout:
-    """How a value holds channels.
+    """How a value holds the outputs of the layer.
 
     Attributes:
-        rank: its dimensions; channels are dimension 1.
-        block: entries of dimension 1 for each channel, over 1 once an image was flattened.
+        rank: its number of dimensions.
+        axis: the dimension of the outputs.
+        block: entries of that dimension for each output, over 1 once an image was flattened.
 
     """
 
     rank: int
+    axis: int
     block: int = 1
 
 
@@ -37,9 +83,9 @@ class Step:
     """A node of the region.
 
     Attributes:
-        node: it.
+        node: the node.
         kind: "elementwise"; "pool", which leaves a constant as it is; "flatten".
-        only_zero: whether it leaves a channel constant only where that is 0: padding counts.
+        only_zero: whether a constant output stays constant only if it is 0: padding counts.
 
     """
 
@@ -54,28 +100,28 @@ class Sink:
 
     Attributes:
         node: a Conv, MatMul, Gemm or condensed node.
-        value: what it reads.
-        taps: columns of its weight for each entry of the value's dimension 1.
-        only_zero: whether a channel can leave only where it is 0: the layer pads with zeros.
+        value: the value that it reads.
+        taps: columns of its weight for each entry of the value along the layout's axis.
+        only_zero: whether an output can be removed only if it is 0: the layer pads with zeros.
 
     """
 
     node: ir.Node
     value: ir.Value
-    taps: int
-    only_zero: bool
+    taps: int = 1
+    only_zero: bool = False
 
 
 @dataclass
-class ChannelRegion:
-    """Everything that is computed channel by channel from the output of a convolution.
+class Region:
+    """Everything that is computed separately for each output of one layer.
 
     Attributes:
-        source: the output, ``[N, C, ...]``.
+        source: the layer's result.
         steps: nodes in graph order.
         sinks: the layers that read the results.
         layouts: by id of the value.
-        obstacle: why channels cannot be dropped; None when they can.
+        obstacle: why outputs cannot be removed; None when they can.
 
     """
 
@@ -86,26 +132,26 @@ class ChannelRegion:
     obstacle: str | None = None
 
     @property
-    def channels(self) -> int:
-        """Channels of the source."""
-        return size_of(self.source, 1)
+    def width(self) -> int:
+        """Number of outputs of the layer."""
+        return size_of(self.source, self.layouts[id(self.source)].axis)
 
     @property
     def values(self) -> list[ir.Value]:
         """The source and what the steps compute."""
         return [self.source, *(step.node.outputs[0] for step in self.steps)]
 
-    def entries(self, value: ir.Value, channels: np.ndarray) -> np.ndarray:
-        """Say where channels lie along dimension 1 of a value."""
+    def entries(self, value: ir.Value, outputs: np.ndarray) -> np.ndarray:
+        """Return the positions of outputs along the layout's axis of a value."""
         block = self.layouts[id(value)].block
-        return (channels[:, None] * block + np.arange(block)).reshape(-1)
+        return (outputs[:, None] * block + np.arange(block)).reshape(-1)
 
-    def constants_at(self, constants: np.ndarray, channels: np.ndarray) -> dict[int, np.ndarray]:
-        """Compute in float64 what every value of the region is in channels that are constant.
+    def constants_at(self, constants: np.ndarray, outputs: np.ndarray) -> dict[int, np.ndarray]:
+        """Compute in float64 what every value of the region is at outputs that are constant.
 
         Args:
-            constants: ``[n]``, the source in these channels.
-            channels: ``[n]``, their numbers.
+            constants: ``[n]``, the source at these outputs.
+            outputs: ``[n]``, their positions.
 
         Returns:
             ``[n, block]`` by id of the value.
@@ -120,7 +166,8 @@ class ChannelRegion:
                 repeats = layout.block // before.shape[1]
                 found[id(output)] = np.repeat(before, repeats, axis=1)
                 continue
-            shape = (1, -1, *[1] * (layout.rank - 2))
+            shape = [1] * layout.rank
+            shape[layout.axis] = -1
             inputs: list[np.ndarray | None] = []
             for value in step.node.inputs:
                 if value is None:
@@ -128,46 +175,43 @@ class ChannelRegion:
                 elif id(value) in found:
                     inputs.append(found[id(value)].reshape(shape))
                 else:
-                    inputs.append(self._constant_part(step.node, value, channels))
+                    inputs.append(self._constant_part(step.node, value, outputs))
             with np.errstate(all="ignore"):
-                result = run_node(step.node, output, inputs, _EVALUATED)
-            found[id(output)] = np.asarray(result, np.float64).reshape(len(channels), layout.block)
+                result = run_node(step.node, output, inputs, _OPSET)
+            found[id(output)] = np.asarray(result, np.float64).reshape(len(outputs), layout.block)
         return found
 
-    def _constant_part(self, node: ir.Node, value: ir.Value, channels: np.ndarray) -> np.ndarray:
+    def _constant_part(self, node: ir.Node, value: ir.Value, outputs: np.ndarray) -> np.ndarray:
         array = array_of(value)
         if array.dtype.kind == "f":
             array = array.astype(np.float64)
-        return self.take_entries(node, array, channels)
+        return self.take_entries(node, array, outputs)
 
-    def take_entries(self, node: ir.Node, array: np.ndarray, channels: np.ndarray) -> np.ndarray:
-        """Take the part of a step's constant that belongs to channels; all of one for all."""
-        output = node.outputs[0]
-        width = self.channels * self.layouts[id(output)].block
-        axis = channel_axis(array, self.layouts[id(output)].rank, width, node)
-        return array if axis is None else array.take(self.entries(output, channels), axis)
-
-
-_EVALUATED = 23
-
-
-def channel_axis(array: np.ndarray, rank: int, width: int, node: ir.Node) -> int | None:
-    """Return the axis of a constant that runs over channels; None where it is one for all."""
-    if array.size == 1:
-        return None
-    if node.op_type == "BatchNormalization":
-        return 0
-    return 1 - (rank - array.ndim) if array.size == width else None
+    def take_entries(self, node: ir.Node, array: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+        """Take the part of a step's constant that belongs to outputs; all of one for all."""
+        result = node.outputs[0]
+        layout = self.layouts[id(result)]
+        if array.size == 1:
+            return array
+        if node.op_type == "BatchNormalization":
+            return array.take(self.entries(result, outputs), 0)
+        if array.size != self.width * layout.block:
+            return array
+        return array.take(self.entries(result, outputs), layout.axis - layout.rank + array.ndim)
 
 
-def find_channel_region(source: ir.Value) -> ChannelRegion:
-    """Follow the output of a convolution; stop at the first thing that mixes channels."""
-    region = ChannelRegion(source)
-    if source.shape is None or not isinstance(source.shape[1], int):
+def find_region(source: ir.Value) -> Region:
+    """Follow the result of a condensed node; stop at the first node that mixes its outputs."""
+    region = Region(source)
+    producer = producer_of(source)
+    rank = 0 if source.shape is None else len(source.shape)
+    axis = 1 if is_condensed_conv(producer) else rank - 1
+    if source.shape is None or not isinstance(source.shape[axis], int):
         region.obstacle = "its shape is not known"
         return region
-    region.layouts[id(source)] = Layout(len(source.shape))
-    graph = graph_of(producer_of(source))
+    region.layouts[id(source)] = Layout(rank, axis)
+    graph = graph_of(producer)
+    # Nodes are in topological order, so a value of the region is known before its readers.
     for node in graph:
         inside = [v for v in node.inputs if v is not None and id(v) in region.layouts]
         if not inside:
@@ -176,7 +220,7 @@ def find_channel_region(source: ir.Value) -> ChannelRegion:
         if step is not None:
             output = node.outputs[0]
             region.steps.append(step)
-            region.layouts[id(output)] = _layout_after(region, step)
+            region.layouts[id(output)] = _layout_after(region, step, inside[0])
             continue
         sink = _sink(region, node, inside)
         if sink is None:
@@ -193,7 +237,7 @@ def find_channel_region(source: ir.Value) -> ChannelRegion:
     return region
 
 
-def _step(region: ChannelRegion, node: ir.Node, inside: list[ir.Value]) -> Step | None:
+def _step(region: Region, node: ir.Node, inside: list[ir.Value]) -> Step | None:
     if node.domain != "" or any(output.uses() for output in node.outputs[1:]):
         return None
     layouts = {region.layouts[id(value)] for value in inside}
@@ -202,7 +246,7 @@ def _step(region: ChannelRegion, node: ir.Node, inside: list[ir.Value]) -> Step 
     (layout,) = layouts
     if _is_elementwise(region, node, layout):
         return Step(node, "elementwise")
-    if node.inputs[0] is not inside[0] or len(inside) != 1 or layout.rank < 3:
+    if node.inputs[0] is not inside[0] or len(inside) != 1 or not _holds_images(layout):
         return None
     if node.op_type in _GLOBAL_POOLS or _reduces_image(node, layout):
         return Step(node, "pool")
@@ -213,7 +257,11 @@ def _step(region: ChannelRegion, node: ir.Node, inside: list[ir.Value]) -> Step 
     return Step(node, "flatten") if _flattens(node) else None
 
 
-def _is_elementwise(region: ChannelRegion, node: ir.Node, layout: Layout) -> bool:
+def _holds_images(layout: Layout) -> bool:
+    return layout.axis == 1 and layout.rank > 2
+
+
+def _is_elementwise(region: Region, node: ir.Node, layout: Layout) -> bool:
     first = node.inputs[0]
     inside = first is not None and id(first) in region.layouts
     others = [v for v in node.inputs if v is not None and id(v) not in region.layouts]
@@ -223,33 +271,37 @@ def _is_elementwise(region: ChannelRegion, node: ir.Node, layout: Layout) -> boo
     if node.op_type in UNARY:
         return inside and known and all(array.size == 1 for array in arrays)
     if node.op_type == "Dropout":
-        return inside and dropout_is_off(node)
-    width = region.channels * layout.block
+        return inside and _dropout_is_off(node)
+    width = region.width * layout.block
     if node.op_type == "BatchNormalization":
         trained = node.attributes.get_int("training_mode", 0)
-        return inside and known and not trained and all(a.shape == (width,) for a in arrays)
+        fits = layout.axis == 1 and all(array.shape == (width,) for array in arrays)
+        return inside and known and not trained and fits
     if node.op_type in BINARY:
-        return known and all(_is_per_channel(array, layout.rank, width) for array in arrays)
+        return known and all(_is_per_output(array, layout, width) for array in arrays)
     return False
 
 
-def _is_per_channel(array: np.ndarray, rank: int, width: int) -> bool:
-    """Tell what broadcasts along dimension 1 alone, and changes no shape, from others."""
-    if array.ndim > rank:
+def _dropout_is_off(node: ir.Node) -> bool:
+    training = node.inputs[2] if len(node.inputs) > 2 else None
+    return training is None or ((flag := constant_of(training)) is not None and not flag.any())
+
+
+def _is_per_output(array: np.ndarray, layout: Layout, width: int) -> bool:
+    """Whether a constant broadcasts along the layout's axis alone, and changes no shape."""
+    if array.ndim > layout.rank:
         return False
-    aligned = (1,) * (rank - array.ndim) + array.shape
-    return array.size == 1 or (array.size == width and aligned[1] == width)
+    aligned = (1,) * (layout.rank - array.ndim) + array.shape
+    return array.size == 1 or (array.size == width and aligned[layout.axis] == width)
 
 
-def _layout_after(region: ChannelRegion, step: Step) -> Layout:
-    before = region.layouts[
-        next(id(v) for v in step.node.inputs if v is not None and id(v) in region.layouts)
-    ]
-    shape = step.node.outputs[0].shape
-    if step.kind == "elementwise" or shape is None:
+def _layout_after(region: Region, step: Step, source: ir.Value) -> Layout:
+    before = region.layouts[id(source)]
+    result = step.node.outputs[0]
+    if step.kind == "elementwise" or result.shape is None:
         return before
-    width = size_of(step.node.outputs[0], 1)
-    return replace(before, rank=len(shape), block=width // region.channels)
+    block = size_of(result, before.axis) // region.width
+    return replace(before, rank=len(result.shape), block=block)
 
 
 def _reduces_image(node: ir.Node, layout: Layout) -> bool:
@@ -272,7 +324,7 @@ def _pool_pads(node: ir.Node) -> tuple[int, ...] | None:
 
 
 def _windows_meet_image(node: ir.Node) -> bool:
-    """Tell whether every window of a pool holds a pixel, so that padding alone is never seen."""
+    """Whether every window of a pool holds a pixel, so that no window is padding alone."""
     pads = _pool_pads(node)
     if pads is None:
         return False
@@ -294,7 +346,7 @@ def _average_pool(node: ir.Node) -> Step | None:
 
 
 def _flattens(node: ir.Node) -> bool:
-    """Tell a node that puts the pixels of each channel behind each other in dimension 1."""
+    """Whether a node puts the pixels of each channel behind each other in dimension 1."""
     x, y = input_of(node, 0), node.outputs[0]
     if x.shape is None or y.shape is None or len(y.shape) != 2:
         return False
@@ -313,21 +365,34 @@ def _flattens(node: ir.Node) -> bool:
     return first == 0 or x.shape[0] == y.shape[0] or first == -1
 
 
-def _sink(region: ChannelRegion, node: ir.Node, inside: list[ir.Value]) -> Sink | None:
+def _sink(region: Region, node: ir.Node, inside: list[ir.Value]) -> Sink | None:
     if len(inside) != 1 or node.inputs[0] is not inside[0]:
         return None
     (value,) = inside
     layout = region.layouts[id(value)]
+    if layout.axis == layout.rank - 1 and _is_constant_linear(node):
+        return Sink(node, value)
+    if not _holds_images(layout):
+        return None
     if is_condensed_conv(node):
         geometry = read_geometry(node)
         if geometry.group != 1 or any(constant_of(v) is None for v in node.inputs[1:5]):
             return None
         return Sink(node, value, math.prod(geometry.kernel_shape), any(geometry.pads))
-    if is_conv(node):
-        return _conv_sink(node, value)
-    if layout.rank == 2 and is_linear_sink(node, inside):
-        return Sink(node, value, 1, False)
-    return None
+    return _conv_sink(node, value) if is_conv(node) else None
+
+
+def _is_constant_linear(node: ir.Node) -> bool:
+    """Whether a node is a linear layer of a constant weight."""
+    weight = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
+    if weight is None or is_condensed_gemm(node):
+        return weight is not None
+    return (
+        (node.domain, node.op_type) in (("", "MatMul"), ("", "Gemm"))
+        and weight.ndim == 2
+        and weight.dtype == np.float32
+        and not node.attributes.get_int("transA", 0)
+    )
 
 
 def _conv_sink(node: ir.Node, value: ir.Value) -> Sink | None:
