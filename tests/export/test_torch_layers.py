@@ -175,7 +175,7 @@ def test_copy_shares_parameters_but_not_buffers():
     [
         (lambda m: m.double(), "0.weight is float64; models of float32"),
         (lambda m: m.to("meta"), "0.weight lies on the meta device"),
-        (lambda m: m.append(nn.LazyLinear(3)), "1.weight is not initialised"),
+        (lambda m: m.append(nn.LazyLinear(3)), "1.weight is not initialized"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*[Ll]azy.*:UserWarning")

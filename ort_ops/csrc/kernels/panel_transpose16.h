@@ -15,14 +15,13 @@ namespace {
 inline __attribute__((always_inline)) void transpose16(const RowPointers<16>& from, int64_t column,
                                                        __m512 (&to)[16]) {
   __m512 rows[4][4];
-  // A row's line is read once, in all of its quarters: rows often lie multiples of 4096 bytes apart,
-  // where L1 holds but eight of their lines.
+  // All quarters of a row's cache line are read together: rows often lie multiples of 4096 bytes
+  // apart, and L1 can hold only eight of their lines.
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
 #pragma GCC unroll 4
     for (int quarter = 0; quarter < 4; ++quarter)
-      rows[quarter][i] =
-          _mm512_castps128_ps512(_mm_loadu_ps(from.row[i] + column + 4 * quarter));
+      rows[quarter][i] = _mm512_castps128_ps512(_mm_loadu_ps(from.row[i] + column + 4 * quarter));
 #pragma GCC unroll 4
     for (int quarter = 0; quarter < 4; ++quarter)
       rows[quarter][i] = _mm512_mask_broadcast_f32x4(
