@@ -98,7 +98,7 @@ class ConvCostModel:
 
     @property
     def reorder(self) -> float:
-        """Seconds to copy one entry of an activation into another layout."""
+        """Seconds to copy one entry of an activation into a different layout."""
         return float(np.median([table.reorder for table in self._tables.values()]))
 
     def dense(self, geometry: ConvGeometry, batch: int, sizes: Sequence[int]) -> float:
