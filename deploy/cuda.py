@@ -24,7 +24,7 @@ def provider_name(provider: Provider) -> str:
 
 
 def is_optional(providers: list[Provider] | None) -> bool:
-    """Tell whether the list asks for CUDA and allows the CPU instead."""
+    """Return whether the list asks for CUDA and allows the CPU instead."""
     return {CUDA, CPU} <= set(map(provider_name, providers or []))
 
 

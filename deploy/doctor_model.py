@@ -111,7 +111,7 @@ def opens(report: ModelReport) -> str:
 
 
 def layers(report: ModelReport, model: Path) -> Finding:
-    """Tell which kernels the layers use, grouped by kernel, and which layers are dense."""
+    """Report which kernels the layers use, grouped by kernel, and which layers are dense."""
     content = _content(model)
     lines = _kernel_lines(report)
     ours = sum(node.domain == DOMAIN for node in content.nodes)

@@ -22,8 +22,8 @@ def check_model(model: Path) -> None:
         model: Path of the ONNX file.
 
     Raises:
-        SessionError: If a node of fanin's has an unknown attribute, the model needs another version
-            of the ops, or ``checked_content`` refuses the file.
+        SessionError: If a node of fanin's has an unknown attribute, the model needs a different
+            version of the ops, or ``checked_content`` refuses the file.
 
     """
     content = checked_content(model)

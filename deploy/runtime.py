@@ -59,7 +59,7 @@ def load_onnxruntime() -> ModuleType:
 
 
 def is_supported(version: str) -> bool:
-    """Tell whether this version of ONNX Runtime can load the op library."""
+    """Return whether this version of ONNX Runtime can load the op library."""
     numbers = re.match(r"(\d+)\.(\d+)", version)
     return numbers is not None and (int(numbers[1]), int(numbers[2])) >= MINIMUM_VERSION
 

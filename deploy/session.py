@@ -98,7 +98,7 @@ def open_session(
 
 
 def _is_ort_format(model: Path, options: Any) -> bool:
-    """Tell whether ONNX Runtime reads the file as a flatbuffer, which names no data files."""
+    """Return whether ONNX Runtime reads the file as a flatbuffer, which names no data files."""
     requested = None if options is None else _config_entry(options, FORMAT_KEY)
     return requested == "ORT" if requested else model.suffix.lower() == ".ort"
 
@@ -222,7 +222,7 @@ def _set_threads(runtime: Any, options: Any, threads: int | None) -> None:
     elif entry != str(count):
         raise SessionError(
             f"the options already set {THREADS_KEY} = {entry}, but the session has {count} threads",
-            "Use new options for a session with another number of threads.",
+            "Use new options for a session with a different number of threads.",
         )
     _warn_of_too_many_threads(count)
     if options.execution_mode != runtime.ExecutionMode.ORT_SEQUENTIAL:

@@ -27,7 +27,7 @@ _TEXTS = (
 
 
 def is_transient(error: BaseException) -> bool:
-    """Tell whether ``error``, or one that caused it, is a transient failure."""
+    """Return whether ``error``, or one that caused it, is a transient failure."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
@@ -43,5 +43,5 @@ def is_transient(error: BaseException) -> bool:
 
 
 def mentions_transient_failure(text: str) -> bool:
-    """Tell whether an error message describes a transient failure."""
+    """Return whether an error message describes a transient failure."""
     return any(mark in text for mark in _TEXTS)

@@ -11,7 +11,7 @@ and the dense model on held-out sentences.
 
 The text comes with every Python: docstrings of the standard library, and the language reference in
 ``pydoc_data``. Every tenth module or topic is held out as a whole. The descriptions of installed
-packages are a second held-out set, of another kind. The result of each arm is kept in OUT/arms;
+packages are a second held-out set, of a different kind. The result of each arm is kept in OUT/arms;
 when run again, the script continues with the missing ones. ``--export`` also writes each arm as
 OUT/ARM.onnx, from the embeddings on and with its dense baseline, for ``fanin bench model``.
 """

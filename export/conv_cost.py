@@ -106,7 +106,7 @@ class ConvCostModel:
 
     @property
     def reorder(self) -> float:
-        """Seconds to copy one entry of an activation into another layout."""
+        """Seconds to copy one entry of an activation into a different layout."""
         seconds = float(np.median([table.reorder for table in self._tables.values()]))
         return seconds / dense_speedup(_MANY, self._threads)
 

@@ -91,7 +91,7 @@ class Calibration:
         try:
             fields = parse_json(text)
             if fields.pop("format_version") != FORMAT_VERSION:
-                raise ValueError("another version")
+                raise ValueError("its format version is not supported")
             convolutions = tuple(map(ConvTable.parse, fields.pop("convolutions", ())))
             table = cls(**fields, convolutions=convolutions)
             for name in ("batches", "weights", "densities"):

@@ -131,7 +131,7 @@ def _session(model: Model, options: onnxruntime.SessionOptions, what: str) -> Ru
 
 
 def _tensors(outputs: Sequence[Any]) -> list[Any]:
-    """Put the tensors of a sequence in its place."""
+    """Replace a sequence by its tensors."""
     return [
         tensor
         for output in outputs

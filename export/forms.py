@@ -148,7 +148,7 @@ class Chooser:
         return batch, [max(1, s) if isinstance(s, int) else IMAGE_SIZE for s in sizes]
 
     def _decide(self, dense: float, seconds: dict[Decision, float], where: str) -> Choice:
-        """Take the fastest form, or the one that the policy names."""
+        """Choose the fastest form, or the one that the policy names."""
         if self.policy != "auto":
             speedup = dense / seconds[self.policy] if self.policy != "dense" else None
             return Choice(self.policy, f"policy {self.policy}", speedup)
@@ -205,6 +205,6 @@ class Chooser:
 
 
 def _is_whole(weight: CondensedWeight) -> bool:
-    """Tell whether a weight stores every entry."""
+    """Return whether a weight stores every entry."""
     full = weight.out_features * weight.in_features
     return weight.values.size == full and weight.padding == 0

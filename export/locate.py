@@ -23,13 +23,13 @@ def first_difference(
 ) -> str:
     """Name the first node of a file whose output differs from the reference's value of that name.
 
-    Both models run with every value that they have in common as an output. Values of another shape
-    (compact activations) are passed over.
+    Both models run with every value that they have in common as an output. Values with
+    different shapes (compact activations) are skipped.
 
     Args:
         reference: the model that is right.
         path: the model that is not.
-        names: of the inputs, in the order of the case's.
+        names: names of the inputs, in the order of the case's.
         case: whose outputs differ.
         library: whether the second one runs with our library.
 

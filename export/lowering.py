@@ -75,7 +75,7 @@ def lower(model: ir.Model, chooser: Chooser, *, fold: bool) -> Lowered:
 
 
 def final_layers(layers: Iterable[LayerReport], lowered: Lowered) -> tuple[LayerReport, ...]:
-    """Bring the reports of condensed layers up to what the passes made of them."""
+    """Update the reports of condensed layers to what the passes did with them."""
     final = []
     for layer in layers:
         formed = [lowered.formed[name] for name in layer.nodes if name in lowered.formed]

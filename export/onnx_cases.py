@@ -76,7 +76,7 @@ def cases_for(
 
 
 def _fed(port: onnx.ValueInfoProto, value: object) -> Any:
-    """Take an array as one; a sequence of arrays, or an absent optional one, as it is."""
+    """Convert an array-like; leave a sequence of arrays or an absent optional input as it is."""
     return np.asarray(value) if port.type.WhichOneof("value") == "tensor_type" else value
 
 

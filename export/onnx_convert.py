@@ -134,7 +134,7 @@ def convert(
         layers = final_layers(found.layers, lowered)
         if rounded:
             layers = with_rounding(layers, rounded.errors, values_dtype)
-            notes += rounding_notes(layers, values_dtype, "they are of another type already")
+            notes += rounding_notes(layers, values_dtype, "they are of a different type already")
         data_path = publish_model(staged, target, keep=needed)
     return ExportReport(
         path=os.fspath(onnx_out),
@@ -188,7 +188,7 @@ def _condensed(
     def leave_dense(
         weight: CondensedWeight, shape: Shape, geometry: ConvGeometry | None
     ) -> str | None:
-        """Leave a node as it is where it would come back dense, and nothing is ablated."""
+        """Leave a node unchanged if it would be exported dense anyway and nothing is ablated."""
         if geometry is None:
             choice = chooser.choose(weight, chooser.rows_of(shape))
         else:

@@ -187,7 +187,7 @@ def _attribute(output: str, attribute: str, kind: AttributeProto.AttributeType) 
 
 
 def _refer(node: NodeProto, name: str, attribute: str, kind: AttributeProto.AttributeType) -> None:
-    """Let an attribute of a node be that of the calling node."""
+    """Make an attribute of a node refer to the calling node's attribute."""
     reference = node.attribute.add()
     reference.name = name
     reference.type = kind
@@ -199,5 +199,5 @@ def _constant(output: str, array: np.ndarray) -> NodeProto:
 
 
 def clip_is_open(clip_min: float, clip_max: float) -> bool:
-    """Tell whether the two bounds let every number through."""
+    """Return whether the two bounds clip no number."""
     return clip_min == -math.inf and clip_max == math.inf

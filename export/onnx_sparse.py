@@ -52,7 +52,7 @@ def _dense(sparse: onnx.SparseTensorProto, name: str) -> onnx.TensorProto:
 
 
 def _scattered(values: np.ndarray, places: np.ndarray, dims: list[int]) -> np.ndarray:
-    """Put values at their places: linear ``[count]``, or one column an axis ``[count, axes]``."""
+    """Scatter values to places: linear ``[count]``, or one column per axis ``[count, axes]``."""
     if not dims or min(dims) < 1:
         raise ValueError(f"its shape is {dims}, which has no places")
     size = math.prod(dims)

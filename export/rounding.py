@@ -138,7 +138,7 @@ def round_condensed(model: ir.Model, values_dtype: str) -> RoundResult:
 
 
 def without_saved_bytes(lowered: Lowered, saved: Mapping[str, int]) -> Lowered:
-    """Take the bytes that rounding saved, by name of the node, off the sizes of the layers."""
+    """Subtract the bytes that rounding saved, by node name, from the sizes of the layers."""
     formed = {
         name: replace(entry, nbytes=entry.nbytes - sum(saved.get(n, 0) for n in entry.nodes))
         for name, entry in lowered.formed.items()
@@ -177,7 +177,7 @@ def widened_cases(
     Args:
         model: rounded; its clone is changed, not the model.
         folder: for a scratch file.
-        names: of the model's inputs, in the order of a case's.
+        names: names of the model's inputs, in the order of a case's.
         cases: whose inputs are taken.
 
     """

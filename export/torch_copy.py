@@ -126,7 +126,7 @@ def _require_exportable(name: str, tensor: Tensor) -> None:
 
 
 def _plain(tensor: Tensor, own: set[int]) -> Tensor:
-    """Give the tensor that stands for a parameter or buffer in the copy."""
+    """Return the copy's tensor for a parameter or buffer."""
     plain = tensor.detach()
     if plain.layout != torch.strided:
         plain = plain.to_dense()
@@ -181,7 +181,7 @@ def _make_permanent(model: nn.Module) -> None:
 
 
 def _drop_parametrizations(module: nn.Module) -> None:
-    """Make parametrized tensors plain parameters.
+    """Replace parametrized tensors by plain parameters.
 
     torch's own function takes the property off the class, which the user's module has as well.
     """

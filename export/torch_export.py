@@ -209,13 +209,13 @@ def _cases(model: nn.Module, inputs: tuple[Tensor, ...], widened: bool) -> list[
             raise
         raise ExportError(
             f"{error}. Half-precision parameters were widened to float32, so a forward that casts "
-            "its tensors to half no longer fits them; take the casts out"
+            "its tensors to half no longer fits them; remove the casts"
         ) from error
 
 
 @dataclass(frozen=True)
 class _Settings:
-    """What both files of an export are written with."""
+    """The settings with which both files of an export are written."""
 
     inputs: tuple[Tensor, ...]
     dynamic_shapes: Sequence[Mapping[int, str]] | None

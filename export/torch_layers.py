@@ -33,8 +33,8 @@ def check_masks(
         Bool arrays by the first name of each parameter.
 
     Raises:
-        ExportError: a mask names no parameter, has another shape, or leaves out a weight that is
-            not 0.
+        ExportError: a mask names no parameter, has the wrong shape, or leaves out a weight that
+            is not 0.
 
     """
     if masks is None:

@@ -30,7 +30,7 @@ def plain_torch() -> Iterator[None]:
 
 
 def as_inputs(example: Tensor | Sequence[Tensor], widen: bool = False) -> tuple[Tensor, ...]:
-    """Take the example as a tuple of CPU tensors with a batch of at least two.
+    """Convert the example to a tuple of CPU tensors with a batch of at least two.
 
     torch.export takes a dimension of size one for a constant, so a single sample is repeated.
     With ``widen`` half-precision inputs become float32, as the model has.
@@ -100,7 +100,7 @@ def _as_float64(arrays: Sequence[np.ndarray]) -> tuple[Tensor, ...]:
 
 
 def _random_like(example: Tensor, generator: torch.Generator) -> Tensor:
-    """Make a batch of three, even over the example's range; of integers, samples of it.
+    """Make a batch of three, evenly spread over the example's range; integers are sampled from it.
 
     A constant example (often zeros) says nothing about the range; it becomes standard normal.
     """

@@ -130,7 +130,7 @@ def _reach(windows: Sequence[Limits], isa: str) -> int:
 
 
 def _with_first_of_panels(table: Sequence[Limits]) -> list[Limits]:
-    """Let panels begin after the last batch of the windows of every ISA.
+    """Start the panels' batch range after the last batch of the windows, for every ISA.
 
     Below the least density of windows, smaller batches use the rows kernel, whose time grows with
     the batch. All panels have the same first batch, so that a wider one is never skipped.

@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def vary_norms_(model: nn.Module) -> None:
-    """Give norms unequal channels, as training does."""
+    """Give the channels of norms different parameters, as training does."""
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.running_mean.normal_(0, 0.1)

@@ -43,7 +43,7 @@ class TrainingConfig:
     Attributes:
         epochs: number of epochs.
         batch_size: samples per optimizer step, over all processes.
-        accumulate: number of parts in which a batch passes through the model.
+        accumulate: number of parts into which a batch is split; their gradients are added up.
         drop_last: leave out the last batch of an epoch if it is smaller.
         seed: seed of weights, masks, augmentation and sample order.
         device: "auto" (CUDA if available), "cpu" or "cuda".

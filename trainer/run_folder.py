@@ -212,7 +212,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     """Read all tensors of weights.safetensors, verifying their checksums.
 
     Raises:
-        RunFolderError: the file is damaged, of another kind, or of another version.
+        RunFolderError: the file is damaged, or of the wrong kind or version.
 
     """
     try:

@@ -218,7 +218,7 @@ class Sparsifier:
         """Zero the masked weights of a copy of the model, such as an average of its weights.
 
         Raises:
-            ValueError: ``other`` lacks a sparse weight or has it in another shape.
+            ValueError: ``other`` lacks a sparse weight or has it in a different shape.
 
         """
         parameters = dict(unwrap(other).named_parameters())

@@ -39,7 +39,7 @@ def check_state(
         budgets_move: whether the method moves weights between layers, so that budgets may differ.
 
     Raises:
-        ValueError: the state is damaged, or of another format, method or model.
+        ValueError: the state is damaged, or of a different format, method or model.
 
     """
     version = state.get("format_version") if isinstance(state, Mapping) else None

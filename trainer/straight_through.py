@@ -15,7 +15,7 @@ from .structures import Structure
 
 @torch.no_grad()
 def expose_dense_weights(layer: SparseLayer, optimizer: Optimizer, decay: float) -> None:
-    """Put the dense weights into the parameter, and add their regularization to the gradient.
+    """Write the dense weights to the parameter, and add their regularization to the gradient.
 
     Called before an optimizer step. Adds ``decay`` · (weights off the mask), multiplied by the loss
     scale if a gradient scaler leaves the division to a fused optimizer.

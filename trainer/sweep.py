@@ -105,7 +105,7 @@ def read_records(folder: Path) -> list[SweepRecord]:
     """Read sweep.json.
 
     Raises:
-        ValueError: it is missing, damaged or of another version.
+        ValueError: it is missing, damaged or of an unsupported version.
 
     """
     try:

@@ -114,7 +114,7 @@ class TopologyUpdater:
         )
 
     def _agreed(self, layer: SparseLayer, result: LayerUpdate) -> LayerUpdate:
-        """Take the mask of rank 0, in case rounding produced a different one here."""
+        """Copy the mask of rank 0, in case rounding produced a different one here."""
         if self.processes.count == 1:
             return result
         mask = result.mask.contiguous()

@@ -99,12 +99,12 @@ class _DirectRoute(APIRoute):
 def _add_health(app: FastAPI, state: ServerState) -> None:
     @app.get("/v2/health/live", tags=["health"], responses=openapi.LIVE)
     async def live() -> Response:
-        """Tell whether the process is alive."""
+        """Return whether the process is alive."""
         return JSONResponse({"live": True})
 
     @app.get("/v2/health/ready", tags=["health"], responses=openapi.READY)
     async def ready() -> Response:
-        """Tell whether every model is being served and the server is not shutting down."""
+        """Return whether every model is being served and the server is not shutting down."""
         if state.draining:
             return _not_ready("the server is shutting down")
         if not state.repository.ready():
@@ -112,7 +112,7 @@ def _add_health(app: FastAPI, state: ServerState) -> None:
         return JSONResponse({"ready": True})
 
     async def model_ready(request: Request) -> Response:
-        """Tell whether the model, or the version, is being served."""
+        """Return whether the model, or the version, is being served."""
         name = request.path_params["model"]
         if not state.repository.versions(name):
             return _not_ready(f"model '{name}' is not loaded", name=name)

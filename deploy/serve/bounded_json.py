@@ -39,7 +39,7 @@ _SPACE = " \t\n\r"
 
 
 def is_small_request(body: bytes | bytearray, header_length: str | None, strings: bool) -> bool:
-    """Tell whether a request body can be decoded on the event loop.
+    """Return whether a request body can be decoded on the event loop.
 
     Args:
         body: The whole body.
@@ -56,7 +56,7 @@ def is_small_request(body: bytes | bytearray, header_length: str | None, strings
 
 
 def is_small_response(arrays: Sequence[np.ndarray], binary: bool) -> bool:
-    """Tell whether outputs can be encoded on the event loop."""
+    """Return whether outputs can be encoded on the event loop."""
     if binary and all(array.dtype.kind != "O" for array in arrays):
         return sum(array.nbytes for array in arrays) <= SMALL_BYTES
     return sum(array.size for array in arrays) <= SMALL_VALUES

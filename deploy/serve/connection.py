@@ -158,7 +158,7 @@ class _Connection(HttpToolsProtocol):
             at = end
 
     def _awaits_response(self) -> bool:
-        """Tell whether a request has been received in full but not answered."""
+        """Return whether a request has been received in full but not answered."""
         return self._complete and not self.cycle.response_complete
 
     def _next_stop(self, data: bytes, at: int) -> int:

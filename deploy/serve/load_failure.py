@@ -49,7 +49,7 @@ class LoadFailure:
         return cls(reason, stamp, attempts, delay, time.monotonic() + delay)
 
     def should_retry(self) -> bool:
-        """Tell whether it is time to try the same files again."""
+        """Return whether it is time to try the same files again."""
         return time.monotonic() >= self.retry_at
 
     def __str__(self) -> str:

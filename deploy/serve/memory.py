@@ -12,7 +12,7 @@ _LARGE = 1 << 20
 
 
 def map_large_blocks() -> None:
-    """Give every block of 1 MiB or more a memory mapping of its own, for this process.
+    """Allocate every block of 1 MiB or more of this process in its own memory mapping.
 
     By default glibc raises this threshold, up to 32 MiB, whenever such a block is freed. Weights
     then lie in the heap among longer-lived blocks, and a server that reloads models never returns

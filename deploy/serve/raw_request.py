@@ -79,7 +79,7 @@ def _shape(size: int, spec: TensorSpec, batched: bool) -> tuple[int, ...]:
 
 
 def _string(body: bytes | bytearray, spec: TensorSpec) -> np.ndarray:
-    """Take the whole body as one string, without a length before it."""
+    """Read the whole body as one string, without a length prefix."""
     if any(isinstance(size, int) and size != 1 for size in spec.shape):
         raise _undetermined(spec)
     try:

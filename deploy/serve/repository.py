@@ -78,7 +78,7 @@ class Repository:
         return [model for entry in self._entries.values() for model in entry.serving.values()]
 
     def ready(self) -> bool:
-        """Tell whether every model is served that was not unloaded on request."""
+        """Return whether every model is served that was not unloaded on request."""
         return all(entry.serving for entry in self._entries.values() if entry.wanted)
 
     def load(self, name: str) -> None:
@@ -163,7 +163,7 @@ class _Entry:
         self._lock = threading.Lock()
 
     def refresh(self, *, settled_only: bool = True, again: bool = False) -> None:
-        """Make ``serving`` follow the disk; ``again`` also retries unchanged files that failed."""
+        """Update ``serving`` from the disk; ``again`` also retries unchanged files that failed."""
         with self._lock:
             if again:
                 self._failed = {}

@@ -59,7 +59,7 @@ class Job:
         return len(next(iter(self.inputs.values())))
 
     def can_batch_with(self, other: Job) -> bool:
-        """Tell whether both can be part of one run."""
+        """Return whether both can be part of one run."""
         return self.outputs == other.outputs and all(
             array.shape[1:] == other.inputs[name].shape[1:] for name, array in self.inputs.items()
         )

@@ -195,7 +195,7 @@ class _Supervisor:
             os.waitpid(ended.si_pid, 0)
 
     def _others_serve(self, worker: subprocess.Popen[bytes], status: int) -> bool:
-        """Tell whether other workers live that need not fail the same way.
+        """Return whether other workers are alive that need not fail in the same way.
 
         Those that started earlier may have found other files, and any may have found more memory.
         """

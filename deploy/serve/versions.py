@@ -51,7 +51,7 @@ class VersionFinder:
         return found
 
     def is_unchanged(self, version: Version) -> bool:
-        """Tell whether the version's files are the same as when it was found."""
+        """Return whether the version's files are the same as when it was found."""
         return self._version(version.name, version.path).stamp == version.stamp
 
     def _version(self, name: str, path: Path) -> Version:

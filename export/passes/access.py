@@ -23,7 +23,7 @@ def graph_of(node: ir.Node) -> ir.Graph:
 
 
 def producer_of(value: ir.Value) -> ir.Node:
-    """Return the node that computes a value which no caller and no file gives."""
+    """Return the node that computes a value that is neither a graph input nor an initializer."""
     node = value.producer()
     if node is None:
         raise ExportError(f"no node computes {value.name!r}")
@@ -50,7 +50,7 @@ def shape_of(value: ir.Value) -> ir.Shape:
 
 
 def size_of(value: ir.Value, axis: int) -> int:
-    """Return a size that is the same in every run."""
+    """Return a size, which must be static."""
     size = shape_of(value)[axis]
     if not isinstance(size, int):
         raise ExportError(f"dimension {axis} of {value.name!r} is not known")
@@ -65,7 +65,7 @@ def type_of(value: ir.Value) -> ir.DataType:
 
 
 def remove_unread_constant(value: ir.Value) -> bool:
-    """Take an initializer that nothing needs out of its graph; returns whether it is gone."""
+    """Remove an initializer that nothing needs from its graph; return whether it was removed."""
     graph = value.graph
     if graph is None or not value.is_initializer():
         return False
@@ -85,5 +85,5 @@ def drop_weights(model: ir.Model) -> None:
 
 
 def remove_node(node: ir.Node) -> None:
-    """Take a node that nothing reads out of its graph."""
+    """Remove a node that nothing reads from its graph."""
     graph_of(node).remove(node, safe=True)

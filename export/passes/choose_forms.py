@@ -73,7 +73,7 @@ class ChooseFormsPass(ResultPass[FormsResult]):
         self.chooser = chooser
 
     def call(self, model: ir.Model) -> FormsResult:
-        """Go through the condensed nodes whose weights are constant."""
+        """Visit the condensed nodes whose weights are constant."""
         names = Names(model)
         formed: dict[str, Formed] = {}
         settled = self._settle(model)

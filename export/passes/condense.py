@@ -99,7 +99,7 @@ class CondensePass(ResultPass[CondenseResult]):
         self.masks = None if masks is None else dict(masks)
 
     def call(self, model: ir.Model) -> CondenseResult:
-        """Go through all nodes; what cannot be replaced is reported with the reason."""
+        """Visit all nodes; what cannot be replaced is reported with the reason."""
         nodes = list(model.graph.all_nodes())
         work = _Work(model, self)
         work.accompanied = any(work.is_sparse_conv(node) for node in nodes)
@@ -137,7 +137,7 @@ class _Work:
         self.accompanied = False
 
     def is_sparse_conv(self, node: ir.Node) -> bool:
-        """Tell a convolution that can be condensed for its own sake."""
+        """Return whether a convolution can be condensed by itself."""
         if not is_conv(node):
             return False
         found = resolve_constant(input_of(node, 1), self.opset, self.masks)
@@ -218,7 +218,7 @@ class _Work:
         return None
 
     def _may_accompany(self, node: ir.Node, found: ConstantWeight, geometry: ConvGeometry) -> bool:
-        """Tell whether a dense convolution may go with sparse ones around it: a depthwise one."""
+        """Return whether a dense convolution may be condensed beside sparse ones (depthwise)."""
         if not geometry.depthwise or not self.accompanied:
             return False
         return self._unfit(node, found) is None

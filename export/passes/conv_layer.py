@@ -11,7 +11,7 @@ from .access import input_of
 
 
 def is_conv(node: ir.Node) -> bool:
-    """Tell a Conv of the standard operators."""
+    """Return whether a node is the standard Conv."""
     return node.domain == "" and node.op_type == "Conv"
 
 

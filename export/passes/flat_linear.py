@@ -39,7 +39,7 @@ class UnflattenPass(ir.passes.InPlacePass):
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Go through the layers in graph order."""
+        """Visit the layers in graph order."""
         names, integers, modified = Names(model), Integers(model), False
         for node in list(model.graph.all_nodes()):
             if _works_on_rows(node):
@@ -48,7 +48,7 @@ class UnflattenPass(ir.passes.InPlacePass):
 
 
 def _works_on_rows(node: ir.Node) -> bool:
-    """Tell a linear layer that does the same to each row of its input."""
+    """Return whether a linear layer treats each row of its input alike."""
     if is_condensed_gemm(node):
         return has_no_residual(node)
     if is_op(node, "MatMul"):
@@ -74,7 +74,7 @@ def _again(node: ir.Node, x: ir.Value, sizes: list[int | str | None]) -> ir.Node
 
 
 def _unflatten(layer: ir.Node, integers: Integers, names: Names) -> bool:
-    """Let a condensed layer read what is flattened before it, if its reverse is behind it."""
+    """Let a condensed layer read the unflattened value, if a later Reshape undoes the flatten."""
     flatten, back = input_of(layer, 0).producer(), only_reader(layer.outputs[0], "Reshape")
     if back is None or not is_condensed_gemm(layer) or not is_op(flatten, "Reshape"):
         return False

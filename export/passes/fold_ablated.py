@@ -65,7 +65,7 @@ class FoldAblatedPass(ResultPass[FoldResult]):
     """
 
     def call(self, model: ir.Model) -> FoldResult:
-        """Go through the condensed nodes in graph order, so that folds add up along a chain."""
+        """Visit the condensed nodes in graph order, so that folds add up along a chain."""
         names = Names(model)
         result = FoldResult(model, modified=False)
         for node in condensed_nodes(model):
@@ -94,7 +94,7 @@ def _fold(node: ir.Node, weight: CondensedWeight, names: Names) -> tuple[int, st
     if weight.active == 0:
         return 0, f"it has no other {_noun(node)}"
     if input_of(node, 5).dtype != ir.DataType.FLOAT:
-        return 0, "it computes in another type than float32"
+        return 0, "it does not compute in float32"
     if is_condensed_conv(node) and read_geometry(node).group != 1:
         return 0, "it has groups"
     region = find_region(node.outputs[0])
@@ -130,7 +130,7 @@ def _fold(node: ir.Node, weight: CondensedWeight, names: Names) -> tuple[int, st
 
 
 def _foldable(region: Region, found: dict[int, np.ndarray], count: int) -> tuple[np.ndarray, str]:
-    """Tell which constant outputs can leave: bool ``[count]``, and why the others cannot."""
+    """Find which constant outputs can be removed: bool ``[count]``, and why the others cannot."""
     fits, reasons = np.ones(count, bool), []
     finite = np.all([np.isfinite(array).all(axis=1) for array in found.values()], axis=0)
     if not finite.all():
@@ -154,7 +154,7 @@ def _narrow_sink(
     constants: np.ndarray,
     names: Names,
 ) -> None:
-    """Take the outputs out of a layer that reads them; ``constants`` are ``[gone, block]``."""
+    """Remove the outputs from a layer that reads them; ``constants`` are ``[gone, block]``."""
     kept, left = (region.entries(sink.value, outputs) for outputs in (keep, gone))
     constants = constants.reshape(-1)
     if is_conv(sink.node):

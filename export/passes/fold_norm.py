@@ -49,7 +49,7 @@ class FoldNormPass(ResultPass[FoldNormResult]):
     """
 
     def call(self, model: ir.Model) -> FoldNormResult:
-        """Go through the condensed convolutions; a chain of such nodes folds whole."""
+        """Visit the condensed convolutions; a chain of such nodes folds whole."""
         names, opset = Names(model), model.opset_imports.get("", 1)
         result = FoldNormResult(model, modified=False)
         for node in filter(is_condensed_conv, condensed_nodes(model)):

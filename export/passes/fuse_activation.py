@@ -26,7 +26,7 @@ class FuseActivationPass(ResultPass[FuseResult]):
     """
 
     def call(self, model: ir.Model) -> FuseResult:
-        """Go through the graph once, in order, so that a chain of activations is fused whole."""
+        """Visit the graph once, in order, so that a chain of activations is fused whole."""
         fused: list[str] = []
         for node in list(model.graph.all_nodes()):
             if _fuse_gate(node, fused):
@@ -146,7 +146,7 @@ def _clip(producer: ir.Node, low: float, high: float) -> None:
 
 
 def _bypass(activation: ir.Node, before: ir.Value, beside: Sequence[ir.Node] = ()) -> None:
-    """Let the producer's output stand for the activation's, under the activation's name.
+    """Replace the activation's output by the producer's, under the activation's name.
 
     ``beside`` are nodes that only the activation reads.
     """

@@ -31,7 +31,7 @@ class FuseResidualPass(ResultPass[FuseResult]):
     """
 
     def call(self, model: ir.Model) -> FuseResult:
-        """Go through the Adds in graph order."""
+        """Visit the Adds in graph order."""
         nodes = list(model.graph.all_nodes())
         place = {id(node): number for number, node in enumerate(nodes)}
         fused: list[str] = []
@@ -51,7 +51,7 @@ class FuseResidualPass(ResultPass[FuseResult]):
 
 
 def _takes_over(add: ir.Node, position: int) -> bool:
-    """Tell whether the producer of one side of an Add can add the other."""
+    """Return whether the producer of one side of an Add can add the other."""
     value, other = input_of(add, position), input_of(add, 1 - position)
     producer = value.producer()
     return (
@@ -80,7 +80,7 @@ def _feeds_norm(add: ir.Node) -> bool:
 
 
 def _fuse(add: ir.Node, position: int) -> ir.Node:
-    """Put the condensed node where the Add stands; what is added is computed by then."""
+    """Move the condensed node to the Add's position, where the addend is already computed."""
     old = producer_of(input_of(add, position))
     new = ir.node(
         old.op_type,

@@ -22,12 +22,12 @@ from .nodes import dimensions_of, take_output
 
 
 class OrderHeadsPass(ir.passes.InPlacePass):
-    """Put one Transpose where several with Reshapes between them change the order of dimensions.
+    """Replace several Transposes, with Reshapes between them, by a single Transpose.
 
-    torch.nn.MultiheadAttention counts a head of each sample as a sample, changes the order, and
-    takes heads and samples apart again; the exporter transposes keys by way of three dimensions,
-    with sizes that it computes. Of the one Transpose that is left of each, ONNX Runtime makes a
-    flag of the product that reads it ("transBatchA" and its kin): nothing is copied.
+    torch.nn.MultiheadAttention merges heads and samples into one dimension, changes the order, and
+    splits them again; the exporter transposes keys in three dimensions, whose sizes the graph
+    computes. ONNX Runtime turns the single Transpose that remains into a flag ("transBatchA" and
+    similar) of the product that reads it, so nothing is copied.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:

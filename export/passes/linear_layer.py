@@ -67,7 +67,7 @@ class LinearLayer:
 
 
 def is_linear(node: ir.Node) -> bool:
-    """Tell a MatMul or Gemm of the standard operators."""
+    """Return whether a node is the standard MatMul or Gemm."""
     return node.domain == "" and node.op_type in ("MatMul", "Gemm")
 
 
@@ -107,7 +107,7 @@ def _bias_add(node: ir.Node, out_features: int, opset: int) -> ir.Node | None:
 
 
 def _is_bias(array: np.ndarray | None, out_features: int, rank: int) -> bool:
-    """Tell an array that broadcasts along the last dimension, and changes no shape, from others."""
+    """Return whether an array broadcasts along the last dimension without changing the shape."""
     if array is None or array.dtype.name not in _BIAS_TYPES or array.ndim > rank:
         return False
     return array.size == 1 or (array.size == out_features and array.shape[-1] == out_features)

@@ -12,12 +12,12 @@ from .nodes import Names, add_constant, constant_of
 
 
 def is_op(node: ir.Node | None, op_type: str) -> TypeGuard[ir.Node]:
-    """Tell whether a node is the standard operator of that name."""
+    """Return whether a node is the standard operator of that name."""
     return node is not None and (node.domain, node.op_type) == ("", op_type)
 
 
 def read_once(value: ir.Value) -> bool:
-    """Tell whether one input of one node is all that reads a value."""
+    """Return whether exactly one input of one node reads a value."""
     return len(value.uses()) == 1 and not value.is_graph_output()
 
 
@@ -38,7 +38,7 @@ def producer_read_once(value: ir.Value, op_type: str) -> ir.Node | None:
 
 
 def same_sizes(one: Sequence[int | str | None], other: Sequence[int | str | None]) -> bool:
-    """Tell whether two values of as many entries, reshaped into each other, have the same shape.
+    """Return whether two values of as many entries, reshaped into each other, have the same shape.
 
     One size of each may be a symbol of any name, or unknown: the others determine it.
     """
@@ -83,7 +83,7 @@ class Integers:
 
 
 def describe(value: ir.Value, like: ir.Value, sizes: Sequence[int | str | None]) -> None:
-    """Give a new value its shape, and the type of another one."""
+    """Set the shape of a new value, and copy its type from another one."""
     value.type, value.shape = like.type, ir.Shape(sizes)
 
 

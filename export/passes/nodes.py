@@ -31,17 +31,17 @@ _LAYER = "fanin.layer"
 
 
 def is_condensed(node: ir.Node) -> bool:
-    """Tell whether a node is an op of ours."""
+    """Return whether a node is an op of ours."""
     return is_condensed_gemm(node) or is_condensed_conv(node)
 
 
 def is_condensed_gemm(node: ir.Node) -> bool:
-    """Tell whether a node is a CondensedGemm."""
+    """Return whether a node is a CondensedGemm."""
     return (node.domain, node.op_type) == (DOMAIN, CONDENSED_GEMM)
 
 
 def is_condensed_conv(node: ir.Node) -> bool:
-    """Tell whether a node is a CondensedConv."""
+    """Return whether a node is a CondensedConv."""
     return (node.domain, node.op_type) == (DOMAIN, CONDENSED_CONV)
 
 
@@ -90,7 +90,7 @@ class Names:
         self._taken |= {node.name for node in model.graph.all_nodes()}
 
     def release(self, name: str) -> None:
-        """Let a name be taken again whose value or node is gone."""
+        """Release a name whose value or node has been removed."""
         self._taken.discard(name)
 
     def free(self, wanted: str) -> str:
@@ -223,12 +223,12 @@ def gate_of(node: ir.Node) -> tuple[float, float]:
 
 
 def has_no_epilogue(node: ir.Node) -> bool:
-    """Tell whether what a condensed node adds up leaves it as it is: no clip, no gate."""
+    """Return whether a condensed node outputs its sum unchanged, without clip and gate."""
     return clip_of(node) == (-math.inf, math.inf) and gate_of(node) == OPEN_GATE
 
 
 def has_no_residual(node: ir.Node) -> bool:
-    """Tell whether the residual of a condensed node is the one that stands for "none"."""
+    """Return whether the residual of a condensed node is the one that stands for "none"."""
     residual = constant_of(node.inputs[5])
     return residual is not None and residual.shape == (1,) and not residual.any()
 
@@ -266,9 +266,9 @@ def add_parts(
 
 
 def set_weight(node: ir.Node, weight: CondensedWeight, names: Names) -> None:
-    """Give a condensed node another weight; arrays that stay the same stay shared.
+    """Replace the weight of a condensed node; arrays that do not change stay shared.
 
-    A convolution of another number of columns is one of fewer or more channels.
+    A convolution of a different number of columns is one of fewer or more channels.
     """
     if is_condensed_conv(node):
         geometry = read_geometry(node)
@@ -327,13 +327,13 @@ def make_condensed(
 
 
 def same_shape(one: ir.Value, other: ir.Value) -> bool:
-    """Tell whether two values are known to have the same shape, symbolic sizes included."""
+    """Return whether two values are known to have the same shape, symbolic sizes included."""
     sizes = dimensions_of(one)
     return sizes is not None and sizes == dimensions_of(other) and None not in sizes
 
 
 def take_output(old: ir.Value, new: ir.Value) -> None:
-    """Let ``new`` stand where ``old`` stood, under its name and with its type and shape."""
+    """Replace ``old`` by ``new``, which takes over its name, type and shape."""
     name = old.name
     new.type, new.shape = old.type or new.type, old.shape or new.shape
     ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)

@@ -188,7 +188,7 @@ class Region:
         return self.take_entries(node, array, outputs)
 
     def take_entries(self, node: ir.Node, array: np.ndarray, outputs: np.ndarray) -> np.ndarray:
-        """Take the part of a step's constant that belongs to outputs; all of one for all."""
+        """Select the part of a step's constant that belongs to outputs; a scalar belongs to all."""
         result = node.outputs[0]
         layout = self.layouts[id(result)]
         if array.size == 1:

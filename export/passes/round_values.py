@@ -32,7 +32,7 @@ class RoundValuesPass(ResultPass[RoundResult]):
     """Round the float32 values of condensed nodes to nearest even."""
 
     def __init__(self, values_dtype: str, only: Collection[str]) -> None:
-        """Set what is rounded.
+        """Store what will be rounded.
 
         Args:
             values_dtype: "float16" or "bfloat16".
@@ -94,6 +94,6 @@ class WidenValuesPass(ir.passes.InPlacePass):
 
 
 def _hold(value: ir.Value, array: np.ndarray) -> None:
-    """Give an initializer another content."""
+    """Replace the content of an initializer."""
     tensor = ir.tensor(array, name=value.name)
     value.const_value, value.dtype = tensor, tensor.dtype

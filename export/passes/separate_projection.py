@@ -22,7 +22,7 @@ from .nodes import Names, add_constant, array_of, constant_of, dimensions_of, ta
 
 
 class SeparateProjectionPass(ir.passes.InPlacePass):
-    """Give query, key and value a product of their own, instead of a Split of a common one.
+    """Compute query, key and value by one product each, instead of one product and a Split.
 
     A product takes as long in three parts, and the Split, which copies all of it, is saved. As a
     Gemm, which ONNX Runtime makes of a MatMul and an Add only where it knows all sizes, each adds
@@ -43,7 +43,7 @@ class SeparateProjectionPass(ir.passes.InPlacePass):
         self.splits = tuple(splits)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Go through the Splits."""
+        """Visit the Splits."""
         names, integers = Names(model), Integers(model)
         opset = model.opset_imports[""]
         changed = [_separate(split, opset, names, integers) for split in self.splits]
@@ -87,7 +87,7 @@ def _separate(split: ir.Node, opset: int, names: Names, integers: Integers) -> b
 
 
 def _dense_layer(split: ir.Node, opset: int) -> LinearLayer | None:
-    """Read the layer that a Split alone takes apart, if its weight is a constant of its own."""
+    """Read the dense layer before a Split, if only the Split reads it and it shares no constant."""
     packed = input_of(split, 0)
     node = packed.producer()
     if node is not None and (node.domain, node.op_type) == ("", "Add"):
@@ -115,10 +115,10 @@ def _dense_layer(split: ir.Node, opset: int) -> LinearLayer | None:
 
 
 def _use(part: ir.Value, product: ir.Node, shape: ir.Value, names: Names) -> list[ir.Node]:
-    """Let a product stand for a part of the Split, in its shape or in that of its one reader.
+    """Replace a part of the Split by its own product, reshaped to the part's shape.
 
     Returns:
-        The Reshape that this takes, if it does.
+        The new Reshape; empty if the part's only reader is a Reshape that can read the product.
 
     """
     reader = only_reader(part, "Reshape")

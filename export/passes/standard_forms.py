@@ -29,14 +29,15 @@ def spread(node: ir.Node, weight: CondensedWeight, form: str, names: Names) -> t
     """Replace a condensed node by standard operators.
 
     The dense form is a MatMul, Gemm or Conv with the bias. The structured form computes the active
-    rows and one of zeros, which a Gather puts where the ablated ones are, and then adds the bias;
-    without ablated rows, or with groups of a convolution, it is the dense form.
+    rows and one row of zeros. A Gather then moves each result to its output (ablated rows get the
+    zero), and the bias is added. A layer without ablated rows, or a convolution with groups, gets
+    the dense form instead.
 
     Args:
         node: CondensedGemm or CondensedConv.
-        weight: of the node.
+        weight: weight of the node.
         form: "dense" or "structured".
-        names: of the model.
+        names: names in use in the model.
 
     Returns:
         Stored entries of the weight, and bytes of the constants.
@@ -121,7 +122,7 @@ def structured_layer_model(weight: CondensedWeight, batch: int | None) -> onnx.M
     """Build a model of one structured layer, from ``x`` to ``y``, for benchmarks.
 
     Args:
-        weight: of the layer.
+        weight: weight of the layer.
         batch: rows of X; None for the symbolic dimension "batch".
 
     """

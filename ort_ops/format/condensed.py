@@ -76,7 +76,8 @@ class CondensedWeight:
             mask: bool, or integers that are 0 or 1, with the shape of ``weight``.
 
         Raises:
-            ValueError: an argument has another dtype or shape, or the mask has other values.
+            ValueError: an argument has the wrong dtype or shape, or the mask has values
+                other than 0 and 1.
 
         """
         weight = _as_float32(weight, "weight")
@@ -165,13 +166,13 @@ class CondensedWeight:
         return dense
 
     def astype(self, values_dtype: str) -> CondensedWeight:
-        """Return the layer with its values rounded (to nearest even) to another type.
+        """Return the layer with its values rounded (to nearest even) to a different type.
 
         Args:
             values_dtype: "float32", "float16" or "bfloat16".
 
         Raises:
-            ValueError: another type, or a finite value that the type cannot hold.
+            ValueError: the type is unknown, or cannot hold one of the finite values.
 
         """
         values = _cast_values(self.values, values_dtype)

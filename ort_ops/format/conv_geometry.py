@@ -90,7 +90,7 @@ class ConvGeometry:
         return self.group == self.in_channels == self.out_channels > 1
 
     def keeps_size(self, axis: int) -> bool:
-        """Tell whether Y is as long as X along a spatial axis, whatever that length is."""
+        """Return whether Y is as long as X along a spatial axis, whatever that length is."""
         return self.strides[axis] == 1 and self._shrinkage(axis) == 0
 
     def output_size(self, axis: int, size: int) -> int:

@@ -44,7 +44,7 @@ def load_condensed(path: str | Path) -> dict[str, CondensedWeight]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is damaged, of another kind or version, or a layer breaks the format;
+        ValueError: the file is damaged, of the wrong kind or version, or a layer breaks the format;
             the message names file, layer and place.
 
     """

@@ -102,7 +102,7 @@ def test_networks_are_measured_into_folders_of_their_own_and_shown_together(tmp_
     data = json.loads((tmp_path / "out" / "b" / "results.json").read_text())
     assert load_result(tmp_path / "out" / "b") == results["b"]
     assert json.loads(json.dumps(results["b"].to_dict())) == data
-    # Results of another number of threads are not mixed with them.
+    # Results of a different number of threads are not mixed with them.
     data["timing"]["threads"] = 2
     (tmp_path / "out" / "b" / "results.json").write_text(json.dumps(data))
     with pytest.raises(StoreError, match="take a folder for each"):

@@ -28,7 +28,7 @@ def path(weight, tmp_path):
 
 
 class Sound(OrtEngine):
-    """The layer as it is."""
+    """The correct layer."""
 
     def __init__(self, path, threads=1):
         super().__init__(type(self).__name__, "CondensedGemm", path, threads, library=True)
@@ -44,7 +44,7 @@ class Wrong(Sound):
 
 
 class ManyThreads(Sound):
-    """Requests another number of threads than configured."""
+    """Requests a different number of threads than configured."""
 
     def prepare(self, inputs):
         self.threads = 2
@@ -52,7 +52,7 @@ class ManyThreads(Sound):
 
 
 class Half(Sound):
-    """Gives float16 back."""
+    """Returns float16."""
 
     def output(self):
         return [y.astype(np.float16) for y in super().output()]

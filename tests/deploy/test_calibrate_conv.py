@@ -41,7 +41,7 @@ def test_every_kind_is_measured_on_the_whole_grid(capfd):
         assert ConvTable.parse(vars(table)) == table
     geometry = ConvGeometry(6, 6, (3, 3), pads=(1, 1, 1, 1))
     assert ConvCostModel(tables).dense(geometry, 1, (5, 5)) > 0
-    # ONNX Runtime warns where a model declares another shape than it has.
+    # ONNX Runtime warns where a model declares a different shape than it has.
     assert "shape" not in capfd.readouterr().err
 
 

@@ -201,7 +201,7 @@ def test_options_are_still_usable_after_a_model_that_does_not_open(save_condense
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2"])
-def test_a_number_of_threads_that_is_none_is_refused(save_condensed, threads):
+def test_invalid_numbers_of_threads_are_refused(save_condensed, threads):
     with pytest.raises(SessionError, match=r"threads is .*Pass 1 or more"):
         open_session(save_condensed(), threads=threads)
 

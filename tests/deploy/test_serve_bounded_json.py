@@ -48,7 +48,7 @@ def test_each_mark_is_counted(mark):
     assert caught.value.status == 413
 
 
-def test_the_parsing_cost_is_reported_before_and_is_an_upper_bound():
+def test_the_parsing_cost_is_reported_in_advance_and_is_an_upper_bound():
     import tracemalloc
 
     for element in ("[]", "{}", '{"ab":0}', '"ab"', "0.5", "1234567", "[[]]"):

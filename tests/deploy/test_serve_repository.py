@@ -287,7 +287,7 @@ def wanting(location):
 
 
 SPOILT = {
-    "opset import of another type": stored(
+    "opset import of a different type": stored(
         gain_model(2).SerializeToString() + b"\x42\x03\x12\x01x"
     ),
     "group": stored(gain_model(2).SerializeToString() + b"\x83\x7d\x84\x7d"),

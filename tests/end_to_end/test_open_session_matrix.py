@@ -174,7 +174,7 @@ def test_models_that_refer_outside_their_folder_are_refused_on_every_release(
     for name, words in {
         "plain": "outside of the model's folder",
         "group": "protobuf group",
-        "number": "another type than in ONNX",
+        "number": "a different type than in ONNX",
         "not-utf8": "not UTF-8",
         "two": "outside of the model's folder",
         "pipe": "not a regular file",

@@ -146,7 +146,7 @@ def test_second_export_gives_identical_bytes(exported, tmp_path: Path):
 
 
 def test_export_of_another_process_gives_identical_bytes(exported, tmp_path: Path):
-    """Sets of strings have another order there."""
+    """Sets of strings have a different order there."""
     *_, report = exported
     code = (
         "import sys, torch; from fanin.export import export; "

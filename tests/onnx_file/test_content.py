@@ -111,7 +111,7 @@ def heavy(tmp_path):
     return tmp_path / "m.onnx"
 
 
-def test_a_file_that_is_cut_short_meanwhile_is_an_error(heavy, monkeypatch):
+def test_a_file_that_is_truncated_while_it_is_read_is_an_error(heavy, monkeypatch):
     """A mapped file would crash the process (SIGBUS)."""
     walk = content._Scan._graph
 
@@ -124,7 +124,7 @@ def test_a_file_that_is_cut_short_meanwhile_is_an_error(heavy, monkeypatch):
         read_model_file(heavy)
 
 
-def test_weights_are_jumped_over(heavy, monkeypatch):
+def test_weights_are_skipped(heavy, monkeypatch):
     sizes = []
 
     def pread(descriptor, size, at, read=os.pread):

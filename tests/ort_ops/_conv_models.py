@@ -95,5 +95,5 @@ def assert_conv_close(
 
 
 def with_values(layer: ConvLayer, dtype: type) -> ConvLayer:
-    """The layer with its values in another type."""
+    """The layer with its values in a different type."""
     return replace(layer, values=layer.values.astype(dtype))

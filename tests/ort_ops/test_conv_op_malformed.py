@@ -53,7 +53,7 @@ def x_of(*shape: int | str) -> Spec:
 
 
 MODELS: dict[str, tuple[Spec, str]] = {
-    # attributes that are missing or of another type
+    # attributes that are missing or of a different type
     **{
         f"{name}-missing": (attributes(**{name: None}), rf"{name} is missing")
         for name in ("strides", "pads", "dilations", "kernel_shape")

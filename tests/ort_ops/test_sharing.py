@@ -112,7 +112,7 @@ def test_a_packed_layer_distinguishes_its_weights_from_others(kernel):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_clustered_rows_and_a_remainder_are_compared_too(kernel):
-    """Rows that are packed in another order, and weights outside the vector layout."""
+    """Rows that are packed in a different order, and weights outside the vector layout."""
     rng = np.random.default_rng(0)
     indices = np.empty((200, 40), np.int32)
     for i in range(200):

@@ -43,7 +43,7 @@ def test_runs_are_all_combinations_in_order(sweep):
         "rigl-sparsity0.9-seed0", "rigl-sparsity0.9-seed1",
     ]  # fmt: skip
     assert runs[4].config.method.sparsity == 0.9
-    assert runs[4].config.sparsifier.schedule.update_every == 5  # of the recipe
+    assert runs[4].config.sparsifier.schedule.update_every == 5  # from the recipe
     assert runs[5].config.training.seed == 1
     assert {run.config.training.epochs for run in runs} == {1}
 

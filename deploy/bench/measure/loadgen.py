@@ -110,7 +110,7 @@ class _Answerer:
             thread.start()
 
     def issue(self, queries: Sequence[Any]) -> None:
-        """Take queries from LoadGen."""
+        """Run the queries that LoadGen issues."""
         for query in queries:
             if self._threads:
                 self._queue.put((query.id, query.index))

@@ -40,7 +40,7 @@ def measure(
 ) -> tuple[list[Measurement], Measurement]:
     """Time the engines on the problem, interleaved; the null engine takes its turn among them.
 
-    An engine that fails, computes something wrong, or runs with another number of threads is
+    An engine that fails, computes something wrong, or runs with a different number of threads is
     excluded with the reason, and the others go on.
 
     Args:
@@ -118,7 +118,7 @@ class _Runner:
         self.result = Measurement(self.engine.name)
 
     def guard(self, step: Callable[[], None]) -> None:
-        """Take the step unless the engine is excluded; exclude it when the step fails."""
+        """Run the step unless the engine is excluded; exclude it if the step fails."""
         if self.result.excluded is not None:
             return
         try:
@@ -246,4 +246,4 @@ class _Runner:
 
 
 class UnequalThreadsError(Exception):
-    """An engine runs with another number of threads than the comparison."""
+    """An engine runs with a different number of threads than the comparison."""

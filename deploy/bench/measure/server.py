@@ -171,7 +171,7 @@ class Clients:
             thread.start()
 
     def stop(self) -> None:
-        """Let every client finish its request, and end."""
+        """Let every client finish its request, then stop."""
         self._end.set()
         for thread in self._threads:
             thread.join()

@@ -34,7 +34,7 @@ def screen_table(result: Result[Case], caption: str) -> Table:
 
 
 def rivals_table(result: Result[Case]) -> Table | None:
-    """Lay out the best of each other runtime's forms against condensed; None without any."""
+    """Lay out the best of each other runtime's forms against condensed; None if there are none."""
     rows = []
     for case in result.cases:
         for rival in case.rivals:
@@ -48,8 +48,8 @@ def rivals_table(result: Result[Case]) -> Table | None:
 
 
 def runs_table(result: Result[Case]) -> Table | None:
-    """Lay out percentiles of single runs beside runs under other conditions; None without any."""
-    counted = [one for case in result.cases for one in case.engines if _counts(one)]
+    """Lay out percentiles of single runs, and medians under other conditions, if there are any."""
+    counted = [one for case in result.cases for one in case.engines if _is_included(one)]
     known = {name for one in counted for name in (*one.percentiles, *one.conditions)}
     headings = ["case", "engine", *(name for name in ("p50", "p90", "p99") if name in known)]
     if len(headings) == 2:
@@ -57,17 +57,17 @@ def runs_table(result: Result[Case]) -> Table | None:
     headings.append("first run")
     for name, text in _CONDITIONS.items():
         headings += [text, f"speed-up, {text}"] if name in known else []
-    return _table(result, headings, _counts, null=False)
+    return _table(result, headings, _is_included, null=False)
 
 
 def types_table(result: Result[Case]) -> Table | None:
-    """Lay out engines that compute with narrower types, beside those of float32 that they rival."""
+    """Lay out engines that compute with narrower types, beside dense and condensed in float32."""
 
     def shown(one: EngineResult) -> bool:
-        return _counts(one) and (not _is_float32(one) or one.name in ("dense", "condensed"))
+        return _is_included(one) and (not _is_float32(one) or one.name in ("dense", "condensed"))
 
     if not any(
-        _counts(one) and not _is_float32(one) for case in result.cases for one in case.engines
+        _is_included(one) and not _is_float32(one) for case in result.cases for one in case.engines
     ):
         return None
     return _table(result, _TYPES, shown, null=False, words=3, title="By type")
@@ -77,7 +77,7 @@ def _is_float32(engine: EngineResult) -> bool:
     return engine.precision == "float32"
 
 
-def _counts(engine: EngineResult) -> bool:
+def _is_included(engine: EngineResult) -> bool:
     return engine.excluded is None
 
 

@@ -224,7 +224,7 @@ def _engines(
 def _sessions(
     device: Device, weight: CondensedWeight, batch: int, kind: str, engine: Callable[..., Engine]
 ) -> list[Engine]:
-    """Put the layer into ONNX Runtime; its models hold the weights in the type of x."""
+    """Build the layer for ONNX Runtime; its models hold the weights in the type of x."""
     from ....export.onnx_op import condensed_layer_model, dense_layer_model
 
     y = (batch, weight.out_features)

@@ -44,7 +44,7 @@ class BenchModelSpec(ModelPairSpec, TimedSpec):
     Attributes:
         batches: batch sizes.
         tolerance: largest difference between the two models' outputs, relative to the largest one:
-            they sum the same products in another order.
+            they sum the same products in a different order.
         engines: ``dense`` and ``condensed`` always; ``structured`` runs NAME.structured.onnx beside
             ``model``, exported under that policy; ``deepsparse`` (run by ``deepsparse_python``) and
             ``openvino`` run the dense baseline's file, whose weights are as sparse.

@@ -119,7 +119,7 @@ def input_shapes(
 
 
 def with_batch(shapes: Mapping[str, Sequence[int | None]], batch: int) -> dict[str, list[int]]:
-    """Put the batch size into the shapes of input_shapes."""
+    """Replace the batch dimension in input_shapes by the batch size."""
     return {
         name: [batch if size is None else size for size in shape] for name, shape in shapes.items()
     }

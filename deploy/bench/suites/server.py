@@ -188,7 +188,7 @@ def _soak(spec: BenchServerSpec, raw: bytes, progress: Progress) -> _Measured:
 def _watch(
     spec: BenchServerSpec, server: Server, clients: Clients, versions: Path, progress: Progress
 ) -> list[ServerCase]:
-    """Take a sample before each reload, reload, and so on."""
+    """Alternate between taking a sample and reloading."""
     start, cases = time.monotonic(), []
     for number in range(2, 2 + max(1, round(spec.minutes * 60 / spec.reload_seconds))):
         time.sleep(spec.reload_seconds)

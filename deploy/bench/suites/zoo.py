@@ -155,7 +155,7 @@ def _titled(spec: BenchZooSpec, name: str, result: Result[Case]) -> Result[Case]
 
 
 def pooled(results: Sequence[Result[Case]]) -> Result[Case]:
-    """Put together what several processes measured of one network.
+    """Combine the measurements that several processes made of one network.
 
     Runs and speed-ups spread over the rounds of all processes; the interval of a speed-up's median
     resamples the processes as well as their rounds. All else is of the first process.

@@ -83,7 +83,7 @@ def export_zoo_model(name: str, folder: Path, sparsity: float, ablated: float, b
 
 
 def sparsify(model: nn.Module, entry: ZooModel, sparsity: float, ablated: float) -> None:
-    """Give every sparse weight its zeros; the last layer of the network loses no neuron."""
+    """Zero the pruned entries of every sparse weight; ablate no neuron of the last layer."""
     import torch
 
     weights = [
@@ -113,7 +113,7 @@ def sparsify(model: nn.Module, entry: ZooModel, sparsity: float, ablated: float)
 
 
 def _set_norm_statistics(model: nn.Module, inputs: Tensor) -> None:
-    """Take the statistics of batch norms from the inputs, so that activations keep their size."""
+    """Compute batch norm statistics from the inputs, so that activations keep their size."""
     import torch
 
     norms = [one for one in model.modules() if isinstance(one, torch.nn.BatchNorm2d)]

@@ -37,7 +37,7 @@ const KernelRow& select_kernel(Isa isa, int64_t batch, const CondensedView& view
 int64_t last_batch(const KernelRow& row, Isa isa, int64_t first, const CondensedView& view);
 
 // The row of that name. Throws std::invalid_argument if the table lacks it, the CPU cannot run it,
-// or it is a kernel of 16-bit weights and the view has another type.
+// or it is a kernel of 16-bit weights and the view has a different type.
 const KernelRow& find_kernel(const std::string& name, const CondensedView& view);
 
 }  // namespace fanin

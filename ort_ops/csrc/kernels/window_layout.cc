@@ -53,7 +53,7 @@ void sort_rows(Spread* first, Spread* last, size_t group, size_t parts, int mome
               moment + 1, moments);
 }
 
-// Rows that are sorted together: their outputs, which are then written in another order, stay in
+// Rows that are sorted together: their outputs, which are then written out of order, stay in
 // L1.
 constexpr size_t kSortedRows = 8192;
 

@@ -29,7 +29,7 @@ class CondensedConv {
   using View = CondensedView;
   using RunSize = ConvInput;
 
-  // Refuses attributes that are missing, of another type or length, out of range, or that
+  // Refuses attributes that are missing, of the wrong type or length, out of range, or that
   // contradict one another.
   explicit CondensedConv(const KernelInfo& info);
 

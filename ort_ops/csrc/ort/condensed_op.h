@@ -80,7 +80,7 @@ class ShapeInference {
   ShapeInference(const Api& api, OrtShapeInferContext* context) : api_(api), context_(context) {}
 
   InferredShape x() const;
-  // None if the attribute is absent or of another type; at most 8 numbers.
+  // None if the attribute is absent or of the wrong type; at most 8 numbers.
   std::optional<int64_t> int_attribute(const char* name) const;
   std::optional<std::vector<int64_t>> ints_attribute(const char* name) const;
   void set_y(InferredShape y) const;

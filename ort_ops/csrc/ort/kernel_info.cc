@@ -59,7 +59,7 @@ const OrtValue* KernelInfo::constant(size_t index) const {
   return is_constant ? value : nullptr;
 }
 
-// The runtime reports an absent attribute and one of another type with the same code, and its
+// The runtime reports an absent attribute and one of a different type with the same code, and its
 // messages change between releases, so the other types are tried.
 bool KernelInfo::has_other_type(const char* name) const {
   const Api& api = runtime_.api;
@@ -92,7 +92,7 @@ std::vector<int64_t> KernelInfo::ints_attribute(const char* name) const {
       !has_other_type(name)) {
     throw Error(kInvalidArgument, attribute + " is missing");
   }
-  // The runtime may treat an attribute of another type as an empty list.
+  // The runtime may treat an attribute of a different type as an empty list.
   if (size == 0) throw Error(kInvalidArgument, attribute + " must be a list of INT, at least one");
   std::vector<int64_t> values(size);
   check(api, api.KernelInfoGetAttributeArray_int64(info_, name, values.data(), &size));

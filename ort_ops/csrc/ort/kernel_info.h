@@ -35,20 +35,20 @@ class KernelInfo {
   // The value of a constant input; null for any other.
   const OrtValue* constant(size_t index) const;
 
-  // Throws Error if the attribute is absent or of another type.
+  // Throws Error if the attribute is absent or of the wrong type.
   int64_t int_attribute(const char* name) const;
 
   // Throws Error if the attribute is absent, empty or not a list of INT.
   std::vector<int64_t> ints_attribute(const char* name) const;
 
-  // The default if the attribute is absent. Throws Error if it is of another type.
+  // The default if the attribute is absent. Throws Error if it is of the wrong type.
   float float_attribute(const char* name, float otherwise) const;
 
   // Writes a line to the session's log if its level includes it.
   void log(LogLevel level, const std::string& message) const;
 
  private:
-  // Whether the attribute exists with another type than the requested one.
+  // Whether the attribute exists but has a type other than the requested one.
   bool has_other_type(const char* name) const;
 
   const Runtime& runtime_;

@@ -174,7 +174,7 @@ def output_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def is_scratch(name: str) -> bool:
-    """Tell whether this is the name of a scratch folder, in use or left by a killed process."""
+    """Return whether this is the name of a scratch folder, in use or left by a killed process."""
     return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
 
 

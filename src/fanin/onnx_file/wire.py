@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _CUT_OFF = "it is cut off, or no protobuf message"
-_OTHER_TYPE = "one of its fields has another type than in ONNX"
+_OTHER_TYPE = "one of its fields has a different type than in ONNX"
 _BLOCK = 1 << 16  # bytes read at once
 _MAX_TEXT = _BLOCK  # bytes of a name; doc strings and metadata are not read
 

@@ -143,7 +143,7 @@ class _Writer:
         return [*self._ramp(node, gate, 1 / 6, 0.5), last]
 
     def biased(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """Give Conv and Gemm a bias of zeros if they had none; a weight that is computed stays."""
+        """Add a bias of zeros to Conv and Gemm without one, unless their weight is computed."""
         import onnx
 
         weight = self._arrays.get(node.input[1])

@@ -37,7 +37,7 @@ py::dict run(const std::string& layout, const py::array& values, const std::stri
   const auto check = [&](const py::array& array, int64_t columns, const char* name) {
     if (array.ndim() != 2 || array.shape(0) != x.shape(0) || array.shape(1) != columns ||
         array.itemsize() != size || !(array.flags() & py::array::c_style))
-      throw std::invalid_argument(std::string(name) + " has another shape, type or layout");
+      throw std::invalid_argument(std::string(name) + " has the wrong shape, type or layout");
   };
   check(x, in_features, "x");
   check(y, view.out_features, "y");

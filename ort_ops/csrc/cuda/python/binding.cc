@@ -97,7 +97,7 @@ class PyGemm {
   const void* data_of(const py::array& array, int64_t rows, int64_t columns) const {
     if (array.ndim() != 2 || array.shape(0) != rows || array.shape(1) != columns ||
         array.itemsize() != element_bytes_ || !(array.flags() & py::array::c_style))
-      throw std::invalid_argument("an array has another shape, type or layout");
+      throw std::invalid_argument("an array has the wrong shape, type or layout");
     return array.data();
   }
 

@@ -16,7 +16,7 @@ namespace fanin::cuda {
 
 using Pair = std::array<int64_t, 2>;
 
-// Checked together with the view. Throws std::invalid_argument.
+// Builds the geometry. Throws std::invalid_argument if it is invalid or does not fit the view.
 inline ConvGeometry geometry_of(const CondensedView& view, int64_t in_channels, int64_t group,
                                 const Pair& kernel, const Pair& strides,
                                 const std::array<int64_t, 4>& pads, const Pair& dilations) {
@@ -40,7 +40,7 @@ inline void check_images(const pybind11::array& array, int64_t batch, int64_t ch
   if (array.ndim() != 4 || array.shape(0) != batch || array.shape(1) != channels ||
       array.shape(2) != height || array.shape(3) != width || array.itemsize() != bytes ||
       !(array.flags() & py::array::c_style))
-    throw std::invalid_argument(std::string(name) + " has another shape, type or layout");
+    throw std::invalid_argument(std::string(name) + " has the wrong shape, type or layout");
 }
 
 // The size of x, which must be [batch, in_channels, height, width] and valid for the geometry; the
@@ -49,7 +49,7 @@ inline ConvInput input_of(const ConvGeometry& geometry, const pybind11::array& x
                           const pybind11::object& residual, const pybind11::array& y,
                           int64_t bytes) {
   namespace py = pybind11;
-  if (x.ndim() != 4) throw std::invalid_argument("x has another shape, type or layout");
+  if (x.ndim() != 4) throw std::invalid_argument("x has the wrong shape, type or layout");
   const ConvInput input{x.shape(0), x.shape(2), x.shape(3)};
   const std::string why = validate(geometry, input);
   if (!why.empty()) throw std::invalid_argument(why);

@@ -23,7 +23,7 @@ inline CondensedView view_of(const pybind11::array& values, ValueType value_type
   namespace py = pybind11;
   const auto check = [](const py::array& array, bool sound, const char* name) {
     if (!sound || !(array.flags() & py::array::c_style))
-      throw std::invalid_argument(std::string(name) + " has another shape, type or layout");
+      throw std::invalid_argument(std::string(name) + " has the wrong shape, type or layout");
   };
   const bool narrow_indices = py::isinstance<py::array_t<uint16_t>>(indices);
   check(values,

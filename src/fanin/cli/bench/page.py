@@ -15,7 +15,7 @@ def bench_page(
     out: Annotated[Path, typer.Option("--out", "-o", help="HTML file to write.")],
     title: Annotated[str, typer.Option(help="Title of the page.")] = "fanin: benchmarks",
 ) -> None:
-    """Put results into one self-contained HTML page with sortable tables and figures."""
+    """Write results to one self-contained HTML page with sortable tables and figures."""
     requires("bench", "markdown_it")
     from ...deploy.bench.report.html import PageError, save_page
 
