@@ -8,8 +8,9 @@
 namespace fanin {
 namespace {
 
-// A thread whose share takes longer than this has it in several parts. Claiming one costs about
-// 0.1 us, and a thread that stops for a moment then keeps a quarter of its share from the others.
+// A thread whose share takes longer than this has it in several parts. Claiming one is
+// an atomic exchange, and a thread that stops for a moment then keeps a quarter of its share from
+// the others.
 constexpr double kLongShareMicroseconds = 100.0;
 constexpr int64_t kPartsPerThread = 4;
 
@@ -26,6 +27,7 @@ class Line {
   }
 
   int64_t units() const { return unit_ends_.empty() ? 0 : unit_ends_.back(); }
+
   // The unit that begins the tile closest to this one.
   int64_t closest_tile(int64_t unit) const {
     const size_t g = grid_of(unit);

@@ -12,7 +12,8 @@ namespace {
 // pass costs no more than reading it from L3, and memory stays bounded however many inputs.
 constexpr int64_t kPanelBytes = 2 * 1024 * 1024;
 
-// Rows of a part load and store their sums once, which takes as long as this many multiply-adds.
+// Rows of a part load and store their sums once, counted as this many multiply-adds (an
+// estimate).
 constexpr double kRowVisit = 3.0;
 
 int64_t float_bytes(int64_t floats) { return floats * static_cast<int64_t>(sizeof(float)); }

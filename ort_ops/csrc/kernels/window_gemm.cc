@@ -20,7 +20,7 @@ constexpr int64_t kSlice = 8;
 constexpr double kMicrosecondsPerLane = 0.0001;
 constexpr double kMicrosecondsPerLaneSample = 0.00005;
 
-// A group's outputs take as long as this many steps.
+// A group's outputs are counted as this many steps (an estimate).
 constexpr size_t kGroupSteps = 4;
 
 class WindowGemm final : public GemmKernel {
@@ -103,8 +103,8 @@ class WindowGemm final : public GemmKernel {
     const bool backwards = backwards_.load(std::memory_order_relaxed);
     backwards_.store(!backwards, std::memory_order_relaxed);
     auto body = [&](size_t part, size_t thread, bool is_first) {
-      // Each thread splits x for itself: this takes no longer than fetching the planes from another
-      // core's cache, and no thread waits for another.
+      // Each thread splits x for itself: no thread then waits for another, or
+      // fetches planes from another core's cache.
       uint8_t* planes = scratch + thread * stride * samples;
       if (is_first)
         for (int s = 0; s < samples; ++s)
