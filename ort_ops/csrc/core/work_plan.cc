@@ -17,6 +17,9 @@ constexpr int64_t kPartsPerThread = 4;
 // Fewer threads may take this much longer: others may want the rest.
 constexpr double kAsGood = 1.01;
 
+// All numbers of threads are tried up to this one, above it about every sixteenth part.
+constexpr int64_t kThreadSteps = 17;
+
 // All grids, one after the other.
 class Line {
  public:
@@ -55,21 +58,55 @@ class Line {
   std::vector<int64_t> unit_ends_;
 };
 
-// Gives each of so many threads what takes it at most `limit`; whether that is all there is.
+// The last number up to `most` that fits, but at least `least`. What fits comes before what does
+// not. Looks around `guess` first.
+template <typename Fits>
+int64_t last_that_fits(int64_t least, int64_t most, int64_t guess, const Fits& fits) {
+  const int64_t at = std::clamp(guess, least, most);
+  if (fits(at)) {
+    least = at;
+    for (int64_t step = 1; least < most; step *= 2) {
+      const int64_t next = std::min(most, least + step);
+      if (!fits(next)) {
+        most = next - 1;
+        break;
+      }
+      least = next;
+    }
+  } else {
+    most = at - 1;
+    for (int64_t step = 1; least < most; step *= 2) {
+      const int64_t next = std::max(least, most - step);
+      if (fits(next)) {
+        least = next;
+        break;
+      }
+      most = next - 1;
+    }
+  }
+  while (least < most) {
+    const int64_t middle = most - (most - least) / 2;
+    if (fits(middle))
+      least = middle;
+    else
+      most = middle - 1;
+  }
+  return least;
+}
+
+// Gives each of so many threads what takes it at most `limit`, but at least a unit, since none is
+// smaller; whether that is all there is.
 bool share_out(const Line& line, size_t threads, double limit, std::vector<int64_t>& begins) {
   begins.assign(1, 0);
+  int64_t length = line.units() / static_cast<int64_t>(threads);
   while (begins.back() < line.units()) {
     if (begins.size() > threads) return false;
-    // The last end that keeps the limit; at least a unit, since none is smaller.
-    int64_t least = begins.back() + 1, most = line.units();
-    while (least < most) {
-      const int64_t middle = most - (most - least) / 2;
-      if (line.microseconds(begins.back(), middle) <= limit)
-        least = middle;
-      else
-        most = middle - 1;
-    }
-    begins.push_back(least);
+    const int64_t begin = begins.back();
+    const int64_t end = last_that_fits(begin + 1, line.units(), begin + length, [&](int64_t unit) {
+      return line.microseconds(begin, unit) <= limit;
+    });
+    begins.push_back(end);
+    length = end - begin;
   }
   return true;
 }
@@ -78,9 +115,13 @@ bool share_out(const Line& line, size_t threads, double limit, std::vector<int64
 // within 1 %.
 WorkPlan share_out_evenly(const Line& line, size_t threads) {
   const double alone = line.microseconds(0, line.units());
-  double low = alone / static_cast<double>(threads), high = alone;
+  double low = alone / static_cast<double>(threads), high = low;
   WorkPlan plan;
-  share_out(line, threads, alone, plan.begins);
+  // Most can be shared almost evenly, so the search begins close to the average.
+  for (double slack = 0.02; !share_out(line, threads, high, plan.begins); slack *= 2) {
+    low = high;
+    high *= 1 + slack;
+  }
   std::vector<int64_t> begins;
   while (low < high * 0.99) {
     const double middle = (low + high) / 2;
@@ -156,20 +197,40 @@ WorkPlan plan_work(const std::vector<WorkGrid>& grids, size_t threads,
   const double alone = line.microseconds(0, line.units());
   WorkPlan best;
   best.begins = {0, line.units()};
-  best.longest = best.mean = alone;
-  double shortest = alone;
+  best.longest = best.mean = best.microseconds = alone;
+
+  // No split is shorter than the average; the most promising numbers of threads come first, so that
+  // few plans are made.
+  struct Candidate {
+    double least;
+    size_t threads;
+  };
+  std::vector<Candidate> candidates;
   const int64_t most = std::min<int64_t>(static_cast<int64_t>(threads), line.units());
-  for (int64_t t = most; t > 1; --t) {
-    const double cost = dispatch.microseconds(static_cast<size_t>(t));
-    // No split is shorter than the average.
-    if (cost + alone / static_cast<double>(t) > shortest * kAsGood) continue;
-    WorkPlan plan = share_out_evenly(line, static_cast<size_t>(t));
+  for (int64_t t = most; t > 1; t -= 1 + t / kThreadSteps) {
+    const auto count = static_cast<double>(t);
+    candidates.push_back(
+        {dispatch.microseconds(static_cast<size_t>(t)) + alone / count, static_cast<size_t>(t)});
+  }
+  std::sort(candidates.begin(), candidates.end(),
+            [](const Candidate& a, const Candidate& b) { return a.least < b.least; });
+  double shortest = alone;
+  std::vector<WorkPlan> plans;
+  for (const Candidate& candidate : candidates) {
+    if (candidate.least > shortest * kAsGood) break;
+    WorkPlan plan = share_out_evenly(line, candidate.threads);
     plan.dispatch = dispatch.microseconds(plan.threads);
     if (plan.time() >= alone || plan.time() > shortest * kAsGood) continue;
     shortest = std::min(shortest, plan.time());
-    best = std::move(plan);
+    plans.push_back(std::move(plan));
   }
-  best.microseconds = alone;
+  for (WorkPlan& plan : plans) {
+    const bool as_good = plan.time() <= shortest * kAsGood;
+    if (as_good && (best.threads == 1 || plan.threads < best.threads)) {
+      plan.microseconds = alone;
+      best = std::move(plan);
+    }
+  }
   if (best.threads > 1 && best.longest > kLongShareMicroseconds) cut_parts(line, best);
   return best;
 }
@@ -191,7 +252,9 @@ PlanCache::~PlanCache() {
 }
 
 size_t PlanCache::first_slot(const Key& key) {
-  return (static_cast<size_t>(key.samples) * 0x9e3779b1u + key.threads) % kSlots;
+  // The high bits of the product: sizes are often multiples of a power of two.
+  const uint64_t mixed = (static_cast<uint64_t>(key.samples) + key.threads) * 0x9e3779b97f4a7c15u;
+  return static_cast<size_t>(mixed >> 32) % kSlots;
 }
 
 const WorkPlan* PlanCache::lookup(const Key& key) const {

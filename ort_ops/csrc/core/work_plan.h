@@ -117,8 +117,8 @@ class PlanCache {
     Key key;
     WorkPlan plan;
   };
-  static constexpr size_t kSlots = 64;
-  static constexpr size_t kProbes = 8;
+  static constexpr size_t kSlots = 512;
+  static constexpr size_t kProbes = 16;
 
   static size_t first_slot(const Key& key);
   const WorkPlan* lookup(const Key& key) const;

@@ -16,6 +16,7 @@
 #include "core/gemm.h"
 #include "core/packed_cache.h"
 #include "core/thread_executor.h"
+#include "core/work_plan.h"
 #include "kernels/conv_dispatch.h"
 #include "kernels/depthwise_conv.h"
 #include "kernels/dispatch.h"
@@ -168,6 +169,30 @@ void test_last_owner_frees(const TestLayer& layer) {
   }
 }
 
+// A server's sizes are products of a batch and a length, so mostly multiples of powers of two.
+void test_plans_are_kept() {
+  const PlanCache plans;
+  std::atomic<int> made{0};
+  const auto find_all = [&](size_t) {
+    for (int64_t step : {1, 8, 512, 4096}) {
+      for (int64_t i = 1; i <= 64; ++i) {
+        WorkPlan spare;
+        const WorkPlan& plan = plans.find({i * step, 4, {}}, spare, [&] {
+          made++;
+          WorkPlan own;
+          own.microseconds = static_cast<double>(i * step);
+          return own;
+        });
+        check(plan.microseconds == static_cast<double>(i * step), "a plan is that of its size");
+      }
+    }
+  };
+  from_many_threads(find_all);
+  made = 0;
+  from_many_threads(find_all);
+  check(made == 0, "plans of many sizes are kept");
+}
+
 // float16 activations use scratch memory of the calling thread.
 void test_float16_runs(const TestLayer& layer) {
   const SharedPool pool(3);
@@ -279,6 +304,7 @@ int run_tests() {
   test_last_owner_frees(*layers[0]);
   for (const auto& layer : layers) test_float16_runs(*layer);
   test_convolutions(*layers[0]);
+  test_plans_are_kept();
   last.open();
   std::printf("concurrency test: %d failures\n", failures.load());
   return failures != 0;
