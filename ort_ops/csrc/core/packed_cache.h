@@ -10,10 +10,11 @@
 #include "core/executor.h"
 #include "kernels/conv_dispatch.h"
 #include "kernels/dispatch.h"
+#include "kernels/quantized_dispatch.h"
 
 namespace fanin {
 
-// A hash of the bytes of the four arrays. It finds candidates; it does not prove equality.
+// A hash of the bytes of the layer's arrays. It finds candidates; it does not prove equality.
 uint64_t content_hash(const CondensedView& view);
 
 // The same for a convolution; no layout depends on the input's size, so sessions of other sizes
@@ -40,6 +41,11 @@ using CachedKernel = Cached<GemmKernel>;
 // request the same layer at the same time, one packs it and the others wait. Throws std::bad_alloc.
 CachedKernel packed_kernel(const KernelRow& row, const CondensedView& view, uint64_t hash,
                            const Executor& executor);
+
+// The same for a layer of int8 weights.
+Cached<QuantizedKernel> packed_quantized_kernel(const QuantizedKernelRow& row,
+                                                const CondensedView& view, uint64_t hash,
+                                                const Executor& executor);
 
 // The same for a convolution.
 Cached<ConvKernel> packed_conv_kernel(const ConvKernelRow& row, const CondensedView& view,
