@@ -90,14 +90,20 @@ class Node:
         *,
         fed: Sequence[str] = ("X",),
         x_shape: Sequence[int | str] | None = None,
+        declared: bool = True,
         opset: int = 20,
     ) -> onnx.ModelProto:
-        """A model of the node, whose inputs are initializers but those in ``fed``."""
+        """A model of the node, whose inputs are initializers but those in ``fed``.
+
+        Without ``declared`` it says nothing of the shapes of those, X apart.
+        """
         inputs, constants = [], []
         for name, array in self.arrays.items():
             if name in fed:
                 kind = helper.np_dtype_to_tensor_dtype(array.dtype)
-                shape = x_shape if name == "X" and x_shape is not None else _open(array)
+                shape = _open(array) if declared or name == "X" else None
+                if name == "X" and x_shape is not None:
+                    shape = list(x_shape)
                 inputs.append(helper.make_tensor_value_info(name, kind, shape))
             else:
                 constants.append(numpy_helper.from_array(np.asarray(array), name))

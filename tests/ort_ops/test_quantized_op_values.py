@@ -1,4 +1,4 @@
-"""Results of the ops on 8-bit integers in ONNX Runtime, compared bit for bit with the definition."""
+"""Results of the ops on 8-bit integers in ONNX Runtime: bit for bit those of the definition."""
 
 from __future__ import annotations
 
@@ -189,7 +189,6 @@ def test_ties_between_two_integers_round_to_the_even_one(per_row: int):
     row = np.concatenate([[0, 255], np.arange(35) + 0.5]).astype(np.float32)
     node = random_node(DYNAMIC, 12, per_row=per_row, leading=(2,), residual=False)
     check(node.having(X=np.stack([row, row])))
-
 
 
 @every_op
