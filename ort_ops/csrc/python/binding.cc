@@ -24,6 +24,7 @@
 #include "python/conv.h"
 #include "python/limits.h"
 #include "python/quantized.h"
+#include "python/quantized_conv.h"
 
 namespace fanin {
 namespace {
@@ -241,6 +242,7 @@ PYBIND11_MODULE(_native, module) {
 
   bind_conv(module);
   bind_quantized(module);
+  bind_quantized_conv(module);
   module.def("run_plain", &run_plain_arrays, py::kw_only(), "values"_a, "indices"_a, "rows"_a,
              "bias"_a, "in_features"_a, "out_features"_a, "x"_a, "residual"_a = py::none(),
              "clip_min"_a = -infinity, "clip_max"_a = infinity);
