@@ -85,8 +85,10 @@ def _function(op_type: str, nodes: Sequence[ir.Node], opset: int) -> onnx.Functi
 def _write_defaults(node: ir.Node) -> None:
     for name, default in ATTRIBUTES[node.op_type].items():
         if default is not None and name not in node.attributes:
-            make = ir.AttrInt64 if isinstance(default, int) else ir.AttrFloat32
-            node.attributes.add(make(name, default))
+            is_integer = isinstance(default, int)
+            node.attributes.add(
+                ir.AttrInt64(name, int(default)) if is_integer else ir.AttrFloat32(name, default)
+            )
 
 
 def _flag(node: ir.Node, name: str) -> bool:
