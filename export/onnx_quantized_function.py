@@ -69,9 +69,14 @@ def qlinear_condensed_conv_function(
         image, zero_point = "x_unsigned", "zero_point_unsigned"
     nodes = [
         *scattered_kernel(),
-        helper.make_node("Cast", ["kernel"], ["integers"], to=TensorProto.INT8),
+        # As uint8: ConvInteger of ONNX Runtime takes int8 in its newest releases only, and sums
+        # products of uint8 exactly on every CPU.
+        constant("shift", np.array(128, np.float32)),
+        helper.make_node("Add", ["kernel", "shift"], ["kernel_shifted"]),
+        helper.make_node("Cast", ["kernel_shifted"], ["integers"], to=TensorProto.UINT8),
+        constant("kernel_zero", np.array(128, np.uint8)),
         *before,
-        convolution("ConvInteger", [image, "integers", zero_point], "products"),
+        convolution("ConvInteger", [image, "integers", zero_point, "kernel_zero"], "products"),
         # A scale and a bias for each channel, which is axis 1: [outputs, 1 (, 1)].
         helper.make_node("Shape", ["kernel_dims"], ["axes"]),
         constant("one", np.array([1], np.int64)),
@@ -215,8 +220,7 @@ def _float_epilogue(value: str) -> list[NodeProto]:
 def _as_unsigned(image: str, zero_point: str) -> list[NodeProto]:
     """Build the nodes that add 128 to an int8 X and its zero point, and leave a uint8 X as it is.
 
-    ConvInteger of ONNX Runtime takes int8 in its newest releases only. ONNX defines the cast of 128
-    to int8 as -128, which tells the two types apart.
+    ONNX defines the cast of 128 to int8 as -128, which tells the two types apart.
     """
 
     def shifted(name: str, output: str) -> list[NodeProto]:
