@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from fanin.ort_ops.contract import QUANTIZED_OPS
+from fanin.ort_ops.contract import MAX_MULTIPLIER, MAX_QUANTIZED_FAN_IN, QUANTIZED_OPS
 
 from ._models import NODE, open_session, run
 from ._quantized import (
@@ -43,7 +43,7 @@ for op, node in SOUND.items():
 every_op = pytest.mark.parametrize("op", QUANTIZED_OPS)
 INF, NAN = float("inf"), float("nan")
 OUTPUTS = 7
-WIDE = 65_794
+WIDE = MAX_QUANTIZED_FAN_IN + 1
 
 
 def scales(**changed: float) -> np.ndarray:
@@ -100,6 +100,17 @@ def test_a_scale_out_of_range_is_refused_at_creation_or_at_the_run(op, name, val
     bad = SOUND[op].having(**{name: value})
     refused(bad, rf"{op} node '{NODE}': {reason}")
     refused_at_run(op, bad, name, rf"{op} node '{NODE}': {reason}")
+
+
+@pytest.mark.parametrize("op", [QLINEAR_GEMM, QLINEAR_CONV])
+def test_the_largest_multiplier_is_the_contracts(op):
+    unit = np.ones(1, np.float32)
+    node = SOUND[op].having(x_scale=unit, values_scale=unit, residual_scale=np.float32(1e-20))
+    limit = np.float32(1 / MAX_MULTIPLIER)
+    refused(node.having(y_scale=limit), r"x_scale \* values_scale / y_scale is 7.92282e\+28")
+    below = node.having(y_scale=np.nextafter(limit, np.float32(1)))
+    session = open_session(below.build())
+    np.testing.assert_array_equal(run(session, **below.feeds()), below.expected())
 
 
 def test_products_of_scales_must_be_finite_where_y_is_float():
