@@ -39,9 +39,10 @@ int64_t float_bytes(int64_t floats) { return floats * static_cast<int64_t>(sizeo
 class Group {
  public:
   Group(const CondensedView& view, const ConvGeometry& geometry, const Executor& executor)
-      : layout_(pack_panel(
-            view, segment_columns(view, kStepsPerSegment, kMinSegmentColumns, kMaxSegmentColumns),
-            PanelEnd::kRegisters, executor)),
+      : layout_(pack_panel(view, PanelEntry::kFloat,
+                           segment_columns(view, PanelEntry::kFloat, kStepsPerSegment,
+                                           kMinSegmentColumns, kMaxSegmentColumns),
+                           PanelEnd::kRegisters, executor)),
         engine_(layout_, kOneTilePixels, kSumsBytes) {
     std::vector<bool> used(static_cast<size_t>(view.in_features));
     for (int64_t i = 0; i < view.active; ++i) {

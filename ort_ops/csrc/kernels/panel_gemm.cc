@@ -94,9 +94,10 @@ class PanelGemm final : public GemmKernel {
       : ops_(ops),
         in_features_(view.in_features),
         out_features_(view.out_features),
-        layout_(pack_panel(
-            view, segment_columns(view, kStepsPerSegment, kMinSegmentColumns, kMaxSegmentColumns),
-            PanelEnd::kSums, executor)),
+        layout_(pack_panel(view, PanelEntry::kFloat,
+                           segment_columns(view, PanelEntry::kFloat, kStepsPerSegment,
+                                           kMinSegmentColumns, kMaxSegmentColumns),
+                           PanelEnd::kSums, executor)),
         engine_(layout_, ops.max_width, kSumsBytes) {}
 
   void run(const float* x, int64_t batch, float* y, const Epilogue& epilogue,
