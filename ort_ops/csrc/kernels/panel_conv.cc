@@ -278,7 +278,7 @@ class PanelConv final : public ConvKernel {
   }
 
  private:
-  // The best of all widths of tiles, see panel_gemm.cc.
+  // The best of all widths of tiles, see PanelEngine::plan.
   WorkPlan plan_pixels(int64_t pixels, size_t threads, const DispatchCost& dispatch) const {
     const int widest = pixels <= kOneTilePixels ? kOneTilePixels : kTilePixels;
     WorkPlan best;

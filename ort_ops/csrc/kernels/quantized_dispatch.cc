@@ -3,6 +3,8 @@
 #include <limits>
 
 #include "kernels/dispatch_find.h"
+#include "kernels/quantized_panel.h"
+#include "kernels/quantized_panel_tables.h"
 #include "kernels/quantized_rows.h"
 #include "kernels/quantized_window_tables.h"
 #include "kernels/quantized_windows.h"
@@ -15,6 +17,11 @@ constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 template <const QuantizedWindowOps& kOps>
 std::unique_ptr<QuantizedKernel> pack_windows(const CondensedView& view, const Executor& executor) {
   return pack_quantized_window_gemm(view, kOps, executor);
+}
+
+template <const QuantizedPanelOps& kOps>
+std::unique_ptr<QuantizedKernel> pack_panels(const CondensedView& view, const Executor& executor) {
+  return pack_quantized_panel_gemm(view, kOps, executor);
 }
 
 // Weights whose layout with a window of 128 columns takes more than 1.5 MB, so that it does not
@@ -47,6 +54,26 @@ std::vector<QuantizedKernelRow> make_table() {
                   0,
                   kMinDensity,
                   pack_windows<kQuantizedWindow64Avx512vbmi>});
+  rows.push_back({"i8-gemm-quads64-avx512vnni",
+                  Isa::kAvx512vnni,
+                  {1, kAny},
+                  0,
+                  0.0,
+                  pack_panels<kQuantizedQuads64Avx512vnni>});
+  rows.push_back({"i8-gemm-panel32-avx512bw",
+                  Isa::kAvx512bw,
+                  {1, kAny},
+                  0,
+                  0.0,
+                  pack_panels<kQuantizedPanel32Avx512bw>});
+  rows.push_back({"i8-gemm-quads16-avxvnni",
+                  Isa::kAvxvnni,
+                  {1, kAny},
+                  0,
+                  0.0,
+                  pack_panels<kQuantizedQuads16Avxvnni>});
+  rows.push_back(
+      {"i8-gemm-panel16-avx2", Isa::kAvx2, {1, kAny}, 0, 0.0, pack_panels<kQuantizedPanel16Avx2>});
 #endif
   rows.push_back({"i8-gemm-rows-scalar", Isa::kScalar, {1, kAny}, 0, 0.0, pack_quantized_rows});
   return rows;
