@@ -16,7 +16,7 @@ void sum(const PanelPart& part, const float* segment, const float* bias, int wid
 
 }  // namespace
 
-constexpr QuantizedPanelOps kQuantizedPanel16Avx2 = {
-    false, QuantizedType::kUint8, 16, 8, 0.00007, fill_bytes8<PutWidened>, sum, drain8<8>};
+constexpr QuantizedPanelOps kQuantizedPanel16Avx2 = {false,   QuantizedType::kUint8,   16,  8,
+                                                     0.00007, fill_bytes8<PutWidened>, sum, drain8};
 
 }  // namespace fanin

@@ -50,11 +50,12 @@ inline __attribute__((always_inline)) void sum_rows(const char* weights, const c
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       // One load serves the weights of four rows: broadcasts from memory would take the
-      // load ports that x needs.
-      if (r % 4 == 0)
-        four = Vector::broadcast4(
-            reinterpret_cast<const float*>(weights + 2 * at + r * sizeof(float)));
-      const typename Vector::Type w = Vector::lane(four, r % 4);
+      // load ports that x needs. Next to four loads of x, they are no worse, and leave the port
+      // that permutes to the products (quads of int8 on Sapphire Rapids: -6 % of time).
+      const float* weight = reinterpret_cast<const float*>(weights + 2 * at + r * sizeof(float));
+      if (kVectors < 4 && r % 4 == 0) four = Vector::broadcast4(weight);
+      const typename Vector::Type w =
+          kVectors < 4 ? Vector::lane(four, r % 4) : Vector::broadcast(weight);
       const char* offset = offsets + at + r * sizeof(uint16_t);
       if (kVectors == 1) {
         uint16_t one;

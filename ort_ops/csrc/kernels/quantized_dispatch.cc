@@ -66,12 +66,12 @@ std::vector<QuantizedKernelRow> make_table() {
                   0,
                   0.0,
                   pack_panels<kQuantizedPanel32Avx512bw>});
-  rows.push_back({"i8-gemm-quads16-avxvnni",
+  rows.push_back({"i8-gemm-quads32-avxvnni",
                   Isa::kAvxvnni,
                   {1, kAny},
                   0,
                   0.0,
-                  pack_panels<kQuantizedQuads16Avxvnni>});
+                  pack_panels<kQuantizedQuads32Avxvnni>});
   rows.push_back(
       {"i8-gemm-panel16-avx2", Isa::kAvx2, {1, kAny}, 0, 0.0, pack_panels<kQuantizedPanel16Avx2>});
 #endif

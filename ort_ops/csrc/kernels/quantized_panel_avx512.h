@@ -41,19 +41,21 @@ void fill_bytes16(const uint8_t* x, int64_t stride, int samples, int64_t columns
 }
 
 // As drain8.
-void drain16(const float* sums, int width, const QuantizedFinish& finish_all) {
-  if (width < 16) return drain8<16>(sums, width, finish_all);
-  alignas(64) float block[kPanelMaxSamples * 16];
-  for (int r = 0; r < finish_all.lanes; r += 16) {
-    for (int s = 0; s < finish_all.samples; s += 16) {
-      __m512 sample[16];
-      transpose16(RowPointers<16>(sums + r * width + s, int64_t{4} * width, finish_all.lanes - r),
-                  0, sample);
+void drain16(const float* sums, int width, const QuantizedFinish& all) {
+  if (width < 16) return drain8(sums, width, all);
+  alignas(64) float block[16 * kFinishedRows];
+  for (int lane = 0; lane < all.lanes; lane += kFinishedRows)
+    for (int s = 0; s < all.samples; s += 16) {
+      const QuantizedFinish part = part_of(all, lane, s, 16);
+      for (int r = 0; r < part.lanes; r += 16) {
+        const float* from = sums + (lane + r) * width + s;
+        __m512 sample[16];
+        transpose16(RowPointers<16>(from, int64_t{4} * width, part.lanes - r), 0, sample);
 #pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) _mm512_store_ps(block + (s + i) * 16, sample[i]);
+        for (int i = 0; i < 16; ++i) _mm512_store_ps(block + i * kFinishedRows + r, sample[i]);
+      }
+      finish<kFinishedRows>(part, reinterpret_cast<const int32_t*>(block));
     }
-    finish<16>(from_lane<16>(finish_all, r), reinterpret_cast<const int32_t*>(block));
-  }
 }
 
 }  // namespace

@@ -47,22 +47,21 @@ void fill_bytes8(const uint8_t* x, int64_t stride, int samples, int64_t columns,
   fill8(x, stride, samples, columns, width, Put(segment, width, flip));
 }
 
-// Transposes the sums of kRows rows to [samples][kRows] and finishes them.
-template <int kRows>
-void drain8(const float* sums, int width, const QuantizedFinish& finish_all) {
-  alignas(64) float block[kPanelMaxSamples * kRows];
-  for (int r = 0; r < finish_all.lanes; r += kRows) {
-    for (int part = r; part < r + kRows && part < finish_all.lanes; part += 8)
-      for (int s = 0; s < finish_all.samples; s += 8) {
+// Transposes the sums of some rows to [samples][kFinishedRows] and finishes them.
+inline void drain8(const float* sums, int width, const QuantizedFinish& all) {
+  alignas(64) float block[8 * kFinishedRows];
+  for (int lane = 0; lane < all.lanes; lane += kFinishedRows)
+    for (int s = 0; s < all.samples; s += 8) {
+      const QuantizedFinish part = part_of(all, lane, s, 8);
+      for (int r = 0; r < part.lanes; r += 8) {
+        const float* from = sums + (lane + r) * width + s;
         __m256 sample[8];
-        transpose8(
-            RowPointers<8>(sums + part * width + s, int64_t{4} * width, finish_all.lanes - part), 0,
-            sample);
+        transpose8(RowPointers<8>(from, int64_t{4} * width, part.lanes - r), 0, sample);
 #pragma GCC unroll 8
-        for (int i = 0; i < 8; ++i) _mm256_store_ps(block + (s + i) * kRows + part - r, sample[i]);
+        for (int i = 0; i < 8; ++i) _mm256_store_ps(block + i * kFinishedRows + r, sample[i]);
       }
-    finish<kRows>(from_lane<kRows>(finish_all, r), reinterpret_cast<const int32_t*>(block));
-  }
+      finish<kFinishedRows>(part, reinterpret_cast<const int32_t*>(block));
+    }
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ namespace fanin {
 
 extern const QuantizedPanelOps kQuantizedQuads64Avx512vnni;
 extern const QuantizedPanelOps kQuantizedPanel32Avx512bw;
-extern const QuantizedPanelOps kQuantizedQuads16Avxvnni;
+extern const QuantizedPanelOps kQuantizedQuads32Avxvnni;
 extern const QuantizedPanelOps kQuantizedPanel16Avx2;
 extern const QuantizedPanelOps kQuantizedQuads16Dotprod;
 extern const QuantizedPanelOps kQuantizedPanel16Neon;

@@ -10,12 +10,13 @@ namespace {
 void sum(const PanelPart& part, const float* segment, const float* bias, int width, float* sums,
          PanelAhead& ahead) {
   if (width == 8) return sum_part<Quads256, 1, 8>(part, segment, bias, sums, ahead);
+  if (width == 32) return sum_part<Quads256, 4, 2>(part, segment, bias, sums, ahead);
   sum_part<Quads256, 2, 4>(part, segment, bias, sums, ahead);
 }
 
 }  // namespace
 
-constexpr QuantizedPanelOps kQuantizedQuads16Avxvnni = {
-    true, QuantizedType::kUint8, 16, 8, 0.00005, fill_bytes8<PutQuads>, sum, drain8<8>};
+constexpr QuantizedPanelOps kQuantizedQuads32Avxvnni = {
+    true, QuantizedType::kUint8, 32, 8, 0.00005, fill_bytes8<PutQuads>, sum, drain8};
 
 }  // namespace fanin
