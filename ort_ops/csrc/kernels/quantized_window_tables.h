@@ -5,6 +5,9 @@
 
 namespace fanin {
 
+extern const QuantizedWindowOps kQuantizedWindow128PairsAvx512vnni;
+extern const QuantizedWindowOps kQuantizedWindow32QuadsAvx2;
+extern const QuantizedWindowOps kQuantizedWindow32QuadsAvxvnni;
 extern const QuantizedWindowOps kQuantizedWindow64Avx512vbmi;
 extern const QuantizedWindowOps kQuantizedWindow128Avx512vbmi;
 extern const QuantizedWindowOps kQuantizedWindow256Avx512vbmi;
