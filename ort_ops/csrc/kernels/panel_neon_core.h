@@ -69,7 +69,7 @@ template <int kVectors, typename End = ToSums>
 void sum_part(const PanelPart& part, const float* segment, const float* bias, float* sums,
               PanelAhead& ahead, const End& end = {}) {
   constexpr int kWidth = 4 * kVectors;
-  const float* weights = part.weights;
+  const float* weights = reinterpret_cast<const float*>(part.weights);
   const uint16_t* offsets = part.offsets;
   const uint16_t* rows = part.rows;
   for (size_t run = 0; run < part.run_count; ++run) {
