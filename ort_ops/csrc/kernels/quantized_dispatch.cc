@@ -59,14 +59,14 @@ std::vector<QuantizedKernelRow> make_table() {
       pack_windows<kQuantizedWindow128PairsAvx512vnni>);
   add("i8-gemm-quads64-avx512vnni", kVnni, {1, kAny}, kPanelDensity,
       pack_panels<kQuantizedQuads64Avx512vnni>);
-  add("i8-gemm-panel32-avx512bw", Isa::kAvx512bw, {1, kAny}, kPanelDensity,
-      pack_panels<kQuantizedPanel32Avx512bw>);
   add("i8-gemm-window32quads-avxvnni", kAvxvnni, {1, 3}, kNarrowDensity,
       pack_windows<kQuantizedWindow32QuadsAvxvnni>);
   add("i8-gemm-quads32-avxvnni", kAvxvnni, {1, kAny}, kPanelDensity,
       pack_panels<kQuantizedQuads32Avxvnni>);
   add("i8-gemm-window32quads-avx2", Isa::kAvx2, {1, 1}, kNarrowDensity,
       pack_windows<kQuantizedWindow32QuadsAvx2>);
+  add("i8-gemm-panel32-avx512bw", Isa::kAvx512bw, {1, kAny}, kPanelDensity,
+      pack_panels<kQuantizedPanel32Avx512bw>);
   add("i8-gemm-panel16-avx2", Isa::kAvx2, {1, kAny}, kPanelDensity,
       pack_panels<kQuantizedPanel16Avx2>);
 #elif defined(__aarch64__)
