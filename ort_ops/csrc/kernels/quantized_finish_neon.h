@@ -46,9 +46,10 @@ inline void store_bytes(uint8_t* to, int32x4_t lanes, int count) {
   __builtin_memcpy(to, eight, static_cast<size_t>(count));
 }
 
-// The lanes from number `first` on, at most 4.
+// The lanes from number `first` on, at most 4. A copy of the arguments stays in registers, see
+// quantized_finish_avx512.h.
 template <QuantizedType kType, bool kResidual>
-void finish_lanes(const QuantizedFinish& finish, const int32_t* sums, int rows, int first,
+void finish_lanes(const QuantizedFinish finish, const int32_t* sums, int rows, int first,
                   int count) {
   const int32x4_t bias = finish.bias ? load_some(finish.bias + first, count) : vdupq_n_s32(0);
   const int32x4_t weights = load_some(finish.weight_sums + first, count);
