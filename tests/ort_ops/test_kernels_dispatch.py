@@ -17,6 +17,7 @@ ISA_ORDER = [
     "avx512vnni",
     "avx512vbmi",
     "neon",
+    "dotprod",
 ]
 
 

@@ -10,7 +10,7 @@ namespace {
 void sum(const PanelPart& part, const float* segment, const float* bias, int width, float* sums,
          PanelAhead& ahead) {
   if (width == 8) return sum_part<Quads256, 1, 8>(part, segment, bias, sums, ahead);
-  if (width == 32) return sum_part<Quads256, 4, 2>(part, segment, bias, sums, ahead);
+  if (width == 32) return sum_part<Quads256Loads, 4, 2>(part, segment, bias, sums, ahead);
   sum_part<Quads256, 2, 4>(part, segment, bias, sums, ahead);
 }
 

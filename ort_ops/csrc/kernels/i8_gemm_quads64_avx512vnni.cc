@@ -11,6 +11,7 @@ namespace {
 struct Quads512 {
   using Type = __m512i;
   static constexpr int kLanes = 16;
+  static constexpr bool kBroadcastsFromMemory = false;
   static Type load(const float* from) { return _mm512_load_si512(from); }
   static void store(float* to, Type value) { _mm512_store_si512(to, value); }
   static Type broadcast(const float* from) { return _mm512_castps_si512(_mm512_set1_ps(*from)); }
@@ -36,6 +37,12 @@ struct Quads512 {
   }
 };
 
+// Next to four vectors of x, loads of weights matter less than the port that permutes, which
+// products need as well (Sapphire Rapids: -6 % of time).
+struct Quads512Loads : Quads512 {
+  static constexpr bool kBroadcastsFromMemory = true;
+};
+
 void sum(const PanelPart& part, const float* segment, const float* bias, int width, float* sums,
          PanelAhead& ahead) {
   switch (width) {
@@ -46,7 +53,7 @@ void sum(const PanelPart& part, const float* segment, const float* bias, int wid
     case 32:
       return sum_part<Quads512, 2, 8>(part, segment, bias, sums, ahead);
     default:
-      return sum_part<Quads512, 4, 4>(part, segment, bias, sums, ahead);
+      return sum_part<Quads512Loads, 4, 4>(part, segment, bias, sums, ahead);
   }
 }
 

@@ -74,7 +74,7 @@ void sum(const QuantizedSteps& steps, const uint8_t* const* samples, int count, 
 
 }  // namespace
 
-constexpr QuantizedWindowOps kQuantizedWindow128PairsAvx512vnni = {
-    kGeometry, sum, 4, finish<kGeometry.rows>, 0.01};
+constexpr QuantizedWindowOps kQuantizedWindow128PairsAvx512vnni = {kGeometry, sum, 4,
+                                                                   finish<kGeometry.rows>, 0.01};
 
 }  // namespace fanin

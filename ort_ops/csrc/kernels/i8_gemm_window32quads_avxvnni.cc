@@ -14,7 +14,7 @@ struct Dot {
 
 }  // namespace
 
-constexpr QuantizedWindowOps kQuantizedWindow32QuadsAvxvnni = {
-    kGeometry, sum_quads<Dot>, 1, finish<kGeometry.rows>, 0.005};
+constexpr QuantizedWindowOps kQuantizedWindow32QuadsAvxvnni = {kGeometry, sum_quads<Dot>, 1,
+                                                               finish<kGeometry.rows>, 0.005};
 
 }  // namespace fanin

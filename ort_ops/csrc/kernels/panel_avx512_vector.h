@@ -10,6 +10,7 @@ namespace {
 struct Avx512 {
   using Type = __m512;
   static constexpr int kLanes = 16;
+  static constexpr bool kBroadcastsFromMemory = false;
   static Type load(const float* from) { return _mm512_load_ps(from); }
   static void store(float* to, Type value) { _mm512_store_ps(to, value); }
   static Type broadcast(const float* from) { return _mm512_set1_ps(*from); }

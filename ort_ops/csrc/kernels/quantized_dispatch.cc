@@ -41,6 +41,8 @@ constexpr double kPanelDensity = 0.00003;
 // what is read, so that the one with the fewest instructions does.
 std::vector<QuantizedKernelRow> make_table() {
   std::vector<QuantizedKernelRow> rows;
+  const auto add = [&rows](const char* name, Isa isa, BatchRange batches, double density,
+                           auto pack) { rows.push_back({name, isa, batches, 0, density, pack}); };
 #if defined(__x86_64__)
   constexpr Isa kVbmi = Isa::kAvx512vbmi, kVnni = Isa::kAvx512vnni, kAvxvnni = Isa::kAvxvnni;
   rows.push_back({"i8-gemm-window256-avx512vbmi",
@@ -49,27 +51,33 @@ std::vector<QuantizedKernelRow> make_table() {
                   kManyWeights,
                   kWindowDensity,
                   pack_windows<kQuantizedWindow256Avx512vbmi>});
-  const auto windows = [&rows](const char* name, Isa isa, BatchRange batches, double density,
-                               auto pack) {
-    rows.push_back({name, isa, batches, 0, density, pack});
-  };
-  const auto panels = [&rows](const char* name, Isa isa, auto pack) {
-    rows.push_back({name, isa, {1, kAny}, 0, kPanelDensity, pack});
-  };
-  windows("i8-gemm-window128-avx512vbmi", kVbmi, {1, 1}, kWindowDensity,
-          pack_windows<kQuantizedWindow128Avx512vbmi>);
-  windows("i8-gemm-window64-avx512vbmi", kVbmi, {2, kAny}, kWindowDensity,
-          pack_windows<kQuantizedWindow64Avx512vbmi>);
-  windows("i8-gemm-window128pairs-avx512vnni", kVnni, {1, 16}, kWindowDensity,
-          pack_windows<kQuantizedWindow128PairsAvx512vnni>);
-  panels("i8-gemm-quads64-avx512vnni", kVnni, pack_panels<kQuantizedQuads64Avx512vnni>);
-  panels("i8-gemm-panel32-avx512bw", Isa::kAvx512bw, pack_panels<kQuantizedPanel32Avx512bw>);
-  windows("i8-gemm-window32quads-avxvnni", kAvxvnni, {1, 4}, kNarrowDensity,
-          pack_windows<kQuantizedWindow32QuadsAvxvnni>);
-  panels("i8-gemm-quads32-avxvnni", kAvxvnni, pack_panels<kQuantizedQuads32Avxvnni>);
-  windows("i8-gemm-window32quads-avx2", Isa::kAvx2, {1, 2}, kNarrowDensity,
-          pack_windows<kQuantizedWindow32QuadsAvx2>);
-  panels("i8-gemm-panel16-avx2", Isa::kAvx2, pack_panels<kQuantizedPanel16Avx2>);
+  add("i8-gemm-window128-avx512vbmi", kVbmi, {1, 1}, kWindowDensity,
+      pack_windows<kQuantizedWindow128Avx512vbmi>);
+  add("i8-gemm-window64-avx512vbmi", kVbmi, {2, kAny}, kWindowDensity,
+      pack_windows<kQuantizedWindow64Avx512vbmi>);
+  add("i8-gemm-window128pairs-avx512vnni", kVnni, {1, 16}, kWindowDensity,
+      pack_windows<kQuantizedWindow128PairsAvx512vnni>);
+  add("i8-gemm-quads64-avx512vnni", kVnni, {1, kAny}, kPanelDensity,
+      pack_panels<kQuantizedQuads64Avx512vnni>);
+  add("i8-gemm-window32quads-avxvnni", kAvxvnni, {1, 3}, kNarrowDensity,
+      pack_windows<kQuantizedWindow32QuadsAvxvnni>);
+  add("i8-gemm-quads32-avxvnni", kAvxvnni, {1, kAny}, kPanelDensity,
+      pack_panels<kQuantizedQuads32Avxvnni>);
+  add("i8-gemm-window32quads-avx2", Isa::kAvx2, {1, 1}, kNarrowDensity,
+      pack_windows<kQuantizedWindow32QuadsAvx2>);
+  add("i8-gemm-panel32-avx512bw", Isa::kAvx512bw, {1, kAny}, kPanelDensity,
+      pack_panels<kQuantizedPanel32Avx512bw>);
+  add("i8-gemm-panel16-avx2", Isa::kAvx2, {1, kAny}, kPanelDensity,
+      pack_panels<kQuantizedPanel16Avx2>);
+#elif defined(__aarch64__)
+  add("i8-gemm-window64-dotprod", Isa::kDotprod, {1, 2}, kWindowDensity,
+      pack_windows<kQuantizedWindow64Dotprod>);
+  add("i8-gemm-quads16-dotprod", Isa::kDotprod, {1, kAny}, kPanelDensity,
+      pack_panels<kQuantizedQuads16Dotprod>);
+  add("i8-gemm-window64-neon", Isa::kNeon, {1, 2}, kWindowDensity,
+      pack_windows<kQuantizedWindow64Neon>);
+  add("i8-gemm-panel16-neon", Isa::kNeon, {1, kAny}, kPanelDensity,
+      pack_panels<kQuantizedPanel16Neon>);
 #endif
   rows.push_back({"i8-gemm-rows-scalar", Isa::kScalar, {1, kAny}, 0, 0.0, pack_quantized_rows});
   return rows;

@@ -28,9 +28,10 @@ inline void store_bytes(void* to, __m256i lanes, int count) {
   __builtin_memcpy(to, &eight, static_cast<size_t>(count));
 }
 
-// The lanes from number `first` on, at most 8.
+// The lanes from number `first` on, at most 8. A copy of the arguments stays in registers, see
+// quantized_finish_avx512.h.
 template <QuantizedType kType, bool kResidual>
-void finish_lanes(const QuantizedFinish& finish, const int32_t* sums, int rows, int first,
+void finish_lanes(const QuantizedFinish finish, const int32_t* sums, int rows, int first,
                   int count) {
   const __m256i lanes =
       _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));

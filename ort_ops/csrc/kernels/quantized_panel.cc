@@ -137,9 +137,7 @@ class QuantizedPanelGemm::Work final : public PanelWork {
                           block.outputs * element_, block.outputs);
     gemm_.ops_.sum(addend.part, addend.segment, addend.bias, tile.width, sums, ahead);
 
-    // x in the panel has the zero point of the panel's type.
-    int32_t shift = 0;
-    if (x_.type != gemm_.ops_.x_type) shift = x_.type == QuantizedType::kInt8 ? 128 : -128;
+    const int32_t shift = zero_point_shift(x_.type, gemm_.ops_.x_type);
     int32_t zero_points[kPanelMaxSamples];
     for (int s = 0; s < tile.samples; ++s)
       zero_points[s] = shift + (x_.zero_points ? x_.zero_points[tile.first + s] : x_.zero_point);

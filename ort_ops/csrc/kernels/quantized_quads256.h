@@ -10,6 +10,7 @@ namespace {
 struct Quads256 {
   using Type = __m256i;
   static constexpr int kLanes = 8;
+  static constexpr bool kBroadcastsFromMemory = false;
   static Type load(const float* from) {
     return _mm256_load_si256(reinterpret_cast<const __m256i*>(from));
   }
@@ -43,6 +44,11 @@ struct Quads256 {
 #endif
     return sum;
   }
+};
+
+// Next to four vectors of x, which take as many loads.
+struct Quads256Loads : Quads256 {
+  static constexpr bool kBroadcastsFromMemory = true;
 };
 
 }  // namespace

@@ -225,10 +225,11 @@ bool holds_quantized_windows(const QuantizedWindowLayout& layout,
         if (weight == 0) continue;
         Cursor& lane = cursors[byte / 4];
         const int slot = static_cast<int>(byte % 4);
-        const int index = step[geometry.index_byte(static_cast<int>(byte / 4), slot / geometry.unit)];
+        const int index =
+            step[geometry.index_byte(static_cast<int>(byte / 4), slot / geometry.unit)];
         if (lane.done() || lane.weight() != weight ||
-            lane.column() != int64_t{steps.displacements[i]} + index * geometry.unit +
-                                 slot % geometry.unit)
+            lane.column() !=
+                int64_t{steps.displacements[i]} + index * geometry.unit + slot % geometry.unit)
           return false;
         lane.next();
       }

@@ -13,7 +13,8 @@ namespace fanin {
 // A group of rows walks over the columns of x with a window, which never moves back. An index looks
 // up a unit of 1, 2 or 4 neighboring columns. A step of the layout has the next units of each row
 // that hold a weight and are in the window, for up to four weights:
-//   [16 rows x 4 index bytes], for each 16 * unit rows, then [16 rows x 4 weights], for each 16 rows
+//   [16 rows x 4 index bytes], for each 16 * unit rows, then [16 rows x 4 weights], for each 16
+//   rows
 // The index of a unit is its number in the window. Weights that a row lacks are 0, and so are
 // indices: whatever is looked up there is multiplied by 0.
 struct QuantizedWindowGeometry {
@@ -47,7 +48,7 @@ struct QuantizedWindowOps {
   QuantizedWindowGeometry geometry;
 
   // sums[s * rows + r] of the products with samples[s], without zero points, for s < count. Samples
-  // are uint8 and may lie anywhere; `columns` bytes can be read at each displacement.
+  // are of x_type and may lie anywhere; `columns` bytes can be read at each displacement.
   void (*sum)(const QuantizedSteps& steps, const uint8_t* const* samples, int count, int32_t* sums);
   int max_samples;  // that one call of `sum` takes, kQuantizedTile at most
 
@@ -55,6 +56,8 @@ struct QuantizedWindowOps {
   void (*finish)(const QuantizedFinish& finish, const int32_t* sums);
 
   double microseconds_per_step;  // of max_samples, for plans
+
+  QuantizedType x_type = QuantizedType::kUint8;  // or kInt8
 };
 
 }  // namespace fanin

@@ -42,6 +42,10 @@ void gather(const int32_t* outputs, int lanes, const T* from, T* to) {
   for (int lane = 0; lane < lanes; ++lane) to[lane] = from[outputs[lane]];
 }
 
+void flip_signs(const uint8_t* __restrict from, size_t count, uint8_t* __restrict to) {
+  for (size_t i = 0; i < count; ++i) to[i] = from[i] ^ 0x80;
+}
+
 // One run: its arguments and what follows from them.
 struct WindowRun {
   const QuantizedInput& x;
@@ -94,8 +98,7 @@ class QuantizedWindowGemm final : public QuantizedKernel {
   // The best of all widths of tiles: narrow ones give more units where a layer has few groups.
   WorkPlan plan(int64_t batch, size_t threads, const DispatchCost& dispatch) const override {
     WorkPlan best;
-    for (int64_t width = std::max<int64_t>(kQuantizedTile, kMaxTileSamples);
-         width >= kQuantizedTile; width /= 2) {
+    for (int64_t width = kMaxTileSamples; width >= kQuantizedTile; width /= 2) {
       WorkPlan plan = plan_work({grid(batch, width)}, threads, dispatch);
       plan.tile_width = static_cast<int>(width);
       if (best.tile_width == 0 || plan.time() < best.time()) best = std::move(plan);
@@ -147,7 +150,7 @@ class QuantizedWindowGemm final : public QuantizedKernel {
 
   // Whether x cannot be read where it is.
   bool copies(const QuantizedInput& x) const {
-    return x.type == QuantizedType::kInt8 || in_features_ < ops_.geometry.columns;
+    return x.type != ops_.x_type || in_features_ < ops_.geometry.columns;
   }
 
   // Bytes from one copied sample to the next: not a multiple of 4096, which would put all samples
@@ -158,11 +161,14 @@ class QuantizedWindowGemm final : public QuantizedKernel {
     return (lines % 64 == 0 ? lines + 1 : lines) * kAlignment;
   }
 
-  // x of one sample as uint8.
+  // x of one sample as the kernel reads it.
   void copy(const QuantizedInput& x, int64_t sample, uint8_t* to) const {
     const auto* from = static_cast<const uint8_t*>(x.data) + sample * in_features_;
-    const uint8_t flip = x.type == QuantizedType::kInt8 ? 0x80 : 0;
-    for (int64_t i = 0; i < in_features_; ++i) to[i] = from[i] ^ flip;
+    const auto count = static_cast<size_t>(in_features_);
+    if (x.type != ops_.x_type)
+      flip_signs(from, count, to);
+    else
+      std::memcpy(to, from, count);
     for (int64_t i = in_features_; i < ops_.geometry.columns; ++i) to[i] = 0;
   }
 
@@ -196,8 +202,7 @@ class QuantizedWindowGemm final : public QuantizedKernel {
                   const uint8_t* const* samples, int count) const {
     const QuantizedEpilogue& epilogue = run.epilogue;
     alignas(kAlignment) int32_t sums[kQuantizedTile * kMaxRows];
-    // x as uint8 has the zero point of uint8.
-    const int32_t shift = run.x.type == QuantizedType::kInt8 ? 128 : 0;
+    const int32_t shift = zero_point_shift(run.x.type, ops_.x_type);
     int32_t zero_points[kQuantizedTile];
     for (int s = 0; s < count; ++s)
       zero_points[s] =
