@@ -253,7 +253,8 @@ PlanCache::~PlanCache() {
 
 size_t PlanCache::first_slot(const Key& key) {
   // The high bits of the product: sizes are often multiples of a power of two.
-  const uint64_t mixed = (static_cast<uint64_t>(key.samples) + key.threads) * 0x9e3779b97f4a7c15u;
+  const int64_t sizes = key.samples + key.height * 65537 + key.width * 257 + key.form;
+  const uint64_t mixed = (static_cast<uint64_t>(sizes) + key.threads) * 0x9e3779b97f4a7c15u;
   return static_cast<size_t>(mixed >> 32) % kSlots;
 }
 

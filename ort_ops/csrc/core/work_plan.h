@@ -92,9 +92,13 @@ class PlanCache {
     int64_t samples;
     size_t threads;
     DispatchCost dispatch;
+    int64_t height = 0;  // and width: where not only the number of samples counts
+    int64_t width = 0;
+    int form = 0;  // of the samples, as the layer numbers them
 
     bool operator==(const Key& other) const {
-      return samples == other.samples && threads == other.threads && dispatch == other.dispatch;
+      return samples == other.samples && threads == other.threads && dispatch == other.dispatch &&
+             height == other.height && width == other.width && form == other.form;
     }
   };
 

@@ -1,13 +1,67 @@
 #include "kernels/quantized_conv_dispatch.h"
 
 #include "kernels/dispatch_find.h"
+#include "kernels/quantized_conv_strips.h"
 #include "kernels/quantized_taps_conv.h"
+#include "kernels/quantized_tiles_conv.h"
+#include "kernels/quantized_window_conv.h"
+#include "kernels/quantized_window_tables.h"
 
 namespace fanin {
 namespace {
 
+// Below this density, a step of a window has two weights of 128 or fewer.
+constexpr double kWindowDensity = 0.001;
+
+// Below it, tiles mostly copy what no filter reads.
+constexpr double kTileDensity = 0.02;
+
+bool every_layer(const CondensedView&, const ConvGeometry&) { return true; }
+
+bool fits_windows(const CondensedView& view, const ConvGeometry& geometry) {
+  return view.density() >= kWindowDensity && ConvStrips::patch_fits(geometry);
+}
+
+bool fits_tiles(const CondensedView& view, const ConvGeometry& geometry) {
+  return view.density() >= kTileDensity * static_cast<double>(geometry.group) &&
+         ConvStrips::patch_fits(geometry);
+}
+
+template <const QuantizedWindowOps& kOps>
+std::unique_ptr<QuantizedConvKernel> pack_windows(const CondensedView& view,
+                                                  const ConvGeometry& geometry,
+                                                  const Executor& executor) {
+  return pack_quantized_window_conv(view, geometry, kOps, executor);
+}
+
+template <Isa kIsa>
+std::unique_ptr<QuantizedConvKernel> pack_tiles(const CondensedView& view,
+                                                const ConvGeometry& geometry,
+                                                const Executor& executor) {
+  return pack_quantized_tiles_conv(view, geometry, kIsa, executor);
+}
+
+template <Isa kIsa>
+QuantizedConvKernelRow tiles() {
+  return {std::string("i8-conv-tiles-") + isa_name(kIsa), kIsa, fits_tiles, pack_tiles<kIsa>};
+}
+
 std::vector<QuantizedConvKernelRow> make_table() {
-  return {{"i8-conv-taps-scalar", Isa::kScalar, pack_quantized_taps_conv}};
+  std::vector<QuantizedConvKernelRow> rows;
+#if defined(__x86_64__)
+  rows.push_back({"i8-conv-window64-avx512vbmi", Isa::kAvx512vbmi, fits_windows,
+                  pack_windows<kQuantizedWindow64Avx512vbmi>});
+  rows.push_back(tiles<Isa::kAvx512vbmi>());
+  rows.push_back(tiles<Isa::kAvx512vnni>());
+  rows.push_back(tiles<Isa::kAvxvnni>());
+  rows.push_back(tiles<Isa::kAvx512bw>());
+  rows.push_back(tiles<Isa::kAvx2>());
+#elif defined(__aarch64__)
+  rows.push_back(tiles<Isa::kDotprod>());
+  rows.push_back(tiles<Isa::kNeon>());
+#endif
+  rows.push_back({"i8-conv-taps-scalar", Isa::kScalar, every_layer, pack_quantized_taps_conv});
+  return rows;
 }
 
 }  // namespace
@@ -18,10 +72,11 @@ const std::vector<QuantizedConvKernelRow>& quantized_conv_kernel_table() {
   return table;
 }
 
-const QuantizedConvKernelRow& select_quantized_conv_kernel(Isa isa, const CondensedView&,
-                                                           const ConvGeometry&) {
-  return first_row(quantized_conv_kernel_table(),
-                   [isa](const QuantizedConvKernelRow& row) { return includes(isa, row.isa); });
+const QuantizedConvKernelRow& select_quantized_conv_kernel(Isa isa, const CondensedView& view,
+                                                           const ConvGeometry& geometry) {
+  return first_row(quantized_conv_kernel_table(), [&](const QuantizedConvKernelRow& row) {
+    return includes(isa, row.isa) && row.fits(view, geometry);
+  });
 }
 
 const QuantizedConvKernelRow& find_quantized_conv_kernel(const std::string& name) {

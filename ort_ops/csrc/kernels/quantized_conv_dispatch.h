@@ -13,6 +13,8 @@ namespace fanin {
 struct QuantizedConvKernelRow {
   std::string name;  // i8-conv-layout-ISA
   Isa isa;           // that the CPU must have
+  // Whether it is preferred to the rows after it for this layer.
+  bool (*fits)(const CondensedView& view, const ConvGeometry& geometry);
   // Packs a valid view; the result does not depend on the number of threads. Throws std::bad_alloc.
   std::unique_ptr<QuantizedConvKernel> (*pack)(const CondensedView& view,
                                                const ConvGeometry& geometry,
@@ -22,7 +24,7 @@ struct QuantizedConvKernelRow {
 // Every kernel of this build, in order of preference.
 const std::vector<QuantizedConvKernelRow>& quantized_conv_kernel_table();
 
-// The first row that `isa` includes.
+// The first row that fits and that `isa` includes.
 const QuantizedConvKernelRow& select_quantized_conv_kernel(Isa isa, const CondensedView& view,
                                                            const ConvGeometry& geometry);
 

@@ -31,6 +31,10 @@ inline int32_t zero_point_shift(QuantizedType x, QuantizedType read_as) {
   return x == QuantizedType::kInt8 ? 128 : -128;
 }
 
+inline int64_t element_bytes(QuantizedType type) {
+  return type == QuantizedType::kFloat32 ? int64_t{sizeof(float)} : 1;
+}
+
 // int32 arithmetic that wraps.
 inline int32_t wrapping_add(int32_t a, int32_t b) {
   return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));

@@ -44,24 +44,28 @@ class Cursor {
 // Walks a group's window over the columns. Calls place(lane, slot, index, weight) for the weights
 // of a step after begin_step(column); a slot is one of the four weights of a lane.
 template <typename BeginStep, typename Place>
-void walk(std::vector<Cursor>& lanes, const QuantizedWindowGeometry& geometry, int64_t in_features,
+void walk(std::vector<Cursor>& lanes, const QuantizedWindowGeometry& geometry, int64_t segment,
           const BeginStep& begin_step, const Place& place) {
   constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
-  const int64_t last_start = std::max<int64_t>(0, in_features - geometry.columns);
   for (;;) {
     int64_t next = kNone;
     for (const Cursor& lane : lanes)
       if (!lane.done()) next = std::min(next, lane.column());
     if (next == kNone) return;
-    const int64_t start = std::min(next / geometry.grain * geometry.grain, last_start);
+    const int64_t first = next / segment * segment;
+    const int64_t grains = (next - first) / geometry.grain * geometry.grain;
+    const int64_t start =
+        first + std::min(grains, std::max<int64_t>(0, segment - geometry.columns));
+    const int64_t end = std::min(start + geometry.columns, first + segment);
     begin_step(start);
     for (size_t i = 0; i < lanes.size(); ++i)
       for (int number = 0; number < geometry.units() && !lanes[i].done(); ++number) {
+        if (lanes[i].column() >= end) break;
         const int64_t index = (lanes[i].column() - start) / geometry.unit;
-        if (index >= geometry.columns / geometry.unit) break;
-        const int64_t first = start + index * geometry.unit;
-        for (; !lanes[i].done() && lanes[i].column() < first + geometry.unit; lanes[i].next()) {
-          const auto slot = number * geometry.unit + static_cast<int>(lanes[i].column() - first);
+        const int64_t unit = start + index * geometry.unit;
+        const int64_t unit_end = std::min(unit + geometry.unit, end);
+        for (; !lanes[i].done() && lanes[i].column() < unit_end; lanes[i].next()) {
+          const auto slot = number * geometry.unit + static_cast<int>(lanes[i].column() - unit);
           place(i, slot, static_cast<uint8_t>(index), lanes[i].weight());
         }
       }
@@ -115,7 +119,7 @@ void for_pieces(const CondensedView& view, size_t groups, const Executor& execut
 }
 
 size_t count_steps(const CondensedView& view, const QuantizedWindowGeometry& geometry,
-                   const Lanes& lanes, const Executor& executor) {
+                   int64_t segment, const Lanes& lanes, const Executor& executor) {
   const auto rows = static_cast<size_t>(geometry.rows);
   const size_t groups = group_count(lanes.size(), rows);
   std::vector<size_t> steps(piece_count(view, groups));
@@ -123,7 +127,7 @@ size_t count_steps(const CondensedView& view, const QuantizedWindowGeometry& geo
     for (size_t group = begin; group < end; ++group) {
       std::vector<Cursor> cursors = cursors_of(view, lanes, group, rows);
       walk(
-          cursors, geometry, view.in_features, [&](int64_t) { ++steps[piece]; },
+          cursors, geometry, segment, [&](int64_t) { ++steps[piece]; },
           [](size_t, int, uint8_t, int8_t) {});
     }
   });
@@ -133,15 +137,15 @@ size_t count_steps(const CondensedView& view, const QuantizedWindowGeometry& geo
 // Chooses the order of lanes that takes fewer steps, and sets `outputs` unless it is the natural
 // one.
 Lanes choose_order(const CondensedView& view, const QuantizedWindowGeometry& geometry,
-                   const Executor& executor, std::vector<int32_t>& outputs) {
+                   int64_t segment, const Executor& executor, std::vector<int32_t>& outputs) {
   Lanes natural = natural_order(view);
   const auto rows = static_cast<size_t>(geometry.rows);
   const size_t scatter = kScatterSteps * group_count(natural.size(), rows);
-  const size_t steps = count_steps(view, geometry, natural, executor);
+  const size_t steps = count_steps(view, geometry, segment, natural, executor);
   const auto weights = static_cast<size_t>(view.active * view.fan_in);
   if (steps <= scatter + weights / (4 * rows)) return natural;
   Lanes sorted = sorted_order(view);
-  if (steps <= scatter + count_steps(view, geometry, sorted, executor)) return natural;
+  if (steps <= scatter + count_steps(view, geometry, segment, sorted, executor)) return natural;
   for (const int64_t row : sorted) outputs.push_back(view.rows[row]);
   // Groups without steps give the ablated outputs.
   for (size_t o = 0; o < natural.size(); ++o)
@@ -156,9 +160,9 @@ Lanes choose_order(const CondensedView& view, const QuantizedWindowGeometry& geo
 
 QuantizedWindowLayout pack_quantized_windows(const CondensedView& view,
                                              const QuantizedWindowGeometry& geometry,
-                                             const Executor& executor) {
+                                             int64_t segment, const Executor& executor) {
   QuantizedWindowLayout layout;
-  const Lanes lanes = choose_order(view, geometry, executor, layout.outputs);
+  const Lanes lanes = choose_order(view, geometry, segment, executor, layout.outputs);
   const auto rows = static_cast<size_t>(geometry.rows);
   const size_t groups = group_count(lanes.size(), rows);
   if (!layout.outputs.empty()) layout.outputs.resize(groups * rows, -1);
@@ -176,7 +180,7 @@ QuantizedWindowLayout pack_quantized_windows(const CondensedView& view,
       std::vector<Cursor> cursors = cursors_of(view, lanes, group, rows);
       uint8_t* step = nullptr;
       walk(
-          cursors, geometry, view.in_features,
+          cursors, geometry, segment,
           [&](int64_t start) {
             step = data.extend(step_bytes);
             *displacements.extend(1) = static_cast<uint32_t>(start);

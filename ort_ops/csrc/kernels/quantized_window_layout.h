@@ -27,10 +27,11 @@ struct QuantizedWindowLayout {
   int64_t weights = 0;                 // other than 0
 };
 
-// Entries of the value 0 are left out. Throws std::bad_alloc.
+// Entries of the value 0 are left out. No window reaches from one segment, of so many columns, into
+// the next one; in_features is a multiple of `segment`. Throws std::bad_alloc.
 QuantizedWindowLayout pack_quantized_windows(const CondensedView& view,
                                              const QuantizedWindowGeometry& geometry,
-                                             const Executor& executor);
+                                             int64_t segment, const Executor& executor);
 
 // Whether the layout holds exactly the weights of the valid `view`.
 bool holds_quantized_windows(const QuantizedWindowLayout& layout,
