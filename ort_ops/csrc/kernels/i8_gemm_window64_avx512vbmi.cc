@@ -20,6 +20,7 @@ void sum_filled(const QuantizedSteps& steps, const uint8_t* const* samples, int 
 }
 
 void sum(const QuantizedSteps& steps, const uint8_t* const* samples, int count, int32_t* sums) {
+  if (count == 8) return sum_samples<kRows, kColumns, 8>(steps, samples, sums);
   if (count > 4) return sum_filled<8>(steps, samples, count, sums);
   if (count > 2) return sum_filled<4>(steps, samples, count, sums);
   return sum_filled<2>(steps, samples, count, sums);
