@@ -56,13 +56,18 @@ void transpose_part(const uint8_t* from, int64_t from_stride, int64_t rows, int6
 }
 
 // Calls block(row, column, rows, columns) for squares that cover the matrix. The last ones overlap
-// those before them, so that only a matrix narrower than a square has narrower parts.
+// those before them, so that only a matrix narrower than a square has narrower parts. Where they
+// are bytes, the squares of a cache line follow one another on both sides: lines that are a power
+// of two apart soon leave L1.
 template <typename Block>
 void for_blocks(int64_t rows, int64_t columns, const Block& block) {
+  constexpr int64_t kLine = 64;
   const int64_t high = std::min<int64_t>(kSide, rows), wide = std::min<int64_t>(kSide, columns);
-  for (int64_t row = 0; row < rows; row += kSide)
-    for (int64_t column = 0; column < columns; column += kSide)
-      block(std::min(row, rows - high), std::min(column, columns - wide), high, wide);
+  for (int64_t left = 0; left < columns; left += kLine)
+    for (int64_t top = 0; top < rows; top += kLine)
+      for (int64_t column = left; column < std::min(columns, left + kLine); column += kSide)
+        for (int64_t row = top; row < std::min(rows, top + kLine); row += kSide)
+          block(std::min(row, rows - high), std::min(column, columns - wide), high, wide);
 }
 
 }  // namespace
