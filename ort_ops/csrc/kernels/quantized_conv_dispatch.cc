@@ -10,11 +10,16 @@
 namespace fanin {
 namespace {
 
-// Below this density, a step of a window has two weights of 128 or fewer.
-constexpr double kWindowDensity = 0.001;
+// Below this density, a step of a window has five weights of 128 or fewer, and copying windows for
+// a kernel that skips what no row reads takes less time (on Xeons with AMX).
+constexpr double kWindowDensity = 0.003;
 
-// Below it, tiles mostly copy what no filter reads.
-constexpr double kTileDensity = 0.02;
+// Channels of a group up to which a window of pairs takes half the time of tiles: with all channels
+// side by side, tiles hold little that a filter reads. From 32 channels on it takes more.
+constexpr int64_t kFewChannels = 16;
+
+// A tile of wider windows would not stay in any cache.
+constexpr int64_t kMaxTileColumns = 65536;
 
 bool every_layer(const CondensedView&, const ConvGeometry&) { return true; }
 
@@ -22,8 +27,13 @@ bool fits_windows(const CondensedView& view, const ConvGeometry& geometry) {
   return view.density() >= kWindowDensity && ConvStrips::patch_fits(geometry);
 }
 
-bool fits_tiles(const CondensedView& view, const ConvGeometry& geometry) {
-  return view.density() >= kTileDensity * static_cast<double>(geometry.group) &&
+bool fits_grouped_windows(const CondensedView& view, const ConvGeometry& geometry) {
+  return geometry.group > 1 && geometry.group_inputs() <= kFewChannels &&
+         fits_windows(view, geometry);
+}
+
+bool fits_tiles(const CondensedView&, const ConvGeometry& geometry) {
+  return geometry.taps() <= kMaxTileColumns / geometry.in_channels &&
          ConvStrips::patch_fits(geometry);
 }
 
@@ -51,7 +61,8 @@ std::vector<QuantizedConvKernelRow> make_table() {
 #if defined(__x86_64__)
   rows.push_back({"i8-conv-window64-avx512vbmi", Isa::kAvx512vbmi, fits_windows,
                   pack_windows<kQuantizedWindow64Avx512vbmi>});
-  rows.push_back(tiles<Isa::kAvx512vbmi>());
+  rows.push_back({"i8-conv-window128pairs-avx512vnni", Isa::kAvx512vnni, fits_grouped_windows,
+                  pack_windows<kQuantizedWindow128PairsAvx512vnni>});
   rows.push_back(tiles<Isa::kAvx512vnni>());
   rows.push_back(tiles<Isa::kAvxvnni>());
   rows.push_back(tiles<Isa::kAvx512bw>());
