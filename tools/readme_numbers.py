@@ -85,7 +85,7 @@ def threads(results: Path) -> list[str]:
         one, all_threads = (_condensed_median(own[count]) for count in (1, most))
         plan = next(
             plan
-            for plan in result["planned"]
+            for plan in result["facts"]["planned"]
             if plan["threads"] == PREDICTED and plan["what"].endswith(f"batch {batch}")
         )
         cells = [
