@@ -65,6 +65,9 @@ def trained(results: Path) -> list[str]:
     return lines
 
 
+BATCHES = (1, 16, 256)
+"""Rows of README's table over threads."""
+
 PREDICTED = 16
 """The number of threads for which README has a prediction."""
 
@@ -81,7 +84,8 @@ def threads(results: Path) -> list[str]:
         f"| {PREDICTED} over 1, predicted |",
         "|---:|---:|---:|---:|---:|",
     ]
-    for batch, own in cases.items():
+    for batch in (batch for batch in BATCHES if batch in cases):
+        own = cases[batch]
         one, all_threads = (_condensed_median(own[count]) for count in (1, most))
         plan = next(
             plan
