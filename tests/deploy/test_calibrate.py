@@ -71,6 +71,24 @@ def test_rounds_of_a_slow_spell_do_not_count(monkeypatch):
     assert table.scatter == ((2.0,),)
 
 
+@pytest.mark.usefixtures("two_cpus")
+def test_turns_in_which_another_process_takes_a_cpu_do_not_count(monkeypatch):
+    """With two threads each session is disturbed in rounds of its own; a few are not."""
+    true = {"dense": 8.0, "structured": 7.0, "active": 5.0, "null": 1.0}
+    true |= {"condensed 0.1": 3.0, "condensed 0.5": 6.0}
+    rng = np.random.default_rng(0)
+
+    def measured(spec, point):  # noqa: ARG001
+        return {name: seconds * (1 + (rng.random(20) < 0.7)) for name, seconds in true.items()}
+
+    monkeypatch.setattr(module, "_measure_point", measured)
+    monkeypatch.setattr(module, "calibrate_convolutions", lambda *_: ())
+    table = calibrate(replace(SMALL, batches=(1,), sizes=(16,), passes=3, threads=2))
+    assert table.dense == ((7.0,),)
+    assert table.condensed == (((2.0, 5.0),),)
+    assert table.scatter == ((2.0,),)
+
+
 def test_layer_that_computes_something_else_stops_the_calibration(monkeypatch):
     right = onnx_op.condensed_layer_model
 

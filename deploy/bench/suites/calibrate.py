@@ -77,7 +77,8 @@ def calibrate(
 
     """
     points = [_Point(batch, size) for batch in spec.batches for size in spec.sizes]
-    seconds = measure_grid(points, spec.passes, partial(_measure_point, spec), progress)
+    measure_point = partial(_measure_point, spec)
+    seconds = measure_grid(points, spec.passes, measure_point, progress, spec.threads)
 
     def table(value: Callable[[dict[str, float]], _T]) -> tuple[tuple[_T, ...], ...]:
         return tuple(

@@ -133,7 +133,7 @@ def calibrate_convolutions(
                 engines[point] = list(_engines(point, folder, spec))
             return measure_rounds(engines[point], problem, timing, f"of {point}")
 
-        seconds = measure_grid(points, spec.passes, measure_point, progress)
+        seconds = measure_grid(points, spec.passes, measure_point, progress, spec.threads)
     return tuple(
         _table(kind, spec, [_seconds(one, own) for one, own in seconds.items() if one.kind == kind])
         for kind in KINDS
