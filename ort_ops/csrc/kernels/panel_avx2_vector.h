@@ -9,6 +9,7 @@ namespace {
 struct Avx2 {
   using Type = __m256;
   static constexpr int kLanes = 8;
+  static constexpr bool kBroadcastsFromMemory = false;
   static Type load(const float* from) { return _mm256_load_ps(from); }
   static void store(float* to, Type value) { _mm256_store_ps(to, value); }
   static Type broadcast(const float* from) { return _mm256_broadcast_ss(from); }

@@ -10,6 +10,7 @@ namespace {
 struct Avx512 {
   using Type = __m512;
   static constexpr int kLanes = 16;
+  static constexpr bool kBroadcastsFromMemory = false;
   static Type load(const float* from) { return _mm512_load_ps(from); }
   static void store(float* to, Type value) { _mm512_store_ps(to, value); }
   static Type broadcast(const float* from) { return _mm512_set1_ps(*from); }
@@ -43,6 +44,11 @@ struct Avx512 {
   static Type clip(Type value, Type low, Type high) {
     return _mm512_min_ps(high, _mm512_max_ps(low, value));
   }
+};
+
+// For CPUs on which a load costs less than a permute, see broadcasts_from_memory().
+struct Avx512Loads : Avx512 {
+  static constexpr bool kBroadcastsFromMemory = true;
 };
 
 }  // namespace
