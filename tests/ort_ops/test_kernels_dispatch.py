@@ -19,6 +19,7 @@ ISA_ORDER = [
     "avx512vnni",
     "avx512vbmi",
     "neon",
+    "dotprod",
 ]
 
 

@@ -2,6 +2,9 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 #include <cstdlib>
@@ -14,14 +17,23 @@
 namespace fanin {
 namespace {
 
-constexpr Isa kAll[] = {Isa::kScalar,   Isa::kAvx2,       Isa::kAvxvnni,    Isa::kAvx512f,
-                        Isa::kAvx512bw, Isa::kAvx512vnni, Isa::kAvx512vbmi, Isa::kNeon};
+constexpr Isa kAll[] = {Isa::kScalar,     Isa::kAvx2,     Isa::kAvxvnni,
+                        Isa::kAvx512f,    Isa::kAvx512bw, Isa::kAvx512vnni,
+                        Isa::kAvx512vbmi, Isa::kNeon,     Isa::kDotprod};
 
 #if defined(__x86_64__)
 // Compilers older than GCC 11 do not know its name.
 bool has_avx_vnni() {
   unsigned int eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> 4 & 1) != 0;
+}
+#elif defined(__aarch64__)
+bool has_dot_products() {
+#if defined(__linux__)
+  return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#else
+  return false;
+#endif
 }
 #endif
 
@@ -51,11 +63,13 @@ bool cpu_has(Isa isa) {
     case Isa::kAvx512vbmi:
       return avx512vnni && __builtin_cpu_supports("avx512vbmi");
     case Isa::kNeon:
+    case Isa::kDotprod:
       return false;
   }
   return false;
 #elif defined(__aarch64__)
   // Vectors of 128 bits, with conversions of float16, are part of every such CPU.
+  if (isa == Isa::kDotprod) return has_dot_products();
   return isa == Isa::kScalar || isa == Isa::kNeon;
 #else
   return isa == Isa::kScalar;
@@ -104,6 +118,8 @@ const char* isa_name(Isa isa) {
       return "avx512vbmi";
     case Isa::kNeon:
       return "neon";
+    case Isa::kDotprod:
+      return "dotprod";
   }
   return "unknown";
 }

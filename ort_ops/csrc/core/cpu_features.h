@@ -16,7 +16,8 @@ enum class Isa {
   kAvx512bw,
   kAvx512vnni,
   kAvx512vbmi,  // with VNNI: of the CPUs with VBMI, only Cannon Lake lacks it
-  kNeon
+  kNeon,
+  kDotprod  // NEON with dot products of bytes
 };
 
 const char* isa_name(Isa isa);

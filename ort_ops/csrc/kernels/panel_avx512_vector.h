@@ -37,6 +37,12 @@ struct Avx512 {
   static void store_some(float* to, Type value, Mask mask) {
     _mm512_mask_storeu_ps(to, mask, value);
   }
+  // Adds integers to those of int32 at `to`, or replaces them.
+  static void add_integers(float* to, Type value, bool replaces) {
+    __m512i whole = _mm512_cvtps_epi32(value);
+    if (!replaces) whole = _mm512_add_epi32(whole, _mm512_load_si512(to));
+    _mm512_store_si512(to, whole);
+  }
   static Type load_any(const float* from) { return _mm512_loadu_ps(from); }
   static Type add(Type a, Type b) { return _mm512_add_ps(a, b); }
   static Type mul(Type a, Type b) { return _mm512_mul_ps(a, b); }
