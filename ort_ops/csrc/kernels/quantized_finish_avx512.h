@@ -4,7 +4,7 @@
 
 #include <immintrin.h>
 
-#include "kernels/quantized_window_ops.h"
+#include "kernels/quantized_finish_ops.h"
 
 namespace fanin {
 namespace {

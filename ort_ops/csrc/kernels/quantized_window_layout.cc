@@ -42,7 +42,7 @@ class Cursor {
 };
 
 // Walks a group's window over the columns. Calls place(lane, slot, index, weight) for the weights
-// of a step after begin_step(column).
+// of a step after begin_step(column); a slot is one of the four weights of a lane.
 template <typename BeginStep, typename Place>
 void walk(std::vector<Cursor>& lanes, const QuantizedWindowGeometry& geometry, int64_t in_features,
           const BeginStep& begin_step, const Place& place) {
@@ -56,10 +56,14 @@ void walk(std::vector<Cursor>& lanes, const QuantizedWindowGeometry& geometry, i
     const int64_t start = std::min(next / geometry.grain * geometry.grain, last_start);
     begin_step(start);
     for (size_t i = 0; i < lanes.size(); ++i)
-      for (int slot = 0; slot < 4 && !lanes[i].done(); ++slot, lanes[i].next()) {
-        const int64_t index = lanes[i].column() - start;
-        if (index >= geometry.columns) break;
-        place(i, slot, static_cast<uint8_t>(index), lanes[i].weight());
+      for (int number = 0; number < geometry.units() && !lanes[i].done(); ++number) {
+        const int64_t index = (lanes[i].column() - start) / geometry.unit;
+        if (index >= geometry.columns / geometry.unit) break;
+        const int64_t first = start + index * geometry.unit;
+        for (; !lanes[i].done() && lanes[i].column() < first + geometry.unit; lanes[i].next()) {
+          const auto slot = number * geometry.unit + static_cast<int>(lanes[i].column() - first);
+          place(i, slot, static_cast<uint8_t>(index), lanes[i].weight());
+        }
       }
   }
 }
@@ -166,6 +170,7 @@ QuantizedWindowLayout pack_quantized_windows(const CondensedView& view,
     GrowingBuffer<uint8_t> data;
     GrowingBuffer<uint32_t> displacements;
     const auto step_bytes = static_cast<size_t>(geometry.step_bytes());
+    const auto first_weight = static_cast<size_t>(geometry.first_weight());
     for (size_t group = begin; group < end; ++group) {
       const size_t first = displacements.size();
       std::vector<Cursor> cursors = cursors_of(view, lanes, group, rows);
@@ -177,9 +182,9 @@ QuantizedWindowLayout pack_quantized_windows(const CondensedView& view,
             *displacements.extend(1) = static_cast<uint32_t>(start);
           },
           [&](size_t lane, int slot, uint8_t index, int8_t weight) {
-            const size_t byte = lane * 4 + static_cast<size_t>(slot);
-            step[byte] = index;
-            step[4 * rows + byte] = static_cast<uint8_t>(weight);
+            step[geometry.index_byte(static_cast<int>(lane), slot / geometry.unit)] = index;
+            step[first_weight + lane * 4 + static_cast<size_t>(slot)] =
+                static_cast<uint8_t>(weight);
             layout.weight_sums[group * rows + lane] += weight;
             ++weights[piece];
           });
@@ -216,11 +221,15 @@ bool holds_quantized_windows(const QuantizedWindowLayout& layout,
     for (size_t i = 0; i < steps.count; ++i) {
       const uint8_t* step = steps.data + i * static_cast<size_t>(geometry.step_bytes());
       for (size_t byte = 0; byte < 4 * rows; ++byte) {
-        const auto weight = static_cast<int8_t>(step[4 * rows + byte]);
+        const auto weight = static_cast<int8_t>(step[geometry.first_weight() + byte]);
         if (weight == 0) continue;
         Cursor& lane = cursors[byte / 4];
+        const int slot = static_cast<int>(byte % 4);
+        const int index =
+            step[geometry.index_byte(static_cast<int>(byte / 4), slot / geometry.unit)];
         if (lane.done() || lane.weight() != weight ||
-            lane.column() != int64_t{steps.displacements[i]} + step[byte])
+            lane.column() !=
+                int64_t{steps.displacements[i]} + index * geometry.unit + slot % geometry.unit)
           return false;
         lane.next();
       }

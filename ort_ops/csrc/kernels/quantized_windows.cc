@@ -150,7 +150,7 @@ class QuantizedWindowGemm final : public QuantizedKernel {
 
   // Whether x cannot be read where it is.
   bool copies(const QuantizedInput& x) const {
-    return x.type == QuantizedType::kInt8 || in_features_ < ops_.geometry.columns;
+    return x.type != ops_.x_type || in_features_ < ops_.geometry.columns;
   }
 
   // Bytes from one copied sample to the next: not a multiple of 4096, which would put all samples
@@ -161,11 +161,11 @@ class QuantizedWindowGemm final : public QuantizedKernel {
     return (lines % 64 == 0 ? lines + 1 : lines) * kAlignment;
   }
 
-  // x of one sample as uint8.
+  // x of one sample as the kernel reads it.
   void copy(const QuantizedInput& x, int64_t sample, uint8_t* to) const {
     const auto* from = static_cast<const uint8_t*>(x.data) + sample * in_features_;
     const auto count = static_cast<size_t>(in_features_);
-    if (x.type == QuantizedType::kInt8)
+    if (x.type != ops_.x_type)
       flip_signs(from, count, to);
     else
       std::memcpy(to, from, count);
@@ -202,8 +202,7 @@ class QuantizedWindowGemm final : public QuantizedKernel {
                   const uint8_t* const* samples, int count) const {
     const QuantizedEpilogue& epilogue = run.epilogue;
     alignas(kAlignment) int32_t sums[kQuantizedTile * kMaxRows];
-    // x as uint8 has the zero point of uint8.
-    const int32_t shift = run.x.type == QuantizedType::kInt8 ? 128 : 0;
+    const int32_t shift = zero_point_shift(run.x.type, ops_.x_type);
     int32_t zero_points[kQuantizedTile];
     for (int s = 0; s < count; ++s)
       zero_points[s] =
