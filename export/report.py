@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -72,6 +72,10 @@ class ParityCheck:
         max_error: largest absolute difference.
         relative_error: largest difference as a share of the largest output of its batch.
         tolerance: the share that was allowed.
+        units: of a quantized model, the largest difference in units of the output: steps of its
+            quantization, or where it is not quantized 255ths of its range. None elsewhere, and
+            where it was the share that counted.
+        unit_tolerance: how many were allowed.
 
     """
 
@@ -80,6 +84,52 @@ class ParityCheck:
     max_error: float
     relative_error: float
     tolerance: float
+    units: float | None = None
+    unit_tolerance: float = 0.0
+
+
+@dataclass(frozen=True)
+class LayerCheck:
+    """Quantized layers against the original, each by itself on the original's own values.
+
+    Attributes:
+        engine: what ran them, with its version.
+        layers: how many there are.
+        checked: how many could be compared; the others read or write values that the original does
+            not have under that name, or stand in a branch or loop.
+        integers: entries of 8-bit outputs that were compared.
+        differing: how many of them are off by one, the most that is allowed.
+        float_error: largest difference of a float32 output, as a share of its largest entry.
+
+    """
+
+    engine: str
+    layers: int
+    checked: int = 0
+    integers: int = 0
+    differing: int = 0
+    float_error: float = 0.0
+
+    def with_integers(self, count: int, differing: int) -> LayerCheck:
+        """Count a layer of 8-bit outputs."""
+        return replace(
+            self,
+            checked=self.checked + 1,
+            integers=self.integers + count,
+            differing=self.differing + differing,
+        )
+
+    def with_floats(self, error: float) -> LayerCheck:
+        """Count a layer of float32 outputs."""
+        return replace(self, checked=self.checked + 1, float_error=max(self.float_error, error))
+
+    def __str__(self) -> str:
+        line = f"{self.engine}: {self.checked} of {self.layers} quantized layers one by one"
+        if self.integers:
+            line += f", {self.differing} of {self.integers} integers off by 1"
+        if self.float_error or not self.integers:
+            line += f", floats by {self.float_error:.1e}"
+        return line
 
 
 @dataclass(frozen=True)
@@ -107,6 +157,7 @@ class ExportReport:
         unfolded: one line for every layer that keeps ablated neurons, with the reason.
         cost_model: the machine that predicted times were measured on.
         threads: of a session, which they are predicted for; those of several follow from one.
+        layer_checks: one for every engine that ran the quantized layers one by one.
 
     """
 
@@ -127,6 +178,7 @@ class ExportReport:
     unfolded: tuple[str, ...] = ()
     cost_model: str = ""
     threads: int = 1
+    layer_checks: tuple[LayerCheck, ...] = ()
 
     @property
     def condensed_layers(self) -> tuple[LayerReport, ...]:
@@ -151,11 +203,8 @@ class ExportReport:
     def to_rich_table(self) -> Table:
         """Lay out the layers as a table, with parity and file size in its caption."""
         measured = "" if self.dense_file_measured else " (computed)"
-        caption = [
-            f"{check.engine}: relative error {check.relative_error:.1e} "
-            f"at batch {', '.join(map(str, check.batches))}"
-            for check in self.parity
-        ]
+        caption = [_parity_line(check) for check in self.parity]
+        caption += [str(check) for check in self.layer_checks]
         rounded = {layer.values_dtype for layer in self.layers} - {"float32"}
         change = self.output_rounding_error
         caption += [
@@ -186,6 +235,16 @@ class ExportReport:
             "size_ratio": self.size_ratio,
         }
         return json.dumps(asdict(self) | derived, indent=2)
+
+
+def _parity_line(check: ParityCheck) -> str:
+    batches = f"at batch {', '.join(map(str, check.batches))}"
+    if check.units is None:
+        return f"{check.engine}: relative error {check.relative_error:.1e} {batches}"
+    return (
+        f"{check.engine}: outputs differ by up to {check.units:.2g} quantization units "
+        f"(allowed {check.unit_tolerance:.2g}) {batches}"
+    )
 
 
 def bytes_saved(layers: Iterable[LayerReport]) -> int:

@@ -15,8 +15,12 @@ from ...ort_ops.contract import (
     CONDENSED_CONV,
     CONDENSED_GEMM,
     DOMAIN,
+    INPUTS,
     INPUTS_GEMM,
     OPEN_GATE,
+    OUTPUT_TYPES,
+    QLINEAR_CONDENSED_CONV,
+    QUANTIZED_OPS,
 )
 from ...ort_ops.format.condensed import CondensedWeight
 from ...ort_ops.format.conv_geometry import ConvGeometry
@@ -31,7 +35,7 @@ _LAYER = "fanin.layer"
 
 
 def is_condensed(node: ir.Node) -> bool:
-    """Return whether a node is an op of ours."""
+    """Return whether a node is an op of ours on floats."""
     return is_condensed_gemm(node) or is_condensed_conv(node)
 
 
@@ -45,8 +49,28 @@ def is_condensed_conv(node: ir.Node) -> bool:
     return (node.domain, node.op_type) == (DOMAIN, CONDENSED_CONV)
 
 
+def is_quantized(node: ir.Node) -> bool:
+    """Return whether a node is an op of ours on 8-bit integers."""
+    return node.domain == DOMAIN and node.op_type in QUANTIZED_OPS
+
+
+def quantized_nodes(model: ir.Model) -> list[ir.Node]:
+    """List the nodes of our ops on 8-bit integers in graph order."""
+    return [node for node in model.graph.all_nodes() if is_quantized(node)]
+
+
+def adds_floats(node: ir.Node) -> bool:
+    """Return whether a node of ours adds a residual of floats to its output, and clips it then."""
+    return is_condensed(node) or (is_quantized(node) and OUTPUT_TYPES[node.op_type] != "TY")
+
+
+def residual_place(node: ir.Node) -> int:
+    """Return which input of a node of ours is the residual."""
+    return list(INPUTS[node.op_type]).index("residual")
+
+
 def condensed_nodes(model: ir.Model) -> list[ir.Node]:
-    """List the condensed nodes in graph order."""
+    """List the condensed nodes of floats in graph order."""
     return [node for node in model.graph.all_nodes() if is_condensed(node)]
 
 
@@ -159,6 +183,36 @@ def read_weight(node: ir.Node) -> CondensedWeight | None:
         )
 
 
+def read_quantized_weight(node: ir.Node) -> CondensedWeight | None:
+    """Read the weight of a node on 8-bit integers; the values are whole numbers, the bias is 0.
+
+    None when a part of it is no constant.
+
+    Raises:
+        ExportError: the node, which the source had already, breaks the format.
+
+    """
+    arrays = dict(zip(INPUTS[node.op_type], map(constant_of, node.inputs), strict=False))
+    values, indices, rows = (arrays.get(part) for part in ("values", "indices", "rows"))
+    if values is None or indices is None or rows is None:
+        return None
+    if node.op_type == QLINEAR_CONDENSED_CONV:
+        geometry = read_geometry(node)
+        in_features, out_features = geometry.in_features, geometry.out_channels
+    else:
+        in_features = _integer(node, "in_features")
+        out_features = _integer(node, "out_features")
+    with _named(node):
+        return CondensedWeight(
+            values=values.astype(np.float32),
+            indices=indices,
+            bias=np.zeros(out_features, np.float32),
+            rows=rows,
+            in_features=in_features,
+            out_features=out_features,
+        )
+
+
 def read_constant_weight(node: ir.Node) -> CondensedWeight:
     """Read the weight of a condensed node that is known to be constant."""
     weight = read_weight(node)
@@ -229,7 +283,7 @@ def has_no_epilogue(node: ir.Node) -> bool:
 
 def has_no_residual(node: ir.Node) -> bool:
     """Return whether the residual of a condensed node is the one that stands for "none"."""
-    residual = constant_of(node.inputs[5])
+    residual = constant_of(node.inputs[residual_place(node)])
     return residual is not None and residual.shape == (1,) and not residual.any()
 
 

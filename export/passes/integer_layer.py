@@ -1,0 +1,242 @@
+"""Read operators that multiply 8-bit numbers: QLinearConv, MatMulInteger and their relatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+from onnx import TensorProto
+
+from .access import input_of
+from .constants import folded_constant
+from .conv_layer import read_conv
+from .linear_layer import bias_add
+from .matching import is_op
+from .nodes import dimensions_of
+from .quantized_layer import Grid, QuantizedLayer, only_use, other_side, read_grid
+from .quantized_weight import QuantizedWeight, Refused, read_integers
+
+Found = QuantizedLayer | Refused | None
+
+
+def is_integer_layer(node: ir.Node) -> bool:
+    """Return whether :func:`read_integer_layer` reads a node."""
+    return (node.domain, node.op_type) in _READERS
+
+
+def read_integer_layer(node: ir.Node, opset: int) -> Found:
+    """Read a node for which :func:`is_integer_layer` holds; None where its weight is computed."""
+    return _READERS[node.domain, node.op_type](node, opset)
+
+
+def _qlinear_conv(node: ir.Node, opset: int) -> Found:
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = _inputs(node, 9)
+    read = _weight(w, w_scale, w_zero, 0, opset)
+    if not isinstance(read, QuantizedWeight):
+        return read
+    geometry = read_conv(node, read.integers.shape)
+    if isinstance(geometry, str):
+        return read.refuse(geometry)
+    layer = _static(node, read, (x, x_scale, x_zero), (y_scale, y_zero), bias, opset)
+    return replace(layer, geometry=geometry) if isinstance(layer, QuantizedLayer) else layer
+
+
+def _qlinear_matmul(node: ir.Node, opset: int) -> Found:
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = _inputs(node, 8)
+    read = _weight(w, w_scale, w_zero, 1, opset)
+    if not isinstance(read, QuantizedWeight):
+        return read
+    return _static(node, read, (x, x_scale, x_zero), (y_scale, y_zero), None, opset)
+
+
+def _q_gemm(node: ir.Node, opset: int) -> Found:
+    x, x_scale, x_zero, w, w_scale, w_zero, bias, y_scale, y_zero = _inputs(node, 9)
+    trans_b = node.attributes.get_int("transB", 0) != 0
+    read = _weight(w, w_scale, w_zero, 0 if trans_b else 1, opset)
+    if not isinstance(read, QuantizedWeight):
+        return read
+    alpha = node.attributes.get_float("alpha", 1.0)
+    if not alpha > 0:
+        return read.refuse(f"alpha is {alpha:g}")
+    if alpha != 1:
+        read = replace(read, scale=read.scale * np.float32(alpha))
+    layer = _static(node, read, (x, x_scale, x_zero), (y_scale, y_zero), bias, opset)
+    if not isinstance(layer, QuantizedLayer):
+        return layer
+    return replace(layer, trans_x=node.attributes.get_int("transA", 0) != 0)
+
+
+def _static(
+    node: ir.Node,
+    weight: QuantizedWeight,
+    x: tuple[ir.Value, ir.Value, ir.Value | None],
+    y: tuple[ir.Value | None, ir.Value | None],
+    bias: ir.Value | None,
+    opset: int,
+) -> QuantizedLayer | Refused:
+    """Build a layer whose bias is int32, and whose output has a grid unless it has no scale."""
+    if weight.integers.ndim != 2 and node.op_type != "QLinearConv":
+        return weight.refuse(f"the weight has {weight.integers.ndim} dimensions")
+    x_grid = read_grid(*x, "its input", opset)
+    y_grid: Grid | str | None = None
+    if y[0] is not None:
+        y_grid = read_grid(node.outputs[0], y[0], y[1], "its output", opset)
+    for grid in (x_grid, y_grid):
+        if isinstance(grid, str):
+            return weight.refuse(grid)
+    integers = None
+    if bias is not None:
+        integers = folded_constant(bias, opset)
+        if integers is None or integers.size not in (1, weight.out_features):
+            return weight.refuse("its bias is no constant vector")
+        integers = np.broadcast_to(integers.reshape(-1), (weight.out_features,))
+    return QuantizedLayer(node, weight, x[0], x_grid, node.outputs[0], y_grid, bias=integers)
+
+
+def _matmul_integer(node: ir.Node, opset: int) -> Found:
+    """Read MatMulInteger, Cast, Mul by both scales and perhaps Add, as quantize_dynamic writes."""
+    x, w, x_zero, w_zero = _inputs(node, 4)
+    cast = only_use(node.outputs[0], "Cast")
+    scaled = only_use(cast.outputs[0], "Mul") if cast is not None else None
+    scales = None
+    if cast is not None and scaled is not None:
+        scales = other_side(scaled, cast.outputs[0]).producer()
+        if cast.attributes.get_int("to", 0) != TensorProto.FLOAT:
+            scales = None
+    parts = [folded_constant(v, opset) for v in scales.inputs] if is_op(scales, "Mul") else []
+    if sum(part is None for part in parts) != 1:
+        unscaled = read_integers(w, np.ones(1, np.float32), _array(w_zero, opset), 1, opset)
+        if unscaled is None:
+            return None
+        if isinstance(unscaled, Refused):
+            return unscaled
+        return unscaled.refuse(
+            "its integer sums do not become floats by a scale of X times a constant one"
+        )
+    constant = 1 if parts[0] is None else 0
+    weight = _weight(w, input_of(scales, constant), w_zero, 1, opset)
+    if not isinstance(weight, QuantizedWeight):
+        return weight
+    x_scale = input_of(scales, 1 - constant)
+    output = scaled.outputs[0]
+    layer = _to_float(node, weight, (x, x_scale, x_zero), output, opset)
+    if not isinstance(layer, QuantizedLayer):
+        return layer
+    layer = _with_added_bias(layer, opset)
+    maker = x.producer()
+    private = (
+        is_op(maker, "DynamicQuantizeLinear")
+        and (x, x_scale, x_zero) == tuple(maker.outputs)
+        and all(len(v.uses()) == 1 and not v.is_graph_output() for v in (x, x_scale, x_zero))
+        and len(scales.outputs[0].uses()) == 1
+    )
+    if private:
+        # Nothing else reads what is quantized: the layer can do it.
+        return replace(layer, x=input_of(maker, 0), x_grid=None)
+    return layer
+
+
+def _matmul_integer_to_float(node: ir.Node, opset: int) -> Found:
+    x, w, x_scale, w_scale, x_zero, w_zero, bias = _inputs(node, 7)
+    weight = _weight(w, w_scale, w_zero, 1, opset)
+    if not isinstance(weight, QuantizedWeight):
+        return weight
+    layer = _to_float(node, weight, (x, x_scale, x_zero), node.outputs[0], opset)
+    return _with_bias_input(layer, bias, opset)
+
+
+def _dynamic_quantize_matmul(node: ir.Node, opset: int) -> Found:
+    x, w, w_scale, w_zero, bias = _inputs(node, 5)
+    weight = _weight(w, w_scale, w_zero, 1, opset)
+    if not isinstance(weight, QuantizedWeight):
+        return weight
+    layer = _linear_only(QuantizedLayer(node, weight, x, None, node.outputs[0], None))
+    return _with_bias_input(layer, bias, opset)
+
+
+def _conv_integer(node: ir.Node, opset: int) -> Found:
+    _, w, _, w_zero = _inputs(node, 4)
+    weight = read_integers(w, np.ones(1, np.float32), _array(w_zero, opset), 0, opset)
+    if weight is None:
+        return None
+    if isinstance(weight, Refused):
+        return weight
+    return weight.refuse("no op for convolutions of dynamically quantized inputs")
+
+
+def _to_float(
+    node: ir.Node,
+    weight: QuantizedWeight,
+    x: tuple[ir.Value, ir.Value, ir.Value | None],
+    output: ir.Value,
+    opset: int,
+) -> QuantizedLayer | Refused:
+    grid = read_grid(*x, "its input", opset)
+    if isinstance(grid, str):
+        return weight.refuse(grid)
+    return _linear_only(QuantizedLayer(node, weight, x[0], grid, output, None))
+
+
+def _linear_only(layer: QuantizedLayer) -> QuantizedLayer | Refused:
+    rank = layer.weight.integers.ndim
+    if rank == 2:
+        return layer
+    return layer.weight.refuse(f"the weight has {rank} dimensions")
+
+
+def _with_added_bias(layer: QuantizedLayer, opset: int) -> QuantizedLayer:
+    """Take over the Add of a constant vector that alone reads the output."""
+    sizes = dimensions_of(layer.x)
+    rank = 1 if sizes is None else len(sizes)
+    add = bias_add(layer.output, layer.weight.out_features, rank, opset)
+    if add is None:
+        return layer
+    array = folded_constant(other_side(add, layer.output), opset)
+    return replace(layer, output=add.outputs[0], bias=_vector(array, layer.weight))
+
+
+def _with_bias_input(
+    layer: QuantizedLayer | Refused, bias: ir.Value | None, opset: int
+) -> QuantizedLayer | Refused:
+    if bias is None or isinstance(layer, Refused):
+        return layer
+    array = folded_constant(bias, opset)
+    if array is None or array.size not in (1, layer.weight.out_features):
+        return layer.weight.refuse("its bias is no constant vector")
+    return replace(layer, bias=_vector(array, layer.weight))
+
+
+def _vector(array: np.ndarray, weight: QuantizedWeight) -> np.ndarray:
+    return np.broadcast_to(array.astype(np.float32).reshape(-1), (weight.out_features,))
+
+
+def _weight(
+    value: ir.Value, scale: ir.Value, zero_point: ir.Value | None, out_axis: int, opset: int
+) -> QuantizedWeight | Refused | None:
+    scales = folded_constant(scale, opset)
+    zeros = _array(zero_point, opset)
+    if scales is None or (zero_point is not None and zeros is None):
+        return Refused("the scale or zero point of its weight is no constant", value)
+    return read_integers(value, scales, zeros, out_axis, opset)
+
+
+def _array(value: ir.Value | None, opset: int) -> np.ndarray | None:
+    return None if value is None else folded_constant(value, opset)
+
+
+def _inputs(node: ir.Node, count: int) -> tuple[ir.Value | None, ...]:
+    """Return so many inputs, None where one is left out."""
+    return (*node.inputs, *(None,) * (count - len(node.inputs)))
+
+
+_READERS: dict[tuple[str, str], Callable[[ir.Node, int], Found]] = {
+    ("", "QLinearConv"): _qlinear_conv,
+    ("", "QLinearMatMul"): _qlinear_matmul,
+    ("com.microsoft", "QGemm"): _q_gemm,
+    ("", "MatMulInteger"): _matmul_integer,
+    ("com.microsoft", "MatMulIntegerToFloat"): _matmul_integer_to_float,
+    ("com.microsoft", "DynamicQuantizeMatMul"): _dynamic_quantize_matmul,
+    ("", "ConvInteger"): _conv_integer,
+}
