@@ -20,13 +20,9 @@ from .passes.access import label_of
 from .passes.nodes import (
     clip_of,
     condensed_nodes,
-    constant_of,
-    is_condensed,
-    is_quantized,
+    is_condensed_conv,
     read_constant_weight,
     read_geometry,
-    read_quantized_weight,
-    residual_place,
 )
 from .report import LayerReport, layer_table
 
@@ -79,7 +75,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     """
     path = Path(path)
     model = read_model(path)
-    nodes = [node for node in model.graph.all_nodes() if is_condensed(node) or is_quantized(node)]
+    nodes = condensed_nodes(model)
     carried = {(domain, name) for domain, name, _ in model.functions}
     with _naming(path):
         layers = tuple(map(_layer, nodes))
@@ -117,37 +113,27 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _layer(node: ir.Node) -> LayerReport:
-    quantized = is_quantized(node)
-    weight = read_quantized_weight(node) if quantized else read_constant_weight(node)
-    if weight is None:
-        raise ExportError(f"node {node.name!r} ({node.op_type}): its weight is no constant")
-    name, nbytes = label_of(node), weight.nbytes
-    if quantized:
-        arrays = [constant_of(value) for value in node.inputs]
-        nbytes = sum(array.nbytes for array in arrays if array is not None)
+    weight, name = read_constant_weight(node), label_of(node)
     shape: tuple[int, ...] = (weight.out_features, weight.in_features)
-    conv = "kernel_shape" in node.attributes
     return LayerReport(
         name=name,
         kind=node.op_type,
         nodes=(name,),
-        shape=read_geometry(node).weight_shape if conv else shape,
+        shape=read_geometry(node).weight_shape if is_condensed_conv(node) else shape,
         sparsity=1 - weight.density,
         active=weight.active,
         fan_in=weight.fan_in,
         padding=weight.padding,
-        bytes_dense=(1 if quantized else 4) * weight.out_features * (weight.in_features + 1),
-        bytes_condensed=nbytes,
+        bytes_dense=4 * weight.out_features * (weight.in_features + 1),
+        bytes_condensed=weight.nbytes,
         decision="condensed",
         reason=_epilogue(node),
-        values_dtype="int8" if quantized else weight.values.dtype.name,
     )
 
 
 def _epilogue(node: ir.Node) -> str:
     """Say what the node does to its sums: adds a residual, clips."""
-    place = residual_place(node)
-    residual = node.inputs[place] if len(node.inputs) > place else None
+    residual = node.inputs[5] if len(node.inputs) > 5 else None
     steps = [f"adds {residual.name}"] if residual and not residual.is_initializer() else []
     low, high = clip_of(node)
     if not clip_is_open(low, high):

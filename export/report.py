@@ -75,7 +75,8 @@ class ParityCheck:
         units: of a quantized model, the largest difference in units of the output: steps of its
             quantization, or where it is not quantized 255ths of its range. None elsewhere, and
             where it was the share that counted.
-        unit_tolerance: how many were allowed.
+        unit_tolerance: how many were allowed: 2, or four times what the model differs from itself
+            by where the runtime optimizes it, if that is more.
 
     """
 

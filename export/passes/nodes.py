@@ -19,7 +19,6 @@ from ...ort_ops.contract import (
     INPUTS_GEMM,
     OPEN_GATE,
     OUTPUT_TYPES,
-    QLINEAR_CONDENSED_CONV,
     QUANTIZED_OPS,
 )
 from ...ort_ops.format.condensed import CondensedWeight
@@ -177,36 +176,6 @@ def read_weight(node: ir.Node) -> CondensedWeight | None:
             values=values,
             indices=indices,
             bias=bias,
-            rows=rows,
-            in_features=in_features,
-            out_features=out_features,
-        )
-
-
-def read_quantized_weight(node: ir.Node) -> CondensedWeight | None:
-    """Read the weight of a node on 8-bit integers; the values are whole numbers, the bias is 0.
-
-    None when a part of it is no constant.
-
-    Raises:
-        ExportError: the node, which the source had already, breaks the format.
-
-    """
-    arrays = dict(zip(INPUTS[node.op_type], map(constant_of, node.inputs), strict=False))
-    values, indices, rows = (arrays.get(part) for part in ("values", "indices", "rows"))
-    if values is None or indices is None or rows is None:
-        return None
-    if node.op_type == QLINEAR_CONDENSED_CONV:
-        geometry = read_geometry(node)
-        in_features, out_features = geometry.in_features, geometry.out_channels
-    else:
-        in_features = _integer(node, "in_features")
-        out_features = _integer(node, "out_features")
-    with _named(node):
-        return CondensedWeight(
-            values=values.astype(np.float32),
-            indices=indices,
-            bias=np.zeros(out_features, np.float32),
             rows=rows,
             in_features=in_features,
             out_features=out_features,

@@ -45,6 +45,12 @@ INT32_BIAS = {
     "b_zero": np.zeros(32, np.int32),
 }
 
+BIASED = [
+    dequantize("w", "wd", "w", axis=1),
+    dequantize("b", "bd", "b", axis=0),
+    node("Gemm", ["xd", "wd", "bd"], "h"),
+]
+
 LINEAR = {
     "per column": (MATMUL, PER_COLUMN),
     "negative axis": (
@@ -82,13 +88,19 @@ LINEAR = {
         {**PER_COLUMN, "b": BIAS},
     ),
     "int32 bias": (
-        [dequantize("w", "wd", "w", axis=1), dequantize("b", "bd", "b", axis=0)]
-        + [node("Gemm", ["xd", "wd", "bd"], "h")],
+        [
+            dequantize("w", "wd", "w", axis=1),
+            dequantize("b", "bd", "b", axis=0),
+            node("Gemm", ["xd", "wd", "bd"], "h"),
+        ],
         {**PER_COLUMN, **INT32_BIAS},
     ),
     "int32 bias of another scale": (
-        [dequantize("w", "wd", "w", axis=1), dequantize("b", "bd", "b", axis=0)]
-        + [node("Gemm", ["xd", "wd", "bd"], "h")],
+        [
+            dequantize("w", "wd", "w", axis=1),
+            dequantize("b", "bd", "b", axis=0),
+            node("Gemm", ["xd", "wd", "bd"], "h"),
+        ],
         {**PER_COLUMN, **INT32_BIAS, "b_scale": np.float32(2.0) * INT32_BIAS["b_scale"]},
     ),
     "transB, float bias": (
@@ -99,7 +111,10 @@ LINEAR = {
         [MATMUL[0], node("Gemm", ["xd", "wd", "b"], "h", alpha=0.5, beta=-2.0)],
         {**PER_COLUMN, "b": BIAS},
     ),
-    "Relu": ([*MATMUL[:1], node("MatMul", ["xd", "wd"], "p"), node("Relu", ["p"], "h")], PER_COLUMN),
+    "Relu": (
+        [*MATMUL[:1], node("MatMul", ["xd", "wd"], "p"), node("Relu", ["p"], "h")],
+        PER_COLUMN,
+    ),
     "Relu6": (
         [MATMUL[0], node("MatMul", ["xd", "wd"], "p"), node("Clip", ["p", "low", "high"], "h")],
         {**PER_COLUMN, "low": np.float32(0), "high": np.float32(2)},
@@ -215,12 +230,11 @@ def test_sum_of_a_rounded_product_stays(tmp_path: Path):
         node("MatMul", ["xd", "wd"], "p"),
         quantize("p", "pq", "y"),
         dequantize("pq", "pd", "y"),
-        node("Add", ["pd", "rd"], "h"),
         dequantize("r", "rd", "r"),
+        node("Add", ["pd", "rd"], "h"),
         quantize("h", "yq", "x"),
         dequantize("yq", "y", "x"),
     ]
-    nodes.insert(0, nodes.pop(6))
     other = helper.make_tensor_value_info("r", TensorProto.UINT8, ["batch", 32])
     arrays = {**PER_COLUMN, **GRIDS, **grid("r", 0.04, 100)}
     source = write(
@@ -251,7 +265,7 @@ def test_quantized_input_may_have_several_readers(tmp_path: Path):
     )
     report = convert(source, tmp_path / "out.onnx", policy="condensed")
     assert [layer.decision for layer in report.layers] == ["condensed", "condensed"]
-    assert [(check.layers, check.checked) for check in report.layer_checks][0] == (2, 2)
+    assert next((check.layers, check.checked) for check in report.layer_checks) == (2, 2)
 
 
 CONVS = {
@@ -333,7 +347,8 @@ def test_weight_with_another_zero_point_stays(tmp_path: Path):
 def test_dense_weight_stays(tmp_path: Path):
     arrays = {**PER_COLUMN, "w": int8((48, 32), 0.2), **GRIDS}
     reason = refused(tmp_path, [*BEGIN, *MATMUL, *END], arrays)
-    assert reason.startswith("sparsity 2") and reason.endswith("under 50%")
+    assert reason.startswith("sparsity 2")
+    assert reason.endswith("under 50%")
 
 
 @pytest.mark.parametrize("scale", [0.0, np.nan, np.inf, 1e-42])
@@ -351,7 +366,8 @@ def test_bias_beyond_int32_stays(tmp_path: Path):
     bias = BIAS.copy()
     bias[11] = 3e5
     reason = refused(tmp_path, [*nodes, *END], {**PER_COLUMN, **GRIDS, "b": bias})
-    assert "300000 in row 11" in reason and "int32 does not hold" in reason
+    assert "300000 in row 11" in reason
+    assert "int32 does not hold" in reason
 
 
 def test_bias_that_integers_cannot_hold_stays(tmp_path: Path):
@@ -436,5 +452,6 @@ def test_report_says_what_was_compared(tmp_path: Path):
     check, parity = report.layer_checks[0], report.parity[0]
     assert "1 of 1 quantized layers one by one" in str(check)
     assert check.integers == 2 * 32
-    assert parity.units is not None and parity.units <= parity.unit_tolerance == 2
+    assert parity.units is not None
+    assert parity.units <= parity.unit_tolerance == 2
     assert onnx.load(tmp_path / "out.onnx").graph.output[0].name == "y"
