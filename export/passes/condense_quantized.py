@@ -134,14 +134,14 @@ class QuantizedCondenser:
             op_type = DYNAMIC_QUANTIZE_CONDENSED_GEMM
             inputs = [x, values, scale, *rest, self._none(graph, np.dtype(np.float32))]
         else:
-            on_x = [x, layer.x_grid.scale, self._zero_point(graph, layer.x_grid)]
+            on_x = [x, *self._grid(graph, layer.x_grid)]
             if layer.y_grid is None:
                 op_type = CONDENSED_GEMM_INTEGER_TO_FLOAT
                 inputs = [*on_x, values, scale, *rest, self._none(graph, np.dtype(np.float32))]
             else:
                 op_type = QLINEAR_CONDENSED_CONV if layer.geometry else QLINEAR_CONDENSED_GEMM
                 y = layer.y_grid
-                inputs = [*on_x, values, scale, *rest, y.scale, self._zero_point(graph, y)]
+                inputs = [*on_x, values, scale, *rest, *self._grid(graph, y)]
                 inputs += self._residual(graph, layer, y)
         attributes: dict[str, int | list[int]] = {
             "in_features": weight.in_features,
@@ -167,7 +167,7 @@ class QuantizedCondenser:
     def _residual(self, graph: ir.Graph, layer: QuantizedLayer, y: Grid) -> list[ir.Value]:
         grid = layer.residual_grid
         if layer.residual is not None and grid is not None:
-            return [layer.residual, grid.scale, self._zero_point(graph, grid)]
+            return [layer.residual, *self._grid(graph, grid)]
         return [
             self._none(graph, y.dtype.numpy()),
             self._constant(graph, "no_residual_scale", np.ones(1, np.float32)),
@@ -177,10 +177,14 @@ class QuantizedCondenser:
     def _none(self, graph: ir.Graph, dtype: np.dtype) -> ir.Value:
         return self._constant(graph, "no_residual", np.zeros(1, dtype))
 
-    def _zero_point(self, graph: ir.Graph, grid: Grid) -> ir.Value:
-        if grid.zero_point is not None:
-            return grid.zero_point
-        return self._constant(graph, "zero_point", np.zeros((), grid.dtype.numpy()))
+    def _grid(self, graph: ir.Graph, grid: Grid) -> tuple[ir.Value, ir.Value]:
+        """Return scale and zero point, also where the source leaves one out."""
+        scale, zero_point = grid.scale, grid.zero_point
+        if scale is None:
+            scale = self._constant(graph, "scale_one", np.ones((), np.float32))
+        if zero_point is None:
+            zero_point = self._constant(graph, "zero_point", np.zeros((), grid.dtype.numpy()))
+        return scale, zero_point
 
     def _transposed(self, layer: QuantizedLayer) -> ir.Value:
         turn = ir.node("Transpose", [layer.x], attributes={"perm": [1, 0]})

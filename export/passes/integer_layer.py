@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from .linear_layer import bias_add
 from .matching import is_op
 from .nodes import dimensions_of
 from .quantized_layer import Grid, QuantizedLayer, only_use, other_side, read_grid
+from .quantized_output import until_quantized
 from .quantized_weight import QuantizedWeight, Refused, read_integers
 
 Found = QuantizedLayer | Refused | None
@@ -96,46 +97,80 @@ def _static(
 
 
 def _matmul_integer(node: ir.Node, opset: int) -> Found:
-    """Read MatMulInteger, Cast, Mul by both scales and perhaps Add, as quantize_dynamic writes."""
+    """Read MatMulInteger, Cast, Mul by the scales, perhaps with an Add before or after.
+
+    quantize_dynamic writes them, with scales that a Mul makes of X's and a constant one, and
+    SparseML, which multiplies by constants.
+    """
     x, w, x_zero, w_zero = _inputs(node, 4)
-    cast = only_use(node.outputs[0], "Cast")
+    total = node.outputs[0]
+    add = only_use(total, "Add")
+    integers = None
+    if add is not None:
+        integers = folded_constant(other_side(add, total), opset)
+        total = add.outputs[0] if integers is not None and integers.ndim < 2 else total
+    cast = only_use(total, "Cast")
     scaled = only_use(cast.outputs[0], "Mul") if cast is not None else None
-    scales = None
-    if cast is not None and scaled is not None:
-        scales = other_side(scaled, cast.outputs[0]).producer()
-        if cast.attributes.get_int("to", 0) != TensorProto.FLOAT:
-            scales = None
-    parts = [folded_constant(v, opset) for v in scales.inputs] if is_op(scales, "Mul") else []
-    if sum(part is None for part in parts) != 1:
+    scales = _scales(cast, scaled, opset)
+    if scaled is None or scales is None:
         unscaled = read_integers(w, np.ones(1, np.float32), _array(w_zero, opset), 1, opset)
-        if unscaled is None:
-            return None
-        if isinstance(unscaled, Refused):
+        if not isinstance(unscaled, QuantizedWeight):
             return unscaled
-        return unscaled.refuse(
-            "its integer sums do not become floats by a scale of X times a constant one"
-        )
-    constant = 1 if parts[0] is None else 0
-    weight = _weight(w, input_of(scales, constant), w_zero, 1, opset)
+        return unscaled.refuse("its integer sums are not scaled to floats by constants of its own")
+    x_scale, w_scale = scales
+    weight = _weight(w, w_scale, w_zero, 1, opset)
     if not isinstance(weight, QuantizedWeight):
         return weight
-    x_scale = input_of(scales, 1 - constant)
-    output = scaled.outputs[0]
-    layer = _to_float(node, weight, (x, x_scale, x_zero), output, opset)
+    layer = _to_float(node, weight, (x, x_scale, x_zero), scaled.outputs[0], opset)
     if not isinstance(layer, QuantizedLayer):
         return layer
-    layer = _with_added_bias(layer, opset)
+    if total is not node.outputs[0] and integers is not None:
+        if integers.size not in (1, weight.out_features) or integers.dtype != np.int32:
+            return weight.refuse("what it adds is no constant vector")
+        bias = np.broadcast_to(integers.reshape(-1), (weight.out_features,))
+        return _requantized(replace(layer, bias=bias), opset)
+    layer = _requantized(_with_added_bias(layer, opset), opset)
     maker = x.producer()
-    private = (
-        is_op(maker, "DynamicQuantizeLinear")
-        and (x, x_scale, x_zero) == tuple(maker.outputs)
-        and all(len(v.uses()) == 1 and not v.is_graph_output() for v in (x, x_scale, x_zero))
-        and len(scales.outputs[0].uses()) == 1
-    )
-    if private:
+    made = maker.outputs if is_op(maker, "DynamicQuantizeLinear") else ()
+    if maker is not None and (x, x_scale, x_zero) == tuple(made) and _private(made, scaled):
         # Nothing else reads what is quantized: the layer can do it.
         return replace(layer, x=input_of(maker, 0), x_grid=None)
     return layer
+
+
+def _scales(
+    cast: ir.Node | None, scaled: ir.Node | None, opset: int
+) -> tuple[ir.Value | None, ir.Value] | None:
+    """Return X's scale, None if it is in the weight's, and the weight's; None if there are none."""
+    if cast is None or scaled is None or cast.attributes.get_int("to", 0) != TensorProto.FLOAT:
+        return None
+    factor = other_side(scaled, cast.outputs[0])
+    if folded_constant(factor, opset) is not None:
+        return None, factor
+    product = factor.producer()
+    if not is_op(product, "Mul"):
+        return None
+    constant = [folded_constant(value, opset) is not None for value in product.inputs if value]
+    if sum(constant) != 1:
+        return None
+    place = constant.index(True)
+    return input_of(product, 1 - place), input_of(product, place)
+
+
+def _private(made: Sequence[ir.Value], scaled: ir.Node) -> bool:
+    """Return whether one layer alone reads what a DynamicQuantizeLinear makes."""
+    if any(len(value.uses()) != 1 or value.is_graph_output() for value in made):
+        return False
+    ((product, _),) = made[1].uses()
+    return [use.node for use in product.outputs[0].uses()] == [scaled]
+
+
+def _requantized(layer: QuantizedLayer, opset: int) -> QuantizedLayer:
+    """Follow the output to a QuantizeLinear, where the bias is one of integers."""
+    exact = layer.bias is None or layer.bias.dtype == np.int32
+    if not exact or layer.x_grid is None or layer.x_grid.constant_scale(opset) is None:
+        return layer
+    return until_quantized(layer, opset)
 
 
 def _matmul_integer_to_float(node: ir.Node, opset: int) -> Found:
@@ -144,7 +179,8 @@ def _matmul_integer_to_float(node: ir.Node, opset: int) -> Found:
     if not isinstance(weight, QuantizedWeight):
         return weight
     layer = _to_float(node, weight, (x, x_scale, x_zero), node.outputs[0], opset)
-    return _with_bias_input(layer, bias, opset)
+    layer = _with_bias_input(layer, bias, opset)
+    return _requantized(layer, opset) if isinstance(layer, QuantizedLayer) else layer
 
 
 def _dynamic_quantize_matmul(node: ir.Node, opset: int) -> Found:
@@ -169,7 +205,7 @@ def _conv_integer(node: ir.Node, opset: int) -> Found:
 def _to_float(
     node: ir.Node,
     weight: QuantizedWeight,
-    x: tuple[ir.Value, ir.Value, ir.Value | None],
+    x: tuple[ir.Value, ir.Value | None, ir.Value | None],
     output: ir.Value,
     opset: int,
 ) -> QuantizedLayer | Refused:

@@ -10,16 +10,15 @@ import onnx_ir as ir
 from .access import input_of
 from .constants import folded_constant
 from .conv_layer import is_conv, read_conv
-from .fuse_activation import saturation
 from .linear_layer import is_linear, read_linear
-from .nodes import constant_of, same_shape
-from .quantized_layer import OPEN, Grid, QuantizedLayer, only_use, other_side, read_grid
+from .nodes import constant_of
+from .quantized_layer import Grid, QuantizedLayer, read_grid, third_input
+from .quantized_output import until_quantized
 from .quantized_weight import (
     QuantizedWeight,
     Refused,
     behind_dequantize,
     is_dequantize,
-    is_quantize,
     read_dequantized,
 )
 
@@ -52,18 +51,14 @@ def read_qdq(node: ir.Node, opset: int) -> QuantizedLayer | Refused | None:
     source = input_of(node, 0).producer()
     assert source is not None
     x = input_of(source, 0)
-    grid = read_grid(x, input_of(source, 1), _third(source), "its input", opset)
+    grid = read_grid(x, input_of(source, 1), third_input(source), "its input", opset)
     if isinstance(grid, str):
         return weight.refuse(grid)
     read = _conv if is_conv(node) else _linear
     layer = read(node, weight, x, grid, opset)
     if isinstance(layer, str):
         return weight.refuse(layer)
-    return _until_quantized(layer, opset)
-
-
-def _third(node: ir.Node) -> ir.Value | None:
-    return node.inputs[2] if len(node.inputs) > 2 else None
+    return until_quantized(layer, opset)
 
 
 def _linear(
@@ -94,7 +89,7 @@ def _conv(
     if isinstance(geometry, str):
         return geometry
     bias = None
-    value = _third(node)
+    value = third_input(node)
     if value is not None:
         bias = _integer_bias(value, weight, grid, opset)
         if bias is None:
@@ -117,7 +112,7 @@ def _integer_bias(
         return None
     integers = folded_constant(input_of(node, 0), opset)
     scale = folded_constant(input_of(node, 1), opset)
-    zero = _third(node)
+    zero = third_input(node)
     if integers is None or scale is None or integers.dtype != np.int32 or integers.ndim != 1:
         return None
     if zero is not None and ((zeros := folded_constant(zero, opset)) is None or zeros.any()):
@@ -127,49 +122,3 @@ def _integer_bias(
     units = weight.row_scales.astype(np.float64) * np.float64(x_scale)
     same = np.abs(scale.reshape(-1) - units) <= _SAME_SCALE * np.abs(units)
     return integers if same.all() else None
-
-
-def _until_quantized(layer: QuantizedLayer, opset: int) -> QuantizedLayer:
-    """Follow the output through a residual sum and a clip to the QuantizeLinear that reads it.
-
-    Where there is none, the layer's output is the float that it was.
-    """
-    value, clip = layer.output, OPEN
-    residual = residual_grid = None
-    add = only_use(value, "Add")
-    if add is not None:
-        other = other_side(add, value)
-        giver = other.producer()
-        if (
-            giver is not None
-            and is_dequantize(giver)
-            and same_shape(value, other)
-            and constant_of(input_of(giver, 0)) is None
-        ):
-            given = input_of(giver, 0)
-            grid = read_grid(given, input_of(giver, 1), _third(giver), "what is added", opset)
-            if not isinstance(grid, str):
-                residual, residual_grid, value = given, grid, add.outputs[0]
-    while activation := only_use(value, "Relu", "Clip", "Max", "Min"):
-        bounds = saturation(activation)
-        if bounds is None or bounds.input is not value:
-            break
-        low, high = (min(max(bound, bounds.low), bounds.high) for bound in clip)
-        clip, value = (low, high), activation.outputs[0]
-    if value.is_graph_output() or len(value.uses()) != 1:
-        return layer
-    ((quantize, position),) = value.uses()
-    if not is_quantize(quantize) or position != 0 or quantize.graph is not layer.node.graph:
-        return layer
-    y = quantize.outputs[0]
-    y_grid = read_grid(y, input_of(quantize, 1), _third(quantize), "its output", opset)
-    if isinstance(y_grid, str) or (residual_grid and residual_grid.dtype != y_grid.dtype):
-        return layer
-    return replace(
-        layer,
-        output=y,
-        y_grid=y_grid,
-        clip=clip,
-        residual=residual,
-        residual_grid=residual_grid,
-    )

@@ -25,18 +25,20 @@ class Grid:
     """Scale and zero point of a quantized tensor.
 
     Attributes:
-        scale: one number, constant or not.
+        scale: one number, constant or not; None is 1.
         zero_point: the same; None is 0.
         dtype: UINT8 or INT8, of the zero point and the tensor.
 
     """
 
-    scale: ir.Value
+    scale: ir.Value | None
     zero_point: ir.Value | None
     dtype: ir.DataType
 
     def constant_scale(self, opset: int) -> np.float32 | None:
         """Read the scale; None where it is computed at run time."""
+        if self.scale is None:
+            return np.float32(1)
         array = folded_constant(self.scale, opset)
         return None if array is None else np.float32(array.reshape(-1)[0])
 
@@ -77,13 +79,13 @@ class QuantizedLayer:
 
 
 def read_grid(
-    value: ir.Value, scale: ir.Value, zero_point: ir.Value | None, what: str, opset: int
+    value: ir.Value, scale: ir.Value | None, zero_point: ir.Value | None, what: str, opset: int
 ) -> Grid | str:
     """Read the grid of 8-bit values, or say why it is none of ours.
 
     Args:
         value: the values.
-        scale: their scale.
+        scale: their scale, None for 1.
         zero_point: theirs, None for 0.
         what: they are, for the reason: "its input".
         opset: version of the standard operators.
@@ -97,7 +99,7 @@ def read_grid(
     for part in (scale, zero_point):
         if part is not None and not _is_single(part, opset):
             return f"{what} has more than one scale or zero point"
-    if scale.dtype not in (None, ir.DataType.FLOAT):
+    if scale is not None and scale.dtype not in (None, ir.DataType.FLOAT):
         return f"the scale of {what} is {scale.dtype.name.lower()}, not float32"
     return Grid(scale, zero_point, dtype)
 
@@ -107,6 +109,11 @@ def _is_single(value: ir.Value, opset: int) -> bool:
     if array is not None:
         return array.size == 1 and array.ndim < 2
     return dimensions_of(value) in ([], [1])
+
+
+def third_input(node: ir.Node) -> ir.Value | None:
+    """Return the zero point of a QuantizeLinear or DequantizeLinear, the bias of a Conv."""
+    return node.inputs[2] if len(node.inputs) > 2 else None
 
 
 def other_side(node: ir.Node, value: ir.Value) -> ir.Value:
