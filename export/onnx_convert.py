@@ -160,6 +160,7 @@ def convert(
         cost_model=chooser.costs.machine if policy == "auto" else "",
         threads=threads,
         layer_checks=layer_checks,
+        measured_threads=chooser.costs.measured_threads,
     )
 
 

@@ -28,12 +28,14 @@ class LayerReport:
         active: output neurons with at least one weight.
         fan_in: stored weights per active neuron; the largest count where they differ.
         padding: stored entries that only fill shorter rows; 0 for a dense layer.
-        bytes_dense: bytes of weight and bias as dense float32.
+        bytes_dense: bytes of weight and bias as dense float32, or of a quantized layer in 8 bits with
+            its scales.
         bytes_condensed: bytes of the arrays that the layer has in the file; None where it was left
             as it is.
         decision: the form in which the layer stands in the file.
         reason: why it stayed dense, or how a condensed layer was chosen or clips.
-        values_dtype: type of the condensed values; of a dense layer always float32.
+        values_dtype: type of the condensed values; of a dense layer float32, and of one that
+            computes in 8 bits int8.
         rounding_error: what rounding to that type changed, as a share of the weight's norm.
         speedup: predicted time of the dense layer over that of the chosen form; None where nothing
             was predicted.
@@ -73,8 +75,7 @@ class ParityCheck:
         relative_error: largest difference as a share of the largest output of its batch.
         tolerance: the share that was allowed.
         units: of a quantized model, the largest difference in units of the output: steps of its
-            quantization, or where it is not quantized 255ths of its range. None elsewhere, and
-            where it was the share that counted.
+            quantization, or where it is not quantized 255ths of its range. None for others.
         unit_tolerance: how many were allowed: 2, or four times what the model differs from itself
             by where the runtime optimizes it, if that is more.
 
@@ -156,8 +157,10 @@ class ExportReport:
             measured.
         folded: one line for every layer whose ablated neurons left the graph.
         unfolded: one line for every layer that keeps ablated neurons, with the reason.
-        cost_model: the machine that predicted times were measured on.
-        threads: of a session, which they are predicted for; those of several follow from one.
+        cost_model: the machine whose times decided the forms.
+        threads: of a session, which they are predicted for.
+        measured_threads: with which they were measured; where it is 1 and ``threads`` is more, the
+            times on several threads were predicted from those on one.
         layer_checks: one for every engine that ran the quantized layers one by one.
 
     """
@@ -179,6 +182,7 @@ class ExportReport:
     unfolded: tuple[str, ...] = ()
     cost_model: str = ""
     threads: int = 1
+    measured_threads: int = 1
     layer_checks: tuple[LayerCheck, ...] = ()
 
     @property
@@ -206,7 +210,7 @@ class ExportReport:
         measured = "" if self.dense_file_measured else " (computed)"
         caption = [_parity_line(check) for check in self.parity]
         caption += [str(check) for check in self.layer_checks]
-        rounded = {layer.values_dtype for layer in self.layers} - {"float32"}
+        rounded = {layer.values_dtype for layer in self.layers} - {"float32", "int8"}
         change = self.output_rounding_error
         caption += [
             f"values rounded to {dtype}: weights by {self.weight_rounding_error:.1e} of their "
@@ -223,8 +227,7 @@ class ExportReport:
         caption += [f"folded: {line}" for line in self.folded]
         caption += [f"not folded: {line}" for line in self.unfolded]
         if self.cost_model:
-            threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
-            caption.append(f"times predicted for {threads} of {self.cost_model}")
+            caption.append(origin_of_times(self.cost_model, self.threads, self.measured_threads))
         caption += self.notes
         return layer_table(self.layers, title=f"Export to {self.path}", caption="\n".join(caption))
 
@@ -246,6 +249,15 @@ def _parity_line(check: ParityCheck) -> str:
         f"{check.engine}: outputs differ by up to {check.units:.2g} quantization units "
         f"(allowed {check.unit_tolerance:.2g}) {batches}"
     )
+
+
+def origin_of_times(machine: str, threads: int, measured_threads: int) -> str:
+    """Say whether times on ``threads`` threads of a machine were measured there or predicted."""
+    count = "1 thread" if measured_threads == 1 else f"{measured_threads} threads"
+    measured = f"measured with {count} of {machine}"
+    if threads == measured_threads:
+        return f"times {measured}"
+    return f"times predicted for {threads} threads from those {measured}"
 
 
 def bytes_saved(layers: Iterable[LayerReport]) -> int:

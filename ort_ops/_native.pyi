@@ -65,6 +65,38 @@ class ConvKernelRow:
     def min_density(self) -> float:
         """Least fan-in / in_features, where in_features is the size of the receptive field."""
 
+class QuantizedKernelRow:
+    """One row of the dispatch table of int8 layers."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def isa(self) -> str: ...
+    @property
+    def supported(self) -> bool:
+        """Whether this CPU can run it."""
+    @property
+    def min_batch(self) -> int: ...
+    @property
+    def max_batch(self) -> int | None: ...
+    @property
+    def min_weights(self) -> int:
+        """Least stored entries of the layer."""
+    @property
+    def min_density(self) -> float:
+        """Least fan-in / in_features."""
+
+class QuantizedConvKernelRow:
+    """One row of the dispatch table of convolutions of int8 weights."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def isa(self) -> str: ...
+    @property
+    def supported(self) -> bool:
+        """Whether this CPU can run it."""
+
 class CudaKernelRow:
     """One row of the dispatch table of CUDA kernels; builds without CUDA have it as well."""
 
@@ -255,6 +287,185 @@ class PackedConv:
         bias: npt.NDArray[np.float32],
     ) -> bool:
         """Whether its layout contains exactly these arrays."""
+
+class PackedQuantizedGemm:
+    """A condensed layer of int8 weights, packed once.
+
+    `kernel` is a row of `quantized_kernel_table()`; the other arguments are those of PackedGemm.
+    Raises ValueError for arrays that break the format, with the place and the values.
+    """
+
+    def __init__(
+        self,
+        *,
+        values: npt.NDArray[np.int8],
+        indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
+        rows: npt.NDArray[np.int32],
+        in_features: int,
+        out_features: int,
+        isa: str = "auto",
+        min_batch: int = 1,
+        max_batch: int | None = None,
+        kernel: str | None = None,
+        threads: int = 1,
+    ) -> None: ...
+    def run(
+        self,
+        x: npt.NDArray[np.uint8] | npt.NDArray[np.int8],
+        *,
+        multipliers: npt.NDArray[np.float32],
+        y_type: str,
+        x_zero_point: int | npt.NDArray[np.int32] = 0,
+        sample_multipliers: npt.NDArray[np.float32] | None = None,
+        bias: npt.NDArray[np.int32] | None = None,
+        float_bias: npt.NDArray[np.float32] | None = None,
+        residual: npt.NDArray[np.generic] | None = None,
+        residual_multiplier: float = 1.0,
+        residual_zero_point: int = 0,
+        clip_min: float = ...,
+        clip_max: float = ...,
+        y_zero_point: int = 0,
+        threads: int = 1,
+        out: npt.NDArray[np.generic] | None = None,
+    ) -> npt.NDArray[np.generic]:
+        """y[batch, out_features] of `y_type` (uint8, int8 or float32), for x[batch, in_features].
+
+        value = (bias + sums) * (sample_multipliers * multipliers) + float_bias + residual, clipped;
+        y is the value, or, for uint8 and int8, saturate(round_half_even(value) + y_zero_point),
+        with (residual - residual_zero_point) * residual_multiplier in place of residual. Sums are
+        those of values * (x - x_zero_point), one zero point for all samples or an array [batch].
+        Every operation is rounded to float32 on its own. Returns ``out`` if given, otherwise a new
+        array.
+        """
+    def info(self) -> list[PackedInfo]: ...
+    def kernel(self, batch: int) -> str:
+        """Name of the kernel that runs a batch."""
+    def plan(self, batch: int, threads: int, dispatch: tuple[float, float] = ...) -> WorkPlan:
+        """As PackedGemm.plan."""
+    def holds(
+        self,
+        *,
+        values: npt.NDArray[np.int8],
+        indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
+        rows: npt.NDArray[np.int32],
+    ) -> bool:
+        """Whether its layouts contain exactly these arrays."""
+
+def run_plain_quantized(
+    *,
+    values: npt.NDArray[np.int8],
+    indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
+    rows: npt.NDArray[np.int32],
+    in_features: int,
+    out_features: int,
+    x: npt.NDArray[np.uint8] | npt.NDArray[np.int8],
+    multipliers: npt.NDArray[np.float32],
+    y_type: str,
+    x_zero_point: int | npt.NDArray[np.int32] = 0,
+    sample_multipliers: npt.NDArray[np.float32] | None = None,
+    bias: npt.NDArray[np.int32] | None = None,
+    float_bias: npt.NDArray[np.float32] | None = None,
+    residual: npt.NDArray[np.generic] | None = None,
+    residual_multiplier: float = 1.0,
+    residual_zero_point: int = 0,
+    clip_min: float = ...,
+    clip_max: float = ...,
+    y_zero_point: int = 0,
+) -> npt.NDArray[np.generic]:
+    """Run the plain kernel of int8 layers, with the arguments of PackedQuantizedGemm."""
+
+class PackedQuantizedConv:
+    """A condensed convolution of int8 weights, packed once.
+
+    `kernel` is a row of `quantized_conv_kernel_table()`; the other arguments are those of
+    PackedConv. Raises ValueError for arrays that break the format, with the place and the values.
+    """
+
+    def __init__(
+        self,
+        *,
+        values: npt.NDArray[np.int8],
+        indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
+        rows: npt.NDArray[np.int32],
+        in_channels: int,
+        out_channels: int,
+        kernel_shape: tuple[int, int],
+        strides: tuple[int, int] = ...,
+        pads: tuple[int, int, int, int] = ...,
+        dilations: tuple[int, int] = ...,
+        group: int = 1,
+        isa: str = "auto",
+        kernel: str | None = None,
+        threads: int = 1,
+    ) -> None: ...
+    def run(
+        self,
+        x: npt.NDArray[np.uint8] | npt.NDArray[np.int8],
+        *,
+        multipliers: npt.NDArray[np.float32],
+        y_type: str,
+        x_zero_point: int = 0,
+        bias: npt.NDArray[np.int32] | None = None,
+        residual: npt.NDArray[np.generic] | None = None,
+        residual_multiplier: float = 1.0,
+        residual_zero_point: int = 0,
+        clip_min: float = ...,
+        clip_max: float = ...,
+        y_zero_point: int = 0,
+        channels_last: bool = False,
+        threads: int = 1,
+    ) -> npt.NDArray[np.generic]:
+        """y[N, out_channels, H', W'] of `y_type` for x[N, in_channels, H, W].
+
+        With `channels_last`, x, residual and y have their channels as the last axis. Pads read
+        `x_zero_point`. The rest is that of PackedQuantizedGemm.run, for every output pixel.
+        """
+    def info(self) -> list[PackedInfo]: ...
+    def plan(
+        self, size: tuple[int, int, int], threads: int, dispatch: tuple[float, float] = ...
+    ) -> WorkPlan:
+        """As PackedConv.plan."""
+    def holds(
+        self,
+        *,
+        values: npt.NDArray[np.int8],
+        indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
+        rows: npt.NDArray[np.int32],
+    ) -> bool:
+        """Whether its layout contains exactly these arrays."""
+
+def run_plain_quantized_conv(
+    *,
+    values: npt.NDArray[np.int8],
+    indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
+    rows: npt.NDArray[np.int32],
+    in_channels: int,
+    out_channels: int,
+    kernel_shape: tuple[int, int],
+    strides: tuple[int, int] = ...,
+    pads: tuple[int, int, int, int] = ...,
+    dilations: tuple[int, int] = ...,
+    group: int = 1,
+    x: npt.NDArray[np.uint8] | npt.NDArray[np.int8],
+    multipliers: npt.NDArray[np.float32],
+    y_type: str,
+    x_zero_point: int = 0,
+    bias: npt.NDArray[np.int32] | None = None,
+    residual: npt.NDArray[np.generic] | None = None,
+    residual_multiplier: float = 1.0,
+    residual_zero_point: int = 0,
+    clip_min: float = ...,
+    clip_max: float = ...,
+    y_zero_point: int = 0,
+    channels_last: bool = False,
+) -> npt.NDArray[np.generic]:
+    """Run the plain kernel of convolutions, with the arguments of PackedQuantizedConv."""
+
+def quantized_conv_kernel_table() -> list[QuantizedConvKernelRow]:
+    """Return the rows of every kernel of convolutions of int8 weights, in order of preference."""
+
+def quantized_kernel_table() -> list[QuantizedKernelRow]:
+    """Return the rows of every kernel of int8 layers of this build, in order of preference."""
 
 def run_plain_conv(
     *,

@@ -34,7 +34,9 @@ std::string check_sizes(const CondensedView& view) {
   // No array of the layer takes more than 16 bytes per entry.
   if (view.active > 0 && view.fan_in > std::numeric_limits<int64_t>::max() / 16 / view.active)
     return sentence("values of ", view.active, " x ", view.fan_in, " are too large to address");
-  if (!view.bias || (view.active > 0 && (!view.values || !view.indices || !view.rows)))
+  const bool quantized = view.value_type == ValueType::kInt8;
+  if ((!view.bias && !quantized) ||
+      (view.active > 0 && (!view.values || !view.indices || !view.rows)))
     return "an array of the layer is missing";
   return {};
 }

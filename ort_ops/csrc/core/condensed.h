@@ -27,7 +27,13 @@ struct CondensedView {
   const void* indices = nullptr;  // [active, fan_in] of index_type
   IndexType index_type = IndexType::kInt32;
   const int32_t* rows = nullptr;  // [active], strictly increasing
-  const float* bias = nullptr;    // [out_features]
+  const float* bias = nullptr;    // [out_features]; int8 layers have none, it comes with each run
+
+  // Fan-in / in_features. With padding, a row can hold more entries than there are inputs.
+  double density() const {
+    return static_cast<double>(fan_in < in_features ? fan_in : in_features) /
+           static_cast<double>(in_features);
+  }
 
   int64_t index(int64_t row, int64_t entry) const {
     const int64_t at = row * fan_in + entry;

@@ -1,13 +1,25 @@
 #include "core/cpu_features.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <cstdlib>
 #include <stdexcept>
 
 namespace fanin {
 namespace {
 
-constexpr Isa kAll[] = {Isa::kScalar,   Isa::kAvx2,       Isa::kAvx512f,
-                        Isa::kAvx512bw, Isa::kAvx512vbmi, Isa::kNeon};
+constexpr Isa kAll[] = {Isa::kScalar,   Isa::kAvx2,       Isa::kAvxvnni,    Isa::kAvx512f,
+                        Isa::kAvx512bw, Isa::kAvx512vnni, Isa::kAvx512vbmi, Isa::kNeon};
+
+#if defined(__x86_64__)
+// Compilers older than GCC 11 do not know its name.
+bool has_avx_vnni() {
+  unsigned int eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> 4 & 1) != 0;
+}
+#endif
 
 // __builtin_cpu_supports queries cpuid and, for the AVX families, xgetbv: if the operating system
 // does not save the wide registers, they count as missing.
@@ -18,17 +30,22 @@ bool cpu_has(Isa isa) {
   const bool avx512f = avx2 && __builtin_cpu_supports("avx512f");
   const bool avx512bw = avx512f && __builtin_cpu_supports("avx512bw") &&
                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  const bool avx512vnni = avx512bw && __builtin_cpu_supports("avx512vnni");
   switch (isa) {
     case Isa::kScalar:
       return true;
     case Isa::kAvx2:
       return avx2;
+    case Isa::kAvxvnni:
+      return avx2 && has_avx_vnni();
     case Isa::kAvx512f:
       return avx512f;
     case Isa::kAvx512bw:
       return avx512bw;
+    case Isa::kAvx512vnni:
+      return avx512vnni;
     case Isa::kAvx512vbmi:
-      return avx512bw && __builtin_cpu_supports("avx512vbmi");
+      return avx512vnni && __builtin_cpu_supports("avx512vbmi");
     case Isa::kNeon:
       return false;
   }
@@ -71,10 +88,14 @@ const char* isa_name(Isa isa) {
       return "scalar";
     case Isa::kAvx2:
       return "avx2";
+    case Isa::kAvxvnni:
+      return "avxvnni";
     case Isa::kAvx512f:
       return "avx512f";
     case Isa::kAvx512bw:
       return "avx512bw";
+    case Isa::kAvx512vnni:
+      return "avx512vnni";
     case Isa::kAvx512vbmi:
       return "avx512vbmi";
     case Isa::kNeon:
@@ -82,6 +103,8 @@ const char* isa_name(Isa isa) {
   }
   return "unknown";
 }
+
+bool includes(Isa isa, Isa part) { return part == isa || (part < isa && part != Isa::kAvxvnni); }
 
 std::vector<Isa> supported_isas() {
   std::vector<Isa> isas;

@@ -6,10 +6,23 @@
 
 namespace fanin {
 
-// In ascending order of preference; each includes those of its architecture before it.
-enum class Isa { kScalar, kAvx2, kAvx512f, kAvx512bw, kAvx512vbmi, kNeon };
+// In ascending order of preference. Each includes those of its architecture before it, except that
+// AVX-512 does not include AVX-VNNI.
+enum class Isa {
+  kScalar,
+  kAvx2,
+  kAvxvnni,
+  kAvx512f,
+  kAvx512bw,
+  kAvx512vnni,
+  kAvx512vbmi,  // with VNNI: of the CPUs with VBMI, only Cannon Lake lacks it
+  kNeon
+};
 
 const char* isa_name(Isa isa);
+
+// Whether a CPU that is used as `isa` may run kernels of `part`.
+bool includes(Isa isa, Isa part);
 
 // Every ISA that this CPU can run, kScalar first.
 std::vector<Isa> supported_isas();

@@ -99,7 +99,8 @@ uint64_t content_hash(const CondensedView& view) {
   uint64_t state = hash_bytes(0, view.values, entries * value_bytes(view.value_type));
   state = hash_bytes(state, view.indices, entries * index_bytes);
   state = hash_bytes(state, view.rows, static_cast<size_t>(view.active) * sizeof(int32_t));
-  return hash_bytes(state, view.bias, static_cast<size_t>(view.out_features) * sizeof(float));
+  const size_t biases = view.bias ? static_cast<size_t>(view.out_features) : 0;
+  return hash_bytes(state, view.bias, biases * sizeof(float));
 }
 
 uint64_t content_hash(const CondensedView& view, const ConvGeometry& geometry) {
@@ -111,6 +112,23 @@ CachedKernel packed_kernel(const KernelRow& row, const CondensedView& view, uint
   return find_or_pack<GemmKernel>(
       &row, hash, view, executor.concurrency(), [&] { return row.pack(view, executor); },
       [&](const GemmKernel& kernel) { return kernel.holds(view); });
+}
+
+Cached<QuantizedKernel> packed_quantized_kernel(const QuantizedKernelRow& row,
+                                                const CondensedView& view, uint64_t hash,
+                                                const Executor& executor) {
+  return find_or_pack<QuantizedKernel>(
+      &row, hash, view, executor.concurrency(), [&] { return row.pack(view, executor); },
+      [&](const QuantizedKernel& kernel) { return kernel.holds(view); });
+}
+
+Cached<QuantizedConvKernel> packed_quantized_conv_kernel(const QuantizedConvKernelRow& row,
+                                                         const CondensedView& view,
+                                                         const ConvGeometry& geometry,
+                                                         uint64_t hash, const Executor& executor) {
+  return find_or_pack<QuantizedConvKernel>(
+      &row, hash, view, executor.concurrency(), [&] { return row.pack(view, geometry, executor); },
+      [&](const QuantizedConvKernel& kernel) { return kernel.holds(view, geometry); });
 }
 
 Cached<ConvKernel> packed_conv_kernel(const ConvKernelRow& row, const CondensedView& view,

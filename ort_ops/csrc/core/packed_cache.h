@@ -10,10 +10,12 @@
 #include "core/executor.h"
 #include "kernels/conv_dispatch.h"
 #include "kernels/dispatch.h"
+#include "kernels/quantized_conv_dispatch.h"
+#include "kernels/quantized_dispatch.h"
 
 namespace fanin {
 
-// A hash of the bytes of the four arrays. It finds candidates; it does not prove equality.
+// A hash of the bytes of the layer's arrays. It finds candidates; it does not prove equality.
 uint64_t content_hash(const CondensedView& view);
 
 // The same for a convolution; no layout depends on the input's size, so sessions of other sizes
@@ -41,7 +43,16 @@ using CachedKernel = Cached<GemmKernel>;
 CachedKernel packed_kernel(const KernelRow& row, const CondensedView& view, uint64_t hash,
                            const Executor& executor);
 
+// The same for a layer of int8 weights.
+Cached<QuantizedKernel> packed_quantized_kernel(const QuantizedKernelRow& row,
+                                                const CondensedView& view, uint64_t hash,
+                                                const Executor& executor);
+
 // The same for a convolution.
+Cached<QuantizedConvKernel> packed_quantized_conv_kernel(const QuantizedConvKernelRow& row,
+                                                         const CondensedView& view,
+                                                         const ConvGeometry& geometry,
+                                                         uint64_t hash, const Executor& executor);
 Cached<ConvKernel> packed_conv_kernel(const ConvKernelRow& row, const CondensedView& view,
                                       const ConvGeometry& geometry, uint64_t hash,
                                       const Executor& executor);

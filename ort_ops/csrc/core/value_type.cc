@@ -53,12 +53,24 @@ const char* value_type_name(ValueType type) {
       return "float16";
     case ValueType::kBfloat16:
       return "bfloat16";
+    case ValueType::kInt8:
+      return "int8";
     default:
       return "float32";
   }
 }
 
-size_t value_bytes(ValueType type) { return type == ValueType::kFloat32 ? 4 : 2; }
+size_t value_bytes(ValueType type) {
+  switch (type) {
+    case ValueType::kInt8:
+      return 1;
+    case ValueType::kFloat16:
+    case ValueType::kBfloat16:
+      return 2;
+    default:
+      return 4;
+  }
+}
 
 float widen_float16(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
@@ -80,6 +92,8 @@ float load_value(const void* values, ValueType type, int64_t index) {
       return widen_float16(static_cast<const uint16_t*>(values)[index]);
     case ValueType::kBfloat16:
       return widen_bfloat16(static_cast<const uint16_t*>(values)[index]);
+    case ValueType::kInt8:
+      return static_cast<const int8_t*>(values)[index];
     default:
       return static_cast<const float*>(values)[index];
   }

@@ -1,4 +1,5 @@
-// The types in which weights and activations are stored; sums are always float32. Included by
+// The types in which weights and activations are stored. Sums of the floats are float32; int8 is
+// the type of quantized weights (quantized_gemm.h), whose sums are int32. Included by
 // translation units with wider instruction sets, so it defines no function.
 #pragma once
 
@@ -7,9 +8,10 @@
 
 namespace fanin {
 
-enum class ValueType : uint8_t { kFloat32, kFloat16, kBfloat16 };
+enum class ValueType : uint8_t { kFloat32, kFloat16, kBfloat16, kInt8 };
 
-inline constexpr size_t kValueTypes = 3;
+// The floats, which come first.
+inline constexpr size_t kFloatTypes = 3;
 
 // "float16"
 const char* value_type_name(ValueType type);

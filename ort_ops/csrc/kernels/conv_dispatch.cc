@@ -107,9 +107,8 @@ std::vector<ConvKernelRow> make_table() {
 
 bool fits(const ConvKernelRow& row, Isa isa, int64_t pixels, const CondensedView& view,
           const ConvGeometry& geometry) {
-  const double density = static_cast<double>(std::min(view.fan_in, view.in_features)) /
-                         static_cast<double>(view.in_features);
-  return row.isa <= isa && row.min_pixels <= pixels &&
+  const double density = view.density();
+  return includes(isa, row.isa) && row.min_pixels <= pixels &&
          row.min_group_outputs <= geometry.group_outputs() && geometry.taps() <= row.max_taps &&
          row.min_density <= density && (!row.fits || row.fits(view, geometry));
 }

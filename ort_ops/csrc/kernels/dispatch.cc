@@ -20,7 +20,7 @@ std::unique_ptr<GemmKernel> pack_window(const CondensedView& view, const Executo
   return pack_window_gemm(view, kOps, executor);
 }
 
-template <const WindowOps (&kOps)[kValueTypes], ValueType kWeights>
+template <const WindowOps (&kOps)[kFloatTypes], ValueType kWeights>
 std::unique_ptr<GemmKernel> pack_window_of(const CondensedView& view, const Executor& executor) {
   return pack_window_gemm(view, kOps[static_cast<size_t>(kWeights)], executor);
 }
@@ -65,13 +65,13 @@ class Table {
   }
 
   // A window layout for each type of weights.
-  template <const WindowOps (&kOps)[kValueTypes]>
+  template <const WindowOps (&kOps)[kFloatTypes]>
   void windows(const std::string& layout, Isa isa) {
     add_windows<kOps>(layout, isa, limits_of(layout + "-" + isa_name(isa)));
   }
 
   // Never dispatched: tests force it by name.
-  template <const WindowOps (&kOps)[kValueTypes]>
+  template <const WindowOps (&kOps)[kFloatTypes]>
   void test_windows(const std::string& layout, Isa isa) {
     add_windows<kOps>(layout, isa, {"", {1, 0}, {1, 0}, 0.0});
   }
@@ -85,7 +85,7 @@ class Table {
 
  private:
   // Rows of 16-bit weights come first, since a float32 layout serves every layer.
-  template <const WindowOps (&kOps)[kValueTypes]>
+  template <const WindowOps (&kOps)[kFloatTypes]>
   void add_windows(const std::string& layout, Isa isa, const Limits& limits) {
     constexpr ValueType k16 = ValueType::kFloat16, kB16 = ValueType::kBfloat16;
     add(layout, isa, k16, limits.batches_16_bit, limits.min_density, pack_window_of<kOps, k16>);
@@ -96,7 +96,7 @@ class Table {
 
   void add(const std::string& layout, Isa isa, ValueType weights, BatchRange batches,
            double min_density, Pack* pack) {
-    static constexpr const char* kWeights[kValueTypes] = {"", "f16w-", "bf16w-"};
+    static constexpr const char* kWeights[kFloatTypes] = {"", "f16w-", "bf16w-"};
     rows.push_back({std::string("f32-") + kWeights[static_cast<size_t>(weights)] + "gemm-" +
                         layout + "-" + isa_name(isa),
                     isa, weights, batches, 0, kAny, min_density, 1.0, pack});
@@ -132,10 +132,8 @@ bool takes(const KernelRow& row, const CondensedView& view) {
 }
 
 bool fits(const KernelRow& row, Isa isa, int64_t batch, const CondensedView& view) {
-  // With padding, a row can hold more entries than there are inputs.
-  const double density = static_cast<double>(std::min(view.fan_in, view.in_features)) /
-                         static_cast<double>(view.in_features);
-  return row.isa <= isa && takes(row, view) && row.batches.min <= batch &&
+  const double density = view.density();
+  return includes(isa, row.isa) && takes(row, view) && row.batches.min <= batch &&
          batch <= row.batches.max && row.min_fan_in <= view.fan_in &&
          view.fan_in <= row.max_fan_in && row.min_density <= density && density <= row.max_density;
 }
@@ -149,21 +147,14 @@ const std::vector<KernelRow>& kernel_table() {
 }
 
 const KernelRow& select_kernel(Isa isa, int64_t batch, const CondensedView& view) {
-  for (const KernelRow& row : kernel_table())
-    if (fits(row, isa, batch, view)) return row;
-  throw std::logic_error("the kernel table has no row for this layer");
+  return first_row(kernel_table(),
+                   [&](const KernelRow& row) { return fits(row, isa, batch, view); });
 }
 
 int64_t last_batch(const KernelRow& row, Isa isa, int64_t first, const CondensedView& view) {
-  int64_t last = row.batches.max;
-  if (last != kAny) return last;
-  for (const KernelRow& preferred : kernel_table()) {
-    if (&preferred == &row) break;
-    const int64_t begin = preferred.batches.min;
-    if (preferred.batches.max == kAny && first < begin && fits(preferred, isa, begin, view))
-      last = std::min(last, begin - 1);
-  }
-  return last;
+  return last_batch_of(kernel_table(), row, first, [&](const KernelRow& preferred, int64_t batch) {
+    return fits(preferred, isa, batch, view);
+  });
 }
 
 const KernelRow& find_kernel(const std::string& name, const CondensedView& view) {

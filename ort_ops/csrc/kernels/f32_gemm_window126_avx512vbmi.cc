@@ -12,7 +12,7 @@ struct Vbmi {
 
 }  // namespace
 
-constexpr WindowOps kWindow126Avx512vbmi[kValueTypes] = {
+constexpr WindowOps kWindow126Avx512vbmi[kFloatTypes] = {
     ops<Float32Weights, Vbmi>(), ops<Float16Weights, Vbmi>(), ops<Bfloat16Weights, Vbmi>()};
 
 }  // namespace fanin

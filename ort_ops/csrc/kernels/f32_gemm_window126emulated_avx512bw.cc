@@ -24,7 +24,7 @@ struct EmulatedVbmi {
 
 }  // namespace
 
-constexpr WindowOps kWindow126EmulatedAvx512bw[kValueTypes] = {
+constexpr WindowOps kWindow126EmulatedAvx512bw[kFloatTypes] = {
     ops<Float32Weights, EmulatedVbmi>(), ops<Float16Weights, EmulatedVbmi>(),
     ops<Bfloat16Weights, EmulatedVbmi>()};
 

@@ -145,7 +145,7 @@ constexpr WindowOps ops() {
 
 }  // namespace
 
-constexpr WindowOps kWindow32Avx2[kValueTypes] = {ops<Float32Weights>(), ops<Float16Weights>(),
+constexpr WindowOps kWindow32Avx2[kFloatTypes] = {ops<Float32Weights>(), ops<Float16Weights>(),
                                                   ops<Bfloat16Weights>()};
 
 }  // namespace fanin

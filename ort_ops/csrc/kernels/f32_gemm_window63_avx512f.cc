@@ -111,7 +111,7 @@ constexpr WindowOps ops() {
 
 }  // namespace
 
-constexpr WindowOps kWindow63Avx512f[kValueTypes] = {ops<Float32Weights>(), ops<Float16Weights>(),
+constexpr WindowOps kWindow63Avx512f[kFloatTypes] = {ops<Float32Weights>(), ops<Float16Weights>(),
                                                      ops<Bfloat16Weights>()};
 
 }  // namespace fanin

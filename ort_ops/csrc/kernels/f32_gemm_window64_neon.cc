@@ -135,7 +135,7 @@ constexpr WindowOps ops() {
 
 }  // namespace
 
-constexpr WindowOps kWindow64Neon[kValueTypes] = {ops<Float32Weights>(), ops<Float16Weights>(),
+constexpr WindowOps kWindow64Neon[kFloatTypes] = {ops<Float32Weights>(), ops<Float16Weights>(),
                                                   ops<Bfloat16Weights>()};
 
 }  // namespace fanin

@@ -18,13 +18,9 @@ struct LayoutInfo {
 };
 
 // One layer in one layout. Read-only after packing, so threads may share it.
-class GemmKernel {
+class LayerKernel {
  public:
-  virtual ~GemmKernel() = default;
-
-  // See PackedGemm::run. Correct for every batch, even outside its range in the table.
-  virtual void run(const float* x, int64_t batch, float* y, const Epilogue& epilogue,
-                   const Executor& executor) const = 0;
+  virtual ~LayerKernel() = default;
 
   // How run() would share a batch among `threads` threads.
   virtual WorkPlan plan(int64_t batch, size_t threads, const DispatchCost& dispatch) const = 0;
@@ -35,6 +31,13 @@ class GemmKernel {
   // same positions, bit for bit. Reads them back from the packed layout, so it compares the data
   // that runs use, and no second copy of the source is needed.
   virtual bool holds(const CondensedView& view) const = 0;
+};
+
+class GemmKernel : public LayerKernel {
+ public:
+  // See PackedGemm::run. Correct for every batch, even outside its range in the table.
+  virtual void run(const float* x, int64_t batch, float* y, const Epilogue& epilogue,
+                   const Executor& executor) const = 0;
 };
 
 }  // namespace fanin

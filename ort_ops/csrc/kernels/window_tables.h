@@ -5,11 +5,11 @@
 
 namespace fanin {
 
-extern const WindowOps kWindow32Avx2[kValueTypes];
-extern const WindowOps kWindow63Avx512f[kValueTypes];
+extern const WindowOps kWindow32Avx2[kFloatTypes];
+extern const WindowOps kWindow63Avx512f[kFloatTypes];
 extern const WindowOps kWindow124Avx512bw;
-extern const WindowOps kWindow126EmulatedAvx512bw[kValueTypes];
-extern const WindowOps kWindow126Avx512vbmi[kValueTypes];
-extern const WindowOps kWindow64Neon[kValueTypes];
+extern const WindowOps kWindow126EmulatedAvx512bw[kFloatTypes];
+extern const WindowOps kWindow126Avx512vbmi[kFloatTypes];
+extern const WindowOps kWindow64Neon[kFloatTypes];
 
 }  // namespace fanin

@@ -5,14 +5,19 @@
 namespace fanin {
 namespace {
 
+FloatArray weights(const py::object& values) {
+  return float_array(values, "values", 2,
+                     {ValueType::kFloat32, ValueType::kFloat16, ValueType::kBfloat16});
+}
+
+}  // namespace
+
 void check_length(const char* name, py::ssize_t length, const char* expected_name,
                   int64_t expected) {
   if (length != expected)
     throw std::invalid_argument(std::string(name) + " has " + std::to_string(length) +
                                 " elements, " + expected_name + " is " + std::to_string(expected));
 }
-
-}  // namespace
 
 std::string shape_text(const py::array& array) {
   std::string text = "[";
@@ -47,15 +52,11 @@ FloatArray float_array(const py::object& object, const char* name, py::ssize_t d
   throw std::invalid_argument(std::string(name) + " is " + dtype + ", it must be " + allowed);
 }
 
-LayerArrays::LayerArrays(const py::object& values_object, const py::object& indices_object,
-                         const py::object& rows_object, const py::object& bias_object,
-                         int64_t in_features, int64_t out_features)
-    : rows(array_of<int32_t>(rows_object, "rows", 1)),
-      bias(array_of<float>(bias_object, "bias", 1)) {
-  const FloatArray weights = float_array(
-      values_object, "values", 2, {ValueType::kFloat32, ValueType::kFloat16, ValueType::kBfloat16});
-  values = weights.array;
-  view.value_type = weights.type;
+StoredArrays::StoredArrays(py::array values_array, ValueType value_type,
+                           const py::object& indices_object, const py::object& rows_object,
+                           int64_t in_features, int64_t out_features)
+    : values(std::move(values_array)), rows(array_of<int32_t>(rows_object, "rows", 1)) {
+  view.value_type = value_type;
   if (py::isinstance<py::array_t<uint16_t>>(indices_object)) {
     view.index_type = IndexType::kUint16;
     indices = array_of<uint16_t>(indices_object, "indices", 2);
@@ -72,7 +73,6 @@ LayerArrays::LayerArrays(const py::object& values_object, const py::object& indi
     throw std::invalid_argument("indices has the shape " + shape_text(indices) + ", values has " +
                                 shape_text(values));
   check_length("rows", rows.size(), "the number of stored rows", values.shape(0));
-  check_length("bias", bias.size(), "out_features", out_features);
   view.in_features = in_features;
   view.out_features = out_features;
   view.active = values.shape(0);
@@ -80,7 +80,32 @@ LayerArrays::LayerArrays(const py::object& values_object, const py::object& indi
   view.values = values.data();
   view.indices = indices.data();
   view.rows = rows.data();
+}
+
+LayerArrays::LayerArrays(const py::object& values_object, const py::object& indices_object,
+                         const py::object& rows_object, const py::object& bias_object,
+                         int64_t in_features, int64_t out_features)
+    : LayerArrays(weights(values_object), indices_object, rows_object, bias_object, in_features,
+                  out_features) {}
+
+LayerArrays::LayerArrays(const FloatArray& weights, const py::object& indices_object,
+                         const py::object& rows_object, const py::object& bias_object,
+                         int64_t in_features, int64_t out_features)
+    : StoredArrays(weights.array, weights.type, indices_object, rows_object, in_features,
+                   out_features),
+      bias(array_of<float>(bias_object, "bias", 1)) {
+  check_length("bias", bias.size(), "out_features", out_features);
   view.bias = bias.data();
+}
+
+BatchRange batch_range(int64_t min_batch, std::optional<int64_t> max_batch) {
+  BatchRange range;
+  range.min = min_batch;
+  if (max_batch) range.max = *max_batch;
+  if (range.min < 1 || range.max < range.min)
+    throw std::invalid_argument("batches of " + std::to_string(range.min) + " to " +
+                                std::to_string(range.max) + " are not a range");
+  return range;
 }
 
 DispatchCost dispatch_of(const std::pair<double, double>& microseconds) {

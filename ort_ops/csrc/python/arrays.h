@@ -13,11 +13,16 @@
 #include <utility>
 
 #include "core/condensed.h"
+#include "core/gemm.h"
 #include "core/thread_executor.h"
 
 namespace fanin {
 
 namespace py = pybind11;
+
+// Throws std::invalid_argument unless the array `name` has as many elements as expected.
+void check_length(const char* name, py::ssize_t length, const char* expected_name,
+                  int64_t expected);
 
 std::string shape_text(const py::array& array);
 std::string dtype_name(const py::array& array);
@@ -53,22 +58,37 @@ struct FloatArray {
 FloatArray float_array(const py::object& object, const char* name, py::ssize_t dimensions,
                        std::initializer_list<ValueType> types);
 
-// The arrays of a layer, kept alive, and a view of them. Their shapes are consistent; their
+// The stored rows of a layer, kept alive, and a view of them. Their shapes are consistent; their
 // contents are not checked.
-struct LayerArrays {
+struct StoredArrays {
   py::array values;
   py::array indices;
   py::array_t<int32_t, py::array::c_style> rows;
-  py::array_t<float, py::array::c_style> bias;
   CondensedView view;
 
+  StoredArrays(py::array values_array, ValueType value_type, const py::object& indices_object,
+               const py::object& rows_object, int64_t in_features, int64_t out_features);
+};
+
+// A layer of float weights.
+struct LayerArrays : StoredArrays {
+  py::array_t<float, py::array::c_style> bias;
+
   LayerArrays(const py::object& values_object, const py::object& indices_object,
+              const py::object& rows_object, const py::object& bias_object, int64_t in_features,
+              int64_t out_features);
+
+ private:
+  LayerArrays(const FloatArray& weights, const py::object& indices_object,
               const py::object& rows_object, const py::object& bias_object, int64_t in_features,
               int64_t out_features);
 };
 
 // Throws std::invalid_argument unless threads is 1 to 1024.
 ThreadExecutor threads_of(int64_t threads);
+
+// A range of batches. Throws std::invalid_argument for an empty one.
+BatchRange batch_range(int64_t min_batch, std::optional<int64_t> max_batch);
 
 // The cost of a dispatch in microseconds: a fixed part, and one per thread. Throws
 // std::invalid_argument for negative or non-finite numbers.

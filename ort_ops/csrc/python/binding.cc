@@ -23,6 +23,8 @@
 #include "python/arrays.h"
 #include "python/conv.h"
 #include "python/limits.h"
+#include "python/quantized.h"
+#include "python/quantized_conv.h"
 
 namespace fanin {
 namespace {
@@ -102,16 +104,6 @@ struct Run {
                 });
   }
 };
-
-BatchRange batch_range(int64_t min_batch, std::optional<int64_t> max_batch) {
-  BatchRange range;
-  range.min = min_batch;
-  if (max_batch) range.max = *max_batch;
-  if (range.min < 1 || range.max < range.min)
-    throw std::invalid_argument("batches of " + std::to_string(range.min) + " to " +
-                                std::to_string(range.max) + " are not a range");
-  return range;
-}
 
 class PyGemm {
  public:
@@ -249,6 +241,8 @@ PYBIND11_MODULE(_native, module) {
       .def("holds", &PyGemm::holds, py::kw_only(), "values"_a, "indices"_a, "rows"_a, "bias"_a);
 
   bind_conv(module);
+  bind_quantized(module);
+  bind_quantized_conv(module);
   module.def("run_plain", &run_plain_arrays, py::kw_only(), "values"_a, "indices"_a, "rows"_a,
              "bias"_a, "in_features"_a, "out_features"_a, "x"_a, "residual"_a = py::none(),
              "clip_min"_a = -infinity, "clip_max"_a = infinity);
