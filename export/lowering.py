@@ -12,6 +12,7 @@ from ..ort_ops.contract import DOMAIN, DOMAIN_VERSION
 from .forms import Chooser
 from .onnx_schema import register_schemas
 from .passes.attach_functions import AttachFunctionsPass
+from .passes.channels_last import ChannelsLastPass
 from .passes.choose_forms import ChooseFormsPass, Formed
 from .passes.flat_linear import UnflattenPass
 from .passes.fold_ablated import FoldAblatedPass, FoldResult
@@ -61,6 +62,7 @@ def lower(model: ir.Model, chooser: Chooser, *, fold: bool) -> Lowered:
     SeparateProjectionPass(projections.splits)(model)
     fused += FuseResidualPass()(model).fused
     fused += FuseActivationPass()(model).fused
+    ChannelsLastPass()(model)
     OrderGeluPass()(model)
     common.RemoveUnusedNodesPass()(model)
     AttachFunctionsPass()(model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -29,12 +29,14 @@ from .model_file import (
     publish_model,
     stage_model,
 )
-from .onnx_cases import cases_for, own_noise
+from .onnx_cases import cases_for, own_noise, rerun
+from .onnx_reading import read_proto
 from .onnx_schema import register_schemas
 from .onnx_source import data_files, load_source
 from .passes.condense import CondensePass, CondenseResult, Shape
+from .quantization_units import Units, is_compared, units_of, with_noise
 from .ranges import require_range
-from .report import NOT_VERIFIED, ExportReport, LayerReport, ParityCheck, bytes_saved
+from .report import NOT_VERIFIED, ExportReport, LayerCheck, LayerReport, ParityCheck, bytes_saved
 from .rounding import (
     round_condensed,
     rounding_notes,
@@ -44,6 +46,7 @@ from .rounding import (
 )
 from .verify import Case, Reference, check_parity, check_structure, largest_change
 from .verify_layers import LARGE, check_layers
+from .verify_quantized import check_quantized_layers
 
 _HOPELESS = 3.0
 """Times slower than dense from which a convolution is left as it is, whatever is around it."""
@@ -114,9 +117,11 @@ def convert(
         large = staged.nbytes + bytes_saved(found.layers) > LARGE
         comparison = _Comparison.of(source, inputs) if verify and not large else None
         parity: tuple[ParityCheck, ...] = ()
+        layer_checks: tuple[LayerCheck, ...] = ()
         missing: tuple[str, ...] = (NOT_VERIFIED,)
         change: float | None = 0.0
         if comparison:
+            layer_checks = comparison.check_layers(model)
             parity, missing = comparison.check(staged.path)
         rounded = None
         if values_dtype != "float32":
@@ -154,6 +159,7 @@ def convert(
         unfolded=lowered.unfolded,
         cost_model=chooser.costs.machine if policy == "auto" else "",
         threads=threads,
+        layer_checks=layer_checks,
         measured_threads=chooser.costs.measured_threads,
     )
 
@@ -202,7 +208,11 @@ def _condensed(
         whole = weight.active == weight.out_features
         return choice.reason if choice.form == "dense" and whole else None
 
-    condense = CondensePass(min_sparsity=min_sparsity, leave_dense=leave_dense)
+    condense = CondensePass(
+        min_sparsity=min_sparsity,
+        leave_dense=leave_dense,
+        choose_quantized=chooser.choose_quantized,
+    )
     return model, notes, condense(model)
 
 
@@ -249,6 +259,7 @@ class _Comparison:
         names: of its inputs, in the order of a case's.
         cases: inputs and outputs.
         noise: its own error from rounding in float32.
+        units: of its outputs, if it is quantized.
 
     """
 
@@ -256,17 +267,40 @@ class _Comparison:
     names: tuple[str, ...]
     cases: Sequence[Case]
     noise: float
+    units: Units | None
 
     @classmethod
     def of(cls, source: Path, inputs: Sequence[Mapping[str, np.ndarray]] | None) -> _Comparison:
         cases, names = cases_for(source, inputs)
-        return cls(source, names, cases, own_noise(source, cases, names))
+        units = units_of(read_proto(source))
+        if units is None:
+            return cls(source, names, cases, own_noise(source, cases, names), None)
+        again = rerun(source, names, cases)
+        outputs = [[case.outputs for case in side] for side in (cases, again)]
+        return cls(source, names, cases, 0.0, with_noise(units, *outputs))
 
     def check(self, path: Path) -> tuple[tuple[ParityCheck, ...], tuple[str, ...]]:
+        # Values inside of a quantized model differ by whole units, which is no mistake.
         locate = partial(first_difference, self.source, path, self.names)
-        return check_parity(path, Reference("the original", self.cases, self.noise, locate))
+        return self._check(path, "the original", self.cases, None if self.units else locate)
 
     def check_rounded(
         self, path: Path, cases: Sequence[Case]
     ) -> tuple[tuple[ParityCheck, ...], tuple[str, ...]]:
-        return check_parity(path, Reference("the rounded weights in float32", cases, self.noise))
+        return self._check(path, "the rounded weights in float32", cases, None)
+
+    def check_layers(self, model: ir.Model) -> tuple[LayerCheck, ...]:
+        """Compare the quantized layers one by one, on the inputs of the first case."""
+        return check_quantized_layers(model, self.source, self.names, self.cases[0])
+
+    def _check(
+        self,
+        path: Path,
+        what: str,
+        cases: Sequence[Case],
+        locate: Callable[[Case, bool], str] | None,
+    ) -> tuple[tuple[ParityCheck, ...], tuple[str, ...]]:
+        parity, missing = check_parity(path, Reference(what, cases, self.noise, self.units, locate))
+        if self.units and not all(is_compared(output) for output in self.cases[0].outputs):
+            missing += ("outputs that are neither floats nor 8-bit integers",)
+        return parity, missing

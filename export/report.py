@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -28,12 +28,14 @@ class LayerReport:
         active: output neurons with at least one weight.
         fan_in: stored weights per active neuron; the largest count where they differ.
         padding: stored entries that only fill shorter rows; 0 for a dense layer.
-        bytes_dense: bytes of weight and bias as dense float32.
+        bytes_dense: bytes of weight and bias as dense float32; of a quantized layer those of a
+            dense weight in 8 bits, its scales and its bias.
         bytes_condensed: bytes of the arrays that the layer has in the file; None where it was left
             as it is.
         decision: the form in which the layer stands in the file.
         reason: why it stayed dense, or how a condensed layer was chosen or clips.
-        values_dtype: type of the condensed values; of a dense layer always float32.
+        values_dtype: type of the condensed values; of a dense layer float32, and of one that
+            computes in 8 bits int8.
         rounding_error: what rounding to that type changed, as a share of the weight's norm.
         speedup: predicted time of the dense layer over that of the chosen form; None where nothing
             was predicted.
@@ -72,6 +74,10 @@ class ParityCheck:
         max_error: largest absolute difference.
         relative_error: largest difference as a share of the largest output of its batch.
         tolerance: the share that was allowed.
+        units: of a quantized model, the largest difference in units of the output: steps of its
+            quantization, or where it is not quantized 255ths of its range. None for others.
+        unit_tolerance: how many were allowed: 2, or four times what the model differs from itself
+            by where the runtime optimizes it, if that is more.
 
     """
 
@@ -80,6 +86,52 @@ class ParityCheck:
     max_error: float
     relative_error: float
     tolerance: float
+    units: float | None = None
+    unit_tolerance: float = 0.0
+
+
+@dataclass(frozen=True)
+class LayerCheck:
+    """Quantized layers against the original, each by itself on the original's own values.
+
+    Attributes:
+        engine: what ran them, with its version.
+        layers: how many there are.
+        checked: how many could be compared; the others read or write values that the original does
+            not have under that name, or stand in a branch or loop.
+        integers: entries of 8-bit outputs that were compared.
+        differing: how many of them are off by one, the most that is allowed.
+        float_error: largest difference of a float32 output, as a share of its largest entry.
+
+    """
+
+    engine: str
+    layers: int
+    checked: int = 0
+    integers: int = 0
+    differing: int = 0
+    float_error: float = 0.0
+
+    def with_integers(self, count: int, differing: int) -> LayerCheck:
+        """Count a layer of 8-bit outputs."""
+        return replace(
+            self,
+            checked=self.checked + 1,
+            integers=self.integers + count,
+            differing=self.differing + differing,
+        )
+
+    def with_floats(self, error: float) -> LayerCheck:
+        """Count a layer of float32 outputs."""
+        return replace(self, checked=self.checked + 1, float_error=max(self.float_error, error))
+
+    def __str__(self) -> str:
+        line = f"{self.engine}: {self.checked} of {self.layers} quantized layers one by one"
+        if self.integers:
+            line += f", {self.differing} of {self.integers} integers off by 1"
+        if self.float_error or not self.integers:
+            line += f", floats by {self.float_error:.1e}"
+        return line
 
 
 @dataclass(frozen=True)
@@ -109,6 +161,7 @@ class ExportReport:
         threads: of a session, which they are predicted for.
         measured_threads: with which they were measured; where it is 1 and ``threads`` is more, the
             times on several threads were predicted from those on one.
+        layer_checks: one for every engine that ran the quantized layers one by one.
 
     """
 
@@ -130,6 +183,7 @@ class ExportReport:
     cost_model: str = ""
     threads: int = 1
     measured_threads: int = 1
+    layer_checks: tuple[LayerCheck, ...] = ()
 
     @property
     def condensed_layers(self) -> tuple[LayerReport, ...]:
@@ -154,12 +208,9 @@ class ExportReport:
     def to_rich_table(self) -> Table:
         """Lay out the layers as a table, with parity and file size in its caption."""
         measured = "" if self.dense_file_measured else " (computed)"
-        caption = [
-            f"{check.engine}: relative error {check.relative_error:.1e} "
-            f"at batch {', '.join(map(str, check.batches))}"
-            for check in self.parity
-        ]
-        rounded = {layer.values_dtype for layer in self.layers} - {"float32"}
+        caption = [_parity_line(check) for check in self.parity]
+        caption += [str(check) for check in self.layer_checks]
+        rounded = {layer.values_dtype for layer in self.layers} - {"float32", "int8"}
         change = self.output_rounding_error
         caption += [
             f"values rounded to {dtype}: weights by {self.weight_rounding_error:.1e} of their "
@@ -188,6 +239,16 @@ class ExportReport:
             "size_ratio": self.size_ratio,
         }
         return json.dumps(asdict(self) | derived, indent=2)
+
+
+def _parity_line(check: ParityCheck) -> str:
+    batches = f"at batch {', '.join(map(str, check.batches))}"
+    if check.units is None:
+        return f"{check.engine}: relative error {check.relative_error:.1e} {batches}"
+    return (
+        f"{check.engine}: outputs differ by up to {check.units:.2g} quantization units "
+        f"(allowed {check.unit_tolerance:.2g}) {batches}"
+    )
 
 
 def origin_of_times(machine: str, threads: int, measured_threads: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ import onnx
 from ..ort_ops.contract import DOMAIN
 from .engines import EngineUnavailableError, Run, engines
 from .errors import ExportError
+from .quantization_units import Units, is_compared
 from .report import ParityCheck
 
 RELATIVE_TOLERANCE = 1e-5
@@ -40,6 +41,7 @@ class Reference:
         source: who gave the outputs, for messages: "torch" or "the original".
         cases: inputs and outputs.
         noise: the source's own error from rounding in float32, as a share of the largest output.
+        units: of a quantized model, whose outputs are compared in them; None for others.
         locate: given a differing case and whether the library ran, names the node where a
             difference first appears; None when that is not known.
 
@@ -48,6 +50,7 @@ class Reference:
     source: str
     cases: Sequence[Case]
     noise: float = 0.0
+    units: Units | None = None
     locate: Callable[[Case, bool], str] | None = None
 
     def tolerance(self, dtype: np.dtype) -> float:
@@ -117,9 +120,16 @@ def check_parity(
 def _compare(
     engine: str, run: Run, names: Sequence[str], reference: Reference, library: bool
 ) -> ParityCheck:
-    largest = relative = tolerance = 0.0
+    largest = relative = tolerance = steps = 0.0
+    units = reference.units
     for case in reference.cases:
-        got = run(dict(zip(names, case.inputs, strict=True)))
+        try:
+            got = run(dict(zip(names, case.inputs, strict=True)))
+        except Exception as problem:
+            raise ExportError(
+                f"the exported model fails at batch {case_batch(case)} in {engine}: {problem}; "
+                "nothing was written"
+            ) from problem
         for position, (actual, expected) in enumerate(zip(got, case.outputs, strict=True)):
             where = f"output {position} at batch {case_batch(case)} in {engine}"
             if actual.shape != expected.shape or actual.dtype != expected.dtype:
@@ -127,19 +137,30 @@ def _compare(
                     f"{where} is {actual.dtype} {list(actual.shape)}, "
                     f"{reference.source} gives {expected.dtype} {list(expected.shape)}"
                 )
+            if units and not is_compared(expected):
+                continue
             error, scale = max_error(actual, expected), _scale(expected)
-            allowed = reference.tolerance(expected.dtype)
-            if not error <= allowed * scale:
+            if units:
+                distance = units.distance(position, actual, expected)
+                steps = max(steps, distance)
+                allowed = units.tolerance * units.size(position, expected) / scale
+                fits = distance <= units.tolerance
+                limit = f"{distance:.3g} quantization units, over the {units.tolerance:.3g} allowed"
+            else:
+                allowed = reference.tolerance(expected.dtype)
+                fits = error <= allowed * scale
+                limit = f"over the tolerance of {allowed:.3g} relative"
+            if not fits:
                 node = reference.locate(case, library) if reference.locate else ""
                 raise ExportError(
                     f"{where} differs from {reference.source} by {error:.3g} at a scale of "
-                    f"{scale:.3g}, over the tolerance of {allowed:.3g} relative{node}; "
-                    "nothing was written"
+                    f"{scale:.3g}, {limit}{node}; nothing was written"
                 )
             largest, relative = max(largest, error), max(relative, error / scale)
             tolerance = max(tolerance, allowed)
     batches = tuple(dict.fromkeys(case_batch(case) for case in reference.cases))
-    return ParityCheck(engine, batches, largest, relative, tolerance)
+    check = ParityCheck(engine, batches, largest, relative, tolerance)
+    return replace(check, units=steps, unit_tolerance=units.tolerance) if units else check
 
 
 def case_batch(case: Case) -> int:

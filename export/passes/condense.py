@@ -11,9 +11,16 @@ import onnx_ir as ir
 
 from ...ort_ops.format.condensed import CondensedWeight
 from ...ort_ops.format.conv_geometry import ConvGeometry
+from ..forms import Choice
 from ..onnx_op import no_residual
 from ..report import LayerReport
 from .access import graph_of, input_of, label_of, name_of, remove_node, remove_unread_constant
+from .condense_quantized import (
+    ChooseQuantized,
+    QuantizedCondenser,
+    is_quantized_layer,
+    read_quantized_layer,
+)
 from .constants import ConstantWeight, folded_constant, live_readers, resolve_constant
 from .conv_layer import is_conv, read_conv
 from .linear_layer import LinearLayer, is_linear, read_linear
@@ -29,6 +36,7 @@ from .nodes import (
     make_condensed,
     take_output,
 )
+from .quantized_weight import Refused
 from .result_pass import ResultPass
 
 _ACTIVATIONS = ("float32", "float16")
@@ -71,7 +79,9 @@ class CondensePass(ResultPass[CondenseResult]):
 
     The weight may be transposed, scaled (Gemm's alpha and beta), shared by several nodes, or stand
     behind operators that :mod:`.constants` folds. An Add of a constant vector after a MatMul
-    becomes the bias. Names of nodes and of their outputs stay. Bodies of functions are left alone.
+    becomes the bias. Layers of 8-bit inputs and weights, whichever operators say it, become nodes
+    that compute in 8 bits. Names of nodes and of their outputs stay. Bodies of functions are left
+    alone.
     """
 
     def __init__(
@@ -80,6 +90,9 @@ class CondensePass(ResultPass[CondenseResult]):
         min_sparsity: float,
         masks: Mapping[str, np.ndarray] | None = None,
         leave_dense: LeaveDense = lambda weight, shape, geometry: None,  # noqa: ARG005
+        choose_quantized: ChooseQuantized = lambda weight, shape, geometry: Choice(  # noqa: ARG005
+            "condensed", "sparse"
+        ),
         name_after_weights: bool = False,
     ) -> None:
         """Set what is condensed.
@@ -89,12 +102,14 @@ class CondensePass(ResultPass[CondenseResult]):
             masks: bool arrays by the name of the initializer; when given, only these weights are
                 candidates and the mask decides what is stored.
             leave_dense: has the last word on a weight that could be condensed.
+            choose_quantized: the same for layers of 8-bit inputs and weights.
             name_after_weights: give nodes the names of their weights, ``fc1`` for ``fc1.weight``.
 
         """
         super().__init__()
         self.min_sparsity = min_sparsity
         self.leave_dense = leave_dense
+        self.choose_quantized = choose_quantized
         self.name_after_weights = name_after_weights
         self.masks = None if masks is None else dict(masks)
 
@@ -104,7 +119,9 @@ class CondensePass(ResultPass[CondenseResult]):
         work = _Work(model, self)
         work.accompanied = any(work.is_sparse_conv(node) for node in nodes)
         for node in nodes:
-            if is_linear(node):
+            if is_quantized_layer(node):
+                work.visit_quantized(node)
+            elif is_linear(node):
                 work.visit(node)
             elif is_conv(node):
                 work.visit_conv(node)
@@ -128,6 +145,7 @@ class _Work:
         self.leave_dense = options.leave_dense
         self.name_after_weights = options.name_after_weights
         self.layers: dict[_LayerKey, LayerReport] = {}
+        self._quantized = QuantizedCondenser(self.names, self.opset, options.choose_quantized)
         # Weights without their bias, with the initializers that hold them.
         self._parts: dict[_WeightKey, tuple[CondensedWeight, Parts]] = {}
         self._residuals: dict[tuple[int, str], ir.Value] = {}
@@ -138,7 +156,7 @@ class _Work:
 
     def is_sparse_conv(self, node: ir.Node) -> bool:
         """Return whether a convolution can be condensed by itself."""
-        if not is_conv(node):
+        if not is_conv(node) or is_quantized_layer(node):
             return False
         found = resolve_constant(input_of(node, 1), self.opset, self.masks)
         if not isinstance(found, ConstantWeight) or found.array.ndim < 3 or not found.array.size:
@@ -179,6 +197,40 @@ class _Work:
             else:
                 self._leave(node, found, obstacle)
 
+    def visit_quantized(self, node: ir.Node) -> None:
+        layer = read_quantized_layer(node, self.opset)
+        if layer is None:
+            return
+        refused = layer if isinstance(layer, Refused) else layer.weight.refuse("")
+        if refused.kept is not None:
+            sparsity = 1 - np.count_nonzero(refused.kept) / refused.kept.size
+            if sparsity < self.min_sparsity:
+                reason = _too_dense(sparsity, self.min_sparsity)
+                self._leave_quantized(node, replace(refused, reason=reason))
+                return
+        if isinstance(layer, Refused):
+            self._leave_quantized(node, layer)
+            return
+        weight = layer.weight
+        done = self._quantized.condense(layer, label_of(node))
+        if isinstance(done, str):
+            self._leave_quantized(node, weight.refuse(done))
+            return
+        root = weight.found.root
+        self._roots[id(root)] = root
+        call_layer(done.node, name_of(root))
+        key: _LayerKey = ("condensed", id(root), weight.found.through, done.weight.values.shape)
+        before = self.layers.get(key)
+        self.layers[key] = replace(
+            _quantized_report(node, weight.refuse(f"{done.choice.reason}, int8")),
+            nodes=(*(before.nodes if before else ()), label_of(done.node)),
+            fan_in=done.weight.fan_in,
+            padding=done.weight.padding,
+            bytes_condensed=done.nbytes,
+            decision="condensed",
+            speedup=done.choice.speedup,
+        )
+
     def leave_transposed(self, node: ir.Node) -> None:
         found = resolve_constant(input_of(node, 1), self.opset, self.masks)
         if isinstance(found, ConstantWeight) and found.array.size:
@@ -214,7 +266,7 @@ class _Work:
             return "no mask"
         sparsity = 1 - float(np.count_nonzero(_kept(found))) / array.size
         if sparsity < self.min_sparsity:
-            return f"sparsity {sparsity:.1%}, under {self.min_sparsity:.0%}"
+            return _too_dense(sparsity, self.min_sparsity)
         return None
 
     def _may_accompany(self, node: ir.Node, found: ConstantWeight, geometry: ConvGeometry) -> bool:
@@ -229,9 +281,6 @@ class _Work:
             return f"the weight has {array.ndim} dimensions"
         if array.dtype.name not in _ACTIVATIONS:
             return f"computes in {array.dtype.name}, which no kernel does"
-        feeder = input_of(node, 0).producer()
-        if feeder is not None and feeder.op_type == "DequantizeLinear":
-            return "its input is quantized too, so the runtime computes in int8"
         if not np.isfinite(array).all():
             return "the weight holds values that are not finite"
         return None
@@ -405,8 +454,15 @@ class _Work:
         if key not in self.layers:
             self.layers[key] = _dense_report(node, found, reason)
 
-    def _leave_unresolved(self, node: ir.Node, reason: str) -> None:
-        value = input_of(node, 1)
+    def _leave_quantized(self, node: ir.Node, layer: Refused) -> None:
+        if layer.kept is None:
+            self._leave_unresolved(node, layer.reason, layer.value)
+            return
+        key: _LayerKey = ("dense", id(layer.value), (), layer.reason)
+        self.layers.setdefault(key, _quantized_report(node, layer))
+
+    def _leave_unresolved(self, node: ir.Node, reason: str, value: ir.Value | None = None) -> None:
+        value = value or input_of(node, 1)
         shape = tuple(d for d in value.shape or () if isinstance(d, int))
         if value.shape is None or len(shape) != len(value.shape) or len(shape) < 2:
             return
@@ -461,6 +517,10 @@ def _kept(found: ConstantWeight) -> np.ndarray:
     return found.array != 0 if found.mask is None else found.mask.astype(bool)
 
 
+def _too_dense(sparsity: float, least: float) -> str:
+    return f"sparsity {sparsity:.1%}, under {least:.0%}"
+
+
 def _dense_report(node: ir.Node, found: ConstantWeight, reason: str) -> LayerReport:
     array, kept = found.array, _kept(found)
     stored_out_in = node.op_type not in ("MatMul", "Gemm") or (
@@ -482,4 +542,26 @@ def _dense_report(node: ir.Node, found: ConstantWeight, reason: str) -> LayerRep
         bytes_condensed=None,
         decision="dense",
         reason=reason,
+    )
+
+
+def _quantized_report(node: ir.Node, layer: Refused) -> LayerReport:
+    kept = layer.kept
+    assert kept is not None
+    counts = np.count_nonzero(kept.reshape(len(kept), -1), axis=1)
+    return LayerReport(
+        name=name_of(layer.value),
+        kind=node.op_type,
+        nodes=(),
+        shape=tuple(kept.shape),
+        sparsity=1 - float(counts.sum()) / kept.size,
+        active=int(np.count_nonzero(counts)),
+        fan_in=int(counts.max(initial=0)),
+        padding=0,
+        # A scale and a bias for each output.
+        bytes_dense=kept.size + 8 * len(kept),
+        bytes_condensed=None,
+        decision="dense",
+        reason=layer.reason,
+        values_dtype="int8",
     )

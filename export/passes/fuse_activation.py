@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ...ort_ops.contract import HARD_SWISH, OPEN_GATE
 from .access import input_of, remove_node
-from .nodes import clip_of, gate_of, is_condensed, is_condensed_conv, layer_name
+from .nodes import adds_floats, clip_of, gate_of, is_condensed_conv, layer_name
 from .result_pass import FuseResult, ResultPass
 
 
@@ -31,7 +31,7 @@ class FuseActivationPass(ResultPass[FuseResult]):
         for node in list(model.graph.all_nodes()):
             if _fuse_gate(node, fused):
                 continue
-            activation = _saturation(node)
+            activation = saturation(node)
             if activation is None:
                 continue
             producer = activation.input.producer()
@@ -44,7 +44,7 @@ class FuseActivationPass(ResultPass[FuseResult]):
 
 
 @dataclass(frozen=True)
-class _Saturation:
+class Saturation:
     """``min(max(input, low), high)``."""
 
     input: ir.Value
@@ -52,7 +52,7 @@ class _Saturation:
     high: float
 
 
-def _saturation(node: ir.Node) -> _Saturation | None:
+def saturation(node: ir.Node) -> Saturation | None:
     """Read a node as a saturation; None for other nodes and for bounds that are not known."""
     if node.domain != "" or not node.inputs or node.inputs[0] is None:
         return None
@@ -75,7 +75,7 @@ def _saturation(node: ir.Node) -> _Saturation | None:
             return None
     if low is None or high is None or math.isnan(low) or math.isnan(high):
         return None
-    return _Saturation(first, low, high)
+    return Saturation(first, low, high)
 
 
 def _scalar(value: ir.Value | None, absent: float | None = None) -> float | None:
@@ -92,7 +92,7 @@ def _scalar(value: ir.Value | None, absent: float | None = None) -> float | None
 
 def _takes_over(producer: ir.Node, value: ir.Value) -> bool:
     return (
-        is_condensed(producer)
+        adds_floats(producer)
         and gate_of(producer) == OPEN_GATE
         and not value.is_graph_output()
         and len(value.uses()) == 1

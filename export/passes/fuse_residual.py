@@ -6,12 +6,13 @@ import onnx_ir as ir
 
 from .access import input_of, producer_of, remove_node
 from .nodes import (
+    adds_floats,
     constant_of,
     has_no_epilogue,
     has_no_residual,
-    is_condensed,
     is_condensed_conv,
     layer_name,
+    residual_place,
     same_shape,
     take_output,
 )
@@ -56,7 +57,7 @@ def _takes_over(add: ir.Node, position: int) -> bool:
     producer = value.producer()
     return (
         producer is not None
-        and (is_condensed_conv(producer) or (is_condensed(producer) and not _feeds_norm(add)))
+        and (is_condensed_conv(producer) or (adds_floats(producer) and not _feeds_norm(add)))
         and producer.graph is add.graph
         and len(value.uses()) == 1
         and not value.is_graph_output()
@@ -82,9 +83,11 @@ def _feeds_norm(add: ir.Node) -> bool:
 def _fuse(add: ir.Node, position: int) -> ir.Node:
     """Move the condensed node to the Add's position, where the addend is already computed."""
     old = producer_of(input_of(add, position))
+    inputs = list(old.inputs)
+    inputs[residual_place(old)] = add.inputs[1 - position]
     new = ir.node(
         old.op_type,
-        [*old.inputs[:5], add.inputs[1 - position]],
+        inputs,
         attributes=dict(old.attributes),
         domain=old.domain,
         name=old.name,

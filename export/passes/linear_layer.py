@@ -74,7 +74,9 @@ def is_linear(node: ir.Node) -> bool:
 def read_linear(node: ir.Node, out_features: int, opset: int) -> LinearLayer:
     """Read a node for which :func:`is_linear` holds, whose second input is the weight."""
     if node.op_type == "MatMul":
-        add = _bias_add(node, out_features, opset)
+        x = input_of(node, 0)
+        rank = 1 if x.shape is None else len(x.shape)
+        add = bias_add(node.outputs[0], out_features, rank, opset)
         return LinearLayer(node, add, False, False, 1.0, 1.0, None, opset)
     addend = node.inputs[2] if len(node.inputs) > 2 else None
     if addend is not None and _is_bias(folded_constant(addend, opset), out_features, rank=2):
@@ -91,17 +93,17 @@ def read_linear(node: ir.Node, out_features: int, opset: int) -> LinearLayer:
     )
 
 
-def _bias_add(node: ir.Node, out_features: int, opset: int) -> ir.Node | None:
-    """Find the Add of a constant vector that alone reads the product."""
-    product = node.outputs[0]
-    uses = product.uses()
-    if product.is_graph_output() or len(uses) != 1:
+def bias_add(product: ir.Value, out_features: int, rank: int, opset: int) -> ir.Node | None:
+    """Find the Add of a constant vector that alone reads a product ``[..., out_features]``.
+
+    ``rank`` is the number of the product's dimensions, 1 where it is not known.
+    """
+    uses, maker = product.uses(), product.producer()
+    if product.is_graph_output() or len(uses) != 1 or maker is None:
         return None
     add, position = next(iter(uses))
-    if add.op_type != "Add" or add.domain != "" or add.graph is not node.graph:
+    if add.op_type != "Add" or add.domain != "" or add.graph is not maker.graph:
         return None
-    x = input_of(node, 0)
-    rank = 1 if x.shape is None else len(x.shape)
     bias = folded_constant(input_of(add, 1 - position), opset)
     return add if _is_bias(bias, out_features, rank) else None
 

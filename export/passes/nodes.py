@@ -17,6 +17,7 @@ from ...ort_ops.contract import (
     INPUTS,
     OPEN_GATE,
     OPS,
+    OUTPUT_TYPES,
     QLINEAR_CONDENSED_CONV,
     QUANTIZED_OPS,
 )
@@ -50,6 +51,26 @@ def is_condensed_gemm(node: ir.Node) -> bool:
 def is_condensed_conv(node: ir.Node) -> bool:
     """Return whether a node is a CondensedConv."""
     return (node.domain, node.op_type) == (DOMAIN, CONDENSED_CONV)
+
+
+def is_quantized(node: ir.Node) -> bool:
+    """Return whether a node is an op of ours on 8-bit integers."""
+    return node.domain == DOMAIN and node.op_type in QUANTIZED_OPS
+
+
+def quantized_nodes(model: ir.Model) -> list[ir.Node]:
+    """List the nodes of our ops on 8-bit integers in graph order."""
+    return [node for node in model.graph.all_nodes() if is_quantized(node)]
+
+
+def adds_floats(node: ir.Node) -> bool:
+    """Return whether a node of ours adds a residual of floats to its output, and clips it then."""
+    return is_condensed(node) or (is_quantized(node) and OUTPUT_TYPES[node.op_type] != "TY")
+
+
+def residual_place(node: ir.Node) -> int:
+    """Return which input of a node of ours is the residual."""
+    return list(INPUTS[node.op_type]).index("residual")
 
 
 def our_nodes(model: ir.Model) -> list[ir.Node]:
@@ -263,7 +284,7 @@ def has_no_epilogue(node: ir.Node) -> bool:
 
 def has_no_residual(node: ir.Node) -> bool:
     """Return whether the residual of a condensed node is the one that stands for "none"."""
-    residual = constant_of(node.inputs[5])
+    residual = constant_of(node.inputs[residual_place(node)])
     return residual is not None and residual.shape == (1,) and not residual.any()
 
 
