@@ -298,7 +298,7 @@ def _write(
         parity, not_checked = check_layers(staged.path)
     elif settings.verify and before is not None:
         locate = partial(_locate, before, staged.path, names)
-        reference = Reference("torch", cases, settings.noise, locate)
+        reference = Reference("torch", cases, settings.noise, locate=locate)
         parity, not_checked = check_parity(staged.path, reference)
     return _Written(staged, layers, initializers, lowered, parity, not_checked, rounding, change)
 
