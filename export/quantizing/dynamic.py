@@ -40,4 +40,4 @@ def quantize_dynamic(path: Path, out: Path, nodes: Collection[str], large: bool)
             nodes_to_quantize=[*nodes, *(f"{name}_MatMul" for name in nodes)],
             use_external_data_format=large,
         )
-    return clean(out)
+    return clean(out, nodes)

@@ -147,7 +147,7 @@ def _layers(model: ir.Model) -> Iterator[Layer]:
 
 def layer_name(initializer: str) -> str:
     """Return what reports call the layer of a weight, whatever the passes appended to its name."""
-    for suffix in ("_quantized", ".weight", ".active", ".weight"):
+    for suffix in ("_quantized", "_Transposed", ".weight", ".active", ".weight"):
         initializer = initializer.removesuffix(suffix)
     return initializer
 
@@ -186,4 +186,4 @@ def _scales_or_turns(node: ir.Node) -> bool:
 def row_maxima(weight: np.ndarray, axis: int) -> np.ndarray:
     """Return the largest magnitude of each output's weights, float64 ``[out_features]``."""
     others = tuple(i for i in range(weight.ndim) if i != axis)
-    return np.abs(weight).max(axis=others).astype(np.float64)
+    return np.asarray(np.abs(weight).max(axis=others), np.float64)

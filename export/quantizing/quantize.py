@@ -38,7 +38,7 @@ _RANKED = 64
 _FEW = 16
 """Samples below which the ranges of activations deserve a warning."""
 
-_NO_CONV = "convolutions need static quantization: ONNX Runtime's dynamic ones are slow"
+_NO_CONV = "convolutions are quantized only with samples"
 
 
 def quantize(
@@ -131,18 +131,16 @@ def quantize(
         result = _build(builder, ranking, kept, expected, max_error, progress)
         file_bytes = result.built.staged.nbytes
         data_path = publish_model(result.built.staged, target, keep=needed)
-    if not any(layer.sparsity >= min_sparsity for layer in layers):
-        notes += (
-            f"no layer is sparse to {min_sparsity:.0%}: the file holds dense 8-bit layers, which "
-            "ONNX Runtime computes itself",
-        )
+    reports = _reports(floats, ranking, result, dynamic, max_error)
+    if not any(report.form == "condensed int8" for report in reports):
+        notes += ("no 8-bit layer is condensed: ONNX Runtime's own kernels compute them",)
     labels = compared.labels
     return QuantizationReport(
         path=os.fspath(onnx_out),
         method="dynamic" if dynamic else builder.method,
         calibrated_on=None if samples is None else str(samples),
         compared_on=str(compared),
-        layers=_reports(floats, ranking, result, dynamic, max_error),
+        layers=reports,
         error=result.error,
         accuracy_before=None if labels is None else accuracy(expected, labels),
         accuracy_after=None if labels is None else accuracy(result.outputs, labels),
@@ -251,8 +249,8 @@ def _samples(
         return None, compared or _made_up(path), tuple(notes)
     if given is None or compared is None:
         raise ExportError(
-            f"{source} is no run folder, which would bring samples to find the ranges of activations "
-            "on; give them (--calibration FILE.npz), or quantize it dynamically (--dynamic)"
+            f"{source} is no run folder, which would bring samples to find the ranges of "
+            "activations on; give them (--calibration FILE.npz), or quantize it with --dynamic"
         )
     if given.count < _FEW:
         notes.append(

@@ -16,6 +16,9 @@ from .samples import BATCH, Samples
 CALIBRATED, TESTED = 512, 10_000
 """Most training samples to find ranges on, and test samples to compare on."""
 
+_MAX_BYTES = 512 << 20
+"""Most bytes of either; large images reach it before the number."""
+
 
 def belongs_to(folder: Path, target: Path) -> bool:
     """Return whether a file is one of a run folder's own."""
@@ -48,6 +51,8 @@ def run_samples(
 
 
 def _samples(data: Dataset, split: DataSplit, kind: str, most: int, name: str) -> Samples:
+    sample, _ = next(split.batches([torch.zeros(1, dtype=torch.int64)]))
+    most = max(1, min(most, _MAX_BYTES // sample.nbytes))
     chosen = epoch_order(len(split), 0, 0)[:most].sort().values
     batches: list[tuple[Tensor, Tensor]] = list(split.batches(torch.split(chosen, BATCH)))
     labels = torch.cat([labels for _, labels in batches]).numpy()

@@ -97,7 +97,7 @@ def _load(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
         return arrays
     if len(names) != 1:
         raise ExportError(
-            f"{path} holds one array and the model takes {_listed(names)}; give a .npz of these names"
+            f"{path} holds one array, the model takes {_listed(names)}; give a .npz of these"
         )
     return {names[0]: arrays[""]}
 

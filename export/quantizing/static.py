@@ -115,12 +115,13 @@ def quantize_static(
             calibrate_method=getattr(CalibrationMethod, _CALIBRATORS[method]),
             extra_options=extra,
         )
-    return clean(out)
+    return clean(out, nodes)
 
 
 def _nodes_between(model: ir.Model, layers: Collection[str]) -> list[str]:
     """List the nodes that read nothing but outputs of quantized convolutions and of each other."""
-    found, reached = [], set()
+    found: list[str] = []
+    reached: set[ir.Value] = set()
     for node in model.graph:
         if node.op_type == CONV and label_of(node) in layers:
             reached.update(node.outputs)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 import onnx_ir as ir
 
 from ..errors import ExportError
+from ..passes.access import name_of
+from ..passes.nodes import Names
 
 _MARKS = ("onnx.infer", "onnx.quant.pre_process")
 """Metadata by which the quantizer's own steps know each other."""
@@ -22,7 +25,8 @@ def running(what: str) -> Iterator[None]:
     level = root.level
     root.setLevel(logging.ERROR)
     try:
-        yield
+        with redirect_stdout(io.StringIO()):  # the calibrators report their progress there
+            yield
     except (ExportError, OSError, MemoryError):
         raise
     except ImportError as error:
@@ -36,9 +40,24 @@ def running(what: str) -> Iterator[None]:
         root.setLevel(level)
 
 
-def clean(path: Path) -> ir.Model:
-    """Read a model that the quantizer has written, without what it noted for itself."""
+def clean(path: Path, layers: Collection[str]) -> ir.Model:
+    """Read a model that the quantizer has written, without what it noted for itself.
+
+    Args:
+        path: the model.
+        layers: names of nodes, which get them back where they were extended.
+
+    """
     model = ir.load(path)
     for mark in _MARKS:
         model.metadata_props.pop(mark, None)
+    names = Names(model)
+    for node in model.graph:
+        before = (node.name or "").removesuffix("_quant").removesuffix("_MatMul")
+        if before in layers and before != node.name:
+            node.name = names.free(before)
+    for value in list(model.graph.initializers.values()):
+        before = name_of(value).removesuffix("_Transposed_quantized")
+        if before != value.name:
+            value.name = names.free(f"{before}_quantized")
     return model
