@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from ..model_file import EXTERNAL_DATA_THRESHOLD, StagedModel, stage_model
 from ..onnx_convert import convert, plan_conversion
 from ..report import ExportReport
 from .dynamic import quantize_dynamic
-from .float_model import FloatModel
+from .float_model import FloatModel, Layer
 from .samples import Samples
 from .static import Grid, Method, quantize_static, read_grids, round_sums_once
 
@@ -75,12 +75,12 @@ class Builder:
         del model.metadata_props[key]
         self._float_path = staged.path
 
-    def grids(self, nodes: Collection[str]) -> dict[str, Grid] | None:
+    def grids(self, layers: Sequence[Layer]) -> dict[str, Grid] | None:
         """Return the grids of the inputs of layers, by node; None where each run finds them."""
-        return None if self.samples is None else read_grids(self._quantized(nodes), nodes)
+        return None if self.samples is None else read_grids(self._quantized(layers), layers)
 
-    def build(self, nodes: Collection[str]) -> Built:
-        """Quantize the layers of these nodes, and convert.
+    def build(self, layers: Sequence[Layer]) -> Built:
+        """Quantize these layers, and convert.
 
         Raises:
             ExportError: the quantizer refuses, or the conversion does not equal what it wrote.
@@ -92,7 +92,7 @@ class Builder:
             "threads": self.form.threads,
             "min_sparsity": self.form.min_sparsity,
         }
-        model, path = self._quantized(nodes), self.scratch / "quantized.onnx"
+        model, path = self._quantized(layers), self.scratch / "quantized.onnx"
         stage_model(model, path, EXTERNAL_DATA_THRESHOLD)
         if self.samples is not None:
             plan = plan_conversion(path, **form)
@@ -113,16 +113,16 @@ class Builder:
         data_path = report.data_path and Path(report.data_path)
         return Built(StagedModel(target, data_path or None), report)
 
-    def _quantized(self, nodes: Collection[str]) -> ir.Model:
-        key = frozenset(nodes)
+    def _quantized(self, layers: Sequence[Layer]) -> ir.Model:
+        key = frozenset(layer.node for layer in layers)
         if self._made is None or self._made[0] != key:
             out = self.scratch / "from_quantizer.onnx"
             large = self.floats.nbytes > _LARGE
             if self.samples is None:
-                model = quantize_dynamic(self._float_path, out, nodes, large)
+                model = quantize_dynamic(self._float_path, out, layers, large)
             else:
                 model = quantize_static(
-                    self._float_path, out, nodes, self.samples, self.method, large
+                    self._float_path, out, layers, self.samples, self.method, large
                 )
             self._made = (key, model)
         return self._made[1]

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from .float_model import Layer
 from .tool import clean, running
 
 
-def quantize_dynamic(path: Path, out: Path, nodes: Collection[str], large: bool) -> ir.Model:
+def quantize_dynamic(path: Path, out: Path, layers: Collection[Layer], large: bool) -> ir.Model:
     """Quantize linear layers of a float model.
 
     Args:
         path: the float model.
         out: the file to write.
-        nodes: names of the layers' nodes.
+        layers: those to quantize.
         large: whether the model needs a data file.
 
     Returns:
@@ -26,6 +27,7 @@ def quantize_dynamic(path: Path, out: Path, nodes: Collection[str], large: bool)
         ExportError: the quantizer refuses the model.
 
     """
+    nodes = [layer.node for layer in layers]
     with running("quantize_dynamic"):
         from onnxruntime.quantization import QuantType
         from onnxruntime.quantization import quantize_dynamic as quantize

@@ -50,6 +50,7 @@ class Layer:
         op_type: of the node.
         weight: as the node reads it.
         axis: its axis of outputs.
+        bias: of the node; None where it has none.
         obstacle: why it cannot be quantized; None where it can.
 
     """
@@ -59,6 +60,7 @@ class Layer:
     op_type: str
     weight: np.ndarray
     axis: int
+    bias: np.ndarray | None
     obstacle: str | None = None
 
     @property
@@ -141,6 +143,7 @@ def _layers(model: ir.Model) -> Iterator[Layer]:
             node.op_type,
             weight,
             axis,
+            constant_of(node.inputs[2]) if len(node.inputs) > 2 else None,
             _obstacle(model, node, weight, axis),
         )
 

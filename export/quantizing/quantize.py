@@ -276,7 +276,7 @@ def _require_finite(source: Path, samples: Samples, outputs: Sequence[Outputs]) 
 
 
 def _trial(builder: Builder, layers: Sequence[Layer]) -> Trial:
-    grids = builder.grids([layer.node for layer in layers])
+    grids = builder.grids(layers)
     return Trial(builder.floats, layers, grids, builder.scratch / "trial.onnx")
 
 
@@ -310,13 +310,12 @@ def _build(
     layers = ranking.layers
     while True:
         progress("quantizing and converting", 0.6)
-        nodes = [layer.node for layer in layers[kept:]]
-        built = builder.build(nodes)
+        built = builder.build(layers[kept:])
         progress("running the quantized model", 0.9)
         outputs = run_all(_load(built.staged.path), builder.compared)
         error = compare(expected, outputs)
         if max_error is None or error.relative <= max_error:
-            return _Result(built, outputs, error, frozenset(nodes))
+            return _Result(built, outputs, error, frozenset(x.node for x in layers[kept:]))
         kept += 1
         if kept == len(layers):
             raise ExportError(

@@ -15,7 +15,7 @@ from ..passes.matching import is_op
 from ..passes.nodes import array_of, constant_of
 from ..passes.quantized_layer import only_use
 from ..passes.quantized_weight import is_dequantize, is_quantize
-from .float_model import CONV, LINEAR
+from .float_model import CONV, LINEAR, Layer, row_maxima
 from .samples import Samples
 from .tool import clean, running
 
@@ -50,6 +50,9 @@ _BETWEEN = (
 """What computes in 8 bits between convolutions. Sums and norms around linear layers stay floats:
 transformers lose most of their accuracy there, and our op adds float residuals."""
 
+_BIAS_UNITS = 1 << 20
+"""Units that the bias of a row without weights gets."""
+
 Grid = tuple[np.ndarray, np.ndarray]
 """Scale and zero point of a layer's input."""
 
@@ -73,14 +76,14 @@ class _Reader:
 
 
 def quantize_static(
-    path: Path, out: Path, nodes: Collection[str], samples: Samples, method: Method, large: bool
+    path: Path, out: Path, layers: Collection[Layer], samples: Samples, method: Method, large: bool
 ) -> ir.Model:
     """Quantize layers of a float model; those of Conv output 8-bit integers.
 
     Args:
         path: the float model.
         out: the file to write.
-        nodes: names of the layers' nodes.
+        layers: those to quantize.
         samples: to find the ranges of activations on.
         method: how they are found.
         large: whether the model needs a data file.
@@ -92,6 +95,7 @@ def quantize_static(
         ExportError: the quantizer refuses the model.
 
     """
+    nodes = [layer.node for layer in layers]
     with running("quantize_static"):
         from onnxruntime.quantization import CalibrationMethod, QuantType
         from onnxruntime.quantization import quantize_static as quantize
@@ -115,7 +119,9 @@ def quantize_static(
             calibrate_method=getattr(CalibrationMethod, _CALIBRATORS[method]),
             extra_options=extra,
         )
-    return clean(out, nodes)
+    model = clean(out, nodes)
+    sharpen_biases(model, layers)
+    return model
 
 
 def _nodes_between(model: ir.Model, layers: Collection[str]) -> list[str]:
@@ -137,9 +143,46 @@ def _nodes_between(model: ir.Model, layers: Collection[str]) -> list[str]:
     return found
 
 
-def read_grids(model: ir.Model, nodes: Collection[str]) -> dict[str, Grid]:
-    """Read the scale and zero point of the input of each of these nodes."""
-    grids = {}
+def sharpen_biases(model: ir.Model, layers: Collection[Layer]) -> None:
+    """Store the biases of rows without weights finely.
+
+    The quantizer gives such a row the scale 1, so that its bias becomes a multiple of the input's
+    scale. Any scale suits zeros: this one has the bias in about a million units.
+
+    Args:
+        model: with QuantizeLinear and DequantizeLinear; changed in place.
+        layers: those that were quantized.
+
+    """
+    known = {layer.node: layer for layer in layers}
+    for node in model.graph:
+        layer = known.get(label_of(node))
+        if layer is None or layer.bias is None or len(node.inputs) < 3:
+            continue
+        dead = row_maxima(layer.weight, layer.axis) == 0
+        givers = [input_of(node, position).producer() for position in range(3)]
+        if not dead.any() or not all(map(is_dequantize, givers)):
+            continue
+        x_scale = np.float32(array_of(input_of(givers[0], 1)))
+        weight_scale, bias, bias_scale = (
+            input_of(givers[1], 1),
+            input_of(givers[2], 0),
+            input_of(givers[2], 1),
+        )
+        fine = (np.abs(layer.bias) / np.float32(_BIAS_UNITS) / x_scale).astype(np.float32)
+        dead &= np.isfinite(fine) & (fine >= np.finfo(np.float32).tiny)
+        scales = np.where(dead, fine, array_of(weight_scale))
+        units = np.where(dead, scales * x_scale, array_of(bias_scale))
+        exact = layer.bias.astype(np.float64) / units
+        integers = np.where(dead, np.rint(exact), array_of(bias)).astype(np.int32)
+        for value, array in ((weight_scale, scales), (bias, integers), (bias_scale, units)):
+            dtype = array_of(value).dtype
+            value.const_value = ir.tensor(array.astype(dtype), name=value.name)
+
+
+def read_grids(model: ir.Model, layers: Collection[Layer]) -> dict[str, Grid]:
+    """Read the scale and zero point of the input of each of these layers, by node."""
+    grids, nodes = {}, {layer.node for layer in layers}
     for node in model.graph:
         if label_of(node) not in nodes:
             continue
