@@ -28,8 +28,8 @@ class LayerReport:
         active: output neurons with at least one weight.
         fan_in: stored weights per active neuron; the largest count where they differ.
         padding: stored entries that only fill shorter rows; 0 for a dense layer.
-        bytes_dense: bytes of weight and bias as dense float32, or of a quantized layer in 8 bits with
-            its scales.
+        bytes_dense: bytes of weight and bias as dense float32; of a quantized layer those of a
+            dense weight in 8 bits, its scales and its bias.
         bytes_condensed: bytes of the arrays that the layer has in the file; None where it was left
             as it is.
         decision: the form in which the layer stands in the file.

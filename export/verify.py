@@ -123,7 +123,13 @@ def _compare(
     largest = relative = tolerance = steps = 0.0
     units = reference.units
     for case in reference.cases:
-        got = run(dict(zip(names, case.inputs, strict=True)))
+        try:
+            got = run(dict(zip(names, case.inputs, strict=True)))
+        except Exception as error:
+            raise ExportError(
+                f"the exported model fails at batch {case_batch(case)} in {engine}: {error}; "
+                "nothing was written"
+            ) from error
         for position, (actual, expected) in enumerate(zip(got, case.outputs, strict=True)):
             where = f"output {position} at batch {case_batch(case)} in {engine}"
             if actual.shape != expected.shape or actual.dtype != expected.dtype:

@@ -8,13 +8,22 @@ structural checks alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from ..ort_ops import reference_quantized
+from ..ort_ops.contract import (
+    CONDENSED_GEMM_INTEGER_TO_FLOAT,
+    DYNAMIC_QUANTIZE_CONDENSED_GEMM,
+    INPUTS,
+    QLINEAR_CONDENSED_CONV,
+    QLINEAR_CONDENSED_GEMM,
+)
 from ..ort_ops.format.condensed import CondensedWeight
 from ..ort_ops.format.conv_geometry import ConvGeometry
 from ..ort_ops.reference import condensed_conv
@@ -24,12 +33,17 @@ from .onnx_op import condensed_conv_model, condensed_layer_model
 from .passes.nodes import (
     condensed_nodes,
     constant_of,
+    has_no_residual,
     is_condensed_conv,
+    is_convolution,
+    quantized_nodes,
     read_geometry,
     read_weight,
+    residual_place,
 )
 from .report import ParityCheck
 from .verify import RELATIVE_TOLERANCE, max_error
+from .verify_quantized import layer_model
 
 LARGE = 500_000_000
 """Bytes of dense weights from which a model is verified layer by layer."""
@@ -57,6 +71,9 @@ def check_layers(path: Path) -> tuple[tuple[ParityCheck, ...], tuple[str, ...]]:
     missing = {LAYER_BY_LAYER}
     for node in condensed_nodes(model):
         _check_node(node, rng, worst, missing)
+        _release(node)
+    for node in quantized_nodes(model):
+        _check_quantized(model, node, rng, worst, missing)
         _release(node)
     checks = tuple(
         ParityCheck(f"{name}, layer by layer", (_BATCH,), *errors, RELATIVE_TOLERANCE)
@@ -102,6 +119,85 @@ def _check_node(
             max(before[0], difference),
             max(before[1], difference / scale),
         )
+
+
+def _check_quantized(
+    model: ir.Model,
+    node: ir.Node,
+    rng: np.random.Generator,
+    worst: dict[str, tuple[float, float]],
+    missing: set[str],
+) -> None:
+    """Run a node on 8-bit integers with the library, which gives its definition's very bits.
+
+    Without it, its function would make the weight dense several times over.
+    """
+    weight = read_weight(node)
+    if weight is None or constant_of(node.inputs[0]) is not None:
+        return
+    geometry = read_geometry(node) if is_convolution(node) else None
+    feeds = _made_up(node, weight, geometry, rng)
+    given = [feeds.get(position, constant_of(v)) for position, v in enumerate(node.inputs)]
+    if has_no_residual(node):
+        given[residual_place(node)] = None
+    expected = _DEFINITIONS[node.op_type](*given, **_attributes(node))
+    layer, inputs = layer_model(model, node, list(feeds.values()))
+    for engine in engines(uses_our_ops=True):
+        if not engine.has_library:
+            continue
+        try:
+            (actual,) = engine.load(layer.SerializeToString())(inputs)
+        except EngineUnavailableError as error:
+            missing.add(f"{engine.name}: {error}")
+            continue
+        differing = np.count_nonzero(actual != expected)
+        if actual.shape != expected.shape or differing:
+            raise ExportError(
+                f"node {node.name} in {engine.name} differs from its definition in {differing} "
+                f"of {expected.size} entries; nothing was written"
+            )
+        worst.setdefault(engine.name, (0.0, 0.0))
+
+
+def _made_up(
+    node: ir.Node,
+    weight: CondensedWeight,
+    geometry: ConvGeometry | None,
+    rng: np.random.Generator,
+) -> dict[int, np.ndarray]:
+    """Make up what a node on 8-bit integers reads at run time, by position."""
+    x_shape = _x_shape(weight, geometry)
+    y_shape: tuple[int, ...] = (_BATCH, weight.out_features)
+    if geometry is not None:
+        y_shape += geometry.output_sizes(x_shape[2:])
+    shapes = {"X": x_shape, "residual": y_shape}
+    feeds: dict[int, np.ndarray] = {}
+    for position, (name, value) in enumerate(zip(INPUTS[node.op_type], node.inputs, strict=True)):
+        if constant_of(value) is not None:
+            continue
+        kind = np.dtype(np.float32 if value is None or value.dtype is None else value.dtype.numpy())
+        shape = shapes.get(name, ())
+        if node.attributes.get_int("channels_last", 0) and shape:
+            shape = (shape[0], *shape[2:], shape[1])
+        if kind == np.float32:
+            made = rng.standard_normal(shape) if shape else np.array(0.02)
+        else:
+            limits = np.iinfo(kind)
+            made = rng.integers(limits.min, limits.max + 1, shape)
+        feeds[position] = np.asarray(made).astype(kind)
+    return feeds
+
+
+def _attributes(node: ir.Node) -> dict[str, Any]:
+    return {name: node.attributes[name].value for name in node.attributes}
+
+
+_DEFINITIONS: dict[str, Callable[..., np.ndarray]] = {
+    CONDENSED_GEMM_INTEGER_TO_FLOAT: reference_quantized.condensed_gemm_integer_to_float,
+    DYNAMIC_QUANTIZE_CONDENSED_GEMM: reference_quantized.dynamic_quantize_condensed_gemm,
+    QLINEAR_CONDENSED_CONV: reference_quantized.qlinear_condensed_conv,
+    QLINEAR_CONDENSED_GEMM: reference_quantized.qlinear_condensed_gemm,
+}
 
 
 def _release(node: ir.Node) -> None:

@@ -57,7 +57,7 @@ def check_quantized_layers(
             *inputs, expected = [_in_order_of(node, a, i) for i, a in enumerate(found)]
             if expected is None or any(array is None for array in inputs):
                 continue
-            layer, feeds = _layer_model(model, node, inputs)
+            layer, feeds = layer_model(model, node, inputs)
             try:
                 (actual,) = engine.load(layer.SerializeToString())(feeds)
             except EngineUnavailableError:
@@ -67,22 +67,22 @@ def check_quantized_layers(
     return tuple(checks.values())
 
 
-def _variables(node: ir.Node) -> list[ir.Value]:
+def variables_of(node: ir.Node) -> list[ir.Value]:
     """List what a node reads that is no constant, then what it writes."""
     values = (value for value in node.inputs if value is not None and constant_of(value) is None)
     return [*values, node.outputs[0]]
 
 
 def _names(node: ir.Node) -> list[str]:
-    """Name the original's values that stand for :func:`_variables`."""
+    """Name the original's values that stand for :func:`variables_of`."""
     planar = node.meta.get(PLANAR, {})
-    names = map(name_of, _variables(node))
+    names = map(name_of, variables_of(node))
     return [planar.get(name, name) for name in names]
 
 
 def _in_order_of(node: ir.Node, array: np.ndarray | None, position: int) -> np.ndarray | None:
     """Give a value of the original the order that the node has it in."""
-    turned = name_of(_variables(node)[position]) in node.meta.get(PLANAR, {})
+    turned = name_of(variables_of(node)[position]) in node.meta.get(PLANAR, {})
     return np.moveaxis(array, 1, -1) if turned and array is not None else array
 
 
@@ -102,11 +102,18 @@ def _values(
     return found
 
 
-def _layer_model(
+def layer_model(
     model: ir.Model, node: ir.Node, inputs: Sequence[np.ndarray]
 ) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """Make a model of one node, and its inputs by name."""
-    variables = dict(zip(map(name_of, _variables(node)[:-1]), inputs, strict=True))
+    """Make a model of one node, and its inputs by name.
+
+    Args:
+        model: with the function of the node.
+        node: of ours.
+        inputs: for what the node reads that is no constant, in order.
+
+    """
+    variables = dict(zip(map(name_of, variables_of(node)[:-1]), inputs, strict=True))
     ports = [
         helper.make_tensor_value_info(
             name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape

@@ -341,16 +341,6 @@ LEFT = {
         {"w": W.astype(np.float64)},
         {"elem_type": TensorProto.DOUBLE},
     ),
-    "its input is quantized too": (
-        [
-            node("QuantizeLinear", ["x", "scale", "zero"], "xq"),
-            node("DequantizeLinear", ["xq", "scale", "zero"], "xd"),
-            node("DequantizeLinear", ["q", "scale", "zero"], "t"),
-            node("MatMul", ["xd", "t"]),
-        ],
-        quantized(W),
-        {},
-    ),
 }
 
 
