@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..engines import Run
+from ..errors import ExportError
 from .samples import Samples
 
 Outputs = Sequence[np.ndarray]
@@ -31,9 +32,20 @@ class OutputError:
     cosine: float
 
 
-def run_all(run: Run, samples: Samples) -> list[Outputs]:
-    """Run a model on all samples."""
-    return [tuple(run(dict(feeds))) for feeds in samples.feeds]
+def run_all(run: Run, samples: Samples, what: object) -> list[Outputs]:
+    """Run a model, which errors call ``what``, on all samples.
+
+    Raises:
+        ExportError: it does not run on them.
+
+    """
+    try:
+        return [tuple(run(dict(feeds))) for feeds in samples.feeds]
+    except MemoryError:
+        raise
+    except Exception as error:  # of whichever engine runs it
+        reason = str(error).strip().splitlines()[0]
+        raise ExportError(f"{what} does not run on {samples}: {reason}") from error
 
 
 def compare(expected: Sequence[Outputs], actual: Sequence[Outputs]) -> OutputError:
@@ -68,7 +80,7 @@ def _compare_output(expected: list[np.ndarray], actual: list[np.ndarray]) -> Out
 
 
 def _norms(rows: np.ndarray) -> np.ndarray:
-    return np.linalg.norm(rows, axis=1)
+    return np.asarray(np.linalg.norm(rows, axis=1))
 
 
 def accuracy(outputs: Sequence[Outputs], labels: np.ndarray) -> float:

@@ -115,7 +115,7 @@ def quantize(
         layers = _candidates(source, floats, dynamic)
         samples, compared, notes = _samples(source, path, floats, calibration, data_dir, dynamic)
         progress("running the float model", 0.1)
-        expected = run_all(load_original(path), compared)
+        expected = run_all(load_original(path), compared, source)
         _require_finite(source, compared, expected)
         builder = Builder(
             floats, scratch, target.name, samples, method or METHODS[0], form, compared
@@ -312,7 +312,7 @@ def _build(
         progress("quantizing and converting", 0.6)
         built = builder.build(layers[kept:])
         progress("running the quantized model", 0.9)
-        outputs = run_all(_load(built.staged.path), builder.compared)
+        outputs = run_all(_load(built.staged.path), builder.compared, "the quantized model")
         error = compare(expected, outputs)
         if max_error is None or error.relative <= max_error:
             return _Result(built, outputs, error, frozenset(x.node for x in layers[kept:]))

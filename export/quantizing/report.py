@@ -83,14 +83,12 @@ class QuantizationReport:
         return tuple(layer for layer in self.layers if layer.reason)
 
     def to_rich_table(self) -> Table:
-        """Lay out the layers, the worst first, with errors and sizes in the caption."""
+        """Lay out the layers, the worst first."""
         from rich import box
         from rich.table import Table
 
         table = Table(
             title=f"Quantization to {self.path}",
-            caption="\n".join(self._caption()),
-            caption_justify="left",
             box=box.SIMPLE_HEAD,
             padding=(0, 1, 0, 0),
             pad_edge=False,
@@ -113,7 +111,8 @@ class QuantizationReport:
             table.add_row(f"and {left} more", "", "", "", "")
         return table
 
-    def _caption(self) -> list[str]:
+    def summary(self) -> tuple[str, ...]:
+        """Say in lines of text what changed: accuracy, outputs, size."""
         lines = []
         if self.accuracy_before is not None and self.accuracy_after is not None:
             change = 100 * (self.accuracy_after - self.accuracy_before)
@@ -121,9 +120,9 @@ class QuantizationReport:
                 f"accuracy {self.accuracy_before:.2%} in float32, {self.accuracy_after:.2%} in "
                 f"8 bits ({change:+.2f} points)"
             )
-        limit = f" (at most {self.max_error:.2%} asked for)" if self.max_error is not None else ""
+        limit = f", at most {self.max_error:.2%} asked for" if self.max_error is not None else ""
         lines.append(
-            f"outputs differ by {self.error.relative:.2%}{limit} (root mean square), cosine "
+            f"outputs differ by {self.error.relative:.2%} (root mean square{limit}), cosine "
             f"{self.error.cosine:.5f}"
         )
         lines.append(f"compared on {self.compared_on}")
@@ -133,7 +132,7 @@ class QuantizationReport:
             f"file {self.file_bytes / 1e6:.3g} MB, dense float32 weights "
             f"{self.float_bytes / 1e6:.3g} MB, ratio {self.file_bytes / self.float_bytes:.3f}"
         )
-        return [*lines, *self.notes]
+        return (*lines, *self.notes)
 
     def to_json(self) -> str:
         """Write all fields as a JSON object."""

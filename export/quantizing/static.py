@@ -160,15 +160,16 @@ def sharpen_biases(model: ir.Model, layers: Collection[Layer]) -> None:
         if layer is None or layer.bias is None or len(node.inputs) < 3:
             continue
         dead = row_maxima(layer.weight, layer.axis) == 0
-        givers = [input_of(node, position).producer() for position in range(3)]
-        if not dead.any() or not all(map(is_dequantize, givers)):
+        x, weight, bias_giver = (input_of(node, position).producer() for position in range(3))
+        if not dead.any() or x is None or weight is None or bias_giver is None:
             continue
-        x_scale = np.float32(array_of(input_of(givers[0], 1)))
-        weight_scale, bias, bias_scale = (
-            input_of(givers[1], 1),
-            input_of(givers[2], 0),
-            input_of(givers[2], 1),
-        )
+        if not all(map(is_dequantize, (x, weight, bias_giver))):
+            continue
+        if len(weight.outputs[0].uses()) > 1:
+            continue  # another layer has another input
+        x_scale = np.float32(array_of(input_of(x, 1)).reshape(()))
+        weight_scale = input_of(weight, 1)
+        bias, bias_scale = input_of(bias_giver, 0), input_of(bias_giver, 1)
         fine = (np.abs(layer.bias) / np.float32(_BIAS_UNITS) / x_scale).astype(np.float32)
         dead &= np.isfinite(fine) & (fine >= np.finfo(np.float32).tiny)
         scales = np.where(dead, fine, array_of(weight_scale))

@@ -187,3 +187,11 @@ def test_integer_inputs_are_taken(tmp_path: Path):
         out = tmp_path / f"{dynamic}.onnx"
         report = quantize(source, out, calibration={"x": tokens}, dynamic=dynamic)
         assert 0 < report.error.relative < 0.02
+
+
+def test_samples_that_the_model_does_not_run_on(tmp_path: Path):
+    nodes = [node("Reshape", ["x", "shape"], "r"), node("MatMul", ["r", "w"])]
+    arrays = {"shape": np.array([5, 48]), "w": sparse((48, 32))}
+    source = write_model(tmp_path / "in.onnx", nodes, arrays)
+    with pytest.raises(ExportError, match=r"in.onnx does not run on 70 samples of what is given: "):
+        quantize(source, tmp_path / "out.onnx", calibration={"x": X})

@@ -208,6 +208,8 @@ def quantize(
     from rich.console import Console
 
     Console().print(report.to_rich_table())
+    for line in report.summary():
+        typer.echo(line)
 
 
 def inspect(
