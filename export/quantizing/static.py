@@ -48,7 +48,7 @@ _BETWEEN = (
     "Unsqueeze",
 )
 """What computes in 8 bits between convolutions. Sums and norms around linear layers stay floats:
-transformers lose most of their accuracy there, and our op adds float residuals."""
+our op adds float residuals, and to round them once more would only add error."""
 
 _BIAS_UNITS = 1 << 20
 """Units that the bias of a row without weights gets."""
