@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from .._base.atomic import output_path, staging_folder
 from ..ort_ops.format.condensed import VALUE_TYPES
+from .engines import load_original
 from .errors import ExportError
 from .forms import Chooser, Policy
 from .locate import first_difference
@@ -30,11 +31,13 @@ from .model_file import (
     stage_model,
 )
 from .onnx_op import DEFAULT_OPSET, IR_VERSION, OPSETS
+from .onnx_reading import read_proto
 from .passes.access import drop_weights, name_of
 from .passes.attach_functions import AttachFunctionsPass
 from .passes.clear_values import ClearValueMetadataPass
 from .passes.condense import CondensePass
 from .passes.fold_norm import FoldNormPass
+from .quantization_units import Units, units_of, with_noise
 from .ranges import require_range
 from .report import NOT_VERIFIED, ExportReport, LayerReport, ParityCheck, bytes_saved
 from .rounding import (
@@ -253,7 +256,10 @@ def _write(
     program = torch_to_ir(model, settings.inputs, settings.dynamic_shapes, opset)
     initializers = frozenset(program.model.graph.initializers)
     condense = CondensePass(
-        min_sparsity=settings.min_sparsity, masks=settings.masks, name_after_weights=True
+        min_sparsity=settings.min_sparsity,
+        masks=settings.masks,
+        choose_quantized=settings.chooser.choose_quantized,
+        name_after_weights=True,
     )
     found = [condense(program.model)]
     exclusive = dict(model.named_parameters()).keys() - read_elsewhere(program.model)
@@ -298,18 +304,36 @@ def _write(
         parity, not_checked = check_layers(staged.path)
     elif settings.verify and before is not None:
         locate = partial(_locate, before, staged.path, names)
-        reference = Reference("torch", cases, settings.noise, locate=locate)
+        units = units_of(read_proto(staged.path))
+        if units is not None:
+            units = _own_noise(before, staged.path, names, cases, units)
+        locates = None if units else locate
+        reference = Reference("torch", cases, settings.noise, units, locates)
         parity, not_checked = check_parity(staged.path, reference)
     return _Written(staged, layers, initializers, lowered, parity, not_checked, rounding, change)
 
 
+def _own_noise(
+    before: ir.Model, path: Path, names: Sequence[str], cases: Sequence[Case], units: Units
+) -> Units:
+    """Measure how far a quantized graph is from itself where the runtime optimizes it."""
+    feeds = [dict(zip(names, case.inputs, strict=True)) for case in cases]
+    file = _saved(before, path)
+    runs = [load_original(file, optimize=optimize) for optimize in (False, True)]
+    return with_noise(units, *([run(feed) for feed in feeds] for run in runs))
+
+
 def _locate(before: ir.Model, path: Path, names: Sequence[str], case: Case, library: bool) -> str:
     """Compare with the graph as it was before anything was folded, chosen or fused."""
+    return first_difference(_saved(before, path), path, names, case, library)
+
+
+def _saved(before: ir.Model, path: Path) -> Path:
     AttachFunctionsPass()(before)
     before.ir_version = IR_VERSION
     reference = path.with_name("before.onnx")
     ir.save(before, reference)
-    return first_difference(reference, path, names, case, library)
+    return reference
 
 
 def _resolve(

@@ -1,0 +1,155 @@
+"""Quantized convolutions pass their channels last to each other, and to nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto
+
+from fanin.export import convert, lowering
+from fanin.export.passes.channels_last import ChannelsLastPass
+
+from .onnx_models import node_types, run
+from .quantized_models import dequantize, grid, int8, node, scales, write
+
+
+def conv(name: str, x: str, y: str, shape: tuple[int, ...], **attributes):
+    """A QLinearConv and its constants; scale and zero point of Y are those of ``name``."""
+    inputs = [x, "x_scale", "x_zero", f"{name}_w", f"{name}_w_scale", f"{name}_w_zero"]
+    arrays = {
+        f"{name}_w": int8(shape, 0.8, seed=len(name)),
+        f"{name}_w_scale": 5 * scales(shape[0]),
+        f"{name}_w_zero": np.zeros(shape[0], np.int8),
+    }
+    return node("QLinearConv", [*inputs, "x_scale", "x_zero"], y, **attributes), arrays
+
+
+def chain(path: Path, axes: int = 2) -> Path:
+    """a feeds b and, dequantized, the first output; b feeds c, which is the second one."""
+    kernel, pads = (3,) * axes, [1] * (2 * axes)
+    a, a_arrays = conv("a", "x", "p", (16, 8, *kernel), pads=pads)
+    b, b_arrays = conv("bb", "p", "q", (16, 16, *kernel), pads=pads, strides=[2] * axes)
+    c, c_arrays = conv("ccc", "q", "y", (12, 16, *((1,) * axes)))
+    arrays = {**grid("x", 0.03, 120), **a_arrays, **b_arrays, **c_arrays}
+    nodes = [a, dequantize("p", "z", "x"), b, c]
+    write(
+        path,
+        nodes,
+        arrays,
+        x=("batch", 8, *(9, 7)[:axes]),
+        x_type=TensorProto.UINT8,
+        y_type=TensorProto.UINT8,
+    )
+    model = onnx.load(path)
+    port = onnx.helper.make_tensor_value_info("z", TensorProto.FLOAT, None)
+    port.type.tensor_type.shape.SetInParent()
+    for size in ("batch", 16, *(9, 7)[:axes]):
+        dim = port.type.tensor_type.shape.dim.add()
+        if isinstance(size, int):
+            dim.dim_value = size
+        else:
+            dim.dim_param = size
+    model.graph.output.append(port)
+    onnx.save(model, path)
+    return path
+
+
+def flags(path: Path) -> list[int]:
+    return [
+        attribute.i
+        for n in onnx.load(path).graph.node
+        for attribute in n.attribute
+        if attribute.name == "channels_last"
+    ]
+
+
+@pytest.mark.parametrize("axes", [1, 2])
+def test_values_between_convolutions_are_not_turned(tmp_path: Path, axes: int):
+    source = chain(tmp_path / "in.onnx", axes)
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
+    types = node_types(tmp_path / "out.onnx")
+    assert types.count("QLinearCondensedConv") == 3
+    assert flags(tmp_path / "out.onnx") == [1, 1, 1]
+    # X, and what leaves the chain: p for the DequantizeLinear, y.
+    assert types.count("Transpose") == 3
+    assert all(check.checked == check.layers == 3 for check in report.layer_checks)
+    graph = onnx.load(tmp_path / "out.onnx").graph
+    assert [port.name for port in graph.output] == ["y", "z"]
+    x = np.random.default_rng(3).integers(0, 256, (2, 8, *(9, 7)[:axes])).astype(np.uint8)
+    expected = run(source, x=x)
+    for library in (False, True):
+        for actual, wanted in zip(
+            run(tmp_path / "out.onnx", library=library, x=x), expected, strict=True
+        ):
+            np.testing.assert_array_equal(actual, wanted)
+
+
+def test_file_is_the_same_model_without_the_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    source = chain(tmp_path / "in.onnx")
+    convert(source, tmp_path / "last.onnx", policy="condensed")
+    unchanged = lambda self, model: ir.passes.PassResult(model, modified=False)  # noqa: ARG005, E731
+    monkeypatch.setattr(ChannelsLastPass, "call", unchanged)
+    assert lowering.ChannelsLastPass is ChannelsLastPass
+    convert(source, tmp_path / "first.onnx", policy="condensed")
+    assert flags(tmp_path / "first.onnx") == [0, 0, 0]
+    x = np.random.default_rng(3).integers(0, 256, (2, 8, 9, 7)).astype(np.uint8)
+    for library in (False, True):
+        both = (run(tmp_path / f"{n}.onnx", library=library, x=x) for n in ("first", "last"))
+        for first, last in zip(*both, strict=True):
+            np.testing.assert_array_equal(first, last)
+
+
+def test_residual_of_another_convolution_is_not_turned(tmp_path: Path):
+    """x -> a, x -> b with a's output as residual: a QDQ graph in which the sum is fused."""
+    arrays = {**grid("x", 0.03, 120), **grid("y", 0.1, 100)}
+    nodes = [dequantize("x", "xd", "x")]
+    for name, relu in (("a", "ra"), ("b", None)):
+        arrays |= {
+            f"{name}": int8((16, 8, 3, 3), 0.8, seed=ord(name)),
+            f"{name}_scale": 2 * scales(16),
+            f"{name}_zero": np.zeros(16, np.int8),
+        }
+        nodes.append(dequantize(name, f"{name}d", name, axis=0))
+        nodes.append(node("Conv", ["xd", f"{name}d"], f"h{name}", pads=[1, 1, 1, 1]))
+        if relu:
+            nodes.append(node("QuantizeLinear", [f"h{name}", "y_scale", "y_zero"], f"q{name}"))
+            nodes.append(dequantize(f"q{name}", f"r{name}", "y"))
+    nodes.append(node("Add", ["hb", "ra"], "s"))
+    nodes.append(node("QuantizeLinear", ["s", "y_scale", "y_zero"], "y"))
+    source = write(
+        tmp_path / "in.onnx",
+        nodes,
+        arrays,
+        x=("batch", 8, 6, 5),
+        x_type=TensorProto.UINT8,
+        y_type=TensorProto.UINT8,
+    )
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
+    types = node_types(tmp_path / "out.onnx")
+    assert sorted(types) == ["QLinearCondensedConv"] * 2 + ["Transpose"] * 2
+    assert all(check.checked == 2 for check in report.layer_checks)
+    x = np.random.default_rng(3).integers(0, 256, (2, 8, 6, 5)).astype(np.uint8)
+    (expected,) = run(source, x=x)
+    for library in (False, True):
+        (actual,) = run(tmp_path / "out.onnx", library=library, x=x)
+        assert np.abs(actual.astype(int) - expected).max() <= 1
+        assert np.mean(actual != expected) < 0.01
+
+
+def test_convolution_without_neighbors_stays(tmp_path: Path):
+    a, arrays = conv("a", "x", "y", (16, 8, 3, 3))
+    source = write(
+        tmp_path / "in.onnx",
+        [a],
+        {**grid("x", 0.03, 120), **arrays},
+        x=("batch", 8, 9, 7),
+        x_type=TensorProto.UINT8,
+        y_type=TensorProto.UINT8,
+    )
+    convert(source, tmp_path / "out.onnx", policy="condensed")
+    assert node_types(tmp_path / "out.onnx") == ["QLinearCondensedConv"]
+    assert flags(tmp_path / "out.onnx") == [0]
