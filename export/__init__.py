@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from .onnx_convert import convert, plan_conversion
     from .onnx_inspect import Inspection, inspect
     from .onnx_op import register_schemas
+    from .quantizing.quantize import quantize
+    from .quantizing.report import QuantizationReport
     from .report import ExportReport, LayerReport, ParityCheck
     from .torch_export import export
 
@@ -31,6 +33,8 @@ _HOMES = {
     "inspect": "onnx_inspect",
     "load_condensed": ".ort_ops.format.files",
     "plan_conversion": "onnx_convert",
+    "QuantizationReport": "quantizing.report",
+    "quantize": "quantizing.quantize",
     "register_schemas": "onnx_op",
     "save_condensed": ".ort_ops.format.files",
 }
@@ -42,11 +46,13 @@ __all__ = [
     "Inspection",
     "LayerReport",
     "ParityCheck",
+    "QuantizationReport",
     "convert",
     "export",
     "inspect",
     "load_condensed",
     "plan_conversion",
+    "quantize",
     "register_schemas",
     "save_condensed",
 ]

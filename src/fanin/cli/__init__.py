@@ -11,7 +11,7 @@ import typer
 from .. import __version__
 from .bench import bench
 from .deploying import doctor, serve, triton_repo
-from .exporting import calibrate, export, inspect
+from .exporting import calibrate, export, inspect, quantize
 from .training import analyze, sweep, train
 
 app = typer.Typer(
@@ -20,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Train with constant fan-in sparsity, export to ONNX, run it faster than dense.",
 )
-for command in (train, sweep, export, inspect, calibrate, doctor, serve, triton_repo):
+for command in (train, sweep, export, quantize, inspect, calibrate, doctor, serve, triton_repo):
     app.command()(command)
 app.add_typer(analyze, name="analyze")
 app.add_typer(bench, name="bench")

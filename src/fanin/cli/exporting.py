@@ -1,4 +1,4 @@
-"""fanin export, inspect and calibrate."""
+"""fanin export, quantize, inspect and calibrate."""
 
 from __future__ import annotations
 
@@ -122,6 +122,94 @@ def _export(
             dense_baseline=dense_baseline,
             **common,
         )
+
+
+def quantize(
+    source: Annotated[Path, typer.Argument(help="Finished run folder, or a float32 ONNX file.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="ONNX file to write.")],
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            help="Samples to find the ranges of activations on: a .npz with an array for each "
+            "input by its name, or a .npy for a model of one input. [default: 512 training samples "
+            "of a run folder's data set]"
+        ),
+    ] = None,
+    dynamic: Annotated[
+        bool,
+        typer.Option(
+            "--dynamic", help="Find ranges in each run, without samples; linear layers only."
+        ),
+    ] = False,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="How ranges follow from the samples: min-max, entropy or percentile.",
+            show_default="min-max",
+        ),
+    ] = None,
+    max_error: Annotated[
+        float | None,
+        typer.Option(
+            help="Keep the layers that hurt most in float32 until the outputs differ by at most "
+            "this share (0.01: 1 %), as a root mean square."
+        ),
+    ] = None,
+    policy: Annotated[
+        str, typer.Option(help="Form of the sparse layers, as in fanin export.")
+    ] = "auto",
+    batch: _Batch = 1,
+    threads: _Threads = 1,
+    min_sparsity: Annotated[
+        float, typer.Option(help="Layers with a smaller share of zeros stay dense, in 8 bits.")
+    ] = 0.5,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder that holds the run's data set.")
+    ] = None,
+    rank: Annotated[bool, typer.Option(help="Measure the error that each layer causes.")] = True,
+    verify: Annotated[
+        bool, typer.Option(help="Compare the file with the quantized graph before writing.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Write a sparse run or ONNX file with weights and activations of 8 bits."""
+    requires("export", "onnx", "onnx_ir")
+    requires("bench", "onnxruntime")
+    if source.is_dir():
+        requires("train", "torch", "onnxscript", "safetensors")
+    from ..export import ExportError
+    from ..export import quantize as write
+
+    errors: list[type[Exception]] = [ExportError, OSError, ValueError]
+    if source.is_dir():
+        from ..trainer import RunFolderError
+
+        errors.append(RunFolderError)
+    with readable(*errors):
+        report = write(
+            source,
+            out,
+            calibration=calibration,
+            dynamic=dynamic,
+            method=method,  # type: ignore[arg-type]  # checked there
+            max_error=max_error,
+            policy=policy,  # type: ignore[arg-type]
+            batch=batch,
+            threads=threads,
+            min_sparsity=min_sparsity,
+            data_dir=data_dir,
+            rank=rank,
+            verify=verify,
+            progress=say,
+        )
+    if as_json:
+        typer.echo(report.to_json())
+        return
+    from rich.console import Console
+
+    Console().print(report.to_rich_table())
+    for line in report.summary():
+        typer.echo(line)
 
 
 def inspect(
