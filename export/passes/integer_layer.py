@@ -114,7 +114,7 @@ def _matmul_integer(node: ir.Node, opset: int) -> Found:
     scaled = only_use(cast.outputs[0], "Mul") if cast is not None else None
     scales = _scales(cast, scaled, opset)
     if scaled is None or scales is None:
-        unscaled = _unscaled(node, 1, opset)
+        unscaled = _unscaled(node, 3, 1, opset)
         if not isinstance(unscaled, QuantizedWeight):
             return unscaled
         return unscaled.refuse("its integer sums are not scaled to floats by constants of its own")
@@ -193,10 +193,17 @@ def _dynamic_quantize_matmul(node: ir.Node, opset: int) -> Found:
 
 
 def _conv_integer(node: ir.Node, opset: int) -> Found:
-    weight = _unscaled(node, 0, opset)
+    weight = _unscaled(node, 3, 0, opset)
     if not isinstance(weight, QuantizedWeight):
         return weight
     return weight.refuse("no op for convolutions of dynamically quantized inputs")
+
+
+def _q_attention(node: ir.Node, opset: int) -> Found:
+    weight = _unscaled(node, 7, 1, opset)
+    if not isinstance(weight, QuantizedWeight):
+        return weight
+    return weight.refuse("QAttention holds more than a linear layer")
 
 
 def _to_float(
@@ -266,9 +273,11 @@ def _scaled(
     return read_integers(value, scales, zeros, out_axis, opset)
 
 
-def _unscaled(node: ir.Node, out_axis: int, opset: int) -> QuantizedWeight | Refused | None:
-    """Read the weight of MatMulInteger or ConvInteger, of which nothing tells the scale."""
-    zero_point = _input(node, 3)
+def _unscaled(
+    node: ir.Node, zero: int, out_axis: int, opset: int
+) -> QuantizedWeight | Refused | None:
+    """Read the weight of a layer that stays; ``zero`` is the place of its zero point."""
+    zero_point = _input(node, zero)
     zeros = None if zero_point is None else folded_constant(zero_point, opset)
     one = np.ones(1, np.float32)
     return read_integers(input_of(node, 1), one, zeros, out_axis, opset)
@@ -287,4 +296,5 @@ _READERS: dict[tuple[str, str], Callable[[ir.Node, int], Found]] = {
     ("com.microsoft", "MatMulIntegerToFloat"): _matmul_integer_to_float,
     ("com.microsoft", "DynamicQuantizeMatMul"): _dynamic_quantize_matmul,
     ("", "ConvInteger"): _conv_integer,
+    ("com.microsoft", "QAttention"): _q_attention,
 }
