@@ -8,11 +8,13 @@ from typing import Any
 
 from .. import ort_ops
 from ..onnx_file import ModelFileError, read_model_file
-from ..ort_ops.contract import OPS
+from ..ort_ops.contract import OPS, QUANTIZED_OPS
 
 Provider = str | tuple[str, dict[str, Any]]
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+
+_CPU_ONLY = set(QUANTIZED_OPS)
 
 # Stack level of open_session's caller, seen from warn_cpu_instead().
 _CALLER = 4
@@ -54,7 +56,17 @@ def warn_cpu_instead(reason: str, remedy: str) -> None:
 
 def warn_without_kernels(session: Any, model: Path) -> None:
     """Warn if the session runs on CUDA but fanin's ops in it do not."""
-    if CUDA not in session.get_providers() or not _has_ops(model):
+    if CUDA not in session.get_providers():
+        return
+    used = _used_ops(model)
+    if used & _CPU_ONLY:
+        warnings.warn(
+            "fanin's ops on 8-bit integers run on the CPU within this CUDA session: they have no "
+            "CUDA kernels. Use providers=['CPUExecutionProvider'], or a model of floats.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    if not used - _CPU_ONLY:
         return
     status = ort_ops.cuda_status()
     if not status.usable:
@@ -66,8 +78,8 @@ def warn_without_kernels(session: Any, model: Path) -> None:
         )
 
 
-def _has_ops(model: Path) -> bool:
+def _used_ops(model: Path) -> set[str]:
     try:
-        return any(node.op_type in OPS for node in read_model_file(model).nodes)
+        return {node.op_type for node in read_model_file(model).nodes} & set(OPS)
     except (ModelFileError, OSError):  # a format that only ONNX Runtime reads
-        return True
+        return set(OPS) - _CPU_ONLY

@@ -15,7 +15,7 @@ import numpy as np
 from .. import ort_ops
 from . import doctor_cpus as cpus
 from . import doctor_gpu as gpu
-from .doctor_kernels import conv_kernels, gemm_kernels
+from .doctor_kernels import conv_kernels, gemm_kernels, quantized_kernels
 from .doctor_model import layers, opens, read_report
 from .doctor_plan import ModelPlan, plan_model
 from .doctor_probe import Finding, FindingError, run_probes
@@ -54,6 +54,7 @@ def run_checks() -> list[Check]:
         ("instruction sets", _isas),
         ("kernels", gemm_kernels),
         ("convolutions", conv_kernels),
+        ("8-bit kernels", quantized_kernels),
         *cpus.CHECKS,
         *gpu.CHECKS,
     )

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from ..onnx_file import ModelFile, ModelFileError, read_model_file
-from ..ort_ops.contract import DOMAIN
+from ..ort_ops.contract import DOMAIN, OPS
 from .doctor_probe import Finding, FindingError
 
 # In the ops' log: op, node, kernel, bytes. Node names may contain anything.
-_PACKED = re.compile(r"(Condensed\w+) node '(.*)': ([\w-]+): (\d+) bytes, (?:packed|shared)", re.A)
-_NOT_CONSTANT = re.compile(r"(Condensed\w+) node '(.*)': not constant: ")
+_NODE = rf"\b({'|'.join(OPS)}) node '(.*)': "
+_PACKED = re.compile(_NODE + r"([\w-]+): (\d+) bytes, (?:packed|shared)", re.A)
+_NOT_CONSTANT = re.compile(_NODE + "not constant: ")
 _DENSE = ("Gemm", "MatMul", "Conv")
 _SHOWN = 3  # most layer names in a line
 

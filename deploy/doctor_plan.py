@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..onnx_file import read_checked
-from ..ort_ops.contract import CONDENSED_CONV, DOMAIN, INPUTS_GEMM, INTEGER_LISTS, OPS
+from ..ort_ops.contract import (
+    CONDENSED_CONV,
+    DOMAIN,
+    INPUTS,
+    INTEGER_LISTS,
+    OPS,
+    QLINEAR_CONDENSED_CONV,
+    QUANTIZED_OPS,
+)
 from ..ort_ops.dispatch_cost import SPINNING, DispatchCalibration, DispatchCost
 from .doctor_model import run_child
 from .doctor_probe import FindingError
@@ -20,7 +28,9 @@ if TYPE_CHECKING:
 
     from ..ort_ops._native import WorkPlan
 
-_WEIGHTS = tuple(INPUTS_GEMM)[1:5]
+# What is packed; of ops on integers the bias comes with each run.
+_QUANTIZED_WEIGHTS = ("values", "indices", "rows")
+_WEIGHTS = (*_QUANTIZED_WEIGHTS, "bias")
 
 
 @dataclass(frozen=True)
@@ -133,7 +143,8 @@ class _Layer:
 
     node: str
     op: str
-    packed: Any = None  # PackedGemm or PackedConv
+    packed: Any = None  # PackedGemm, PackedConv, or one of int8 weights
+    channels_last: bool = False
 
 
 def _plan(
@@ -145,8 +156,9 @@ def _plan(
     if shape is None or not math.prod(shape):
         return LayerPlan(layer.node, None, "did not run")
     dispatch = (cost.fixed, cost.per_thread)
-    if layer.op == CONDENSED_CONV:
-        images, _, *size = shape
+    if layer.op in (CONDENSED_CONV, QLINEAR_CONDENSED_CONV):
+        images, *size = shape
+        del size[-1 if layer.channels_last else 0]
         samples: int | tuple[int, ...] = (images, *((1, *size)[-2:]))
     else:
         samples = math.prod(shape[:-1])
@@ -158,19 +170,25 @@ def _layers(model: Path, threads: int) -> Iterator[_Layer]:
     onnx = _onnx()
     read_checked(model)
     for node, constants in _condensed_nodes(onnx.load(model).graph, {}):
-        named = dict(zip(INPUTS_GEMM, node.input, strict=False))
-        tensors = {name: constants.get(named[name]) for name in _WEIGHTS}
+        quantized = node.op_type in QUANTIZED_OPS
+        named = dict(zip(INPUTS[node.op_type], node.input, strict=False))
+        weights = _QUANTIZED_WEIGHTS if quantized else _WEIGHTS
+        tensors = {name: constants.get(named[name]) for name in weights}
         if None in tensors.values():
             yield _Layer(node.name, node.op_type)
             continue
         arrays = {name: onnx.numpy_helper.to_array(tensor) for name, tensor in tensors.items()}
         attributes = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
-        if node.op_type == CONDENSED_CONV:
-            make, sizes = _native().PackedConv, _geometry(attributes)
+        binding = _native()
+        if node.op_type in (CONDENSED_CONV, QLINEAR_CONDENSED_CONV):
+            make = binding.PackedQuantizedConv if quantized else binding.PackedConv
+            sizes = _geometry(attributes)
         else:
-            make = _native().PackedGemm
+            make = binding.PackedQuantizedGemm if quantized else binding.PackedGemm
             sizes = {name: attributes[name] for name in ("in_features", "out_features")}
-        yield _Layer(node.name, node.op_type, make(**arrays, **sizes, threads=threads))
+        packed = make(**arrays, **sizes, threads=threads)
+        last = bool(attributes.get("channels_last", 0))
+        yield _Layer(node.name, node.op_type, packed, channels_last=last)
 
 
 def _condensed_nodes(graph: Any, outer: dict[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:

@@ -31,7 +31,7 @@ STEM_CHANNELS = 4
 
 @dataclass(frozen=True)
 class ConvTable:
-    """Seconds of one image through convolutions of one kind, with one thread.
+    """Seconds of one image through convolutions of one kind, on the threads of its calibration.
 
     Attributes:
         kind: one of :data:`KINDS`.
@@ -81,7 +81,17 @@ class ConvTable:
 
 
 class ConvCostModel:
-    """Predicted seconds of a convolution on a number of threads; see thread_scaling for several."""
+    """Predicted seconds of a convolution on a number of threads; see thread_scaling for several.
+
+    Args:
+        tables: one for each kind.
+        threads: to predict for from tables of one thread; 1 takes the tables as they are.
+        dispatch: cost of starting several threads.
+
+    Raises:
+        ValueError: a kind is missing.
+
+    """
 
     def __init__(
         self, tables: Sequence[ConvTable], threads: int = 1, dispatch: DispatchCost = SPINNING

@@ -2,7 +2,8 @@
 
 ``fanin calibrate`` measures dense and condensed layers on a grid of batches, sizes and densities;
 between the points times are interpolated linearly in logarithms, which is exact for power laws.
-Without a calibration of the user's machine the one that comes with fanin is taken.
+Without a calibration of the user's machine the one that comes with fanin is taken. Each number of
+threads has a table of its own; where one is missing, its times are predicted from those on one.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ..ort_ops.dispatch_cost import SPINNING, DispatchCalibration, DispatchCost
 from .conv_cost import ConvCostModel, ConvTable
 from .errors import ExportError
 from .interpolation import are_times, interpolate, require_axis
+from .report import origin_of_times
 from .thread_scaling import Work, condensed_seconds, dense_seconds
 
 FORMAT_VERSION = 1
@@ -31,7 +33,7 @@ _SHIPPED_CONVOLUTIONS = "calibration_conv.json"
 
 @dataclass(frozen=True)
 class Calibration:
-    """Seconds of layers, measured on one machine with one thread.
+    """Seconds of layers, measured on one machine with one number of threads.
 
     Attributes:
         machine: the CPU and the kernels that were measured.
@@ -42,7 +44,9 @@ class Calibration:
         condensed: ``[batches][weights][densities]``.
         scatter: ``[batches][weights]``: putting the outputs of half of the neurons of a square
             layer in their places.
-        convolutions: a table for each kind; without them those that come with fanin are taken.
+        convolutions: a table for each kind; without them, which only a table of one thread may be,
+            those that come with fanin are taken.
+        threads: of the sessions that were measured; files without it are of one thread.
 
     """
 
@@ -54,6 +58,7 @@ class Calibration:
     condensed: tuple[tuple[tuple[float, ...], ...], ...]
     scatter: tuple[tuple[float, ...], ...]
     convolutions: tuple[ConvTable, ...] = ()
+    threads: int = 1
 
     def save(self, path: Path) -> None:
         """Write the table as JSON; raises OSError with what to do."""
@@ -96,7 +101,9 @@ class Calibration:
             table = cls(**fields, convolutions=convolutions)
             for name in ("batches", "weights", "densities"):
                 require_axis(name, getattr(table, name))
-            if convolutions:
+            if type(table.threads) is not int or table.threads < 1:
+                raise ValueError("threads is not a number of threads")
+            if convolutions or table.threads > 1:
                 ConvCostModel(convolutions)
             sizes = (len(table.batches), len(table.weights), len(table.densities))
             for name, wanted in (("dense", 2), ("condensed", 3), ("scatter", 2)):
@@ -108,6 +115,18 @@ class Calibration:
         return table
 
 
+def _load_for(path: Path, threads: int) -> Calibration:
+    """Read a table and require that it is of so many threads."""
+    found = Calibration.load(path)
+    if found.threads != threads:
+        raise ExportError(
+            f"{path} holds times on {found.threads} thread{'s' * (found.threads > 1)}, where those "
+            f"on {threads} belong; remove it, or measure them with fanin calibrate --threads "
+            f"{threads}"
+        )
+    return found
+
+
 def _unusable(where: str, error: Exception) -> ExportError:
     return ExportError(
         f"{where} is no calibration of this version ({error}); "
@@ -115,14 +134,38 @@ def _unusable(where: str, error: Exception) -> ExportError:
     )
 
 
+def table_path(calibration: Path, threads: int) -> Path:
+    """Name the file of the times on so many threads; that of one thread is the calibration."""
+    if threads == 1:
+        return calibration
+    return calibration.with_name(f"{calibration.stem}.{threads}-threads.json")
+
+
 class CostModel:
-    """Predicted seconds of a layer on a number of threads; see thread_scaling for several."""
+    """Predicted seconds of a layer on a number of threads.
+
+    They are interpolated from times on as many threads, or follow from those on one; see
+    thread_scaling.
+
+    Attributes:
+        machine: that was measured.
+        threads: of a session.
+        measured_threads: those of the measurement: ``threads`` or 1.
+
+    """
 
     def __init__(
         self, calibration: Calibration, threads: int = 1, dispatch: DispatchCost = SPINNING
     ) -> None:
+        if calibration.threads not in (1, threads):
+            raise ValueError(
+                f"times on {threads} threads do not follow from those on {calibration.threads}"
+            )
         self.machine = calibration.machine
         self.threads = threads
+        self.measured_threads = calibration.threads
+        # What was measured on all threads needs no prediction for several.
+        self._predicted_threads = 1 if calibration.threads == threads else threads
         self._dispatch = dispatch
         if not calibration.convolutions and calibration != Calibration.shipped():
             self.machine += (
@@ -130,7 +173,9 @@ class CostModel:
                 "none: run fanin calibrate"
             )
         self.convolutions = ConvCostModel(
-            calibration.convolutions or Calibration.shipped_convolutions(), threads, dispatch
+            calibration.convolutions or Calibration.shipped_convolutions(),
+            self._predicted_threads,
+            dispatch,
         )
         self._axes = [
             np.log(np.asarray(axis, np.float64))
@@ -143,38 +188,48 @@ class CostModel:
 
     @classmethod
     def of_this_machine(cls, threads: int = 1) -> CostModel:
-        """Take the user's calibration if there is one, else the shipped one.
+        """Take the user's calibration of so many threads, else of one, else the shipped one.
 
-        Times on several threads are predicted from those on one, with the cost of a dispatch that
+        From times on one thread those on several are predicted, with the cost of a dispatch that
         was measured on this machine, or else the library's.
 
         Raises:
             ExportError: a file of the user's calibration is unusable, with the remedy.
 
         """
+        own, note = None, ""
+        path = user_calibration_path()
+        if path is not None:
+            counts = dict.fromkeys((threads, 1))
+            try:
+                own = next((n for n in counts if table_path(path, n).is_file()), None)
+            except OSError as error:  # as where HOME is another user's
+                note = f"; {path} cannot be read ({error.strerror})"
+        if path is None or own is None:
+            calibration = Calibration.shipped()
+        else:
+            calibration = _load_for(table_path(path, own), own)
         dispatch = SPINNING
-        if threads > 1:
+        if threads != calibration.threads:
             try:
                 measured = DispatchCalibration.of_this_machine()
             except ValueError as error:
                 raise ExportError(str(error)) from error
             dispatch = measured.spinning if measured else SPINNING
-        path = user_calibration_path()
-        if path is None:
-            return cls(Calibration.shipped(), threads, dispatch)
-        try:
-            own = path.is_file()
-        except OSError as error:  # as where HOME is another user's
-            model = cls(Calibration.shipped(), threads, dispatch)
-            model.machine += f"; {path} cannot be read ({error.strerror})"
-            return model
-        return cls(Calibration.load(path) if own else Calibration.shipped(), threads, dispatch)
+        model = cls(calibration, threads, dispatch)
+        model.machine += note
+        return model
+
+    @property
+    def origin(self) -> str:
+        """Say in a few words where the times come from."""
+        return origin_of_times(self.machine, self.threads, self.measured_threads)
 
     def dense(self, batch: int, out_features: int, in_features: int) -> float:
         """Predict a dense Gemm."""
         weights = out_features * in_features
         seconds = self._at(self._dense, batch, weights)
-        return dense_seconds(seconds, batch, weights, self.threads, self._dispatch)
+        return dense_seconds(seconds, batch, weights, self._predicted_threads, self._dispatch)
 
     def condensed(self, batch: int, out_features: int, in_features: int, stored: int) -> float:
         """Predict a condensed node of ``stored`` entries, padding included."""
@@ -183,7 +238,7 @@ class CostModel:
         density = max(stored, 1) / weights
         seconds = self._at(self._condensed, batch, weights, density)
         work = Work.of_rows(batch, out_features, in_features)
-        return condensed_seconds(seconds, work, self.threads, self._dispatch)
+        return condensed_seconds(seconds, work, self._predicted_threads, self._dispatch)
 
     def structured(self, batch: int, out_features: int, in_features: int, active: int) -> float:
         """Predict a dense Gemm of the active rows, and putting them in their places.

@@ -154,6 +154,7 @@ def convert(
         unfolded=lowered.unfolded,
         cost_model=chooser.costs.machine if policy == "auto" else "",
         threads=threads,
+        measured_threads=chooser.costs.measured_threads,
     )
 
 

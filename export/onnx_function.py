@@ -8,20 +8,17 @@ Conv.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 
 from ..ort_ops.contract import (
-    ATTRIBUTES_CONV,
-    ATTRIBUTES_GEMM,
+    ATTRIBUTES,
     CONDENSED_CONV,
     CONDENSED_GEMM,
     DOMAIN,
-    INPUTS_CONV,
-    INPUTS_GEMM,
+    INPUTS,
     INTEGER_LISTS,
     OUTPUT,
 )
@@ -44,19 +41,14 @@ def condensed_gemm_function(opset: int) -> onnx.FunctionProto:
 
     """
     nodes = [
-        _attribute("in_scalar", "in_features", AttributeProto.INT),
-        _attribute("out_scalar", "out_features", AttributeProto.INT),
-        _constant("one_dim", np.array([-1], np.int64)),
-        helper.make_node("Reshape", ["in_scalar", "one_dim"], ["in_dim"]),
-        helper.make_node("Reshape", ["out_scalar", "one_dim"], ["out_dim"]),
-        *_scattered_weight(),
+        *scattered_matrix(),
         helper.make_node("Transpose", ["weight"], ["weight_t"], perm=[1, 0]),
         helper.make_node("Cast", ["X"], ["x"], to=TensorProto.FLOAT),
         helper.make_node("MatMul", ["x", "weight_t"], ["product"]),
         helper.make_node("Add", ["product", "bias"], ["biased"]),
         *_epilogue("biased"),
     ]
-    return _function(CONDENSED_GEMM, INPUTS_GEMM, ATTRIBUTES_GEMM, nodes, opset)
+    return function_of(CONDENSED_GEMM, nodes, opset)
 
 
 def condensed_conv_function(opset: int, *, gated: bool = True) -> onnx.FunctionProto:
@@ -70,38 +62,23 @@ def condensed_conv_function(opset: int, *, gated: bool = True) -> onnx.FunctionP
         ValueError: the opset is not one of :data:`FUNCTION_OPSETS`.
 
     """
-    convolution = helper.make_node("Conv", ["x", "kernel", "bias"], ["biased"])
-    for name in INTEGER_LISTS:
-        _refer(convolution, name, name, AttributeProto.INTS)
-    _refer(convolution, "group", "group", AttributeProto.INT)
     nodes = [
-        _attribute("in_scalar", "in_channels", AttributeProto.INT),
-        _attribute("out_scalar", "out_channels", AttributeProto.INT),
-        _attribute("groups", "group", AttributeProto.INT),
-        _attribute("kernel_dims", "kernel_shape", AttributeProto.INTS),
-        _constant("one_dim", np.array([-1], np.int64)),
-        helper.make_node("Div", ["in_scalar", "groups"], ["group_channels"]),
-        helper.make_node("Reshape", ["group_channels", "one_dim"], ["channels_dim"]),
-        helper.make_node("Reshape", ["out_scalar", "one_dim"], ["out_dim"]),
-        helper.make_node("Concat", ["channels_dim", "kernel_dims"], ["window_dims"], axis=0),
-        helper.make_node("ReduceProd", ["window_dims"], ["in_dim"], keepdims=1),
-        *_scattered_weight(),
-        helper.make_node("Concat", ["out_dim", "window_dims"], ["kernel_full"], axis=0),
-        helper.make_node("Reshape", ["weight", "kernel_full"], ["kernel"]),
+        *scattered_kernel(),
         helper.make_node("Cast", ["X"], ["x"], to=TensorProto.FLOAT),
-        convolution,
+        convolution("Conv", ["x", "kernel", "bias"], "biased"),
         *_epilogue("biased", gated),
     ]
-    return _function(CONDENSED_CONV, INPUTS_CONV, ATTRIBUTES_CONV, nodes, opset)
+    return function_of(CONDENSED_CONV, nodes, opset)
 
 
-def _function(
-    name: str,
-    inputs: Mapping[str, str],
-    attributes: Mapping[str, float | None],
-    nodes: list[NodeProto],
-    opset: int,
-) -> onnx.FunctionProto:
+def function_of(name: str, nodes: list[NodeProto], opset: int) -> onnx.FunctionProto:
+    """Build the function of an op, whose inputs and attributes are those of the contract.
+
+    Raises:
+        ValueError: the opset is not one of :data:`FUNCTION_OPSETS`.
+
+    """
+    attributes = ATTRIBUTES[name]
     if opset not in FUNCTION_OPSETS:
         raise ValueError(
             f"opset is {opset}, it must be {FUNCTION_OPSETS.start} to {FUNCTION_OPSETS.stop - 1}"
@@ -109,7 +86,7 @@ def _function(
     return helper.make_function(
         DOMAIN,
         name,
-        list(inputs),
+        list(INPUTS[name]),
         [OUTPUT],
         nodes,
         [helper.make_opsetid("", opset)],
@@ -122,6 +99,46 @@ def _function(
     )
 
 
+def convolution(op_type: str, inputs: list[str], output: str) -> NodeProto:
+    """Build a Conv or ConvInteger with the attributes of the calling node."""
+    node = helper.make_node(op_type, inputs, [output])
+    for name in INTEGER_LISTS:
+        refer(node, name, name, AttributeProto.INTS)
+    refer(node, "group", "group", AttributeProto.INT)
+    return node
+
+
+def scattered_matrix() -> list[NodeProto]:
+    """Build the nodes that give ``weight``, float32 ``[out_features, in_features]``."""
+    return [
+        attribute_value("in_scalar", "in_features", AttributeProto.INT),
+        attribute_value("out_scalar", "out_features", AttributeProto.INT),
+        constant("one_dim", np.array([-1], np.int64)),
+        helper.make_node("Reshape", ["in_scalar", "one_dim"], ["in_dim"]),
+        helper.make_node("Reshape", ["out_scalar", "one_dim"], ["out_dim"]),
+        *_scattered_weight(),
+    ]
+
+
+def scattered_kernel() -> list[NodeProto]:
+    """Build the nodes that give ``kernel``, float32, of a dense convolution's shape."""
+    return [
+        attribute_value("in_scalar", "in_channels", AttributeProto.INT),
+        attribute_value("out_scalar", "out_channels", AttributeProto.INT),
+        attribute_value("groups", "group", AttributeProto.INT),
+        attribute_value("kernel_dims", "kernel_shape", AttributeProto.INTS),
+        constant("one_dim", np.array([-1], np.int64)),
+        helper.make_node("Div", ["in_scalar", "groups"], ["group_channels"]),
+        helper.make_node("Reshape", ["group_channels", "one_dim"], ["channels_dim"]),
+        helper.make_node("Reshape", ["out_scalar", "one_dim"], ["out_dim"]),
+        helper.make_node("Concat", ["channels_dim", "kernel_dims"], ["window_dims"], axis=0),
+        helper.make_node("ReduceProd", ["window_dims"], ["in_dim"], keepdims=1),
+        *_scattered_weight(),
+        helper.make_node("Concat", ["out_dim", "window_dims"], ["kernel_full"], axis=0),
+        helper.make_node("Reshape", ["weight", "kernel_full"], ["kernel"]),
+    ]
+
+
 def _scattered_weight() -> list[NodeProto]:
     """Build the nodes that give ``weight``, float32 ``[out_dim, in_dim]``.
 
@@ -130,8 +147,8 @@ def _scattered_weight() -> list[NodeProto]:
     leave the weight at that column alone.
     """
     return [
-        _constant("zero", np.array(0, np.float32)),
-        _constant("column", np.array([-1, 1], np.int64)),
+        constant("zero", np.array(0, np.float32)),
+        constant("column", np.array([-1, 1], np.int64)),
         helper.make_node("Shape", ["values"], ["active_dim"], start=0, end=1),
         helper.make_node("Concat", ["active_dim", "in_dim"], ["stored_shape"], axis=0),
         helper.make_node("Concat", ["out_dim", "in_dim"], ["weight_shape"], axis=0),
@@ -158,18 +175,18 @@ def _epilogue(value: str, gated: bool = False) -> list[NodeProto]:
     if gated:
         # Not as HardSigmoid: onnx's reference evaluator loses an alpha of 0, the open gate's.
         gate = [
-            _attribute("scale", "gate_scale", AttributeProto.FLOAT),
-            _attribute("shift", "gate_shift", AttributeProto.FLOAT),
-            _constant("none", np.array(0, np.float32)),
-            _constant("all", np.array(1, np.float32)),
+            attribute_value("scale", "gate_scale", AttributeProto.FLOAT),
+            attribute_value("shift", "gate_shift", AttributeProto.FLOAT),
+            constant("none", np.array(0, np.float32)),
+            constant("all", np.array(1, np.float32)),
             helper.make_node("Mul", ["clipped", "scale"], ["scaled"]),
             helper.make_node("Add", ["scaled", "shift"], ["shifted"]),
             helper.make_node("Clip", ["shifted", "none", "all"], ["share"]),
             helper.make_node("Mul", ["clipped", "share"], ["gated"]),
         ]
     return [
-        _attribute("low", "clip_min", AttributeProto.FLOAT),
-        _attribute("high", "clip_max", AttributeProto.FLOAT),
+        attribute_value("low", "clip_min", AttributeProto.FLOAT),
+        attribute_value("high", "clip_max", AttributeProto.FLOAT),
         helper.make_node("Cast", ["residual"], ["to_add"], to=TensorProto.FLOAT),
         helper.make_node("Add", [value, "to_add"], ["sum"]),
         helper.make_node("Clip", ["sum", "low", "high"], ["clipped"]),
@@ -178,15 +195,15 @@ def _epilogue(value: str, gated: bool = False) -> list[NodeProto]:
     ]
 
 
-def _attribute(output: str, attribute: str, kind: AttributeProto.AttributeType) -> NodeProto:
+def attribute_value(output: str, attribute: str, kind: AttributeProto.AttributeType) -> NodeProto:
     """Build a constant that takes its value from an attribute of the calling node."""
     names = {AttributeProto.INT: "value_int", AttributeProto.INTS: "value_ints"}
     node = helper.make_node("Constant", [], [output])
-    _refer(node, names.get(kind, "value_float"), attribute, kind)
+    refer(node, names.get(kind, "value_float"), attribute, kind)
     return node
 
 
-def _refer(node: NodeProto, name: str, attribute: str, kind: AttributeProto.AttributeType) -> None:
+def refer(node: NodeProto, name: str, attribute: str, kind: AttributeProto.AttributeType) -> None:
     """Make an attribute of a node refer to the calling node's attribute."""
     reference = node.attribute.add()
     reference.name = name
@@ -194,7 +211,8 @@ def _refer(node: NodeProto, name: str, attribute: str, kind: AttributeProto.Attr
     reference.ref_attr_name = attribute
 
 
-def _constant(output: str, array: np.ndarray) -> NodeProto:
+def constant(output: str, array: np.ndarray) -> NodeProto:
+    """Build a constant."""
     return helper.make_node("Constant", [], [output], value=numpy_helper.from_array(array))
 
 

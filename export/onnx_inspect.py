@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from ..ort_ops.contract import INPUTS
 from ..ort_ops.format.condensed import CondensedWeight
 from .errors import ExportError
 from .onnx_function import clip_is_open
@@ -20,9 +21,11 @@ from .passes.access import label_of
 from .passes.nodes import (
     clip_of,
     condensed_nodes,
-    is_condensed_conv,
+    is_convolution,
+    our_nodes,
     read_constant_weight,
     read_geometry,
+    weight_arrays,
 )
 from .report import LayerReport, layer_table
 
@@ -75,7 +78,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     """
     path = Path(path)
     model = read_model(path)
-    nodes = condensed_nodes(model)
+    nodes = our_nodes(model)
     carried = {(domain, name) for domain, name, _ in model.functions}
     with _naming(path):
         layers = tuple(map(_layer, nodes))
@@ -89,7 +92,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
 
 
 def condensed_weights(path: str | os.PathLike[str]) -> dict[str, CondensedWeight]:
-    """Read the weights of the condensed nodes of an ONNX file, by node name.
+    """Read the weights of the condensed nodes on floats of an ONNX file, by node name.
 
     A convolution's is flattened to ``[out_channels, in_channels / group * kernel]``.
 
@@ -114,26 +117,28 @@ def _naming(path: Path) -> Iterator[None]:
 
 def _layer(node: ir.Node) -> LayerReport:
     weight, name = read_constant_weight(node), label_of(node)
+    arrays = weight_arrays(node) or {}
     shape: tuple[int, ...] = (weight.out_features, weight.in_features)
     return LayerReport(
         name=name,
         kind=node.op_type,
         nodes=(name,),
-        shape=read_geometry(node).weight_shape if is_condensed_conv(node) else shape,
+        shape=read_geometry(node).weight_shape if is_convolution(node) else shape,
         sparsity=1 - weight.density,
         active=weight.active,
         fan_in=weight.fan_in,
         padding=weight.padding,
         bytes_dense=4 * weight.out_features * (weight.in_features + 1),
-        bytes_condensed=weight.nbytes,
+        bytes_condensed=sum(array.nbytes for array in arrays.values()),
         decision="condensed",
         reason=_epilogue(node),
+        values_dtype=arrays["values"].dtype.name,
     )
 
 
 def _epilogue(node: ir.Node) -> str:
     """Say what the node does to its sums: adds a residual, clips."""
-    residual = node.inputs[5] if len(node.inputs) > 5 else None
+    residual = dict(zip(INPUTS[node.op_type], node.inputs, strict=False)).get("residual")
     steps = [f"adds {residual.name}"] if residual and not residual.is_initializer() else []
     low, high = clip_of(node)
     if not clip_is_open(low, high):

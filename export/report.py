@@ -105,8 +105,10 @@ class ExportReport:
             measured.
         folded: one line for every layer whose ablated neurons left the graph.
         unfolded: one line for every layer that keeps ablated neurons, with the reason.
-        cost_model: the machine that predicted times were measured on.
-        threads: of a session, which they are predicted for; those of several follow from one.
+        cost_model: the machine whose times decided the forms.
+        threads: of a session, which they are predicted for.
+        measured_threads: with which they were measured; where it is 1 and ``threads`` is more, the
+            times on several threads were predicted from those on one.
 
     """
 
@@ -127,6 +129,7 @@ class ExportReport:
     unfolded: tuple[str, ...] = ()
     cost_model: str = ""
     threads: int = 1
+    measured_threads: int = 1
 
     @property
     def condensed_layers(self) -> tuple[LayerReport, ...]:
@@ -173,8 +176,7 @@ class ExportReport:
         caption += [f"folded: {line}" for line in self.folded]
         caption += [f"not folded: {line}" for line in self.unfolded]
         if self.cost_model:
-            threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
-            caption.append(f"times predicted for {threads} of {self.cost_model}")
+            caption.append(origin_of_times(self.cost_model, self.threads, self.measured_threads))
         caption += self.notes
         return layer_table(self.layers, title=f"Export to {self.path}", caption="\n".join(caption))
 
@@ -186,6 +188,15 @@ class ExportReport:
             "size_ratio": self.size_ratio,
         }
         return json.dumps(asdict(self) | derived, indent=2)
+
+
+def origin_of_times(machine: str, threads: int, measured_threads: int) -> str:
+    """Say whether times on ``threads`` threads of a machine were measured there or predicted."""
+    count = "1 thread" if measured_threads == 1 else f"{measured_threads} threads"
+    measured = f"measured with {count} of {machine}"
+    if threads == measured_threads:
+        return f"times {measured}"
+    return f"times predicted for {threads} threads from those {measured}"
 
 
 def bytes_saved(layers: Iterable[LayerReport]) -> int:

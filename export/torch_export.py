@@ -198,6 +198,7 @@ def export(
         unfolded=main.lowered.unfolded,
         cost_model=chooser.costs.machine if policy == "auto" else "",
         threads=threads,
+        measured_threads=chooser.costs.measured_threads,
     )
 
 

@@ -13,7 +13,13 @@ from .library import get_library_path
 if TYPE_CHECKING:
     import onnxruntime
 
-    from ._native import ConvKernelRow, CudaKernelRow, KernelRow, QuantizedKernelRow
+    from ._native import (
+        ConvKernelRow,
+        CudaKernelRow,
+        KernelRow,
+        QuantizedConvKernelRow,
+        QuantizedKernelRow,
+    )
 
 __all__ = [
     "CudaStatus",
@@ -22,6 +28,7 @@ __all__ = [
     "cuda_status",
     "get_library_path",
     "kernel_table",
+    "quantized_conv_kernel_table",
     "quantized_kernel_table",
     "register",
 ]
@@ -72,6 +79,13 @@ def quantized_kernel_table() -> list[QuantizedKernelRow]:
     from . import _native
 
     return _native.quantized_kernel_table()
+
+
+def quantized_conv_kernel_table() -> list[QuantizedConvKernelRow]:
+    """Return the dispatch table of convolutions of int8 weights."""
+    from . import _native
+
+    return _native.quantized_conv_kernel_table()
 
 
 def cuda_kernel_table() -> list[CudaKernelRow]:

@@ -24,6 +24,9 @@ class KernelRow:
     def supported(self) -> bool:
         """Whether this CPU can run it."""
     @property
+    def suits_cpu(self) -> bool:
+        """Whether it may be chosen on this CPU; otherwise it runs only if forced by name."""
+    @property
     def min_batch(self) -> int: ...
     @property
     def max_batch(self) -> int | None: ...
@@ -52,7 +55,7 @@ class ConvKernelRow:
         """Whether it serves only depthwise convolutions without pruned positions."""
     @property
     def condition(self) -> str:
-        """Further condition on the layer, in words; empty for none."""
+        """Further condition on the layer or the CPU, in words; empty for none."""
     @property
     def min_pixels(self) -> int:
         """Least pixels of an image; smaller images use a later row."""
@@ -85,6 +88,17 @@ class QuantizedKernelRow:
     @property
     def min_density(self) -> float:
         """Least fan-in / in_features."""
+
+class QuantizedConvKernelRow:
+    """One row of the dispatch table of convolutions of int8 weights."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def isa(self) -> str: ...
+    @property
+    def supported(self) -> bool:
+        """Whether this CPU can run it."""
 
 class CudaKernelRow:
     """One row of the dispatch table of CUDA kernels; builds without CUDA have it as well."""
@@ -362,6 +376,96 @@ def run_plain_quantized(
     y_zero_point: int = 0,
 ) -> npt.NDArray[np.generic]:
     """Run the plain kernel of int8 layers, with the arguments of PackedQuantizedGemm."""
+
+class PackedQuantizedConv:
+    """A condensed convolution of int8 weights, packed once.
+
+    `kernel` is a row of `quantized_conv_kernel_table()`; the other arguments are those of
+    PackedConv. Raises ValueError for arrays that break the format, with the place and the values.
+    """
+
+    def __init__(
+        self,
+        *,
+        values: npt.NDArray[np.int8],
+        indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
+        rows: npt.NDArray[np.int32],
+        in_channels: int,
+        out_channels: int,
+        kernel_shape: tuple[int, int],
+        strides: tuple[int, int] = ...,
+        pads: tuple[int, int, int, int] = ...,
+        dilations: tuple[int, int] = ...,
+        group: int = 1,
+        isa: str = "auto",
+        kernel: str | None = None,
+        threads: int = 1,
+    ) -> None: ...
+    def run(
+        self,
+        x: npt.NDArray[np.uint8] | npt.NDArray[np.int8],
+        *,
+        multipliers: npt.NDArray[np.float32],
+        y_type: str,
+        x_zero_point: int = 0,
+        bias: npt.NDArray[np.int32] | None = None,
+        residual: npt.NDArray[np.generic] | None = None,
+        residual_multiplier: float = 1.0,
+        residual_zero_point: int = 0,
+        clip_min: float = ...,
+        clip_max: float = ...,
+        y_zero_point: int = 0,
+        channels_last: bool = False,
+        threads: int = 1,
+    ) -> npt.NDArray[np.generic]:
+        """y[N, out_channels, H', W'] of `y_type` for x[N, in_channels, H, W].
+
+        With `channels_last`, x, residual and y have their channels as the last axis. Pads read
+        `x_zero_point`. The rest is that of PackedQuantizedGemm.run, for every output pixel.
+        """
+    def info(self) -> list[PackedInfo]: ...
+    def plan(
+        self, size: tuple[int, int, int], threads: int, dispatch: tuple[float, float] = ...
+    ) -> WorkPlan:
+        """As PackedConv.plan."""
+    def holds(
+        self,
+        *,
+        values: npt.NDArray[np.int8],
+        indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
+        rows: npt.NDArray[np.int32],
+    ) -> bool:
+        """Whether its layout contains exactly these arrays."""
+
+def run_plain_quantized_conv(
+    *,
+    values: npt.NDArray[np.int8],
+    indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32],
+    rows: npt.NDArray[np.int32],
+    in_channels: int,
+    out_channels: int,
+    kernel_shape: tuple[int, int],
+    strides: tuple[int, int] = ...,
+    pads: tuple[int, int, int, int] = ...,
+    dilations: tuple[int, int] = ...,
+    group: int = 1,
+    x: npt.NDArray[np.uint8] | npt.NDArray[np.int8],
+    multipliers: npt.NDArray[np.float32],
+    y_type: str,
+    x_zero_point: int = 0,
+    bias: npt.NDArray[np.int32] | None = None,
+    residual: npt.NDArray[np.generic] | None = None,
+    residual_multiplier: float = 1.0,
+    residual_zero_point: int = 0,
+    clip_min: float = ...,
+    clip_max: float = ...,
+    y_zero_point: int = 0,
+    channels_last: bool = False,
+) -> npt.NDArray[np.generic]:
+    """Run the plain kernel of convolutions, with the arguments of PackedQuantizedConv."""
+
+def quantized_conv_kernel_table() -> list[QuantizedConvKernelRow]:
+    """Return the rows of every kernel of convolutions of int8 weights, in order of preference."""
 
 def quantized_kernel_table() -> list[QuantizedKernelRow]:
     """Return the rows of every kernel of int8 layers of this build, in order of preference."""

@@ -1,9 +1,10 @@
-"""The operators' definition in float64 NumPy, the reference for all kernels."""
+"""The float operators' definition in float64 NumPy, the reference for their kernels."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -143,16 +144,7 @@ def condensed_conv(
     window = (in_channels // group, *kernel_shape)
     _check_weights(values, indices, bias, rows, out_channels)
 
-    margins = list(zip(pads[:axes], pads[axes:], strict=True))
-    padded = np.pad(x, [(0, 0), (0, 0), *margins])
-    reach = [(k - 1) * d + 1 for k, d in zip(kernel_shape, dilations, strict=True)]
-    sizes = [
-        (length - extent) // stride + 1
-        for length, extent, stride in zip(padded.shape[2:], reach, strides, strict=True)
-    ]
-    if min(sizes) < 1:
-        raise ValueError(f"x has shape {x.shape}, too small for the kernel {tuple(kernel_shape)}")
-
+    padded, sizes = _pad_image(x, 0.0, kernel_shape, strides, pads, dilations)
     y = np.tile(bias[:, None], (len(x), 1, math.prod(sizes)))
     y = y.reshape(len(x), out_channels, *sizes)
     true_entry = _true_entries(indices)
@@ -161,16 +153,45 @@ def condensed_conv(
             first_channel = row // (out_channels // group) * window[0]
             for j in np.flatnonzero(true_entry[i]):
                 channel, *tap = np.unravel_index(indices[i, j], window)
-                seen = tuple(
-                    slice(t * d, t * d + s * (size - 1) + 1, s)
-                    for t, d, s, size in zip(tap, dilations, strides, sizes, strict=True)
-                )
+                seen = _seen_by_tap(tap, strides, dilations, sizes)
                 y[:, row] += values[i, j] * padded[(slice(None), first_channel + channel, *seen)]
     y = _epilogue(y, residual, clip_min, clip_max)
     if (gate_scale, gate_shift) == (0, 1):
         return y
     with np.errstate(invalid="ignore"):
         return y * np.clip(gate_scale * y + gate_shift, 0, 1)
+
+
+def _pad_image(
+    x: NDArray[Any],
+    border: float,
+    kernel_shape: Sequence[int],
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+) -> tuple[NDArray[Any], list[int]]:
+    """Return ``x`` ``[N, C, ...]`` with its pads, and the output's size along each axis."""
+    axes = len(kernel_shape)
+    margins = list(zip(pads[:axes], pads[axes:], strict=True))
+    padded = np.pad(x, [(0, 0), (0, 0), *margins], constant_values=border)
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel_shape, dilations, strict=True)]
+    sizes = [
+        (length - extent) // stride + 1
+        for length, extent, stride in zip(padded.shape[2:], reach, strides, strict=True)
+    ]
+    if min(sizes) < 1:
+        raise ValueError(f"x has shape {x.shape}, too small for the kernel {tuple(kernel_shape)}")
+    return padded, sizes
+
+
+def _seen_by_tap(
+    tap: Sequence[np.intp], strides: Sequence[int], dilations: Sequence[int], sizes: Sequence[int]
+) -> tuple[slice, ...]:
+    """Return where the pixels of a padded image are that one tap meets."""
+    return tuple(
+        slice(t * d, t * d + s * (size - 1) + 1, s)
+        for t, d, s, size in zip(tap, dilations, strides, sizes, strict=True)
+    )
 
 
 def _true_entries(indices: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -192,10 +213,10 @@ def _epilogue(
 
 
 def _check_shapes(
-    x: NDArray[np.float64],
-    values: NDArray[np.float64],
+    x: NDArray[Any],
+    values: NDArray[Any],
     indices: NDArray[np.int64],
-    bias: NDArray[np.float64],
+    bias: NDArray[Any],
     rows: NDArray[np.int64],
     in_features: int,
     out_features: int,
@@ -206,9 +227,9 @@ def _check_shapes(
 
 
 def _check_weights(
-    values: NDArray[np.float64],
+    values: NDArray[Any],
     indices: NDArray[np.int64],
-    bias: NDArray[np.float64],
+    bias: NDArray[Any],
     rows: NDArray[np.int64],
     out_features: int,
 ) -> None:

@@ -49,7 +49,9 @@ def trained(results: Path) -> list[str]:
     for name, title in NETWORKS.items():
         folder = results / "trained" / name
         speedups = {
-            int(file.parent.name.removeprefix("threads-")): _run_ratio(json.loads(file.read_text()))
+            int(file.parent.name.removeprefix("threads-")): _run_ratio(
+                _only_case(json.loads(file.read_text()))
+            )
             for file in folder.glob("threads-*/results.json")
         }
         cells = [
@@ -63,7 +65,45 @@ def trained(results: Path) -> list[str]:
     return lines
 
 
-BLOCKS: dict[str, Callable[[Path], list[str]]] = {"trained": trained}
+BATCHES = (1, 16, 256)
+"""Rows of README's table over threads."""
+
+PREDICTED = 16
+"""The number of threads for which README has a prediction."""
+
+
+def threads(results: Path) -> list[str]:
+    """Write what threads give a layer: measured by ``fanin bench scaling``, and predicted."""
+    result = json.loads((results / "scaling" / "threads" / "results.json").read_text())
+    cases: dict[int, dict[int, dict[str, Any]]] = {}
+    for case in result["cases"]:
+        cases.setdefault(case["batch"], {})[case["facts"]["threads"]] = case
+    most = max(max(own) for own in cases.values())
+    lines = [
+        f"| batch | over dense, 1 thread | {most} threads | {most} threads over 1 "
+        f"| {PREDICTED} over 1, predicted |",
+        "|---:|---:|---:|---:|---:|",
+    ]
+    for batch in (batch for batch in BATCHES if batch in cases):
+        own = cases[batch]
+        one, all_threads = (_condensed_median(own[count]) for count in (1, most))
+        plan = next(
+            plan
+            for plan in result["facts"]["planned"]
+            if plan["threads"] == PREDICTED and plan["what"].endswith(f"batch {batch}")
+        )
+        cells = [
+            str(batch),
+            _times(_run_ratio(own[1])),
+            _times(_run_ratio(own[most])),
+            f"{one / all_threads:.2f}\u00d7",
+            _times(plan["one_thread"] / plan["planned"]),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+BLOCKS: dict[str, Callable[[Path], list[str]]] = {"trained": trained, "threads": threads}
 
 
 def filled(text: str, results: Path) -> str:
@@ -114,9 +154,19 @@ def _accuracies(file: Path) -> list[str]:
     return [f"{data[kind]:.2f}" for kind in ("dense", "sparse")]
 
 
-def _run_ratio(result: dict[str, Any]) -> float:
-    """Return the median speed-up of the condensed model over the dense one."""
+def _only_case(result: dict[str, Any]) -> dict[str, Any]:
     (case,) = result["cases"]
+    return case  # type: ignore[no-any-return]
+
+
+def _condensed_median(case: dict[str, Any]) -> float:
+    """Return the median of condensed runs, in seconds."""
+    run = next(one["run"] for one in case["engines"] if one["name"] == "condensed")
+    return float(run["median"])
+
+
+def _run_ratio(case: dict[str, Any]) -> float:
+    """Return the median speed-up of condensed over dense."""
     comparison = next(one for one in case["comparisons"] if one["engine"] == "condensed")
     return float(comparison["run_ratio"]["median"])
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import zip_longest
 
 import numpy as np
 import onnx_ir as ir
@@ -15,8 +14,11 @@ from ...ort_ops.contract import (
     CONDENSED_CONV,
     CONDENSED_GEMM,
     DOMAIN,
-    INPUTS_GEMM,
+    INPUTS,
     OPEN_GATE,
+    OPS,
+    QLINEAR_CONDENSED_CONV,
+    QUANTIZED_OPS,
 )
 from ...ort_ops.format.condensed import CondensedWeight
 from ...ort_ops.format.conv_geometry import ConvGeometry
@@ -24,14 +26,19 @@ from ..errors import ExportError
 from .access import graph_of, input_of, name_of
 
 PARTS = ("values", "indices", "bias", "rows")
-"""Inputs 1 to 4 of a condensed node."""
+"""Inputs that hold a weight; 1 to 4 of a condensed node on floats."""
 
 _LAYER = "fanin.layer"
 """Key of what a report calls a node, in its ``meta``, which no file holds."""
 
 
-def is_condensed(node: ir.Node) -> bool:
+def is_ours(node: ir.Node) -> bool:
     """Return whether a node is an op of ours."""
+    return node.domain == DOMAIN and node.op_type in OPS
+
+
+def is_condensed(node: ir.Node) -> bool:
+    """Return whether a node is an op of ours on floats, whose weights the passes may change."""
     return is_condensed_gemm(node) or is_condensed_conv(node)
 
 
@@ -45,8 +52,18 @@ def is_condensed_conv(node: ir.Node) -> bool:
     return (node.domain, node.op_type) == (DOMAIN, CONDENSED_CONV)
 
 
+def our_nodes(model: ir.Model) -> list[ir.Node]:
+    """List the nodes of all our ops in graph order."""
+    return [node for node in model.graph.all_nodes() if is_ours(node)]
+
+
+def is_convolution(node: ir.Node) -> bool:
+    """Return whether a node of ours is a convolution."""
+    return node.op_type in (CONDENSED_CONV, QLINEAR_CONDENSED_CONV)
+
+
 def condensed_nodes(model: ir.Model) -> list[ir.Node]:
-    """List the condensed nodes in graph order."""
+    """List the condensed nodes on floats in graph order."""
     return [node for node in model.graph.all_nodes() if is_condensed(node)]
 
 
@@ -131,18 +148,34 @@ def array_of(value: ir.Value | None) -> np.ndarray:
     return array
 
 
+def weight_arrays(node: ir.Node) -> dict[str, np.ndarray] | None:
+    """Read PARTS of a node of ours, and values_scale if it has one; None as :func:`read_weight`."""
+    inputs = dict(zip(INPUTS[node.op_type], node.inputs, strict=False))
+    wanted = [part for part in (*PARTS, "values_scale") if part in INPUTS[node.op_type]]
+    arrays = {part: constant_of(inputs.get(part)) for part in wanted}
+    found = {part: array for part, array in arrays.items() if array is not None}
+    return found if len(found) == len(wanted) else None
+
+
 def read_weight(node: ir.Node) -> CondensedWeight | None:
-    """Read the weight of a condensed node; None when a part of it is no constant.
+    """Read the weight of a node of ours; None when a part of it is no constant.
+
+    That of an op on integers holds the integers, and the bias as a float, without their scales.
 
     Raises:
         ExportError: the node, which the source had already, breaks the format.
 
     """
-    arrays = dict(zip(INPUTS_GEMM, map(constant_of, node.inputs), strict=False))
-    values, indices, bias, rows = (arrays.get(part) for part in PARTS)
-    if values is None or indices is None or bias is None or rows is None:
+    arrays = weight_arrays(node)
+    if arrays is None:
         return None
-    if is_condensed_conv(node):
+    values, indices, bias, rows = (arrays[part] for part in PARTS)
+    if node.op_type in QUANTIZED_OPS:
+        with _named(node):
+            if values.dtype != np.int8:
+                raise ValueError(f"values is {values.dtype}, it must be int8")
+        values, bias = values.astype(np.float32), bias.astype(np.float32)
+    if is_convolution(node):
         geometry = read_geometry(node)
         in_features, out_features = geometry.in_features, geometry.out_channels
     else:
@@ -163,8 +196,9 @@ def read_constant_weight(node: ir.Node) -> CondensedWeight:
     """Read the weight of a condensed node that is known to be constant."""
     weight = read_weight(node)
     if weight is None:
-        places = zip_longest(PARTS, node.inputs[1:5])
-        part = next(part for part, value in places if constant_of(value) is None)
+        inputs = dict(zip(INPUTS[node.op_type], node.inputs, strict=False))
+        parts = [part for part in INPUTS[node.op_type] if part in (*PARTS, "values_scale")]
+        part = next(part for part in parts if constant_of(inputs.get(part)) is None)
         raise ExportError(
             f"node {node.name!r} ({node.op_type}): {part} is missing or not a constant of the model"
         )
@@ -172,7 +206,7 @@ def read_constant_weight(node: ir.Node) -> CondensedWeight:
 
 
 def read_geometry(node: ir.Node) -> ConvGeometry:
-    """Read the attributes of a CondensedConv; raises ExportError as read_weight does."""
+    """Read the attributes of a convolution of ours; raises ExportError as read_weight does."""
     with _named(node):
         return ConvGeometry(
             in_channels=_integer(node, "in_channels"),

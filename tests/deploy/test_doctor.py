@@ -74,7 +74,7 @@ def test_another_library_in_its_place(monkeypatch):
     assert "does not export RegisterCustomOps" in finding("op library").detail
 
 
-@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize("at", range(6))
 def test_a_kernel_that_computes_something_else(monkeypatch, at):
     probes = list(doctor_probe.PROBES)
     right = probes[at].expected.tolist()
@@ -113,6 +113,21 @@ def test_a_wrong_kernel_of_convolutions(monkeypatch):
     wrong = lambda x, *_, out_channels, **__: np.ones((len(x), out_channels, 5, 11))  # noqa: E731
     monkeypatch.setattr(reference, "condensed_conv", wrong)
     assert "convolution kernel is wrong" in finding("convolutions").detail
+
+
+@pytest.mark.parametrize(
+    ("oracle", "what"),
+    [
+        ("qlinear_condensed_gemm", "8-bit kernel for batch 1 gives 40 of 40 outputs wrong"),
+        ("qlinear_condensed_conv", "8-bit convolution kernel gives"),
+    ],
+)
+def test_a_wrong_kernel_of_8_bit_integers(monkeypatch, oracle, what):
+    from fanin.ort_ops import reference_quantized
+
+    right = getattr(reference_quantized, oracle)
+    monkeypatch.setattr(reference_quantized, oracle, lambda *args, **kw: right(*args, **kw) ^ 1)
+    assert what in finding("8-bit kernels").detail
 
 
 def test_an_unforeseen_failure(monkeypatch):

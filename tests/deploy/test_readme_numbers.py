@@ -54,6 +54,32 @@ def test_the_readme_of_this_tree_has_the_numbers_of_its_results(tool):
     assert tool.main(["--check"]) == 0
 
 
+def test_threads_are_compared_at_each_batch(tool, tmp_path):
+    def case(batch, threads, condensed, ratio):
+        return {
+            "batch": batch,
+            "facts": {"threads": threads},
+            "engines": [{"name": "condensed", "run": {"median": condensed}}],
+            "comparisons": [{"engine": "condensed", "run_ratio": {"median": ratio}}],
+        }
+
+    result = {
+        "cases": [case(1, 1, 30e-6, 12.0), case(1, 4, 10e-6, 9.0), case(1, 2, 16e-6, 10.0)],
+        "facts": {
+            "planned": [
+                {"what": "90 % sparse, batch 1", "threads": threads, "one_thread": 1, "planned": p}
+                for threads, p in ((8, 0.5), (16, 0.25))
+            ]
+        },
+    }
+    folder = tmp_path / "scaling" / "threads"
+    folder.mkdir(parents=True)
+    (folder / "results.json").write_text(json.dumps(result))
+    heading, _, row = tool.threads(tmp_path)
+    assert "4 threads over 1" in heading
+    assert row == "| 1 | 12.0× | 9.0× | 3.00× | 4.0× |"
+
+
 def test_stale_numbers_are_found_and_replaced(tool, tree, capsys):
     assert tool.main(["--check"], tree) == 1
     assert "differ" in capsys.readouterr().err

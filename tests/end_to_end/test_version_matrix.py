@@ -17,9 +17,16 @@ import pytest
 
 from fanin import ort_ops
 from fanin.export.onnx_op import condensed_layer_model
+from fanin.export.onnx_quantized_function import (
+    condensed_gemm_integer_to_float_function,
+    dynamic_quantize_condensed_gemm_function,
+    qlinear_condensed_conv_function,
+    qlinear_condensed_gemm_function,
+)
 from fanin.ort_ops.format.condensed import CondensedWeight
 
 from ..ort_ops._models import Layer, assert_close, open_session, spec_of
+from ..ort_ops._quantized import DYNAMIC, QLINEAR_CONV, QLINEAR_GEMM, TO_FLOAT, random_node
 
 pytestmark = pytest.mark.matrix
 
@@ -47,6 +54,13 @@ RELEASES = [
     pytest.param(release, marks=needs_old_python if release < "1.20" else ())
     for release in REQUIREMENTS
 ]
+
+QUANTIZED = {
+    QLINEAR_GEMM: qlinear_condensed_gemm_function,
+    QLINEAR_CONV: qlinear_condensed_conv_function,
+    TO_FLOAT: condensed_gemm_integer_to_float_function,
+    DYNAMIC: dynamic_quantize_condensed_gemm_function,
+}
 
 LAYER = Layer.random(400, 300, 40, active=250, padded=True)
 
@@ -97,6 +111,18 @@ def save_exported_models(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray
             save(folder, name, model, **feeds)
             inputs[name] = x, residual
     return inputs
+
+
+def save_quantized_models(folder: Path) -> dict[str, np.ndarray]:
+    """Models of the ops on 8-bit integers, function included; what each computes."""
+    results = {}
+    for op, function in QUANTIZED.items():
+        for seed in range(4):
+            node = random_node(op, seed, largest=64)
+            name = f"{op}-{seed}"
+            save(folder, name, node.build([function(20)]), X=node.x)
+            results[name] = node.expected()
+    return results
 
 
 def save_op_models(folder: Path) -> Mapping[str, str | None]:
@@ -152,6 +178,19 @@ def test_the_same_library_gives_bitwise_equal_results(release, tmp_path):
     for name, (x, residual) in inputs.items():
         y = np.load(tmp_path / f"{name}.npy")
         assert_close(y, LAYER, x, residual, clip_min=-1.0)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("library", [True, False], ids=["library", "function"])
+def test_quantized_ops_and_their_functions_give_the_definition(release, library, tmp_path):
+    wanted = save_quantized_models(tmp_path)
+    run_in(release, tmp_path, *([ort_ops.get_library_path()] if library else []))
+    for name, expected in wanted.items():
+        y = np.load(tmp_path / f"{name}.npy")
+        if library or expected.dtype != np.float32:
+            np.testing.assert_array_equal(y, expected, err_msg=name)
+        else:  # fused kernels may contract products and sums
+            np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -61,10 +61,11 @@ def test_inspection_plans_for_a_batch_and_a_number_of_threads(tmp_path: Path):
 
 def test_the_report_says_for_how_many_threads_it_predicts(tmp_path: Path):
     source = square_layer(tmp_path)
-    for threads, said in ((1, "for 1 thread of"), (16, "for 16 threads of")):
+    measured = "measured with 1 thread of"
+    for threads, said in ((1, ""), (16, "predicted for 16 threads from those ")):
         report = convert(source, tmp_path / "out.onnx", threads=threads)
         assert report.threads == json.loads(report.to_json())["threads"] == threads
-        assert f"times predicted {said} {report.cost_model}" in report.to_rich_table().caption
+        assert f"times {said}{measured} {report.cost_model}" in report.to_rich_table().caption
 
 
 def test_inspection_of_a_plain_file_says_what_an_export_would_make(source: Path, tmp_path: Path):

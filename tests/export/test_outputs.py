@@ -43,7 +43,7 @@ def test_a_pipe_as_output_is_refused_by_every_writer_of_a_file(source: Path, tmp
 def test_the_commands_say_so_before_they_work(source: Path, tmp_path: Path, monkeypatch):
     os.mkfifo(tmp_path / "pipe")
     monkeypatch.setattr(
-        "fanin.deploy.bench.suites.calibrate.calibrate", lambda **_: pytest.fail("measured")
+        "fanin.deploy.bench.suites.calibrate.calibrate", lambda *_, **__: pytest.fail("measured")
     )
     for command in (["export", str(source)], ["calibrate"]):
         done = CliRunner().invoke(app, [*command, "-o", str(tmp_path / "pipe")])

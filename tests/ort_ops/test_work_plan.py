@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fanin.ort_ops import _native
 
 from ._conv_layer import ConvLayer
-from .test_kernels import make_layer
+from .test_kernels import Layer, make_layer
 
 THREADS = [*range(2, 17), 32, 64]
 BATCHES = (1, 8, 16, 64, 197, 256)
@@ -230,6 +230,26 @@ def test_results_are_bitwise_equal_for_1_to_64_threads(kernel):
             for used in {threads, 5}:
                 actual = packed.run(x, residual=residual, clip_min=-0.5, threads=used)
                 assert actual.tobytes() == expected.tobytes(), (batch, threads, used)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [row.name for row in _native.kernel_table() if row.supported and "f32-gemm-window" in row.name],
+)
+def test_entries_outside_of_windows_are_the_same_for_1_to_64_threads(kernel):
+    rng = np.random.default_rng(3)
+    columns = np.sort(np.argsort(rng.random((1100, 900)))[:, :45]).astype(np.int32)
+    values = rng.standard_normal(columns.shape, np.float32)
+    rows, bias = np.arange(1100, dtype=np.int32), np.zeros(1100, np.float32)
+    layer = Layer(values, columns, rows, bias, 900, 1100)
+    x = rng.standard_normal((3, 900), np.float32)
+    alone = layer.pack(kernel=kernel)
+    assert alone.info()[0].remainder > 0
+    for threads in (2, 3, 16, 64):
+        packed = layer.pack(kernel=kernel, threads=threads)
+        assert packed.info()[0].remainder == alone.info()[0].remainder
+        assert packed.holds(values=values, indices=columns, rows=rows, bias=bias)
+        assert packed.run(x, threads=threads).tobytes() == alone.run(x).tobytes(), threads
 
 
 @pytest.mark.parametrize("shape", [CONVOLUTIONS[i] for i in (2, 10, 13, 19, 23)], ids=str)

@@ -65,8 +65,17 @@ class SelfCheckedImage(OrtEngine):
     So models of other images can take turns in the same rounds.
     """
 
-    def __init__(self, name: str, path: Path, x: np.ndarray, right: np.ndarray, *, library: bool):
-        super().__init__(name, name, path, 1, library=library)
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        x: np.ndarray,
+        right: np.ndarray,
+        threads: int = 1,
+        *,
+        library: bool,
+    ) -> None:
+        super().__init__(name, name, path, threads, library=library)
         self._x = aligned_copy(x)
         self._right = right
 

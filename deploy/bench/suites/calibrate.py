@@ -14,6 +14,7 @@ import numpy as np
 from ....export.cost_model import Calibration
 from ....export.onnx_op import dense_layer_model
 from ....export.passes.standard_forms import structured_layer_model
+from ...cpus import MAX_THREADS, default_threads
 from ..engines.onnx_models import null_session
 from ..engines.self_checked import SelfCheckedLayer
 from ..measure.layer_problem import self_checked_problem
@@ -28,7 +29,14 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class CalibrationSpec:
-    """The grid of square layers, and how often and how long each point is measured."""
+    """The grid of square layers, and how often and how long each point is measured.
+
+    ``threads`` are those of every session, of convolutions as well.
+
+    Raises:
+        ValueError: there are fewer CPUs for this process than threads.
+
+    """
 
     batches: tuple[int, ...] = (1, 8, 32, 64, 256)
     sizes: tuple[int, ...] = (64, 256, 768, 1536)
@@ -38,7 +46,16 @@ class CalibrationSpec:
         default_factory=lambda: Timing(rounds=9, turn=0.004, max_warmup=0.1, lead_in=0.0005)
     )
     convolutions: ConvCalibrationSpec = field(default_factory=ConvCalibrationSpec)
+    threads: int = 1
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        most = min(default_threads(), MAX_THREADS)
+        if not 1 <= self.threads <= most:
+            raise ValueError(
+                f"threads is {self.threads}, it must be 1 to {most}, the CPUs of this process: "
+                "times on more threads than CPUs say nothing"
+            )
 
 
 class _Point(NamedTuple):
@@ -60,7 +77,8 @@ def calibrate(
 
     """
     points = [_Point(batch, size) for batch in spec.batches for size in spec.sizes]
-    seconds = measure_grid(points, spec.passes, partial(_measure_point, spec), progress)
+    measure_point = partial(_measure_point, spec)
+    seconds = measure_grid(points, spec.passes, measure_point, progress, spec.threads)
 
     def table(value: Callable[[dict[str, float]], _T]) -> tuple[tuple[_T, ...], ...]:
         return tuple(
@@ -79,7 +97,10 @@ def calibrate(
             lambda own: tuple(above(own, f"condensed {one}", "null") for one in spec.densities)
         ),
         scatter=table(lambda own: above(own, "structured", "active")),
-        convolutions=calibrate_convolutions(spec.convolutions, progress),
+        convolutions=calibrate_convolutions(
+            replace(spec.convolutions, threads=spec.threads), progress
+        ),
+        threads=spec.threads,
     )
 
 
@@ -107,12 +128,14 @@ def _measure_point(spec: CalibrationSpec, point: _Point) -> dict[str, np.ndarray
     )
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        engines = dense_and_condensed(layers, batch, folder)
-        engines += [SelfCheckedLayer(*one, folder, library=False) for one in scattered]
+        engines = dense_and_condensed(layers, batch, folder, spec.threads)
+        engines += [
+            SelfCheckedLayer(*one, folder, spec.threads, library=False) for one in scattered
+        ]
         return measure_rounds(
             engines,
             self_checked_problem(batch, size, spec.seed),
-            spec.timing,
+            replace(spec.timing, threads=spec.threads),
             f"at {point}",
-            null=null_session(folder, batch, size, size, 1),
+            null=null_session(folder, batch, size, size, spec.threads),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,6 +41,7 @@ class ConvCalibrationSpec:
         densities: shares of the weights that are stored.
         passes: over the whole grid.
         timing: of every session.
+        threads: of every session.
         seed: of weights and images.
 
     """
@@ -59,6 +60,7 @@ class ConvCalibrationSpec:
             rounds=4, turn=0.002, min_repeats=2, max_warmup=0.02, lead_in=0.0005
         )
     )
+    threads: int = 1
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -120,6 +122,7 @@ def calibrate_convolutions(
     ]
     unused = Sample({"unused": np.zeros(1, np.float32)}, [np.zeros(1)])  # they have images
     problem = Problem(unused, unused, tolerance=1e-4)
+    timing = replace(spec.timing, threads=spec.threads)
     with tempfile.TemporaryDirectory() as scratch:
         engines: dict[_Point, list[SelfCheckedImage]] = {}
 
@@ -127,10 +130,10 @@ def calibrate_convolutions(
             if point not in engines:
                 folder = Path(scratch) / str(len(engines))
                 folder.mkdir()
-                engines[point] = list(_engines(point, folder, spec.seed))
-            return measure_rounds(engines[point], problem, spec.timing, f"of {point}")
+                engines[point] = list(_engines(point, folder, spec))
+            return measure_rounds(engines[point], problem, timing, f"of {point}")
 
-        seconds = measure_grid(points, spec.passes, measure_point, progress)
+        seconds = measure_grid(points, spec.passes, measure_point, progress, spec.threads)
     return tuple(
         _table(kind, spec, [_seconds(one, own) for one, own in seconds.items() if one.kind == kind])
         for kind in KINDS
@@ -166,9 +169,9 @@ def _geometry(kind: str, channels: int) -> ConvGeometry:
     )
 
 
-def _engines(point: _Point, folder: Path, seed: int) -> Iterator[SelfCheckedImage]:
+def _engines(point: _Point, folder: Path, spec: ConvCalibrationSpec) -> Iterator[SelfCheckedImage]:
     """Make the engines of a point, with the names that _seconds reads."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(spec.seed)
     geometry, side = point.geometry, point.side
     inputs, outputs, before = geometry.in_channels, geometry.out_channels, _side_before(point)
     pixel = ConvGeometry(outputs, outputs, (1, 1))
@@ -182,7 +185,7 @@ def _engines(point: _Point, folder: Path, seed: int) -> Iterator[SelfCheckedImag
     ) -> SelfCheckedImage:
         path = folder / f"{len(list(folder.iterdir()))}.onnx"
         expected = _save_case(model, path, images[image])
-        return SelfCheckedImage(name, path, images[image], expected, library=library)
+        return SelfCheckedImage(name, path, images[image], expected, spec.threads, library=library)
 
     def dense(name: str, *layers: ConvGeometry | None) -> SelfCheckedImage:
         image = (outputs, side) if layers[0] is pixel and inputs != outputs else (inputs, before)

@@ -27,10 +27,12 @@ def measure_grid(
     passes: int,
     measure_point: Callable[[_Point], Mapping[str, np.ndarray]],
     progress: Progress,
+    threads: int = 1,
 ) -> dict[_Point, dict[str, float]]:
-    """Return the seconds of each session at each point; see measure_rounds and fastest_rounds.
+    """Return the seconds of each session at each point; see measure_rounds.
 
-    Every pass is over the whole grid: a machine that is slow for a while is not slow at the same
+    With one thread they are those of fastest_rounds, with several those of fastest_of_each. Every
+    pass is over the whole grid: a machine that is slow for a while is not slow at the same
     points in each. ``progress`` is called with the str() of each point.
     """
     rounds: dict[_Point, list[Mapping[str, np.ndarray]]] = {point: [] for point in points}
@@ -38,7 +40,8 @@ def measure_grid(
         point = points[number % len(points)]
         progress(str(point), number / (passes * len(points)))
         rounds[point].append(measure_point(point))
-    return {point: fastest_rounds(own) for point, own in rounds.items()}
+    summarize = fastest_rounds if threads == 1 else fastest_of_each
+    return {point: summarize(own) for point, own in rounds.items()}
 
 
 def measure_rounds(
@@ -76,6 +79,18 @@ def fastest_rounds(passes: Sequence[Mapping[str, np.ndarray]]) -> dict[str, floa
     order = np.argsort(sum(rounds.values()))
     kept = order[: max(1, len(order) // 3)]
     return {name: float(np.median(times[kept])) for name, times in rounds.items()}
+
+
+def fastest_of_each(passes: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
+    """Return each session's fastest round, itself a median: for sessions of several threads.
+
+    Their turns lie far apart, since threads that spin must come to rest between them, and another
+    process that takes one of their CPUs doubles a turn's time: it is not the same rounds that are
+    disturbed. On two cores with two other busy processes, ratios of the same two sessions in two
+    calibrations differed by up to 1.3 (convolutions) and 1.13 (layers) in nine points of ten, with
+    fastest_rounds by 1.5 and 1.3.
+    """
+    return {name: float(min(one[name].min() for one in passes)) for name in passes[0]}
 
 
 def above(seconds: Mapping[str, float], name: str, base: str) -> float:

@@ -119,7 +119,7 @@ def bench_crossover(
         spec_facts(spec),
         spec.timing(max(spec.threads)),
         tuple(points),
-        cost_model=CostModel.of_this_machine().machine,
+        cost_model="; ".join(CostModel.of_this_machine(n).origin for n in spec.threads),
         crossovers=to_plain(crossovers),
         excluded=excluded,
         predicted_by_threads=True,

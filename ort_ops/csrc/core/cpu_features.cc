@@ -10,6 +10,10 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace fanin {
 namespace {
 
@@ -130,6 +134,18 @@ std::vector<Isa> supported_isas() {
 }
 
 bool is_supported(Isa isa) { return cpu_has(isa); }
+
+bool broadcasts_from_memory() {
+#if defined(__x86_64__)
+  // GCC 11's __builtin_cpu_supports does not know avx512fp16.
+  constexpr unsigned kLeaf = 7, kAvx512fp16 = 1u << 23;
+  unsigned a, b, c, d;
+  return __builtin_cpu_is("intel") && __get_cpuid_count(kLeaf, 0, &a, &b, &c, &d) &&
+         (d & kAvx512fp16) != 0;
+#else
+  return false;
+#endif
+}
 
 Isa select_isa() {
   const char* asked = std::getenv("FANIN_ISA");

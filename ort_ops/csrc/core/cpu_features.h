@@ -30,6 +30,11 @@ std::vector<Isa> supported_isas();
 
 bool is_supported(Isa isa);
 
+// Whether AVX-512 panels broadcast weights from memory instead of by permutes: on Intel CPUs with
+// AVX-512 FP16 (Sapphire Rapids and later), of which one was measured. Slower on Cascade Lake and
+// Zen 4; not measured elsewhere.
+bool broadcasts_from_memory();
+
 // FANIN_ISA if set, otherwise the best ISA of the CPU. Reads the environment at each call. Throws
 // std::invalid_argument if the name is unknown or the CPU lacks it.
 Isa select_isa();

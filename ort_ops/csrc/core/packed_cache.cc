@@ -122,6 +122,15 @@ Cached<QuantizedKernel> packed_quantized_kernel(const QuantizedKernelRow& row,
       [&](const QuantizedKernel& kernel) { return kernel.holds(view); });
 }
 
+Cached<QuantizedConvKernel> packed_quantized_conv_kernel(const QuantizedConvKernelRow& row,
+                                                         const CondensedView& view,
+                                                         const ConvGeometry& geometry,
+                                                         uint64_t hash, const Executor& executor) {
+  return find_or_pack<QuantizedConvKernel>(
+      &row, hash, view, executor.concurrency(), [&] { return row.pack(view, geometry, executor); },
+      [&](const QuantizedConvKernel& kernel) { return kernel.holds(view, geometry); });
+}
+
 Cached<ConvKernel> packed_conv_kernel(const ConvKernelRow& row, const CondensedView& view,
                                       const ConvGeometry& geometry, uint64_t hash,
                                       const Executor& executor) {

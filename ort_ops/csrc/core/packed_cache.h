@@ -10,6 +10,7 @@
 #include "core/executor.h"
 #include "kernels/conv_dispatch.h"
 #include "kernels/dispatch.h"
+#include "kernels/quantized_conv_dispatch.h"
 #include "kernels/quantized_dispatch.h"
 
 namespace fanin {
@@ -48,6 +49,10 @@ Cached<QuantizedKernel> packed_quantized_kernel(const QuantizedKernelRow& row,
                                                 const Executor& executor);
 
 // The same for a convolution.
+Cached<QuantizedConvKernel> packed_quantized_conv_kernel(const QuantizedConvKernelRow& row,
+                                                         const CondensedView& view,
+                                                         const ConvGeometry& geometry,
+                                                         uint64_t hash, const Executor& executor);
 Cached<ConvKernel> packed_conv_kernel(const ConvKernelRow& row, const CondensedView& view,
                                       const ConvGeometry& geometry, uint64_t hash,
                                       const Executor& executor);

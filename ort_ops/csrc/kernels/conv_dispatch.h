@@ -19,7 +19,7 @@ struct ConvKernelRow {
   int64_t min_group_outputs;
   int64_t max_taps;    // of the window in one channel
   double min_density;  // fan-in / in_features
-  // Packs a valid view; the result does not depend on the number of threads. Throws std::bad_alloc.
+  // Packs a valid view for the executor's number of threads. Throws std::bad_alloc.
   std::unique_ptr<ConvKernel> (*pack)(const CondensedView& view, const ConvGeometry& geometry,
                                       const Executor& executor);
 };

@@ -52,5 +52,10 @@ struct Avx512 {
   }
 };
 
+// For CPUs on which a load costs less than a permute, see broadcasts_from_memory().
+struct Avx512Loads : Avx512 {
+  static constexpr bool kBroadcastsFromMemory = true;
+};
+
 }  // namespace
 }  // namespace fanin

@@ -14,9 +14,9 @@ namespace {
 // Sums of kRows rows of a group, times kVectors vectors of samples each, stay in registers.
 // Vector: kLanes, kBroadcastsFromMemory (how weights are broadcast), load, store, broadcast (one
 // float), broadcast4 (four floats to every 128-bit lane), lane<i> (float i of each 128-bit lane to
-// the whole lane), fma; for ToOutput also Mask, first (a mask of the first n lanes), load_some,
-// store_some, add, clip; for ToIntegers add_integers. weights and offsets point to the first row
-// past the last step; the steps begin `size` bytes of offsets earlier.
+// the whole lane), fma; for ends that write y also Mask, first (a mask of the first n lanes),
+// load_some, store_some, add, clip; for ToIntegers add_integers. weights and offsets point to the
+// first row past the last step; the steps begin `size` bytes of offsets earlier.
 template <typename Vector, int kVectors, int kRows, typename End>
 inline __attribute__((always_inline)) void sum_rows(const char* weights, const char* offsets,
                                                     ptrdiff_t size, const uint16_t* rows,

@@ -25,8 +25,7 @@ struct PanelBlock {
   }
 };
 
-// The arrays of some neighboring blocks, which one thread packs. Cut by the number of weights
-// alone, so that a layout does not depend on the number of threads.
+// The arrays of some neighboring blocks, which one thread packs.
 struct PanelPiece {
   AlignedBuffer<uint32_t> weights;
   AlignedBuffer<uint16_t> offsets;

@@ -28,8 +28,8 @@ std::unique_ptr<QuantizedKernel> pack_panels(const CondensedView& view, const Ex
 // stay in L2 beside x and other layers.
 constexpr int64_t kManyWeights = 640 * 1024;
 
-// Below this density, a step of a window has two weights of 256 or fewer.
-constexpr double kWindowDensity = 0.001;
+// Below this density, a step of a window has four weights of 128 or fewer.
+constexpr double kWindowDensity = 0.002;
 
 // The same for windows of 32 columns, where other layouts take no more time.
 constexpr double kNarrowDensity = 0.01;

@@ -36,14 +36,10 @@ inline int32_t wrapping_add(int32_t a, int32_t b) {
   return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
 }
 
-// Finishes the sum of products of output o in sample b, without the bias, and writes y.
-inline void finish_output(const QuantizedEpilogue& epilogue, const FinishBounds& bounds,
-                          int32_t products, int64_t b, int64_t o, int64_t out_features, void* y) {
-  const int64_t at = b * out_features + o;
+// Finishes a sum of products of output o, without the bias, and writes y at the element `at`.
+inline void finish_at(const QuantizedEpilogue& epilogue, const FinishBounds& bounds,
+                      int32_t products, float multiplier, int64_t o, int64_t at, void* y) {
   const int32_t sum = epilogue.bias ? wrapping_add(epilogue.bias[o], products) : products;
-  const float multiplier = epilogue.sample_multipliers
-                               ? epilogue.sample_multipliers[b] * epilogue.multipliers[o]
-                               : epilogue.multipliers[o];
   float value = static_cast<float>(sum) * multiplier;
   if (epilogue.float_bias) value += epilogue.float_bias[o];
   if (epilogue.residual) {
@@ -70,6 +66,15 @@ inline void finish_output(const QuantizedEpilogue& epilogue, const FinishBounds&
   constexpr float kNoFraction = 0x1.8p23f;
   const auto rounded = static_cast<int32_t>((value + kNoFraction) - kNoFraction);
   static_cast<uint8_t*>(y)[at] = static_cast<uint8_t>(rounded + epilogue.zero_point);
+}
+
+// The same for output o in sample b.
+inline void finish_output(const QuantizedEpilogue& epilogue, const FinishBounds& bounds,
+                          int32_t products, int64_t b, int64_t o, int64_t out_features, void* y) {
+  const float multiplier = epilogue.sample_multipliers
+                               ? epilogue.sample_multipliers[b] * epilogue.multipliers[o]
+                               : epilogue.multipliers[o];
+  finish_at(epilogue, bounds, products, multiplier, o, b * out_features + o, y);
 }
 
 // x of one sample, as integers less the zero point.

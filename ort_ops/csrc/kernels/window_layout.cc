@@ -53,23 +53,36 @@ void sort_rows(Spread* first, Spread* last, size_t group, size_t parts, int mome
               moment + 1, moments);
 }
 
-// Rows that are sorted together: their outputs, which are then written out of order, stay in
-// L1.
+// Rows that are sorted together at most: their outputs, which are then written out of order, stay
+// in L1.
 constexpr size_t kSortedRows = 8192;
 
-// Stored rows in the order of packing. Rows whose weights have a similar distribution lag behind or
-// run ahead of a window together and so need fewer steps, even if distributions differ by chance
-// only: this saves 3-4 % of the lanes of 3072 -> 768 at 80-90 %, 11 % of 768 -> 3072 at 90 %. Rows
-// with local receptive fields (convolution-like masks) are sorted by the mean column alone, over
-// all rows.
-std::vector<int64_t> row_order(const CondensedView& view, size_t group, const Executor& executor) {
+// At least: sorting 256 rows of 768 -> 3072 at 90 % costs 5 % more lanes than sorting all, 128 rows
+// 9 %.
+constexpr size_t kLeastSortedRows = 256;
+
+// The rows of one thread are sorted among themselves, so that no two threads write to the same line
+// of y: with lines that all threads write to, 768 -> 3072 at batch 1 took 28 us on two threads and
+// 22 on one (an Intel Xeon with AMX).
+size_t sorted_rows(size_t active, size_t group, size_t threads) {
+  if (threads == 1) return kSortedRows;
+  const size_t groups = (active + group - 1) / group;
+  return std::clamp((groups + threads - 1) / threads * group, kLeastSortedRows, kSortedRows);
+}
+
+// Stored rows in the order of packing, with at most `sorted` sorted together. Rows whose weights
+// have a similar distribution lag behind or run ahead of a window together and so need fewer steps,
+// even if distributions differ by chance only: this saves 3-4 % of the lanes of 3072 -> 768 at
+// 80-90 %, 11 % of 768 -> 3072 at 90 %. Rows with local receptive fields (convolution-like masks)
+// are sorted by the mean column alone, over all rows.
+std::vector<int64_t> row_order(const CondensedView& view, size_t group, size_t sorted,
+                               const Executor& executor) {
   const size_t active = static_cast<size_t>(view.active);
   std::vector<Spread> rows(active);
-  const size_t chunks = (active + kSortedRows - 1) / kSortedRows;
+  const size_t chunks = (active + sorted - 1) / sorted;
   auto measure = [&](size_t chunk) {
-    const size_t end = std::min(active, (chunk + 1) * kSortedRows);
-    for (size_t i = chunk * kSortedRows; i < end; ++i)
-      rows[i] = spread(view, static_cast<int64_t>(i));
+    const size_t end = std::min(active, (chunk + 1) * sorted);
+    for (size_t i = chunk * sorted; i < end; ++i) rows[i] = spread(view, static_cast<int64_t>(i));
   };
   run_tasks(executor, chunks, measure);
   double sum = 0, squares = 0;
@@ -84,8 +97,8 @@ std::vector<int64_t> row_order(const CondensedView& view, size_t group, const Ex
     sort_rows(rows.data(), rows.data() + active, group, 1, 0, 1);
   } else {
     auto sort = [&](size_t chunk) {
-      Spread* const first = rows.data() + chunk * kSortedRows;
-      const size_t size = std::min(kSortedRows, active - chunk * kSortedRows);
+      Spread* const first = rows.data() + chunk * sorted;
+      const size_t size = std::min(sorted, active - chunk * sorted);
       const double groups = static_cast<double>((size + group - 1) / group);
       const int moments = groups < 12 ? 2 : 3;
       const auto parts = static_cast<size_t>(std::lround(std::pow(groups, 1.0 / moments)));
@@ -136,13 +149,19 @@ int64_t block_count(const CondensedView& view, const WindowGeometry& geometry) {
   return std::max<int64_t>(geometry.window_blocks, last / geometry.block_slots + 1);
 }
 
-// Packs one piece.
+// The rising columns of the entries of each stored row that the remainder has.
+using Remainders = std::vector<std::vector<uint32_t>>;
+
+// Packs one piece. With `remainders`, exactly those entries become the remainder; without, those
+// whose windows would be nearly empty.
 class Packer {
  public:
-  Packer(const CondensedView& view, const WindowGeometry& geometry, int64_t blocks)
+  Packer(const CondensedView& view, const WindowGeometry& geometry, int64_t blocks,
+         const Remainders* remainders)
       : view_(view),
         geometry_(geometry),
         blocks_(blocks),
+        remainders_(remainders),
         positions_(geometry),
         cursors_(geometry.rows),
         next_(geometry.rows) {}
@@ -204,7 +223,23 @@ class Packer {
     return at < cursor.end ? positions_.of(static_cast<uint32_t>(view_.index(cursor.row, at)))
                            : kNone;
   }
-  void load_next(int r) { next_[r] = position(cursors_[r], cursors_[r].at); }
+  void load_next(int r) {
+    SourceRow& cursor = cursors_[r];
+    while (remainders_ != nullptr && cursor.at < cursor.end && is_remainder(cursor)) leave(r);
+    next_[r] = position(cursor, cursor.at);
+  }
+
+  bool is_remainder(const SourceRow& cursor) const {
+    const std::vector<uint32_t>& columns = (*remainders_)[static_cast<size_t>(cursor.row)];
+    return std::binary_search(columns.begin(), columns.end(), column(cursor));
+  }
+
+  // Moves the next entry of a row to the remainder.
+  void leave(int r) {
+    SourceRow& cursor = cursors_[r];
+    *remainder_.extend(1) = {column(cursor), static_cast<uint32_t>(r), weight(cursor)};
+    ++cursor.at;
+  }
 
   // Whether moving the window by one block fills enough lanes to justify the entries left behind.
   bool slides(int64_t block) const {
@@ -219,6 +254,7 @@ class Packer {
       for (int64_t j = cursor.at; next < new_begin; ++left) next = position(cursor, ++j);
       gain += next < new_end;
     }
+    if (remainders_ != nullptr && left > 0) return false;
     return gain > 0 && gain > left * kLanesPerRemainder;
   }
 
@@ -226,13 +262,12 @@ class Packer {
   void drop_block(int64_t block) {
     const uint32_t new_begin = begin(block + 1);
     for (int r = 0; r < geometry_.rows; ++r)
-      for (SourceRow& cursor = cursors_[r]; next_[r] < new_begin; load_next(r)) {
-        const auto column = static_cast<uint32_t>(view_.index(cursor.row, cursor.at));
-        *remainder_.extend(1) = {column, static_cast<uint32_t>(r), weight(cursor)};
-        ++cursor.at;
-      }
+      for (; next_[r] < new_begin; load_next(r)) leave(r);
   }
 
+  uint32_t column(const SourceRow& cursor) const {
+    return static_cast<uint32_t>(view_.index(cursor.row, cursor.at));
+  }
   float weight(const SourceRow& cursor) const { return view_.value(cursor.row, cursor.at); }
 
   // A float32 layout accepts every view, one of 16-bit weights only views of the same type.
@@ -270,6 +305,7 @@ class Packer {
   const CondensedView& view_;
   const WindowGeometry& geometry_;
   int64_t blocks_;
+  const Remainders* remainders_;
   Positions positions_;
   std::vector<SourceRow> cursors_;
   std::vector<uint32_t> next_;  // position of each cursor, kNone at its end
@@ -308,11 +344,9 @@ bool holds_group(const WindowGroup& group, const WindowGeometry& geometry,
   return found == expected;
 }
 
-}  // namespace
-
-WindowLayout pack_windows(const CondensedView& view, const WindowGeometry& geometry,
-                          const Executor& executor) {
-  const std::vector<int64_t> order = row_order(view, static_cast<size_t>(geometry.rows), executor);
+WindowLayout pack_in_order(const CondensedView& view, const WindowGeometry& geometry,
+                           const std::vector<int64_t>& order, const Remainders* remainders,
+                           const Executor& executor) {
   const size_t rows = static_cast<size_t>(geometry.rows);
   WindowLayout layout;
   layout.blocks = block_count(view, geometry);
@@ -324,7 +358,7 @@ WindowLayout pack_windows(const CondensedView& view, const WindowGeometry& geome
   auto pack_piece = [&](size_t p) {
     const size_t first = chunk_begin(layout.groups.size(), count, p);
     const size_t end = chunk_begin(layout.groups.size(), count, p + 1);
-    Packer packer(view, geometry, layout.blocks);
+    Packer packer(view, geometry, layout.blocks, remainders);
     packer.reserve((end - first) * rows * static_cast<size_t>(view.fan_in));
     for (size_t g = first; g < end; ++g)
       layout.groups[g] = packer.pack_group(order, g * rows, std::min(order.size(), (g + 1) * rows),
@@ -350,6 +384,37 @@ WindowLayout pack_windows(const CondensedView& view, const WindowGeometry& geome
     layout.remainders += group.remainder_count;
   }
   return layout;
+}
+
+Remainders remainders_of(const WindowLayout& layout, const CondensedView& view, size_t rows) {
+  Remainders columns(static_cast<size_t>(view.active));
+  for (size_t g = 0; g < layout.groups.size(); ++g) {
+    const WindowGroup& group = layout.groups[g];
+    for (size_t i = 0; i < group.remainder_count; ++i) {
+      const WindowRemainder& entry = group.remainder[i];
+      const int64_t row = stored_row(view, layout.outputs[g * rows + entry.row]);
+      columns[static_cast<size_t>(row)].push_back(entry.column);
+    }
+  }
+  return columns;
+}
+
+}  // namespace
+
+WindowLayout pack_windows(const CondensedView& view, const WindowGeometry& geometry,
+                          const Executor& executor) {
+  const auto rows = static_cast<size_t>(geometry.rows);
+  const auto order = [&](size_t threads) {
+    const size_t sorted = sorted_rows(static_cast<size_t>(view.active), rows, threads);
+    return row_order(view, rows, sorted, executor);
+  };
+  const std::vector<int64_t> alone = order(1), own = order(executor.concurrency());
+  WindowLayout layout = pack_in_order(view, geometry, alone, nullptr, executor);
+  if (own == alone) return layout;
+  // Entries of the remainder are added last, so they have to be the same for any number of threads.
+  const Remainders remainders = remainders_of(layout, view, rows);
+  layout = {};
+  return pack_in_order(view, geometry, own, &remainders, executor);
 }
 
 bool holds_windows(const WindowLayout& layout, const WindowGeometry& geometry,

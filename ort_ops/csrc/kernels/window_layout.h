@@ -28,8 +28,7 @@ struct WindowGroup {
   bool contiguous;    // the outputs of its rows stand side by side
 };
 
-// The arrays of some neighboring groups, which one thread packs. Cut by the number of weights
-// alone, so that a layout does not depend on the number of threads.
+// The arrays of some neighboring groups, which one thread packs.
 struct WindowPiece {
   AlignedBuffer<uint8_t> steps;
   AlignedBuffer<uint16_t> advances;
@@ -50,7 +49,8 @@ struct WindowLayout {
   }
 };
 
-// Throws std::bad_alloc.
+// Rows are sorted for the executor's number of threads; no sum depends on it. Throws
+// std::bad_alloc.
 WindowLayout pack_windows(const CondensedView& view, const WindowGeometry& geometry,
                           const Executor& executor);
 

@@ -5,24 +5,24 @@
 
 #include "core/executor.h"
 #include "core/float16_run.h"
-#include "ort/abi.h"
+#include "ort/condensed_op.h"
 
 namespace fanin::ort {
 
-// All of one type, and dense.
+// Dense arrays.
 struct Activations {
   const void* x;
-  const void* residual;  // null for none
+  const void* residual;  // of Y's type; null for none
   void* y;
-  ElementType type;
+  ActivationTypes types;
 };
 
-// Calls run(slice) on float32 arrays: once, or slice by slice if the activations are float16.
+// Calls run(slice) on float32 arrays: once, or slice by slice if X and Y are float16.
 // `inputs` and `outputs` are the elements of one sample of X and Y.
 template <typename Run>
 void run_in_float32(const Activations& arrays, int64_t batch, int64_t inputs, int64_t outputs,
                     const Executor& executor, const Run& run) {
-  if (arrays.type == kFloat16) {
+  if (arrays.types.x == kFloat16) {
     run_float16(
         {static_cast<const uint16_t*>(arrays.x), static_cast<const uint16_t*>(arrays.residual),
          static_cast<uint16_t*>(arrays.y), batch, inputs, outputs},

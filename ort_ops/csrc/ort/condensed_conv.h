@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "core/condensed.h"
 #include "core/conv.h"
@@ -13,54 +12,43 @@
 #include "cuda/conv.h"
 #include "ort/activations.h"
 #include "ort/condensed_op.h"
+#include "ort/conv_shape.h"
 #include "ort/node_inputs.h"
 
 namespace fanin::ort {
 
-class CondensedConv {
+class CondensedConv : public ConvShape {
  public:
   static const OpSchema kSchema;
-  static constexpr ElementType kCpuTypes[] = {kFloat, kFloat16};
+  static constexpr ActivationTypes kCpuTypes[] = {{kFloat, kFloat}, {kFloat16, kFloat16}};
   static constexpr ElementType kCudaTypes[] = {kFloat, kFloat16, kBfloat16};
-  static constexpr size_t kResidualInput = kResidual;
+  static constexpr LayerInputs kLayer = kFloatLayer;
+  static constexpr size_t kResidualInput = kLayer.residual;
   static constexpr bool kWritesOverResidual = true;
 
   using Weights = WeightTensors;
   using View = CondensedView;
-  using RunSize = ConvInput;
 
-  // Refuses attributes that are missing, of the wrong type or length, out of range, or that
-  // contradict one another.
   explicit CondensedConv(const KernelInfo& info);
 
-  WeightSizes sizes() const {
-    return {geometry_.group_inputs() * geometry_.taps(), geometry_.out_channels, "out_channels"};
-  }
   DeclaredInputs check_declared(const Runtime& runtime, const KernelInfo& info,
                                 ReadScalar read) const {
     return check_declared_inputs(runtime, info, *this, read);
   }
   CondensedView sound_view(const WeightTensors& weights) const;
 
-  // Refuses X unless it is [N, in_channels, H, W], or [N, in_channels, L] with one axis, and the
-  // kernel fits into it, as far as its sizes are known.
-  void check_x(const Shape& x) const;
-
-  RunSize run_size(const Shape& x) const { return {x[0], axes_ == 2 ? x[2] : 1, x.back()}; }
-
-  // One packed layer serves every batch.
-  BatchRange batches(const Shape&) const { return {}; }
-
-  // [N, out_channels, ...], -1 where unknown.
-  std::vector<int64_t> output_dims(const Shape& x) const;
-
   std::unique_ptr<PackedConv> pack(const CondensedView& view, const BatchRange&,
                                    const Executor& executor) const {
     return PackedConv::pack(view, geometry_, select_isa(), executor);
   }
 
+  template <typename ValueOf>
+  NoRunInputs run_inputs(const Runtime&, const ValueOf&) const {
+    return {};
+  }
+
   // Without a packed layer, the plain kernel runs on `view`.
-  void run(const PackedConv* packed, const CondensedView& view, const RunSize& size,
+  void run(const PackedConv* packed, const CondensedView& view, const RunSize& size, NoRunInputs,
            const Activations& arrays, const Executor& executor) const {
     const int64_t pixels =
         geometry_.output_size(0, size.height) * geometry_.output_size(1, size.width);
@@ -86,11 +74,6 @@ class CondensedConv {
   }
 
  private:
-  void check_length(const Shape& x, size_t axis, int64_t length) const;
-
-  ConvGeometry geometry_;
-  size_t axes_;  // spatial ones: 1 or 2; with one, the geometry's height is 1
-  Clip clip_;
   Gate gate_;
 };
 

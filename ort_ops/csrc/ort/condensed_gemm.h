@@ -4,60 +4,49 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "core/condensed.h"
 #include "core/gemm.h"
 #include "cuda/gemm.h"
 #include "ort/activations.h"
 #include "ort/condensed_op.h"
+#include "ort/gemm_shape.h"
 #include "ort/node_inputs.h"
 
 namespace fanin::ort {
 
-class CondensedGemm {
+class CondensedGemm : public GemmShape {
  public:
   static const OpSchema kSchema;
-  static constexpr ElementType kCpuTypes[] = {kFloat, kFloat16};
+  static constexpr ActivationTypes kCpuTypes[] = {{kFloat, kFloat}, {kFloat16, kFloat16}};
   static constexpr ElementType kCudaTypes[] = {kFloat, kFloat16, kBfloat16};
-  static constexpr size_t kResidualInput = kResidual;
+  static constexpr LayerInputs kLayer = kFloatLayer;
+  static constexpr size_t kResidualInput = kLayer.residual;
   static constexpr bool kWritesOverResidual = false;
 
   using Weights = WeightTensors;
   using View = CondensedView;
-  struct RunSize {
-    int64_t batch;
-  };
 
-  explicit CondensedGemm(const KernelInfo& info);
+  using GemmShape::GemmShape;
 
-  WeightSizes sizes() const { return {in_features_, out_features_, "out_features"}; }
   DeclaredInputs check_declared(const Runtime& runtime, const KernelInfo& info,
                                 ReadScalar read) const {
     return check_declared_inputs(runtime, info, *this, read);
   }
   CondensedView sound_view(const WeightTensors& weights) const;
 
-  // Refuses X unless it is [..., in_features] with at least one dimension.
-  void check_x(const Shape& x) const;
-
-  // The product of all dimensions of X except the last. Refuses an overflow.
-  RunSize run_size(const Shape& x) const;
-
-  // The batches that fit a declared shape: symbolic dimensions are at least 1 (an empty batch needs
-  // no kernel).
-  BatchRange batches(const Shape& x) const;
-
-  // [..., out_features]; empty if the rank of X is unknown.
-  std::vector<int64_t> output_dims(const Shape& x) const;
-
   std::unique_ptr<PackedGemm> pack(const CondensedView& view, const BatchRange& batches,
                                    const Executor& executor) const {
     return PackedGemm::pack(view, batches, select_isa(), executor);
   }
 
+  template <typename ValueOf>
+  NoRunInputs run_inputs(const Runtime&, const ValueOf&) const {
+    return {};
+  }
+
   // Without a packed layer, the plain kernel runs on `view`.
-  void run(const PackedGemm* packed, const CondensedView& view, const RunSize& size,
+  void run(const PackedGemm* packed, const CondensedView& view, const RunSize& size, NoRunInputs,
            const Activations& arrays, const Executor& executor) const {
     run_in_float32(arrays, size.batch, in_features_, out_features_, executor,
                    [&](const Float32Slice& slice) {
@@ -79,11 +68,6 @@ class CondensedGemm {
                      void* stream) const {
     packed.run(arrays.x, size.batch, arrays.y, {arrays.residual, clip_.min, clip_.max}, stream);
   }
-
- private:
-  int64_t in_features_;
-  int64_t out_features_;
-  Clip clip_;
 };
 
 }  // namespace fanin::ort

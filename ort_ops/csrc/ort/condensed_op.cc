@@ -23,17 +23,19 @@ OrtStatus* infer_shape(const OrtCustomOp* op, OrtShapeInferContext* context) noe
 
 }  // namespace
 
-CondensedOp::CondensedOp(const Runtime& owner, ElementType activations, const OpSchema& op_schema)
-    : OrtCustomOp{}, runtime(owner), type(activations), schema(op_schema) {
+CondensedOp::CondensedOp(const Runtime& owner, const ActivationTypes& activations,
+                         const OpSchema& op_schema)
+    : OrtCustomOp{}, runtime(owner), types(activations), schema(op_schema) {
   version = kApiVersion;
   GetName = [](const OrtCustomOp* op) { return cast(op).schema.name; };
   GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };  // CPU
   GetInputType = [](const OrtCustomOp* op, size_t index) {
     const InputSpec& input = cast(op).schema.inputs[index];
-    return input.is_activation ? cast(op).type : input.type;
+    if (input.typed_as == TypedAs::kItself) return input.type;
+    return input.typed_as == TypedAs::kX ? cast(op).types.x : cast(op).types.y;
   };
   GetInputTypeCount = [](const OrtCustomOp* op) { return cast(op).schema.input_count; };
-  GetOutputType = [](const OrtCustomOp* op, size_t) { return cast(op).type; };
+  GetOutputType = [](const OrtCustomOp* op, size_t) { return cast(op).types.y; };
   GetOutputTypeCount = [](const OrtCustomOp*) -> size_t { return 1; };
   GetInputCharacteristic = [](const OrtCustomOp*, size_t) { return kRequired; };
   GetOutputCharacteristic = [](const OrtCustomOp*, size_t) { return kRequired; };
@@ -43,9 +45,9 @@ CondensedOp::CondensedOp(const Runtime& owner, ElementType activations, const Op
   InferOutputShapeFn = infer_shape;
 }
 
-InferredShape ShapeInference::x() const {
+InferredShape ShapeInference::input(size_t index) const {
   OrtTensorTypeAndShapeInfo* info = nullptr;  // belongs to the context
-  check(api_, api_.ShapeInferContext_GetInputTypeShape(context_, size_t{0}, &info));
+  check(api_, api_.ShapeInferContext_GetInputTypeShape(context_, index, &info));
   InferredShape shape;
   size_t rank = 0;
   check(api_, api_.GetTensorElementType(info, &shape.type));

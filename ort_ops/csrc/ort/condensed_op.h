@@ -19,10 +19,18 @@ class ShapeInference;
 
 inline constexpr size_t kNoInput = ~size_t{0};
 
+// Types of a registration. The residual has Y's.
+struct ActivationTypes {
+  ElementType x;
+  ElementType y;
+};
+
+enum class TypedAs { kItself, kX, kY };
+
 struct InputSpec {
   const char* name;
-  bool is_activation;  // of the type of the registration, on a GPU in its memory
-  ElementType type;    // of another; kUndefined: one of several, which creation checks by name
+  TypedAs typed_as;  // activations have a type of the registration, and lie in a GPU's memory
+  ElementType type;  // of kItself; kUndefined: one of several, which creation checks by name
 };
 
 struct OpSchema {
@@ -32,14 +40,14 @@ struct OpSchema {
   void (*infer_shape)(const ShapeInference& node);
 };
 
-// One registration for each op, execution provider and type of X, residual and Y; the runtime
+// One registration for each op, execution provider and types of X and Y; the runtime
 // merges those of an op into one schema. Derived classes add the kernel. It must outlive every
 // session, since the runtime keeps the pointer.
 struct CondensedOp : OrtCustomOp {
-  CondensedOp(const Runtime& runtime, ElementType type, const OpSchema& schema);
+  CondensedOp(const Runtime& runtime, const ActivationTypes& types, const OpSchema& schema);
 
   const Runtime& runtime;
-  const ElementType type;
+  const ActivationTypes types;
   const OpSchema& schema;
 };
 
@@ -79,7 +87,8 @@ class ShapeInference {
  public:
   ShapeInference(const Api& api, OrtShapeInferContext* context) : api_(api), context_(context) {}
 
-  InferredShape x() const;
+  InferredShape input(size_t index) const;
+  InferredShape x() const { return input(0); }
   // None if the attribute is absent or of the wrong type; at most 8 numbers.
   std::optional<int64_t> int_attribute(const char* name) const;
   std::optional<std::vector<int64_t>> ints_attribute(const char* name) const;

@@ -57,8 +57,8 @@ class CpuKernel;
 
 template <typename Op>
 struct CpuOp : CondensedOp {
-  // `told` must outlive the op. The type is one of Op::kCpuTypes.
-  CpuOp(const Runtime& owner, ElementType activations, const CpuSettings& told)
+  // `told` must outlive the op. The types are one of Op::kCpuTypes.
+  CpuOp(const Runtime& owner, const ActivationTypes& activations, const CpuSettings& told)
       : CondensedOp(owner, activations, Op::kSchema), settings(told) {
     set_kernel<CpuOp, CpuKernel<Op>>(*this);
     if (Op::kWritesOverResidual) allow_y_over_input<Op::kResidualInput>(*this);
@@ -73,6 +73,7 @@ class CpuKernel {
  public:
   CpuKernel(const CpuOp<Op>& op, const KernelInfo& info, std::string node)
       : runtime_(op.runtime),
+        types_(op.types),
         node_(std::move(node)),
         op_(info),
         concurrency_(concurrency_of(runtime_, info, op.settings)) {
@@ -105,7 +106,8 @@ class CpuKernel {
       add = residual_data(Tensor(runtime_, input(Op::kResidualInput)), shape_of(dims));
     void* y = context_output(runtime_, context, shape_of(dims));
 
-    // Non-constant weights are checked even for an empty batch.
+    // Inputs that are not constant are checked even for an empty batch.
+    const auto others = op_.run_inputs(runtime_, input);
     std::optional<typename Op::Weights> variable;
     typename Op::View view;
     if (!packed_) {
@@ -114,12 +116,13 @@ class CpuKernel {
     }
     if (size.batch == 0) return;
     if (packed_) check_batch(size.batch, batches_, x.shape());
-    op_.run(packed_.get(), view, size, {x.template data<void>(), add, y, x.type()},
+    op_.run(packed_.get(), view, size, others, {x.template data<void>(), add, y, types_},
             SessionExecutor(runtime_, context, concurrency_.threads, concurrency_.dispatch));
   }
 
  private:
   const Runtime& runtime_;
+  const ActivationTypes types_;
   const std::string node_;
   const Op op_;
   const Concurrency concurrency_;

@@ -6,12 +6,12 @@ void set_cuda(CondensedOp& op) {
   op.GetExecutionProviderType = [](const OrtCustomOp*) { return "CUDAExecutionProvider"; };
   op.GetInputMemoryType = [](const OrtCustomOp* self, size_t index) {
     const OpSchema& schema = static_cast<const CondensedOp*>(self)->schema;
-    return schema.inputs[index].is_activation ? kDefaultMemory : kCpuInput;
+    return schema.inputs[index].typed_as == TypedAs::kItself ? kCpuInput : kDefaultMemory;
   };
 }
 
 float constant_scalar(const Tensor& tensor) {
-  const ValueType type = value_type_of(tensor.type(), kResidual);
+  const ValueType type = value_type_of(tensor.type(), "residual");
   uint32_t bits = 0;
   copy_to_host(&bits, tensor.data<void>(), value_bytes(type));
   return load_value(&bits, type, 0);

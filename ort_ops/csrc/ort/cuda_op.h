@@ -59,7 +59,7 @@ template <typename Op>
 struct CudaOp : CondensedOp {
   // The type is one of Op::kCudaTypes. The runtime must have API 18.
   CudaOp(const Runtime& owner, ElementType activations)
-      : CondensedOp(owner, activations, Op::kSchema) {
+      : CondensedOp(owner, {activations, activations}, Op::kSchema) {
     set_cuda(*this);
     set_kernel<CudaOp, CudaKernel<Op>>(*this);
   }
@@ -89,7 +89,7 @@ class CudaKernel {
         runtime_, [&](size_t index) { return host_constant(op, info, index); });
     const typename Op::View view = op_.sound_view(weights);
     packed_ = packed_on(device_, [&] {
-      return op_.pack_on_device(view, batches_, value_type_of(op.type, kX), device_);
+      return op_.pack_on_device(view, batches_, value_type_of(op.types.x, "X"), device_);
     });
     log_packed(info, node_, packed_->info(), device_);
   }
@@ -116,7 +116,8 @@ class CudaKernel {
     void* stream = nullptr;
     check(runtime_.api, runtime_.api.KernelContext_GetGPUComputeStream(context, &stream));
     const DeviceGuard guard(device_);
-    op_.run_on_device(*packed_, size, {x.template data<void>(), add, y, x.type()}, stream);
+    op_.run_on_device(*packed_, size, {x.template data<void>(), add, y, {x.type(), x.type()}},
+                      stream);
   }
 
  private:

@@ -12,7 +12,7 @@ namespace {
 
 std::vector<const OrtCustomOp*> make_ops(const Runtime& runtime) {
   std::vector<const OrtCustomOp*> ops;
-  visit_ops([&](auto visited) {
+  visit_cuda_ops([&](auto visited) {
     using Op = typename decltype(visited)::Op;
     for (const ElementType type : Op::kCudaTypes) ops.push_back(new CudaOp<Op>(runtime, type));
   });

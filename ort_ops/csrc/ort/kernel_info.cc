@@ -84,6 +84,15 @@ int64_t KernelInfo::int_attribute(const char* name) const {
                                     (has_other_type(name) ? " must be an INT" : " is missing"));
 }
 
+int64_t KernelInfo::int_attribute(const char* name, int64_t otherwise) const {
+  int64_t value = 0;
+  if (succeeded(runtime_.api, runtime_.api.KernelInfoGetAttribute_int64(info_, name, &value)))
+    return value;
+  if (has_other_type(name))
+    throw Error(kInvalidArgument, std::string("attribute ") + name + " must be an INT");
+  return otherwise;
+}
+
 std::vector<int64_t> KernelInfo::ints_attribute(const char* name) const {
   const Api& api = runtime_.api;
   const std::string attribute = std::string("attribute ") + name;

@@ -26,6 +26,7 @@ class KernelInfo {
       : runtime_(runtime), info_(info), op_(op) {}
 
   const OrtKernelInfo* get() const { return info_; }
+  const Runtime& runtime() const { return runtime_; }
 
   // "CondensedGemm node 'name'"; a node without a name is identified by its output.
   std::string node() const;
@@ -37,6 +38,9 @@ class KernelInfo {
 
   // Throws Error if the attribute is absent or of the wrong type.
   int64_t int_attribute(const char* name) const;
+
+  // The default if the attribute is absent. Throws Error if it is of the wrong type.
+  int64_t int_attribute(const char* name, int64_t otherwise) const;
 
   // Throws Error if the attribute is absent, empty or not a list of INT.
   std::vector<int64_t> ints_attribute(const char* name) const;

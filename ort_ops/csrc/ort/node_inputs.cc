@@ -14,9 +14,9 @@ std::string number(float value) {
   return text;
 }
 
-void check_rank(Input input, const Shape& shape, size_t rank, const std::string& meaning) {
+void check_rank(const char* input, const Shape& shape, size_t rank, const std::string& meaning) {
   if (shape.rank == rank) return;
-  refuse(std::string(kInputs[input].name) + " has shape " + to_string(shape) + " of rank " +
+  refuse(std::string(input) + " has shape " + to_string(shape) + " of rank " +
          std::to_string(shape.rank) + ", it must be " + meaning);
 }
 
@@ -39,17 +39,6 @@ void check_bias(const Shape& bias, const WeightSizes& sizes) {
     refuse("bias has shape " + to_string(bias) + ", " + sizes.outputs + " is " +
            std::to_string(sizes.out_features));
   }
-}
-
-void check_weight_shapes(const Shape& values, const Shape& indices, const Shape& bias,
-                         const Shape& rows, const WeightSizes& sizes) {
-  check_rank(kValues, values, 2, "[active, fan_in]");
-  check_rank(kIndices, indices, 2, "[active, fan_in]");
-  check_rank(kBias, bias, 1, std::string("[") + sizes.outputs + "]");
-  check_rank(kRows, rows, 1, "[active]");
-  check_matrix(values, indices);
-  check_rows(values, rows);
-  check_bias(bias, sizes);
 }
 
 [[noreturn]] void refuse_residual(const Shape& residual, const Shape& y) {
@@ -94,38 +83,50 @@ int64_t size_attribute(const KernelInfo& info, const char* name) {
   return value;
 }
 
+bool flag_attribute(const KernelInfo& info, const char* name) {
+  const int64_t value = info.int_attribute(name, 0);
+  if (value != 0 && value != 1) {
+    refuse(std::string("attribute ") + name + " is " + std::to_string(value) +
+           ", it must be 0 or 1");
+  }
+  return value == 1;
+}
+
 void check_size(const std::string& name, int64_t value, int64_t least) {
   if (value >= least && value <= kMaxSize) return;
   refuse("attribute " + name + " is " + std::to_string(value) + ", it must be " +
          std::to_string(least) + " to " + std::to_string(kMaxSize));
 }
 
-DeclaredInputs check_declared_weights(const KernelInfo& info, const WeightSizes& sizes) {
+DeclaredInputs check_declared_weights(const KernelInfo& info, const OpSchema& schema,
+                                      const LayerInputs& layer, const WeightSizes& sizes) {
   DeclaredInputs declared;
-  for (size_t index = 0; index < kInputCount; ++index) {
-    const Input input = static_cast<Input>(index);
+  for (size_t index = 0; index < schema.input_count; ++index) {
     declared.inputs.push_back(info.input(index));
-    if (input == kX || input == kResidual || info.constant(index) != nullptr) continue;
+    const bool is_packed = index == layer.values || index == layer.indices || index == layer.rows ||
+                           (index == layer.bias && layer.packs_bias);
+    if (!is_packed || info.constant(index) != nullptr) continue;
     if (!declared.variable_weights.empty()) declared.variable_weights += ", ";
-    declared.variable_weights += kInputs[input].name;
+    declared.variable_weights += schema.inputs[index].name;
   }
 
-  const ElementType index_type = declared.inputs[kIndices].type;
+  const ElementType index_type = declared.inputs[layer.indices].type;
   if (index_type != kUint16 && index_type != kInt32) {
     refuse(std::string("indices is ") + type_name(index_type) + ", it must be uint16 or int32");
   }
-  value_type_of(declared.inputs[kValues].type, kValues);
+  if (schema.inputs[layer.values].type == kUndefined)
+    value_type_of(declared.inputs[layer.values].type, "values");
 
-  const Shape values = declared.shape(kValues), indices = declared.shape(kIndices);
-  const Shape bias = declared.shape(kBias), rows = declared.shape(kRows);
+  const Shape values = declared.shape(layer.values), indices = declared.shape(layer.indices);
+  const Shape bias = declared.shape(layer.bias), rows = declared.shape(layer.rows);
   if (values.rank > 0 && indices.rank > 0 && bias.rank > 0 && rows.rank > 0)
     check_weight_shapes(values, indices, bias, rows, sizes);
   return declared;
 }
 
-void check_declared_residual(const Runtime& runtime, const KernelInfo& info, const Shape& declared,
-                             const Shape& y, ReadScalar read) {
-  if (const OrtValue* constant = info.constant(kResidual)) {
+void check_declared_residual(const Runtime& runtime, const KernelInfo& info, size_t input,
+                             const Shape& declared, const Shape& y, ReadScalar read) {
+  if (const OrtValue* constant = info.constant(input)) {
     const Tensor residual(runtime, constant);
     if (!adds_residual(residual.shape(), y)) check_none(read(residual), y);
   } else if (declared.rank > 0 && !declared.agrees(y) && !is_none_shape(declared)) {
@@ -140,7 +141,18 @@ void check_batch(int64_t batch, const BatchRange& packed, const Shape& x) {
          "shapes, or make the dimension symbolic");
 }
 
-ValueType value_type_of(ElementType type, Input input) {
+void check_weight_shapes(const Shape& values, const Shape& indices, const Shape& bias,
+                         const Shape& rows, const WeightSizes& sizes) {
+  check_rank("values", values, 2, "[active, fan_in]");
+  check_rank("indices", indices, 2, "[active, fan_in]");
+  check_rank("bias", bias, 1, std::string("[") + sizes.outputs + "]");
+  check_rank("rows", rows, 1, "[active]");
+  check_matrix(values, indices);
+  check_rows(values, rows);
+  check_bias(bias, sizes);
+}
+
+ValueType value_type_of(ElementType type, const char* input) {
   switch (type) {
     case kFloat:
       return ValueType::kFloat32;
@@ -149,7 +161,7 @@ ValueType value_type_of(ElementType type, Input input) {
     case kBfloat16:
       return ValueType::kBfloat16;
     default:
-      refuse(std::string(kInputs[input].name) + " is " + type_name(type) +
+      refuse(std::string(input) + " is " + type_name(type) +
              ", it must be float32, float16 or bfloat16");
   }
 }
@@ -161,7 +173,9 @@ bool adds_residual(const Shape& residual, const Shape& y) {
 }
 
 float host_scalar(const Tensor& residual) {
-  return load_value(residual.data<void>(), value_type_of(residual.type(), kResidual), 0);
+  if (residual.type() == kUint8) return *residual.data<uint8_t>();
+  if (residual.type() == kInt8) return *residual.data<int8_t>();
+  return load_value(residual.data<void>(), value_type_of(residual.type(), "residual"), 0);
 }
 
 const void* residual_data(const Tensor& residual, const Shape& y) {
@@ -178,7 +192,7 @@ CondensedView WeightTensors::view(const WeightSizes& sizes) const {
   view.active = values_.shape()[0];
   view.fan_in = values_.shape()[1];
   view.values = values_.data<void>();
-  view.value_type = value_type_of(values_.type(), kValues);
+  view.value_type = value_type_of(values_.type(), "values");
   view.indices = indices_.data<void>();
   view.index_type = indices_.type() == kUint16 ? IndexType::kUint16 : IndexType::kInt32;
   view.rows = rows_.data<int32_t>();

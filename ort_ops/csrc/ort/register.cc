@@ -62,8 +62,8 @@ struct Domain {
       : runtime(Runtime::of(base)), cuda(cuda_ops(runtime)), settings{threads, cuda.notice} {
     visit_ops([this](auto visited) {
       using Op = typename decltype(visited)::Op;
-      for (const ElementType type : Op::kCpuTypes)
-        ops.push_back(std::make_shared<const CpuOp<Op>>(runtime, type, settings));
+      for (const ActivationTypes& types : Op::kCpuTypes)
+        ops.push_back(std::make_shared<const CpuOp<Op>>(runtime, types, settings));
     });
     check(runtime.api, runtime.api.CreateCustomOpDomain(kDomain, &handle));
     for (const auto& op : ops) check(runtime.api, runtime.api.CustomOpDomain_Add(handle, op.get()));

@@ -24,6 +24,7 @@
 #include "python/conv.h"
 #include "python/limits.h"
 #include "python/quantized.h"
+#include "python/quantized_conv.h"
 
 namespace fanin {
 namespace {
@@ -187,6 +188,7 @@ PYBIND11_MODULE(_native, module) {
                              [](const KernelRow& row) { return value_type_name(row.weights); })
       .def_property_readonly("supported",
                              [](const KernelRow& row) { return is_supported(row.isa); })
+      .def_property_readonly("suits_cpu", [](const KernelRow& row) { return row.suits_cpu; })
       .def_property_readonly("min_batch", [](const KernelRow& row) { return row.batches.min; })
       .def_property_readonly("max_batch",
                              [](const KernelRow& row) { return limit(row.batches.max); })
@@ -241,6 +243,7 @@ PYBIND11_MODULE(_native, module) {
 
   bind_conv(module);
   bind_quantized(module);
+  bind_quantized_conv(module);
   module.def("run_plain", &run_plain_arrays, py::kw_only(), "values"_a, "indices"_a, "rows"_a,
              "bias"_a, "in_features"_a, "out_features"_a, "x"_a, "residual"_a = py::none(),
              "clip_min"_a = -infinity, "clip_max"_a = infinity);

@@ -21,9 +21,6 @@
 namespace fanin {
 namespace {
 
-using Pair = std::array<int64_t, 2>;
-using Pads = std::array<int64_t, 4>;
-
 // A valid layer and its attributes.
 struct ConvLayer {
   ConvGeometry geometry;
@@ -33,19 +30,11 @@ struct ConvLayer {
             const py::object& bias, int64_t in_channels, int64_t out_channels,
             const Pair& kernel_shape, const Pair& strides, const Pads& pads, const Pair& dilations,
             int64_t group) {
-    geometry.in_channels = in_channels;
-    geometry.out_channels = out_channels;
-    geometry.group = group;
-    std::copy(kernel_shape.begin(), kernel_shape.end(), geometry.kernel);
-    std::copy(strides.begin(), strides.end(), geometry.strides);
-    std::copy(pads.begin(), pads.end(), geometry.pads);
-    std::copy(dilations.begin(), dilations.end(), geometry.dilations);
-    std::string why = validate(geometry);
-    if (why.empty()) {
-      arrays = std::make_unique<LayerArrays>(
-          values, indices, rows, bias, geometry.group_inputs() * geometry.taps(), out_channels);
-      why = validate(arrays->view, geometry);
-    }
+    geometry =
+        geometry_of(in_channels, out_channels, kernel_shape, strides, pads, dilations, group);
+    arrays = std::make_unique<LayerArrays>(values, indices, rows, bias,
+                                           geometry.group_inputs() * geometry.taps(), out_channels);
+    const std::string why = validate(arrays->view, geometry);
     if (!why.empty()) throw std::invalid_argument(why);
   }
 
@@ -180,6 +169,22 @@ py::array run_plain_conv_arrays(const py::object& values, const py::object& indi
 }
 
 }  // namespace
+
+ConvGeometry geometry_of(int64_t in_channels, int64_t out_channels, const Pair& kernel_shape,
+                         const Pair& strides, const Pads& pads, const Pair& dilations,
+                         int64_t group) {
+  ConvGeometry geometry;
+  geometry.in_channels = in_channels;
+  geometry.out_channels = out_channels;
+  geometry.group = group;
+  std::copy(kernel_shape.begin(), kernel_shape.end(), geometry.kernel);
+  std::copy(strides.begin(), strides.end(), geometry.strides);
+  std::copy(pads.begin(), pads.end(), geometry.pads);
+  std::copy(dilations.begin(), dilations.end(), geometry.dilations);
+  const std::string why = validate(geometry);
+  if (!why.empty()) throw std::invalid_argument(why);
+  return geometry;
+}
 
 void bind_conv(py::module_& module) {
   using namespace pybind11::literals;

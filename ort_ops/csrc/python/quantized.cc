@@ -14,6 +14,7 @@
 #include "core/quantized_gemm.h"
 #include "kernels/quantized_dispatch.h"
 #include "python/arrays.h"
+#include "python/quantized_arrays.h"
 
 namespace fanin {
 namespace {
@@ -28,38 +29,6 @@ struct QuantizedLayer : StoredArrays {
     if (!why.empty()) throw std::invalid_argument(why);
   }
 };
-
-QuantizedType type_of(const std::string& name, const char* argument) {
-  if (name == "uint8") return QuantizedType::kUint8;
-  if (name == "int8") return QuantizedType::kInt8;
-  if (name == "float32") return QuantizedType::kFloat32;
-  throw std::invalid_argument(std::string(argument) + " is " + name +
-                              ", it must be uint8, int8 or float32");
-}
-
-py::array array_of_type(QuantizedType type, const py::object& object, const char* name,
-                        py::ssize_t dimensions) {
-  if (type == QuantizedType::kUint8) return array_of<uint8_t>(object, name, dimensions);
-  if (type == QuantizedType::kInt8) return array_of<int8_t>(object, name, dimensions);
-  return array_of<float>(object, name, dimensions);
-}
-
-py::dtype dtype_of(QuantizedType type) {
-  if (type == QuantizedType::kUint8) return py::dtype::of<uint8_t>();
-  if (type == QuantizedType::kInt8) return py::dtype::of<int8_t>();
-  return py::dtype::of<float>();
-}
-
-void check_zero_point(const char* name, int64_t zero_point, QuantizedType type) {
-  if (type == QuantizedType::kFloat32 && zero_point == 0) return;
-  const int64_t low = type == QuantizedType::kInt8 ? -128 : 0, high = low + 255;
-  if (type == QuantizedType::kFloat32 || zero_point < low || zero_point > high)
-    throw std::invalid_argument(
-        std::string(name) + " is " + std::to_string(zero_point) +
-        (type == QuantizedType::kFloat32
-             ? ", it must be 0 for float32"
-             : ", it must be " + std::to_string(low) + " to " + std::to_string(high)));
-}
 
 // What a run adds to x, as Python passes it.
 struct RunArguments {
@@ -83,14 +52,7 @@ class QuantizedRun {
   // The result is written into `out`, or into a new array if that is None.
   QuantizedRun(const py::object& x_object, const RunArguments& arguments, int64_t in_features,
                int64_t out_features, const py::object& out = py::none()) {
-    if (!py::isinstance<py::array>(x_object))
-      throw std::invalid_argument("x must be a NumPy array");
-    if (py::isinstance<py::array_t<int8_t>>(x_object))
-      input.type = QuantizedType::kInt8;
-    else if (!py::isinstance<py::array_t<uint8_t>>(x_object))
-      throw std::invalid_argument("x is " +
-                                  dtype_name(py::reinterpret_borrow<py::array>(x_object)) +
-                                  ", it must be uint8 or int8");
+    input.type = type_of_x(x_object);
     const py::array x = keep(array_of_type(input.type, x_object, "x", 2));
     if (x.shape(1) != in_features)
       throw std::invalid_argument("x has the shape " + shape_text(x) + ", in_features is " +

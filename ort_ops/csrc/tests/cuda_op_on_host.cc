@@ -176,7 +176,7 @@ extern "C" __attribute__((visibility("default"))) fanin::ort::OrtStatus* Registe
     const Runtime& runtime = *new Runtime(Runtime::of(*base));
     OrtCustomOpDomain* domain = nullptr;
     check(runtime.api, runtime.api.CreateCustomOpDomain("ai.fanin", &domain));
-    visit_ops([&](auto visited) {
+    visit_cuda_ops([&](auto visited) {
       using Op = typename decltype(visited)::Op;
       for (const ElementType type : Op::kCudaTypes) {
         auto* op = new CudaOp<Op>(runtime, type);

@@ -135,6 +135,7 @@ def inspect(
 
     from ..export import ExportError, plan_conversion
     from ..export import inspect as look
+    from ..export.cost_model import CostModel
     from ..export.report import layer_table
 
     with readable(ExportError, OSError, ValueError):
@@ -143,21 +144,33 @@ def inspect(
         if not inspection.layers:
             title = f"fanin export {file} --batch {batch} --threads {threads} would write"
             plan = plan_conversion(file, batch=batch, threads=threads)
-            Console().print(layer_table(plan, title=title))
+            origin = CostModel.of_this_machine(threads).origin
+            Console().print(layer_table(plan, title=title, caption=origin))
 
 
 def calibrate(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="File to write.", show_default="where fanin export looks for it"
+            "--out",
+            "-o",
+            help="File to write; others are named after it.",
+            show_default="where fanin export looks for it",
         ),
     ] = None,
+    threads: Annotated[
+        int,
+        typer.Option(
+            help="Threads with which layers are measured, at most as many as there are CPUs. Times "
+            "on several go to OUT.N-threads.json; fanin export --threads N takes them."
+        ),
+    ] = 1,
     of: Annotated[
         str,
         typer.Option(
             help="What to measure: dispatch (starting a run on several threads, for open_session: "
-            "seconds), layers (dense and condensed, for fanin export --policy auto: two minutes)."
+            "seconds), layers (dense and condensed, for fanin export --policy auto: two minutes, "
+            "longer with several threads)."
         ),
     ] = ",".join(_CALIBRATIONS),
 ) -> None:
@@ -165,14 +178,21 @@ def calibrate(
     requires("bench", "onnx", "onnxruntime")
     from .._base.user_folders import user_calibration_path
     from ..deploy import SessionError
+    from ..deploy.bench.suites.calibrate import CalibrationSpec
     from ..deploy.bench.suites.calibrate import calibrate as measure
     from ..deploy.bench.suites.calibrate_dispatch import calibrate_dispatch
+    from ..export.cost_model import table_path
     from ..ort_ops.dispatch_cost import dispatch_path
 
     parts = of.split(",")
     if not set(parts) <= set(_CALIBRATIONS):
         message = f"{of!r}: there are {', '.join(_CALIBRATIONS)}"
         raise typer.BadParameter(message, param_hint="--of")
+    if threads != 1 and "layers" not in parts:
+        message = "belongs to layers; a dispatch is measured with several numbers of threads anyway"
+        raise typer.BadParameter(message, param_hint="--threads")
+    with readable(ValueError):
+        spec = CalibrationSpec(threads=threads)
     path = out or user_calibration_path()
     if path is None:
         raise typer.BadParameter(
@@ -183,11 +203,13 @@ def calibrate(
     with readable(SessionError, OSError):
         output_folder(path.parent)
         output_path(path)
+        table = table_path(path, threads)
+        output_path(table)
         if "dispatch" in parts:
             _save_dispatch(calibrate_dispatch(progress=say), dispatch_path(path))
         if "layers" in parts:
-            measure(progress=say).save(path)
-            typer.echo(f"Wrote {path}")
+            measure(spec, progress=say).save(table)
+            typer.echo(f"Wrote {table}")
 
 
 def _save_dispatch(measured: DispatchCalibration | None, path: Path) -> None:
