@@ -39,7 +39,7 @@ void sum_strips(const PanelPart& part, const float* segment, const float* bias,
   PanelAhead none;
   for (int strip = 0; strip < strips.count; ++strip)
     sum_part<Neon, kVectors>(part, segment + strip * strips.panel_stride, bias,
-                       sums + strip * strips.sums_stride, none);
+                             sums + strip * strips.sums_stride, none);
 }
 
 template <int kVectors>
@@ -48,10 +48,10 @@ void finish_strips(const PanelPart& part, const float* segment, const float* bia
   PanelAhead none;
   if (output.gated)
     sum_part<Neon, kVectors>(part, segment, bias, sums, none,
-                       ToOutput<Neon, kVectors, true>(part, strips, output));
+                             ToOutput<Neon, kVectors, true>(part, strips, output));
   else
     sum_part<Neon, kVectors>(part, segment, bias, sums, none,
-                       ToOutput<Neon, kVectors, false>(part, strips, output));
+                             ToOutput<Neon, kVectors, false>(part, strips, output));
 }
 
 void sum(const PanelPart& part, const float* segment, const float* bias, const ConvStrips& strips,

@@ -17,6 +17,6 @@ void sum(const PanelPart& part, const float* segment, const float* bias, int wid
 }  // namespace
 
 constexpr QuantizedPanelOps kQuantizedQuads32Avxvnni = {
-    true, QuantizedType::kUint8, 32, 8, 0.00005, fill_bytes8<PutQuads>, sum, drain8};
+    true, QuantizedType::kUint8, 32, 8, 0.00003, fill_bytes8<PutQuads>, sum, drain8};
 
 }  // namespace fanin

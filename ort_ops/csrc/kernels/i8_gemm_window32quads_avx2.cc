@@ -18,6 +18,6 @@ struct Dot {
 }  // namespace
 
 constexpr QuantizedWindowOps kQuantizedWindow32QuadsAvx2 = {kGeometry, sum_quads<Dot>, 1,
-                                                            finish<kGeometry.rows>, 0.01};
+                                                            finish<kGeometry.rows>, 0.008};
 
 }  // namespace fanin

@@ -15,6 +15,6 @@ struct Dot {
 }  // namespace
 
 constexpr QuantizedWindowOps kQuantizedWindow32QuadsAvxvnni = {kGeometry, sum_quads<Dot>, 1,
-                                                               finish<kGeometry.rows>, 0.005};
+                                                               finish<kGeometry.rows>, 0.0035};
 
 }  // namespace fanin
