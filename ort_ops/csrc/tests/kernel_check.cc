@@ -17,6 +17,7 @@
 #include "tests/conv_check.h"
 #include "tests/oracle.h"
 #include "tests/quantized_check.h"
+#include "tests/quantized_conv_check.h"
 #include "tests/random_layer.h"
 
 namespace fanin {
@@ -292,6 +293,7 @@ int main(int argc, char** argv) {
     check_rows();
     failures += check_convolutions();
     failures += check_quantized();
+    failures += check_quantized_convolutions();
   } catch (const std::exception& error) {
     std::printf("WRONG %s\n", error.what());
     return 1;

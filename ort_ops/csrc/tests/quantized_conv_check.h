@@ -1,0 +1,9 @@
+// The part of kernel_check that runs convolutions of int8 weights.
+#pragma once
+
+namespace fanin {
+
+// As check_quantized.
+int check_quantized_convolutions();
+
+}  // namespace fanin
