@@ -21,8 +21,8 @@ __m512i load_quantized(const void* from, int64_t at, __mmask16 lanes) {
 // The lanes from number `first` on, at most 16. A copy of the arguments stays in registers; stores
 // to y could change the original.
 template <QuantizedType kType, bool kResidual>
-__attribute__((noinline)) void finish_lanes(const QuantizedFinish finish, const int32_t* sums, int rows, int first,
-                  __mmask16 lanes) {
+__attribute__((noinline)) void finish_lanes(const QuantizedFinish finish, const int32_t* sums,
+                                            int rows, int first, __mmask16 lanes) {
   const __m512i bias =
       finish.bias ? _mm512_maskz_loadu_epi32(lanes, finish.bias + first) : _mm512_setzero_si512();
   const __m512i weights = _mm512_maskz_loadu_epi32(lanes, finish.weight_sums + first);
