@@ -149,11 +149,13 @@ def test_openvino_computes_the_layer_in_float32_with_the_threads(batch, weight, 
 def test_an_openvino_that_would_compute_in_another_precision_is_left_out(weight, tmp_path):
     pytest.importorskip("openvino")
     (engine,) = peer_engines("openvino", weight, 1, 1, tmp_path, DEEPSPARSE)
-    layer = {**engine._child.layer, "precision": "f16"}  # which no x86 CPU's plugin keeps to
+    layer = {**engine._child.layer, "precision": "f16"}  # which few CPUs have
     child = dataclasses.replace(engine._child, layer=layer)
     engine = RemoteEngine("openvino", "", child, 1, (1, 10))
     (measured,), _ = measure([engine], layer_problem(weight, 1), QUICK)
-    assert "computes in" in measured.excluded or "f16" in measured.excluded
+    # A CPU with instructions for float16 keeps to it, and its outputs are wrong.
+    reasons = ("computes in", "f16", "output 0 is wrong by")
+    assert any(reason in measured.excluded for reason in reasons)
 
 
 def test_the_structured_form_is_measured_where_neurons_are_ablated_and_else_said_to_be_dense():

@@ -21,7 +21,12 @@ from fanin.ort_ops.reference import condensed_gemm
 
 pytestmark = pytest.mark.emulated
 
-ROWS = [*ort_ops.kernel_table(), *ort_ops.conv_kernel_table(), *ort_ops.quantized_kernel_table()]
+ROWS = [
+    *ort_ops.kernel_table(),
+    *ort_ops.conv_kernel_table(),
+    *ort_ops.quantized_kernel_table(),
+    *ort_ops.quantized_conv_kernel_table(),
+]
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {
     "cmake": "cmake",
@@ -111,7 +116,7 @@ def isas_of(kernels):
     return {kernel.rsplit("-", 1)[1] for kernel in kernels}
 
 
-DOTPROD = {"i8-gemm-window64-dotprod", "i8-gemm-quads16-dotprod"}
+DOTPROD = {"i8-gemm-window64-dotprod", "i8-gemm-quads16-dotprod", "i8-conv-tiles-dotprod"}
 
 
 @pytest.mark.parametrize(("cpu", "dotprod"), [("cortex-a72", set()), ("max", DOTPROD)])
@@ -134,6 +139,8 @@ def test_arm64_runs_every_neon_kernel(arm, cpu, dotprod):
         "i8-gemm-window64-neon",
         "i8-gemm-panel16-neon",
         "i8-gemm-rows-scalar",
+        "i8-conv-tiles-neon",
+        "i8-conv-taps-scalar",
     }
     assert report.choices["neon", "float32", 1] == "f32-gemm-window64-neon"
     assert report.choices["neon", "float16", 1] == "f32-f16w-gemm-window64-neon"
