@@ -136,6 +136,7 @@ def random_node(
     x_type: type | None = None,
     y_type: type | None = None,
     geometry: ConvGeometry | None = None,
+    images: tuple[int, ...] | None = None,
     leading: Sequence[int] = (5,),
     in_features: int = 37,
     outputs: int = 19,
@@ -147,6 +148,7 @@ def random_node(
 ) -> Node:
     """Draw a node; what is not given is drawn as well.
 
+    ``images`` are the number and the size of a convolution's images.
     ``largest`` bounds the weights. ONNX Runtime's own kernels for CPUs without VNNI saturate sums
     of two products to 16 bits; with 64 they are exact everywhere.
     """
@@ -159,9 +161,9 @@ def random_node(
         geometry = geometry or GEOMETRIES[rng.integers(len(GEOMETRIES))]
         attributes = {"channels_last": int(rng.integers(2)), **attributes}
         outputs, in_features = geometry.out_channels, geometry.in_features
-        space = [int(n) for n in rng.integers(6, 10, geometry.axes)]
-        x_shape = [2, geometry.in_channels, *space]
-        y_shape = [2, outputs, *geometry.output_sizes(space)]
+        batch, *space = images or (2, *(int(n) for n in rng.integers(6, 10, geometry.axes)))
+        x_shape = [batch, geometry.in_channels, *space]
+        y_shape = [batch, outputs, *geometry.output_sizes(space)]
         if attributes["channels_last"]:
             x_shape, y_shape = ([n, *rest, c] for n, c, *rest in (x_shape, y_shape))
         sizes: dict[str, Any] = geometry.attributes()

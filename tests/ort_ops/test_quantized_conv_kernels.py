@@ -111,6 +111,138 @@ def test_a_kernel_computes_images_wider_than_its_blocks(kernel):
     assert_exact(node.having(X=x), geometry, kernel)
 
 
+@st.composite
+def convolutions(draw: st.DrawFn) -> Node:
+    """A node of any geometry, and of images that its window fits."""
+    axes = draw(st.integers(1, 2))
+    few = st.integers(1, 3)
+    kernel = draw(st.tuples(*[st.integers(1, 5)] * axes))
+    dilations = draw(st.tuples(*[few] * axes))
+    group = draw(st.sampled_from([1, 1, 2, 3, 16]))
+    geometry = ConvGeometry(
+        group * draw(st.integers(1, 200 // group)),
+        group * draw(st.integers(1, 80 // group)),
+        kernel,
+        strides=draw(st.tuples(*[few] * axes)),
+        pads=draw(st.tuples(*[st.integers(0, 3)] * (2 * axes))),
+        dilations=dilations,
+        group=group,
+    )
+    reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
+    widest = draw(st.sampled_from([3, 12, 40]))
+    space = [draw(st.integers(max(1, n - 2), n + widest)) for n in reach]
+    space = [
+        max(size, n - geometry.pads[i] - geometry.pads[i + axes])
+        for i, (size, n) in enumerate(zip(space, reach, strict=True))
+    ]
+    node = random_node(
+        QLINEAR_CONV,
+        draw(st.integers(0, 2**32 - 1)),
+        geometry=geometry,
+        images=(draw(few), *space),
+        fan_in=draw(st.integers(1, 60)),
+    )
+    limits = np.iinfo(node.x.dtype)
+    zero_point = draw(st.sampled_from([limits.min, limits.max, limits.min + 77]))
+    return node.having(x_zero_point=np.asarray(zero_point, node.x.dtype))
+
+
+def geometry_of(node: Node) -> ConvGeometry:
+    named = {**node.attributes}
+    for name in ("clip_min", "clip_max", "channels_last"):
+        del named[name]
+    return ConvGeometry(**named)
+
+
+@every_kernel
+@settings(max_examples=60, deadline=None)
+@given(node=convolutions(), threads=st.sampled_from([1, 2, 5, 64]))
+def test_a_kernel_computes_any_geometry(kernel, node, threads):
+    geometry = geometry_of(node)
+    wanted = run_kernel(node, geometry, "plain")
+    np.testing.assert_array_equal(run_kernel(node, geometry, kernel, threads), wanted)
+
+
+@every_kernel
+@settings(max_examples=10, deadline=None)
+@given(node=convolutions())
+def test_the_order_of_axes_does_not_change_a_value(kernel, node):
+    geometry = geometry_of(node)
+    last = node.attributes["channels_last"]
+
+    def moved(array: np.ndarray) -> np.ndarray:
+        if array.ndim < 3:
+            return array
+        return np.moveaxis(array, -1, 1) if last else np.moveaxis(array, 1, -1)
+
+    other = node.having(
+        channels_last=1 - last,
+        X=np.ascontiguousarray(moved(node.x)),
+        residual=np.ascontiguousarray(moved(node.arrays["residual"])),
+    )
+    np.testing.assert_array_equal(
+        run_kernel(other, geometry, kernel), moved(run_kernel(node, geometry, kernel))
+    )
+
+
+@pytest.mark.parametrize("channels_last", [0, 1])
+@every_kernel
+def test_the_result_is_equal_for_any_number_of_threads(kernel, channels_last):
+    geometry = ConvGeometry(40, 200, (3, 3), pads=(1, 1, 1, 1))
+    node = random_node(
+        QLINEAR_CONV,
+        5,
+        geometry=geometry,
+        images=(2, 23, 19),
+        fan_in=50,
+        channels_last=channels_last,
+    )
+    wanted = run_kernel(node, geometry, "plain")
+    for threads in (1, 2, 3, 7, 16, 64):
+        np.testing.assert_array_equal(run_kernel(node, geometry, kernel, threads), wanted)
+
+
+@pytest.mark.parametrize("channels_last", [0, 1])
+@every_kernel
+def test_filters_that_share_a_part_of_the_channels_are_computed(kernel, channels_last):
+    # Window kernels take them in another order than the outputs.
+    geometry = ConvGeometry(3000, 400, (1, 1))
+    node = random_node(
+        QLINEAR_CONV,
+        6,
+        geometry=geometry,
+        images=(1, 3, 5),
+        fan_in=100,
+        residual=True,
+        channels_last=channels_last,
+    )
+    rng = np.random.default_rng(6)
+    shape = node.arrays["indices"].shape
+    starts = rng.integers(0, 2800, (shape[0], 1))
+    indices = starts + np.sort(
+        rng.permuted(np.tile(np.arange(200), (shape[0], 1)), axis=1)[:, :100]
+    )
+    node = node.having(
+        indices=indices.astype(node.arrays["indices"].dtype),
+        values=rng.integers(-127, 128, shape).astype(np.int8),
+    )
+    assert_exact(node, geometry, kernel, 2)
+
+
+def test_a_window_too_large_to_be_copied_has_a_kernel():
+    geometry = ConvGeometry(200, 3, (3,), pads=(6000, 6000), dilations=(6000,))
+    node = random_node(
+        QLINEAR_CONV, 7, geometry=geometry, images=(1, 9), residual=False, channels_last=1
+    )
+    weights = {name: node.arrays[name] for name in ("values", "indices", "rows")}
+    packed = _native.PackedQuantizedConv(**weights, **two_axes(geometry))
+    assert [info.kernel for info in packed.info()] == ["i8-conv-taps-scalar"]
+    assert_exact(node, geometry, "i8-conv-taps-scalar")
+    for kernel in set(KERNELS) - {"i8-conv-taps-scalar"}:
+        with pytest.raises(ValueError, match="too large for this kernel"):
+            _native.PackedQuantizedConv(**weights, **two_axes(geometry), kernel=kernel)
+
+
 def test_layers_that_differ_in_scales_alone_share_a_layout():
     geometry = GEOMETRIES[0]
     node = random_node(QLINEAR_CONV, 3, geometry=geometry)

@@ -15,12 +15,14 @@
 #include "core/float16_run.h"
 #include "core/gemm.h"
 #include "core/packed_cache.h"
+#include "core/quantized_conv.h"
 #include "core/quantized_gemm.h"
 #include "core/thread_executor.h"
 #include "core/work_plan.h"
 #include "kernels/conv_dispatch.h"
 #include "kernels/depthwise_conv.h"
 #include "kernels/dispatch.h"
+#include "kernels/quantized_conv_dispatch.h"
 #include "kernels/quantized_dispatch.h"
 #include "tests/shared_pool.h"
 #include "tests/test_layer.h"
@@ -267,46 +269,98 @@ void test_pool_takes_part(const TestLayer& layer) {
   check(pool.runs_by_workers() > 0, "the pool's threads take part in a run");
 }
 
-// A static object of the program may still own a session. Constructed before all objects of the
-// library, it is destroyed after them and after the main thread's thread-local objects.
-// int8 layers: threads copy signed x for their own parts.
+std::vector<int8_t> random_bytes(size_t count, Numbers& numbers) {
+  std::vector<int8_t> result(count);
+  for (int8_t& byte : result) byte = static_cast<int8_t>(numbers.below(256));
+  return result;
+}
+
+// A layer of int8 weights with the places of another one.
+struct QuantizedTestLayer {
+  QuantizedTestLayer(const TestLayer& layer, Numbers& numbers)
+      : values(random_bytes(layer.indices.size(), numbers)),
+        multipliers(static_cast<size_t>(layer.view.out_features), 1e-3f),
+        view(layer.view) {
+    view.value_type = ValueType::kInt8;
+    view.values = values.data();
+    view.bias = nullptr;
+    epilogue.type = QuantizedType::kUint8;
+    epilogue.multipliers = multipliers.data();
+    epilogue.zero_point = 128;
+  }
+
+  std::vector<int8_t> values;
+  std::vector<float> multipliers;
+  CondensedView view;
+  QuantizedEpilogue epilogue;
+};
+
+// Checks that run(executor) gives the same on many threads.
+template <typename Run>
+void test_quantized_run(const Run& run, const Executor& pool, const std::string& what) {
+  const std::vector<uint8_t> want = run(InlineExecutor());
+  from_many_threads([&](size_t) {
+    check(run(pool) == want, what);
+    check(run(SmallerPool(16, 2)) == want, what + ", fewer threads than declared");
+  });
+}
+
+// Threads copy signed x for their own parts.
 void test_quantized(const TestLayer& layer) {
   Numbers numbers(13);
-  const auto bytes = [&numbers](size_t count) {
-    std::vector<int8_t> result(count);
-    for (int8_t& byte : result) byte = static_cast<int8_t>(numbers.below(256));
-    return result;
-  };
-  CondensedView view = layer.view;
-  const std::vector<int8_t> values = bytes(layer.indices.size());
-  view.value_type = ValueType::kInt8;
-  view.values = values.data();
-  view.bias = nullptr;
-  const std::vector<float> multipliers(static_cast<size_t>(view.out_features), 1e-3f);
-  QuantizedEpilogue epilogue;
-  epilogue.type = QuantizedType::kUint8;
-  epilogue.multipliers = multipliers.data();
-  epilogue.zero_point = 128;
+  const QuantizedTestLayer quantized(layer, numbers);
+  const CondensedView& view = quantized.view;
   for (const QuantizedKernelRow& row : quantized_kernel_table()) {
     if (!is_supported(row.isa)) continue;
     const SharedPool pool(3);
     const auto gemm = PackedQuantizedGemm::pack_kernel(view, {}, row.name, pool);
     for (const int64_t batch : {1, 35, 200}) {
-      const std::vector<int8_t> x = bytes(static_cast<size_t>(batch * view.in_features));
+      const std::vector<int8_t> x =
+          random_bytes(static_cast<size_t>(batch * view.in_features), numbers);
       const auto run = [&](const Executor& executor) {
         std::vector<uint8_t> y(static_cast<size_t>(batch * view.out_features));
-        gemm->run({x.data(), QuantizedType::kInt8, 5}, batch, y.data(), epilogue, executor);
+        gemm->run({x.data(), QuantizedType::kInt8, 5}, batch, y.data(), quantized.epilogue,
+                  executor);
         return y;
       };
-      const std::vector<uint8_t> want = run(InlineExecutor());
-      from_many_threads([&](size_t) {
-        check(run(pool) == want, row.name + ", batch " + std::to_string(batch));
-        check(run(SmallerPool(16, 2)) == want, row.name + ", fewer threads than declared");
-      });
+      test_quantized_run(run, pool, row.name + ", batch " + std::to_string(batch));
     }
   }
 }
 
+// Threads copy, and transpose, the part of the images that they read.
+void test_quantized_convolutions(const TestLayer& layer) {
+  Numbers numbers(14);
+  const QuantizedTestLayer quantized(layer, numbers);
+  ConvGeometry geometry;  // layer: 700 columns
+  geometry.in_channels = 175;
+  geometry.out_channels = layer.view.out_features;
+  geometry.kernel[0] = geometry.kernel[1] = 2;
+  geometry.pads[0] = geometry.pads[3] = 1;
+  QuantizedImages images;
+  images.type = QuantizedType::kInt8;
+  images.zero_point = 5;
+  images.size = {2, 13, 17};
+  const std::vector<int8_t> x = random_bytes(2 * 175 * 13 * 17, numbers);
+  images.data = x.data();
+  for (const QuantizedConvKernelRow& row : quantized_conv_kernel_table()) {
+    if (!is_supported(row.isa)) continue;
+    const SharedPool pool(3);
+    const auto conv = PackedQuantizedConv::pack_kernel(quantized.view, geometry, row.name, pool);
+    for (const bool last : {true, false}) {
+      images.channels_last = last;
+      const auto run = [&](const Executor& executor) {
+        std::vector<uint8_t> y(static_cast<size_t>(2 * geometry.out_channels * 13 * 17));
+        conv->run(images, y.data(), quantized.epilogue, executor);
+        return y;
+      };
+      test_quantized_run(run, pool, row.name + (last ? ", channels last" : ", channels first"));
+    }
+  }
+}
+
+// A static object of the program may still own a session. Constructed before all objects of the
+// library, it is destroyed after them and after the main thread's thread-local objects.
 class LastSession {
  public:
   void open() { want_ = run_once(); }
@@ -345,6 +399,7 @@ int run_tests() {
   for (const auto& layer : layers) test_float16_runs(*layer);
   test_convolutions(*layers[0]);
   test_quantized(*layers[0]);
+  test_quantized_convolutions(*layers[0]);
   test_plans_are_kept();
   last.open();
   std::printf("concurrency test: %d failures\n", failures.load());
