@@ -27,8 +27,8 @@ measured error in the report says."""
 class Problem:
     """Samples of the same shapes: for timing, and for a check after the timing.
 
-    ``varied`` differs from ``timed`` in the first element of the first input; the two alternate in
-    timed runs, so that no engine can repeat its previous answer. Without it all timed runs get
+    ``varied`` differs from ``timed`` in the first element of an input; the two alternate in timed
+    runs, so that no engine can repeat its previous answer. Without it all timed runs get
     ``timed``. ``fresh`` is used once, at the end.
 
     ``inputs`` are the live arrays that engines bind, ``present`` is the sample that they hold. An
@@ -84,7 +84,6 @@ class Problem:
         self.present = sample
         for name, array in self.inputs.items():
             array.flat[0] = sample.inputs[name].flat[0]
-            break
 
     def error(
         self, outputs: Sequence[np.ndarray], sample: Sample, precision: str = "float32"
@@ -115,6 +114,20 @@ class Problem:
                 )
             worst = max(worst, error)
         return worst
+
+
+def rms_error(outputs: Sequence[np.ndarray], sample: Sample) -> float:
+    """Return the root mean square error relative to that of the expected values.
+
+    The largest of all outputs; how accurate an engine is that error's tolerance lets pass.
+    """
+    worst = 0.0
+    for got, want in zip(outputs, sample.outputs, strict=True):
+        size = float(np.square(want).mean()) if want.size else 0.0
+        if size:
+            difference = np.square(got.astype(np.float64) - want).mean()
+            worst = max(worst, float(np.sqrt(difference / size)))
+    return worst
 
 
 def first_number(sample: Sample) -> float:
