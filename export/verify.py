@@ -125,11 +125,11 @@ def _compare(
     for case in reference.cases:
         try:
             got = run(dict(zip(names, case.inputs, strict=True)))
-        except Exception as error:
+        except Exception as problem:
             raise ExportError(
-                f"the exported model fails at batch {case_batch(case)} in {engine}: {error}; "
+                f"the exported model fails at batch {case_batch(case)} in {engine}: {problem}; "
                 "nothing was written"
-            ) from error
+            ) from problem
         for position, (actual, expected) in enumerate(zip(got, case.outputs, strict=True)):
             where = f"output {position} at batch {case_batch(case)} in {engine}"
             if actual.shape != expected.shape or actual.dtype != expected.dtype:

@@ -24,6 +24,9 @@ class KernelRow:
     def supported(self) -> bool:
         """Whether this CPU can run it."""
     @property
+    def suits_cpu(self) -> bool:
+        """Whether it may be chosen on this CPU; otherwise it runs only if forced by name."""
+    @property
     def min_batch(self) -> int: ...
     @property
     def max_batch(self) -> int | None: ...
@@ -52,7 +55,7 @@ class ConvKernelRow:
         """Whether it serves only depthwise convolutions without pruned positions."""
     @property
     def condition(self) -> str:
-        """Further condition on the layer, in words; empty for none."""
+        """Further condition on the layer or the CPU, in words; empty for none."""
     @property
     def min_pixels(self) -> int:
         """Least pixels of an image; smaller images use a later row."""

@@ -17,6 +17,8 @@ BATCHES = tuple(range(1, 9))
 """Batches at which windows are compared with panels, at usual densities."""
 FEW, MANY = (1, 2), (8,)
 """Batches at which windows, and panels, are compared with rows at low densities."""
+LARGE = (8, 16, 32, 64)
+"""Batches at which panels of one instruction set are compared with each other."""
 ROWS = "rows-scalar"
 Times = dict[tuple[str, str, int], float]
 Range = tuple[int, int | None]
@@ -84,12 +86,13 @@ def decide(
 ) -> tuple[list[Limits], list[str]]:
     """Return the table with new limits derived from the times, and the reasons as lines."""
     measured = {layout for layout, _, _ in times}
+    timed = [limits for limits in present if limits.layout in measured]
     decided, reasons = [], []
     for at, limits in enumerate(present):
-        panel = limits.layout if limits.is_panel else panel_of(present, isas, limits.isa)
+        panel = limits.layout if limits.is_panel else panel_of(timed, isas, limits.isa)
         if limits.layout not in measured or panel is None:
             decided.append(limits)
-            reasons.append(f"{limits.layout}: carried over, this CPU cannot run it")
+            reasons.append(f"{limits.layout}: carried over, this CPU does not use it")
             continue
         if limits.is_panel:
             density = _least_density(times, "panel", limits, (ROWS,), MANY)
@@ -149,12 +152,15 @@ def _with_first_of_panels(table: Sequence[Limits]) -> list[Limits]:
 
 
 def panel_of(table: Sequence[Limits], isas: Sequence[str], isa: str) -> str | None:
-    """Return the panel layout of a CPU that has all of ``isas`` up to ``isa``."""
+    """Return the panel layout of a CPU that has all of ``isas`` up to ``isa``, if there is one.
+
+    Of several of one instruction set, it is the first.
+    """
     if isa not in isas:
         return None
     usable = isas[: isas.index(isa) + 1]
     panels = [limits for limits in table if limits.is_panel and limits.isa in usable]
-    return max(panels, key=lambda limits: isas.index(limits.isa)).layout
+    return max(panels, key=lambda limits: isas.index(limits.isa)).layout if panels else None
 
 
 def density_of(case: str) -> float:
@@ -251,11 +257,27 @@ def _comparison(times: Times, layout: str, others: Sequence[str], types: str) ->
     ]
 
 
+def compare_panels(times: Times, in_use: Sequence[str]) -> list[str]:
+    """Compare the panel in use, the first of ``in_use`` with times, with all others."""
+    layouts = dict.fromkeys(layout for layout, _, _ in times)
+    used = next(layout for layout in in_use if layout in layouts)
+    return [
+        f"{used} (used on this CPU) / {other}: "
+        + "  ".join(
+            f"{batch}: {math.exp(mean_log_ratio(times, used, other, batch)):.2f}" for batch in LARGE
+        )
+        for other in layouts
+        if other != used
+    ]
+
+
 def worst_small_batches(table: Sequence[Limits], times: Times, isas: Sequence[str]) -> list[str]:
     """Compare 2 to 7 samples, float32, with batch 1 repeated and with batch 8, as dispatched."""
+    measured = {layout for layout, _, _ in times}
+    timed = [limits for limits in table if limits.layout in measured]
 
     def chosen(case: str, batch: int) -> str:
-        for limits in sorted(table, key=lambda limits: -_rank(isas, limits.isa)):
+        for limits in sorted(timed, key=lambda limits: -_rank(isas, limits.isa)):
             low, high = limits.batches
             takes = low <= batch and (high is None or batch <= high)
             if limits.isa in isas and takes and limits.min_density <= density_of(case):

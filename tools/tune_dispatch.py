@@ -8,8 +8,9 @@
 
 Windows are compared with panels for 1 to 8 samples over shapes and sparsities, on one thread, by
 the loop of ``fanin bench kernels``: all kernels of a case interleaved, their outputs checked.
-tools/_dispatch_limits.py derives limits from the times. Layouts that this CPU cannot run keep their
-limits. Measure on an otherwise idle machine.
+tools/_dispatch_limits.py derives limits from the times. Layouts that this CPU does not use keep
+their limits. Panels that differ only in their loops are compared as well: broadcasts_from_memory()
+of core/cpu_features.cc chooses between them. Measure on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ import numpy as np
 from _dispatch_limits import (
     BATCHES,
     FEW,
+    LARGE,
     MANY,
     ROWS,
     Limits,
     Times,
+    compare_panels,
     decide,
     read_limits,
     worst_small_batches,
@@ -48,7 +51,7 @@ from fanin.ort_ops.format.condensed import VALUE_TYPES, CondensedWeight
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "ort_ops" / "csrc" / "kernels" / "dispatch_limits.inc"
-PARTS = (*VALUE_TYPES, "density")
+PARTS = (*VALUE_TYPES, "density", "panels")
 
 SHAPES = ((3072, 768), (768, 3072), (1024, 1024))
 SPARSE_SHAPES = ((8192, 1024), (3072, 768), (1024, 4096))
@@ -103,7 +106,8 @@ def main() -> int:
     options.folder.mkdir(parents=True, exist_ok=True)
     for part in options.parts or PARTS:
         started = time.monotonic()
-        times = measure_density() if part == "density" else measure_batches(part)
+        measuring = {"density": measure_density, "panels": measure_panels}.get(part)
+        times = measuring() if measuring else measure_batches(part)
         content = {"cpu": describe_machine()["cpu"], "times": sorted(times.items())}
         (options.folder / f"{part}.json").write_text(json.dumps(content, indent=0))
         print(f"{part}: {len(times)} times in {time.monotonic() - started:.0f} s", flush=True)
@@ -113,7 +117,7 @@ def main() -> int:
 def kernels_of(values: str) -> dict[str, str]:
     """Return kernels for a type of weights by layout: the type's own, else the widening one."""
     known = {limits.layout for limits in read_limits(TARGET)} | {ROWS}
-    rows = [row for row in _native.kernel_table() if row.supported]
+    rows = [row for row in _native.kernel_table() if row.supported and row.suits_cpu]
     rows.sort(key=lambda row: row.weights == values)  # the type's own last, so that it wins
     names = {
         row.name.partition("gemm-")[2]: row.name
@@ -146,6 +150,18 @@ def measure_density() -> Times:
     names = {layout: name for layout, name in names.items() if "-window" not in name}
     for density in PANEL_DENSITIES:
         times |= times_of([layer(round(20 / density), 2000, 20)], f"panel {density}", names, MANY)
+    return times
+
+
+def measure_panels() -> Times:
+    """Time the panels of this CPU's widest instruction set, with those that it does not use."""
+    rows = [row for row in _native.kernel_table() if row.supported and "-panel" in row.name]
+    names = {row.name.partition("gemm-")[2]: row.name for row in rows if row.isa == rows[0].isa}
+    times: Times = {}
+    for (features, outputs), sparsity in itertools.product(SHAPES, SPARSITIES):
+        fan_in = round((1 - sparsity) * features)
+        weights = [layer(features, outputs, fan_in, seed) for seed in range(LAYERS_IN_TURN)]
+        times |= times_of(weights, f"panels {features}x{outputs} {sparsity}", names, LARGE)
     return times
 
 
@@ -194,10 +210,12 @@ def load_times(folder: Path) -> tuple[str, Times]:
 def write(folder: Path, *, dry_run: bool) -> int:
     """Write the limits; prints them with their reasons and the times of 2 to 7 samples."""
     cpu, times = load_times(folder)
+    panels = {key: seconds for key, seconds in times.items() if key[1].startswith("panels ")}
+    times = {key: seconds for key, seconds in times.items() if key not in panels}
     present = read_limits(TARGET)
     isas = _native.supported_isas()
     decided, reasons = decide(present, times, isas)
-    for reason in reasons:
+    for reason in [*reasons, *compare_panels(panels, list(kernels_of("float32")))]:
         print(reason)
     for isa in isas[1:]:
         print(f"{isa}: time of b samples over the lesser of b x batch 1 and batch 8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeGuard
 
 import onnx_ir as ir
 
@@ -34,7 +35,7 @@ class ChannelsLastPass(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=bool(nodes))
 
 
-def _is_conv(node: ir.Node | None) -> bool:
+def _is_conv(node: ir.Node | None) -> TypeGuard[ir.Node]:
     return node is not None and (node.domain, node.op_type) == (DOMAIN, QLINEAR_CONDENSED_CONV)
 
 

@@ -223,37 +223,50 @@ def _replace(layer: QuantizedLayer, new: ir.Node) -> None:
 
 def _arithmetic(layer: QuantizedLayer, opset: int) -> _Arithmetic | str:
     """Find scales and bias of the node, or why it cannot have them."""
-    x_scale = None if layer.x_grid is None else layer.x_grid.constant_scale(opset)
-    y_scale = None if layer.y_grid is None else layer.y_grid.constant_scale(opset)
+    x_scale, y_scale, residual_scale = (
+        None if grid is None else grid.constant_scale(opset)
+        for grid in (layer.x_grid, layer.y_grid, layer.residual_grid)
+    )
     for what, scale in (
         ("its input", x_scale),
         ("its output", y_scale),
-        ("what it adds", layer.residual_grid and layer.residual_grid.constant_scale(opset)),
+        ("what it adds", residual_scale),
     ):
-        if scale is not None and not _is_usable(np.asarray(scale)).all():
+        if scale is not None and not _is_usable(scale):
             return f"the scale of {what} is {scale:g}"
+    scales = _scales(layer.weight)
+    if isinstance(scales, str):
+        return scales
     if layer.y_grid is None:
-        scales = _scales(layer.weight)
-        bias = np.zeros(layer.weight.out_features, np.float32)
-        if isinstance(scales, np.ndarray) and layer.bias is not None:
-            bias = layer.bias.astype(np.float32)
-            if layer.bias.dtype == np.int32:
-                if x_scale is None:
-                    return "its bias is int32 and the scale of its input is computed at run time"
-                bias = bias * (x_scale * layer.weight.row_scales)
-        return scales if isinstance(scales, str) else _Arithmetic(scales, bias)
-    found = _integer_arithmetic(layer, x_scale, y_scale)
-    if isinstance(found, str) or x_scale is None or y_scale is None:
+        return _float_arithmetic(layer, scales, x_scale)
+    found = _integer_arithmetic(layer, scales, x_scale, y_scale)
+    if isinstance(found, str) or y_scale is None:
         return found
-    factors = x_scale * found.scale / y_scale
-    if not (factors < MAX_MULTIPLIER).all():
-        return f"its sums are scaled by {factors.max():g}, beyond what float32 holds"
+    factors = [] if x_scale is None else [float((x_scale * found.scale / y_scale).max())]
+    if residual_scale is not None:
+        factors.append(float(residual_scale / y_scale))
+    if any(not factor < MAX_MULTIPLIER for factor in factors):
+        return f"what it sums is scaled by {max(factors):g}, beyond what float32 holds"
     return found
 
 
-def _is_usable(scale: np.ndarray) -> np.ndarray:
+def _float_arithmetic(
+    layer: QuantizedLayer, scales: np.ndarray, x_scale: np.float32 | None
+) -> _Arithmetic | str:
+    if layer.bias is None:
+        return _Arithmetic(scales, np.zeros(layer.weight.out_features, np.float32))
+    if layer.bias.dtype != np.int32:
+        return _Arithmetic(scales, layer.bias.astype(np.float32))
+    if x_scale is None:
+        return "its bias is int32 and the scale of its input is computed at run time"
+    given = layer.weight.row_scales
+    units = np.where(_is_usable(given), x_scale * given, np.float32(0))
+    return _Arithmetic(scales, layer.bias.astype(np.float32) * units)
+
+
+def _is_usable(scale: np.ndarray | np.float32) -> np.ndarray:
     """Return whether scales are finite, positive and normal."""
-    return np.isfinite(scale) & (scale >= _TINY)
+    return np.asarray(np.isfinite(scale) & (scale >= _TINY))
 
 
 def _scales(weight: QuantizedWeight) -> np.ndarray | str:
@@ -269,12 +282,12 @@ def _scales(weight: QuantizedWeight) -> np.ndarray | str:
 
 
 def _integer_arithmetic(
-    layer: QuantizedLayer, x_scale: np.float32 | None, y_scale: np.float32 | None
+    layer: QuantizedLayer,
+    scales: np.ndarray,
+    x_scale: np.float32 | None,
+    y_scale: np.float32 | None,
 ) -> _Arithmetic | str:
     weight, bias = layer.weight, layer.bias
-    scales = _scales(weight)
-    if isinstance(scales, str):
-        return scales
     if bias is None or not bias.any():
         return _Arithmetic(scales, np.zeros(weight.out_features, np.int32))
     if bias.dtype == np.int32:

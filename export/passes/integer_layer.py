@@ -17,7 +17,7 @@ from .matching import is_op
 from .nodes import dimensions_of
 from .quantized_layer import Grid, QuantizedLayer, only_use, other_side, read_grid
 from .quantized_output import until_quantized
-from .quantized_weight import QuantizedWeight, Refused, read_integers
+from .quantized_weight import COMPUTED, QuantizedWeight, Refused, read_integers
 
 Found = QuantizedLayer | Refused | None
 
@@ -33,29 +33,26 @@ def read_integer_layer(node: ir.Node, opset: int) -> Found:
 
 
 def _qlinear_conv(node: ir.Node, opset: int) -> Found:
-    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = _inputs(node, 9)
-    read = _weight(w, w_scale, w_zero, 0, opset)
+    read = _weight(node, (3, 4, 5), 0, opset)
     if not isinstance(read, QuantizedWeight):
         return read
     geometry = read_conv(node, read.integers.shape)
     if isinstance(geometry, str):
         return read.refuse(geometry)
-    layer = _static(node, read, (x, x_scale, x_zero), (y_scale, y_zero), bias, opset)
+    layer = _static(node, read, y=(6, 7), bias=8, opset=opset)
     return replace(layer, geometry=geometry) if isinstance(layer, QuantizedLayer) else layer
 
 
 def _qlinear_matmul(node: ir.Node, opset: int) -> Found:
-    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = _inputs(node, 8)
-    read = _weight(w, w_scale, w_zero, 1, opset)
+    read = _weight(node, (3, 4, 5), 1, opset)
     if not isinstance(read, QuantizedWeight):
         return read
-    return _static(node, read, (x, x_scale, x_zero), (y_scale, y_zero), None, opset)
+    return _static(node, read, y=(6, 7), bias=None, opset=opset)
 
 
 def _q_gemm(node: ir.Node, opset: int) -> Found:
-    x, x_scale, x_zero, w, w_scale, w_zero, bias, y_scale, y_zero = _inputs(node, 9)
     trans_b = node.attributes.get_int("transB", 0) != 0
-    read = _weight(w, w_scale, w_zero, 0 if trans_b else 1, opset)
+    read = _weight(node, (3, 4, 5), 0 if trans_b else 1, opset)
     if not isinstance(read, QuantizedWeight):
         return read
     alpha = node.attributes.get_float("alpha", 1.0)
@@ -63,37 +60,41 @@ def _q_gemm(node: ir.Node, opset: int) -> Found:
         return read.refuse(f"alpha is {alpha:g}")
     if alpha != 1:
         read = replace(read, scale=read.scale * np.float32(alpha))
-    layer = _static(node, read, (x, x_scale, x_zero), (y_scale, y_zero), bias, opset)
+    layer = _static(node, read, y=(7, 8), bias=6, opset=opset)
     if not isinstance(layer, QuantizedLayer):
         return layer
     return replace(layer, trans_x=node.attributes.get_int("transA", 0) != 0)
 
 
 def _static(
-    node: ir.Node,
-    weight: QuantizedWeight,
-    x: tuple[ir.Value, ir.Value, ir.Value | None],
-    y: tuple[ir.Value | None, ir.Value | None],
-    bias: ir.Value | None,
-    opset: int,
+    node: ir.Node, weight: QuantizedWeight, y: tuple[int, int], bias: int | None, opset: int
 ) -> QuantizedLayer | Refused:
-    """Build a layer whose bias is int32, and whose output has a grid unless it has no scale."""
+    """Build a layer that reads X, its scale and its zero point first.
+
+    ``y`` are the places of the output's scale, without which it is float32, and zero point;
+    ``bias`` is that of an int32 bias.
+    """
     if weight.integers.ndim != 2 and node.op_type != "QLinearConv":
         return weight.refuse(f"the weight has {weight.integers.ndim} dimensions")
-    x_grid = read_grid(*x, "its input", opset)
+    x = input_of(node, 0)
+    x_grid = read_grid(x, input_of(node, 1), _input(node, 2), "its input", opset)
+    if isinstance(x_grid, str):
+        return weight.refuse(x_grid)
     y_grid: Grid | str | None = None
-    if y[0] is not None:
-        y_grid = read_grid(node.outputs[0], y[0], y[1], "its output", opset)
-    for grid in (x_grid, y_grid):
-        if isinstance(grid, str):
-            return weight.refuse(grid)
+    y_scale = _input(node, y[0])
+    if y_scale is not None:
+        output = node.outputs[0]
+        y_grid = read_grid(output, y_scale, _input(node, y[1]), "its output", opset)
+    if isinstance(y_grid, str):
+        return weight.refuse(y_grid)
     integers = None
-    if bias is not None:
-        integers = folded_constant(bias, opset)
+    given = None if bias is None else _input(node, bias)
+    if given is not None:
+        integers = folded_constant(given, opset)
         if integers is None or integers.size not in (1, weight.out_features):
             return weight.refuse("its bias is no constant vector")
         integers = np.broadcast_to(integers.reshape(-1), (weight.out_features,))
-    return QuantizedLayer(node, weight, x[0], x_grid, node.outputs[0], y_grid, bias=integers)
+    return QuantizedLayer(node, weight, x, x_grid, node.outputs[0], y_grid, bias=integers)
 
 
 def _matmul_integer(node: ir.Node, opset: int) -> Found:
@@ -102,7 +103,7 @@ def _matmul_integer(node: ir.Node, opset: int) -> Found:
     quantize_dynamic writes them, with scales that a Mul makes of X's and a constant one, and
     SparseML, which multiplies by constants.
     """
-    x, w, x_zero, w_zero = _inputs(node, 4)
+    x, x_zero = input_of(node, 0), _input(node, 2)
     total = node.outputs[0]
     add = only_use(total, "Add")
     integers = None
@@ -113,12 +114,12 @@ def _matmul_integer(node: ir.Node, opset: int) -> Found:
     scaled = only_use(cast.outputs[0], "Mul") if cast is not None else None
     scales = _scales(cast, scaled, opset)
     if scaled is None or scales is None:
-        unscaled = read_integers(w, np.ones(1, np.float32), _array(w_zero, opset), 1, opset)
+        unscaled = _unscaled(node, 3, 1, opset)
         if not isinstance(unscaled, QuantizedWeight):
             return unscaled
         return unscaled.refuse("its integer sums are not scaled to floats by constants of its own")
     x_scale, w_scale = scales
-    weight = _weight(w, w_scale, w_zero, 1, opset)
+    weight = _scaled(input_of(node, 1), w_scale, _input(node, 3), 1, opset)
     if not isinstance(weight, QuantizedWeight):
         return weight
     layer = _to_float(node, weight, (x, x_scale, x_zero), scaled.outputs[0], opset)
@@ -174,32 +175,35 @@ def _requantized(layer: QuantizedLayer, opset: int) -> QuantizedLayer:
 
 
 def _matmul_integer_to_float(node: ir.Node, opset: int) -> Found:
-    x, w, x_scale, w_scale, x_zero, w_zero, bias = _inputs(node, 7)
-    weight = _weight(w, w_scale, w_zero, 1, opset)
+    weight = _weight(node, (1, 3, 5), 1, opset)
     if not isinstance(weight, QuantizedWeight):
         return weight
-    layer = _to_float(node, weight, (x, x_scale, x_zero), node.outputs[0], opset)
-    layer = _with_bias_input(layer, bias, opset)
+    x = (input_of(node, 0), input_of(node, 2), _input(node, 4))
+    layer = _to_float(node, weight, x, node.outputs[0], opset)
+    layer = _with_bias_input(layer, _input(node, 6), opset)
     return _requantized(layer, opset) if isinstance(layer, QuantizedLayer) else layer
 
 
 def _dynamic_quantize_matmul(node: ir.Node, opset: int) -> Found:
-    x, w, w_scale, w_zero, bias = _inputs(node, 5)
-    weight = _weight(w, w_scale, w_zero, 1, opset)
+    weight = _weight(node, (1, 2, 3), 1, opset)
     if not isinstance(weight, QuantizedWeight):
         return weight
-    layer = _linear_only(QuantizedLayer(node, weight, x, None, node.outputs[0], None))
-    return _with_bias_input(layer, bias, opset)
+    layer = QuantizedLayer(node, weight, input_of(node, 0), None, node.outputs[0], None)
+    return _with_bias_input(_linear_only(layer), _input(node, 4), opset)
 
 
 def _conv_integer(node: ir.Node, opset: int) -> Found:
-    _, w, _, w_zero = _inputs(node, 4)
-    weight = read_integers(w, np.ones(1, np.float32), _array(w_zero, opset), 0, opset)
-    if weight is None:
-        return None
-    if isinstance(weight, Refused):
+    weight = _unscaled(node, 3, 0, opset)
+    if not isinstance(weight, QuantizedWeight):
         return weight
     return weight.refuse("no op for convolutions of dynamically quantized inputs")
+
+
+def _q_attention(node: ir.Node, opset: int) -> Found:
+    weight = _unscaled(node, 7, 1, opset)
+    if not isinstance(weight, QuantizedWeight):
+        return weight
+    return weight.refuse("QAttention holds more than a linear layer")
 
 
 def _to_float(
@@ -230,6 +234,8 @@ def _with_added_bias(layer: QuantizedLayer, opset: int) -> QuantizedLayer:
     if add is None:
         return layer
     array = folded_constant(other_side(add, layer.output), opset)
+    if array is None:
+        return layer
     return replace(layer, output=add.outputs[0], bias=_vector(array, layer.weight))
 
 
@@ -249,22 +255,37 @@ def _vector(array: np.ndarray, weight: QuantizedWeight) -> np.ndarray:
 
 
 def _weight(
+    node: ir.Node, places: tuple[int, int, int], out_axis: int, opset: int
+) -> QuantizedWeight | Refused | None:
+    """Read a weight from the places of its integers, scale and zero point."""
+    integers, scale, zero_point = places
+    value, scales = input_of(node, integers), input_of(node, scale)
+    return _scaled(value, scales, _input(node, zero_point), out_axis, opset)
+
+
+def _scaled(
     value: ir.Value, scale: ir.Value, zero_point: ir.Value | None, out_axis: int, opset: int
 ) -> QuantizedWeight | Refused | None:
     scales = folded_constant(scale, opset)
-    zeros = _array(zero_point, opset)
+    zeros = None if zero_point is None else folded_constant(zero_point, opset)
     if scales is None or (zero_point is not None and zeros is None):
-        return Refused("the scale or zero point of its weight is no constant", value)
+        return Refused(COMPUTED, value)
     return read_integers(value, scales, zeros, out_axis, opset)
 
 
-def _array(value: ir.Value | None, opset: int) -> np.ndarray | None:
-    return None if value is None else folded_constant(value, opset)
+def _unscaled(
+    node: ir.Node, zero: int, out_axis: int, opset: int
+) -> QuantizedWeight | Refused | None:
+    """Read the weight of a layer that stays; ``zero`` is the place of its zero point."""
+    zero_point = _input(node, zero)
+    zeros = None if zero_point is None else folded_constant(zero_point, opset)
+    one = np.ones(1, np.float32)
+    return read_integers(input_of(node, 1), one, zeros, out_axis, opset)
 
 
-def _inputs(node: ir.Node, count: int) -> tuple[ir.Value | None, ...]:
-    """Return so many inputs, None where one is left out."""
-    return (*node.inputs, *(None,) * (count - len(node.inputs)))
+def _input(node: ir.Node, place: int) -> ir.Value | None:
+    """Return an input that may be left out."""
+    return node.inputs[place] if place < len(node.inputs) else None
 
 
 _READERS: dict[tuple[str, str], Callable[[ir.Node, int], Found]] = {
@@ -275,4 +296,5 @@ _READERS: dict[tuple[str, str], Callable[[ir.Node, int], Found]] = {
     ("com.microsoft", "MatMulIntegerToFloat"): _matmul_integer_to_float,
     ("com.microsoft", "DynamicQuantizeMatMul"): _dynamic_quantize_matmul,
     ("", "ConvInteger"): _conv_integer,
+    ("com.microsoft", "QAttention"): _q_attention,
 }

@@ -12,6 +12,9 @@ from .access import input_of
 from .constants import ConstantWeight, folded_constant, resolve_constant, run_node
 from .matching import is_op
 
+COMPUTED = "the scale or zero point of its weight is no constant"
+"""Why a weight is refused of which scale or zero point are not known before the run."""
+
 _MOVES = ("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 """Operators after a DequantizeLinear that only move entries."""
 
@@ -64,7 +67,7 @@ class QuantizedWeight:
     @property
     def dead(self) -> np.ndarray:
         """Which rows hold no weight, bool ``[out_features]``."""
-        return ~self.integers.reshape(self.out_features, -1).any(axis=1)
+        return np.logical_not(self.integers.reshape(self.out_features, -1).any(axis=1))
 
 
 def is_dequantize(node: ir.Node | None) -> bool:
@@ -112,9 +115,9 @@ def read_dequantized(
     if node.attributes.get_int("block_size", 0):
         return Refused("its weight is quantized in blocks", value)
     parameters = _constants(node, opset)
-    if parameters is None or parameters[0] is None:
-        return Refused(_COMPUTED, value)
-    scale, zero = (*parameters, None)[:2]
+    scale, zero = (*(parameters or ()), None, None)[:2]
+    if scale is None:
+        return Refused(COMPUTED, value)
     through = (*found.through, "DequantizeLinear", *(move.op_type for move in moves))
     found = ConstantWeight(found.array, None, found.root, through)
     return _read(found, scale, zero, node.attributes.get_int("axis", 1), moves, out_axis, opset)
@@ -150,9 +153,6 @@ def read_integers(
     return _read(found, scale, zero_point, out_axis, [], out_axis, opset)
 
 
-_COMPUTED = "the scale or zero point of its weight is no constant"
-
-
 def _dequantizer(value: ir.Value) -> tuple[ir.Node | None, list[ir.Node]]:
     """Find the DequantizeLinear behind a value, and the moves after it in their order."""
     moves: list[ir.Node] = []
@@ -173,7 +173,7 @@ def _stored(value: ir.Value, opset: int) -> ConstantWeight | str | None:
         return source
     parameters = _constants(maker, opset)
     if parameters is None:
-        return _COMPUTED
+        return COMPUTED
     integers = run_node(maker, value, [source.array, *parameters], opset)
     return ConstantWeight(integers, None, source.root, (*source.through, "QuantizeLinear"))
 

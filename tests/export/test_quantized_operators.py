@@ -252,20 +252,41 @@ LEFT = {
         {"w": int8((32, 8, 3, 3)), "x_zero": np.uint8(117)},
         "no op for convolutions of dynamically quantized inputs",
     ),
+    "attention": (
+        [
+            node(
+                "QAttention",
+                ["x", "w", "b", "x_scale", "w_scale", "", "x_zero", "w_zero"],
+                "y",
+                "com.microsoft",
+                num_heads=4,
+            )
+        ],
+        {
+            **grid("x", X_SCALE, 117),
+            "w": int8((48, 144)),
+            "w_scale": np.float32(0.003),
+            "w_zero": np.int8(0),
+            "b": np.zeros(144, np.float32),
+        },
+        "more than a linear layer",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", LEFT)
 def test_layer_without_an_op_of_ours_is_reported(tmp_path: Path, case: str):
     nodes, arrays, reason = LEFT[case]
-    conv = case.startswith("convolution")
+    shapes = {"convolution": ("batch", 8, 9, 9), "attention": ("batch", 5, 48)}
+    outputs = {"asymmetric": TensorProto.UINT8, "attention": TensorProto.FLOAT}
+    kind = case.split()[0]
     source = write(
         tmp_path / "in.onnx",
         nodes,
         arrays,
-        x=("batch", 8, 9, 9) if conv else ("batch", 48),
+        x=shapes.get(kind, ("batch", 48)),
         x_type=TensorProto.UINT8,
-        y_type=TensorProto.UINT8 if case == "asymmetric weight" else TensorProto.INT32,
+        y_type=outputs.get(kind, TensorProto.INT32),
     )
     report = convert(source, tmp_path / "out.onnx", policy="condensed")
     (layer,) = report.layers
@@ -298,6 +319,37 @@ def test_run_time_scales_are_inputs_of_the_node(tmp_path: Path):
     x = np.random.default_rng(3).integers(0, 256, (30, 48)).astype(np.uint8)
     for value in (0.07, 0.2):
         feeds = {"x": x, "x_scale": np.array(value, np.float32)}
+        (expected,) = run(source, **feeds)
+        for library in (False, True):
+            (actual,) = run(tmp_path / "out.onnx", library=library, **feeds)
+            np.testing.assert_array_equal(actual, expected)
+
+
+def test_layer_in_a_branch_is_condensed(tmp_path: Path):
+    """Scales stay in the outer graph; weights are constants of the branch."""
+    layer = node("QLinearMatMul", [*ON_X, *ON_W, *ON_Y], "inner")
+    port = helper.make_tensor_value_info("inner", TensorProto.UINT8, None)
+    then = helper.make_graph([layer], "then", [], [port])
+    zeros = node("QLinearMatMul", [*ON_X, *ON_W, "x_scale", "x_zero"], "other")
+    port = helper.make_tensor_value_info("other", TensorProto.UINT8, None)
+    otherwise = helper.make_graph([zeros], "otherwise", [], [port])
+    branch = node("If", ["flag"], "y", then_branch=then, else_branch=otherwise)
+    flag = helper.make_tensor_value_info("flag", TensorProto.BOOL, [])
+    source = write(
+        tmp_path / "in.onnx",
+        [branch],
+        {**GRIDS, **WEIGHT},
+        x=("batch", 48),
+        y=("batch", 32),
+        x_type=TensorProto.UINT8,
+        y_type=TensorProto.UINT8,
+        inputs=[flag],
+    )
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
+    assert [layer.decision for layer in report.layers] == ["condensed"]
+    x = np.random.default_rng(3).integers(0, 256, (9, 48)).astype(np.uint8)
+    for given in (False, True):
+        feeds = {"x": x, "flag": np.array(given)}
         (expected,) = run(source, **feeds)
         for library in (False, True):
             (actual,) = run(tmp_path / "out.onnx", library=library, **feeds)

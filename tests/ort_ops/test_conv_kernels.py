@@ -1,5 +1,6 @@
 """Every convolution kernel of the dispatch table, compared with a float64 reference."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from fanin.ort_ops import _native
 from ._own_weights import of_its_own
 from ._random_convs import (
     HARD_SWISH,
+    OPEN_GATE,
     ConvLayer,
     RandomConvError,
     check_case,
@@ -228,6 +230,20 @@ def test_result_does_not_depend_on_threads_or_alignment(kernel, size):
         assert np.array_equal(conv.run(placed, residual=residual, **end, threads=threads), want)
 
 
+@pytest.mark.parametrize("size", [(7, 7), (5, 3), (31, 33)])
+@pytest.mark.parametrize("gate", [OPEN_GATE, HARD_SWISH])
+def test_panels_that_broadcast_weights_from_memory_have_the_same_results_bit_by_bit(size, gate):
+    pair = ["f32-conv-panel32-avx512f", "f32-conv-panel32loads-avx512f"]
+    if not set(pair) <= set(kernels()):
+        pytest.skip("these kernels need AVX-512F")
+    rng = np.random.default_rng(18)
+    layer = random_layer(rng, 40, 29, (3, 3), 36, pads=(1, 1, 1, 1), active=27)
+    x, residual = normal(rng, 2, 40, *size), normal(rng, 2, 29, *size)
+    one, other = (layer.pack(kernel=kernel) for kernel in pair)
+    end = {"residual": residual, **dict(zip(("gate_scale", "gate_shift"), gate, strict=True))}
+    assert np.array_equal(one.run(x, **end), other.run(x, **end))
+
+
 @every_kernel
 def test_one_packed_convolution_runs_images_of_every_size(kernel):
     rng = np.random.default_rng(8)
@@ -291,7 +307,7 @@ def test_the_table_chooses_by_channels_and_filters_of_a_group(layer, kernel):
 
 
 def layout_of(info):
-    return info.kernel.split("-")[2].rstrip("0123456789")
+    return re.match("[a-z]+", info.kernel.split("-")[2]).group()
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,32 @@ def test_least_densities_are_where_the_times_cross():
 def test_layouts_that_were_not_measured_are_carried_over_and_reported():
     table, reasons = decide(times_of(*[lambda b: float(b)] * 3))
     assert table["v-avx512vbmi"] == PRESENT[0]
-    assert "v-avx512vbmi: carried over, this CPU cannot run it" in reasons
+    assert "v-avx512vbmi: carried over, this CPU does not use it" in reasons
+
+
+def test_of_two_panels_windows_are_compared_with_the_one_that_was_measured():
+    loads = Limits("q-avx512f", (1, None), (1, None), 5e-5)
+    times = times_of(*[lambda b: 1.9 * b] * 3)
+    faster = {
+        (loads.layout, case, batch): 5.0 if case.startswith("100x100 ") else seconds
+        for (layout, case, batch), seconds in times.items()
+        if layout == PANEL
+    }
+    present = [*PRESENT[:-1], loads, PRESENT[-1]]
+    for known, last in ((times, 4), (times | faster, 2)):
+        table, _ = limits.decide(present, known, ISAS)
+        assert {row.layout: row for row in table}[WIDE].batches == (1, last)
+
+
+def test_panels_are_compared_with_the_one_in_use():
+    times = {("p", f"panels {i}", b): 2.0 * b for i in (1, 2) for b in limits.LARGE}
+    times |= {("q", f"panels {i}", b): (2.0 - 0.02 * b) * b for i in (1, 2) for b in (8, 16)}
+    times |= {("q", f"panels {i}", b): 1.0 * b for i in (1, 2) for b in (32, 64)}
+    ratios = "8: 1.09  16: 1.19  32: 2.00  64: 2.00"
+    assert limits.compare_panels(times, ["w", "p", "q"]) == [f"p (used on this CPU) / q: {ratios}"]
+    assert limits.compare_panels(times, ["w", "q", "p"]) == [
+        "q (used on this CPU) / p: 8: 0.92  16: 0.84  32: 0.50  64: 0.50"
+    ]
 
 
 def test_a_written_table_is_read_back_unchanged(tmp_path):

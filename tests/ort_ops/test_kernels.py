@@ -371,6 +371,18 @@ def test_result_does_not_depend_on_threads(kernel, batch):
     assert_close(layer, x, want, residual, (-2, 2))
 
 
+def test_panels_that_broadcast_weights_from_memory_have_the_same_results_bit_by_bit():
+    pair = ["f32-gemm-panel32-avx512f", "f32-gemm-panel32loads-avx512f"]
+    if not set(pair) <= set(KERNELS):
+        pytest.skip("these kernels need AVX-512F")
+    rng = np.random.default_rng(12)
+    layer = make_layer(rng, 900, 403, 90, active=401)
+    x = rng.standard_normal((97, 900)).astype(np.float32)
+    one, other = (layer.pack(kernel=kernel) for kernel in pair)
+    for batch in (1, 8, 9, 16, 23, 32, 63, 97):
+        assert np.array_equal(one.run(x[:batch]), other.run(x[:batch]))
+
+
 @every_kernel
 def test_threads_may_run_one_layer_at_the_same_time(kernel):
     from concurrent.futures import ThreadPoolExecutor

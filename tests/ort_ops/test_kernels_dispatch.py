@@ -1,6 +1,7 @@
 """The dispatch table: the kernels that are packed for each batch, and forcing one."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from fanin.ort_ops import _native, cuda_kernel_table
 
 WEIGHTS = {"float32": "", "float16": "f16w-", "bfloat16": "bf16w-"}
+CPUINFO = Path("/proc/cpuinfo")
 ISA_ORDER = [
     "scalar",
     "avx2",
@@ -17,6 +19,7 @@ ISA_ORDER = [
     "avx512vnni",
     "avx512vbmi",
     "neon",
+    "dotprod",
 ]
 
 
@@ -41,6 +44,29 @@ def test_names_are_unique_and_end_with_their_isa():
         assert row.name.startswith(f"f32-{WEIGHTS[row.weights]}gemm-")
         assert row.name.endswith(row.isa)
         assert row.supported == (row.isa in _native.supported_isas())
+
+
+def test_a_kernel_that_does_not_suit_the_cpu_is_packed_only_if_forced():
+    rows = _native.kernel_table()
+    unsuited = {row.name for row in rows if not row.suits_cpu}
+    for isa in _native.supported_isas():
+        for batch in (1, 3, 64):
+            (info,) = pack(isa=isa, min_batch=batch, max_batch=batch).info()
+            assert info.kernel not in unsuited
+    for row in rows:
+        if row.supported and row.name in unsuited:
+            assert pack(kernel=row.name).info()[0].kernel == row.name
+
+
+@pytest.mark.skipif(not CPUINFO.exists(), reason="needs /proc/cpuinfo")
+def test_weights_are_broadcast_from_memory_on_intel_cpus_with_float16_arithmetic():
+    rows = {row.name: row for row in _native.kernel_table()}
+    panel = rows.get("f32-gemm-panel32loads-avx512f") or pytest.skip("not an x86 CPU")
+    words = set(CPUINFO.read_text().split())
+    assert panel.suits_cpu == ({"GenuineIntel", "avx512_fp16"} <= words)
+    if panel.suits_cpu:
+        (info,) = pack(min_batch=64, max_batch=64).info()
+        assert info.kernel == panel.name
 
 
 @pytest.mark.parametrize("op", ["CondensedGemm", "CondensedConv"])

@@ -111,14 +111,17 @@ def isas_of(kernels):
     return {kernel.rsplit("-", 1)[1] for kernel in kernels}
 
 
-@pytest.mark.parametrize("cpu", ["cortex-a72", "max"])
-def test_arm64_runs_every_neon_kernel(arm, cpu):
+DOTPROD = {"i8-gemm-window64-dotprod", "i8-gemm-quads16-dotprod"}
+
+
+@pytest.mark.parametrize(("cpu", "dotprod"), [("cortex-a72", set()), ("max", DOTPROD)])
+def test_arm64_runs_every_neon_kernel(arm, cpu, dotprod):
     library = arm / "libfanin_ort_ops.so"
     report = check("qemu-aarch64", "-cpu", cpu, "-L", sysroot(), arm / "kernel_check", library)
-    assert report.supported == ["scalar", "neon"]
-    assert report.selected == "neon"
-    assert report.absent == set()
-    assert report.right == {
+    assert report.supported == ["scalar", "neon"] + ["dotprod"] * bool(dotprod)
+    assert report.selected == report.supported[-1]
+    assert report.absent == DOTPROD - dotprod
+    assert report.right == dotprod | {
         "f32-gemm-window64-neon",
         "f32-f16w-gemm-window64-neon",
         "f32-bf16w-gemm-window64-neon",
@@ -128,6 +131,8 @@ def test_arm64_runs_every_neon_kernel(arm, cpu):
         "f32-conv-panel16-neon",
         "f32-conv-direct-neon",
         "f32-conv-taps-scalar",
+        "i8-gemm-window64-neon",
+        "i8-gemm-panel16-neon",
         "i8-gemm-rows-scalar",
     }
     assert report.choices["neon", "float32", 1] == "f32-gemm-window64-neon"

@@ -2,22 +2,38 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 #include <cstdlib>
 #include <stdexcept>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace fanin {
 namespace {
 
-constexpr Isa kAll[] = {Isa::kScalar,   Isa::kAvx2,       Isa::kAvxvnni,    Isa::kAvx512f,
-                        Isa::kAvx512bw, Isa::kAvx512vnni, Isa::kAvx512vbmi, Isa::kNeon};
+constexpr Isa kAll[] = {Isa::kScalar,     Isa::kAvx2,     Isa::kAvxvnni,
+                        Isa::kAvx512f,    Isa::kAvx512bw, Isa::kAvx512vnni,
+                        Isa::kAvx512vbmi, Isa::kNeon,     Isa::kDotprod};
 
 #if defined(__x86_64__)
 // Compilers older than GCC 11 do not know its name.
 bool has_avx_vnni() {
   unsigned int eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> 4 & 1) != 0;
+}
+#elif defined(__aarch64__)
+bool has_dot_products() {
+#if defined(__linux__)
+  return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#else
+  return false;
+#endif
 }
 #endif
 
@@ -47,11 +63,13 @@ bool cpu_has(Isa isa) {
     case Isa::kAvx512vbmi:
       return avx512vnni && __builtin_cpu_supports("avx512vbmi");
     case Isa::kNeon:
+    case Isa::kDotprod:
       return false;
   }
   return false;
 #elif defined(__aarch64__)
   // Vectors of 128 bits, with conversions of float16, are part of every such CPU.
+  if (isa == Isa::kDotprod) return has_dot_products();
   return isa == Isa::kScalar || isa == Isa::kNeon;
 #else
   return isa == Isa::kScalar;
@@ -100,6 +118,8 @@ const char* isa_name(Isa isa) {
       return "avx512vbmi";
     case Isa::kNeon:
       return "neon";
+    case Isa::kDotprod:
+      return "dotprod";
   }
   return "unknown";
 }
@@ -114,6 +134,18 @@ std::vector<Isa> supported_isas() {
 }
 
 bool is_supported(Isa isa) { return cpu_has(isa); }
+
+bool broadcasts_from_memory() {
+#if defined(__x86_64__)
+  // GCC 11's __builtin_cpu_supports does not know avx512fp16.
+  constexpr unsigned kLeaf = 7, kAvx512fp16 = 1u << 23;
+  unsigned a, b, c, d;
+  return __builtin_cpu_is("intel") && __get_cpuid_count(kLeaf, 0, &a, &b, &c, &d) &&
+         (d & kAvx512fp16) != 0;
+#else
+  return false;
+#endif
+}
 
 Isa select_isa() {
   const char* asked = std::getenv("FANIN_ISA");

@@ -16,7 +16,8 @@ enum class Isa {
   kAvx512bw,
   kAvx512vnni,
   kAvx512vbmi,  // with VNNI: of the CPUs with VBMI, only Cannon Lake lacks it
-  kNeon
+  kNeon,
+  kDotprod  // NEON with dot products of bytes
 };
 
 const char* isa_name(Isa isa);
@@ -28,6 +29,11 @@ bool includes(Isa isa, Isa part);
 std::vector<Isa> supported_isas();
 
 bool is_supported(Isa isa);
+
+// Whether AVX-512 panels broadcast weights from memory instead of by permutes: on Intel CPUs with
+// AVX-512 FP16 (Sapphire Rapids and later), of which one was measured. Slower on Cascade Lake and
+// Zen 4; not measured elsewhere.
+bool broadcasts_from_memory();
 
 // FANIN_ISA if set, otherwise the best ISA of the CPU. Reads the environment at each call. Throws
 // std::invalid_argument if the name is unknown or the CPU lacks it.

@@ -21,8 +21,6 @@ inline constexpr int64_t kMaxQuantizedFanIn = 65793;
 // Why the view is no valid layer of int8 weights, as `validate` says it; empty if it is one.
 std::string validate_quantized(const CondensedView& view);
 
-enum class QuantizedType : uint8_t { kUint8, kInt8, kFloat32 };
-
 struct QuantizedInput {
   const void* data = nullptr;                  // [batch, in_features]
   QuantizedType type = QuantizedType::kUint8;  // or kInt8

@@ -13,6 +13,9 @@ enum class ValueType : uint8_t { kFloat32, kFloat16, kBfloat16, kInt8 };
 // The floats, which come first.
 inline constexpr size_t kFloatTypes = 3;
 
+// The types of activations next to quantized weights.
+enum class QuantizedType : uint8_t { kUint8, kInt8, kFloat32 };
+
 // "float16"
 const char* value_type_name(ValueType type);
 

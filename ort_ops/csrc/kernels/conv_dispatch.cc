@@ -51,6 +51,9 @@ bool has_few_weights(const CondensedView& view, const ConvGeometry& geometry) {
          geometry.strides[1] == 1;
 }
 
+constexpr const char* kLoads = "an Intel CPU with AVX-512 FP16";
+bool suits_loads(const CondensedView&, const ConvGeometry&) { return broadcasts_from_memory(); }
+
 constexpr const char* kWholeDepthwise = "depthwise with a weight at every place of every filter";
 
 template <const DirectConvOps& kOps>
@@ -94,6 +97,10 @@ std::vector<ConvKernelRow> make_table() {
 #if defined(__x86_64__)
   add_rows<kDepthwiseConv16Avx512f, kDirectConvAvx512f, kPanelConv32Avx512f>(
       Isa::kAvx512f, "depthwise16", "panel32", rows);
+  // Before the other panel.
+  rows.insert(rows.end() - 1,
+              {"f32-conv-panel32loads-avx512f", Isa::kAvx512f, kLoads, suits_loads, 0,
+               kMinGroupOutputs, kMaxTaps, kMinDensity, pack_panels<kPanelConv32LoadsAvx512f>});
   add_rows<kDepthwiseConv8Avx2, kDirectConvAvx2, kPanelConv16Avx2>(Isa::kAvx2, "depthwise8",
                                                                    "panel16", rows);
 #elif defined(__aarch64__)

@@ -9,6 +9,7 @@ namespace fanin {
 
 extern const PanelConvOps kPanelConv16Avx2;
 extern const PanelConvOps kPanelConv32Avx512f;
+extern const PanelConvOps kPanelConv32LoadsAvx512f;
 extern const PanelConvOps kPanelConv16Neon;
 
 extern const DepthwiseConvOps kDepthwiseConv16Avx512f;

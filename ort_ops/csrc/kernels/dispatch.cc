@@ -64,6 +64,12 @@ class Table {
     add(layout, isa, ValueType::kFloat32, limits.batches, limits.min_density, pack);
   }
 
+  // The same for some of the CPUs that have the instruction set.
+  void widening_if(bool suits_cpu, const std::string& layout, Isa isa, Pack* pack) {
+    widening(layout, isa, pack);
+    rows.back().suits_cpu = suits_cpu;
+  }
+
   // A window layout for each type of weights.
   template <const WindowOps (&kOps)[kFloatTypes]>
   void windows(const std::string& layout, Isa isa) {
@@ -99,7 +105,7 @@ class Table {
     static constexpr const char* kWeights[kFloatTypes] = {"", "f16w-", "bf16w-"};
     rows.push_back({std::string("f32-") + kWeights[static_cast<size_t>(weights)] + "gemm-" +
                         layout + "-" + isa_name(isa),
-                    isa, weights, batches, 0, kAny, min_density, 1.0, pack});
+                    isa, weights, batches, 0, kAny, min_density, 1.0, true, pack});
   }
 };
 
@@ -115,6 +121,8 @@ std::vector<KernelRow> make_table() {
   table.windows<kWindow63Avx512f>("window63", Isa::kAvx512bw);
   table.widening("window124", Isa::kAvx512bw, pack_window<kWindow124Avx512bw>);
   table.windows<kWindow63Avx512f>("window63", Isa::kAvx512f);
+  table.widening_if(broadcasts_from_memory(), "panel32loads", Isa::kAvx512f,
+                    pack_panels<kPanel32LoadsAvx512f>);
   table.widening("panel32", Isa::kAvx512f, pack_panels<kPanel32Avx512f>);
   table.windows<kWindow32Avx2>("window32", Isa::kAvx2);
   table.widening("panel16", Isa::kAvx2, pack_panels<kPanel16Avx2>);
@@ -133,7 +141,7 @@ bool takes(const KernelRow& row, const CondensedView& view) {
 
 bool fits(const KernelRow& row, Isa isa, int64_t batch, const CondensedView& view) {
   const double density = view.density();
-  return includes(isa, row.isa) && takes(row, view) && row.batches.min <= batch &&
+  return row.suits_cpu && includes(isa, row.isa) && takes(row, view) && row.batches.min <= batch &&
          batch <= row.batches.max && row.min_fan_in <= view.fan_in &&
          view.fan_in <= row.max_fan_in && row.min_density <= density && density <= row.max_density;
 }

@@ -22,6 +22,7 @@ struct KernelRow {
   int64_t max_fan_in;
   double min_density;  // fan-in / in_features
   double max_density;
+  bool suits_cpu;  // else it runs only if forced by name
   // Packs a valid view for the executor's number of threads. Throws std::bad_alloc.
   std::unique_ptr<GemmKernel> (*pack)(const CondensedView& view, const Executor& executor);
 };

@@ -38,7 +38,7 @@ void sum_strips(const PanelPart& part, const float* segment, const float* bias,
                 const ConvStrips& strips, float* sums) {
   PanelAhead none;
   for (int strip = 0; strip < strips.count; ++strip)
-    sum_part<kVectors>(part, segment + strip * strips.panel_stride, bias,
+    sum_part<Neon, kVectors>(part, segment + strip * strips.panel_stride, bias,
                        sums + strip * strips.sums_stride, none);
 }
 
@@ -47,10 +47,10 @@ void finish_strips(const PanelPart& part, const float* segment, const float* bia
                    const ConvStrips& strips, float* sums, const ConvOutput& output) {
   PanelAhead none;
   if (output.gated)
-    sum_part<kVectors>(part, segment, bias, sums, none,
+    sum_part<Neon, kVectors>(part, segment, bias, sums, none,
                        ToOutput<Neon, kVectors, true>(part, strips, output));
   else
-    sum_part<kVectors>(part, segment, bias, sums, none,
+    sum_part<Neon, kVectors>(part, segment, bias, sums, none,
                        ToOutput<Neon, kVectors, false>(part, strips, output));
 }
 

@@ -119,32 +119,37 @@ void finish_strips(const PanelPart& part, const float* segment, const float* bia
                                   ToOutput<Vector, kVectors, false>(part, strips, output));
 }
 
+template <typename Wide>
 void sum(const PanelPart& part, const float* segment, const float* bias, const ConvStrips& strips,
          float* sums) {
   switch (strips.width) {
     case 8:
       return sum_strips<Avx2, 1>(part, segment, bias, strips, sums);
     case 16:
-      return sum_strips<Avx512, 1>(part, segment, bias, strips, sums);
+      return sum_strips<Wide, 1>(part, segment, bias, strips, sums);
     default:
-      return sum_strips<Avx512, 2>(part, segment, bias, strips, sums);
+      return sum_strips<Wide, 2>(part, segment, bias, strips, sums);
   }
 }
 
+template <typename Wide>
 void finish(const PanelPart& part, const float* segment, const float* bias,
             const ConvStrips& strips, float* sums, const ConvOutput& output) {
   switch (strips.width) {
     case 8:
       return finish_strips<Avx2, 1>(part, segment, bias, strips, sums, output);
     case 16:
-      return finish_strips<Avx512, 1>(part, segment, bias, strips, sums, output);
+      return finish_strips<Wide, 1>(part, segment, bias, strips, sums, output);
     default:
-      return finish_strips<Avx512, 2>(part, segment, bias, strips, sums, output);
+      return finish_strips<Wide, 2>(part, segment, bias, strips, sums, output);
   }
 }
 
 }  // namespace
 
-constexpr PanelConvOps kPanelConv32Avx512f = {32, 8, 0.000024, 16, fill, sum, finish};
+constexpr PanelConvOps kPanelConv32Avx512f = {32,   8,           0.000024,      16,
+                                              fill, sum<Avx512>, finish<Avx512>};
+constexpr PanelConvOps kPanelConv32LoadsAvx512f = {
+    32, 8, 0.000022, 16, fill, sum<Avx512Loads>, finish<Avx512Loads>};
 
 }  // namespace fanin

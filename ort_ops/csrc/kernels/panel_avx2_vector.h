@@ -9,6 +9,7 @@ namespace {
 struct Avx2 {
   using Type = __m256;
   static constexpr int kLanes = 8;
+  static constexpr bool kBroadcastsFromMemory = false;
   static Type load(const float* from) { return _mm256_load_ps(from); }
   static void store(float* to, Type value) { _mm256_store_ps(to, value); }
   static Type broadcast(const float* from) { return _mm256_broadcast_ss(from); }
@@ -36,6 +37,13 @@ struct Avx2 {
   }
   static Type load_some(const float* from, Mask mask) { return _mm256_maskload_ps(from, mask); }
   static void store_some(float* to, Type value, Mask mask) { _mm256_maskstore_ps(to, mask, value); }
+  // Adds integers to those of int32 at `to`, or replaces them.
+  static void add_integers(float* to, Type value, bool replaces) {
+    __m256i whole = _mm256_cvtps_epi32(value);
+    if (!replaces)
+      whole = _mm256_add_epi32(whole, _mm256_load_si256(reinterpret_cast<const __m256i*>(to)));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(to), whole);
+  }
   static Type load_any(const float* from) { return _mm256_loadu_ps(from); }
   static Type add(Type a, Type b) { return _mm256_add_ps(a, b); }
   static Type mul(Type a, Type b) { return _mm256_mul_ps(a, b); }

@@ -10,6 +10,7 @@ namespace {
 struct Avx512 {
   using Type = __m512;
   static constexpr int kLanes = 16;
+  static constexpr bool kBroadcastsFromMemory = false;
   static Type load(const float* from) { return _mm512_load_ps(from); }
   static void store(float* to, Type value) { _mm512_store_ps(to, value); }
   static Type broadcast(const float* from) { return _mm512_set1_ps(*from); }
@@ -36,6 +37,12 @@ struct Avx512 {
   static void store_some(float* to, Type value, Mask mask) {
     _mm512_mask_storeu_ps(to, mask, value);
   }
+  // Adds integers to those of int32 at `to`, or replaces them.
+  static void add_integers(float* to, Type value, bool replaces) {
+    __m512i whole = _mm512_cvtps_epi32(value);
+    if (!replaces) whole = _mm512_add_epi32(whole, _mm512_load_si512(to));
+    _mm512_store_si512(to, whole);
+  }
   static Type load_any(const float* from) { return _mm512_loadu_ps(from); }
   static Type add(Type a, Type b) { return _mm512_add_ps(a, b); }
   static Type mul(Type a, Type b) { return _mm512_mul_ps(a, b); }
@@ -43,6 +50,11 @@ struct Avx512 {
   static Type clip(Type value, Type low, Type high) {
     return _mm512_min_ps(high, _mm512_max_ps(low, value));
   }
+};
+
+// For CPUs on which a load costs less than a permute, see broadcasts_from_memory().
+struct Avx512Loads : Avx512 {
+  static constexpr bool kBroadcastsFromMemory = true;
 };
 
 }  // namespace

@@ -39,9 +39,10 @@ int64_t float_bytes(int64_t floats) { return floats * static_cast<int64_t>(sizeo
 class Group {
  public:
   Group(const CondensedView& view, const ConvGeometry& geometry, const Executor& executor)
-      : layout_(pack_panel(
-            view, segment_columns(view, kStepsPerSegment, kMinSegmentColumns, kMaxSegmentColumns),
-            PanelEnd::kRegisters, executor)),
+      : layout_(pack_panel(view, PanelEntry::kFloat,
+                           segment_columns(view, PanelEntry::kFloat, kStepsPerSegment,
+                                           kMinSegmentColumns, kMaxSegmentColumns),
+                           PanelEnd::kRegisters, executor)),
         engine_(layout_, kOneTilePixels, kSumsBytes) {
     std::vector<bool> used(static_cast<size_t>(view.in_features));
     for (int64_t i = 0; i < view.active; ++i) {
@@ -277,7 +278,7 @@ class PanelConv final : public ConvKernel {
   }
 
  private:
-  // The best of all widths of tiles, see panel_gemm.cc.
+  // The best of all widths of tiles, see PanelEngine::plan.
   WorkPlan plan_pixels(int64_t pixels, size_t threads, const DispatchCost& dispatch) const {
     const int widest = pixels <= kOneTilePixels ? kOneTilePixels : kTilePixels;
     WorkPlan best;

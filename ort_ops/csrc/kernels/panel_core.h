@@ -12,11 +12,11 @@ namespace fanin {
 namespace {
 
 // Sums of kRows rows of a group, times kVectors vectors of samples each, stay in registers.
-// Vector: kLanes, load, store, broadcast (one float), broadcast4 (four floats to every 128-bit
-// lane), lane<i> (float i of each 128-bit lane to the whole lane), fma; for ends other than ToSums
-// also Mask, first (a mask of the first n lanes), load_some, store_some, add, clip. weights and
-// offsets point to the first row past the last step; the steps begin `size` bytes of offsets
-// earlier.
+// Vector: kLanes, kBroadcastsFromMemory (how weights are broadcast), load, store, broadcast (one
+// float), broadcast4 (four floats to every 128-bit lane), lane<i> (float i of each 128-bit lane to
+// the whole lane), fma; for ends that write y also Mask, first (a mask of the first n lanes),
+// load_some, store_some, add, clip; for ToIntegers add_integers. weights and offsets point to the
+// first row past the last step; the steps begin `size` bytes of offsets earlier.
 template <typename Vector, int kVectors, int kRows, typename End>
 inline __attribute__((always_inline)) void sum_rows(const char* weights, const char* offsets,
                                                     ptrdiff_t size, const uint16_t* rows,
@@ -29,6 +29,9 @@ inline __attribute__((always_inline)) void sum_rows(const char* weights, const c
   // recomputed places; for 32 it makes no difference, and convolutions need the registers (Cascade
   // Lake, GCC 12).
   constexpr bool kKeepsPlaces = kWidth == 8;
+  // Two offsets by one load, where loads are the limit: in wide tiles, and with weights from
+  // memory.
+  constexpr bool kPairs = kVectors > 1 || Vector::kBroadcastsFromMemory;
   const char* panel = reinterpret_cast<const char*>(segment);
   // Keeps the address in one register: GCC would otherwise recompute it for each weight.
   if (!kKeepsPlaces) asm("" : "+r"(panel));
@@ -39,8 +42,8 @@ inline __attribute__((always_inline)) void sum_rows(const char* weights, const c
     place[r] = sums + size_t{rows[r]} * kWidth;
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v)
-      sum[r][v] =
-          bias ? Vector::broadcast(bias + rows[r]) : Vector::load(place[r] + v * Vector::kLanes);
+      sum[r][v] = end.template start<Vector>(bias ? bias + rows[r] : nullptr,
+                                             place[r] + v * Vector::kLanes);
   }
   // Keeps places out of registers, which the loop needs: they are recomputed after it.
   if (!kKeepsPlaces) asm("" : "+r"(rows));
@@ -49,32 +52,41 @@ inline __attribute__((always_inline)) void sum_rows(const char* weights, const c
     uint32_t two = 0;
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      // One load serves the weights of four rows: broadcasts from memory would take the
-      // load ports that x needs.
-      if (r % 4 == 0)
-        four = Vector::broadcast4(
-            reinterpret_cast<const float*>(weights + 2 * at + r * sizeof(float)));
-      const typename Vector::Type w = Vector::lane(four, r % 4);
+      const auto* weight = reinterpret_cast<const float*>(weights + 2 * at + r * sizeof(float));
+      typename Vector::Type w;
+      if (Vector::kBroadcastsFromMemory) {
+        w = Vector::broadcast(weight);
+        // Keeps GCC from broadcasting it anew in each multiply-add.
+        asm("" : "+v"(w));
+      } else {
+        // One load serves the weights of four rows: broadcasts from memory would take the load
+        // ports that x needs.
+        if (r % 4 == 0) four = Vector::broadcast4(weight);
+        w = Vector::lane(four, r % 4);
+      }
       const char* offset = offsets + at + r * sizeof(uint16_t);
+      uint16_t column;
+      if (!kPairs) {
+        __builtin_memcpy(&column, offset, sizeof column);
+      } else {
+        if (r % 2 == 0) {
+          __builtin_memcpy(&two, offset, sizeof two);
+          asm("" : "+r"(two));
+        } else {
+          two >>= 16;
+        }
+        column = static_cast<uint16_t>(two);
+      }
       if (kVectors == 1) {
-        uint16_t one;
-        __builtin_memcpy(&one, offset, sizeof one);
         typename Vector::Type x =
-            Vector::load(reinterpret_cast<const float*>(panel + one * kScale));
+            Vector::load(reinterpret_cast<const float*>(panel + column * kScale));
         // Keeps the load separate: a multiply-add with base and index is split in two anyway, and
         // its address would take another instruction (Cascade Lake: -7 % of time).
         asm("" : "+v"(x));
         sum[r][0] = Vector::fma(w, x, sum[r][0]);
         continue;
       }
-      // Wide tiles are bound by loads, so one load reads two offsets.
-      if (r % 2 == 0) {
-        __builtin_memcpy(&two, offset, sizeof two);
-        asm("" : "+r"(two));
-      } else {
-        two >>= 16;
-      }
-      const char* x = panel + static_cast<uint16_t>(two) * kScale;
+      const char* x = panel + column * kScale;
       // Keeps the address in one register, for all of the column's vectors.
       asm("" : "+r"(x));
 #pragma GCC unroll 4

@@ -172,13 +172,13 @@ PanelTiles make_panel_tiles(int64_t samples, int max_width, int min_width) {
   return tiles;
 }
 
-PanelAhead panel_ahead(const float* from, int64_t stride, int64_t rows, int64_t columns,
+PanelAhead panel_ahead(const void* from, int64_t stride, int64_t rows, int64_t bytes,
                        int64_t summed_rows) {
   PanelAhead ahead;
-  ahead.at = reinterpret_cast<const char*>(from);
-  ahead.stride = float_bytes(stride);
+  ahead.at = static_cast<const char*>(from);
+  ahead.stride = stride;
   ahead.strips_per_line = (rows + kPanelAheadRows - 1) / kPanelAheadRows;
-  ahead.strips = (float_bytes(columns) + 63) / 64 * ahead.strips_per_line;
+  ahead.strips = (bytes + 63) / 64 * ahead.strips_per_line;
   const int64_t groups = (summed_rows + kPanelGroupRows - 1) / kPanelGroupRows;
   ahead.strips_per_group = (ahead.strips + groups - 1) / groups;
   return ahead;
@@ -208,6 +208,19 @@ WorkGrid PanelEngine::grid(const PanelTiles& tiles, int widest, const PanelRates
                      static_cast<double>(tail.width) / width});
   return {tiles.full, std::move(tails), blocks,
           static_cast<double>(columns * width) * rates.column};
+}
+
+WorkPlan PanelEngine::plan(int64_t samples, int max_width, int min_width, const PanelRates& rates,
+                           int64_t columns, size_t threads, const DispatchCost& dispatch) const {
+  WorkPlan best;
+  for (int width = max_width; width >= min_width; width /= 2) {
+    const PanelTiles tiles = make_panel_tiles(samples, width, min_width);
+    WorkPlan plan = plan_work({grid(tiles, max_width, rates, columns)}, threads, dispatch);
+    plan.tile_width = width;
+    if (best.tile_width == 0 || plan.time() < best.time()) best = std::move(plan);
+    if (threads == 1) break;
+  }
+  return best;
 }
 
 void run_panels(const PanelJob* jobs, size_t count, const PanelTiles& tiles, const WorkPlan& plan,

@@ -71,9 +71,9 @@ class PanelWork {
                       float* sums) const = 0;
 };
 
-// Floats [rows, columns] of an array whose rows lie `stride` floats apart, to be fetched while so
-// many rows of a layer are summed up.
-PanelAhead panel_ahead(const float* from, int64_t stride, int64_t rows, int64_t columns,
+// Bytes [rows, bytes] of an array whose rows lie `stride` bytes apart, to be fetched while so many
+// rows of a layer are summed up.
+PanelAhead panel_ahead(const void* from, int64_t stride, int64_t rows, int64_t bytes,
                        int64_t summed_rows);
 
 // What the time of a run is planned with, in microseconds.
@@ -93,6 +93,11 @@ class PanelEngine {
   // tiles of the widest kind.
   WorkGrid grid(const PanelTiles& tiles, int widest, const PanelRates& rates,
                 int64_t columns) const;
+
+  // A plan with the best of all widths of tiles from min_width to max_width: where there are fewer
+  // wide tiles than threads, each thread has to fill less of the panel with narrow ones.
+  WorkPlan plan(int64_t samples, int max_width, int min_width, const PanelRates& rates,
+                int64_t columns, size_t threads, const DispatchCost& dispatch) const;
 
   const PanelLayout& layout() const { return layout_; }
   size_t pass_blocks() const { return pass_blocks_; }

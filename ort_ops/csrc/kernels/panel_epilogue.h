@@ -18,8 +18,17 @@ inline __attribute__((always_inline)) typename Vector::Type gated(typename Vecto
   return Vector::mul(value, Vector::clip(share, Vector::broadcast(&zero), Vector::broadcast(&one)));
 }
 
+// Sums go on from the array of sums, or start from a bias.
+struct FromSums {
+  template <typename Vector>
+  static inline __attribute__((always_inline)) typename Vector::Type start(const float* bias,
+                                                                           const float* place) {
+    return bias ? Vector::broadcast(bias) : Vector::load(place);
+  }
+};
+
 // Writes to the array of sums.
-struct ToSums {
+struct ToSums : FromSums {
   static constexpr int strip_count() { return 1; }
   static constexpr int64_t panel_at(int) { return 0; }
   static constexpr int64_t sums_at(int) { return 0; }
@@ -37,7 +46,7 @@ struct ToSums {
 // Writes to the outputs, with residual, clip and gate, for the strips of a tile. kGated equals
 // output.gated: a branch around the gate made convolutions without one 3 % slower.
 template <typename Vector, int kVectors, bool kGated>
-struct ToOutput {
+struct ToOutput : FromSums {
   static constexpr int kWidth = kVectors * Vector::kLanes;
 
   const ConvOutput& output;
@@ -113,6 +122,27 @@ struct ToOutput {
   inline __attribute__((always_inline)) void fetch_lines(const float* from) const {
     for (int line = 0; line < lines; ++line)
       __builtin_prefetch(reinterpret_cast<const char*>(from) + line * kLineBytes, 0, 3);
+  }
+};
+
+// Adds to sums of int32, for products of integers as floats (int8 layers): those of one segment are
+// exact.
+struct ToIntegers : ToSums {
+  bool is_first;
+
+  template <typename Vector>
+  static inline __attribute__((always_inline)) typename Vector::Type start(const float*,
+                                                                           const float*) {
+    const float zero = 0.0f;
+    return Vector::broadcast(&zero);
+  }
+
+  template <typename Vector, int kVectors>
+  inline __attribute__((always_inline)) void leave(typename Vector::Type (&sum)[kVectors], uint16_t,
+                                                   float* place, int) const {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v)
+      Vector::add_integers(place + v * Vector::kLanes, sum[v], is_first);
   }
 };
 

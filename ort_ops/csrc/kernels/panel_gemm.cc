@@ -55,8 +55,9 @@ class GemmWork final : public PanelWork {
   PanelAhead input_ahead(const PanelTile& tile, int64_t segment, int64_t rows) const override {
     if (!fetch_x_) return {};
     const int64_t first = layout_.first_column(segment);
-    return panel_ahead(x_ + tile.first * in_features_ + first, in_features_, tile.samples,
-                       std::min(layout_.segment_columns, in_features_ - first), rows);
+    return panel_ahead(x_ + tile.first * in_features_ + first, float_bytes(in_features_),
+                       tile.samples,
+                       float_bytes(std::min(layout_.segment_columns, in_features_ - first)), rows);
   }
 
   void add(const PanelTile& tile, const PanelBlock&, const PanelAddend& addend, float* sums,
@@ -69,7 +70,8 @@ class GemmWork final : public PanelWork {
     const int64_t at = tile.first * out_features_ + block.first_output;
     PanelAhead ahead;
     if (fetch_y_)
-      ahead = panel_ahead(y_ + at, out_features_, tile.samples, block.outputs, block.outputs);
+      ahead = panel_ahead(y_ + at, float_bytes(out_features_), tile.samples,
+                          float_bytes(block.outputs), block.outputs);
     ops_.sum(addend.part, addend.segment, addend.bias, tile.width, sums, ahead);
     ops_.drain(sums, block.outputs, tile.width, tile.samples,
                {y_ + at, epilogue_.residual ? epilogue_.residual + at : nullptr, out_features_,
@@ -94,9 +96,10 @@ class PanelGemm final : public GemmKernel {
       : ops_(ops),
         in_features_(view.in_features),
         out_features_(view.out_features),
-        layout_(pack_panel(
-            view, segment_columns(view, kStepsPerSegment, kMinSegmentColumns, kMaxSegmentColumns),
-            PanelEnd::kSums, executor)),
+        layout_(pack_panel(view, PanelEntry::kFloat,
+                           segment_columns(view, PanelEntry::kFloat, kStepsPerSegment,
+                                           kMinSegmentColumns, kMaxSegmentColumns),
+                           PanelEnd::kSums, executor)),
         engine_(layout_, ops.max_width, kSumsBytes) {}
 
   void run(const float* x, int64_t batch, float* y, const Epilogue& epilogue,
@@ -111,20 +114,10 @@ class PanelGemm final : public GemmKernel {
                executor);
   }
 
-  // The best of all widths of tiles: where there are fewer wide tiles than threads, each thread has
-  // to fill less of the panel with narrow ones.
   WorkPlan plan(int64_t batch, size_t threads, const DispatchCost& dispatch) const override {
-    const PanelRates rates{ops_.microseconds_per_mac, kMicrosecondsPerColumnSample};
-    WorkPlan best;
-    for (int width = ops_.max_width; width >= ops_.min_width; width /= 2) {
-      const PanelTiles tiles = make_panel_tiles(batch, width, ops_.min_width);
-      WorkPlan plan =
-          plan_work({engine_.grid(tiles, ops_.max_width, rates, in_features_)}, threads, dispatch);
-      plan.tile_width = width;
-      if (best.tile_width == 0 || plan.time() < best.time()) best = std::move(plan);
-      if (threads == 1) break;
-    }
-    return best;
+    return engine_.plan(batch, ops_.max_width, ops_.min_width,
+                        {ops_.microseconds_per_mac, kMicrosecondsPerColumnSample}, in_features_,
+                        threads, dispatch);
   }
 
   LayoutInfo info() const override { return panel_info(layout_); }

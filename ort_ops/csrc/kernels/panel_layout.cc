@@ -1,9 +1,11 @@
 #include "kernels/panel_layout.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
+#include "core/divide_up.h"
 #include "core/parallel.h"
 #include "kernels/source_row.h"
 
@@ -63,7 +65,77 @@ std::vector<PanelBlock> make_blocks(const CondensedView& view, int64_t segments,
   return blocks;
 }
 
+// The entries of a stored row that are still to be packed or found, as the panel has them.
+class FloatCursor {
+ public:
+  FloatCursor() = default;
+  FloatCursor(const CondensedView& view, int64_t row) : view_(&view), row_(source_row(view, row)) {}
+
+  bool done() const { return row_.at == row_.end; }
+  int64_t column() const { return view_->index(row_.row, row_.at); }
+  uint32_t bits() const {
+    const float value = view_->value(row_.row, row_.at);
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof(bits));
+    return bits;
+  }
+  int64_t weights() const { return 1; }
+  void next() { ++row_.at; }
+
+ private:
+  const CondensedView* view_ = nullptr;
+  SourceRow row_;
+};
+
+// Quads without a weight other than 0 are left out.
+class QuadCursor {
+ public:
+  QuadCursor() = default;
+  QuadCursor(const CondensedView& view, int64_t row) : view_(&view), row_(source_row(view, row)) {
+    next();
+  }
+
+  bool done() const { return weights_ == 0; }
+  int64_t column() const { return quad_; }
+  uint32_t bits() const { return bits_; }
+  int64_t weights() const { return weights_; }
+
+  void next() {
+    weights_ = 0;
+    bits_ = 0;
+    for (; row_.at < row_.end; ++row_.at) {
+      const auto weight =
+          static_cast<const int8_t*>(view_->values)[row_.row * view_->fan_in + row_.at];
+      if (weight == 0) continue;
+      const int64_t column = view_->index(row_.row, row_.at);
+      if (weights_ > 0 && column / 4 != quad_) return;
+      quad_ = column / 4;
+      ++weights_;
+      std::memcpy(reinterpret_cast<char*>(&bits_) + column % 4, &weight, 1);
+    }
+  }
+
+ private:
+  const CondensedView* view_ = nullptr;
+  SourceRow row_;
+  int64_t quad_ = 0;
+  uint32_t bits_ = 0;
+  int64_t weights_ = 0;  // other than 0; none past the last quad
+};
+
+// Cursors of a block's outputs; those of ablated ones are done.
+template <typename Cursor>
+std::vector<Cursor> block_rows(const CondensedView& view, const PanelBlock& block) {
+  std::vector<Cursor> rows(static_cast<size_t>(block.outputs));
+  for (int64_t o = 0; o < block.outputs; ++o) {
+    const int64_t row = stored_row(view, block.first_output + o);
+    if (row >= 0) rows[static_cast<size_t>(o)] = Cursor(view, row);
+  }
+  return rows;
+}
+
 // Packs one piece.
+template <typename Cursor>
 class Packer {
  public:
   Packer(const CondensedView& view, const PanelLayout& layout, PanelEnd end)
@@ -72,15 +144,8 @@ class Packer {
   // Packs and counts the parts of a block, and writes the biases.
   void pack_block(PanelBlock& block, float* bias) {
     const size_t weights = weights_.size(), places = rows_.size();
-    std::vector<SourceRow> rows(static_cast<size_t>(block.outputs));
-    for (int64_t o = 0; o < block.outputs; ++o) {
-      bias[o] = view_.bias[block.first_output + o];
-      const int64_t row = stored_row(view_, block.first_output + o);
-      if (row < 0) continue;
-      rows[o] = source_row(view_, row);
-      true_weights_ += rows[o].end;
-    }
-    bias[block.outputs] = 0.0f;
+    std::vector<Cursor> rows = block_rows<Cursor>(view_, block);
+    if (view_.bias) std::copy_n(view_.bias + block.first_output, block.outputs, bias);
     for (int64_t segment = 0; segment < layout_.segments; ++segment) pack_part(rows, segment);
     block.padded_weights = weights_.size() - weights;
     block.padded_rows = rows_.size() - places;
@@ -108,27 +173,34 @@ class Packer {
     size_t weights, rows, runs, run_count;
   };
 
+  // A row's entries in a segment.
+  struct Inside {
+    Cursor from;
+    size_t count;
+  };
+
   // Packs the rows' entries in the segment.
-  void pack_part(std::vector<SourceRow>& rows, int64_t segment) {
+  void pack_part(std::vector<Cursor>& rows, int64_t segment) {
     const int64_t first_column = layout_.first_column(segment);
     const int64_t end_column = first_column + layout_.segment_columns;
-    std::vector<SourceRow> inside(rows.size());
-    for (size_t r = 0; r < rows.size(); ++r) {
-      SourceRow& row = rows[r];
-      inside[r] = row;
-      while (row.at < row.end && view_.index(row.row, row.at) < end_column) ++row.at;
-      inside[r].end = row.at;
+    std::vector<Inside> inside;
+    inside.reserve(rows.size());
+    for (Cursor& row : rows) {
+      inside.push_back({row, 0});
+      for (; !row.done() && row.column() < end_column; row.next()) {
+        ++inside.back().count;
+        true_weights_ += row.weights();
+      }
     }
-    const auto count = [&](size_t r) { return static_cast<size_t>(inside[r].end - inside[r].at); };
     std::vector<size_t> order(rows.size());
     std::iota(order.begin(), order.end(), size_t{0});
     std::stable_sort(order.begin(), order.end(),
-                     [&](size_t a, size_t b) { return count(a) > count(b); });
+                     [&](size_t a, size_t b) { return inside[a].count > inside[b].count; });
 
     PartBegin begin{weights_.size(), rows_.size(), runs_.size(), 0};
     PanelRun* run = nullptr;
     for (size_t first = 0; first < rows.size(); first += kPanelGroupRows) {
-      const size_t steps = count(order[first]);
+      const size_t steps = inside[order[first]].count;
       // Rows without weights appear in the first segment, for their bias, and in the one after
       // which outputs are written.
       const bool leaves = end_ == PanelEnd::kRegisters && segment + 1 == layout_.segments;
@@ -143,15 +215,16 @@ class Packer {
       uint16_t* places = rows_.extend(kPanelGroupRows);
       for (size_t i = 0; i < kPanelGroupRows; ++i)
         places[i] = static_cast<uint16_t>(i < size ? order[first + i] : rows.size());
-      float* weights = weights_.extend(steps * kPanelGroupRows);
+      uint32_t* weights = weights_.extend(steps * kPanelGroupRows);
       uint16_t* offsets = offsets_.extend(steps * kPanelGroupRows);
       for (size_t i = 0; i < size; ++i) {
-        const SourceRow& row = inside[order[first + i]];
+        const Inside& row = inside[order[first + i]];
+        Cursor entry = row.from;
         size_t to = i;
-        for (int64_t j = row.at; j < row.end; ++j, to += kPanelGroupRows) {
-          weights[to] = view_.value(row.row, j);
-          offsets[to] = static_cast<uint16_t>((view_.index(row.row, j) - first_column + 1) *
-                                              kPanelOffsetsPerColumn);
+        for (size_t n = 0; n < row.count; ++n, entry.next(), to += kPanelGroupRows) {
+          weights[to] = entry.bits();
+          offsets[to] =
+              static_cast<uint16_t>((entry.column() - first_column + 1) * kPanelOffsetsPerColumn);
         }
       }
     }
@@ -162,56 +235,24 @@ class Packer {
   const PanelLayout& layout_;
   PanelEnd end_;
   int64_t true_weights_ = 0;
-  GrowingBuffer<float> weights_;
+  GrowingBuffer<uint32_t> weights_;
   GrowingBuffer<uint16_t> offsets_;
   GrowingBuffer<uint16_t> rows_;
   GrowingBuffer<PanelRun> runs_;
   std::vector<PartBegin> begins_;
 };
 
-// Whether every entry of the part is in its row, from the row's cursor on; counts them.
-bool holds_part(const PanelPart& part, int64_t first_column, const CondensedView& view,
-                std::vector<SourceRow>& rows, int64_t& found) {
-  const float* weights = part.weights;
-  const uint16_t* offsets = part.offsets;
-  const uint16_t* places = part.rows;
-  for (const PanelRun* run = part.runs; run != part.runs + part.run_count; ++run)
-    for (uint32_t group = 0; group < run->groups; ++group, places += kPanelGroupRows)
-      for (uint32_t step = 0; step < run->steps; ++step)
-        for (int i = 0; i < kPanelGroupRows; ++i, ++weights, ++offsets) {
-          if (*offsets == 0) continue;
-          const int64_t column = first_column + *offsets / kPanelOffsetsPerColumn - 1;
-          ++found;
-          if (!rows[places[i]].take(view, column, *weights)) return false;
-        }
-  return true;
-}
-
-}  // namespace
-
-int64_t segment_columns(const CondensedView& view, double steps, int64_t least, int64_t most) {
-  const double density =
-      std::max<double>(1, static_cast<double>(view.fan_in)) / static_cast<double>(view.in_features);
-  return std::clamp(static_cast<int64_t>(steps / density), least, most);
-}
-
-PanelLayout pack_panel(const CondensedView& view, int64_t segment_columns, PanelEnd end,
-                       const Executor& executor) {
-  PanelLayout layout;
-  layout.segments = (view.in_features + segment_columns - 1) / segment_columns;
-  layout.segment_columns = (view.in_features + layout.segments - 1) / layout.segments;
-  layout.blocks = make_blocks(view, layout.segments, end, executor.concurrency());
-  for (const PanelBlock& block : layout.blocks)
-    layout.block_rows = std::max(layout.block_rows, block.outputs);
+// Fills blocks, pieces and parts of a layout whose segments and blocks are cut.
+template <typename Cursor>
+void pack_blocks(const CondensedView& view, PanelEnd end, const Executor& executor,
+                 PanelLayout& layout) {
   const size_t blocks = layout.blocks.size(), segments = static_cast<size_t>(layout.segments);
-  layout.parts.resize(blocks * segments);
-  layout.bias.resize(static_cast<size_t>(view.out_features) + blocks);
   const size_t count = piece_count(view, blocks);
   layout.pieces.resize(count);
   std::vector<int64_t> true_weights(count);
   auto pack_piece = [&](size_t p) {
     const size_t first = chunk_begin(blocks, count, p), last = chunk_begin(blocks, count, p + 1);
-    Packer packer(view, layout, end);
+    Packer<Cursor> packer(view, layout, end);
     packer.reserve(static_cast<size_t>(view.active * view.fan_in) / count);
     for (size_t b = first; b < last; ++b)
       packer.pack_block(layout.blocks[b], layout.bias.data() + layout.blocks[b].bias);
@@ -221,6 +262,83 @@ PanelLayout pack_panel(const CondensedView& view, int64_t segment_columns, Panel
   run_tasks(executor, count, pack_piece);
   layout.true_weights = std::accumulate(true_weights.begin(), true_weights.end(), int64_t{0});
   for (const PanelPiece& piece : layout.pieces) layout.padded_weights += piece.weights.size();
+}
+
+// Whether every entry of the part is the next one of its row; moves the rows on.
+template <typename Cursor>
+bool holds_part(const PanelPart& part, int64_t first_column, std::vector<Cursor>& rows) {
+  const uint32_t* weights = part.weights;
+  const uint16_t* offsets = part.offsets;
+  const uint16_t* places = part.rows;
+  for (const PanelRun* run = part.runs; run != part.runs + part.run_count; ++run)
+    for (uint32_t group = 0; group < run->groups; ++group, places += kPanelGroupRows)
+      for (uint32_t step = 0; step < run->steps; ++step)
+        for (int i = 0; i < kPanelGroupRows; ++i, ++weights, ++offsets) {
+          if (*offsets == 0) continue;
+          Cursor& row = rows[places[i]];
+          const int64_t column = first_column + *offsets / kPanelOffsetsPerColumn - 1;
+          if (row.done() || row.column() != column || row.bits() != *weights) return false;
+          row.next();
+        }
+  return true;
+}
+
+template <typename Cursor>
+bool holds_blocks(const PanelLayout& layout, const CondensedView& view) {
+  for (size_t b = 0; b < layout.blocks.size(); ++b) {
+    const PanelBlock& block = layout.blocks[b];
+    if (view.bias && std::memcmp(layout.bias.data() + block.bias, view.bias + block.first_output,
+                                 static_cast<size_t>(block.outputs) * sizeof(float)) != 0)
+      return false;
+    std::vector<Cursor> rows = block_rows<Cursor>(view, block);
+    for (int64_t segment = 0; segment < layout.segments; ++segment)
+      if (!holds_part(
+              layout.parts[b * static_cast<size_t>(layout.segments) + static_cast<size_t>(segment)],
+              layout.first_column(segment), rows))
+        return false;
+    for (const Cursor& row : rows)
+      if (!row.done()) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+int64_t panel_columns(const CondensedView& view, PanelEntry entry) {
+  return entry == PanelEntry::kQuad ? divide_up(view.in_features, 4) : view.in_features;
+}
+
+int64_t segment_columns(const CondensedView& view, PanelEntry entry, double steps, int64_t least,
+                        int64_t most) {
+  double density = std::min(
+      1.0, std::max(1.0, static_cast<double>(view.fan_in)) / static_cast<double>(view.in_features));
+  // A quad is empty if its four columns are.
+  if (entry == PanelEntry::kQuad) density = 1.0 - std::pow(1.0 - density, 4);
+  return std::clamp(static_cast<int64_t>(steps / density), least, most);
+}
+
+PanelLayout pack_panel(const CondensedView& view, PanelEntry entry, int64_t segment_columns,
+                       PanelEnd end, const Executor& executor) {
+  PanelLayout layout;
+  layout.entry = entry;
+  const int64_t columns = panel_columns(view, entry);
+  layout.segments = divide_up(columns, segment_columns);
+  layout.segment_columns = divide_up(columns, layout.segments);
+  if (entry == PanelEntry::kFloat && view.value_type == ValueType::kInt8) {
+    layout.segment_columns = divide_up(layout.segment_columns, 4) * 4;
+    layout.segments = divide_up(columns, layout.segment_columns);
+  }
+  layout.blocks = make_blocks(view, layout.segments, end, executor.concurrency());
+  for (const PanelBlock& block : layout.blocks)
+    layout.block_rows = std::max(layout.block_rows, block.outputs);
+  layout.parts.resize(layout.blocks.size() * static_cast<size_t>(layout.segments));
+  layout.bias.resize(static_cast<size_t>(view.out_features) + layout.blocks.size());
+  if (entry == PanelEntry::kQuad) {
+    pack_blocks<QuadCursor>(view, end, executor, layout);
+    layout.padded_weights *= 4;
+  } else {
+    pack_blocks<FloatCursor>(view, end, executor, layout);
+  }
   return layout;
 }
 
@@ -237,26 +355,8 @@ LayoutInfo panel_info(const PanelLayout& layout) {
 }
 
 bool holds_panel(const PanelLayout& layout, const CondensedView& view) {
-  int64_t found = 0, expected = 0;
-  for (size_t b = 0; b < layout.blocks.size(); ++b) {
-    const PanelBlock& block = layout.blocks[b];
-    if (std::memcmp(layout.bias.data() + block.bias, view.bias + block.first_output,
-                    static_cast<size_t>(block.outputs) * sizeof(float)) != 0)
-      return false;
-    std::vector<SourceRow> rows(static_cast<size_t>(block.outputs) + 1);  // one fills up groups
-    for (int64_t o = 0; o < block.outputs; ++o) {
-      const int64_t row = stored_row(view, block.first_output + o);
-      if (row >= 0) rows[o] = source_row(view, row);
-      expected += rows[o].end;
-    }
-    for (int64_t segment = 0; segment < layout.segments; ++segment)
-      if (!holds_part(layout.parts[b * layout.segments + segment], layout.first_column(segment),
-                      view, rows, found))
-        return false;
-  }
-  // The entries of a layout are distinct: if each is in the view and the counts are equal, none is
-  // missing.
-  return found == expected;
+  return layout.entry == PanelEntry::kQuad ? holds_blocks<QuadCursor>(layout, view)
+                                           : holds_blocks<FloatCursor>(layout, view);
 }
 
 }  // namespace fanin

@@ -27,22 +27,27 @@ struct PanelBlock {
 
 // The arrays of some neighboring blocks, which one thread packs.
 struct PanelPiece {
-  AlignedBuffer<float> weights;
+  AlignedBuffer<uint32_t> weights;
   AlignedBuffer<uint16_t> offsets;
   AlignedBuffer<uint16_t> rows;
   AlignedBuffer<PanelRun> runs;
 };
 
+// What a weight of the layout stands for: a weight of the layer as float32, or those of four
+// neighboring columns, one of which is not 0 (int8 layers).
+enum class PanelEntry { kFloat, kQuad };
+
 struct PanelLayout {
+  PanelEntry entry = PanelEntry::kFloat;
   int64_t segment_columns = 0;
   int64_t segments = 0;
   int64_t block_rows = 0;  // outputs of the largest block
   std::vector<PanelBlock> blocks;
   std::vector<PanelPiece> pieces;
   std::vector<PanelPart> parts;  // [blocks, segments], pointing into the pieces
-  std::vector<float> bias;
-  int64_t true_weights = 0;
-  size_t padded_weights = 0;  // of all pieces
+  std::vector<float> bias;       // zeros in int8 layers
+  int64_t true_weights = 0;      // of the layer; those of int8 that are 0 do not count in quads
+  size_t padded_weights = 0;     // in all pieces, four for a quad
 
   int64_t first_column(int64_t segment) const { return segment * segment_columns; }
 };
@@ -51,13 +56,18 @@ struct PanelLayout {
 // last part, in which every row must then appear.
 enum class PanelEnd { kSums, kRegisters };
 
-// Columns of a segment in which a row has about `steps` weights, from `least` to `most`.
-int64_t segment_columns(const CondensedView& view, double steps, int64_t least, int64_t most);
+// Columns of x, or quads of them.
+int64_t panel_columns(const CondensedView& view, PanelEntry entry);
+
+// Columns of a segment in which a row has about `steps` entries, from `least` to `most`.
+int64_t segment_columns(const CondensedView& view, PanelEntry entry, double steps, int64_t least,
+                        int64_t most);
 
 // Every output has a row, an ablated one without weights, so that outputs are written side by side.
-// Blocks are cut for the executor's number of threads. Throws std::bad_alloc.
-PanelLayout pack_panel(const CondensedView& view, int64_t segment_columns, PanelEnd end,
-                       const Executor& executor);
+// Segments have at most `segment_columns` columns; of int8 weights as floats, whole quads. Blocks
+// are cut for the executor's number of threads. Throws std::bad_alloc.
+PanelLayout pack_panel(const CondensedView& view, PanelEntry entry, int64_t segment_columns,
+                       PanelEnd end, const Executor& executor);
 
 LayoutInfo panel_info(const PanelLayout& layout);
 

@@ -14,7 +14,21 @@ namespace {
 
 struct Neon {
   using Type = float32x4_t;
+  using Four = float32x4_t;  // the weights of four rows
   static constexpr int kLanes = 4;
+  static Type load(const float* from) { return vld1q_f32(from); }
+  static Four load4(const float* from) { return vld1q_f32(from); }
+  template <int kRow>
+  static Type multiply_add(Type sum, const float* x, Four weights) {
+    return vfmaq_laneq_f32(sum, vld1q_f32(x), weights, kRow);
+  }
+  // Adds integers to those of int32 at `to`, or replaces them.
+  static void add_integers(float* to, Type value, bool replaces) {
+    int32x4_t whole = vcvtnq_s32_f32(value);
+    int32_t* integers = reinterpret_cast<int32_t*>(to);
+    if (!replaces) whole = vaddq_s32(whole, vld1q_s32(integers));
+    vst1q_s32(integers, whole);
+  }
   static void store(float* to, Type value) { vst1q_f32(to, value); }
   static Type broadcast(const float* from) { return vld1q_dup_f32(from); }
 
@@ -50,10 +64,10 @@ struct Neon {
 constexpr int kRows = 4;
 
 // sum[kRow] += weights[kRow] * x, where x is at offset kRow of the four.
-template <int kRow, int kVectors>
+template <typename Vector, int kRow, int kVectors>
 inline __attribute__((always_inline)) void add_row(const char* panel, uint64_t offsets,
-                                                   float32x4_t weights,
-                                                   float32x4_t (&sum)[kRows][kVectors]) {
+                                                   typename Vector::Four weights,
+                                                   typename Vector::Type (&sum)[kRows][kVectors]) {
   constexpr size_t kScale = kVectors / 2;  // tile width / 8, see kPanelOffsetsPerColumn
   const uint16_t offset = static_cast<uint16_t>(offsets >> 16 * kRow);
   const float* x = reinterpret_cast<const float*>(panel + offset * kScale);
@@ -62,14 +76,14 @@ inline __attribute__((always_inline)) void add_row(const char* panel, uint64_t o
   asm("" : "+r"(x) : "w"(sum[(kRow + 2) % kRows][kVectors - 1]));
 #pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v)
-    sum[kRow][v] = vfmaq_laneq_f32(sum[kRow][v], vld1q_f32(x + 4 * v), weights, kRow);
+    sum[kRow][v] = Vector::template multiply_add<kRow>(sum[kRow][v], x + 4 * v, weights);
 }
 
-template <int kVectors, typename End = ToSums>
+template <typename Vector, int kVectors, typename End = ToSums>
 void sum_part(const PanelPart& part, const float* segment, const float* bias, float* sums,
               PanelAhead& ahead, const End& end = {}) {
   constexpr int kWidth = 4 * kVectors;
-  const float* weights = part.weights;
+  const float* weights = reinterpret_cast<const float*>(part.weights);
   const uint16_t* offsets = part.offsets;
   const uint16_t* rows = part.rows;
   for (size_t run = 0; run < part.run_count; ++run) {
@@ -81,30 +95,30 @@ void sum_part(const PanelPart& part, const float* segment, const float* bias, fl
         for (int strip = 0; strip < end.strip_count(); ++strip) {
           const char* panel = reinterpret_cast<const char*>(segment + end.panel_at(strip));
           float* strip_sums = sums + end.sums_at(strip);
-          float32x4_t sum[kRows][kVectors];
+          typename Vector::Type sum[kRows][kVectors];
 #pragma GCC unroll 4
           for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
             for (int v = 0; v < kVectors; ++v)
-              sum[r][v] = bias ? vld1q_dup_f32(bias + rows[r])
-                               : vld1q_f32(strip_sums + rows[r] * kWidth + 4 * v);
+              sum[r][v] = end.template start<Vector>(bias ? bias + rows[r] : nullptr,
+                                                     strip_sums + rows[r] * kWidth + 4 * v);
           const float* weight = weights + half;
           const uint16_t* offset = offsets + half;
           for (size_t step = 0; step < steps;
                ++step, weight += kPanelGroupRows, offset += kPanelGroupRows) {
-            const float32x4_t four = vld1q_f32(weight);
+            const typename Vector::Four four = Vector::load4(weight);
             // One load reads four offsets, since wide tiles are bound by loads.
             uint64_t four_offsets;
             __builtin_memcpy(&four_offsets, offset, sizeof four_offsets);
-            add_row<0>(panel, four_offsets, four, sum);
-            add_row<1>(panel, four_offsets, four, sum);
-            add_row<2>(panel, four_offsets, four, sum);
-            add_row<3>(panel, four_offsets, four, sum);
+            add_row<Vector, 0>(panel, four_offsets, four, sum);
+            add_row<Vector, 1>(panel, four_offsets, four, sum);
+            add_row<Vector, 2>(panel, four_offsets, four, sum);
+            add_row<Vector, 3>(panel, four_offsets, four, sum);
           }
 #pragma GCC unroll 4
           for (int r = 0; r < kRows; ++r)
-            end.template leave<Neon, kVectors>(sum[r], rows[r], strip_sums + rows[r] * kWidth,
-                                               strip);
+            end.template leave<Vector, kVectors>(sum[r], rows[r], strip_sums + rows[r] * kWidth,
+                                                 strip);
         }
       weights += steps * kPanelGroupRows;
       offsets += steps * kPanelGroupRows;

@@ -1,6 +1,10 @@
 // The part of the panel kernels that depends on the instruction set. Included by translation units
 // of wider instruction sets: defines no function and includes no std template, so that nothing
 // compiled for them can replace a common symbol.
+//
+// Elements of panels, weights and sums have 32 bits: floats, or in layers of int8 weights four
+// columns of bytes (a quad), their four weights, and an int32 (quantized_panel_ops.h). Engine and
+// layout only move them, and call them floats.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +31,7 @@ struct PanelRun {
 // The weights of a block of rows in a segment of columns, row by row of a group interleaved:
 // [groups][steps][kPanelGroupRows].
 struct PanelPart {
-  const float* weights;
+  const uint32_t* weights;  // bits of a float, or four int8
   const uint16_t* offsets;  // of the column of x that a weight meets; 0 for padding
   const uint16_t* rows;     // [groups][kPanelGroupRows], place of the sums
   const PanelRun* runs;

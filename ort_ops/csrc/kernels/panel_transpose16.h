@@ -21,19 +21,19 @@ inline __attribute__((always_inline)) void transpose16(const RowPointers<16>& fr
   for (int i = 0; i < 4; ++i) {
 #pragma GCC unroll 4
     for (int quarter = 0; quarter < 4; ++quarter)
-      rows[quarter][i] = _mm512_castps128_ps512(_mm_loadu_ps(from.row[i] + column + 4 * quarter));
+      rows[quarter][i] = _mm512_castps128_ps512(from.four(i, column + 4 * quarter));
 #pragma GCC unroll 4
     for (int quarter = 0; quarter < 4; ++quarter)
-      rows[quarter][i] = _mm512_mask_broadcast_f32x4(
-          rows[quarter][i], 0x00f0, _mm_loadu_ps(from.row[i + 4] + column + 4 * quarter));
+      rows[quarter][i] = _mm512_mask_broadcast_f32x4(rows[quarter][i], 0x00f0,
+                                                     from.four(i + 4, column + 4 * quarter));
 #pragma GCC unroll 4
     for (int quarter = 0; quarter < 4; ++quarter)
-      rows[quarter][i] = _mm512_mask_broadcast_f32x4(
-          rows[quarter][i], 0x0f00, _mm_loadu_ps(from.row[i + 8] + column + 4 * quarter));
+      rows[quarter][i] = _mm512_mask_broadcast_f32x4(rows[quarter][i], 0x0f00,
+                                                     from.four(i + 8, column + 4 * quarter));
 #pragma GCC unroll 4
     for (int quarter = 0; quarter < 4; ++quarter)
-      rows[quarter][i] = _mm512_mask_broadcast_f32x4(
-          rows[quarter][i], 0xf000, _mm_loadu_ps(from.row[i + 12] + column + 4 * quarter));
+      rows[quarter][i] = _mm512_mask_broadcast_f32x4(rows[quarter][i], 0xf000,
+                                                     from.four(i + 12, column + 4 * quarter));
   }
 #pragma GCC unroll 4
   for (int quarter = 0; quarter < 4; ++quarter) {
@@ -49,22 +49,43 @@ inline __attribute__((always_inline)) void transpose16(const RowPointers<16>& fr
   }
 }
 
-void fill16(const float* x, int64_t in_features, int samples, int64_t columns, int width,
-            float* segment) {
-  if (width < 16 || columns < 16) return fill(x, in_features, samples, columns, width, segment);
-  for (int s = 0; s < width; s += 16) _mm512_store_ps(segment + s, _mm512_setzero_ps());
-  segment += width;
+struct PutFloats16 : PutFloats {
+  using PutFloats::operator();
+  void operator()(int64_t column, int s, __m512 samples) const {
+    _mm512_store_ps(at(column, s), samples);
+  }
+};
+
+// As fill8.
+template <typename Put>
+void fill16(const void* x, int64_t stride, int samples, int64_t bytes, int width, const Put& put) {
+  const int64_t whole = bytes / 4;
+  if (width < 16 || whole < 16) return fill8(x, stride, samples, bytes, width, put);
   for (int s = 0; s < width; s += 16) {
     const int sample = s < samples ? s : samples - 1;
-    const RowPointers<16> rows(x + sample * in_features, in_features, samples - sample);
-    for (int64_t c = 0; c < columns; c += 16) {
-      if (c > columns - 16) c = columns - 16;  // once more, rather than less than a block
+    const char* from = static_cast<const char*>(x) + sample * stride;
+    const RowPointers<16> rows(from, stride, samples - sample);
+    for (int64_t c = 0; c < whole; c += 16) {
+      if (c > whole - 16) c = whole - 16;  // once more, rather than less than a block
       __m512 column[16];
       transpose16(rows, c, column);
 #pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) _mm512_store_ps(segment + (c + i) * width + s, column[i]);
+      for (int i = 0; i < 16; ++i) put(c + i, s, column[i]);
+    }
+    if (4 * whole == bytes) continue;
+#pragma GCC unroll 2
+    for (int half = 0; half < 16; half += 8) {
+      const int first = half < samples - sample ? half : samples - sample - 1;
+      fill_tail8(RowPointers<8>(from + first * stride, stride, samples - sample - first), whole,
+                 whole + 1, bytes, s + half, put);
     }
   }
+}
+
+inline void fill16(const float* x, int64_t in_features, int samples, int64_t columns, int width,
+                   float* segment) {
+  fill_zeros8(segment, width);
+  fill16(x, 4 * in_features, samples, 4 * columns, width, PutFloats16{{segment, width}});
 }
 
 // Up to 16 samples times up to 16 rows of sums.
@@ -74,7 +95,7 @@ inline __attribute__((always_inline)) void drain_block16(const float* sums, int6
   const __m512 low = _mm512_set1_ps(output.clip_min), high = _mm512_set1_ps(output.clip_max);
   const __mmask16 mask = static_cast<__mmask16>(rows >= 16 ? 0xffff : (1 << rows) - 1);
   __m512 sample[16];
-  transpose16(RowPointers<16>(sums, width, rows), 0, sample);
+  transpose16(RowPointers<16>(sums, int64_t{4} * width, rows), 0, sample);
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) {
     if (i == samples) break;
@@ -87,7 +108,8 @@ inline __attribute__((always_inline)) void drain_block16(const float* sums, int6
   }
 }
 
-void drain16(const float* sums, int64_t rows, int width, int samples, const PanelOutput& output) {
+inline void drain16(const float* sums, int64_t rows, int width, int samples,
+                    const PanelOutput& output) {
   if (width < 16) return drain(sums, rows, width, samples, output);
   for (int s = 0; s < samples; s += 16)
     for (int64_t r = 0; r < rows; r += 16) {

@@ -24,6 +24,13 @@ inline FinishBounds finish_bounds(const QuantizedEpilogue& epilogue) {
   return {std::clamp(epilogue.clip_min, low, high), std::clamp(epilogue.clip_max, low, high)};
 }
 
+// What is added to the zero point of x where a kernel reads it as the other type, as x + 128 or
+// x - 128.
+inline int32_t zero_point_shift(QuantizedType x, QuantizedType read_as) {
+  if (x == read_as) return 0;
+  return x == QuantizedType::kInt8 ? 128 : -128;
+}
+
 // int32 arithmetic that wraps.
 inline int32_t wrapping_add(int32_t a, int32_t b) {
   return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));

@@ -188,6 +188,7 @@ PYBIND11_MODULE(_native, module) {
                              [](const KernelRow& row) { return value_type_name(row.weights); })
       .def_property_readonly("supported",
                              [](const KernelRow& row) { return is_supported(row.isa); })
+      .def_property_readonly("suits_cpu", [](const KernelRow& row) { return row.suits_cpu; })
       .def_property_readonly("min_batch", [](const KernelRow& row) { return row.batches.min; })
       .def_property_readonly("max_batch",
                              [](const KernelRow& row) { return limit(row.batches.max); })

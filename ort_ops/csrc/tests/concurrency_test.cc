@@ -15,11 +15,13 @@
 #include "core/float16_run.h"
 #include "core/gemm.h"
 #include "core/packed_cache.h"
+#include "core/quantized_gemm.h"
 #include "core/thread_executor.h"
 #include "core/work_plan.h"
 #include "kernels/conv_dispatch.h"
 #include "kernels/depthwise_conv.h"
 #include "kernels/dispatch.h"
+#include "kernels/quantized_dispatch.h"
 #include "tests/shared_pool.h"
 #include "tests/test_layer.h"
 
@@ -267,6 +269,44 @@ void test_pool_takes_part(const TestLayer& layer) {
 
 // A static object of the program may still own a session. Constructed before all objects of the
 // library, it is destroyed after them and after the main thread's thread-local objects.
+// int8 layers: threads copy signed x for their own parts.
+void test_quantized(const TestLayer& layer) {
+  Numbers numbers(13);
+  const auto bytes = [&numbers](size_t count) {
+    std::vector<int8_t> result(count);
+    for (int8_t& byte : result) byte = static_cast<int8_t>(numbers.below(256));
+    return result;
+  };
+  CondensedView view = layer.view;
+  const std::vector<int8_t> values = bytes(layer.indices.size());
+  view.value_type = ValueType::kInt8;
+  view.values = values.data();
+  view.bias = nullptr;
+  const std::vector<float> multipliers(static_cast<size_t>(view.out_features), 1e-3f);
+  QuantizedEpilogue epilogue;
+  epilogue.type = QuantizedType::kUint8;
+  epilogue.multipliers = multipliers.data();
+  epilogue.zero_point = 128;
+  for (const QuantizedKernelRow& row : quantized_kernel_table()) {
+    if (!is_supported(row.isa)) continue;
+    const SharedPool pool(3);
+    const auto gemm = PackedQuantizedGemm::pack_kernel(view, {}, row.name, pool);
+    for (const int64_t batch : {1, 35, 200}) {
+      const std::vector<int8_t> x = bytes(static_cast<size_t>(batch * view.in_features));
+      const auto run = [&](const Executor& executor) {
+        std::vector<uint8_t> y(static_cast<size_t>(batch * view.out_features));
+        gemm->run({x.data(), QuantizedType::kInt8, 5}, batch, y.data(), epilogue, executor);
+        return y;
+      };
+      const std::vector<uint8_t> want = run(InlineExecutor());
+      from_many_threads([&](size_t) {
+        check(run(pool) == want, row.name + ", batch " + std::to_string(batch));
+        check(run(SmallerPool(16, 2)) == want, row.name + ", fewer threads than declared");
+      });
+    }
+  }
+}
+
 class LastSession {
  public:
   void open() { want_ = run_once(); }
@@ -304,6 +344,7 @@ int run_tests() {
   test_last_owner_frees(*layers[0]);
   for (const auto& layer : layers) test_float16_runs(*layer);
   test_convolutions(*layers[0]);
+  test_quantized(*layers[0]);
   test_plans_are_kept();
   last.open();
   std::printf("concurrency test: %d failures\n", failures.load());

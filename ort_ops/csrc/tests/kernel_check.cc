@@ -16,6 +16,7 @@
 #include "kernels/dispatch.h"
 #include "tests/conv_check.h"
 #include "tests/oracle.h"
+#include "tests/quantized_check.h"
 #include "tests/random_layer.h"
 
 namespace fanin {
@@ -290,6 +291,7 @@ int main(int argc, char** argv) {
     check_float16();
     check_rows();
     failures += check_convolutions();
+    failures += check_quantized();
   } catch (const std::exception& error) {
     std::printf("WRONG %s\n", error.what());
     return 1;

@@ -59,12 +59,13 @@ CondensedView Layer::view() const {
   view.fan_in = spec.fan_in;
   view.value_type = spec.values;
   view.values = spec.values == ValueType::kFloat32 ? static_cast<const void*>(values32.data())
+                : spec.values == ValueType::kInt8  ? static_cast<const void*>(values8.data())
                                                    : values16.data();
   view.index_type = spec.indices;
   view.indices = spec.indices == IndexType::kInt32 ? static_cast<const void*>(indices32.data())
                                                    : indices16.data();
   view.rows = rows.data();
-  view.bias = bias.data();
+  view.bias = bias.empty() ? nullptr : bias.data();
   return view;
 }
 
@@ -91,7 +92,8 @@ Layer make_layer(const LayerSpec& spec, std::mt19937& random) {
   layer.spec = spec;
   for (int64_t row : draw_columns(0, spec.out_features, spec.active, random))
     layer.rows.push_back(static_cast<int32_t>(row));
-  layer.bias = random_floats(static_cast<size_t>(spec.out_features), random);
+  if (spec.values != ValueType::kInt8)
+    layer.bias = random_floats(static_cast<size_t>(spec.out_features), random);
   for (int64_t i = 0; i < spec.active; ++i) {
     std::vector<int64_t> columns = columns_of_row(spec, random);
     std::vector<float> values = random_floats(columns.size(), random);
@@ -108,6 +110,8 @@ Layer make_layer(const LayerSpec& spec, std::mt19937& random) {
     for (float value : values)
       if (spec.values == ValueType::kFloat32)
         layer.values32.push_back(value);
+      else if (spec.values == ValueType::kInt8)
+        layer.values8.push_back(static_cast<int8_t>(value * 64.0f));
       else
         layer.values16.push_back(bits16(value, spec.values));
   }

@@ -31,10 +31,11 @@ struct Layer {
   LayerSpec spec;
   std::vector<float> values32;
   std::vector<uint16_t> values16;
+  std::vector<int8_t> values8;
   std::vector<uint16_t> indices16;
   std::vector<int32_t> indices32;
   std::vector<int32_t> rows;
-  std::vector<float> bias;
+  std::vector<float> bias;  // int8 layers have none
 
   CondensedView view() const;
 

@@ -1,0 +1,96 @@
+// The sums of a window kernel of int8 layers: a byte permute looks up 64 values of x, and a dot
+// product of bytes adds them to the sums of 16 rows, four weights each. A template over the rows of
+// a group, the columns of the window and the samples. Only for translation units of one instruction
+// set: everything has internal linkage.
+#pragma once
+
+#include <immintrin.h>
+
+#include "kernels/quantized_finish_avx512.h"
+#include "kernels/quantized_window_ops.h"
+
+namespace fanin {
+namespace {
+
+// With the intrinsic, GCC 12 keeps copies of the sums and spills them: 30 % more time.
+inline __m512i add_dot(__m512i sum, __m512i x, __m512i weights) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(weights));
+  return sum;
+}
+
+// Loaded once, and not again as an operand of each use.
+inline __m512i load_line(const uint8_t* from) {
+  __m512i line = _mm512_loadu_si512(from);
+  asm("" : "+v"(line));
+  return line;
+}
+
+// The columns of x from one place on.
+template <int kColumns>
+struct Window {
+  __m512i part[kColumns / 64];
+
+  explicit Window(const uint8_t* from) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kColumns / 64; ++i) part[i] = load_line(from + 64 * i);
+  }
+
+  __m512i look_up(__m512i index) const {
+    if constexpr (kColumns == 64) {
+      return _mm512_permutexvar_epi8(index, part[0]);
+    } else {
+      const __m512i low = _mm512_permutex2var_epi8(part[0], index, part[1]);
+      if constexpr (kColumns == 128) return low;
+      // An index of 8 bits: its highest says in which half of the window.
+      if constexpr (kColumns == 256)
+        return _mm512_mask_blend_epi8(_mm512_movepi8_mask(index), low,
+                                      _mm512_permutex2var_epi8(part[2], index, part[3]));
+    }
+  }
+};
+
+// Every loop over an array of registers is unrolled, else the array is kept in memory.
+template <int kRows, int kColumns, int kSamples>
+void sum_samples(const QuantizedSteps& steps, const uint8_t* const* samples, int32_t* sums) {
+  constexpr int kVectors = kRows / 16;
+  __m512i sum[kSamples][kVectors];
+  const uint8_t* x[kSamples];
+#pragma GCC unroll 8
+  for (int s = 0; s < kSamples; ++s) {
+    x[s] = samples[s];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sum[s][v] = _mm512_setzero_si512();
+  }
+  const uint8_t* step = steps.data;
+  for (size_t i = 0; i < steps.count; ++i, step += 8 * kRows) {
+    const size_t at = steps.displacements[i];
+    __m512i index[kVectors], weights[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      index[v] = load_line(step + 64 * v);
+      weights[v] = load_line(step + 64 * (kVectors + v));
+    }
+#pragma GCC unroll 8
+    for (int s = 0; s < kSamples; ++s) {
+      const Window<kColumns> window(x[s] + at);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v)
+        sum[s][v] = add_dot(sum[s][v], window.look_up(index[v]), weights[v]);
+    }
+    // One sample takes the weights as fast as they come; on Zen 5, those of wide groups come 20 to
+    // 40 % faster if they are fetched ahead.
+    if constexpr (kSamples == 1) {
+      constexpr int kAhead = 4096;
+#pragma GCC unroll 8
+      for (int line = 0; line < 8 * kRows; line += 64)
+        _mm_prefetch(reinterpret_cast<const char*>(step) + kAhead + line, _MM_HINT_T0);
+    }
+  }
+#pragma GCC unroll 8
+  for (int s = 0; s < kSamples; ++s)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) _mm512_store_si512(sums + s * kRows + 16 * v, sum[s][v]);
+}
+
+}  // namespace
+}  // namespace fanin
