@@ -58,7 +58,7 @@ class QuantizedLayer:
     def of(cls, weight: CondensedWeight, x: Grid, y: Grid) -> Self:
         """Round the weights of each output to the range that its largest one needs."""
         dense = weight.to_dense()
-        return cls(*_rounded(dense, np.abs(dense).max(axis=1)), weight.bias, x, y)
+        return cls(*rounded_rows(dense), weight.bias, x, y)
 
     @property
     def out_features(self) -> int:
@@ -82,6 +82,14 @@ class QuantizedLayer:
         largest = np.full(self.out_features, np.abs(dense).max(), np.float32)
         integers, scales = _rounded(dense, largest)
         return replace(self, integers=integers, scales=scales)
+
+
+def rounded_rows(dense: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Round ``[rows, columns]`` to int8, each row to the range of its largest number.
+
+    Returns the integers, and a float32 scale for each row.
+    """
+    return _rounded(dense, np.abs(dense).max(axis=1))
 
 
 def _rounded(dense: np.ndarray, largest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
