@@ -161,16 +161,21 @@ def small():
 
 @pytest.fixture
 def zoo(monkeypatch):
-    models = {"a": ZooModel("net a", (64,), small)}
+    models = {name: ZooModel(f"net {name}", (64,), small) for name in ("a", "b")}
     for module in (zoo_module, zoo_models):
         monkeypatch.setattr(module, "ZOO", models)
 
 
 @pytest.mark.usefixtures("zoo")
 def test_networks_are_quantized_condensed_and_measured(tmp_path):
-    options = {"models": ("a",), "rounds": 2, "budget": 0.01, "conditions": ()}
     spec = BenchZooSpec(
-        **options, engines=model_module.INT8_ENGINES, precision="int8", deepsparse_python=tmp_path
+        models=("a",),
+        engines=model_module.INT8_ENGINES,
+        precision="int8",
+        rounds=2,
+        budget=0.01,
+        conditions=(),
+        deepsparse_python=tmp_path,
     )
     results = bench_zoo(spec, tmp_path / "out", tmp_path / "models")
     (case,) = results["a"].cases
@@ -179,24 +184,25 @@ def test_networks_are_quantized_condensed_and_measured(tmp_path):
     assert "make deepsparse-env" in excluded["deepsparse-int8"]
     for name in ("dense-int8-static", "condensed-int8-dynamic"):
         assert 1e-4 < case.engine(name).rms_error < 0.2
-    kinds = {node.op_type for node in case.breakdowns[1].nodes}
     assert [one.engine for one in case.breakdowns] == ["dense-int8-static", "condensed-int8-static"]
-    assert kinds
     assert results["a"].title.endswith(", 1 thread, int8")
     document = zoo_document(results)
     assert "condensed-int8-static" in document.screen[0].headings
     assert "quantized by onnxruntime.quantization with random inputs" in to_markdown(document)
     save_zoo(results, tmp_path / "out")
-    # A folder is of one precision.
-    spec = BenchZooSpec(**options, engines=("dense", "condensed"))
-    models = {**zoo_module.ZOO, "b": zoo_module.ZOO["a"]}
-    zoo_module.ZOO.update(models)
+
+
+@pytest.mark.usefixtures("zoo")
+def test_a_folder_has_networks_of_one_precision(tmp_path):
+    options = {"rounds": 2, "budget": 0.01, "conditions": (), "engines": ("dense", "condensed")}
+    specs = [
+        BenchZooSpec(models=(name,), precision=precision, **options)
+        for name, precision in (("a", "int8"), ("b", "float32"))
+    ]
+    folders = tmp_path / "out", tmp_path / "models"
+    bench_zoo(specs[0], *folders)
     with pytest.raises(StoreError, match="several precisions"):
-        bench_zoo(
-            BenchZooSpec(**{**options, "models": ("b",)}, engines=("dense", "condensed")),
-            tmp_path / "out",
-            tmp_path / "models",
-        )
+        bench_zoo(specs[1], *folders)
 
 
 def test_a_network_that_cannot_be_quantized_is_left_out_and_the_others_go_on(

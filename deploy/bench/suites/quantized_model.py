@@ -12,10 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ...model_check import checked_content
 from ..engines.ort import OrtEngine
 from ..engines.peers import peer_model
-from ..engines.peers.deepsparse_int8 import CalibrationInputs
+from ..engines.peers.deepsparse_int8 import CalibrationInputs, save_for_quantizers
 from ..engines.protocol import Engine, UnavailableEngine
 from ..requirements import require
 
@@ -51,10 +50,8 @@ class QuantizedNetwork:
         return self._condensed(make()) if form == "condensed" else make()
 
     def _float32(self) -> Path:
-        onnx = require("onnx", "models are read with it")
-        checked_content(self.dense)
         # The tools write beside their source, and do not find weights in files of their own.
-        return self._once("float32", lambda path: onnx.save(onnx.load(self.dense), path))
+        return self._once("float32", partial(save_for_quantizers, self.dense))
 
     def _static(self) -> Path:
         tools = require("onnxruntime.quantization", "networks are quantized by it")

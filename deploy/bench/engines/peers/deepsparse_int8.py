@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ....model_check import checked_content
 from ....runtime import load_onnxruntime
 from ..quantized_layer import Grid, rounded_rows
 from .deepsparse_model import deepsparse_file
@@ -44,6 +45,7 @@ def deepsparse_int8_file(path: Path, to: Path, calibration: Inputs) -> str:
 
     known, convolved = to.with_suffix(".known.onnx"), to.with_suffix(".conv.onnx")
     deepsparse_file(path, known)
+    save_for_quantizers(known, known)
     counts = Counter(node.op_type for node in onnx.load(known).graph.node)
     if counts["Conv"]:
         quantize_convolutions(known, convolved, calibration)
@@ -57,6 +59,20 @@ def deepsparse_int8_file(path: Path, to: Path, calibration: Inputs) -> str:
     replaced["Conv"] = sum(node.op_type == "QLinearConv" for node in model.graph.node)
     texts = [f"{count} {kind}" for kind, count in sorted(replaced.items()) if count]
     return f"{', '.join(texts)} in 8 bits"
+
+
+def save_for_quantizers(path: Path, to: Path) -> None:
+    """Write the model into one file, marked as prepared: exports need no more optimization.
+
+    Without the mark the tools of onnxruntime.quantization log a warning that it is not.
+    """
+    import onnx
+
+    checked_content(path)
+    model = onnx.load(path)
+    own = {entry.key: entry.value for entry in model.metadata_props}
+    onnx.helper.set_model_props(model, {**own, "onnx.quant.pre_process": "onnxruntime.quant"})
+    onnx.save(model, to)
 
 
 def quantize_convolutions(path: Path, to: Path, calibration: Inputs) -> None:
