@@ -47,6 +47,7 @@ def test_a_layer_is_measured_in_8_bits_beside_float32(result):
         assert kinds.pop("dense") == kinds.pop("condensed") == "float32"
         assert set(kinds.values()) == {"int8"}
         assert [one.baseline for one in case.comparisons] == ["dense"] * 5
+        assert case.facts["int8_kernel"]
         pairs = {
             one.family: (one.comparison.baseline, one.comparison.engine) for one in case.rivals
         }

@@ -33,6 +33,7 @@ from fanin.deploy.bench.suites.random_layer import random_sparse_layer
 from fanin.ort_ops.format.condensed import CondensedWeight
 
 PACKAGES = Path(__file__).with_name("fake_packages")
+DEEPSPARSE = Path(__file__).parents[2] / ".cache/deepsparse-venv/bin/python"
 NONE = Path("no/python")
 QUICK = Timing(rounds=2, turn=1e-3, lead_in=0, max_warmup=0.05)
 
@@ -210,6 +211,17 @@ def test_a_deepsparse_that_hands_the_layer_on_is_left_out(
     for one in measure(engines, problem, QUICK)[0]:
         assert "has kernels for 89% of the operators" in one.excluded
         assert "at least 90% must be its own" in one.excluded
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DEEPSPARSE.is_file(), reason="make deepsparse-env has not been run")
+def test_deepsparse_has_kernels_for_every_form(tmp_path):
+    weight = random_sparse_layer("random", np.random.default_rng(0), 256, 64, 64, 26)
+    layer = quantized_layer(weight, 0)
+    engines = int8_peer_engines("deepsparse-int8", layer, 16, 1, tmp_path, DEEPSPARSE)
+    measured, _ = measure(engines, quantized_layer_problem(weight, layer, 16, 0), QUICK)
+    assert [one.excluded for one in measured] == [None] * 3
+    assert all(1e-4 < one.rms_error < 5e-2 for one in measured)
 
 
 def test_without_deepsparse_one_engine_says_how_to_get_it(weight, layer, tmp_path):

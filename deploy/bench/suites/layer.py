@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from ....ort_ops.format.condensed import CondensedWeight
-from ..engines.kernels import pack
+from ..engines.kernels import pack, pack_int8
 from ..engines.peers import DEEPSPARSE_PYTHON
+from ..engines.quantized_layer import QuantizedLayer
 from ..measure.layer_problem import layer_problem, quantized_layer, quantized_layer_problem
 from ..measure.loop import measure
 from ..measure.pinning import pinned
@@ -241,6 +242,7 @@ def measure_layer(
         "dense_bytes": 4 * weight.out_features * (weight.in_features + 1),
         "condensed_bytes": weight.nbytes,
         **packing(weight, batch),
+        **(int8_packing(quantized, batch) if quantized else {}),
         "preparation_seconds": round(loading, 1),
         "timing_seconds": round(seconds - loading, 1),
     }
@@ -264,4 +266,14 @@ def packing(weight: CondensedWeight, batch: int) -> dict[str, Any]:
         "packed_bytes": info.bytes,
         "padding": info.padding,
         "remainder": info.remainder,
+    }
+
+
+def int8_packing(layer: QuantizedLayer, batch: int) -> dict[str, Any]:
+    """Return the kernel of the dispatch table for a layer in 8 bits, and its packed size."""
+    (info,) = pack_int8(layer, batch).info()
+    return {
+        "int8_kernel": info.kernel,
+        "int8_packed_bytes": info.bytes,
+        "int8_padding": info.padding,
     }
