@@ -27,16 +27,24 @@ def save_int8_form(path: Path, form: str, layer: QuantizedLayer, batch: int) -> 
     """
     onnx = require("onnx", "the benchmark makes its models with it")
     nodes, constants = FORMS[form](layer)
-    shapes = [
-        {"conv": [batch, width, 1, 1], "spatial": [1, width, 1, batch]}.get(form, [batch, width])
-        for width in (layer.in_features, layer.out_features)
-    ]
+
+    def shape(width: int) -> list[int]:
+        tails = {"conv": [batch, width, 1, 1], "spatial": [1, width, 1, batch]}
+        return tails.get(form, [batch, width])
+
     x, dtype = ("x", np.float32) if form == "dynamic" else (X_QUANTIZED, np.uint8)
     model = build_model(
-        nodes, *shapes, constants, opset=_OPSET, ir_version=_IR_VERSION, x=x, dtype=dtype
+        nodes,
+        shape(layer.in_features),
+        shape(layer.out_features),
+        constants,
+        opset=_OPSET,
+        ir_version=_IR_VERSION,
+        x=x,
+        dtype=dtype,
     )
     onnx.save(model, path)
-    return {"model": str(path), "shape": shapes[0], "dtype": np.dtype(dtype).name}
+    return {"model": str(path), "shape": shape(layer.in_features), "dtype": np.dtype(dtype).name}
 
 
 def _node(op_type: str, inputs: str, output: str, domain: str = "", **attributes: Any) -> Any:

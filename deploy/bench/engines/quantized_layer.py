@@ -29,11 +29,13 @@ class Grid:
     def quantize(self, values: np.ndarray) -> np.ndarray:
         """Round to the nearest number, ties to the even one; values beyond become 0 or 255."""
         numbers = np.rint(values / np.float32(self.scale)) + self.zero_point
-        return np.clip(numbers, 0, _STEPS).astype(np.uint8)
+        clipped: np.ndarray = np.clip(numbers, 0, _STEPS).astype(np.uint8)
+        return clipped
 
     def dequantize(self, numbers: np.ndarray) -> np.ndarray:
         """Return the float32 values of uint8 numbers."""
-        return (numbers.astype(np.float32) - self.zero_point) * np.float32(self.scale)
+        values: np.ndarray = (numbers.astype(np.float32) - self.zero_point) * np.float32(self.scale)
+        return values
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class QuantizedLayer:
     @property
     def in_features(self) -> int:
         """Number of inputs."""
-        return self.integers.shape[1]
+        return int(self.integers.shape[1])
 
     @property
     def integer_bias(self) -> np.ndarray:

@@ -74,8 +74,9 @@ class Problem:
             array.flat[0] += step
             break
         samples = [Sample(inputs, expected(inputs)) for inputs in (timed, fresh, varied)]
-        tolerances = {"tolerance": tolerance, "int8_tolerance": int8_tolerance}
-        return cls(*samples[:2], varied=samples[2], **tolerances)
+        return cls(
+            *samples[:2], tolerance=tolerance, int8_tolerance=int8_tolerance, varied=samples[2]
+        )
 
     def load(self, sample: Sample) -> None:
         """Copy ``sample`` into the inputs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ INT8_FAMILIES = {
     "ONNX Runtime int8, dynamic": ("dense-int8-dynamic",),
     "torch int8, dynamic": ("torch-int8-dynamic",),
 }
-FAMILIES_OF = {"float32": FAMILIES, "int8": INT8_FAMILIES}
+FAMILIES_OF: dict[str, Mapping[str, tuple[str, ...]]] = {"float32": FAMILIES, "int8": INT8_FAMILIES}
 
 OURS = {
     family: "condensed-int8-dynamic" if "dynamic" in family else "condensed-int8-static"

@@ -80,10 +80,9 @@ class QuantizedNetwork:
     def _condensed(self, dense: Path) -> Path:
         from ....export import convert
 
-        options = {"batch": self.batch, "threads": self.threads, "verify": False}
         path = dense.with_suffix(".condensed.onnx")
         if not path.is_file():
-            convert(dense, path, **options)
+            convert(dense, path, batch=self.batch, threads=self.threads, verify=False)
         return path
 
     def _once(self, kind: str, make: Callable[[Path], object]) -> Path:

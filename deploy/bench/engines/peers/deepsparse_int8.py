@@ -157,7 +157,7 @@ def _use_integer_products(model: onnx.ModelProto, grids: Mapping[str, Grid]) -> 
     quantized: set[str] = set()
     nodes: list[onnx.NodeProto] = []
 
-    def constant(name: str, value: np.ndarray) -> str:
+    def constant(name: str, value: np.ndarray | np.generic) -> str:
         graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
         return name
 

@@ -70,9 +70,10 @@ def bench_paper(
     with opt.errors_of_user():
         layers = [text.partition("::") for text in trained or []]
         listed = opt.engines(engines, precision, SUITE_OF)
-        defaults = {"precision": precision, "engines": SUITE_OF[precision]}
         spec = dataclasses.replace(
-            BenchPaperSpec.quick(precision=precision) if quick else BenchPaperSpec(**defaults),
+            BenchPaperSpec.quick(precision=precision)
+            if quick
+            else BenchPaperSpec(precision=precision, engines=SUITE_OF[precision]),
             threads=numbers(threads, int, "--threads"),
             ablated=ablated,
             trained=tuple(load_trained_layer(Path(file), name or None) for file, _, name in layers),
