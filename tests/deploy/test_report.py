@@ -135,6 +135,7 @@ def test_the_json_holds_everything_and_its_schema_version(result, tmp_path):
         "precision",
         "error_before",
         "error_after",
+        "rms_error",
         "excluded",
         "call_seconds",
     }

@@ -11,6 +11,7 @@ import numpy as np
 from ....ort_ops import _native
 from ....ort_ops.format.condensed import CondensedWeight
 from .protocol import aligned_copy
+from .quantized_layer import QuantizedLayer
 
 _CALLS = 2000
 
@@ -32,6 +33,21 @@ def pack(
         min_batch=batch or 1,
         max_batch=batch,
         kernel=kernel,
+        threads=threads,
+    )
+
+
+def pack_int8(layer: QuantizedLayer, batch: int, threads: int = 1) -> _native.PackedQuantizedGemm:
+    """Pack a layer of 8-bit integers for one batch, by the kernel that the dispatch table takes."""
+    weight = CondensedWeight.from_dense(layer.integers.astype(np.float32))
+    return _native.PackedQuantizedGemm(
+        values=weight.values.astype(np.int8),
+        indices=weight.indices,
+        rows=weight.rows,
+        in_features=weight.in_features,
+        out_features=weight.out_features,
+        min_batch=batch,
+        max_batch=batch,
         threads=threads,
     )
 

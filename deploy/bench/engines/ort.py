@@ -15,6 +15,7 @@ from ...model_check import checked_content
 from ...runtime import load_onnxruntime
 from ...session import open_session
 from .protocol import BaseEngine
+from .quantized_layer import Grid
 
 _NUMPY_TYPES = {
     "tensor(float)": np.float32,
@@ -22,6 +23,7 @@ _NUMPY_TYPES = {
     "tensor(double)": np.float64,
     "tensor(int64)": np.int64,
     "tensor(int32)": np.int32,
+    "tensor(uint8)": np.uint8,
     "tensor(bool)": np.bool_,
 }
 
@@ -34,6 +36,7 @@ class OrtEngine(BaseEngine):
     Inputs are bound in place and outputs are allocated once, so that a run allocates nothing in
     Python. With ``library`` the session is the one that open_session makes; without it, the
     session has the same options and stock operators only. ``entries`` are session config entries.
+    With ``y_grid`` the session's outputs are uint8, and ``output`` returns what they stand for.
     """
 
     def __init__(
@@ -46,11 +49,13 @@ class OrtEngine(BaseEngine):
         library: bool,
         precision: str = "float32",
         entries: Mapping[str, str] = MappingProxyType({}),
+        y_grid: Grid | None = None,
     ):
         super().__init__(name, form, threads, precision)
         self._path = path
         self._library = library
         self._entries = entries
+        self._y_grid = y_grid
         self._session: Any = None
         self._binding: Any = None
         self._outputs: list[Any] = []
@@ -77,7 +82,8 @@ class OrtEngine(BaseEngine):
 
     def output(self) -> Sequence[np.ndarray]:
         """See Engine."""
-        return [value.numpy() for value in self._outputs]
+        outputs = [value.numpy() for value in self._outputs]
+        return [self._y_grid.dequantize(one) for one in outputs] if self._y_grid else outputs
 
     def close(self) -> None:
         """See Engine."""

@@ -5,11 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from ....ort_ops.format.condensed import CondensedWeight
+from ..engines.onnx_models import X_QUANTIZED
+from ..engines.quantized_layer import Grid, QuantizedLayer
 from ..engines.reference import exact_outputs
-from .problem import Problem
+from .problem import Problem, Sample
 
 # Of float32 sums relative to the largest float64 one.
 _TOLERANCE = 1e-5
+
+_CALIBRATION_ROWS = 256
 
 
 def layer_problem(weight: CondensedWeight, batch: int, seed: int) -> Problem:
@@ -20,6 +24,39 @@ def layer_problem(weight: CondensedWeight, batch: int, seed: int) -> Problem:
         for part in (1, 2)
     )
     return Problem.of(timed, fresh, lambda inputs: [exact_outputs(weight, inputs["x"])], _TOLERANCE)
+
+
+def quantized_layer(weight: CondensedWeight, seed: int) -> QuantizedLayer:
+    """Quantize a layer: weights by rows, input and output by their range over random inputs.
+
+    256 standard normal inputs, as those of the problem but none of them.
+    """
+    shape = (_CALIBRATION_ROWS, weight.in_features)
+    x = np.random.default_rng([seed, 3]).standard_normal(shape, np.float32)
+    return QuantizedLayer.of(weight, Grid.over(x), Grid.over(exact_outputs(weight, x)))
+
+
+def quantized_layer_problem(
+    weight: CondensedWeight, layer: QuantizedLayer, batch: int, seed: int
+) -> Problem:
+    """Make the problem of layer_problem, with the inputs in uint8 as well.
+
+    The expected outputs are those of the float32 weights, so that errors are what the quantization
+    costs.
+    """
+    problem = layer_problem(weight, batch, seed)
+    varied = {"x": problem.timed.inputs["x"].copy()}
+    # Another number that the grid has; the inputs of layer_problem vary by more.
+    varied["x"].flat[0] = -layer.x.scale * layer.x.zero_point / 2
+
+    def sample(x: np.ndarray) -> Sample:
+        inputs = {"x": x, X_QUANTIZED: layer.x.quantize(x)}
+        return Sample(inputs, [exact_outputs(weight, x)])
+
+    timed, fresh, other = (
+        sample(inputs["x"]) for inputs in (problem.timed.inputs, problem.fresh.inputs, varied)
+    )
+    return Problem(timed, fresh, varied=other, tolerance=_TOLERANCE)
 
 
 def self_checked_problem(batch: int, in_features: int, seed: int) -> Problem:

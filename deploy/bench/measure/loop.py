@@ -20,7 +20,7 @@ from statistics import median
 
 from ..engines.child.conditions import Conditions, wait_until_quiet
 from ..engines.protocol import Engine, SelfTimedEngine
-from .problem import Problem, Sample, first_number
+from .problem import Problem, Sample, first_number, rms_error
 from .timing import Measurement, Timing, Warmup
 
 Clock = Callable[[], int]
@@ -183,6 +183,8 @@ class _Runner:
         try:
             self.engine.run()
             fresh = self._error(self.problem.fresh)
+            if self.check:
+                self.result.rms_error = rms_error(self.engine.output(), self.problem.fresh)
         finally:
             self.problem.load(self.problem.timed)
         if stale is not None and fresh is not None:

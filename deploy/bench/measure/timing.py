@@ -85,6 +85,8 @@ class EngineRecord:
         repeats: runs in each turn.
         error_before, error_after: largest error relative to the largest output, before the timing
             and after it.
+        rms_error: root mean square of the errors relative to that of the outputs, on inputs never
+            seen before; None where it was not measured.
         excluded: the reason, or None.
 
     """
@@ -101,6 +103,7 @@ class EngineRecord:
     precision: str = "float32"
     error_before: float | None = None
     error_after: float | None = None
+    rms_error: float | None = None
     excluded: str | None = None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ class EngineResult(EngineRecord):
 
 @dataclass(frozen=True)
 class Rival:
-    """Speed-up of the condensed engine over the fastest of a family of other engines.
+    """Speed-up of an engine of ours over the fastest of a family of other engines.
 
     ``forms`` are all engines of the family that are not excluded; the one with the shortest op time
     (run time without null calls) is the ``comparison``'s baseline.
@@ -101,10 +102,12 @@ def make_case(
     measurements: Sequence[Measurement],
     null: Measurement | None,
     families: Mapping[str, Sequence[str]] | None = None,
+    ours: Mapping[str, str] = MappingProxyType({}),
 ) -> Case:
     """Make the case of these measurements; every engine is compared with the first one.
 
-    ``families`` are the names of the engines in each family that ``condensed`` is compared with.
+    ``families`` are the names of the engines in each family that ours is compared with: the one
+    that ``ours`` names for the family, else ``condensed``.
     """
     base, *others = (_series(one, null) for one in measurements)
     counts = {one.name for one in measurements if one.excluded is None}
@@ -113,9 +116,9 @@ def make_case(
     )
     series = {one.name: one for one in (base, *others) if one.name in counts}
     rivals = tuple(
-        _rival(family, [series[name] for name in names if name in series], series["condensed"])
+        _rival(family, [series[name] for name in names if name in series], series[own])
         for family, names in (families or {}).items()
-        if "condensed" in series and not counts.isdisjoint(names)
+        if (own := ours.get(family, "condensed")) in series and not counts.isdisjoint(names)
     )
     return Case(
         title=title,
@@ -146,12 +149,12 @@ def _percentiles(runs: Sequence[float]) -> dict[str, float]:
     }
 
 
-def _rival(family: str, forms: Sequence[RoundTimes], condensed: RoundTimes) -> Rival:
+def _rival(family: str, forms: Sequence[RoundTimes], ours: RoundTimes) -> Rival:
     def typical(one: RoundTimes) -> float:
         return Spread.of(less(one.times, one.null or [0.0] * len(one.times))).median
 
     best = min(forms, key=typical)
-    return Rival(family, tuple(one.name for one in forms), compare(best, condensed))
+    return Rival(family, tuple(one.name for one in forms), compare(best, ours))
 
 
 def _engine_result(measured: Measurement, null_times: Sequence[float] | None) -> EngineResult:

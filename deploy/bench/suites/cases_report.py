@@ -9,7 +9,7 @@ from ..report.figure import Axis, Figure, Panel, Series, names_axis
 from ..report.text import plain_text, seconds_text, threads_text
 from ..results.case import Case
 from ..results.result import Result
-from .cases_tables import main_table, rivals_table, runs_table, screen_table, types_table
+from .cases_tables import is_int8, main_table, rivals_table, runs_table, screen_table, types_table
 
 _EXPLANATION = (
     "Times are medians over the rounds of each round's median run, with the range over the rounds "
@@ -21,6 +21,15 @@ _EXPLANATION = (
     "runs of all rounds. *caches flushed*: before each run the process reads and writes twice the "
     "size of the largest cache; *after a pause*: each run follows 5 to 50 ms of idle time. *error* "
     "is the largest difference from the reference, relative to the largest output."
+)
+_INT8_EXPLANATION = (
+    "*rms error* is the root mean square of the differences from the layer or model in float32, "
+    "relative to that of its outputs: what the rounding to 8 bits costs. Engines that end in "
+    "*dynamic* quantize their float32 input in each run; those of other runtimes are compared with "
+    "condensed-int8-dynamic, all others with condensed-int8-static. Those others get uint8 and "
+    "return uint8 where a single layer is measured, as between two layers of a quantized network, "
+    "and float32 where a model is. DeepSparse is excluded where it has no kernels of its own for "
+    "the operators, OpenVINO where what it has compiled does not compute in 8 bits."
 )
 _SERIES = {
     "run_ratio": ("whole session.run", "#1f6f8b"),
@@ -53,6 +62,7 @@ def cases_document(result: Result[Case], figure: Figure | None = None) -> Docume
         *(block for case in result.cases for block in _breakdown_blocks(case)),
         Notes(case_notes(result)),
         Text(_EXPLANATION),
+        *([Text(_INT8_EXPLANATION)] if is_int8(result) else []),
         *conditions(result),
         Section("Engines"),
         Bullets(_engine_lines(result)),
@@ -205,7 +215,10 @@ def _speedup_figure(result: Result[Case]) -> Figure:
 
 
 def _panel(title: str, axis: str, cases: list[tuple[str, Case]]) -> Panel:
-    compared = [case.comparison("condensed") for _, case in cases]
+    names = ("condensed-int8-static", "condensed")
+    compared = [
+        next((one for name in names if (one := case.comparison(name))), None) for _, case in cases
+    ]
     series = []
     for part, (label, color) in _SERIES.items():
         found = [(at, getattr(one, part)) for at, one in enumerate(compared) if one]

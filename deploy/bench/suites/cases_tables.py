@@ -14,6 +14,7 @@ from ..results.result import Result
 _CONDITIONS = {"cold": "caches flushed", "paced": "after a pause"}
 _MAIN = ("case", "engine", "run", "op", "run speed-up", "op speed-up", "first run", "error")
 _TYPES = ("case", "engine", "type", "run", "run speed-up", "op speed-up", "error")
+_INT8 = ("case", "engine", "run", "op", "run speed-up", "op speed-up", "rms error")
 _Time = Callable[[Spread | None], str]
 _Ratio = Callable[[Spread], str]
 
@@ -22,14 +23,23 @@ def _median(spread: Spread | None) -> str:
     return seconds_text(spread.median if spread else None)
 
 
+def is_int8(result: Result[Case]) -> bool:
+    """Return whether the result compares layers or models in 8 bits."""
+    return result.spec.get("precision") == "int8"
+
+
 def main_table(result: Result[Case]) -> Table:
-    """Lay out all engines that compute in float32."""
+    """Lay out all engines that compute in float32; of a comparison in 8 bits, all engines."""
+    if is_int8(result):
+        return _table(result, _INT8, _any, range_text)
     return _table(result, _MAIN, _is_float32, range_text)
 
 
 def screen_table(result: Result[Case], caption: str) -> Table:
     """Lay out the medians, without the columns that a terminal has no room for."""
     ratio, title = short_ratio_text, result.title
+    if is_int8(result):
+        return _table(result, _INT8, _any, ratio=ratio, title=title, caption=caption)
     return _table(result, _MAIN[:-2], _is_float32, ratio=ratio, title=title, caption=caption)
 
 
@@ -66,11 +76,15 @@ def types_table(result: Result[Case]) -> Table | None:
     def shown(one: EngineResult) -> bool:
         return _is_included(one) and (not _is_float32(one) or one.name in ("dense", "condensed"))
 
-    if not any(
+    if is_int8(result) or not any(
         _is_included(one) and not _is_float32(one) for case in result.cases for one in case.engines
     ):
         return None
     return _table(result, _TYPES, shown, null=False, words=3, title="By type")
+
+
+def _any(engine: EngineResult) -> bool:  # noqa: ARG001
+    return True
 
 
 def _is_float32(engine: EngineResult) -> bool:
@@ -115,6 +129,7 @@ def _cells(case: Case, engine: EngineResult, time: _Time, ratio: _Ratio) -> dict
         "run": time(engine.run),
         "op": time(engine.op),
         "first run": seconds_text(engine.first_run_seconds),
+        "rms error": "" if engine.rms_error is None else f"{engine.rms_error:.1e}",
         "error": "" if engine.error_after is None else f"{engine.error_after:.0e}",
     }
     cells |= {name: seconds_text(seconds) for name, seconds in engine.percentiles.items()}

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from ....ort_ops.format.condensed import CondensedWeight
-from ..engines.kernels import pack
+from ..engines.kernels import pack, pack_int8
 from ..engines.peers import DEEPSPARSE_PYTHON
-from ..measure.layer_problem import layer_problem
+from ..engines.quantized_layer import QuantizedLayer
+from ..measure.layer_problem import layer_problem, quantized_layer, quantized_layer_problem
 from ..measure.loop import measure
 from ..measure.pinning import pinned
 from ..measure.timing import Progress
@@ -22,7 +23,15 @@ from ..report.text import threads_text
 from ..requirements import require
 from ..results.case import Case, make_case
 from ..results.result import Recorder, Result
-from .layer_engines import ENGINES, FAMILIES, engine_option, layer_engines
+from .layer_engines import (
+    DEFAULT_ENGINES,
+    ENGINES_OF,
+    FAMILIES_OF,
+    OURS,
+    PRECISIONS,
+    engine_option,
+    layer_engines,
+)
 from .random_layer import MASKS, random_sparse_layer
 from .specs import (
     TimedSpec,
@@ -56,7 +65,9 @@ class BenchLayerSpec(TimedSpec):
             place; ``deepsparse`` (all graph forms, run by ``deepsparse_python``), ``openvino``,
             ``torch``, ``torch-…`` and ``scipy-csr`` are other runtimes. ``dense-int8``,
             ``openvino-default``, ``condensed-float16`` and ``condensed-bfloat16`` compute with
-            narrower types.
+            narrower types. With the precision int8, see INT8_ENGINES.
+        precision: one of PRECISIONS. With int8 the weights are rounded to 8 bits, one scale for
+            each neuron, and compared with engines that compute in 8 bits.
         masks: see MASKS.
         trained: a layer to measure beside random ones of its sizes, under the mask ``trained``;
             sizes, sparsity and ablation must be its own, so make such a spec with ``of_trained``.
@@ -69,7 +80,8 @@ class BenchLayerSpec(TimedSpec):
     sparsities: tuple[float, ...] = (0.8, 0.9, 0.95, 0.99)
     batches: tuple[int, ...] = (1,)
     ablated: float = 0.0
-    engines: tuple[str, ...] = ("dense", "condensed")
+    engines: tuple[str, ...] = DEFAULT_ENGINES["float32"]
+    precision: str = "float32"
     masks: tuple[str, ...] = MASKS[:1]
     trained: TrainedLayer | None = None
     deepsparse_python: Path = DEEPSPARSE_PYTHON
@@ -98,7 +110,8 @@ class BenchLayerSpec(TimedSpec):
         check_batches(self.batches)
         if not 0 <= self.ablated < 1:
             raise ValueError(f"ablated is {self.ablated}; it must be in [0, 1)")
-        check_choices("engines", self.engines, ENGINES)
+        check_choices("precision", (self.precision,), PRECISIONS)
+        check_choices("engines", self.engines, ENGINES_OF[self.precision])
         if self.engines[0] != "dense":
             raise ValueError(f"engines are {self.engines}; dense comes first")
         if not self.sparsities or len(set(self.sparsities)) < len(self.sparsities):
@@ -186,7 +199,9 @@ def bench_layer(spec: BenchLayerSpec, *, progress: Progress | None = None) -> Re
             weight = spec.weight(mask, sparsity)
             setting = LayerSetting(title, spec.threads, batch, sparsity, mask, weight)
             cases.append(measure_layer(spec, setting, {"mask": mask}))
-        title = f"Layer {spec.in_features} → {spec.out_features}, {threads_text(spec.threads)}"
+        int8 = ", int8" if spec.precision == "int8" else ""
+        sizes = f"{spec.in_features} → {spec.out_features}"
+        title = f"Layer {sizes}{int8}, {threads_text(spec.threads)}"
         return recorder.result("layer", title, spec_facts(spec), spec.timing(), tuple(cases))
 
 
@@ -199,10 +214,21 @@ def measure_layer(
     """
     title, threads, batch, sparsity, mask, weight = setting
     timing = replace(spec.timing(), threads=threads)
-    problem = layer_problem(weight, batch, spec.seed)
+    quantized = None
+    if spec.precision == "int8":
+        quantized = quantized_layer(weight, spec.seed)
+        problem = quantized_layer_problem(weight, quantized, batch, spec.seed)
+    else:
+        problem = layer_problem(weight, batch, spec.seed)
     with tempfile.TemporaryDirectory(prefix="fanin-bench-") as folder:
         engines, null = layer_engines(
-            spec.engines, weight, batch, threads, Path(folder), spec.deepsparse_python
+            spec.engines,
+            weight,
+            batch,
+            threads,
+            Path(folder),
+            spec.deepsparse_python,
+            quantized,
         )
         started = time.perf_counter()
         measured, measured_null = measure(engines, problem, timing, null=null)
@@ -216,14 +242,15 @@ def measure_layer(
         "dense_bytes": 4 * weight.out_features * (weight.in_features + 1),
         "condensed_bytes": weight.nbytes,
         **packing(weight, batch),
+        **(int8_packing(quantized, batch) if quantized else {}),
         "preparation_seconds": round(loading, 1),
         "timing_seconds": round(seconds - loading, 1),
     }
     families = {
         family: [one.name for one in measured if engine_option(one.name) in options]
-        for family, options in FAMILIES.items()
+        for family, options in FAMILIES_OF[spec.precision].items()
     }
-    return make_case(title, batch, sparsity, facts, measured, measured_null, families)
+    return make_case(title, batch, sparsity, facts, measured, measured_null, families, OURS)
 
 
 def packing(weight: CondensedWeight, batch: int) -> dict[str, Any]:
@@ -239,4 +266,14 @@ def packing(weight: CondensedWeight, batch: int) -> dict[str, Any]:
         "packed_bytes": info.bytes,
         "padding": info.padding,
         "remainder": info.remainder,
+    }
+
+
+def int8_packing(layer: QuantizedLayer, batch: int) -> dict[str, Any]:
+    """Return the kernel of the dispatch table for a layer in 8 bits, and its packed size."""
+    (info,) = pack_int8(layer, batch).info()
+    return {
+        "int8_kernel": info.kernel,
+        "int8_packed_bytes": info.bytes,
+        "int8_padding": info.padding,
     }

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ....ort_ops.format.condensed import CondensedWeight
-from ..engines.onnx_models import null_session
+from ..engines.int8_forms import save_int8_form
+from ..engines.onnx_models import X_QUANTIZED, null_session
 from ..engines.ort import OrtEngine
-from ..engines.peers import peer_engines
+from ..engines.peers import int8_peer_engines, peer_engines
 from ..engines.protocol import Engine, UnavailableEngine
+from ..engines.quantized_layer import QuantizedLayer
 from ..requirements import RequirementError, require
+
+PRECISIONS = ("float32", "int8")
+"""What a layer's own numbers are: of the weights that are compared, and of inputs and outputs."""
 
 ENGINES = (
     "dense",
@@ -31,6 +36,27 @@ ENGINES = (
     "openvino-default",
 )
 
+INT8_ENGINES = (
+    "dense",
+    "condensed",
+    "dense-int8-static",
+    "condensed-int8-static",
+    "openvino-int8",
+    "deepsparse-int8",
+    "torch-int8-static",
+    "dense-int8-dynamic",
+    "condensed-int8-dynamic",
+    "torch-int8-dynamic",
+)
+"""The engines of a layer of int8 weights. ``dense`` and ``condensed`` compute in float32; those
+that end in ``dynamic`` have float32 inputs and outputs as well, the others uint8."""
+
+ENGINES_OF = {"float32": ENGINES, "int8": INT8_ENGINES}
+"""All engines of a precision."""
+
+DEFAULT_ENGINES = {"float32": ENGINES[:2], "int8": INT8_ENGINES}
+"""The engines that are measured by default."""
+
 COMPILED = ("torch-compile", "torch-gather")
 """Engines whose preparation takes tens of seconds, since they are compiled."""
 
@@ -43,6 +69,23 @@ FAMILIES = {
     "torch": ("torch", "torch-compile", "torch-gather"),
     "CSR": ("torch-csr", "scipy-csr"),
 }
+
+INT8_FAMILIES = {
+    "ONNX Runtime int8, static": ("dense-int8-static",),
+    "OpenVINO int8": ("openvino-int8",),
+    "DeepSparse int8": ("deepsparse-int8",),
+    "torch int8, static": ("torch-int8-static",),
+    "ONNX Runtime int8, dynamic": ("dense-int8-dynamic",),
+    "torch int8, dynamic": ("torch-int8-dynamic",),
+}
+FAMILIES_OF: dict[str, Mapping[str, tuple[str, ...]]] = {"float32": FAMILIES, "int8": INT8_FAMILIES}
+
+OURS = {
+    family: "condensed-int8-dynamic" if "dynamic" in family else "condensed-int8-static"
+    for family in INT8_FAMILIES
+}
+"""The engine of ours that a family is compared with, where it is not ``condensed``: the one whose
+inputs and outputs are of the same type."""
 
 _INTEGER_OPS = ("MatMulInteger", "DynamicQuantizeMatMul", "QGemm", "ConvInteger")
 
@@ -57,6 +100,14 @@ _RUNTIME = {
     "dense-int8": ("quantize_dynamic of the dense model, int8 weights", "int8", False, "int8"),
 }
 
+# Name: form, format of save_int8_form, whether condensed.
+_INT8 = {
+    "dense-int8-static": ("com.microsoft::QGemm", "gemm", False),
+    "condensed-int8-static": ("ai.fanin::QLinearCondensedGemm", "gemm", True),
+    "dense-int8-dynamic": ("com.microsoft::DynamicQuantizeMatMul", "dynamic", False),
+    "condensed-int8-dynamic": ("ai.fanin::DynamicQuantizeCondensedGemm", "dynamic", True),
+}
+
 
 def layer_engines(
     names: Sequence[str],
@@ -65,10 +116,12 @@ def layer_engines(
     threads: int,
     folder: Path,
     deepsparse_python: Path,
+    quantized: QuantizedLayer | None = None,
 ) -> tuple[list[Engine], Engine]:
     """Make the engines of these names, and the null session; their models go into ``folder``.
 
-    A name may stand for several engines: all forms of DeepSparse and of CSR.
+    A name may stand for several engines: all forms of DeepSparse and of CSR. Those of INT8_ENGINES
+    compute ``quantized``; the null session has uint8 inputs and outputs if it is given.
     """
     engines: list[Engine] = []
     for name in names:
@@ -78,14 +131,26 @@ def layer_engines(
             )
         elif name in _RUNTIME:
             engines.append(_runtime_engine(name, weight, batch, threads, folder))
+        elif quantized is not None:
+            if name in _INT8:
+                engines.append(_int8_engine(name, quantized, batch, threads, folder))
+            else:
+                others = batch, threads, folder, deepsparse_python
+                engines += int8_peer_engines(name, quantized, *others)
         else:
             engines += peer_engines(name, weight, batch, threads, folder, deepsparse_python)
-    return engines, null_session(folder, batch, weight.in_features, weight.out_features, threads)
+    x = "x" if quantized is None else X_QUANTIZED
+    sizes = batch, weight.in_features, weight.out_features
+    return engines, null_session(folder, *sizes, threads, x)
 
 
 def engine_option(engine: str) -> str | None:
     """Return which of ENGINES an engine belongs to: its name may end with its form."""
-    fits = [name for name in ENGINES if engine == name or engine.startswith(f"{name}-")]
+    fits = [
+        name
+        for name in (*ENGINES, *INT8_ENGINES)
+        if engine == name or engine.startswith(f"{name}-")
+    ]
     return max(fits, key=len, default=None)
 
 
@@ -109,6 +174,22 @@ def _runtime_engine(
         make = {"dense": dense_layer_model, "structured": structured_layer_model}
         onnx.save(make.get(kind, condensed_layer_model)(stored, batch), path)
     return OrtEngine(name, form, path, threads, library=library, precision=precision)
+
+
+def _int8_engine(
+    name: str, layer: QuantizedLayer, batch: int, threads: int, folder: Path
+) -> Engine:
+    """Write the dense layer in operators of ONNX Runtime, or what fanin export makes of it."""
+    from ....export import convert
+
+    form, kind, condensed = _INT8[name]
+    path = folder / f"int8-{kind}.onnx"
+    save_int8_form(path, kind, layer, batch)
+    if condensed:
+        dense, path = path, folder / f"int8-{kind}-condensed.onnx"
+        convert(dense, path, policy="condensed", min_sparsity=0.0, verify=False)
+    grid = None if kind == "dynamic" else layer.y
+    return OrtEngine(name, form, path, threads, library=condensed, precision="int8", y_grid=grid)
 
 
 def _save_int8(model: Any, path: Path) -> None:

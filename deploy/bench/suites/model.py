@@ -26,13 +26,38 @@ from ..measure.timing import Progress
 from ..report.text import threads_text
 from ..results.case import Case, make_case
 from ..results.result import Recorder, Result
+from .layer_engines import INT8_FAMILIES, OURS
 from .model_pair import ModelPairSpec, file_bytes, input_shapes, with_batch
+from .quantized_model import QuantizedNetwork, int8_model_engine
 from .specs import TimedSpec, check_batches, check_choices
 
 ENGINES = ("dense", "condensed", "structured", "deepsparse", "openvino")
 
 
-_FAMILIES = {"DeepSparse": ("deepsparse",), "OpenVINO": ("openvino",)}
+INT8_ENGINES = (
+    "dense",
+    "condensed",
+    "dense-int8-static",
+    "condensed-int8-static",
+    "openvino-int8",
+    "deepsparse-int8",
+    "dense-int8-dynamic",
+    "condensed-int8-dynamic",
+)
+"""The engines of a network in 8 bits, beside the two in float32."""
+
+ENGINES_OF = {"float32": ENGINES, "int8": INT8_ENGINES}
+DEFAULT_ENGINES = {"float32": ENGINES[:2], "int8": INT8_ENGINES}
+_FAMILIES = {
+    "float32": {"DeepSparse": ("deepsparse",), "OpenVINO": ("openvino",)},
+    "int8": INT8_FAMILIES,
+}
+_CALIBRATION_INPUTS = 8
+_INT8 = {"int8_tolerance": 0.5, "step": 1.0}
+"""Networks amplify what 8 bits round, and the input must stay in the range that it is rounded
+for."""
+_PROFILED = {"float32": ENGINES[:2], "int8": INT8_ENGINES[2:4]}
+"""The engines whose nodes are timed: the dense one, then ours."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +72,10 @@ class BenchModelSpec(ModelPairSpec, TimedSpec):
             they sum the same products in a different order.
         engines: ``dense`` and ``condensed`` always; ``structured`` runs NAME.structured.onnx beside
             ``model``, exported under that policy; ``deepsparse`` (run by ``deepsparse_python``) and
-            ``openvino`` run the dense baseline's file, whose weights are as sparse.
+            ``openvino`` run the dense baseline's file, whose weights are as sparse. With the
+            precision int8, those of INT8_ENGINES.
+        precision: ``float32``, or ``int8``: the dense baseline is quantized as well, for engines
+            that compute in 8 bits.
         breakdown: also time the single nodes, in runs of their own after the timed rounds.
         all_dense_allowed: do not refuse a model without a condensed node.
         deepsparse_python: interpreter that has DeepSparse.
@@ -57,6 +85,7 @@ class BenchModelSpec(ModelPairSpec, TimedSpec):
     batches: tuple[int, ...] = (1,)
     tolerance: float = 1e-4
     engines: tuple[str, ...] = ENGINES[:2]
+    precision: str = "float32"
     breakdown: bool = True
     all_dense_allowed: bool = False
     deepsparse_python: Path = DEEPSPARSE_PYTHON
@@ -65,7 +94,8 @@ class BenchModelSpec(ModelPairSpec, TimedSpec):
         ModelPairSpec.__post_init__(self)
         TimedSpec.__post_init__(self)
         check_batches(self.batches)
-        check_choices("engines", self.engines, ENGINES)
+        check_choices("precision", (self.precision,), tuple(ENGINES_OF))
+        check_choices("engines", self.engines, ENGINES_OF[self.precision])
         if self.engines[:2] != ENGINES[:2]:
             raise ValueError(f"engines are {self.engines}; dense and condensed come first")
         if not 0 < self.tolerance < 1:
@@ -97,14 +127,22 @@ def bench_model(spec: BenchModelSpec, *, progress: Progress | None = None) -> Re
                 progress(title, len(cases) / len(spec.batches))
             problem = _problem(spec, batch, shapes, dense)
             with tempfile.TemporaryDirectory(prefix="fanin-bench-") as folder:
-                measured, _ = measure(_engines(spec, problem, Path(folder)), problem, spec.timing())
-            case = make_case(title, batch, None, facts, measured, None, _FAMILIES)
-            cases.append(_with_breakdowns(spec, case, problem) if spec.breakdown else case)
-        title = f"{spec.model.name}, {threads_text(spec.threads)}"
+                network = QuantizedNetwork(
+                    spec.dense_path, Path(folder), _calibration(spec, shapes), batch, spec.threads
+                )
+                engines = _engines(spec, problem, network)
+                measured, _ = measure(engines, problem, spec.timing())
+                families = _FAMILIES[spec.precision]
+                case = make_case(title, batch, None, facts, measured, None, families, OURS)
+                case = _with_breakdowns(spec, case, problem, network) if spec.breakdown else case
+            cases.append(case)
+        int8 = ", int8" if spec.precision == "int8" else ""
+        title = f"{spec.model.name}{int8}, {threads_text(spec.threads)}"
         return recorder.result("model", title, spec.to_dict(), spec.timing(), tuple(cases))
 
 
-def _engines(spec: BenchModelSpec, problem: Problem, folder: Path) -> list[Engine]:
+def _engines(spec: BenchModelSpec, problem: Problem, network: QuantizedNetwork) -> list[Engine]:
+    """Make the engines; ``network`` makes the files of those in 8 bits, and has the folder."""
     engines: list[Engine] = []
     inputs = [array.shape for array in problem.inputs.values()]
     outputs = [array.shape for array in problem.timed.outputs]
@@ -120,22 +158,30 @@ def _engines(spec: BenchModelSpec, problem: Problem, folder: Path) -> list[Engin
             engines.append(UnavailableEngine(name, reason))
         else:
             shapes, python = (inputs[0], outputs[0]), spec.deepsparse_python
-            engines.append(peer_model(name, path, *shapes, spec.threads, folder, python))
+            if "-int8" in name:
+                engine = int8_model_engine(name, network, *shapes, python)
+            else:
+                folder = network.folder
+                engine = peer_model(name, path, *shapes, spec.threads, folder, python)
+            engines.append(engine)
     return engines
 
 
-def _with_breakdowns(spec: BenchModelSpec, case: Case, problem: Problem) -> Case:
+def _with_breakdowns(
+    spec: BenchModelSpec, case: Case, problem: Problem, network: QuantizedNetwork
+) -> Case:
     """Profile the engines that are not excluded."""
-    runs = {name: case.engine(name).run for name in ENGINES[:2]}
+    profiled = [name for name in _PROFILED[spec.precision] if name in spec.engines]
+    runs = {name: case.engine(name).run for name in profiled}
     try:
         breakdowns = tuple(
             profile(
                 name,
-                spec.path_of(name),
+                network.path_of(name) if "-int8" in name else spec.path_of(name),
                 problem.inputs,
                 spec.threads,
                 run.median,
-                library=name == "condensed",
+                library=name.startswith("condensed"),
             )
             for name, run in runs.items()
             if run is not None
@@ -144,10 +190,24 @@ def _with_breakdowns(spec: BenchModelSpec, case: Case, problem: Problem) -> Case
         reason = f"{type(error).__name__}: {error}"
         return dataclasses.replace(case, facts={**case.facts, "breakdown_failed": reason})
     limit = None
-    dense, condensed = runs["dense"], runs["condensed"]
+    dense, condensed = (runs.get(name) for name in _PROFILED[spec.precision])
     if dense is not None and condensed is not None:
         limit = amdahl_limit(dense.median, condensed.median, breakdowns[-1])
     return dataclasses.replace(case, breakdowns=breakdowns, limit=limit)
+
+
+def _calibration(
+    spec: BenchModelSpec, shapes: dict[str, list[int | None]]
+) -> list[dict[str, np.ndarray]]:
+    """Draw inputs of a batch of 1 whose ranges the activations of a network in 8 bits get."""
+    rng = np.random.default_rng([spec.seed, 3])
+    return [
+        {
+            name: rng.standard_normal(shape, np.float32)
+            for name, shape in with_batch(shapes, 1).items()
+        }
+        for _ in range(_CALIBRATION_INPUTS)
+    ]
 
 
 def _problem(
@@ -165,7 +225,8 @@ def _problem(
     def expected(inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         return [output.astype(np.float64) for output in dense.run(None, inputs)]
 
-    return Problem.of(draw(1), draw(2), expected, spec.tolerance)
+    options = _INT8 if spec.precision == "int8" else {}
+    return Problem.of(draw(1), draw(2), expected, spec.tolerance, **options)
 
 
 def _facts(spec: BenchModelSpec) -> dict[str, Any]:

@@ -21,12 +21,14 @@ from ..results.case import Case
 from ..results.result import Recorder, Result
 from ..results.store import CaseStore
 from .layer import BenchLayerSpec, LayerSetting, measure_layer
-from .layer_engines import COMPILED, ENGINES, NARROW
+from .layer_engines import COMPILED, ENGINES, INT8_ENGINES, NARROW
 from .specs import spec_facts
 from .trained_layer import TrainedLayer
 
 SUITE = tuple(name for name in ENGINES if name not in (*NARROW, "fallback"))
 """All engines that compute in float32."""
+
+SUITE_OF = {"float32": SUITE, "int8": INT8_ENGINES}
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class BenchPaperSpec:
     ``ablated`` is the share of neurons without weights, which the paper's ``structured`` form
     relies on. ``trained`` layers are measured beside them, at their own sizes and sparsity.
     ``minutes`` limit the timed part of all cases together; each case gets an equal share of what is
-    left. ``conditions`` are measured at batch 1 only.
+    left. ``conditions`` are measured at batch 1 only. ``precision`` is as in BenchLayerSpec.
     """
 
     in_features: int = 3072
@@ -46,6 +48,7 @@ class BenchPaperSpec:
     sparsities: tuple[float, ...] = (0.8, 0.9, 0.95, 0.99)
     ablated: float = 0.3
     engines: tuple[str, ...] = SUITE
+    precision: str = "float32"
     trained: tuple[TrainedLayer, ...] = ()
     rounds: int = 31
     minutes: float = 38.0
@@ -56,7 +59,8 @@ class BenchPaperSpec:
     @classmethod
     def quick(cls, **others: Any) -> BenchPaperSpec:
         """Make a spec of fewer cases and rounds, without compiled engines."""
-        engines = tuple(name for name in SUITE if name not in COMPILED)
+        suite = SUITE_OF[others.get("precision", "float32")]
+        engines = tuple(name for name in suite if name not in COMPILED)
         fields = {"batches": (1, 64), "sparsities": (0.9, 0.99), "rounds": 7, "minutes": 1.5}
         return cls(**{"engines": engines, "conditions": (), **fields, **others})
 
@@ -130,7 +134,8 @@ def bench_paper(
     results = tuple(
         recorder.result(
             "layer",
-            f"Layer {spec.in_features} → {spec.out_features}, {threads_text(threads)}",
+            f"Layer {spec.in_features} → {spec.out_features}"
+            f"{', int8' if spec.precision == 'int8' else ''}, {threads_text(threads)}",
             spec_facts(spec),
             replace(spec.layer_spec().timing(), threads=threads),
             tuple(

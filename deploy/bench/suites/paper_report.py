@@ -15,7 +15,7 @@ from ..report.text import seconds_text, threads_text
 from ..results.case import Case, EngineResult
 from .cases_report import cases_document
 from .layer_engines import FAMILIES, engine_option
-from .paper import SUITE, PaperResult
+from .paper import SUITE_OF, PaperResult
 
 _KINDS = {
     "ONNX Runtime dense": (("dense",), "#4d4d4d"),
@@ -29,10 +29,28 @@ _KINDS = {
 }
 """Names of kinds: the options of the engines that belong to each, and its color."""
 
+_INT8_KINDS = {
+    "dense": (("dense",), "#4d4d4d"),
+    "dense int8, static": (("dense-int8-static",), "#8c8c8c"),
+    "dense int8, dynamic": (("dense-int8-dynamic",), "#bdbdbd"),
+    "OpenVINO int8": (("openvino-int8",), "#b58900"),
+    "torch int8": (("torch-int8-static", "torch-int8-dynamic"), "#e07b39"),
+    "DeepSparse int8": (("deepsparse-int8",), "#1f6f8b"),
+    "fanin float32": (("condensed",), "#e8a0a8"),
+    "fanin dynamic": (("condensed-int8-dynamic",), "#9d79bc"),
+    "fanin": (("condensed-int8-static",), "#d1495b"),
+}
+_KINDS_OF = {"float32": _KINDS, "int8": _INT8_KINDS}
+_FORMS_OF = {
+    "float32": ("DeepSparse", "CSR", "torch dense"),
+    "int8": ("DeepSparse int8", "torch int8"),
+}
+"""Kinds of several engines."""
 
-def best_of(case: Case, kind: str) -> EngineResult | None:
+
+def best_of(case: Case, kind: str, precision: str = "float32") -> EngineResult | None:
     """Return the kind's engine with the shortest median run; None when all are excluded."""
-    options, _ = _KINDS[kind]
+    options, _ = _KINDS_OF[precision][kind]
     found = [
         one for one in case.engines if one.excluded is None and engine_option(one.name) in options
     ]
@@ -45,7 +63,8 @@ def save_paper(result: PaperResult, folder: Path, *, raw: bool = False) -> list[
     paths: list[Path] = []
     for name, one in begun.items():
         paths += write_report(one, cases_document(one), folder / name, raw=raw)
-    best: tuple[Any, ...] = tuple(_best(case) for case in _cases(result))
+    precision = _precision(result)
+    best: tuple[Any, ...] = tuple(_best(case, precision) for case in _cases(result))
     summary = replace(
         result.results[0],
         kind="paper",
@@ -62,10 +81,10 @@ def save_paper(result: PaperResult, folder: Path, *, raw: bool = False) -> list[
 
 def paper_document(result: PaperResult) -> Document:
     """Report on the best engine of each kind; each thread count's own report has all engines."""
-    forms = ("DeepSparse", "CSR", "torch dense")
+    forms, precision = _FORMS_OF[_precision(result)], _precision(result)
     best_forms = []
     for case in _cases(result):
-        best = [best_of(case, kind) for kind in forms]
+        best = [best_of(case, kind, precision) for kind in forms]
         best_forms.append([case.title, *(one.name if one else "" for one in best)])
     blocks = [
         _table(result),
@@ -87,21 +106,28 @@ def _cases(result: PaperResult) -> list[Case]:
     return [case for one in result.results for case in one.cases]
 
 
+def _precision(result: PaperResult) -> str:
+    precision: str = result.results[0].spec.get("precision", "float32")
+    return precision
+
+
 def _title(result: PaperResult) -> str:
     spec = result.results[0].spec
-    return f"The paper's layer, {spec['in_features']} → {spec['out_features']}, on a CPU"
+    int8 = ", int8" if _precision(result) == "int8" else ""
+    return f"The paper's layer, {spec['in_features']} → {spec['out_features']}{int8}, on a CPU"
 
 
 def _table(result: PaperResult, *, short: bool = False) -> Table:
     """Lay out run times and fanin's speed-up; ``short`` omits the others' times."""
-    cases = _cases(result)
-    kinds = [kind for kind in _KINDS if any(best_of(case, kind) for case in cases)]
+    cases, precision = _cases(result), _precision(result)
+    known = _KINDS_OF[precision]
+    kinds = [kind for kind in known if any(best_of(case, kind, precision) for case in cases)]
     rows = []
     for case in cases:
-        ours = best_of(case, "fanin")
+        ours = best_of(case, "fanin", precision)
         row = [case.title]
         for kind in kinds:
-            best = best_of(case, kind)
+            best = best_of(case, kind, precision)
             if kind == "fanin" or not short:
                 row.append(seconds_text(best.run_seconds) if best else "")
             if kind != "fanin":
@@ -121,7 +147,8 @@ def _table(result: PaperResult, *, short: bool = False) -> Table:
 def _notes(result: PaperResult) -> list[str]:
     """List what is missing, how long the parts took, and excluded engines."""
     cases, notes = _cases(result), []
-    left_out = [name for name in SUITE if name not in result.results[0].spec["engines"]]
+    suite = SUITE_OF[_precision(result)]
+    left_out = [name for name in suite if name not in result.results[0].spec["engines"]]
     if left_out:
         notes.append(f"not measured: {', '.join(left_out)}")
     if result.missing:
@@ -144,8 +171,8 @@ def _notes(result: PaperResult) -> list[str]:
     return notes + list(reasons)
 
 
-def _best(case: Case) -> dict[str, object]:
-    found = [(kind, best_of(case, kind)) for kind in _KINDS]
+def _best(case: Case, precision: str) -> dict[str, object]:
+    found = [(kind, best_of(case, kind, precision)) for kind in _KINDS_OF[precision]]
     return {
         "title": case.title,
         "threads": case.facts["threads"],
@@ -168,15 +195,17 @@ def _figure(result: PaperResult) -> Figure:
         for batch in dict.fromkeys(case.batch for case in one.cases):
             cases = [case for case in one.cases if case.batch == batch]
             x, y = names_axis([_label(case) for case in cases]), Axis("whole run, µs", log=10)
-            panels.append(Panel(_bars(cases), x, y, f"batch {batch}, {threads}"))
+            panels.append(
+                Panel(_bars(cases, _precision(result)), x, y, f"batch {batch}, {threads}")
+            )
     title = figure_title(replace(result.results[0], title=_title(result)))
     return Figure(title, panels, columns=2, shared=False)
 
 
-def _bars(cases: list[Case]) -> list[Series]:
+def _bars(cases: list[Case], precision: str) -> list[Series]:
     series = []
-    for kind, (_, color) in _KINDS.items():
-        found = [(float(at), best_of(case, kind)) for at, case in enumerate(cases)]
+    for kind, (_, color) in _KINDS_OF[precision].items():
+        found = [(float(at), best_of(case, kind, precision)) for at, case in enumerate(cases)]
         places = [(at, one.run) for at, one in found if one is not None and one.run is not None]
         if places:
             series.append(Series.of_spreads(kind, "bars", places, scale=1e6, color=color))

@@ -50,6 +50,7 @@ class BenchZooSpec:
     budget: float | None = 120.0
     conditions: tuple[str, ...] = ("cold", "paced")
     engines: tuple[str, ...] = ENGINES
+    precision: str = "float32"
     processes: int = 1
     deepsparse_python: Path = DEEPSPARSE_PYTHON
 
@@ -85,6 +86,7 @@ class BenchZooSpec:
             budget=self.budget,
             conditions=self.conditions,
             engines=self.engines,
+            precision=self.precision,
             tolerance=1e-3,
             all_dense_allowed=True,
             deepsparse_python=self.deepsparse_python,
@@ -151,6 +153,7 @@ def _titled(spec: BenchZooSpec, name: str, result: Result[Case]) -> Result[Case]
     batch = result.cases[0].batch
     title += f", batch {batch}" if batch > 1 else ""
     title += f", {ablated:.0%} of the neurons ablated" if ablated else ""
+    title += ", int8" if spec.precision == "int8" else ""
     return replace(result, title=title)
 
 
@@ -221,6 +224,8 @@ def read_zoo(folder: Path) -> dict[str, Result[Case]]:
     found = {
         name: read_result(file, {"model": Case}) for name, file in files.items() if file.is_file()
     }
+    if len({one.spec.get("precision", "float32") for one in found.values()}) > 1:
+        raise StoreError(f"{folder} has results of several precisions; take a folder for each")
     if len({one.require_timing().threads for one in found.values()}) > 1:
         raise StoreError(
             f"{folder} has results of several numbers of threads; take a folder for each"

@@ -12,12 +12,26 @@ from ..report.html import save_page
 from ..report.text import ratio_text, seconds_text
 from ..results.case import Case
 from ..results.result import Result
-from .model import ENGINES
+from .cases_tables import is_int8
+from .model import ENGINES, INT8_ENGINES
 from .zoo import LEAST_RATIO, is_not_slower
 
 _TITLE = "Whole networks"
+_INT8_TEXT = (
+    "Networks in 8 bits are quantized by onnxruntime.quantization with random inputs. Times do not "
+    "depend on that; errors do, and mean nothing here. The limit is that of condensed-int8-static."
+)
 _COLORS = {"condensed": "#d1495b", "structured": "#8c8c8c", "deepsparse": "#1f6f8b"}
 _COLORS["openvino"] = "#b58900"
+_INT8_COLORS = {
+    "condensed": "#e8a0a8",
+    "condensed-int8-static": "#d1495b",
+    "condensed-int8-dynamic": "#9d79bc",
+    "dense-int8-static": "#4d4d4d",
+    "dense-int8-dynamic": "#8c8c8c",
+    "deepsparse-int8": "#1f6f8b",
+    "openvino-int8": "#b58900",
+}
 
 
 def save_zoo(results: dict[str, Result[Case]], folder: Path) -> list[Path]:
@@ -52,6 +66,7 @@ def zoo_document(results: dict[str, Result[Case]]) -> Document:
             "is what condensed would reach if its condensed nodes took no time. Weights and masks "
             "are random; each network's own report has all times and nodes."
         ),
+        *([Text(_INT8_TEXT)] if is_int8(next(iter(results.values()))) else []),
         Section("Where the time of condensed goes"),
         _costs(results),
         Notes(_notes(results)),
@@ -63,7 +78,8 @@ def zoo_document(results: dict[str, Result[Case]]) -> Document:
 def _table(results: dict[str, Result[Case]]) -> Table:
     """Lay out the speed-ups over dense of whole runs, and the limit of condensed."""
     cases = {name: result.cases[0] for name, result in results.items()}
-    others = [name for name in ENGINES[1:] if any(one.comparison(name) for one in cases.values())]
+    known = (*ENGINES, *INT8_ENGINES[2:])[1:]
+    others = [name for name in known if any(one.comparison(name) for one in cases.values())]
     rows = []
     for name, case in cases.items():
         dense = case.engine("dense")
@@ -82,7 +98,7 @@ def _costs(results: dict[str, Result[Case]]) -> Table:
     rows = []
     for name, result in results.items():
         for one in result.cases[0].breakdowns:
-            if one.engine == "condensed":
+            if one.engine.startswith("condensed"):
                 for op_type, count, seconds in one.by_op_type()[:6]:
                     share = f"{seconds / one.total_seconds:.1%}"
                     rows.append([name, op_type, str(count), seconds_text(seconds), share])
@@ -112,7 +128,8 @@ def _notes(results: dict[str, Result[Case]]) -> list[str]:
 def _figure(results: dict[str, Result[Case]]) -> Figure:
     """Show speed-ups over dense in bars, with quartiles."""
     series = []
-    for engine, color in _COLORS.items():
+    int8 = any(is_int8(result) for result in results.values())
+    for engine, color in (_INT8_COLORS if int8 else _COLORS).items():
         found = [(at, one.cases[0].comparison(engine)) for at, one in enumerate(results.values())]
         places = [(at, compared.run_ratio) for at, compared in found if compared]
         if places:

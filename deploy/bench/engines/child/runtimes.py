@@ -6,9 +6,24 @@ worker's ``layer`` (``shape`` of the input, and what the kind reads) and a numbe
 
 import numpy as np
 
+LEAST_OWN = 0.9
+"""Share of a model that a runtime must compute as it claims to: of its operators with kernels of
+its own (DeepSparse hands the others to ONNX Runtime), or of its layers in 8 bits."""
 
-class DeepSparse:
-    """``model``: an ONNX file of opset 18 at most, of static shape."""
+
+class Runtime:
+    """What the kinds share."""
+
+    def array(self, y):
+        """Return what ``run`` returned as an array."""
+        return np.asarray(y)
+
+
+class DeepSparse(Runtime):
+    """``model``: an ONNX file of opset 18 at most, of static shape.
+
+    A RuntimeError unless it has kernels for nearly all of the model.
+    """
 
     def __init__(self, layer, threads):
         import deepsparse
@@ -18,6 +33,11 @@ class DeepSparse:
         )
         edition = "Neural Magic DeepSparse Community License: no production use"
         own = self._engine.fraction_of_supported_ops
+        if own < LEAST_OWN:
+            raise RuntimeError(
+                f"DeepSparse has kernels for {own:.0%} of the operators, and hands the model to "
+                f"its ONNX Runtime; at least {LEAST_OWN:.0%} must be its own"
+            )
         self.version = (
             f"deepsparse {deepsparse.__version__} ({edition}), {own:.0%} of the operators its own"
         )
@@ -28,7 +48,7 @@ class DeepSparse:
         return self._engine.run([x], val_inp=False)[0]
 
 
-class ScipyCsr:
+class ScipyCsr(Runtime):
     """``arrays``: an .npz of data, indices, indptr, bias; ``columns``: x is [in, batch]."""
 
     def __init__(self, layer, threads):  # noqa: ARG002 (SciPy has one thread, whatever is asked)
@@ -53,7 +73,7 @@ class ScipyCsr:
         return y if self._columns else np.ascontiguousarray(y.T)
 
 
-class Torch:
+class Torch(Runtime):
     """``arrays``: of each kind below, which defines ``compute``, from tensor to tensor."""
 
     def __init__(self, layer, threads):
@@ -137,8 +157,58 @@ class TorchGather(Torch):
         self.compile()
 
 
-class OpenVino:
-    """``model``: an ONNX file of one input. ``precision``: such as f32; None is its own choice."""
+class TorchInt8(Torch):
+    """``arrays``: int8 ``weight``, its ``scales`` and ``bias``. ``engine``: its library of kernels.
+
+    ``grids``: scale and zero point of input and output, which are uint8 then; without them both
+    are float32, and the input is quantized in each run.
+    """
+
+    def __init__(self, layer, threads):
+        import warnings
+
+        super().__init__(layer, threads)
+        torch, arrays = self.torch, self.arrays
+        warnings.simplefilter("ignore")  # quantized tensors are announced to go
+        torch.backends.quantized.engine = layer["engine"]
+        zeros = torch.zeros(len(arrays["scales"]), dtype=torch.long)
+        weight = torch._make_per_channel_quantized_tensor(
+            arrays["weight"], arrays["scales"].double(), zeros, 0
+        )
+        packed = torch.ops.quantized.linear_prepack(weight, arrays["bias"])
+        self.version += f", kernels of {layer['engine']}"
+        self._x_grid = None
+        if layer["grids"]:
+            self._x_grid, y_grid = layer["grids"]
+            self.compute = lambda x: torch.ops.quantized.linear(x, packed, *y_grid)
+        else:
+            self.compute = lambda x: torch.ops.quantized.linear_dynamic(x, packed, False)
+        self._bound = self._tensor = None
+
+    def run(self, x):
+        """One call of the layer on a tensor that shares the array's memory."""
+        if self._bound is not x:
+            self._tensor = tensor = self.torch.from_numpy(x)
+            if self._x_grid:
+                scale, zero_point = self._x_grid
+                self._tensor = self.torch._empty_affine_quantized(
+                    x.shape, scale=scale, zero_point=zero_point, dtype=self.torch.quint8
+                )
+                storage = tensor.untyped_storage()
+                self._tensor.set_(storage, tensor.storage_offset(), x.shape, tensor.stride())
+            self._bound = x
+        return self.compute(self._tensor)
+
+    def array(self, y):
+        """Return the numbers of a quantized tensor."""
+        return (y.int_repr() if y.is_quantized else y).numpy()
+
+
+class OpenVino(Runtime):
+    """``model``: an ONNX file of one input. ``precision``: such as f32; None is its own choice.
+
+    With ``int8``, a RuntimeError unless it computes nearly all layers in 8 bits.
+    """
 
     def __init__(self, layer, threads):
         import openvino
@@ -146,6 +216,8 @@ class OpenVino:
         compiled, self.version = compile_openvino(
             layer["model"], layer["shape"], threads, layer["precision"]
         )
+        if layer.get("int8"):
+            self.version += f", {_layers_in_int8(compiled)}"
         self._tensor = openvino.Tensor
         self._bound = None
         self._request = compiled.create_infer_request()
@@ -180,6 +252,24 @@ def compile_openvino(path, shapes, threads, precision):
     return compiled, f"openvino {openvino.__version__.split('-')[0]}, in {in_use}"
 
 
+def _layers_in_int8(compiled):
+    """Say how many layers are computed in 8 bits; a RuntimeError if they are too few.
+
+    The names of their kernels tell: a layer of 8-bit weights may still compute in float32.
+    """
+    kernels = []
+    for node in compiled.get_runtime_model().get_ordered_ops():
+        info = node.get_rt_info()
+        if info["layerType"].value in ("FullyConnected", "Convolution"):
+            kernels.append(info["primitiveType"].value)
+    narrow = [kernel for kernel in kernels if kernel.upper().endswith("I8")]
+    others = sorted(set(kernels) - set(narrow))
+    text = f"{len(narrow)} of {len(kernels)} layers in 8 bits"
+    if len(narrow) < LEAST_OWN * len(kernels) or not narrow:
+        raise RuntimeError(f"OpenVINO computes {text}, the others by {', '.join(others)}")
+    return f"{text} ({', '.join(sorted(set(narrow)))})"
+
+
 KINDS = {
     "deepsparse": DeepSparse,
     "openvino": OpenVino,
@@ -187,4 +277,5 @@ KINDS = {
     "torch": TorchDense,
     "torch-csr": TorchCsr,
     "torch-gather": TorchGather,
+    "torch-int8": TorchInt8,
 }

@@ -12,7 +12,7 @@ installed.
 
 Inputs come through the mapped file ``x``, outputs go into ``file``; both are raw numbers. ``layer``
 and ``null`` (a layer too small to matter, whose run is the cost of a call) have the input's
-``shape`` and what the kind needs.
+``shape``, its ``dtype`` if that is not float32, and what the kind needs.
 """
 
 import gc
@@ -37,13 +37,14 @@ class Worker:
         """Load the layer, and time calls of the null layer."""
         kind, threads = KINDS[request["kind"]], request["threads"]
         null = kind(request["null"], threads)
-        x = np.zeros(request["null"]["shape"], np.float32)
+        x = np.zeros(request["null"]["shape"], request["null"].get("dtype", "float32"))
         calls = [self._timed(null, x) for _ in range(_NULL_CALLS)]
         layer = request["layer"]
         self._layer = kind(layer, threads)
         self._conditions = Conditions(threads)
         # Writable, since torch warns of arrays that are not; asarray sheds the subclass.
-        self._x = np.asarray(np.memmap(request["x"], np.float32, "r+", shape=tuple(layer["shape"])))
+        shape, dtype = tuple(layer["shape"]), layer.get("dtype", "float32")
+        self._x = np.asarray(np.memmap(request["x"], dtype, "r+", shape=shape))
         return {
             "version": self._layer.version,
             "threads": self._layer.threads,
@@ -74,7 +75,7 @@ class Worker:
 
     def output(self, request):
         """Write the output of the last run."""
-        y = np.asarray(self._y)
+        y = self._layer.array(self._y)
         y.tofile(request["file"])
         return {"shape": y.shape, "dtype": str(y.dtype)}
 

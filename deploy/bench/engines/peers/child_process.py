@@ -23,7 +23,9 @@ REMEDIES = {
     "deepsparse": "run make deepsparse-env in a checkout of fanin, or pass --deepsparse-python",
     "openvino": "run: pip install openvino",
     "scipy-csr": "run: pip install 'fanin[bench]'",
-    **dict.fromkeys(("torch", "torch-csr", "torch-gather"), "run: pip install 'fanin[train]'"),
+    **dict.fromkeys(
+        ("torch", "torch-csr", "torch-gather", "torch-int8"), "run: pip install 'fanin[train]'"
+    ),
 }
 """What to do when the package of a kind is missing."""
 

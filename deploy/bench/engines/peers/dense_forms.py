@@ -38,6 +38,8 @@ def save_dense_form(
         return tails.get(form, [batch, width])
 
     constants = {"weight": weight, "bias": bias}
-    versions = {"opset": _OPSET, "ir_version": _IR_VERSION}
-    onnx.save(build_model(nodes, shape(inputs), shape(outputs), constants, **versions), path)
+    model = build_model(
+        nodes, shape(inputs), shape(outputs), constants, opset=_OPSET, ir_version=_IR_VERSION
+    )
+    onnx.save(model, path)
     return {"model": str(path), "shape": shape(inputs)}

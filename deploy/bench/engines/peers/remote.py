@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..protocol import BaseEngine
+from ..quantized_layer import Grid
 from .child_process import ChildProcess, RemoteError
 
 
@@ -38,6 +39,8 @@ class RemoteEngine(BaseEngine):
     """One float32 input to one output, computed and timed by a child process.
 
     ``output`` is the output's shape. A child with ``columns`` computes a layer, [batch, features].
+    With ``grids``, of input and output, the child gets uint8 numbers, and its output is taken for
+    uint8 numbers where it is not float32; converting them is not timed.
     """
 
     def __init__(
@@ -49,21 +52,25 @@ class RemoteEngine(BaseEngine):
         output: tuple[int, ...],
         *,
         precision: str = "float32",
+        grids: tuple[Grid, Grid] | None = None,
     ):
         super().__init__(name, form, threads, precision)
         self._child = child
+        self._grids = grids
         self._output = output
         self._process: ChildProcess | None = None
-        self._shared: np.memmap[Any, np.dtype[np.float32]] | None = None
+        self._shared: np.memmap[Any, np.dtype[Any]] | None = None
 
     def prepare(self, inputs: Mapping[str, np.ndarray]) -> None:
         """See Engine. Raises RemoteError."""
-        (x,) = inputs.values()
+        x = next(iter(inputs.values()))
         self._input = x.T if self._child.columns else x
         child = self._child
         self._process = ChildProcess(child.kind, self.threads, child.remedy, child.command)
         file = self._process.folder / "x"
-        self._shared = np.memmap(file, np.float32, "w+", shape=self._input.shape)
+        self._shared = np.memmap(
+            file, np.uint8 if self._grids else np.float32, "w+", shape=self._input.shape
+        )
         reply = self._process.ask(
             "prepare",
             kind=child.kind,
@@ -84,8 +91,11 @@ class RemoteEngine(BaseEngine):
     ) -> Sequence[int]:
         """See SelfTimedEngine."""
         process = self._started()
-        if self._shared is not None and not np.array_equal(self._shared, self._input):
-            self._shared[...] = self._input
+        x = self._numbers(self._input)
+        if self._shared is not None and not np.array_equal(self._shared, x):
+            self._shared[...] = x
+        if numbers:
+            numbers = self._numbers(np.array(numbers, np.float32)).tolist()
         request = {"lead_in": lead_in, "count": count, "numbers": numbers, "condition": condition}
         nanoseconds: list[int] = process.ask("run", **request)["nanoseconds"]
         return nanoseconds
@@ -96,6 +106,8 @@ class RemoteEngine(BaseEngine):
         file = process.folder / "y"
         reply = process.ask("output", file=str(file))
         y = np.fromfile(file, reply["dtype"]).reshape(reply["shape"])
+        if self._grids and y.dtype == np.uint8:
+            y = self._grids[1].dequantize(y)
         if y.size == math.prod(self._output):
             columns = self._child.columns
             y = y.reshape(self._output[::-1]).T if columns else y.reshape(self._output)
@@ -106,6 +118,10 @@ class RemoteEngine(BaseEngine):
         self._shared = None
         if self._process is not None:
             self._process.close()
+
+    def _numbers(self, x: np.ndarray) -> np.ndarray:
+        """Return the input as the child reads it."""
+        return self._grids[0].quantize(x) if self._grids else x
 
     def _started(self) -> ChildProcess:
         if self._process is None:

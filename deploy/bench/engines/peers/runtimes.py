@@ -8,6 +8,7 @@ OpenVINO computes in bfloat16 by default where the CPU has it; ``openvino`` is h
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ import numpy as np
 from .....ort_ops.format.condensed import CondensedWeight
 from ..protocol import Engine, UnavailableEngine
 from .child_process import NO_DEEPSPARSE, REMEDIES, worker_command
+from .deepsparse_int8 import deepsparse_int8_file
 from .deepsparse_model import UnsupportedModelError, deepsparse_file
 from .dense_forms import save_dense_form
 from .remote import Child, RemoteEngine
@@ -108,31 +110,44 @@ def peer_model(
     threads: int,
     folder: Path,
     deepsparse_python: Path,
+    calibration: Sequence[Mapping[str, np.ndarray]] | None = None,
 ) -> Engine:
     """Run a model of one input and one output, of these shapes, in OpenVINO or DeepSparse.
 
     The weights in the file are as sparse as ours, which is all that DeepSparse needs to know.
+    With ``calibration``, inputs by name, the engine is called KIND-int8: OpenVINO has to compute
+    the model in 8 bits as it is written, for DeepSparse a model in float32 is quantized.
     Returns an unavailable engine without DeepSparse, or where it cannot read the model.
     """
+    name = kind if calibration is None else f"{kind}-int8"
     form, more = f"{path.name}, precision f32", {"precision": "f32"}
     if kind == "deepsparse":
         if not deepsparse_python.is_file():
-            return UnavailableEngine(kind, NO_DEEPSPARSE)
-        copy = folder / "deepsparse.onnx"
+            return UnavailableEngine(name, NO_DEEPSPARSE)
+        copy = folder / f"{name}.onnx"
         try:
-            form, more = f"{path.name}, {deepsparse_file(path, copy)}", {}
+            if calibration is None:
+                changes = deepsparse_file(path, copy)
+            else:
+                changes = deepsparse_int8_file(path, copy, calibration)
         except UnsupportedModelError as error:
-            return UnavailableEngine(kind, str(error))
-        path = copy
+            return UnavailableEngine(name, str(error))
+        path, form, more = copy, f"{path.name}, {changes}", {}
     null, null_file = _null_layer(kind), folder / f"{kind}-null.onnx"
     child = Child(
         kind=kind,
-        layer={"model": str(path.absolute()), "shape": list(inputs), **more},
+        layer={
+            "model": str(path.absolute()),
+            "shape": list(inputs),
+            "int8": calibration is not None,
+            **more,
+        },
         null={**save_dense_form(null_file, "gemm", null.to_dense(), null.bias, 1), **more},
         remedy=REMEDIES[kind],
         command=worker_command(kind, deepsparse_python),
     )
-    return RemoteEngine(kind, form, child, threads, outputs)
+    precision = "float32" if calibration is None else "int8"
+    return RemoteEngine(name, form, child, threads, outputs, precision=precision)
 
 
 def _null_layer(kind: str) -> CondensedWeight:

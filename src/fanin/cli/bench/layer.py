@@ -26,14 +26,19 @@ def bench_layer(
     ] = None,
     mask: opt.Mask = "random",
     layer: opt.Layer = None,
+    precision: opt.Precision = "float32",
     engines: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Engines, dense first: dense, condensed, structured, fallback, deepsparse, "
             "openvino, torch, torch-compile, torch-gather, torch-csr, scipy-csr; with narrower "
-            "types condensed-float16, condensed-bfloat16, dense-int8, openvino-default."
+            "types condensed-float16, condensed-bfloat16, dense-int8, openvino-default. With "
+            "--precision int8: dense, condensed, dense-int8-static, condensed-int8-static, "
+            "openvino-int8, deepsparse-int8, torch-int8-static, dense-int8-dynamic, "
+            "condensed-int8-dynamic, torch-int8-dynamic.",
+            show_default="dense,condensed; with int8 all",
         ),
-    ] = "dense,condensed",
+    ] = None,
     deepsparse_python: opt.DeepSparsePython = None,
     threads: opt.Threads = 1,
     rounds: opt.Rounds = 31,
@@ -48,6 +53,7 @@ def bench_layer(
     requires("bench", "onnx", "onnxruntime", "matplotlib")
     from ...deploy.bench import BenchLayerSpec
     from ...deploy.bench import bench_layer as measure
+    from ...deploy.bench.suites.layer_engines import DEFAULT_ENGINES
 
     with opt.errors_of_user():
         random_masks, trained = opt.masks(mask, layer)
@@ -70,7 +76,8 @@ def bench_layer(
         spec = dataclasses.replace(
             layers,
             batches=numbers(batch, int, "--batch"),
-            engines=opt.names(engines),
+            precision=precision,
+            engines=opt.engines(engines, precision, DEFAULT_ENGINES),
             threads=threads,
             rounds=rounds,
             budget=time,

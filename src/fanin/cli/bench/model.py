@@ -15,13 +15,18 @@ def bench_model(
     out: opt.Out,
     dense: opt.Dense = None,
     batch: opt.Batches = "1,64",
+    precision: opt.Precision = "float32",
     engines: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="dense,condensed, optionally structured (MODEL.structured.onnx beside MODEL), "
-            "and deepsparse, openvino (which run the dense file)."
+            "and deepsparse, openvino (which run the dense file). With --precision int8 "
+            "dense,condensed, and of the dense file quantized dense-int8-static, "
+            "condensed-int8-static, openvino-int8, deepsparse-int8, dense-int8-dynamic, "
+            "condensed-int8-dynamic.",
+            show_default="dense,condensed; with int8 all",
         ),
-    ] = "dense,condensed",
+    ] = None,
     breakdown: Annotated[
         bool, typer.Option(help="Also profile the nodes, after the timed runs.")
     ] = True,
@@ -39,6 +44,7 @@ def bench_model(
     requires("bench", "onnx", "onnxruntime", "matplotlib")
     from ...deploy.bench import BenchModelSpec
     from ...deploy.bench import bench_model as measure
+    from ...deploy.bench.suites.model import DEFAULT_ENGINES
 
     with opt.errors_of_user():
         spec = BenchModelSpec(
@@ -52,7 +58,8 @@ def bench_model(
             conditions=opt.names(conditions),
             pin=pin,
             seed=seed,
-            engines=opt.names(engines),
+            precision=precision,
+            engines=opt.engines(engines, precision, DEFAULT_ENGINES),
             breakdown=breakdown,
             **opt.given(deepsparse_python=deepsparse_python),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -64,12 +64,27 @@ Pin = Annotated[bool, typer.Option(help="Pin to as many CPUs as there are thread
 Raw = Annotated[
     bool, typer.Option("--raw", help="Also write raw.json, with the times of every round.")
 ]
+Precision = Annotated[
+    str,
+    typer.Option(help="float32, or int8: engines of 8-bit integers, beside those of float32."),
+]
 Seed = Annotated[int, typer.Option(help="Seed of masks, weights and inputs.")]
 
 
 def names(text: str) -> tuple[str, ...]:
     """Split ``cold,paced``; ``none`` gives an empty tuple."""
     return () if text == "none" else tuple(text.split(","))
+
+
+def engines(
+    text: str | None, precision: str, defaults: Mapping[str, tuple[str, ...]]
+) -> tuple[str, ...]:
+    """Split ``--engines``; those of the precision by default."""
+    if precision not in defaults:
+        raise typer.BadParameter(
+            f"{precision!r} is none of {', '.join(defaults)}", param_hint="--precision"
+        )
+    return defaults[precision] if text is None else names(text)
 
 
 def some(text: str | None, kind: Callable[[str], Any], option: str) -> tuple[Any, ...] | None:

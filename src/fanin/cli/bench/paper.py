@@ -20,9 +20,10 @@ def bench_paper(
     sparsity: opt.Sparsity = None,
     threads: Annotated[str, typer.Option(help="Intra-op threads of every engine.")] = "1,2",
     ablated: Annotated[float, typer.Option(help="Share of ablated neurons.")] = 0.3,
+    precision: opt.Precision = "float32",
     engines: Annotated[
         str | None,
-        typer.Option(help="As in bench layer.", show_default="all float32 engines"),
+        typer.Option(help="As in bench layer.", show_default="all of the precision"),
     ] = None,
     trained: Annotated[
         list[str] | None,
@@ -62,13 +63,17 @@ def bench_paper(
     requires("bench", "onnx", "onnxruntime", "matplotlib")
     from ...deploy.bench import BenchPaperSpec, print_report
     from ...deploy.bench import bench_paper as measure
+    from ...deploy.bench.suites.paper import SUITE_OF
     from ...deploy.bench.suites.paper_report import paper_document, save_paper
     from ...deploy.bench.suites.trained_layer import load_trained_layer
 
     with opt.errors_of_user():
         layers = [text.partition("::") for text in trained or []]
+        listed = opt.engines(engines, precision, SUITE_OF)
         spec = dataclasses.replace(
-            BenchPaperSpec.quick() if quick else BenchPaperSpec(),
+            BenchPaperSpec.quick(precision=precision)
+            if quick
+            else BenchPaperSpec(precision=precision, engines=SUITE_OF[precision]),
             threads=numbers(threads, int, "--threads"),
             ablated=ablated,
             trained=tuple(load_trained_layer(Path(file), name or None) for file, _, name in layers),
@@ -76,7 +81,7 @@ def bench_paper(
             **opt.given(
                 batches=opt.some(batch, int, "--batch"),
                 sparsities=opt.some(sparsity, float, "--sparsity"),
-                engines=None if engines is None else opt.names(engines),
+                engines=None if engines is None else listed,
                 rounds=rounds,
                 minutes=minutes,
                 deepsparse_python=deepsparse_python,

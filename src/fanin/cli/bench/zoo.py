@@ -12,12 +12,14 @@ from .options import (
     Conditions,
     DeepSparsePython,
     Out,
+    Precision,
     Raw,
     Rounds,
     Threads,
     names,
     say_written,
 )
+from .options import engines as chosen_engines
 
 
 def bench_zoo(
@@ -42,9 +44,11 @@ def bench_zoo(
         typer.Option("--batch", "-b", help="Batch size.", show_default="the network's"),
     ] = None,
     threads: Threads = 1,
+    precision: Precision = "float32",
     engines: Annotated[
-        str, typer.Option(help="dense,condensed, optionally structured, deepsparse, openvino.")
-    ] = "dense,condensed,structured,deepsparse,openvino",
+        str | None,
+        typer.Option(help="As in bench model.", show_default="all of the precision"),
+    ] = None,
     rounds: Rounds = 31,
     time: Annotated[
         float | None,
@@ -77,6 +81,7 @@ def bench_zoo(
     requires("train", "torch", "torchvision")
     from ...deploy import SessionError
     from ...deploy.bench import RequirementError, print_report
+    from ...deploy.bench.suites.model import ENGINES_OF
     from ...deploy.bench.suites.zoo import BenchZooSpec, is_not_slower
     from ...deploy.bench.suites.zoo import bench_zoo as measure
     from ...deploy.bench.suites.zoo_models import ZOO
@@ -98,7 +103,8 @@ def bench_zoo(
             rounds=rounds,
             budget=time,
             conditions=names(conditions),
-            engines=names(engines),
+            engines=chosen_engines(engines, precision, ENGINES_OF),
+            precision=precision,
             models=tuple(ZOO) if chosen == ("all",) else chosen,
             processes=processes,
             deepsparse_python=deepsparse_python or BenchZooSpec.deepsparse_python,
