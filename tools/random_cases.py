@@ -5,9 +5,10 @@
     python tools/random_cases.py --seed 7 --group 1234   replay one group
     python tools/random_cases.py --op conv               convolutions, through their kernels
     python tools/random_cases.py --op conv-node          convolutions, in ONNX Runtime
+    python tools/random_cases.py --op quantized          the ops on 8-bit integers, bit for bit
 
-tests/ort_ops/_random_cases.py, _random_convs.py and _random_conv_nodes.py draw the cases and state
-the bound. Needs the dev dependencies.
+tests/ort_ops/_random_cases.py, _random_convs.py, _random_conv_nodes.py and _random_quantized.py
+draw the cases and state the bound. Needs the dev dependencies.
 """
 
 from __future__ import annotations
@@ -22,13 +23,21 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.ort_ops import _random_cases, _random_conv_nodes, _random_convs
+from tests.ort_ops import _random_cases, _random_conv_nodes, _random_convs, _random_quantized
+from tests.ort_ops._random_tally import RandomCaseError, Tally
+
+CHECKS = {
+    "gemm": _random_cases.check_group,
+    "conv": _random_convs.check_case,
+    "conv-node": _random_conv_nodes.check_conv,
+    "quantized": _random_quantized.check_node,
+}
 
 
 def main() -> int:
     """Run the command line; the exit status is 1 if a case fails."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--op", choices=["gemm", "conv", "conv-node"], default="gemm")
+    parser.add_argument("--op", choices=[*CHECKS], default="gemm")
     parser.add_argument("--cases", type=int, default=10_000, help="how many (default: 10000)")
     parser.add_argument("--seed", type=int, help="default: a new one, which is printed")
     parser.add_argument("--group", type=int, help="only this group of the seed, to replay it")
@@ -39,13 +48,8 @@ def main() -> int:
     seed = secrets.randbelow(1 << 31) if options.seed is None else options.seed
     if seed < 0:
         parser.error("--seed is at least 0")
-    if options.op == "gemm":
-        check, error_type = _random_cases.check_group, _random_cases.RandomCaseError
-        size, total = _random_cases.CASES_PER_GROUP, _random_cases.Tally()
-    else:
-        nodes = options.op == "conv-node"
-        check = _random_conv_nodes.check_conv if nodes else _random_convs.check_case
-        error_type, size, total = _random_convs.RandomConvError, 1, _random_convs.Tally()
+    size = _random_cases.CASES_PER_GROUP if options.op == "gemm" else 1
+    check, total = CHECKS[options.op], Tally()
     groups = range(-(-options.cases // size))
     if options.group is not None:
         groups = range(options.group, options.group + 1)
@@ -55,7 +59,7 @@ def main() -> int:
         try:
             for tally in pool.imap(partial(check, seed), groups, chunksize=8):
                 total.add(tally)
-        except error_type as error:
+        except RandomCaseError as error:
             print(f"after {total.cases} correct cases: {error}", file=sys.stderr)
             return 1
     print(

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,10 +14,8 @@ from onnx.reference import ReferenceEvaluator
 
 from fanin.export.onnx_op import OPSETS, register_schemas
 from fanin.export.onnx_quantized_function import (
-    condensed_gemm_integer_to_float_function,
     dynamic_quantize_condensed_gemm_function,
     qlinear_condensed_conv_function,
-    qlinear_condensed_gemm_function,
 )
 from fanin.ort_ops.contract import QUANTIZED_OPS
 
@@ -33,26 +30,9 @@ from ..ort_ops._quantized import (
     Node,
     random_node,
 )
+from ..ort_ops._random_quantized import FUNCTIONS, LEVELS, plain_session
 
-FUNCTIONS = {
-    QLINEAR_GEMM: qlinear_condensed_gemm_function,
-    QLINEAR_CONV: qlinear_condensed_conv_function,
-    TO_FLOAT: condensed_gemm_integer_to_float_function,
-    DYNAMIC: dynamic_quantize_condensed_gemm_function,
-}
 every_op = pytest.mark.parametrize("op", QUANTIZED_OPS)
-
-LEVELS = onnxruntime.GraphOptimizationLevel
-
-
-def plain_session(model: onnx.ModelProto, level=LEVELS.ORT_DISABLE_ALL):
-    """A session without the library. Unoptimized: fused kernels may contract float operations."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.graph_optimization_level = level
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
 
 
 def check(node: Node, function: onnx.FunctionProto, fed=("X",), opset: int = 20) -> None:

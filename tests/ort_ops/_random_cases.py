@@ -13,11 +13,8 @@ of the oracle, exactly. Outputs are poisoned with NaN before a run and lie betwe
 
 from __future__ import annotations
 
-import os
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
@@ -27,6 +24,7 @@ from fanin.ort_ops import _native
 from fanin.ort_ops.reference import condensed_gemm
 
 from ._models import Layer, open_session, spec_of
+from ._random_tally import RandomCaseError, Tally, forced_isa
 
 CASES_PER_GROUP = 20
 _MAX_BATCH = 300
@@ -59,27 +57,6 @@ class Group:
     sums: np.ndarray
     magnitude: np.ndarray
     cases: tuple[Case, ...]
-
-
-@dataclass
-class Tally:
-    """Counts of checked cases. ``worst`` is the largest error as a share of its bound."""
-
-    cases: int = 0
-    worst: float = 0.0
-    routes: Counter[str] = field(default_factory=Counter)
-    with_special: int = 0
-
-    def add(self, other: Tally) -> None:
-        """Add what another tally counted."""
-        self.cases += other.cases
-        self.worst = max(self.worst, other.worst)
-        self.routes += other.routes
-        self.with_special += other.with_special
-
-
-class RandomCaseError(AssertionError):
-    """A case whose result is outside the bound."""
 
 
 def check_group(seed: int, number: int) -> Tally:
@@ -313,18 +290,6 @@ def _runner(layer: Layer, case: Case) -> Runs:
     return packed
 
 
-@contextmanager
-def _forced_isa(isa: str) -> Iterator[None]:
-    before = os.environ.get("FANIN_ISA")
-    os.environ["FANIN_ISA"] = isa
-    try:
-        yield
-    finally:
-        os.environ.pop("FANIN_ISA")
-        if before is not None:
-            os.environ["FANIN_ISA"] = before
-
-
 def _run_session(
     layer: Layer,
     case: Case,
@@ -342,7 +307,7 @@ def _run_session(
         x_shape=("batch" if case.offset % 2 else case.batch, layer.in_features),
         fed={"residual": None} if case.with_residual else {},
     )
-    with _forced_isa(isa):
+    with forced_isa(isa):
         session = open_session(spec.build(), threads=case.threads)
     binding = session.io_binding()
     feeds = {"X": x} if residual is None else {"X": x, "residual": residual}

@@ -12,10 +12,8 @@ Inf in x reaches the outputs with a weight on it and no others.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -27,7 +25,8 @@ from fanin.ort_ops.format.conv_geometry import ConvGeometry
 
 from ._conv_models import ConvLayer, conv_spec, dense_conv_model
 from ._models import open_session, run
-from ._random_convs import HARD_SWISH, OPEN_GATE, RandomConvError, Tally, gated
+from ._random_convs import HARD_SWISH, OPEN_GATE, gated
+from ._random_tally import RandomCaseError, Tally, forced_isa
 
 _VALUE_TYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
 _SPECIALS = (np.nan, np.inf, -np.inf)
@@ -50,12 +49,12 @@ class ConvCase:
 
 
 def check_conv(seed: int, number: int) -> Tally:
-    """Run one case; raises RandomConvError with the numbers to replay it."""
+    """Run one case; raises RandomCaseError with the numbers to replay it."""
     case = draw_conv(seed, number)
     try:
         worst = _check(case)
     except Exception as error:
-        raise RandomConvError(
+        raise RandomCaseError(
             f"{error}\n  in {_describe(case)}\n"
             f"  replay: python tools/random_cases.py --op conv-node --seed {seed} --group {number}"
         ) from error
@@ -66,10 +65,10 @@ def check_conv(seed: int, number: int) -> Tally:
 def draw_conv(seed: int, number: int) -> ConvCase:
     """Draw a case, determined by the two numbers on a given CPU."""
     rng = np.random.default_rng([seed, number])
-    geometry = _draw_geometry(rng)
+    geometry = draw_geometry(rng)
     layer = _draw_layer(rng, geometry)
     kind = np.float16 if rng.random() < 0.15 else np.float32
-    sizes = tuple(_draw_length(rng, geometry, axis) for axis in range(geometry.axes))
+    sizes = tuple(draw_length(rng, geometry, axis) for axis in range(geometry.axes))
     batch = int(rng.choice([1, 2, 3, 5], p=[0.6, 0.2, 0.1, 0.1]))
     x = rng.standard_normal((batch, geometry.in_channels, *sizes)).astype(kind)
     if rng.random() < 0.15 and x.size:
@@ -123,16 +122,16 @@ def dense_sums(layer: ConvLayer, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     return np.concatenate(sums, 1) + bias, np.concatenate(magnitude, 1) + np.abs(bias)
 
 
-def _log_uniform(rng: np.random.Generator, low: int, high: int) -> int:
+def log_uniform(rng: np.random.Generator, low: int, high: int) -> int:
     return int(np.exp(rng.uniform(np.log(low), np.log(high + 1))))
 
 
-def _draw_geometry(rng: np.random.Generator) -> ConvGeometry:
+def draw_geometry(rng: np.random.Generator) -> ConvGeometry:
     axes = 1 if rng.random() < 0.25 else 2
     kind = rng.choice(["plain", "group", "depthwise"], p=[0.6, 0.25, 0.15])
-    group = 1 if kind == "plain" else _log_uniform(rng, 2, 12)
-    inputs = 1 if kind == "depthwise" else _log_uniform(rng, 1, 40)
-    outputs = _log_uniform(rng, 1, 3 if kind == "depthwise" else 70)
+    group = 1 if kind == "plain" else log_uniform(rng, 2, 12)
+    inputs = 1 if kind == "depthwise" else log_uniform(rng, 1, 40)
+    outputs = log_uniform(rng, 1, 3 if kind == "depthwise" else 70)
     if rng.random() < 0.25:
         kernel = [1] * axes
     else:
@@ -155,7 +154,7 @@ def _draw_geometry(rng: np.random.Generator) -> ConvGeometry:
     return ConvGeometry(*channels, *lists, group)
 
 
-def _draw_length(rng: np.random.Generator, geometry: ConvGeometry, axis: int) -> int:
+def draw_length(rng: np.random.Generator, geometry: ConvGeometry, axis: int) -> int:
     reach = geometry.dilations[axis] * (geometry.kernel_shape[axis] - 1) + 1
     pads = geometry.pads[axis] + geometry.pads[geometry.axes + axis]
     least = max(1, reach - pads)
@@ -168,7 +167,7 @@ def _draw_length(rng: np.random.Generator, geometry: ConvGeometry, axis: int) ->
 def _draw_layer(rng: np.random.Generator, geometry: ConvGeometry) -> ConvLayer:
     columns = geometry.in_features
     fan_in = int(
-        rng.choice([1, columns, _log_uniform(rng, 1, columns), max(1, round(columns * 0.1))])
+        rng.choice([1, columns, log_uniform(rng, 1, columns), max(1, round(columns * 0.1))])
     )
     ablated = rng.choice([0.0, rng.random(), 1.0], p=[0.6, 0.35, 0.05])
     layer = ConvLayer.random(
@@ -184,18 +183,6 @@ def _draw_layer(rng: np.random.Generator, geometry: ConvGeometry) -> ConvLayer:
     true[:, 1:] = layer.indices[:, 1:] != layer.indices[:, :-1]
     layer.values[true & (rng.random(true.shape) < 0.02)] = 0  # a stored zero is a weight
     return layer
-
-
-@contextmanager
-def _forced_isa(isa: str) -> Iterator[None]:
-    before = os.environ.get("FANIN_ISA")
-    os.environ["FANIN_ISA"] = isa
-    try:
-        yield
-    finally:
-        os.environ.pop("FANIN_ISA")
-        if before is not None:
-            os.environ["FANIN_ISA"] = before
 
 
 def _check(case: ConvCase) -> float:
@@ -223,7 +210,7 @@ def _check(case: ConvCase) -> float:
         special = ~np.isfinite(exact)
         ended, _ = gated(np.clip(exact[special], *case.clip), 0, case.gate)
         if not np.array_equal(y[special], ended.astype(y.dtype), equal_nan=True):
-            raise RandomConvError("an output that sees a NaN or Inf is wrong")
+            raise RandomCaseError("an output that sees a NaN or Inf is wrong")
     ordinary = ~special
     where = np.nonzero(ordinary)
     return _compare(
@@ -255,11 +242,11 @@ def _run_condensed(case: ConvCase) -> np.ndarray:
     if case.gate != OPEN_GATE:
         end |= dict(zip(("gate_scale", "gate_shift"), case.gate, strict=True))
     spec = conv_spec(layer, size, dtype=x.dtype.type, fed=fed, **end)
-    with _forced_isa(case.isa):
+    with forced_isa(case.isa):
         session = open_session(spec.build(), threads=case.threads)
     y = run(session, **feeds)
     if y.shape != layer.y_shape(x):
-        raise RandomConvError(f"shape {y.shape}, it should be {layer.y_shape(x)}")
+        raise RandomCaseError(f"shape {y.shape}, it should be {layer.y_shape(x)}")
     return y
 
 
@@ -273,7 +260,7 @@ def _compare(
     gate: tuple[float, float] = OPEN_GATE,
 ) -> float:
     if y.shape != want.shape:
-        raise RandomConvError(f"{name}: shape {y.shape}, it should be {want.shape}")
+        raise RandomCaseError(f"{name}: shape {y.shape}, it should be {want.shape}")
     with np.errstate(over="ignore"):
         low, high = np.clip(want - error, *clip), np.clip(want + error, *clip)
         want = np.clip(want, *clip)
@@ -285,7 +272,7 @@ def _compare(
     if not right.all():
         wrong = tuple(np.argwhere(~right)[0])
         place = wrong if places is None else places[wrong[0]]
-        raise RandomConvError(
+        raise RandomCaseError(
             f"{name}: {np.count_nonzero(~right)} of {right.size} outputs are wrong, first "
             f"y{[int(i) for i in place]} = {y[wrong]!r}, which should be in "
             f"[{low[wrong]!r}, {high[wrong]!r}]"

@@ -10,12 +10,14 @@ reference, exactly.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
 
 from fanin.ort_ops import _native
+
+from ._random_tally import RandomCaseError, Tally
 
 _SPECIALS = (np.nan, np.inf, -np.inf)
 _VALUE_TYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
@@ -159,28 +161,8 @@ def gated(
         return result, slope * bound + 4 * (2.0**-24 * np.abs(result) + 2.0**-149)
 
 
-class RandomConvError(AssertionError):
-    """A case whose result is outside the bound."""
-
-
-@dataclass
-class Tally:
-    """Counts of checked cases. ``worst`` is the largest error as a share of its bound."""
-
-    cases: int = 0
-    worst: float = 0.0
-    routes: Counter[str] = field(default_factory=Counter)
-    with_special: int = 0
-
-    def add(self, other: Tally) -> None:
-        self.cases += other.cases
-        self.worst = max(self.worst, other.worst)
-        self.routes += other.routes
-        self.with_special += other.with_special
-
-
 def check_case(seed: int, number: int) -> Tally:
-    """Run one case; raises RandomConvError with the numbers to replay it."""
+    """Run one case; raises RandomCaseError with the numbers to replay it."""
     rng = np.random.default_rng([seed, number])
     route = str(rng.choice(["kernel", "kernel", "kernel", "isa", "plain", "depthwise"]))
     depthwise = kernels(whole_depthwise=True)
@@ -201,7 +183,7 @@ def check_case(seed: int, number: int) -> Tally:
         y = _run(rng, layer, x, residual, ends(clip, gate), f"{route} {name}".strip(), threads)
         worst = compare(layer, total, magnitude, y, residual, clip, gate)
     except Exception as error:
-        raise RandomConvError(
+        raise RandomCaseError(
             f"{error}\n  in {layer.attributes}, active {len(layer.rows)}, fan-in "
             f"{layer.values.shape[1]} of {layer.values.dtype}, x {x.shape}, {route} {name}, "
             f"{threads} threads, residual {residual is not None}, clip {clip}, gate {gate}\n"
@@ -222,7 +204,7 @@ def compare(
 ) -> float:
     """Return the largest error as a share of its bound; raises if it exceeds the bound."""
     if y.dtype != np.float32 or y.shape != total.shape:
-        raise RandomConvError(f"the result is {y.dtype} of {y.shape}, not of {total.shape}")
+        raise RandomCaseError(f"the result is {y.dtype} of {y.shape}, not of {total.shape}")
     if residual is not None:
         total, magnitude = total + residual, magnitude + np.abs(residual)
     finite = np.isfinite(total)
@@ -238,7 +220,7 @@ def compare(
         right = np.where(np.isnan(total), np.isnan(y), (low <= y) & (y <= high))
         if not right.all():
             place = tuple(np.argwhere(~right)[0])
-            raise RandomConvError(
+            raise RandomCaseError(
                 f"{np.count_nonzero(~right)} of {right.size} outputs are wrong, first y{place} = "
                 f"{y[place]!r}, which should be in [{low[place]!r}, {high[place]!r}]"
             )
@@ -275,12 +257,12 @@ def _run(
     conv.run(placed, residual=residual, **end, threads=threads, out=out)
     inside = np.count_nonzero(np.isnan(out))
     if np.count_nonzero(np.isnan(whole)) != whole.size - out.size + inside:
-        raise RandomConvError("wrote outside the output")
+        raise RandomCaseError("wrote outside the output")
     if threads > 1:
         alone = conv.run(x, residual=residual, **end)
         same = (alone.view(np.uint32) == out.view(np.uint32)) | (np.isnan(alone) & np.isnan(out))
         if not same.all():
-            raise RandomConvError(f"differs between 1 and {threads} threads")
+            raise RandomCaseError(f"differs between 1 and {threads} threads")
     return out
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from . import _random_conv_nodes
 from ._random_conv_nodes import check_conv, dense_sums, draw_conv
-from ._random_convs import RandomConvError, Tally
+from ._random_tally import RandomCaseError, Tally
 
 SEED = 1
 KINDS = {
@@ -96,7 +96,7 @@ def test_a_missing_weight_is_detected(monkeypatch):
         "_run_condensed",
         lambda its: run(dataclasses.replace(its, layer=forgetful)),
     )
-    with pytest.raises(RandomConvError, match=rf"--seed 7 --group {number}") as e:
+    with pytest.raises(RandomCaseError, match=rf"--seed 7 --group {number}") as e:
         check_conv(7, number)
     assert re.search(r"CondensedConv: \d+ of \d+ outputs are wrong", str(e.value))
 
@@ -112,5 +112,5 @@ def test_an_unwritten_or_infinite_output_is_detected(special, monkeypatch):
         return y
 
     monkeypatch.setattr(_random_conv_nodes, "_run_condensed", tampered)
-    with pytest.raises(RandomConvError, match=r"1 of \d+ outputs are wrong"):
+    with pytest.raises(RandomCaseError, match=r"1 of \d+ outputs are wrong"):
         check_conv(7, number)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from . import _random_cases
-from ._random_cases import CASES_PER_GROUP, RandomCaseError, Tally, check_group, draw_group
+from ._random_cases import CASES_PER_GROUP, check_group, draw_group
+from ._random_tally import RandomCaseError, Tally
 
 SEED = 1
 
