@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -14,18 +12,12 @@
 #include "kernels/depthwise_conv.h"
 #include "tests/oracle.h"
 #include "tests/random_layer.h"
+#include "tests/row_checks.h"
 
 namespace fanin {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
-
-int failures = 0;
-
-void expect_that(bool right, const std::string& what) {
-  if (right) return;
-  if (++failures <= 20) std::printf("WRONG %s\n", what.c_str());
-}
 
 struct Case {
   ConvGeometry geometry;
@@ -218,20 +210,6 @@ void check_row(const ConvKernelRow& row) {
 
 }  // namespace
 
-int check_convolutions() {
-  std::set<std::string> seen;  // a kernel may have two rows
-  for (const ConvKernelRow& row : conv_kernel_table()) {
-    if (!seen.insert(row.name).second) continue;
-    if (!is_supported(row.isa)) {
-      std::printf("absent %s\n", row.name.c_str());
-      continue;
-    }
-    const int before = failures;
-    check_row(row);
-    std::printf("%s %s\n", failures == before ? "right" : "wrong", row.name.c_str());
-    std::fflush(stdout);
-  }
-  return failures;
-}
+void check_convolutions() { check_each_kernel(conv_kernel_table(), check_row); }
 
 }  // namespace fanin

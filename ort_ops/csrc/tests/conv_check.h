@@ -3,8 +3,7 @@
 
 namespace fanin {
 
-// Prints a line for each row of the table, as kernel_check does for CondensedGemm; returns the
-// number of wrong results.
-int check_convolutions();
+// Prints a line for each kernel of the table, as kernel_check does for CondensedGemm.
+void check_convolutions();
 
 }  // namespace fanin

@@ -19,19 +19,13 @@
 #include "tests/quantized_check.h"
 #include "tests/quantized_conv_check.h"
 #include "tests/random_layer.h"
+#include "tests/row_checks.h"
 
 namespace fanin {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-int failures = 0;
-
-void expect_that(bool right, const std::string& what) {
-  if (right) return;
-  if (++failures <= 20) std::printf("WRONG %s\n", what.c_str());
-}
 
 struct Inputs {
   int64_t batch;
@@ -176,19 +170,6 @@ void check_row(const KernelRow& row) {
               {{2, true, -2.0f, 2.0f, 0.0f, 3}, {20, true, -2.0f, 2.0f, 0.0f, 7}}, random);
 }
 
-void check_rows() {
-  for (const KernelRow& row : kernel_table()) {
-    if (!is_supported(row.isa)) {
-      std::printf("absent %s\n", row.name.c_str());
-      continue;
-    }
-    const int before = failures;
-    check_row(row);
-    std::printf("%s %s\n", failures == before ? "right" : "wrong", row.name.c_str());
-    std::fflush(stdout);
-  }
-}
-
 // The best of the included instruction sets that have kernels of their own.
 Isa last_with_rows(Isa isa) {
   Isa last = Isa::kScalar;
@@ -290,10 +271,10 @@ int main(int argc, char** argv) {
     std::printf("\nselected %s\n", isa_name(select_isa()));
     check_choices();
     check_float16();
-    check_rows();
-    failures += check_convolutions();
-    failures += check_quantized();
-    failures += check_quantized_convolutions();
+    check_each_kernel(kernel_table(), check_row);
+    check_convolutions();
+    check_quantized();
+    check_quantized_convolutions();
   } catch (const std::exception& error) {
     std::printf("WRONG %s\n", error.what());
     return 1;

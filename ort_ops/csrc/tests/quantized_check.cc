@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -14,18 +13,12 @@
 #include "core/thread_executor.h"
 #include "kernels/quantized_dispatch.h"
 #include "tests/random_layer.h"
+#include "tests/row_checks.h"
 
 namespace fanin {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
-
-int failures = 0;
-
-void expect_that(bool right, const std::string& what) {
-  if (right) return;
-  if (++failures <= 20) std::printf("WRONG %s\n", what.c_str());
-}
 
 struct Inputs {
   int64_t batch;
@@ -247,18 +240,6 @@ void check_row(const QuantizedKernelRow& row) {
 
 }  // namespace
 
-int check_quantized() {
-  for (const QuantizedKernelRow& row : quantized_kernel_table()) {
-    if (!is_supported(row.isa)) {
-      std::printf("absent %s\n", row.name.c_str());
-      continue;
-    }
-    const int before = failures;
-    check_row(row);
-    std::printf("%s %s\n", failures == before ? "right" : "wrong", row.name.c_str());
-    std::fflush(stdout);
-  }
-  return failures;
-}
+void check_quantized() { check_each_kernel(quantized_kernel_table(), check_row); }
 
 }  // namespace fanin

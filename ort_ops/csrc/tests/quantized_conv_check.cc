@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <memory>
 #include <string>
@@ -12,6 +11,7 @@
 #include "core/thread_executor.h"
 #include "kernels/quantized_conv_dispatch.h"
 #include "tests/random_layer.h"
+#include "tests/row_checks.h"
 
 namespace fanin {
 namespace {
@@ -19,13 +19,6 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr QuantizedType kU8 = QuantizedType::kUint8, kS8 = QuantizedType::kInt8,
                         kF32 = QuantizedType::kFloat32;
-
-int failures = 0;
-
-void expect_that(bool right, const std::string& what) {
-  if (right) return;
-  if (++failures <= 20) std::printf("WRONG %s\n", what.c_str());
-}
 
 struct Case {
   ConvGeometry geometry;
@@ -228,18 +221,6 @@ void check_row(const QuantizedConvKernelRow& row) {
 
 }  // namespace
 
-int check_quantized_convolutions() {
-  for (const QuantizedConvKernelRow& row : quantized_conv_kernel_table()) {
-    if (!is_supported(row.isa)) {
-      std::printf("absent %s\n", row.name.c_str());
-      continue;
-    }
-    const int before = failures;
-    check_row(row);
-    std::printf("%s %s\n", failures == before ? "right" : "wrong", row.name.c_str());
-    std::fflush(stdout);
-  }
-  return failures;
-}
+void check_quantized_convolutions() { check_each_kernel(quantized_conv_kernel_table(), check_row); }
 
 }  // namespace fanin

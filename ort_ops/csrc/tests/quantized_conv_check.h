@@ -4,6 +4,6 @@
 namespace fanin {
 
 // As check_quantized.
-int check_quantized_convolutions();
+void check_quantized_convolutions();
 
 }  // namespace fanin
