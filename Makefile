@@ -62,7 +62,8 @@ format: env
 	$(BIN)/clang-format -i $(FORMATTED)
 
 pytest: env
-	$(BIN)/python -m pytest -m 'not matrix and not lowest and not newest and not slow' \
+	$(BIN)/python -m pytest \
+	  -m 'not matrix and not lowest and not newest and not slow and not emulated' \
 	  -n $(TEST_WORKERS) --dist worksteal
 
 test: lint pytest
