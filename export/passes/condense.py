@@ -21,8 +21,15 @@ from .condense_quantized import (
     is_quantized_layer,
     read_quantized_layer,
 )
-from .constants import ConstantWeight, folded_constant, live_readers, resolve_constant
+from .constants import (
+    ConstantWeight,
+    folded_constant,
+    is_constant,
+    live_readers,
+    resolve_constant,
+)
 from .conv_layer import is_conv, read_conv
+from .elsewhere import Elsewhere, find_elsewhere
 from .linear_layer import LinearLayer, is_linear, read_linear
 from .nodes import (
     Names,
@@ -38,6 +45,9 @@ from .nodes import (
 )
 from .quantized_weight import Refused
 from .result_pass import ResultPass
+
+_SPARSE = 0.5
+"""Share of zeros from which a weight of another operator is worth a line."""
 
 _ACTIVATIONS = ("float32", "float16")
 """Types of X that the op has CPU kernels for."""
@@ -66,12 +76,14 @@ class CondenseResult(ir.passes.PassResult):
         layers: one report for each weight, in graph order.
         notes: what else a user should know.
         verbatim: condensed weights that store entries of the constant of that name as they are.
+        elsewhere: weights that no layer holds.
 
     """
 
     layers: list[LayerReport] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     verbatim: frozenset[str] = frozenset()
+    elsewhere: Elsewhere = field(default_factory=Elsewhere)
 
 
 class CondensePass(ResultPass[CondenseResult]):
@@ -128,10 +140,16 @@ class CondensePass(ResultPass[CondenseResult]):
             elif node.domain == "" and node.op_type == "ConvTranspose":
                 work.leave_transposed(node)
         layers, notes = list(work.layers.values()), work.notes()
+        elsewhere = work.elsewhere(model)
         work.remove_unread()
         changed = any(layer.decision == "condensed" for layer in layers)
         return CondenseResult(
-            model, modified=changed, layers=layers, notes=notes, verbatim=work.verbatim()
+            model,
+            modified=changed,
+            layers=layers,
+            notes=notes,
+            verbatim=work.verbatim(),
+            elsewhere=elsewhere,
         )
 
 
@@ -151,6 +169,8 @@ class _Work:
         self._residuals: dict[tuple[int, str], ir.Value] = {}
         self._roots: dict[int, ir.Value] = {}
         self._computed: set[str | None] = set()
+        # Constants that some report is about.
+        self._seen: set[int] = set()
         # Whether a sparse convolution is there, which depthwise ones may go with.
         self.accompanied = False
 
@@ -165,6 +185,8 @@ class _Work:
         return not isinstance(geometry, str) and self._obstacle(node, found) is None
 
     def visit(self, node: ir.Node) -> None:
+        if all(map(is_constant, node.outputs)):
+            return  # a step on the way to a weight
         found = resolve_constant(input_of(node, 1), self.opset, self.masks)
         if found is None:
             left = resolve_constant(input_of(node, 0), self.opset)
@@ -217,6 +239,7 @@ class _Work:
             self._leave_quantized(node, weight.refuse(done))
             return
         root = weight.found.root
+        self._see(weight.found)
         self._roots[id(root)] = root
         call_layer(done.node, name_of(root))
         key: _LayerKey = ("condensed", id(root), weight.found.through, done.weight.values.shape)
@@ -247,6 +270,9 @@ class _Work:
                     "reads it"
                 )
         return lines
+
+    def elsewhere(self, model: ir.Model) -> Elsewhere:
+        return find_elsewhere(model, self._seen, max(self.min_sparsity, _SPARSE))
 
     def remove_unread(self) -> None:
         """Remove the dense form of weights: a large model has no room for both."""
@@ -300,7 +326,7 @@ class _Work:
         place = layer.bias_place if bias is not None else None
         weight, parts = self._add_parts(graph, key, weight, bias, prefix, place)
         self._roots[id(found.root)] = found.root
-        if layer.alpha != 1 or {"Cast", "DequantizeLinear"} & set(found.through):
+        if layer.alpha != 1:
             self._computed.add(found.root.name)
         new = make_condensed(
             self._turned(layer) if layer.trans_a else x,
@@ -427,6 +453,7 @@ class _Work:
         new: ir.Node,
         how: str | None = None,
     ) -> None:
+        self._see(found)
         if not self.name_after_weights and found.root.name:
             call_layer(new, found.root.name)
         key: _LayerKey = ("condensed", id(found.root), found.through, weight.values.shape)
@@ -449,7 +476,13 @@ class _Work:
             values_dtype=weight.values.dtype.name,
         )
 
+    def _see(self, found: ConstantWeight) -> None:
+        self._seen |= {id(value) for value in (found.root, *found.others)}
+        if found.computed:
+            self._computed.add(found.root.name)
+
     def _leave(self, node: ir.Node, found: ConstantWeight, reason: str) -> None:
+        self._see(found)
         key: _LayerKey = ("dense", id(found.root), found.through, reason)
         if key not in self.layers:
             self.layers[key] = _dense_report(node, found, reason)
@@ -458,11 +491,13 @@ class _Work:
         if layer.kept is None:
             self._leave_unresolved(node, layer.reason, layer.value)
             return
+        self._seen.add(id(layer.value))
         key: _LayerKey = ("dense", id(layer.value), (), layer.reason)
         self.layers.setdefault(key, _quantized_report(node, layer))
 
     def _leave_unresolved(self, node: ir.Node, reason: str, value: ir.Value | None = None) -> None:
         value = value or input_of(node, 1)
+        self._seen.add(id(value))
         shape = tuple(d for d in value.shape or () if isinstance(d, int))
         if value.shape is None or len(shape) != len(value.shape) or len(shape) < 2:
             return
