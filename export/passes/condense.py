@@ -28,7 +28,14 @@ from .constants import (
     live_readers,
     resolve_constant,
 )
-from .conv_layer import is_conv, read_conv
+from .conv_layer import (
+    is_conv,
+    is_conv_transpose,
+    mirrored,
+    read_conv,
+    read_conv_transpose,
+)
+from .einsum_layer import EinsumLayer, Reorder, read_einsum, read_left_weight
 from .elsewhere import Elsewhere, find_elsewhere
 from .linear_layer import LinearLayer, is_linear, read_linear
 from .nodes import (
@@ -137,8 +144,10 @@ class CondensePass(ResultPass[CondenseResult]):
                 work.visit(node)
             elif is_conv(node):
                 work.visit_conv(node)
-            elif node.domain == "" and node.op_type == "ConvTranspose":
-                work.leave_transposed(node)
+            elif is_conv_transpose(node):
+                work.visit_conv_transpose(node)
+            elif node.domain == "" and node.op_type == "Einsum":
+                work.visit_einsum(node)
         layers, notes = list(work.layers.values()), work.notes()
         elsewhere = work.elsewhere(model)
         work.remove_unread()
@@ -191,7 +200,7 @@ class _Work:
         if found is None:
             left = resolve_constant(input_of(node, 0), self.opset)
             if isinstance(left, ConstantWeight) and left.array.ndim >= 2:
-                self._leave(node, left, "the weight is the left operand")
+                self._visit_product(node, left, read_left_weight(node, left))
         elif isinstance(found, str):
             self._leave_unresolved(node, found)
         elif found.array.ndim >= 2 and found.array.size:
@@ -254,10 +263,67 @@ class _Work:
             speedup=done.choice.speedup,
         )
 
-    def leave_transposed(self, node: ir.Node) -> None:
+    def visit_conv_transpose(self, node: ir.Node) -> None:
         found = resolve_constant(input_of(node, 1), self.opset, self.masks)
-        if isinstance(found, ConstantWeight) and found.array.size:
-            self._leave(node, found, "ConvTranspose is not supported")
+        if not isinstance(found, ConstantWeight) or found.array.ndim < 3 or not found.array.size:
+            return
+        geometry = read_conv_transpose(node, found.array.shape)
+        obstacle = geometry if isinstance(geometry, str) else self._obstacle(node, found)
+        if obstacle is not None or isinstance(geometry, str):
+            self._leave(node, found, str(obstacle))
+            return
+        as_conv = replace(
+            found,
+            array=mirrored(found.array, geometry.group),
+            mask=None if found.mask is None else mirrored(found.mask, geometry.group),
+            through=(*found.through, "ConvTranspose"),
+        )
+        self._replace_conv(node, as_conv, geometry)
+
+    def visit_einsum(self, node: ir.Node) -> None:
+        operands = [
+            None if value is None else resolve_constant(value, self.opset, self.masks)
+            for value in node.inputs
+        ]
+        weight = next((found for found in operands if isinstance(found, ConstantWeight)), None)
+        layer = read_einsum(node, operands)
+        if weight is not None and layer is not None:
+            self._visit_product(node, weight, layer)
+
+    def _visit_product(
+        self, node: ir.Node, found: ConstantWeight, layer: EinsumLayer | str
+    ) -> None:
+        """Replace a product by a condensed one between what reorders its activations."""
+        if isinstance(layer, str):
+            self._leave(node, found, layer)
+            return
+        found, graph = layer.found, graph_of(node)
+        obstacle = self._obstacle(node, found)
+        key = _key(graph, found)
+        weight = self._parts[key][0] if key in self._parts else _condense(found)
+        if obstacle is None:
+            sizes = dimensions_of(layer.x)
+            free = sizes and [sizes[axis] for axis in layer.x_axes[: layer.free]]
+            rows = None if free is None else [*free, weight.in_features]
+            obstacle = self.leave_dense(weight, rows, None)
+        if obstacle is not None:
+            self._leave(node, found, obstacle)
+            return
+        prefix = _prefix(found)
+        weight, parts = self._add_parts(graph, key, weight, None, prefix, None)
+        self._roots[id(found.root)] = found.root
+        reorder = Reorder(node, self.names)
+        new = make_condensed(
+            reorder.before(layer),
+            parts,
+            self._no_residual(graph, found.array.dtype),
+            {"in_features": weight.in_features, "out_features": weight.out_features},
+            name=(not self.name_after_weights and node.name) or self.names.free(prefix),
+        )
+        node.append(new)
+        take_output(node.outputs[0], reorder.after(layer, new))
+        remove_node(node)
+        self._record(node, found, weight, new)
 
     def notes(self) -> list[str]:
         """Name the condensed weights of which the dense form stays in the file as well."""
@@ -303,7 +369,7 @@ class _Work:
 
     def _unfit(self, node: ir.Node, found: ConstantWeight) -> str | None:
         array = found.array
-        if is_linear(node) and array.ndim != 2:
+        if not is_conv(node) and not is_conv_transpose(node) and array.ndim != 2:
             return f"the weight has {array.ndim} dimensions"
         if array.dtype.name not in _ACTIVATIONS:
             return f"computes in {array.dtype.name}, which no kernel does"
@@ -462,7 +528,7 @@ class _Work:
             self.layers[key] = replace(before, nodes=(*before.nodes, label_of(new)))
             return
         how = how or ("by its zeros" if found.mask is None else "by mask")
-        if found.through:
+        if found.through and found.through != ("Einsum",):
             how += f", behind {' and '.join(found.through)}"
         self.layers[key] = replace(
             _dense_report(node, found, how),
@@ -533,12 +599,12 @@ def _key(
     return (id(graph), id(found.root), content, found.array.shape, trans_b, alpha)
 
 
-def _condense(found: ConstantWeight, layer: LinearLayer) -> CondensedWeight:
+def _condense(found: ConstantWeight, layer: LinearLayer | None = None) -> CondensedWeight:
     array, kept = found.array, _kept(found)
-    if not layer.trans_b:
+    if layer is not None and not layer.trans_b:
         array, kept = array.T, kept.T
     scaled = array.astype(np.float32, copy=False)
-    if layer.alpha != 1:
+    if layer is not None and layer.alpha != 1:
         scaled = scaled * np.float32(layer.alpha)
     return CondensedWeight.from_dense(scaled, None, kept).astype(array.dtype.name)
 
@@ -558,8 +624,10 @@ def _too_dense(sparsity: float, least: float) -> str:
 
 def _dense_report(node: ir.Node, found: ConstantWeight, reason: str) -> LayerReport:
     array, kept = found.array, _kept(found)
-    stored_out_in = node.op_type not in ("MatMul", "Gemm") or (
-        node.op_type == "Gemm" and node.attributes.get_int("transB", 0) != 0
+    stored_out_in = (
+        "Einsum" in found.through
+        or node.op_type not in ("MatMul", "Gemm")
+        or (node.op_type == "Gemm" and node.attributes.get_int("transB", 0) != 0)
     )
     if array.ndim == 2 and not stored_out_in:
         array, kept = array.T, kept.T

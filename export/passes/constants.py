@@ -217,17 +217,29 @@ def live_readers(value: ir.Value) -> Iterator[ir.Node]:
     Operators that are folded into weights stand for those that read what they give.
     """
     for node, _ in value.uses():
-        folded = node.domain == "" and (
-            node.op_type in _FOLDED
-            or (node.op_type in _COMPUTED and all(map(is_constant, node.outputs)))
-        )
-        if not folded:
+        if not _is_folded(node):
             yield node
             continue
         for output in node.outputs:
             if output.is_graph_output():
                 yield node
             yield from live_readers(output)
+
+
+def forms_of(value: ir.Value) -> Iterator[ir.Value]:
+    """Yield a constant and what operators that are folded into weights make of it."""
+    yield value
+    for node, _ in value.uses():
+        if _is_folded(node):
+            for output in node.outputs:
+                yield from forms_of(output)
+
+
+def _is_folded(node: ir.Node) -> bool:
+    return node.domain == "" and (
+        node.op_type in _FOLDED
+        or (node.op_type in _COMPUTED and all(map(is_constant, node.outputs)))
+    )
 
 
 def folded_constant(value: ir.Value, opset: int) -> np.ndarray | None:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ...ort_ops.contract import DOMAIN
 from ..report import LayerReport
-from .constants import live_readers
+from .constants import forms_of, live_readers
 from .nodes import constant_of
 
 LEAST_ENTRIES = 1024
@@ -49,13 +49,13 @@ def find_elsewhere(model: ir.Model, seen: Collection[int], min_sparsity: float) 
 
     Args:
         model: with its layers; functions included.
-        seen: ids of the constants that layers have.
+        seen: ids of the constants that layers have, or of what is computed from them.
         min_sparsity: share of zeros from which they are reported.
 
     """
     found = Elsewhere()
     for value, owner in _constants(model):
-        if id(value) in seen or not _may_be_weight(value):
+        if not _may_be_weight(value) or any(id(form) in seen for form in forms_of(value)):
             continue
         readers = [node for node in live_readers(value) if not _is_table(node)]
         if not readers and value.uses():
