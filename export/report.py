@@ -273,7 +273,9 @@ def note_on_sparsity(
         min_sparsity: from which a weight counts as sparse.
 
     """
-    weights = [(layer.name, layer.sparsity) for layer in layers] + [other] * (other is not None)
+    weights = [(layer.name, layer.sparsity) for layer in layers]
+    if other is not None:
+        weights.append(other)
     if not weights:
         return ("no weights found",)
     name, most = max(weights, key=lambda weight: weight[1])

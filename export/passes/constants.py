@@ -186,7 +186,10 @@ class _Evaluation:
         if node.op_type == "Div" and sides[0].mask is None:
             return None
         shape = np.broadcast_shapes(*(side.array.shape for side in sides if side is not None))
-        return np.logical_and.reduce([np.broadcast_to(mask.astype(bool), shape) for mask in masks])
+        kept = np.ones(shape, bool)
+        for mask in masks:
+            kept &= mask.astype(bool)
+        return kept
 
 
 def _largest(sides: Sequence[ConstantWeight]) -> ConstantWeight:

@@ -78,10 +78,11 @@ def _constants(model: ir.Model) -> Iterator[tuple[ir.Value, str | None]]:
     for graph in model.graphs():
         for value in graph.initializers.values():
             yield value, None
-    for holder in (model.graph, *model.functions.values()):
-        for node in holder.all_nodes():
-            if node.op_type == "Constant" and node.domain == "":
-                yield node.outputs[0], holder.name if isinstance(holder, ir.Function) else None
+    nodes: list[tuple[ir.Node, str | None]] = [(node, None) for node in model.graph.all_nodes()]
+    nodes += [(n, body.name) for body in model.functions.values() for n in body.all_nodes()]
+    for node, owner in nodes:
+        if node.op_type == "Constant" and node.domain == "":
+            yield node.outputs[0], owner
 
 
 def _may_be_weight(value: ir.Value) -> bool:
@@ -98,11 +99,13 @@ def _is_table(reader: ir.Node) -> bool:
 
 
 def _kept(array: np.ndarray) -> np.ndarray:
-    if array.dtype.name not in ("int8", "uint8"):
-        return array != 0
-    # The zero point of bytes stands elsewhere: what most of them are is taken for it.
-    counts = np.bincount(array.reshape(-1).view(np.uint8), minlength=256)
-    return array.view(np.uint8) != counts.argmax()
+    zero = array.dtype.type(0)
+    if array.dtype.name in ("int8", "uint8"):
+        # The zero point of bytes stands elsewhere: what most of them are is taken for it.
+        numbers, counts = np.unique(array, return_counts=True)
+        zero = numbers[counts.argmax()]
+    kept: np.ndarray = array != zero
+    return kept
 
 
 def _reason(readers: list[ir.Node], owner: str | None) -> tuple[str, str]:
