@@ -36,7 +36,16 @@ from .onnx_source import data_files, load_source
 from .passes.condense import CondensePass, CondenseResult, Shape
 from .quantization_units import Units, is_compared, units_of, with_noise
 from .ranges import require_range
-from .report import NOT_VERIFIED, ExportReport, LayerCheck, LayerReport, ParityCheck, bytes_saved
+from .report import (
+    NOT_VERIFIED,
+    ExportReport,
+    LayerCheck,
+    LayerReport,
+    ParityCheck,
+    bytes_saved,
+    note_on_sparsity,
+    require_sparse_layers,
+)
 from .rounding import (
     round_condensed,
     rounding_notes,
@@ -66,6 +75,7 @@ def convert(
     verify: bool = True,
     external_data_threshold: int = EXTERNAL_DATA_THRESHOLD,
     values_dtype: str = "float32",
+    require_sparse: bool = False,
 ) -> ExportReport:
     """Write an ONNX model with its sparse layers as ``ai.fanin`` ops.
 
@@ -88,6 +98,7 @@ def convert(
             are rounded to; sums, biases and activations stay as they are. The converted model is
             compared with the original before it is rounded, and the rounded file with the same
             values in float32; the report says what the rounding changed.
+        require_sparse: fail where no layer of the result is sparse.
 
     Returns:
         What became of each weight, the parity error, and the sizes.
@@ -140,6 +151,10 @@ def convert(
         if rounded:
             layers = with_rounding(layers, rounded.errors, values_dtype)
             notes += rounding_notes(layers, values_dtype, "they are of a different type already")
+        layers = (*layers, *found.elsewhere.layers)
+        notes += note_on_sparsity(layers, found.elsewhere.sparsest, min_sparsity)
+        if require_sparse:
+            require_sparse_layers(layers, notes)
         data_path = publish_model(staged, target, keep=needed)
     return ExportReport(
         path=os.fspath(onnx_out),
@@ -182,7 +197,8 @@ def plan_conversion(
     source = Path(onnx_in)
     with _blaming(source):
         model, _, found = _condensed(source, chooser, min_sparsity)
-        return final_layers(found.layers, lower(model, chooser, fold=True))
+        layers = final_layers(found.layers, lower(model, chooser, fold=True))
+        return (*layers, *found.elsewhere.layers)
 
 
 def _condensed(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Literal
+
+from .errors import ExportError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -258,6 +260,45 @@ def origin_of_times(machine: str, threads: int, measured_threads: int) -> str:
     if threads == measured_threads:
         return f"times {measured}"
     return f"times predicted for {threads} threads from those {measured}"
+
+
+def note_on_sparsity(
+    layers: Iterable[LayerReport], other: tuple[str, float] | None, min_sparsity: float
+) -> tuple[str, ...]:
+    """Say that a model has no sparse weight, and which one comes closest.
+
+    Args:
+        layers: of the report.
+        other: name and sparsity of a weight that is not among them.
+        min_sparsity: from which a weight counts as sparse.
+
+    """
+    weights = [(layer.name, layer.sparsity) for layer in layers]
+    if other is not None:
+        weights.append(other)
+    if not weights:
+        return ("no weights found",)
+    name, most = max(weights, key=lambda weight: weight[1])
+    if most >= min_sparsity:
+        return ()
+    return (f"no sparse weights found; the sparsest is {name} at {most:.0%}",)
+
+
+def require_sparse_layers(layers: Sequence[LayerReport], notes: Sequence[str]) -> None:
+    """Require that a sparse layer is in the file.
+
+    Raises:
+        ExportError: all are dense, with the reasons of the sparsest ones.
+
+    """
+    if any(layer.decision != "dense" for layer in layers):
+        return
+    sparsest = sorted(layers, key=lambda layer: -layer.sparsity)[:3]
+    reasons = [f"{layer.name} ({layer.sparsity:.0%}): {layer.reason}" for layer in sparsest]
+    raise ExportError(
+        "every layer stays dense, although sparse ones are required: "
+        f"{'; '.join(reasons or notes)}; nothing was written"
+    )
 
 
 def bytes_saved(layers: Iterable[LayerReport]) -> int:

@@ -36,10 +36,19 @@ from .passes.access import drop_weights, name_of
 from .passes.attach_functions import AttachFunctionsPass
 from .passes.clear_values import ClearValueMetadataPass
 from .passes.condense import CondensePass
+from .passes.elsewhere import Elsewhere
 from .passes.fold_norm import FoldNormPass
 from .quantization_units import Units, units_of, with_noise
 from .ranges import require_range
-from .report import NOT_VERIFIED, ExportReport, LayerReport, ParityCheck, bytes_saved
+from .report import (
+    NOT_VERIFIED,
+    ExportReport,
+    LayerReport,
+    ParityCheck,
+    bytes_saved,
+    note_on_sparsity,
+    require_sparse_layers,
+)
 from .rounding import (
     Rounding,
     read_elsewhere,
@@ -73,6 +82,7 @@ def export(
     dynamic_shapes: Sequence[Mapping[int, str]] | None = None,
     verify: bool = True,
     external_data_threshold: int = EXTERNAL_DATA_THRESHOLD,
+    require_sparse: bool = False,
 ) -> ExportReport:
     """Write a model to ONNX with its sparse layers as ``CondensedGemm`` and ``CondensedConv``.
 
@@ -108,6 +118,7 @@ def export(
             ``{0: "batch", 1: "tokens"}``; without it the first one of each is "batch".
         verify: compare the file's outputs with torch. The structure is always checked.
         external_data_threshold: bytes of weights above which they go to a file of their own.
+        require_sparse: fail where no layer of the file is sparse.
 
     Returns:
         What became of each layer, the parity error, and the sizes.
@@ -172,6 +183,11 @@ def export(
         reports = merge_reports(weights, main.layers, main.initializers)
         rounded = with_rounding(reports, main.rounding.errors, values_dtype)
         layers = final_layers(rounded, main.lowered)
+        listed = {layer.name for layer in layers}
+        layers += tuple(layer for layer in main.elsewhere.layers if layer.name not in listed)
+        sparsity = note_on_sparsity(layers, main.elsewhere.sparsest, min_sparsity)
+        if require_sparse:
+            require_sparse_layers(layers, sparsity)
         file_bytes = main.staged.nbytes
         if baseline is not None:
             dense_bytes = baseline.staged.nbytes
@@ -193,6 +209,7 @@ def export(
         dense_file_measured=baseline is not None,
         notes=(
             *notes,
+            *sparsity,
             *_notes(layers, opset, values_dtype, None if baseline else baseline_path),
             *link_notes(path, data_path),
         ),
@@ -240,6 +257,7 @@ class _Written:
 
     staged: StagedModel
     layers: tuple[LayerReport, ...]
+    elsewhere: Elsewhere
     initializers: frozenset[str]
     lowered: Lowered
     parity: tuple[ParityCheck, ...]
@@ -310,7 +328,17 @@ def _write(
         locates = None if units else locate
         reference = Reference("torch", cases, settings.noise, units, locates)
         parity, not_checked = check_parity(staged.path, reference)
-    return _Written(staged, layers, initializers, lowered, parity, not_checked, rounding, change)
+    return _Written(
+        staged,
+        layers,
+        found[-1].elsewhere,
+        initializers,
+        lowered,
+        parity,
+        not_checked,
+        rounding,
+        change,
+    )
 
 
 def _own_noise(

@@ -133,6 +133,14 @@ def merge_reports(
     reports = []
     for report in weights:
         if parts := condensed.pop(report.name, []):
+            if len(parts) == 1 and parts[0].sparsity > report.sparsity:
+                # The graph computes it, as torch's pruning does with its mask.
+                report = replace(
+                    report,
+                    sparsity=parts[0].sparsity,
+                    active=parts[0].active,
+                    fan_in=parts[0].fan_in,
+                )
             report = replace(
                 report,
                 nodes=tuple(name for part in parts for name in part.nodes),

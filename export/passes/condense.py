@@ -21,8 +21,22 @@ from .condense_quantized import (
     is_quantized_layer,
     read_quantized_layer,
 )
-from .constants import ConstantWeight, folded_constant, live_readers, resolve_constant
-from .conv_layer import is_conv, read_conv
+from .constants import (
+    ConstantWeight,
+    folded_constant,
+    is_constant,
+    live_readers,
+    resolve_constant,
+)
+from .conv_layer import (
+    is_conv,
+    is_conv_transpose,
+    mirrored,
+    read_conv,
+    read_conv_transpose,
+)
+from .einsum_layer import EinsumLayer, Reorder, read_einsum, read_left_weight
+from .elsewhere import Elsewhere, find_elsewhere
 from .linear_layer import LinearLayer, is_linear, read_linear
 from .nodes import (
     Names,
@@ -38,6 +52,9 @@ from .nodes import (
 )
 from .quantized_weight import Refused
 from .result_pass import ResultPass
+
+_SPARSE = 0.5
+"""Share of zeros from which a weight of another operator is worth a line."""
 
 _ACTIVATIONS = ("float32", "float16")
 """Types of X that the op has CPU kernels for."""
@@ -66,12 +83,14 @@ class CondenseResult(ir.passes.PassResult):
         layers: one report for each weight, in graph order.
         notes: what else a user should know.
         verbatim: condensed weights that store entries of the constant of that name as they are.
+        elsewhere: weights that no layer holds.
 
     """
 
     layers: list[LayerReport] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     verbatim: frozenset[str] = frozenset()
+    elsewhere: Elsewhere = field(default_factory=Elsewhere)
 
 
 class CondensePass(ResultPass[CondenseResult]):
@@ -125,13 +144,21 @@ class CondensePass(ResultPass[CondenseResult]):
                 work.visit(node)
             elif is_conv(node):
                 work.visit_conv(node)
-            elif node.domain == "" and node.op_type == "ConvTranspose":
-                work.leave_transposed(node)
+            elif is_conv_transpose(node):
+                work.visit_conv_transpose(node)
+            elif node.domain == "" and node.op_type == "Einsum":
+                work.visit_einsum(node)
         layers, notes = list(work.layers.values()), work.notes()
+        elsewhere = work.elsewhere(model)
         work.remove_unread()
         changed = any(layer.decision == "condensed" for layer in layers)
         return CondenseResult(
-            model, modified=changed, layers=layers, notes=notes, verbatim=work.verbatim()
+            model,
+            modified=changed,
+            layers=layers,
+            notes=notes,
+            verbatim=work.verbatim(),
+            elsewhere=elsewhere,
         )
 
 
@@ -151,6 +178,8 @@ class _Work:
         self._residuals: dict[tuple[int, str], ir.Value] = {}
         self._roots: dict[int, ir.Value] = {}
         self._computed: set[str | None] = set()
+        # Constants that some report is about.
+        self._seen: set[int] = set()
         # Whether a sparse convolution is there, which depthwise ones may go with.
         self.accompanied = False
 
@@ -165,11 +194,13 @@ class _Work:
         return not isinstance(geometry, str) and self._obstacle(node, found) is None
 
     def visit(self, node: ir.Node) -> None:
+        if all(map(is_constant, node.outputs)):
+            return  # a step on the way to a weight
         found = resolve_constant(input_of(node, 1), self.opset, self.masks)
         if found is None:
             left = resolve_constant(input_of(node, 0), self.opset)
             if isinstance(left, ConstantWeight) and left.array.ndim >= 2:
-                self._leave(node, left, "the weight is the left operand")
+                self._visit_product(node, left, read_left_weight(node, left))
         elif isinstance(found, str):
             self._leave_unresolved(node, found)
         elif found.array.ndim >= 2 and found.array.size:
@@ -217,6 +248,7 @@ class _Work:
             self._leave_quantized(node, weight.refuse(done))
             return
         root = weight.found.root
+        self._see(weight.found)
         self._roots[id(root)] = root
         call_layer(done.node, name_of(root))
         key: _LayerKey = ("condensed", id(root), weight.found.through, done.weight.values.shape)
@@ -231,10 +263,67 @@ class _Work:
             speedup=done.choice.speedup,
         )
 
-    def leave_transposed(self, node: ir.Node) -> None:
+    def visit_conv_transpose(self, node: ir.Node) -> None:
         found = resolve_constant(input_of(node, 1), self.opset, self.masks)
-        if isinstance(found, ConstantWeight) and found.array.size:
-            self._leave(node, found, "ConvTranspose is not supported")
+        if not isinstance(found, ConstantWeight) or found.array.ndim < 3 or not found.array.size:
+            return
+        geometry = read_conv_transpose(node, found.array.shape)
+        obstacle = geometry if isinstance(geometry, str) else self._obstacle(node, found)
+        if obstacle is not None or isinstance(geometry, str):
+            self._leave(node, found, str(obstacle))
+            return
+        as_conv = replace(
+            found,
+            array=mirrored(found.array, geometry.group),
+            mask=None if found.mask is None else mirrored(found.mask, geometry.group),
+            through=(*found.through, "ConvTranspose"),
+        )
+        self._replace_conv(node, as_conv, geometry)
+
+    def visit_einsum(self, node: ir.Node) -> None:
+        operands = [
+            None if value is None else resolve_constant(value, self.opset, self.masks)
+            for value in node.inputs
+        ]
+        weight = next((found for found in operands if isinstance(found, ConstantWeight)), None)
+        layer = read_einsum(node, operands)
+        if weight is not None and layer is not None:
+            self._visit_product(node, weight, layer)
+
+    def _visit_product(
+        self, node: ir.Node, found: ConstantWeight, layer: EinsumLayer | str
+    ) -> None:
+        """Replace a product by a condensed one between what reorders its activations."""
+        if isinstance(layer, str):
+            self._leave(node, found, layer)
+            return
+        found, graph = layer.found, graph_of(node)
+        obstacle = self._obstacle(node, found)
+        key = _key(graph, found)
+        weight = self._parts[key][0] if key in self._parts else _condense(found)
+        if obstacle is None:
+            sizes = dimensions_of(layer.x)
+            free = sizes and [sizes[axis] for axis in layer.x_axes[: layer.free]]
+            rows = None if free is None else [*free, weight.in_features]
+            obstacle = self.leave_dense(weight, rows, None)
+        if obstacle is not None:
+            self._leave(node, found, obstacle)
+            return
+        prefix = _prefix(found)
+        weight, parts = self._add_parts(graph, key, weight, None, prefix, None)
+        self._roots[id(found.root)] = found.root
+        reorder = Reorder(node, self.names)
+        new = make_condensed(
+            reorder.before(layer),
+            parts,
+            self._no_residual(graph, found.array.dtype),
+            {"in_features": weight.in_features, "out_features": weight.out_features},
+            name=(not self.name_after_weights and node.name) or self.names.free(prefix),
+        )
+        node.append(new)
+        take_output(node.outputs[0], reorder.after(layer, new))
+        remove_node(node)
+        self._record(node, found, weight, new)
 
     def notes(self) -> list[str]:
         """Name the condensed weights of which the dense form stays in the file as well."""
@@ -247,6 +336,9 @@ class _Work:
                     "reads it"
                 )
         return lines
+
+    def elsewhere(self, model: ir.Model) -> Elsewhere:
+        return find_elsewhere(model, self._seen, max(self.min_sparsity, _SPARSE))
 
     def remove_unread(self) -> None:
         """Remove the dense form of weights: a large model has no room for both."""
@@ -277,7 +369,7 @@ class _Work:
 
     def _unfit(self, node: ir.Node, found: ConstantWeight) -> str | None:
         array = found.array
-        if is_linear(node) and array.ndim != 2:
+        if not is_conv(node) and not is_conv_transpose(node) and array.ndim != 2:
             return f"the weight has {array.ndim} dimensions"
         if array.dtype.name not in _ACTIVATIONS:
             return f"computes in {array.dtype.name}, which no kernel does"
@@ -300,7 +392,7 @@ class _Work:
         place = layer.bias_place if bias is not None else None
         weight, parts = self._add_parts(graph, key, weight, bias, prefix, place)
         self._roots[id(found.root)] = found.root
-        if layer.alpha != 1 or {"Cast", "DequantizeLinear"} & set(found.through):
+        if layer.alpha != 1:
             self._computed.add(found.root.name)
         new = make_condensed(
             self._turned(layer) if layer.trans_a else x,
@@ -427,6 +519,7 @@ class _Work:
         new: ir.Node,
         how: str | None = None,
     ) -> None:
+        self._see(found)
         if not self.name_after_weights and found.root.name:
             call_layer(new, found.root.name)
         key: _LayerKey = ("condensed", id(found.root), found.through, weight.values.shape)
@@ -435,7 +528,7 @@ class _Work:
             self.layers[key] = replace(before, nodes=(*before.nodes, label_of(new)))
             return
         how = how or ("by its zeros" if found.mask is None else "by mask")
-        if found.through:
+        if found.through and found.through != ("Einsum",):
             how += f", behind {' and '.join(found.through)}"
         self.layers[key] = replace(
             _dense_report(node, found, how),
@@ -449,7 +542,13 @@ class _Work:
             values_dtype=weight.values.dtype.name,
         )
 
+    def _see(self, found: ConstantWeight) -> None:
+        self._seen |= {id(value) for value in (found.root, *found.others)}
+        if found.computed:
+            self._computed.add(found.root.name)
+
     def _leave(self, node: ir.Node, found: ConstantWeight, reason: str) -> None:
+        self._see(found)
         key: _LayerKey = ("dense", id(found.root), found.through, reason)
         if key not in self.layers:
             self.layers[key] = _dense_report(node, found, reason)
@@ -458,11 +557,13 @@ class _Work:
         if layer.kept is None:
             self._leave_unresolved(node, layer.reason, layer.value)
             return
+        self._seen.add(id(layer.value))
         key: _LayerKey = ("dense", id(layer.value), (), layer.reason)
         self.layers.setdefault(key, _quantized_report(node, layer))
 
     def _leave_unresolved(self, node: ir.Node, reason: str, value: ir.Value | None = None) -> None:
         value = value or input_of(node, 1)
+        self._seen.add(id(value))
         shape = tuple(d for d in value.shape or () if isinstance(d, int))
         if value.shape is None or len(shape) != len(value.shape) or len(shape) < 2:
             return
@@ -498,12 +599,12 @@ def _key(
     return (id(graph), id(found.root), content, found.array.shape, trans_b, alpha)
 
 
-def _condense(found: ConstantWeight, layer: LinearLayer) -> CondensedWeight:
+def _condense(found: ConstantWeight, layer: LinearLayer | None = None) -> CondensedWeight:
     array, kept = found.array, _kept(found)
-    if not layer.trans_b:
+    if layer is not None and not layer.trans_b:
         array, kept = array.T, kept.T
     scaled = array.astype(np.float32, copy=False)
-    if layer.alpha != 1:
+    if layer is not None and layer.alpha != 1:
         scaled = scaled * np.float32(layer.alpha)
     return CondensedWeight.from_dense(scaled, None, kept).astype(array.dtype.name)
 
@@ -523,8 +624,10 @@ def _too_dense(sparsity: float, least: float) -> str:
 
 def _dense_report(node: ir.Node, found: ConstantWeight, reason: str) -> LayerReport:
     array, kept = found.array, _kept(found)
-    stored_out_in = node.op_type not in ("MatMul", "Gemm") or (
-        node.op_type == "Gemm" and node.attributes.get_int("transB", 0) != 0
+    stored_out_in = (
+        "Einsum" in found.through
+        or node.op_type not in ("MatMul", "Gemm")
+        or (node.op_type == "Gemm" and node.attributes.get_int("transB", 0) != 0)
     )
     if array.ndim == 2 and not stored_out_in:
         array, kept = array.T, kept.T

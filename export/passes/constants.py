@@ -1,13 +1,15 @@
 """Weights that a graph computes from constants, as ONNX files often hold them.
 
 Quantizers put a DequantizeLinear before a MatMul, half-precision converters a Cast, exporters a
-Transpose, attention a Split of the packed projection. The result is as constant as an initializer.
+Transpose, attention a Split of the packed projection, torch's pruning a product with the mask,
+weight norm a norm and a quotient. The result is as constant as an initializer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -30,6 +32,29 @@ _FOLDED = frozenset(
         "Unsqueeze",
     }
 )
+"""Operators that give the numbers of their first input in another form."""
+
+_BROADCAST = frozenset({"Add", "Div", "Max", "Min", "Mul", "Pow", "Sub", "Where"})
+
+_COMPUTED = _BROADCAST | {
+    "Abs",
+    "CastLike",
+    "Clip",
+    "Concat",
+    "MatMul",
+    "Neg",
+    "Reciprocal",
+    "ReduceL2",
+    "ReduceMax",
+    "ReduceMean",
+    "ReduceSum",
+    "ReduceSumSquare",
+    "Sqrt",
+}
+"""Operators that make new numbers out of several constants: masks, norms, scales."""
+
+_MOST_GROWTH = 4
+"""Times larger than its largest constant that a computed one may be."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +64,10 @@ class ConstantWeight:
     Attributes:
         array: what the operator gets.
         mask: the mask of the origin, taken along the same way; None where it has none.
-        root: the initializer or Constant output that it comes from.
+        root: the initializer or Constant output that it comes from; where it comes from several,
+            the largest, and of equal ones the first that is no mask of zeros and ones.
         through: operators between root and use, such as ``("Transpose",)``.
+        others: further constants of many numbers that it comes from.
 
     """
 
@@ -48,40 +75,143 @@ class ConstantWeight:
     mask: np.ndarray | None
     root: ir.Value
     through: tuple[str, ...] = ()
+    others: tuple[ir.Value, ...] = ()
+
+    @property
+    def computed(self) -> bool:
+        """Whether its numbers are others than those of its root."""
+        return not ({"Cast", "DequantizeLinear"} | _COMPUTED).isdisjoint(self.through)
 
 
 def resolve_constant(
     value: ir.Value, opset: int, masks: dict[str, np.ndarray] | None = None
 ) -> ConstantWeight | str | None:
-    """Follow a value back to one constant.
+    """Follow a value back to the constants that it comes from.
 
     Returns:
         The weight; a reason why a stored weight is not constant; None when no weight is behind the
         value at all.
 
     """
-    chain: list[tuple[ir.Node, ir.Value]] = []
-    root = value
-    while (node := root.producer()) is not None and node.op_type in _FOLDED and node.domain == "":
-        chain.append((node, root))
-        root = input_of(node, 0)
-    through = tuple(node.op_type for node, _ in reversed(chain))
-    if root.is_graph_input():
-        if not root.is_initializer():
-            return None
-        return f"{root.name} is a graph input, which a caller can replace"
-    array = constant_of(root)
-    if array is None:
-        return None
-    mask = (masks or {}).get(name_of(root))
-    for node, output in reversed(chain):
-        others = [None if side is None else constant_of(side) for side in node.inputs[1:]]
-        if any(o is None for o, side in zip(others, node.inputs[1:], strict=True) if side):
+    if is_constant(value):
+        return _Evaluation(opset, masks or {}).of(value)
+    # A stored weight that is not constant is worth a reason.
+    while (node := value.producer()) is not None and node.op_type in _FOLDED and node.domain == "":
+        data = input_of(node, 0)
+        if is_constant(data):
             return f"{node.op_type} before it has an input that is no constant"
-        array = run_node(node, output, [array, *others], opset)
-        if mask is not None and node.op_type not in ("Cast", "DequantizeLinear"):
-            mask = run_node(node, output, [mask, *others], opset)
-    return ConstantWeight(array, mask, root, through)
+        value = data
+    if value.is_graph_input() and value.is_initializer():
+        return f"{value.name} is a graph input, which a caller can replace"
+    return None
+
+
+def is_constant(value: ir.Value) -> bool:
+    """Return whether a value is a constant or computed from constants alone, as weights are."""
+    waiting, seen = [value], {id(value)}
+    while waiting:
+        one = waiting.pop()
+        node = one.producer()
+        if node is None or node.domain != "" or node.op_type not in _FOLDED | _COMPUTED:
+            if one.is_graph_input() or ir.convenience.get_const_tensor(one) is None:
+                return False
+            continue
+        for side in node.inputs:
+            if side is not None and id(side) not in seen:
+                seen.add(id(side))
+                waiting.append(side)
+    return True
+
+
+class _Evaluation:
+    """Computes constants, each once."""
+
+    def __init__(self, opset: int, masks: dict[str, np.ndarray]) -> None:
+        self._opset, self._masks = opset, masks
+        self._done: dict[int, ConstantWeight | str] = {}
+
+    def of(self, value: ir.Value) -> ConstantWeight | str:
+        """Compute a value for which :func:`is_constant` holds, or say why it is not computed."""
+        found = self._done.get(id(value))
+        if found is None:
+            found = self._done[id(value)] = self._compute(value)
+        return found
+
+    def _compute(self, value: ir.Value) -> ConstantWeight | str:
+        node = value.producer()
+        if node is None or node.domain != "" or node.op_type not in _FOLDED | _COMPUTED:
+            array = constant_of(value)
+            assert array is not None
+            return ConstantWeight(array, self._masks.get(name_of(value)), value)
+        sides: list[ConstantWeight | None] = []
+        for side in node.inputs:
+            found = None if side is None else self.of(side)
+            if isinstance(found, str):
+                return found
+            sides.append(found)
+        arrays = [None if side is None else side.array for side in sides]
+        known = [side for side in sides if side is not None]
+        if node.op_type in _FOLDED:
+            source = known[0]
+        else:
+            shapes = [side.array.shape for side in known]
+            if _grows(node.op_type, shapes):
+                sizes = " and ".join("×".join(map(str, shape)) for shape in shapes)
+                return f"{node.op_type} of constants of {sizes} before it is too large"
+            source = _largest(known)
+        through = (*source.through, node.op_type)
+        others = [side for side in known if side is not source]
+        return replace(
+            source,
+            array=run_node(node, value, arrays, self._opset),
+            mask=self._mask(node, value, sides),
+            through=through,
+            others=(*source.others, *(v for o in others for v in (o.root, *o.others))),
+        )
+
+    def _mask(
+        self, node: ir.Node, value: ir.Value, sides: list[ConstantWeight | None]
+    ) -> np.ndarray | None:
+        """Take the masks of the inputs along; None where nothing keeps the zeros of one."""
+        if node.op_type in _FOLDED:
+            assert sides[0] is not None
+            mask = sides[0].mask
+            if mask is None or node.op_type in ("Cast", "DequantizeLinear"):
+                return mask
+            arrays = [None if side is None else side.array for side in sides[1:]]
+            return run_node(node, value, [mask, *arrays], self._opset)
+        masks = [side.mask for side in sides if side is not None and side.mask is not None]
+        if not masks or node.op_type not in ("Mul", "Div") or sides[0] is None:
+            return None
+        if node.op_type == "Div" and sides[0].mask is None:
+            return None
+        shape = np.broadcast_shapes(*(side.array.shape for side in sides if side is not None))
+        kept = np.ones(shape, bool)
+        for mask in masks:
+            kept &= mask.astype(bool)
+        return kept
+
+
+def _largest(sides: Sequence[ConstantWeight]) -> ConstantWeight:
+    most = max(side.array.size for side in sides)
+    large = [side for side in sides if side.array.size == most]
+    return next((side for side in large if not _is_mask(side.array)), large[0])
+
+
+def _is_mask(array: np.ndarray) -> bool:
+    return array.dtype == bool or bool(np.isin(array, (0, 1)).all())
+
+
+def _grows(op: str, shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Return whether an operator makes far more numbers than it is given."""
+    if op in _BROADCAST:
+        size = math.prod(np.broadcast_shapes(*shapes))
+    elif op == "MatMul" and min(map(len, shapes)) > 1:
+        size = math.prod(np.broadcast_shapes(*(shape[:-2] for shape in shapes)))
+        size *= shapes[0][-2] * shapes[1][-1]
+    else:
+        return False
+    return size > _MOST_GROWTH * max(map(math.prod, shapes))
 
 
 def live_readers(value: ir.Value) -> Iterator[ir.Node]:
@@ -90,13 +220,29 @@ def live_readers(value: ir.Value) -> Iterator[ir.Node]:
     Operators that are folded into weights stand for those that read what they give.
     """
     for node, _ in value.uses():
-        if node.op_type not in _FOLDED or node.domain != "":
+        if not _is_folded(node):
             yield node
             continue
         for output in node.outputs:
             if output.is_graph_output():
                 yield node
             yield from live_readers(output)
+
+
+def forms_of(value: ir.Value) -> Iterator[ir.Value]:
+    """Yield a constant and what operators that are folded into weights make of it."""
+    yield value
+    for node, _ in value.uses():
+        if _is_folded(node):
+            for output in node.outputs:
+                yield from forms_of(output)
+
+
+def _is_folded(node: ir.Node) -> bool:
+    return node.domain == "" and (
+        node.op_type in _FOLDED
+        or (node.op_type in _COMPUTED and all(map(is_constant, node.outputs)))
+    )
 
 
 def folded_constant(value: ir.Value, opset: int) -> np.ndarray | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from ...ort_ops.format.conv_geometry import ConvGeometry
@@ -13,6 +14,11 @@ from .access import input_of
 def is_conv(node: ir.Node) -> bool:
     """Return whether a node is the standard Conv."""
     return node.domain == "" and node.op_type == "Conv"
+
+
+def is_conv_transpose(node: ir.Node) -> bool:
+    """Return whether a node is the standard ConvTranspose."""
+    return node.domain == "" and node.op_type == "ConvTranspose"
 
 
 def read_conv(node: ir.Node, weight_shape: Sequence[int]) -> ConvGeometry | str:
@@ -39,6 +45,45 @@ def read_conv(node: ir.Node, weight_shape: Sequence[int]) -> ConvGeometry | str:
         return ConvGeometry(channels, weight_shape[0], kernel, strides, pads, dilations, group)
     except ValueError as error:
         return str(error)
+
+
+def read_conv_transpose(node: ir.Node, weight_shape: Sequence[int]) -> ConvGeometry | str:
+    """Read a ConvTranspose of stride 1, which is a Conv of the mirrored filters.
+
+    Args:
+        node: its weight is ``[in, out / group, *kernel]``.
+        weight_shape: of that weight.
+
+    Returns:
+        The geometry of the Conv, whose weight :func:`mirrored` gives; the reason why there is none.
+
+    """
+    kernel = tuple(weight_shape[2:])
+    group = node.attributes.get_int("group", 1)
+    if any(stride != 1 for stride in _ints(node, "strides")):
+        return "ConvTranspose of a stride over 1 is not supported"
+    if node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET" or _ints(node, "output_shape"):
+        return "ConvTranspose of automatic pads is not supported"
+    dilations = _ints(node, "dilations") or (1,) * len(kernel)
+    given = _ints(node, "pads") or (0,) * (2 * len(kernel))
+    reach = [(size - 1) * step for size, step in zip(kernel, dilations, strict=True)]
+    pads = tuple(most - pad for most, pad in zip(reach * 2, given, strict=True))
+    if min(pads) < 0 or any(_ints(node, "output_padding")) or len(kernel) not in (1, 2):
+        return "ConvTranspose of such pads or axes is not supported"
+    ones = (1,) * len(kernel)
+    channels, outputs = weight_shape[0], weight_shape[1] * group
+    try:
+        return ConvGeometry(channels, outputs, kernel, ones, pads, dilations, group)
+    except ValueError as error:
+        return str(error)
+
+
+def mirrored(array: np.ndarray, group: int) -> np.ndarray:
+    """Turn a weight ``[in, out / group, *kernel]`` of ConvTranspose into that of its Conv."""
+    inputs, outputs, *kernel = array.shape
+    parts = array.reshape(group, inputs // group, outputs, *kernel).swapaxes(1, 2)
+    axes = tuple(range(2, 2 + len(kernel)))
+    return np.flip(parts.reshape(group * outputs, inputs // group, *kernel), axes)
 
 
 def _pads(

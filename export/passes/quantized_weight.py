@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -119,7 +119,7 @@ def read_dequantized(
     if scale is None:
         return Refused(COMPUTED, value)
     through = (*found.through, "DequantizeLinear", *(move.op_type for move in moves))
-    found = ConstantWeight(found.array, None, found.root, through)
+    found = replace(found, mask=None, through=through)
     return _read(found, scale, zero, node.attributes.get_int("axis", 1), moves, out_axis, opset)
 
 
@@ -175,7 +175,8 @@ def _stored(value: ir.Value, opset: int) -> ConstantWeight | str | None:
     if parameters is None:
         return COMPUTED
     integers = run_node(maker, value, [source.array, *parameters], opset)
-    return ConstantWeight(integers, None, source.root, (*source.through, "QuantizeLinear"))
+    through = (*source.through, "QuantizeLinear")
+    return replace(source, array=integers, mask=None, through=through)
 
 
 def _constants(node: ir.Node, opset: int) -> list[np.ndarray | None] | None:

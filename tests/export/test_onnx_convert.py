@@ -327,8 +327,8 @@ LEFT = {
     ),
     "the weight is the left operand": (
         [node("MatMul", ["w", "x"])],
-        {"w": W.T},
-        {"x": (48, "batch"), "y": (32, "batch")},
+        {"w": sparse((2, 32, 48))},
+        {"x": (48, "batch"), "y": (2, 32, "batch")},
     ),
     "sparsity .* under 50%": (MATMUL, {"w": sparse((48, 32), 0.2)}, {}),
     "the weight has 3 dimensions": (

@@ -61,6 +61,10 @@ def export(
             help="Type of float32 values in condensed layers: float32, float16 or bfloat16."
         ),
     ] = "float32",
+    require_sparse: Annotated[
+        bool,
+        typer.Option("--require-sparse", help="Fail where no layer of the file is sparse."),
+    ] = False,
 ) -> None:
     """Write a run or an ONNX file to ONNX with its sparse layers as CondensedGemm, verified."""
     common = {
@@ -72,6 +76,7 @@ def export(
         "fold": fold,
         "verify": verify,
         "values_dtype": values_dtype,
+        "require_sparse": require_sparse,
     }
     if source.suffix == ".onnx" and not source.is_dir():
         report = _convert(source, out, common, opset, dense_baseline)

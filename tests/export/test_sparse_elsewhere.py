@@ -1,0 +1,289 @@
+"""Sparse weights are condensed or named: computed ones, and those of other operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from torch import nn
+from torch.nn.utils import parametrizations, prune
+from typer.testing import CliRunner
+
+from fanin.cli import app
+from fanin.export import ExportError, ExportReport, convert, export
+from fanin.export.onnx_convert import plan_conversion
+
+IN, OUT = 96, 64
+
+
+def weight(*shape: int, sparsity: float = 0.9, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return np.where(rng.random(shape) < sparsity, 0, rng.standard_normal(shape)).astype(np.float32)
+
+
+def write(
+    path: Path,
+    nodes: Sequence[onnx.NodeProto],
+    constants: Mapping[str, np.ndarray],
+    x_shape: Sequence[int | str] = ("batch", IN),
+    imports: Sequence[str] = (),
+) -> Path:
+    arrays = [numpy_helper.from_array(np.asarray(v), name) for name, v in constants.items()]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, x_shape)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "g", [x], [y], arrays)
+    opsets = [helper.make_opsetid("", 18), *(helper.make_opsetid(name, 1) for name in imports)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    onnx.save(onnx.shape_inference.infer_shapes(model), path)
+    return path
+
+
+def node(op: str, inputs: str, output: str = "y", **attributes) -> onnx.NodeProto:
+    return helper.make_node(op, inputs.split(), [output], **attributes)
+
+
+GEMM = node("Gemm", "x w b", transB=1)
+BIAS = np.zeros(OUT, np.float32)
+DENSE = weight(OUT, IN, sparsity=0, seed=1)
+MASK = weight(OUT, IN) != 0
+
+COMPUTED = {
+    "pruned": (
+        [node("Mul", "mask orig", "w"), GEMM],
+        {"mask": MASK.astype(np.float32), "orig": DENSE},
+    ),
+    "mask of booleans": (
+        [node("Cast", "mask", "m", to=1), node("Mul", "orig m", "w"), GEMM],
+        {"mask": MASK, "orig": DENSE},
+    ),
+    "chosen": (
+        [node("Where", "mask orig none", "w"), GEMM],
+        {"mask": MASK, "orig": DENSE, "none": np.float32(0)},
+    ),
+    "weight norm": (
+        [
+            node("ReduceL2", "v axes", "norm"),
+            node("Div", "g norm", "factor"),
+            node("Mul", "factor v", "w"),
+            GEMM,
+        ],
+        {"v": weight(OUT, IN), "axes": np.array([1]), "g": np.ones((OUT, 1), np.float32)},
+    ),
+    "spectral norm": (
+        [
+            node("MatMul", "v right", "wu"),
+            node("MatMul", "left wu", "sigma"),
+            node("Div", "v sigma", "w"),
+            GEMM,
+        ],
+        {
+            "v": weight(OUT, IN),
+            "right": np.ones(IN, np.float32),
+            "left": np.ones(OUT, np.float32),
+        },
+    ),
+    "two halves": (
+        [node("Concat", "upper lower", "w", axis=0), GEMM],
+        {"upper": weight(OUT // 2, IN), "lower": weight(OUT // 2, IN, seed=2)},
+    ),
+    "scaled and transposed": (
+        [node("Mul", "v scale", "s"), node("Transpose", "s", "w"), GEMM],
+        {"v": weight(IN, OUT), "scale": np.float32(0.25)},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", COMPUTED)
+def test_weight_computed_from_constants_is_condensed(tmp_path: Path, case: str):
+    nodes, constants = COMPUTED[case]
+    source = write(tmp_path / "in.onnx", nodes, {**constants, "b": BIAS})
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
+    (layer,) = report.layers
+    assert layer.decision == "condensed"
+    assert layer.sparsity == pytest.approx(0.9, abs=0.02)
+    # Nothing of the dense form stays in the file.
+    assert report.file_bytes < 0.5 * source.stat().st_size
+    assert not [one for one in onnx.load(tmp_path / "out.onnx").graph.node if one.op_type == "Mul"]
+
+
+def test_convolution_of_a_pruned_weight_is_condensed(tmp_path: Path):
+    constants = {"mask": weight(16, 8, 3, 3) != 0, "orig": weight(16, 8, 3, 3, sparsity=0)}
+    nodes = [node("Where", "mask orig none", "w"), node("Conv", "x w", pads=[1] * 4)]
+    source = write(
+        tmp_path / "in.onnx",
+        nodes,
+        {**constants, "none": np.float32(0)},
+        x_shape=("batch", 8, 6, 6),
+    )
+    (layer,) = convert(source, tmp_path / "out.onnx", policy="condensed").layers
+    assert (layer.decision, layer.name) == ("condensed", "orig")
+
+
+def test_product_with_activations_is_no_weight(tmp_path: Path):
+    nodes = [node("Mul", "x mask", "m"), node("MatMul", "m w")]
+    constants = {"mask": weight(40, IN), "w": weight(IN, OUT)}
+    source = write(tmp_path / "in.onnx", nodes, constants, x_shape=(40, IN))
+    (layer,) = convert(source, tmp_path / "out.onnx", policy="condensed").layers
+    assert layer.name == "w"
+
+
+def test_constants_whose_product_is_far_larger_stay(tmp_path: Path):
+    nodes = [node("MatMul", "left right", "w"), GEMM]
+    constants = {"left": weight(OUT, 2), "right": weight(2, IN), "b": BIAS}
+    source = write(tmp_path / "in.onnx", nodes, constants)
+    (layer,) = convert(source, tmp_path / "out.onnx", policy="condensed").layers
+    assert layer.reason == "MatMul of constants of 64×2 and 2×96 before it is too large"
+
+
+class Pruned(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(IN, OUT), nn.Linear(OUT, 10)
+        prune.random_unstructured(self.first, "weight", 0.9)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.relu(self.first(x)))
+
+
+def test_module_that_torch_prunes_is_condensed_without_prune_remove(tmp_path: Path):
+    torch.manual_seed(0)
+    report = export(Pruned(), torch.randn(2, IN), tmp_path / "out.onnx", policy="condensed")
+    (layer,) = report.condensed_layers
+    assert layer.name.startswith("first.weight")
+    assert layer.sparsity == pytest.approx(0.9, abs=0.01)
+
+
+def test_file_that_torch_wrote_of_a_pruned_module_is_condensed(tmp_path: Path):
+    path = tmp_path / "in.onnx"
+    example = (torch.randn(2, IN),)
+    torch.onnx.export(Pruned().eval(), example, path, dynamo=True, optimize=False, verbose=False)
+    report = convert(path, tmp_path / "out.onnx", policy="condensed")
+    assert len(report.condensed_layers) == 1
+
+
+def test_module_with_weight_norm_is_condensed(tmp_path: Path):
+    torch.manual_seed(0)
+    layer = nn.Linear(IN, OUT)
+    layer.weight.data *= torch.rand_like(layer.weight) < 0.1
+    model = nn.Sequential(parametrizations.weight_norm(layer))
+    report = export(model, torch.randn(2, IN), tmp_path / "out.onnx", policy="condensed")
+    assert len(report.condensed_layers) == 1
+
+
+LSTM = node("LSTM", "x W R", "y", hidden_size=OUT)
+GATES = {"W": weight(1, 4 * OUT, IN), "R": weight(1, 4 * OUT, OUT)}
+
+
+def elsewhere(path: Path, **options) -> ExportReport:
+    source = write(path / "in.onnx", [LSTM], GATES, x_shape=(5, 2, IN))
+    return convert(source, path / "out.onnx", **options)
+
+
+def test_sparse_weight_of_another_operator_is_named(tmp_path: Path):
+    report = elsewhere(tmp_path)
+    assert [(layer.name, layer.kind, layer.decision) for layer in report.layers] == [
+        ("W", "LSTM", "dense"),
+        ("R", "LSTM", "dense"),
+    ]
+    assert report.layers[0].reason == "LSTM reads it, which is not condensed"
+    assert plan_conversion(tmp_path / "in.onnx") == report.layers
+
+
+def test_operator_of_another_domain_is_named_with_it(tmp_path: Path):
+    fused = node("FusedMatMul", "x w", domain="com.microsoft")
+    source = write(tmp_path / "in.onnx", [fused], {"w": weight(IN, OUT)}, imports=["com.microsoft"])
+    model = onnx.load(source)
+    model.graph.output[0].type.tensor_type.shape.dim.add().dim_param = "batch"
+    model.graph.output[0].type.tensor_type.shape.dim.add().dim_value = OUT
+    onnx.save(model, source)
+    (layer,) = convert(source, tmp_path / "out.onnx").layers
+    assert layer.reason == "com.microsoft::FusedMatMul reads it, which is not condensed"
+
+
+def test_model_without_sparse_weights_says_which_comes_closest(tmp_path: Path):
+    constants = {"w": weight(OUT, IN, sparsity=0.12), "b": BIAS}
+    source = write(tmp_path / "in.onnx", [GEMM], constants)
+    report = convert(source, tmp_path / "out.onnx")
+    sparsity = 1 - np.count_nonzero(constants["w"]) / constants["w"].size
+    wanted = f"no sparse weights found; the sparsest is w at {sparsity:.0%}"
+    assert wanted in report.notes
+    torch.manual_seed(0)
+    report = export(nn.Linear(IN, OUT), torch.randn(2, IN), tmp_path / "torch.onnx")
+    assert "no sparse weights found; the sparsest is weight at 0%" in report.notes
+
+
+def test_model_without_weights_says_so(tmp_path: Path):
+    source = write(tmp_path / "in.onnx", [node("Relu", "x")], {})
+    assert "no weights found" in convert(source, tmp_path / "out.onnx").notes
+
+
+def test_sparse_layers_can_be_required(tmp_path: Path):
+    with pytest.raises(ExportError, match=r"stays dense.*W \(90%\): LSTM reads it.*nothing was"):
+        elsewhere(tmp_path, require_sparse=True)
+    assert not (tmp_path / "out.onnx").exists()
+    with pytest.raises(ExportError, match="every layer stays dense"):
+        export(nn.Linear(IN, OUT), torch.randn(2, IN), tmp_path / "out.onnx", require_sparse=True)
+    source = write(tmp_path / "sparse.onnx", [GEMM], {"w": weight(OUT, IN), "b": BIAS})
+    convert(source, tmp_path / "out.onnx", policy="condensed", require_sparse=True)
+    command = ["export", str(tmp_path / "in.onnx"), "-o", str(tmp_path / "y.onnx")]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert CliRunner().invoke(app, [*command, "--require-sparse"]).exit_code == 1
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[list[onnx.NodeProto], dict[str, np.ndarray]]:
+    """A chain of operators of square weights, each sparse or not, some computed or of others."""
+    nodes: list[onnx.NodeProto] = []
+    constants: dict[str, np.ndarray] = {}
+    value, size = "x", 48
+    for at in range(draw(st.integers(1, 4))):
+        kind = draw(st.sampled_from(["MatMul", "Gemm", "Einsum", "left", "Mul", "masked", "LSTM"]))
+        sparsity = draw(st.sampled_from([0.0, 0.3, 0.7, 1.0]))
+        name, out = f"w{at}", f"v{at}"
+        constants[name] = weight(size, size, sparsity=sparsity, seed=at)
+        if kind == "Einsum":
+            nodes.append(node("Einsum", f"{value} {name}", out, equation="bi,oi->bo"))
+        elif kind == "left":
+            nodes.append(node("MatMul", f"{name} {value}", out))
+        elif kind == "masked":
+            constants[f"m{at}"] = (weight(size, size, seed=9) != 0).astype(np.float32)
+            nodes += [node("Mul", f"{name} m{at}", f"k{at}"), node("MatMul", f"{value} k{at}", out)]
+        elif kind == "LSTM":
+            constants[f"axis{at}"] = np.array([0])
+            constants[name] = weight(1, 4 * size, size, sparsity=sparsity, seed=at)
+            constants[f"r{at}"] = weight(1, 4 * size, size, sparsity=0, seed=at)
+            nodes += [
+                node("Unsqueeze", f"{value} axis{at}", f"s{at}"),
+                helper.make_node(
+                    "LSTM", [f"s{at}", name, f"r{at}"], ["", f"h{at}"], hidden_size=size
+                ),
+                node("Squeeze", f"h{at} axis{at}", out),
+            ]
+        else:
+            nodes.append(node(kind, f"{value} {name}", out))
+        value = out
+    nodes.append(node("Identity", value))
+    return nodes, constants
+
+
+@settings(max_examples=25, deadline=None)
+@given(graph=graphs())
+def test_every_sparse_constant_is_accounted_for(tmp_path_factory: pytest.TempPathFactory, graph):
+    nodes, constants = graph
+    source = write(tmp_path_factory.mktemp("g") / "in.onnx", nodes, constants, x_shape=(48, 48))
+    layers = {layer.name: layer for layer in plan_conversion(source, policy="condensed")}
+    masks = {name for one in nodes for name in one.input if name.startswith("m")}
+    tables = {one.input[1] for one in nodes if one.op_type == "Mul" and one.output[0][0] == "v"}
+    for name, array in constants.items():
+        if array.ndim < 2 or np.count_nonzero(array) > 0.5 * array.size:
+            continue
+        assert name in layers or name in masks | tables, name
+        if name in layers:
+            assert layers[name].reason
