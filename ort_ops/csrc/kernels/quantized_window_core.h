@@ -56,11 +56,13 @@ template <int kRows, int kColumns, int kSamples, bool kFetches>
 [[gnu::always_inline]] inline void add_steps(const QuantizedSteps& steps,
                                              const uint8_t* const (&x)[kSamples],
                                              __m512i (&sum)[kSamples][kRows / 16],
-                                             int64_t ahead = 0) {
+                                             uintptr_t ahead = 0) {
   constexpr int kVectors = kRows / 16;
   const uint8_t* step = steps.data;
   for (size_t i = 0; i < steps.count; ++i, step += 8 * kRows) {
-    if constexpr (kFetches) _mm_prefetch(reinterpret_cast<const char*>(step) + ahead, _MM_HINT_T0);
+    if constexpr (kFetches)
+      _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(step) + ahead),
+                   _MM_HINT_T0);
     const size_t at = steps.displacements[i];
     __m512i index[kVectors], weights[kVectors];
 #pragma GCC unroll 4

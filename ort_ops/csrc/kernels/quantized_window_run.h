@@ -82,7 +82,7 @@ __m512i narrow(const GroupConstants& group, const __m512i (&sums)[2], const uint
 // Up to kSamples samples: those that are missing repeat the last one, and are not stored.
 template <int kColumns, int kSamples, QuantizedType kType, bool kResidual, bool kFull>
 void run_tile(const QuantizedSteps& steps, const uint8_t* const* samples, int count,
-              const GroupConstants& constants, int64_t ahead, const uint8_t* residual, uint8_t* y,
+              const GroupConstants& constants, uintptr_t ahead, const uint8_t* residual, uint8_t* y,
               int64_t stride) {
   __m512i sum[kSamples][2];
   const uint8_t* x[kSamples];
@@ -123,13 +123,14 @@ void run_tiles(const QuantizedSteps& steps, const uint8_t* const* samples,
   auto* y = static_cast<uint8_t*>(finish.y);
   const int64_t stride = finish.stride;
   // Each tile fetches one of the four lines of the next group's steps.
-  const int64_t ahead = next.data - steps.data;
+  const auto ahead =
+      reinterpret_cast<uintptr_t>(next.data) - reinterpret_cast<uintptr_t>(steps.data);
   for (int s = 0; s < finish.samples; s += 8) {
     const int left = finish.samples - s, count = left < 8 ? left : 8;
     const auto run = left > 4   ? run_tile<kColumns, 8, kType, kResidual, kFull>
                      : left > 2 ? run_tile<kColumns, 4, kType, kResidual, kFull>
                                 : run_tile<kColumns, 2, kType, kResidual, kFull>;
-    run(steps, samples + s, count, constants, ahead + s % 32 * 8,
+    run(steps, samples + s, count, constants, ahead + static_cast<uintptr_t>(s % 32 * 8),
         kResidual ? residual + s * stride : nullptr, y + s * stride, stride);
   }
 }
