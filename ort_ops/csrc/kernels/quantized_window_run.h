@@ -79,11 +79,13 @@ __m512i narrow(const GroupConstants& group, const __m512i (&sums)[2], const uint
   return _mm512_adds_epi16(_mm512_packs_epi32(rounded[0], rounded[1]), group.zero_point);
 }
 
-// Up to kSamples samples: those that are missing repeat the last one, and are not stored.
-template <int kColumns, int kSamples, QuantizedType kType, bool kResidual, bool kFull>
-void run_tile(const QuantizedSteps& steps, const uint8_t* const* samples, int count,
+// kSamples samples, or `left` of them, if those are fewer: the last one is repeated, and not
+// stored.
+template <int kColumns, int kSamples, bool kWhole, QuantizedType kType, bool kResidual, bool kFull>
+void run_tile(const QuantizedSteps& steps, const uint8_t* const* samples, int left,
               const GroupConstants& constants, uintptr_t ahead, const uint8_t* residual, uint8_t* y,
               int64_t stride) {
+  const int count = kWhole ? kSamples : left;
   __m512i sum[kSamples][2];
   const uint8_t* x[kSamples];
 #pragma GCC unroll 8
@@ -126,11 +128,12 @@ void run_tiles(const QuantizedSteps& steps, const uint8_t* const* samples,
   const auto ahead =
       reinterpret_cast<uintptr_t>(next.data) - reinterpret_cast<uintptr_t>(steps.data);
   for (int s = 0; s < finish.samples; s += 8) {
-    const int left = finish.samples - s, count = left < 8 ? left : 8;
-    const auto run = left > 4   ? run_tile<kColumns, 8, kType, kResidual, kFull>
-                     : left > 2 ? run_tile<kColumns, 4, kType, kResidual, kFull>
-                                : run_tile<kColumns, 2, kType, kResidual, kFull>;
-    run(steps, samples + s, count, constants, ahead + static_cast<uintptr_t>(s % 32 * 8),
+    const int left = finish.samples - s;
+    const auto run = left >= 8  ? run_tile<kColumns, 8, true, kType, kResidual, kFull>
+                     : left > 4 ? run_tile<kColumns, 8, false, kType, kResidual, kFull>
+                     : left > 2 ? run_tile<kColumns, 4, false, kType, kResidual, kFull>
+                                : run_tile<kColumns, 2, false, kType, kResidual, kFull>;
+    run(steps, samples + s, left, constants, ahead + static_cast<uintptr_t>(s % 32 * 8),
         kResidual ? residual + s * stride : nullptr, y + s * stride, stride);
   }
 }
