@@ -64,9 +64,7 @@ void QuantizedWindowGroups::run(const QuantizedSteps* steps, size_t first, size_
   alignas(kAlignment) int32_t sums[kQuantizedTile * kMaxWindowRows];
   QuantizedFinish finish;
   finish.type = epilogue.type;
-  finish.samples = samples.count;
   finish.sample_multipliers = samples.sample_multipliers;
-  finish.zero_points = samples.zero_points;
   finish.common_zero_point = samples.common_zero_point;
   finish.zero_point = epilogue.zero_point;
   finish.residual_zero_point = epilogue.residual_zero_point;
@@ -80,9 +78,11 @@ void QuantizedWindowGroups::run(const QuantizedSteps* steps, size_t first, size_
   for (size_t group = first; group < last; ++group) {
     finish.weight_sums = layout_.weight_sums.data() + group * rows;
     if (at_once) {
+      finish.samples = samples.count;
+      finish.zero_points = samples.zero_points;
       place_neighbors(group, samples, epilogue, finish);
-      ops_.run(steps[group], samples.x, finish, steps[group + 1 < count() ? group + 1 : group]);
-      continue;
+      const QuantizedSteps& next = steps[group + 1 < count() ? group + 1 : group];
+      if (ops_.run(steps[group], samples.x, finish, next)) continue;
     }
     for (int s = 0; s < samples.count; s += ops_.max_samples) {
       const QuantizedSamples tile = samples.part(s, ops_.max_samples, element_bytes(epilogue.type));

@@ -12,18 +12,17 @@ namespace {
 struct GroupConstants {
   __m512i start[2];  // of the sums
   __m512 multipliers[2];
-  __m512 high;
   __m512i zero_point;  // 16 bits
   __m512i least;       // 8 bits
+  __m512i greatest;    // likewise
   __m512i residual_zero_point;
   __m512 residual_multiplier;
   __mmask32 lanes;
 
   explicit GroupConstants(const QuantizedFinish& finish)
-      : high(_mm512_set1_ps(finish.high)),
-        zero_point(_mm512_set1_epi16(static_cast<int16_t>(finish.zero_point))),
-        least(_mm512_set1_epi8(
-            static_cast<int8_t>(_mm_cvtss_si32(_mm_set_ss(finish.low)) + finish.zero_point))),
+      : zero_point(_mm512_set1_epi16(static_cast<int16_t>(finish.zero_point))),
+        least(bound(finish.low, finish)),
+        greatest(bound(finish.high, finish)),
         residual_zero_point(_mm512_set1_epi32(finish.residual_zero_point)),
         residual_multiplier(_mm512_set1_ps(finish.residual_multiplier)),
         lanes(finish.lanes >= 32 ? ~__mmask32{0} : (__mmask32{1} << finish.lanes) - 1) {
@@ -37,6 +36,20 @@ struct GroupConstants {
       start[v] = _mm512_sub_epi32(start[v], products);
       multipliers[v] = _mm512_maskz_loadu_ps(part, finish.multipliers + 16 * v);
     }
+  }
+
+  // Whether every sum, scaled and with a residual, is less than 2^31.
+  bool fits_integers(const QuantizedFinish& finish) const {
+    const __m512 half = _mm512_set1_ps(0.5f);
+    return _mm512_cmp_ps_mask(multipliers[0], half, _CMP_NLE_UQ) == 0 &&
+           _mm512_cmp_ps_mask(multipliers[1], half, _CMP_NLE_UQ) == 0 &&
+           (!finish.residual || finish.residual_multiplier <= 0x1p21f);
+  }
+
+ private:
+  static __m512i bound(float value, const QuantizedFinish& finish) {
+    const int rounded = _mm_cvtss_si32(_mm_set_ss(value));
+    return _mm512_set1_epi8(static_cast<int8_t>(rounded + finish.zero_point));
   }
 };
 
@@ -54,8 +67,7 @@ __m512i widen(__m128i bytes) {
 }
 
 // Two sums of each of 16 lanes become 16 bits of each lane: four of the first vector, four of the
-// second one, and so on. Saturation takes the place of some bounds: rounding is monotonic, so the
-// lower one can follow it.
+// second one, and so on. Bounds follow, since rounding and saturation are monotonic.
 template <QuantizedType kType, bool kResidual, bool kFull>
 __m512i narrow(const GroupConstants& group, const __m512i (&sums)[2], const uint8_t* residual) {
   __m512i rounded[2];
@@ -73,8 +85,7 @@ __m512i narrow(const GroupConstants& group, const __m512i (&sums)[2], const uint
       value =
           _mm512_add_ps(value, _mm512_mul_ps(_mm512_cvtepi32_ps(added), group.residual_multiplier));
     }
-    // NaN, and what is below all integers, becomes the least integer.
-    rounded[v] = _mm512_cvtps_epi32(_mm512_min_ps(group.high, value));
+    rounded[v] = _mm512_cvtps_epi32(value);
   }
   return _mm512_adds_epi16(_mm512_packs_epi32(rounded[0], rounded[1]), group.zero_point);
 }
@@ -111,6 +122,8 @@ void run_tile(const QuantizedSteps& steps, const uint8_t* const* samples, int le
         narrow<kType, kResidual, kFull>(*group, sum[s + 1], kResidual ? residual + next : nullptr);
     __m512i bytes = kUnsigned ? _mm512_packus_epi16(a, b) : _mm512_packs_epi16(a, b);
     bytes = kUnsigned ? _mm512_max_epu8(bytes, group->least) : _mm512_max_epi8(bytes, group->least);
+    bytes = kUnsigned ? _mm512_min_epu8(bytes, group->greatest)
+                      : _mm512_min_epi8(bytes, group->greatest);
     bytes = _mm512_permutexvar_epi32(order, bytes);
     store_lanes<kFull>(y + at, group->lanes, _mm512_castsi512_si256(bytes));
     if (two) store_lanes<kFull>(y + next, group->lanes, _mm512_extracti64x4_epi64(bytes, 1));
@@ -118,9 +131,10 @@ void run_tile(const QuantizedSteps& steps, const uint8_t* const* samples, int le
 }
 
 template <int kColumns, QuantizedType kType, bool kResidual, bool kFull>
-void run_tiles(const QuantizedSteps& steps, const uint8_t* const* samples,
+bool run_tiles(const QuantizedSteps& steps, const uint8_t* const* samples,
                const QuantizedFinish& finish, const QuantizedSteps& next) {
   const GroupConstants constants(finish);
+  if (!constants.fits_integers(finish)) return false;
   const auto* residual = static_cast<const uint8_t*>(finish.residual);
   auto* y = static_cast<uint8_t*>(finish.y);
   const int64_t stride = finish.stride;
@@ -136,10 +150,11 @@ void run_tiles(const QuantizedSteps& steps, const uint8_t* const* samples,
     run(steps, samples + s, left, constants, ahead + static_cast<uintptr_t>(s % 32 * 8),
         kResidual ? residual + s * stride : nullptr, y + s * stride, stride);
   }
+  return true;
 }
 
 template <int kColumns, QuantizedType kType>
-void run_typed(const QuantizedSteps& steps, const uint8_t* const* samples,
+bool run_typed(const QuantizedSteps& steps, const uint8_t* const* samples,
                const QuantizedFinish& finish, const QuantizedSteps& next) {
   if (finish.lanes >= 32)
     return finish.residual ? run_tiles<kColumns, kType, true, true>(steps, samples, finish, next)
@@ -150,11 +165,11 @@ void run_typed(const QuantizedSteps& steps, const uint8_t* const* samples,
 
 // See QuantizedWindowOps::run.
 template <int kColumns>
-void run_group(const QuantizedSteps& steps, const uint8_t* const* samples,
+bool run_group(const QuantizedSteps& steps, const uint8_t* const* samples,
                const QuantizedFinish& finish, const QuantizedSteps& next) {
   if (finish.type == QuantizedType::kUint8)
     return run_typed<kColumns, QuantizedType::kUint8>(steps, samples, finish, next);
-  run_typed<kColumns, QuantizedType::kInt8>(steps, samples, finish, next);
+  return run_typed<kColumns, QuantizedType::kInt8>(steps, samples, finish, next);
 }
 
 }  // namespace
