@@ -14,7 +14,7 @@ from fanin.export import convert, lowering
 from fanin.export.passes.channels_last import ChannelsLastPass
 
 from .onnx_models import node_types, run
-from .quantized_models import dequantize, grid, int8, node, scales, write
+from .quantized_models import dequantize, grid, int8, node, quantize, scales, write
 
 
 def conv(name: str, x: str, y: str, shape: tuple[int, ...], **attributes):
@@ -138,6 +138,140 @@ def test_residual_of_another_convolution_is_not_turned(tmp_path: Path):
         (actual,) = run(tmp_path / "out.onnx", library=library, x=x)
         assert np.abs(actual.astype(int) - expected).max() <= 1
         assert np.mean(actual != expected) < 0.01
+
+
+def quantized_conv(name: str, x: str, y: str, like: str, shape: tuple[int, ...], **attributes):
+    """The QDQ form of a convolution from the float ``x`` to the float ``y``."""
+    arrays = {
+        f"{name}_w": int8(shape, 0.8, seed=len(name)),
+        f"{name}_w_scale": 3 * scales(shape[0]),
+        f"{name}_w_zero": np.zeros(shape[0], np.int8),
+    }
+    nodes = [
+        dequantize(f"{name}_w", f"{name}_wd", f"{name}_w", axis=0),
+        node("Conv", [x, f"{name}_wd"], f"{name}_y", **attributes),
+        quantize(f"{name}_y", f"{name}_q", like),
+        dequantize(f"{name}_q", y, like),
+    ]
+    return nodes, arrays
+
+
+def sum_of_two(path: Path) -> Path:
+    """Two convolutions, their gated sum, which a third one and the output z read.
+
+    Each is quantized before the sum, as ONNX Runtime's quantizer writes it, so nothing is fused.
+    """
+    a, a_arrays = quantized_conv("a", "xd", "ad", "y", (16, 8, 3, 3), pads=[1] * 4)
+    b, b_arrays = quantized_conv("bb", "xd", "bd", "y", (16, 8, 1, 1))
+    c, c_arrays = quantized_conv("ccc", "rd", "yd", "y", (12, 16, 1, 1))
+    nodes = [
+        dequantize("x", "xd", "x"),
+        *a,
+        *b,
+        node("Add", ["ad", "bd"], "s"),
+        node("HardSigmoid", ["s"], "h"),
+        node("Mul", ["s", "h"], "m"),
+        node("Mul", ["m", "half"], "r"),
+        quantize("r", "rq", "y"),
+        dequantize("rq", "rd", "y"),
+        *c,
+    ]
+    arrays = {**grid("x", 0.03, 120), **grid("y", 0.1, 100), "half": np.float32(0.5)}
+    nodes[-1] = node("Identity", ["ccc_q"], "y")
+    return write(
+        path,
+        nodes,
+        {**arrays, **a_arrays, **b_arrays, **c_arrays},
+        x=("batch", 8, 9, 7),
+        x_type=TensorProto.UINT8,
+        y_type=TensorProto.UINT8,
+    )
+
+
+def assert_same_outputs(source: Path, converted: Path, shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(3).integers(0, 256, shape).astype(np.uint8)
+    expected = run(source, x=x)
+    for library in (False, True):
+        for actual, wanted in zip(run(converted, library=library, x=x), expected, strict=True):
+            assert np.abs(actual.astype(float) - wanted).max() <= 1
+            assert np.mean(actual != wanted) < 0.01
+
+
+def test_a_sum_between_convolutions_is_computed_in_their_order(tmp_path: Path):
+    source = sum_of_two(tmp_path / "in.onnx")
+    convert(source, tmp_path / "out.onnx", policy="condensed")
+    types = node_types(tmp_path / "out.onnx")
+    assert types.count("QLinearCondensedConv") == 3
+    assert flags(tmp_path / "out.onnx") == [1, 1, 1]
+    assert types.count("Transpose") == 2  # of x and of y
+    assert_same_outputs(source, tmp_path / "out.onnx", (2, 8, 9, 7))
+
+
+def test_what_else_reads_a_sum_gets_it_with_channels_first(tmp_path: Path):
+    source = sum_of_two(tmp_path / "in.onnx")
+    model = onnx.load(source)
+    flatten = onnx.helper.make_node("Flatten", ["rd"], ["z"], name="flatten")
+    first = next(i for i, n in enumerate(model.graph.node) if n.output[0] == "rd")
+    model.graph.node.insert(first + 1, flatten)
+    model.graph.output.append(
+        onnx.helper.make_tensor_value_info("z", TensorProto.FLOAT, ["batch", 16 * 63])
+    )
+    onnx.save(model, source)
+    convert(source, tmp_path / "out.onnx", policy="condensed")
+    types = node_types(tmp_path / "out.onnx")
+    assert flags(tmp_path / "out.onnx") == [1, 1, 1]
+    assert types.count("Transpose") == 3
+    assert_same_outputs(source, tmp_path / "out.onnx", (2, 8, 9, 7))
+
+
+def test_floats_that_only_a_lone_convolution_reads_stay(tmp_path: Path):
+    """x and u come from outside and the sum goes to one convolution: one Transpose more or less."""
+    a, arrays = quantized_conv("a", "rd", "yd", "y", (16, 8, 3, 3))
+    a[-1] = node("Identity", ["a_q"], "y")
+    nodes = [
+        dequantize("x", "xd", "x"),
+        node("Relu", ["xd"], "r"),
+        quantize("r", "rq", "x"),
+        dequantize("rq", "rd", "x"),
+        *a,
+    ]
+    source = write(
+        tmp_path / "in.onnx",
+        nodes,
+        {**grid("x", 0.03, 120), **grid("y", 0.1, 100), **arrays},
+        x=("batch", 8, 9, 7),
+        x_type=TensorProto.UINT8,
+        y_type=TensorProto.UINT8,
+    )
+    convert(source, tmp_path / "out.onnx", policy="condensed")
+    assert flags(tmp_path / "out.onnx") == [0]
+    assert "Transpose" not in node_types(tmp_path / "out.onnx")
+    assert_same_outputs(source, tmp_path / "out.onnx", (2, 8, 9, 7))
+
+
+@pytest.mark.parametrize("after", ["MaxPool", "Conv"])
+def test_a_convolution_beside_a_quantized_node_of_the_runtime_is_turned(tmp_path: Path, after: str):
+    a, arrays = quantized_conv("a", "xd", "ad", "y", (16, 8, 3, 3))
+    if after == "MaxPool":
+        nodes = [*a, node("MaxPool", ["ad"], "p", kernel_shape=[2, 2])]
+    else:  # with dense weights, in ONNX Runtime's kernel
+        b, b_arrays = quantized_conv("bb", "ad", "bd", "y", (6, 16, 1, 1))
+        b_arrays["bb_w"][:] = np.where(b_arrays["bb_w"] == 0, 3, b_arrays["bb_w"])
+        arrays |= b_arrays
+        nodes = [*a, *b[:2], node("Identity", ["bb_y"], "p")]
+    nodes = [dequantize("x", "xd", "x"), *nodes, quantize("p", "y", "y")]
+    source = write(
+        tmp_path / "in.onnx",
+        nodes,
+        {**grid("x", 0.03, 120), **grid("y", 0.1, 100), **arrays},
+        x=("batch", 8, 9, 7),
+        x_type=TensorProto.UINT8,
+        y_type=TensorProto.UINT8,
+    )
+    convert(source, tmp_path / "out.onnx", policy="condensed")
+    assert flags(tmp_path / "out.onnx") == [1]
+    assert node_types(tmp_path / "out.onnx").count("Transpose") == 2
+    assert_same_outputs(source, tmp_path / "out.onnx", (2, 8, 9, 7))
 
 
 def test_convolution_without_neighbors_stays(tmp_path: Path):

@@ -111,6 +111,29 @@ def test_a_kernel_computes_images_wider_than_its_blocks(kernel):
     assert_exact(node.having(X=x), geometry, kernel)
 
 
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("y_type", [np.uint8, np.int8])
+@every_kernel
+def test_a_kernel_computes_the_ends_of_blocks_of_pixels(kernel, y_type, residual):
+    # Blocks of 64 pixels and tiles of 8; 40 filters are a group of 32 and a part of one. Sums that
+    # are scaled beyond int32 end at the bounds as well.
+    geometry = ConvGeometry(48, 40, (1, 1))
+    for pixels in (9, 63, 64, 65, 70, 131):
+        node = random_node(
+            QLINEAR_CONV,
+            pixels,
+            geometry=geometry,
+            images=(1, 1, pixels),
+            fan_in=9,
+            y_type=y_type,
+            residual=residual,
+            channels_last=1,
+        )
+        assert_exact(node, geometry, kernel)
+        steep = node.having(values_scale=node.arrays["values_scale"] * np.float32(1e9))
+        assert_exact(steep, geometry, kernel)
+
+
 @st.composite
 def convolutions(draw: st.DrawFn) -> Node:
     """A node of any geometry, and of images that its window fits."""

@@ -1,7 +1,7 @@
 // A window of 64 columns for up to 8 samples, which share the indices and weights of a step. vpermb
 // looks up as much as vpermi2b with one micro-operation instead of three on Intel CPUs, which pays
 // for the narrower window.
-#include "kernels/quantized_window_core.h"
+#include "kernels/quantized_window_run.h"
 #include "kernels/quantized_window_tables.h"
 
 namespace fanin {
@@ -29,6 +29,7 @@ void sum(const QuantizedSteps& steps, const uint8_t* const* samples, int count, 
 }  // namespace
 
 constexpr QuantizedWindowOps kQuantizedWindow64Avx512vbmi = {
-    {kRows, kColumns, 16}, sum, 8, finish<kRows>, 0.0062};
+    {kRows, kColumns, 16}, sum, 8, finish<kRows>, 0.0062, QuantizedType::kUint8,
+    run_group<kColumns>};
 
 }  // namespace fanin

@@ -29,6 +29,12 @@ struct QuantizedFinish {
   float residual_multiplier;
   float low;  // FinishBounds
   float high;
+
+  // What most layers have: bytes, and the same arithmetic for all samples.
+  bool plain() const {
+    return type != QuantizedType::kFloat32 && common_zero_point && !sample_multipliers &&
+           !float_bias;
+  }
 };
 
 }  // namespace fanin

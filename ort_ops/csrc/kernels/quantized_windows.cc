@@ -133,9 +133,7 @@ class QuantizedWindowGemm final : public QuantizedKernel {
     }
     while (first < last) {
       const size_t end = groups_.resident(first, last);
-      for (int64_t s = 0; s < count; s += ops_.max_samples)
-        run_groups(run, first, end, begin + s, samples + s,
-                   static_cast<int>(std::min<int64_t>(ops_.max_samples, count - s)));
+      run_groups(run, first, end, begin, samples, static_cast<int>(count));
       first = end;
     }
   }
@@ -144,7 +142,7 @@ class QuantizedWindowGemm final : public QuantizedKernel {
                   const uint8_t* const* x, int count) const {
     const QuantizedEpilogue& epilogue = run.epilogue;
     const int32_t shift = zero_point_shift(run.x.type, ops_.x_type);
-    int32_t zero_points[kQuantizedTile];
+    int32_t zero_points[kMaxTileSamples];
     for (int s = 0; s < count; ++s)
       zero_points[s] =
           shift + (run.x.zero_points ? run.x.zero_points[sample + s] : run.x.zero_point);
