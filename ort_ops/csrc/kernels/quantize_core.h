@@ -8,6 +8,8 @@
 // such a number are divided, and so is everything if the reciprocal may be no normal number.
 #pragma once
 
+#include <cstddef>
+
 #include "kernels/quantize_ops.h"
 
 namespace fanin {

@@ -50,7 +50,7 @@ struct Window {
 };
 
 // Every loop over an array of registers is unrolled, else the array is kept in memory.
-template <int kRows, int kColumns, int kSamples>
+template <int kRows, int kColumns, int kSamples, bool kFetchesAhead = kSamples == 1>
 void sum_samples(const QuantizedSteps& steps, const uint8_t* const* samples, int32_t* sums) {
   constexpr int kVectors = kRows / 16;
   __m512i sum[kSamples][kVectors];
@@ -79,7 +79,7 @@ void sum_samples(const QuantizedSteps& steps, const uint8_t* const* samples, int
     }
     // One sample takes the weights as fast as they come; on Zen 5, those of wide groups come 20 to
     // 40 % faster if they are fetched ahead.
-    if constexpr (kSamples == 1) {
+    if constexpr (kFetchesAhead) {
       constexpr int kAhead = 4096;
 #pragma GCC unroll 8
       for (int line = 0; line < 8 * kRows; line += 64)
@@ -90,6 +90,15 @@ void sum_samples(const QuantizedSteps& steps, const uint8_t* const* samples, int
   for (int s = 0; s < kSamples; ++s)
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) _mm512_store_si512(sums + s * kRows + 16 * v, sum[s][v]);
+}
+
+// Samples of a narrower tile are repeated: their sums are computed and not used.
+template <int kRows, int kColumns, int kSamples>
+void sum_filled(const QuantizedSteps& steps, const uint8_t* const* samples, int count,
+                int32_t* sums) {
+  const uint8_t* filled[kSamples];
+  for (int s = 0; s < kSamples; ++s) filled[s] = samples[s < count ? s : count - 1];
+  sum_samples<kRows, kColumns, kSamples>(steps, filled, sums);
 }
 
 }  // namespace
