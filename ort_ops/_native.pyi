@@ -79,6 +79,12 @@ class QuantizedKernelRow:
     def supported(self) -> bool:
         """Whether this CPU can run it."""
     @property
+    def suits_cpu(self) -> bool:
+        """Whether it may be chosen on this CPU; otherwise it runs only if forced by name."""
+    @property
+    def fixed_batch(self) -> bool:
+        """Whether it is chosen only for layers that serve a single batch."""
+    @property
     def min_batch(self) -> int: ...
     @property
     def max_batch(self) -> int | None: ...

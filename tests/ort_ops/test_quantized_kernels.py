@@ -1,6 +1,8 @@
 """Every kernel of int8 layers, compared bit for bit with int64 and float32 arithmetic in NumPy."""
 
+import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from fanin.ort_ops import _native, quantized_kernel_table
 
 KERNELS = [row.name for row in quantized_kernel_table() if row.supported]
+CPUINFO = Path("/proc/cpuinfo")
 LIMITS = {"uint8": (0, 255), "int8": (-128, 127)}
 
 every_kernel = pytest.mark.parametrize("kernel", KERNELS)
@@ -431,6 +434,28 @@ def test_every_batch_has_one_kernel_that_the_isa_includes():
             assert isas.index(row.isa) <= isas.index(isa)
             assert not (row.isa == "avxvnni" and isa.startswith("avx512"))
             assert gemm.kernel(info.min_batch) == info.kernel
+
+
+@pytest.mark.skipif(not CPUINFO.exists(), reason="needs /proc/cpuinfo")
+def test_kernels_for_zen_4_suit_amd_cpus_of_family_25_only():
+    words = re.sub(r"\s+", " ", CPUINFO.read_text())
+    zen4 = "AuthenticAMD" in words and "cpu family : 25 " in words
+    special = {
+        "i8-gemm-window256nofetch-avx512vbmi",
+        "i8-gemm-window128two-avx512vbmi",
+        "i8-gemm-window64four-avx512vbmi",
+    }
+    for row in quantized_kernel_table():
+        assert row.suits_cpu == (zen4 or row.name not in special)
+
+
+def test_a_kernel_for_one_batch_is_not_packed_for_a_range():
+    layer = make_layer(np.random.default_rng(9), 256, 64, 32)
+    fixed = {row.name for row in quantized_kernel_table() if row.fixed_batch}
+    for isa in _native.supported_isas():
+        assert not fixed & {info.kernel for info in layer.pack(isa=isa, max_batch=8).info()}
+        for batch in (2, 3, 4):
+            assert len(layer.pack(isa=isa, min_batch=batch, max_batch=batch).info()) == 1
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,22 @@ bool broadcasts_from_memory() {
 #endif
 }
 
+CpuKind cpu_kind_of(bool amd, unsigned family) {
+  constexpr unsigned kZen3And4 = 25;
+  return amd && family == kZen3And4 ? CpuKind::kZen4 : CpuKind::kOther;
+}
+
+CpuKind cpu_kind() {
+#if defined(__x86_64__)
+  unsigned a, b, c, d;
+  if (!__get_cpuid(1, &a, &b, &c, &d)) return CpuKind::kOther;
+  const unsigned base = a >> 8 & 0xf, extended = a >> 20 & 0xff;
+  return cpu_kind_of(__builtin_cpu_is("amd"), base == 0xf ? base + extended : base);
+#else
+  return CpuKind::kOther;
+#endif
+}
+
 Isa select_isa() {
   const char* asked = std::getenv("FANIN_ISA");
   if (!asked || !*asked || std::string(asked) == "auto") return supported_isas().back();

@@ -35,6 +35,15 @@ bool is_supported(Isa isa);
 // Zen 4; not measured elsewhere.
 bool broadcasts_from_memory();
 
+// CPUs of one instruction set whose fastest kernels differ. Chosen by measurement: kZen4 is AMD's
+// family 25, of which only Zen 4 has AVX-512.
+enum class CpuKind { kOther, kZen4 };
+
+CpuKind cpu_kind_of(bool amd, unsigned family);
+
+// Of this CPU.
+CpuKind cpu_kind();
+
 // FANIN_ISA if set, otherwise the best ISA of the CPU. Reads the environment at each call. Throws
 // std::invalid_argument if the name is unknown or the CPU lacks it.
 Isa select_isa();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "core/cpu_features.h"
 #include "core/executor.h"
 
 namespace fanin {
@@ -18,8 +19,9 @@ struct DynamicQuantization {
 //   scale      = (high - low) / 255, 1 if that is 0
 //   zero point = round_half_even(saturate(-low / scale))
 //   value      = saturate(round_half_even(x / scale) + zero point)
-// Each operation is rounded to float32. The result is the same for any number of threads.
+// Each operation is rounded to float32. The result is the same for any instruction set and any
+// number of threads.
 void dynamic_quantize(const float* x, int64_t rows, int64_t columns, bool per_row,
-                      const DynamicQuantization& to, const Executor& executor);
+                      const DynamicQuantization& to, Isa isa, const Executor& executor);
 
 }  // namespace fanin

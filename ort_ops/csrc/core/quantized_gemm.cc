@@ -50,10 +50,11 @@ std::unique_ptr<PackedQuantizedGemm> PackedQuantizedGemm::pack(const CondensedVi
                                                                const Executor& executor) {
   using Row = QuantizedKernelRow;
   const uint64_t hash = content_hash(view);
+  const QuantizedUse use{isa, cpu_kind(), batches};
   return std::make_unique<DispatchedQuantizedGemm>(Kernels(
       batches,
-      [&](int64_t batch) -> const Row& { return select_quantized_kernel(isa, batch, view); },
-      [&](const Row& row, int64_t batch) { return last_quantized_batch(row, isa, batch, view); },
+      [&](int64_t batch) -> const Row& { return select_quantized_kernel(use, batch, view); },
+      [&](const Row& row, int64_t batch) { return last_quantized_batch(row, use, batch, view); },
       [&](const Row& row) { return packed_quantized_kernel(row, view, hash, executor); }));
 }
 

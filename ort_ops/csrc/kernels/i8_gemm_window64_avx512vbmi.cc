@@ -10,26 +10,18 @@ namespace {
 constexpr int kRows = 32;
 constexpr int kColumns = 64;
 
-// Samples of a narrower tile are repeated: their sums are computed and not used.
-template <int kSamples>
-void sum_filled(const QuantizedSteps& steps, const uint8_t* const* samples, int count,
-                int32_t* sums) {
-  const uint8_t* filled[kSamples];
-  for (int s = 0; s < kSamples; ++s) filled[s] = samples[s < count ? s : count - 1];
-  sum_samples<kRows, kColumns, kSamples>(steps, filled, sums);
-}
-
 void sum(const QuantizedSteps& steps, const uint8_t* const* samples, int count, int32_t* sums) {
   if (count == 8) return sum_samples<kRows, kColumns, 8>(steps, samples, sums);
-  if (count > 4) return sum_filled<8>(steps, samples, count, sums);
-  if (count > 2) return sum_filled<4>(steps, samples, count, sums);
-  return sum_filled<2>(steps, samples, count, sums);
+  if (count > 6) return sum_filled<kRows, kColumns, 8>(steps, samples, count, sums);
+  if (count > 4) return sum_filled<kRows, kColumns, 6>(steps, samples, count, sums);
+  if (count > 2) return sum_filled<kRows, kColumns, 4>(steps, samples, count, sums);
+  return sum_filled<kRows, kColumns, 2>(steps, samples, count, sums);
 }
 
 }  // namespace
 
 constexpr QuantizedWindowOps kQuantizedWindow64Avx512vbmi = {
-    {kRows, kColumns, 16}, sum, 8, finish<kRows>, 0.0062, QuantizedType::kUint8,
+    {kRows, kColumns, 1}, sum, 8, finish<kRows>, 0.0062, QuantizedType::kUint8,
     run_group<kColumns>};
 
 }  // namespace fanin

@@ -32,7 +32,8 @@ class QuantizedTilesConv final : public QuantizedConvKernel {
       : geometry_(geometry), order_(ConvColumnOrder::dense(geometry)) {
     const ConvColumns columns(view, geometry, order_);
     const CondensedView gemm = columns.view();
-    gemm_ = select_quantized_kernel(isa, kTilePixels, gemm).pack(gemm, executor);
+    const QuantizedUse use{isa, cpu_kind(), {}};
+    gemm_ = select_quantized_kernel(use, kTilePixels, gemm).pack(gemm, executor);
   }
 
   void run(const QuantizedImages& x, void* y, const QuantizedEpilogue& epilogue,

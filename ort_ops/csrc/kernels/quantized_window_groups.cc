@@ -42,9 +42,14 @@ QuantizedWindowGroups::QuantizedWindowGroups(const CondensedView& view, int64_t 
 
 size_t QuantizedWindowGroups::resident(size_t first, size_t last) const {
   size_t end = first, bytes = 0;
-  while (end < last && (end == first || bytes < kSharedBytes))
-    bytes += layout_.groups[end++].count * static_cast<size_t>(ops_.geometry.step_bytes());
+  while (end < last && (end == first || bytes < kSharedBytes)) bytes += group_bytes(end++);
   return end;
+}
+
+size_t QuantizedWindowGroups::resident_before(size_t first, size_t last) const {
+  size_t begin = last, bytes = 0;
+  while (begin > first && (begin == last || bytes < kSharedBytes)) bytes += group_bytes(--begin);
+  return begin;
 }
 
 std::vector<double> QuantizedWindowGroups::microseconds(int64_t samples) const {
@@ -164,6 +169,10 @@ LayoutInfo QuantizedWindowGroups::info() const {
 bool QuantizedWindowGroups::holds(const CondensedView& view) const {
   return in_features_ == view.in_features && out_features_ == view.out_features &&
          holds_quantized_windows(layout_, ops_.geometry, view);
+}
+
+size_t QuantizedWindowGroups::group_bytes(size_t group) const {
+  return layout_.groups[group].count * static_cast<size_t>(ops_.geometry.step_bytes());
 }
 
 size_t QuantizedWindowGroups::step_bytes() const {

@@ -59,6 +59,9 @@ class QuantizedWindowGroups {
   // tiles of samples pass over them.
   size_t resident(size_t first, size_t last) const;
 
+  // The first of the groups before `last`, from `first` on, of which the same is true.
+  size_t resident_before(size_t first, size_t last) const;
+
   // What each group takes for so many samples, for plans.
   std::vector<double> microseconds(int64_t samples) const;
 
@@ -77,6 +80,7 @@ class QuantizedWindowGroups {
 
  private:
   size_t step_bytes() const;
+  size_t group_bytes(size_t group) const;
   void place_neighbors(size_t group, const QuantizedSamples& samples,
                        const QuantizedEpilogue& epilogue, QuantizedFinish& finish) const;
   void finish_scattered(size_t group, const QuantizedSamples& samples,

@@ -105,7 +105,7 @@ void run_tile(const QuantizedSteps& steps, const uint8_t* const* samples, int le
     sum[s][0] = constants.start[0];
     sum[s][1] = constants.start[1];
   }
-  add_steps<32, kColumns, kSamples, kSamples == 8>(steps, x, sum, ahead);
+  add_steps<32, kColumns, kSamples, kSamples == 8, false>(steps, x, sum, ahead);
   // In registers from here on, and not during the steps, which need all of them.
   const GroupConstants* group = &constants;
   asm volatile("" : "+r"(group));
@@ -144,7 +144,8 @@ bool run_tiles(const QuantizedSteps& steps, const uint8_t* const* samples,
   for (int s = 0; s < finish.samples; s += 8) {
     const int left = finish.samples - s;
     const auto run = left >= 8  ? run_tile<kColumns, 8, true, kType, kResidual, kFull>
-                     : left > 4 ? run_tile<kColumns, 8, false, kType, kResidual, kFull>
+                     : left > 6 ? run_tile<kColumns, 8, false, kType, kResidual, kFull>
+                     : left > 4 ? run_tile<kColumns, 6, false, kType, kResidual, kFull>
                      : left > 2 ? run_tile<kColumns, 4, false, kType, kResidual, kFull>
                                 : run_tile<kColumns, 2, false, kType, kResidual, kFull>;
     run(steps, samples + s, left, constants, ahead + static_cast<uintptr_t>(s % 32 * 8),

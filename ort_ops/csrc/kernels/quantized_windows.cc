@@ -1,6 +1,7 @@
 #include "kernels/quantized_windows.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "core/parallel.h"
@@ -29,6 +30,7 @@ struct WindowRun {
   const QuantizedEpilogue& epilogue;
   FinishBounds bounds;
   int64_t tile_width;
+  bool backwards;
 };
 
 class QuantizedWindowGemm final : public QuantizedKernel {
@@ -46,7 +48,10 @@ class QuantizedWindowGemm final : public QuantizedKernel {
     const PlanCache::Key key{batch, executor.concurrency(), executor.dispatch_cost()};
     const WorkPlan& chosen =
         plans_.find(key, spare, [&] { return plan(batch, key.threads, key.dispatch); });
-    const WindowRun run{x, batch, y, epilogue, finish_bounds(epilogue), chosen.tile_width};
+    const bool backwards = backwards_.load(std::memory_order_relaxed);
+    backwards_.store(!backwards, std::memory_order_relaxed);
+    const WindowRun run{x,        batch, y, epilogue, finish_bounds(epilogue), chosen.tile_width,
+                        backwards};
     const size_t copied = copies(x) ? static_cast<size_t>(chosen.tile_width) * copy_stride() : 0;
     uint8_t* scratch = copied > 0 ? thread_scratch(chosen.threads * copied) : nullptr;
     const auto groups = static_cast<int64_t>(groups_.count());
@@ -132,9 +137,10 @@ class QuantizedWindowGemm final : public QuantizedKernel {
       }
     }
     while (first < last) {
-      const size_t end = groups_.resident(first, last);
-      run_groups(run, first, end, begin, samples, static_cast<int>(count));
-      first = end;
+      const size_t from = run.backwards ? groups_.resident_before(first, last) : first;
+      const size_t to = run.backwards ? last : groups_.resident(first, last);
+      run_groups(run, from, to, begin, samples, static_cast<int>(count));
+      (run.backwards ? last : first) = run.backwards ? from : to;
     }
   }
 
@@ -160,6 +166,10 @@ class QuantizedWindowGemm final : public QuantizedKernel {
   int64_t out_features_;
   QuantizedWindowGroups groups_;
   PlanCache plans_;
+
+  // Every other run goes through the groups from last to first, so that a layer larger than L2
+  // finds there what the previous run read last.
+  mutable std::atomic<bool> backwards_{false};
 };
 
 }  // namespace

@@ -75,7 +75,9 @@ void QuantizedGemm::run(const PackedQuantizedGemm* packed, const CondensedView& 
 }
 
 DynamicQuantizeCondensedGemm::DynamicQuantizeCondensedGemm(const KernelInfo& info)
-    : QuantizedGemm(info, kSchema, kDynamicQuantize), per_row_(flag_attribute(info, "per_row")) {}
+    : QuantizedGemm(info, kSchema, kDynamicQuantize),
+      per_row_(flag_attribute(info, "per_row")),
+      isa_(select_isa()) {}
 
 void DynamicQuantizeCondensedGemm::run(const PackedQuantizedGemm* packed, const CondensedView& view,
                                        const RunSize& size, const QuantizedRunInputs& inputs,
@@ -89,12 +91,15 @@ void DynamicQuantizeCondensedGemm::run(const PackedQuantizedGemm* packed, const 
   const DynamicQuantization to{scratch + quantized, reinterpret_cast<float*>(scratch + scales),
                                reinterpret_cast<int32_t*>(scratch + zero_points)};
   dynamic_quantize(static_cast<const float*>(arrays.x), size.batch, in_features_, per_row_, to,
-                   executor);
+                   isa_, executor);
 
   QuantizedEpilogue epilogue = epilogue_of(inputs.get(), arrays.residual, arrays.types.y);
   epilogue.sample_multipliers = to.scales;
   QuantizedInput x{to.values, QuantizedType::kUint8};
-  x.zero_points = to.zero_points;
+  if (per_row_)
+    x.zero_points = to.zero_points;
+  else if (size.batch > 0)
+    x.zero_point = to.zero_points[0];
   run_on(packed, view, x, size.batch, arrays.y, epilogue, executor);
 }
 

@@ -108,6 +108,7 @@ class DynamicQuantizeCondensedGemm : public QuantizedGemm {
 
  private:
   bool per_row_;
+  Isa isa_;
 };
 
 }  // namespace fanin::ort

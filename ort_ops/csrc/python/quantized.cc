@@ -196,6 +196,10 @@ void bind_quantized(py::module_& module) {
       .def_property_readonly("isa", [](const QuantizedKernelRow& row) { return isa_name(row.isa); })
       .def_property_readonly("supported",
                              [](const QuantizedKernelRow& row) { return is_supported(row.isa); })
+      .def_property_readonly("suits_cpu",
+                             [](const QuantizedKernelRow& row) { return row.suits(cpu_kind()); })
+      .def_property_readonly("fixed_batch",
+                             [](const QuantizedKernelRow& row) { return row.fixed_batch; })
       .def_property_readonly("min_batch",
                              [](const QuantizedKernelRow& row) { return row.batches.min; })
       .def_property_readonly("max_batch",

@@ -15,6 +15,7 @@
 #include "core/thread_executor.h"
 #include "kernels/dispatch.h"
 #include "tests/conv_check.h"
+#include "tests/dynamic_quantize_check.h"
 #include "tests/oracle.h"
 #include "tests/quantized_check.h"
 #include "tests/quantized_conv_check.h"
@@ -271,6 +272,7 @@ int main(int argc, char** argv) {
     std::printf("\nselected %s\n", isa_name(select_isa()));
     check_choices();
     check_float16();
+    check_dynamic_quantization();
     check_each_kernel(kernel_table(), check_row);
     check_convolutions();
     check_quantized();

@@ -238,8 +238,51 @@ void check_row(const QuantizedKernelRow& row) {
               random);
 }
 
+// What is chosen for a layer of 10 % density depends on the arguments alone, not on this CPU.
+void check_choices_of_zen4() {
+  expect_that(cpu_kind_of(true, 25) == CpuKind::kZen4, "AMD, family 25");
+  expect_that(cpu_kind_of(true, 26) == CpuKind::kOther, "AMD, family 26");
+  expect_that(cpu_kind_of(false, 25) == CpuKind::kOther, "another vendor, family 25");
+#if defined(__x86_64__)
+  struct Choice {
+    CpuKind cpu;
+    BatchRange batches;
+    int64_t batch;
+    const char* layout;
+  };
+  constexpr CpuKind kZen4 = CpuKind::kZen4, kOther = CpuKind::kOther;
+  constexpr BatchRange kOpen;
+  constexpr Choice kChoices[] = {
+      {kZen4, {1, 1}, 1, "window256nofetch"}, {kOther, {1, 1}, 1, "window128"},
+      {kZen4, kOpen, 1, "window256nofetch"},  {kOther, kOpen, 1, "window128"},
+      {kZen4, {2, 2}, 2, "window128two"},     {kOther, {2, 2}, 2, "window64"},
+      {kZen4, {3, 3}, 3, "window64four"},     {kZen4, {4, 4}, 4, "window64four"},
+      {kOther, {4, 4}, 4, "window64"},        {kZen4, {5, 5}, 5, "window64"},
+      {kZen4, {1, 8}, 2, "window64"},         {kZen4, kOpen, 3, "window64"},
+      {kZen4, {256, 256}, 256, "window64"},
+  };
+  std::mt19937 random(5);
+  LayerSpec spec{640, 100, 64, 100};
+  spec.values = ValueType::kInt8;
+  const Layer layer = make_layer(spec, random);
+  for (const Choice& choice : kChoices) {
+    const QuantizedUse use{Isa::kAvx512vbmi, choice.cpu, choice.batches};
+    const std::string name = select_quantized_kernel(use, choice.batch, layer.view()).name;
+    expect_that(name == std::string("i8-gemm-") + choice.layout + "-avx512vbmi",
+                name + " is chosen for a batch of " + std::to_string(choice.batch) +
+                    " instead of " + choice.layout);
+  }
+  const QuantizedUse narrower{Isa::kAvx512vnni, kZen4, {1, 1}};
+  expect_that(select_quantized_kernel(narrower, 1, layer.view()).isa == Isa::kAvx512vnni,
+              "a kernel of AVX-512 VBMI is chosen without it");
+#endif
+}
+
 }  // namespace
 
-void check_quantized() { check_each_kernel(quantized_kernel_table(), check_row); }
+void check_quantized() {
+  check_choices_of_zen4();
+  check_each_kernel(quantized_kernel_table(), check_row);
+}
 
 }  // namespace fanin
