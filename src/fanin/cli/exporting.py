@@ -61,6 +61,13 @@ def export(
             help="Type of float32 values in condensed layers: float32, float16 or bfloat16."
         ),
     ] = "float32",
+    compute: Annotated[
+        str,
+        typer.Option(
+            help="What condensed linear layers multiply in: float32, or bfloat16, to which weights "
+            "and inputs are rounded (faster on CPUs with AVX512-BF16)."
+        ),
+    ] = "float32",
 ) -> None:
     """Write a run or an ONNX file to ONNX with its sparse layers as CondensedGemm, verified."""
     common = {
@@ -72,6 +79,7 @@ def export(
         "fold": fold,
         "verify": verify,
         "values_dtype": values_dtype,
+        "compute": compute,
     }
     if source.suffix == ".onnx" and not source.is_dir():
         report = _convert(source, out, common, opset, dense_baseline)
