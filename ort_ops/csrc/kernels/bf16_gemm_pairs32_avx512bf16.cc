@@ -3,9 +3,8 @@
 // instruction does two multiply-adds in each lane. A missing weight is 0 and meets the column of
 // zeros, so that no infinity or NaN in x reaches a row without a weight there.
 //
-// Tiles of 64 samples are no faster: with the same L1, segments are half as long, so that sums are
-// loaded and stored twice as often (Zen 4: 3-25 % more time; weights broadcast by a permute: 0-2
-// %).
+// Tiles of 64 samples are slower (Zen 4: 8-25 % more time): in the same L1, segments are half as
+// long, so that sums are loaded and stored twice as often.
 #include <immintrin.h>
 
 #include "kernels/panel_ahead.h"
