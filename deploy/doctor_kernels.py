@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import ort_ops
+from ..ort_ops.contract import COMPUTE_BFLOAT16
 from .doctor_probe import FindingError
 
 if TYPE_CHECKING:
@@ -36,16 +38,38 @@ def gemm_kernels() -> str:
     from ..ort_ops import _native, reference
 
     rng = np.random.default_rng(0)
-    rows, width = 24, 300
-    arrays = _random_rows(rng, rows, 37, width)
-    sizes: dict[str, Any] = {"in_features": width, "out_features": rows}
+    outputs, width = 24, 300
+    arrays = _random_rows(rng, outputs, 37, width)
+    sizes: dict[str, Any] = {"in_features": width, "out_features": outputs}
     for isa in _native.supported_isas():
         packed = _native.PackedGemm(**arrays, **sizes, isa=isa)
         for batch in (1, 5, 64):
             x = rng.standard_normal((batch, width), np.float32)
             want = reference.condensed_gemm(x, **arrays, **sizes)
             _compare(packed.run(x), want, f"the {isa} kernel for batch {batch}")
-    return _names(ort_ops.kernel_table())
+    rows = ort_ops.kernel_table()
+    if find_spec("ml_dtypes"):
+        _check_bfloat16(rng, arrays, sizes)
+    else:
+        rows = [row for row in rows if row.compute == "float32"]
+    return _names(rows)
+
+
+def _check_bfloat16(
+    rng: np.random.Generator, arrays: dict[str, Any], sizes: dict[str, Any]
+) -> None:
+    """Check what computes in bfloat16, on values that are exact in it."""
+    import ml_dtypes
+
+    from ..ort_ops import _native, reference
+
+    layer = arrays | {"values": arrays["values"].astype(ml_dtypes.bfloat16)}
+    for isa in _native.supported_isas():
+        packed = _native.PackedGemm(**layer, **sizes, isa=isa, compute="bfloat16")
+        for batch in (1, 64):
+            x = rng.standard_normal((batch, sizes["in_features"]), np.float32)
+            want = reference.condensed_gemm(x, **layer, **sizes, compute=COMPUTE_BFLOAT16)
+            _compare(packed.run(x), want, f"the {isa} bfloat16 kernel for batch {batch}")
 
 
 def conv_kernels() -> str:

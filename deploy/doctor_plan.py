@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..onnx_file import read_checked
 from ..ort_ops.contract import (
+    COMPUTE_BFLOAT16,
     CONDENSED_CONV,
     DOMAIN,
     INPUTS,
@@ -186,6 +187,8 @@ def _layers(model: Path, threads: int) -> Iterator[_Layer]:
         else:
             make = binding.PackedQuantizedGemm if quantized else binding.PackedGemm
             sizes = {name: attributes[name] for name in ("in_features", "out_features")}
+            if attributes.get("compute") == COMPUTE_BFLOAT16:
+                sizes["compute"] = "bfloat16"
         packed = make(**arrays, **sizes, threads=threads)
         last = bool(attributes.get("channels_last", 0))
         yield _Layer(node.name, node.op_type, packed, channels_last=last)

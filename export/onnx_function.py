@@ -30,9 +30,10 @@ FUNCTION_OPSETS = range(16, 24)
 """Versions that the functions can be written for; ScatterElements adds from 16 on."""
 
 
-def condensed_gemm_function(opset: int) -> onnx.FunctionProto:
+def condensed_gemm_function(opset: int, *, rounds: bool = True) -> onnx.FunctionProto:
     """Write ``CondensedGemm`` as a function over operators of one opset version.
 
+    Without ``rounds`` it is for files whose nodes all compute in float32, which then costs nothing.
     The model that it is attached to has to import the same version. It computes in float32 whatever
     the type of X is, since neither MatMul in bfloat16 nor ScatterElements in float16 exists on CPU.
 
@@ -43,7 +44,8 @@ def condensed_gemm_function(opset: int) -> onnx.FunctionProto:
     nodes = [
         *scattered_matrix(),
         helper.make_node("Transpose", ["weight"], ["weight_t"], perm=[1, 0]),
-        helper.make_node("Cast", ["X"], ["x"], to=TensorProto.FLOAT),
+        *([_rounded("X", "rounded")] if rounds else []),
+        helper.make_node("Cast", ["rounded" if rounds else "X"], ["x"], to=TensorProto.FLOAT),
         helper.make_node("MatMul", ["x", "weight_t"], ["product"]),
         helper.make_node("Add", ["product", "bias"], ["biased"]),
         *_epilogue("biased"),
@@ -167,6 +169,13 @@ def _scattered_weight() -> list[NodeProto]:
         helper.make_node("Reshape", ["row_numbers", "column"], ["row_column"]),
         helper.make_node("ScatterND", ["weight_zeros", "row_column", "stored"], ["weight"]),
     ]
+
+
+def _rounded(x: str, output: str) -> NodeProto:
+    """Build the cast to the type that the calling node computes in."""
+    node = helper.make_node("Cast", [x], [output])
+    refer(node, "to", "compute", AttributeProto.INT)
+    return node
 
 
 def _epilogue(value: str, gated: bool = False) -> list[NodeProto]:

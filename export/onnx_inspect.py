@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from ..ort_ops.contract import INPUTS
+from ..ort_ops.contract import COMPUTE_BFLOAT16, INPUTS
 from ..ort_ops.format.condensed import CondensedWeight
 from .errors import ExportError
 from .onnx_function import clip_is_open
@@ -20,6 +20,7 @@ from .onnx_reading import read_model
 from .passes.access import label_of
 from .passes.nodes import (
     clip_of,
+    compute_of,
     condensed_nodes,
     is_convolution,
     our_nodes,
@@ -133,6 +134,7 @@ def _layer(node: ir.Node) -> LayerReport:
         decision="condensed",
         reason=_epilogue(node),
         values_dtype=arrays["values"].dtype.name,
+        compute="bfloat16" if compute_of(node) == COMPUTE_BFLOAT16 else "float32",
     )
 
 

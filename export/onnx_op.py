@@ -14,7 +14,14 @@ import numpy as np
 import onnx
 from onnx import NodeProto, helper, numpy_helper
 
-from ..ort_ops.contract import CONDENSED_CONV, CONDENSED_GEMM, DOMAIN, DOMAIN_VERSION, OPEN_GATE
+from ..ort_ops.contract import (
+    COMPUTE_FLOAT32,
+    CONDENSED_CONV,
+    CONDENSED_GEMM,
+    DOMAIN,
+    DOMAIN_VERSION,
+    OPEN_GATE,
+)
 from ..ort_ops.format.condensed import CondensedWeight
 from ..ort_ops.format.conv_geometry import ConvGeometry
 from .onnx_function import (
@@ -60,10 +67,11 @@ def make_condensed_node(
     out_features: int,
     clip_min: float = -math.inf,
     clip_max: float = math.inf,
+    compute: int = COMPUTE_FLOAT32,
     name: str = "",
 ) -> NodeProto:
     """Build a node; ``inputs`` are names in the order of ``onnx_schema.INPUTS_GEMM``."""
-    return helper.make_node(
+    node = helper.make_node(
         CONDENSED_GEMM,
         list(inputs),
         [output],
@@ -74,6 +82,9 @@ def make_condensed_node(
         clip_min=float(clip_min),
         clip_max=float(clip_max),
     )
+    if compute != COMPUTE_FLOAT32:
+        node.attribute.append(helper.make_attribute("compute", compute))
+    return node
 
 
 def make_condensed_conv_node(
@@ -107,13 +118,15 @@ def condensed_layer_model(
     clip_max: float = math.inf,
     with_residual: bool = False,
     x_dtype: str = "float32",
+    compute: int = COMPUTE_FLOAT32,
     opset: int = DEFAULT_OPSET,
 ) -> onnx.ModelProto:
     """Build a model of one condensed layer, for tests and benchmarks.
 
     Its input is ``x`` ``[batch, in_features]``, with ``with_residual`` also ``residual``
     ``[batch, out_features]``; its output is ``y`` ``[batch, out_features]``; all of ``x_dtype``,
-    "float32" or "float16". The weights keep the type that ``weight`` has. A batch of None is the
+    "float32" or "float16". The weights keep the type that ``weight`` has; a ``compute`` of
+    COMPUTE_BFLOAT16 needs bfloat16. A batch of None is the
     symbolic dimension "batch". The node is called ``layer``.
 
     Raises:
@@ -127,6 +140,7 @@ def condensed_layer_model(
         out_features=weight.out_features,
         clip_min=clip_min,
         clip_max=clip_max,
+        compute=compute,
         name="layer",
     )
     ports = _gemm_ports(weight, batch, with_residual, x_dtype)
@@ -306,7 +320,8 @@ def _condensed_model(
         gated = any(attribute.name == "gate_scale" for attribute in node.attribute)
         function = condensed_conv_function(opset, gated=gated)
     else:
-        function = condensed_gemm_function(opset)
+        rounds = any(attribute.name == "compute" for attribute in node.attribute)
+        function = condensed_gemm_function(opset, rounds=rounds)
     return helper.make_model(
         ports.graph(name, [node], arrays),
         ir_version=IR_VERSION,

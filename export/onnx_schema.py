@@ -34,7 +34,8 @@ from .onnx_inference import (
 
 _FORMULAS = {
     CONDENSED_GEMM: "Y[..., rows[i]] = clip(bias[rows[i]] + residual + "
-    "sum_j values[i, j] * X[..., indices[i, j]]); rows not listed are clip(bias + residual).",
+    "sum_j values[i, j] * X[..., indices[i, j]]), where X is rounded to the type number compute: "
+    "1 (float32) or 16 (bfloat16); rows not listed are clip(bias + residual).",
     CONDENSED_CONV: "Y[n, rows[i], p] = gate(clip(bias[rows[i]] + residual + sum_j values[i, j] * "
     "window[indices[i, j]])), where gate(v) = v * min(max(gate_scale * v + gate_shift, 0), 1) "
     "and window is that of output pixel p over the channels of the "

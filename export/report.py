@@ -38,6 +38,8 @@ class LayerReport:
         reason: why it stayed dense, or how a condensed layer was chosen or clips.
         values_dtype: type of the condensed values; of a dense layer float32, and of one that
             computes in 8 bits int8.
+        compute: type that the layer's inputs are rounded to before they are multiplied: bfloat16,
+            or float32 for all other layers.
         rounding_error: what rounding to that type changed, as a share of the weight's norm.
         speedup: predicted time of the dense layer over that of the chosen form; None where nothing
             was predicted.
@@ -57,6 +59,7 @@ class LayerReport:
     decision: Decision
     reason: str
     values_dtype: str = "float32"
+    compute: str = "float32"
     rounding_error: float = 0.0
     speedup: float | None = None
 
@@ -220,6 +223,12 @@ class ExportReport:
             + "parity is with the rounded weights"
             for dtype in rounded
         ]
+        if any(layer.compute == "bfloat16" for layer in self.layers):
+            allowed = max((check.tolerance for check in self.parity), default=None)
+            caption.append(
+                "inputs rounded to bfloat16 in the layers marked so"
+                + ("" if allowed is None else f": parity is with float32, {allowed:.0e} allowed")
+            )
         caption += [f"not checked: {line}" for line in self.not_checked]
         caption.append(
             f"file {_size(self.file_bytes)}, dense {_size(self.dense_file_bytes)}{measured}, "
@@ -335,7 +344,8 @@ def layer_table(layers: tuple[LayerReport, ...], *, title: str, caption: str = "
             str(layer.fan_in),
             *[str(layer.padding)] * padded,
             _size(layer.bytes_in_file),
-            separator.join(filter(None, (layer.decision, layer.reason))),
+            separator.join(filter(None, (layer.decision, layer.reason)))
+            + (", in bfloat16" if layer.compute == "bfloat16" else ""),
         )
     return table
 

@@ -44,6 +44,7 @@ class Reference:
         units: of a quantized model, whose outputs are compared in them; None for others.
         locate: given a differing case and whether the library ran, names the node where a
             difference first appears; None when that is not known.
+        least_tolerance: one that no output's is below, for a model that computes in bfloat16.
 
     """
 
@@ -52,11 +53,12 @@ class Reference:
     noise: float = 0.0
     units: Units | None = None
     locate: Callable[[Case, bool], str] | None = None
+    least_tolerance: float = 0.0
 
     def tolerance(self, dtype: np.dtype) -> float:
         """Return the share of the largest output that an output of this type may differ by."""
         usual = FLOAT16_TOLERANCE if dtype == np.float16 else RELATIVE_TOLERANCE
-        return max(usual, NOISE_FACTOR * self.noise)
+        return max(usual, NOISE_FACTOR * self.noise, self.least_tolerance)
 
 
 def check_structure(path: Path, *, shape_after_every_node: bool = True) -> None:

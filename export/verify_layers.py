@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from ..ort_ops import reference_quantized
 from ..ort_ops.contract import (
+    COMPUTE_BFLOAT16,
     CONDENSED_GEMM_INTEGER_TO_FLOAT,
     DYNAMIC_QUANTIZE_CONDENSED_GEMM,
     INPUTS,
@@ -26,11 +27,12 @@ from ..ort_ops.contract import (
 )
 from ..ort_ops.format.condensed import CondensedWeight
 from ..ort_ops.format.conv_geometry import ConvGeometry
-from ..ort_ops.reference import condensed_conv
+from ..ort_ops.reference import condensed_conv, round_bfloat16
 from .engines import Engine, EngineUnavailableError, engines
 from .errors import ExportError
 from .onnx_op import condensed_conv_model, condensed_layer_model
 from .passes.nodes import (
+    compute_of,
     condensed_nodes,
     constant_of,
     has_no_residual,
@@ -94,15 +96,17 @@ def _check_node(
         return
     geometry = read_geometry(node) if is_condensed_conv(node) else None
     x = rng.standard_normal(_x_shape(weight, geometry)).astype(np.float32)
-    expected = _exact(weight, geometry, x)
+    compute = compute_of(node)
+    rounds = compute == COMPUTE_BFLOAT16
+    expected = _exact(weight, geometry, round_bfloat16(x) if rounds else x)
     scale = float(np.abs(expected).max(initial=0.0)) or 1.0
     for engine in engines(uses_our_ops=True):
         try:
             if engine.has_library or geometry is not None:
-                actual, wanted = _run(engine, weight, geometry, x), expected
+                actual, wanted = _run(engine, weight, geometry, x, compute), expected
             else:
                 # The function makes its weight dense, several times over.
-                blocks = [_run(engine, block, None, x) for block in _blocks(weight)]
+                blocks = [_run(engine, block, None, x, compute) for block in _blocks(weight)]
                 actual = np.hstack(blocks)
                 wanted = expected[:, weight.rows]
         except EngineUnavailableError as error:
@@ -226,10 +230,14 @@ def _x_shape(weight: CondensedWeight, geometry: ConvGeometry | None) -> tuple[in
 
 
 def _run(
-    engine: Engine, weight: CondensedWeight, geometry: ConvGeometry | None, x: np.ndarray
+    engine: Engine,
+    weight: CondensedWeight,
+    geometry: ConvGeometry | None,
+    x: np.ndarray,
+    compute: int,
 ) -> np.ndarray:
     if geometry is None:
-        model = condensed_layer_model(weight, None)
+        model = condensed_layer_model(weight, None, compute=compute)
     else:
         model = condensed_conv_model(weight, geometry, (None, *x.shape[2:]))
     return engine.load(model.SerializeToString())({"x": x})[0]

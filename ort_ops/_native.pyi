@@ -21,6 +21,9 @@ class KernelRow:
     def weights(self) -> str:
         """Type of the packed weights. A float32 kernel also takes 16-bit values and widens them."""
     @property
+    def compute(self) -> str:
+        """What it multiplies in; a bfloat16 kernel rounds x, and serves only layers that do so."""
+    @property
     def supported(self) -> bool:
         """Whether this CPU can run it."""
     @property
@@ -193,8 +196,9 @@ class PackedGemm:
 
     `isa` is a name of `supported_isas()` or "auto" (FANIN_ISA if set, otherwise the best); `kernel`
     forces one row of `kernel_table()` instead; `threads` is the number of threads for packing.
-    `values` is float32, float16 or ml_dtypes' bfloat16. Raises ValueError for arrays that break the
-    format, with the place and the values.
+    `values` is float32, float16 or ml_dtypes' bfloat16. With `compute` "bfloat16", which takes such
+    values only, x is rounded to bfloat16 before it is multiplied. Raises ValueError for arrays that
+    break the format, with the place and the values.
     """
 
     def __init__(
@@ -211,6 +215,7 @@ class PackedGemm:
         max_batch: int | None = None,
         kernel: str | None = None,
         threads: int = 1,
+        compute: str = "float32",
     ) -> None: ...
     def run(
         self,
@@ -513,6 +518,7 @@ def run_plain(
     residual: npt.NDArray[_T] | None = None,
     clip_min: float = ...,
     clip_max: float = ...,
+    compute: str = "float32",
 ) -> npt.NDArray[_T]:
     """Run the plain kernel: sums in float32 in the order of the stored entries."""
 

@@ -105,6 +105,10 @@ OUTPUT_TYPES = {
 }
 """The type of Y of each op, by its name."""
 
+COMPUTE_FLOAT32 = 1
+COMPUTE_BFLOAT16 = 16
+"""Values of the attribute compute, numbered as types of tensors are in ONNX."""
+
 ATTRIBUTES_GEMM: Mapping[str, float | None] = {
     "in_features": None,
     "out_features": None,
@@ -131,7 +135,7 @@ ATTRIBUTES_CONV: Mapping[str, float | None] = {
 _GATE = ("gate_scale", "gate_shift")
 
 ATTRIBUTES: Mapping[str, Mapping[str, float | None]] = {
-    CONDENSED_GEMM: ATTRIBUTES_GEMM,
+    CONDENSED_GEMM: {**ATTRIBUTES_GEMM, "compute": COMPUTE_FLOAT32},
     CONDENSED_CONV: ATTRIBUTES_CONV,
     QLINEAR_CONDENSED_GEMM: ATTRIBUTES_GEMM,
     QLINEAR_CONDENSED_CONV: {

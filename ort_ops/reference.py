@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .contract import COMPUTE_BFLOAT16, COMPUTE_FLOAT32
+
 # Products in memory at once, about 64 MB.
 _BLOCK = 1 << 23
 
@@ -25,6 +27,7 @@ def condensed_gemm(
     out_features: int,
     clip_min: float = -np.inf,
     clip_max: float = np.inf,
+    compute: int = COMPUTE_FLOAT32,
 ) -> NDArray[np.float64]:
     """Compute ``ai.fanin::CondensedGemm`` version 1 in float64.
 
@@ -47,6 +50,7 @@ def condensed_gemm(
         out_features: size of the last dimension of the result.
         clip_min: lower bound of the result.
         clip_max: upper bound of the result.
+        compute: with COMPUTE_BFLOAT16 ``x`` is rounded to bfloat16 first.
 
     Returns:
         ``[..., out_features]``.
@@ -55,6 +59,8 @@ def condensed_gemm(
         ValueError: shapes that do not fit each other.
 
     """
+    if compute == COMPUTE_BFLOAT16:
+        x = round_bfloat16(np.asarray(x, np.float32))
     x = np.asarray(x, np.float64)
     values = np.asarray(values, np.float64)
     indices = np.asarray(indices).astype(np.int64)
@@ -75,6 +81,13 @@ def condensed_gemm(
             products = np.where(true_entry[block], values[block] * flat[:, indices[block]], 0.0)
             y[:, rows[block]] += products.sum(axis=-1)
     return _epilogue(y.reshape(*x.shape[:-1], out_features), residual, clip_min, clip_max)
+
+
+def round_bfloat16(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Round to the nearest bfloat16, ties to even, beyond the largest one to infinity."""
+    bits = x.view(np.uint32).astype(np.uint64)
+    nearest = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+    return np.where(np.isnan(x), x, nearest.astype(np.uint32).view(np.float32))
 
 
 def condensed_conv(

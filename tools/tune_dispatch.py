@@ -122,7 +122,7 @@ def kernels_of(values: str) -> dict[str, str]:
     names = {
         row.name.partition("gemm-")[2]: row.name
         for row in rows
-        if row.weights in ("float32", values)
+        if row.weights in ("float32", values) and row.compute == "float32"
     }
     return {layout: name for layout, name in names.items() if layout in known}
 

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ...ort_ops.contract import (
     ATTRIBUTES,
+    COMPUTE_FLOAT32,
     CONDENSED_CONV,
     CONDENSED_GEMM,
     CONDENSED_GEMM_INTEGER_TO_FLOAT,
@@ -26,7 +27,7 @@ from ..onnx_quantized_function import (
     qlinear_condensed_conv_function,
     qlinear_condensed_gemm_function,
 )
-from .nodes import gate_of, is_condensed_conv, our_nodes
+from .nodes import compute_of, gate_of, is_condensed_conv, is_condensed_gemm, our_nodes
 
 
 class AttachFunctionsPass(ir.passes.InPlacePass):
@@ -48,6 +49,9 @@ class AttachFunctionsPass(ir.passes.InPlacePass):
             for node in filter(is_condensed_conv, nodes):
                 for name, number in zip(("gate_scale", "gate_shift"), gate_of(node), strict=True):
                     node.attributes.add(ir.AttrFloat32(name, number))
+        if any(compute_of(node) != COMPUTE_FLOAT32 for node in nodes):
+            for node in filter(is_condensed_gemm, nodes):
+                node.attributes.add(ir.AttrInt64("compute", compute_of(node)))
         for node in nodes:
             if node.op_type in QUANTIZED_OPS:
                 _write_defaults(node)
@@ -62,7 +66,8 @@ class AttachFunctionsPass(ir.passes.InPlacePass):
 def _function(op_type: str, nodes: Sequence[ir.Node], opset: int) -> onnx.FunctionProto:
     """Build the smallest function that serves all of an op's nodes."""
     if op_type == CONDENSED_GEMM:
-        return condensed_gemm_function(opset)
+        rounds = any(compute_of(node) != COMPUTE_FLOAT32 for node in nodes)
+        return condensed_gemm_function(opset, rounds=rounds)
     if op_type == CONDENSED_CONV:
         gated = any(gate_of(node) != OPEN_GATE for node in nodes)
         return condensed_conv_function(opset, gated=gated)

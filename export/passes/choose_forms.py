@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from ...ort_ops.contract import COMPUTE_FLOAT32
 from ...ort_ops.format.condensed import CondensedWeight
 from ..forms import IMAGE_SIZE, MIN_GAIN, Choice, Chooser
 from ..report import Decision
@@ -16,6 +17,7 @@ from .nodes import (
     Names,
     add_parts,
     clip_of,
+    compute_of,
     condensed_nodes,
     dimensions_of,
     is_condensed_conv,
@@ -145,6 +147,8 @@ def _split(
         clip = clip_of(node) if last else (-math.inf, math.inf)
         new = make_condensed(x, parts, residual, sizes, name=label, clip=clip)
         new.meta.update(node.meta)
+        if compute_of(node) != COMPUTE_FLOAT32:
+            new.attributes.add(ir.AttrInt64("compute", compute_of(node)))
         before.append(new)
         output = node.outputs[0]
         if last:

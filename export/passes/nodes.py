@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...ort_ops.contract import (
+    COMPUTE_FLOAT32,
     CONDENSED_CONV,
     CONDENSED_GEMM,
     DOMAIN,
@@ -275,6 +276,11 @@ def gate_of(node: ir.Node) -> tuple[float, float]:
         node.attributes.get_float("gate_scale", OPEN_GATE[0]),
         node.attributes.get_float("gate_shift", OPEN_GATE[1]),
     )
+
+
+def compute_of(node: ir.Node) -> int:
+    """Read what a condensed node rounds X to, as ONNX numbers types."""
+    return node.attributes.get_int("compute", COMPUTE_FLOAT32)
 
 
 def has_no_epilogue(node: ir.Node) -> bool:

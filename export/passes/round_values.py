@@ -96,4 +96,5 @@ class WidenValuesPass(ir.passes.InPlacePass):
 def _hold(value: ir.Value, array: np.ndarray) -> None:
     """Replace the content of an initializer."""
     tensor = ir.tensor(array, name=value.name)
-    value.const_value, value.dtype = tensor, tensor.dtype
+    # A clone of a model shares the types of its values with it.
+    value.const_value, value.type = tensor, ir.TensorType(tensor.dtype)

@@ -2,6 +2,7 @@
 
 import builtins
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -123,6 +124,18 @@ def test_weights_of_16_bits_are_planned(tmp_path):
         save(tmp_path / "m.onnx", graph, ["n", 512], "y"), 4, [1]
     ).layers.values()
     assert layer.plan.threads > 1
+
+
+def test_a_layer_that_computes_in_bfloat16_is_planned_for_its_kernels(tmp_path):
+    graph = {"nodes": [], "initializers": []}
+    weights = condensed(768, 50, 512, ml_dtypes.bfloat16)
+    node("fc", "CondensedGemm", "x", "y", weights, graph, **GEMM, compute=16)
+    ((layer,),) = plan_model(
+        save(tmp_path / "m.onnx", graph, ["n", 512], "y"), 4, [64]
+    ).layers.values()
+    packed = _native.PackedGemm(**weights, **GEMM, threads=4, compute="bfloat16")
+    expected = packed.plan(64, 4, (SPINNING.fixed, SPINNING.per_thread))
+    assert layer.plan.microseconds == pytest.approx(expected.microseconds)
 
 
 def test_a_fixed_batch_is_the_one_that_is_planned(tmp_path):

@@ -52,10 +52,10 @@ def test_layer_that_computes_something_else_is_named(source: Path, tmp_path: Pat
     convert(source, tmp_path / "out.onnx", policy="condensed")
     original = verify_layers.condensed_layer_model
 
-    def wrong(weight, batch):
+    def wrong(weight, batch, **options):
         if weight.out_features == 32:
             weight = replace(weight, bias=weight.bias + np.float32(0.5))
-        return original(weight, batch)
+        return original(weight, batch, **options)
 
     monkeypatch.setattr(verify_layers, "condensed_layer_model", wrong)
     with pytest.raises(ExportError, match=r"node second in onnxruntime .* differs from its weight"):

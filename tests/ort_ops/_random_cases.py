@@ -213,7 +213,11 @@ def _draw_route(rng: np.random.Generator, layer: Layer) -> str:
         return f"isa {rng.choice(_native.supported_isas())}"
     takes = ("float32", layer.values.dtype.name)
     return "kernel " + rng.choice(
-        [row.name for row in _native.kernel_table() if row.supported and row.weights in takes]
+        [
+            row.name
+            for row in _native.kernel_table()
+            if row.supported and row.weights in takes and row.compute == "float32"
+        ]
     )
 
 

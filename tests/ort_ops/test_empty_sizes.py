@@ -119,7 +119,12 @@ def test_every_gemm_kernel_accepts_an_empty_batch_and_a_layer_without_rows(row, 
     layer = Layer.random(active=active)
     layer = replace(layer, values=layer.values.astype(np.dtype(row.weights)))
     gemm = _native.PackedGemm(
-        **layer.weights, in_features=37, out_features=19, kernel=row.name, threads=2
+        **layer.weights,
+        in_features=37,
+        out_features=19,
+        kernel=row.name,
+        threads=2,
+        compute=row.compute,
     )
     for batch in (0, 1, 3):
         x = layer.x(batch).astype(dtype)

@@ -181,6 +181,15 @@ MODELS: dict[str, tuple[Spec, str]] = {
     ),
     "in-features-float": (SOUND.with_attributes(in_features=12.0), r"in_features must be an INT"),
     "out-features-list": (SOUND.with_attributes(out_features=[6]), r"out_features must be an INT"),
+    "compute-float16": (
+        SOUND.with_attributes(compute=10),
+        r"compute is 10, it must be 1 \(float32\) or 16 \(bfloat16\)",
+    ),
+    "compute-string": (SOUND.with_attributes(compute="bfloat16"), r"compute must be an INT"),
+    "compute-of-float32-values": (
+        SOUND.with_attributes(compute=16),
+        r"values is float32, with compute bfloat16 it must be bfloat16",
+    ),
     "clip-min-int": (SOUND.with_attributes(clip_min=0), r"clip_min must be a FLOAT"),
     "clip-max-string": (SOUND.with_attributes(clip_max="6"), r"clip_max must be a FLOAT"),
     "clip-min-nan": (SOUND.with_attributes(clip_min=NAN), r"clip_min is NaN"),

@@ -10,6 +10,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnxruntime
 import pytest
@@ -86,7 +87,13 @@ def test_a_residual_of_shape_one_is_added_to_an_output_of_shape_one():
     ("kind", "tolerance"), [(TensorProto.FLOAT16, 2e-3), (TensorProto.BFLOAT16, 2e-2)]
 )
 def test_16_bit_activations(kind, tolerance):
-    model = SOUND.build()
+    x = LAYER.x(4)
+    y = run(open_session(with_activations(SOUND, kind)), X=x)
+    assert np.abs(y - LAYER.expected(x)).max() < tolerance * np.abs(LAYER.expected(x)).max()
+
+
+def with_activations(spec, kind):
+    model = spec.build()
     node = model.graph.node[0]
     # float32 outside, so that the input and the output need no 16-bit NumPy type.
     node.input[0], node.input[5], node.output[0] = "x16", "r16", "y16"
@@ -95,9 +102,20 @@ def test_16_bit_activations(kind, tolerance):
     nodes = [*made[:2], node, made[2]]
     model.graph.ClearField("node")
     model.graph.node.extend(nodes)
+    return model
+
+
+def test_computing_in_bfloat16_takes_activations_of_bfloat16_only():
+    layer = replace(LAYER, values=LAYER.values.astype(ml_dtypes.bfloat16))
+    spec = spec_of(layer).with_attributes(compute=16)
     x = LAYER.x(4)
-    y = run(open_session(model), X=x)
-    assert np.abs(y - LAYER.expected(x)).max() < tolerance * np.abs(LAYER.expected(x)).max()
+    rounded = x.astype(ml_dtypes.bfloat16).astype(np.float32)
+    want = layer.expected(rounded)
+    y = run(open_session(with_activations(spec, TensorProto.BFLOAT16)), X=x)
+    assert np.abs(y - want).max() < 2.0**-8 * np.abs(want).max()
+    for model in (spec.build(), with_activations(spec, TensorProto.FLOAT16)):
+        with pytest.raises(Exception, match=r"compute is 16 \(bfloat16\) and X is float.*on CUDA"):
+            open_session(model)
 
 
 def test_an_empty_batch_gives_an_empty_result():

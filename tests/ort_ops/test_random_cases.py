@@ -23,7 +23,8 @@ def test_every_kernel_agrees_with_the_reference_on_random_cases():
     total = check(SEED, 800)
     assert total.cases == 800
     assert total.with_special > 100
-    kernels = {row.name for row in _random_cases._native.kernel_table() if row.supported}
+    rows = _random_cases._native.kernel_table()
+    kernels = {row.name for row in rows if row.supported and row.compute == "float32"}
     assert kernels <= {route.removeprefix("kernel ") for route in total.routes}
     assert sum(count for route, count in total.routes.items() if "session" in route) >= 5
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fanin.ort_ops import _native
+from fanin.ort_ops.reference import round_bfloat16
 
 from ._models import Layer, assert_close
 from ._own_weights import of_its_own
@@ -20,9 +21,16 @@ SMALL = Layer.random(700, 150, 60, active=140, padded=True)
 LARGE = Layer.random(600, 4096, 256, active=4090)
 
 
+COMPUTE = {row.name: row.compute for row in ROWS}
+
+
 def pack(layer: Layer, **options) -> _native.PackedGemm:
     return _native.PackedGemm(
-        **layer.weights, in_features=layer.in_features, out_features=layer.out_features, **options
+        **layer.weights,
+        in_features=layer.in_features,
+        out_features=layer.out_features,
+        compute=COMPUTE.get(options.get("kernel"), "float32"),
+        **options,
     )
 
 
@@ -202,7 +210,7 @@ def test_instruction_sets_do_not_share():
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_layer_packed_for_more_threads_takes_little_more_and_gives_the_same(kernel):
     layer = of_type(LARGE, kernel)
-    x = layer.x(3)
+    x = round_bfloat16(layer.x(3))
     results, infos = [], []
     for threads in (1, 2, 5):
         packed = pack(layer, kernel=kernel, threads=threads)

@@ -215,6 +215,7 @@ def admitted_kernels(weight: CondensedWeight, batch: int) -> list[str]:
         for row in kernel_table()
         if row.supported
         and row.weights == weight.values.dtype.name
+        and row.compute == "float32"
         and within(batch, row.min_batch, row.max_batch)
         and within(weight.fan_in, row.min_fan_in, row.max_fan_in)
         and within(density, row.min_density, row.max_density)

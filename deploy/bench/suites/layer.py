@@ -64,8 +64,9 @@ class BenchLayerSpec(TimedSpec):
             ``structured`` ONNX Runtime's MatMul of the active neurons with every output put in its
             place; ``deepsparse`` (all graph forms, run by ``deepsparse_python``), ``openvino``,
             ``torch``, ``torch-…`` and ``scipy-csr`` are other runtimes. ``dense-int8``,
-            ``openvino-default``, ``condensed-float16`` and ``condensed-bfloat16`` compute with
-            narrower types. With the precision int8, see INT8_ENGINES.
+            ``openvino-default``, ``condensed-float16``, ``condensed-bfloat16`` and
+            ``condensed-bfloat16-compute`` compute with narrower types. With the precision int8,
+            see INT8_ENGINES.
         precision: one of PRECISIONS. With int8 the weights are rounded to 8 bits, one scale for
             each neuron, and compared with engines that compute in 8 bits.
         masks: see MASKS.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ....ort_ops.contract import COMPUTE_BFLOAT16
 from ....ort_ops.format.condensed import CondensedWeight
 from ..engines.int8_forms import save_int8_form
 from ..engines.onnx_models import X_QUANTIZED, null_session
@@ -32,6 +34,7 @@ ENGINES = (
     "scipy-csr",
     "condensed-float16",
     "condensed-bfloat16",
+    "condensed-bfloat16-compute",
     "dense-int8",
     "openvino-default",
 )
@@ -60,7 +63,7 @@ DEFAULT_ENGINES = {"float32": ENGINES[:2], "int8": INT8_ENGINES}
 COMPILED = ("torch-compile", "torch-gather")
 """Engines whose preparation takes tens of seconds, since they are compiled."""
 
-NARROW = ENGINES[-4:]
+NARROW = ENGINES[-5:]
 """Engines that compute with types narrower than float32; they have a table of their own."""
 
 FAMILIES = {
@@ -97,6 +100,12 @@ _RUNTIME = {
     "fallback": ("CondensedGemm's function, no library", "condensed", False, "float32"),
     "condensed-float16": ("CondensedGemm, float16 weights", "float16", True, "float16"),
     "condensed-bfloat16": ("CondensedGemm, bfloat16 weights", "bfloat16", True, "bfloat16"),
+    "condensed-bfloat16-compute": (
+        "CondensedGemm, products of bfloat16",
+        "bfloat16-compute",
+        True,
+        "bfloat16",
+    ),
     "dense-int8": ("quantize_dynamic of the dense model, int8 weights", "int8", False, "int8"),
 }
 
@@ -170,8 +179,11 @@ def _runtime_engine(
         except (RequirementError, QuantizationError) as error:
             return UnavailableEngine(name, str(error))
     else:
-        stored = weight.astype(kind) if kind in ("float16", "bfloat16") else weight
+        stored_type, _, computes = kind.partition("-")
+        stored = weight.astype(stored_type) if stored_type in ("float16", "bfloat16") else weight
         make = {"dense": dense_layer_model, "structured": structured_layer_model}
+        if computes:
+            make[kind] = partial(condensed_layer_model, compute=COMPUTE_BFLOAT16)
         onnx.save(make.get(kind, condensed_layer_model)(stored, batch), path)
     return OrtEngine(name, form, path, threads, library=library, precision=precision)
 

@@ -33,7 +33,8 @@ class BatchKernels {
 
   // A batch outside the declared range is still computed, by the nearest kernel.
   const Kernel& at(int64_t batch) const { return *packed_for(batch).cached.kernel; }
-  const std::string& name(int64_t batch) const { return packed_for(batch).row->name; }
+  const Row& row(int64_t batch) const { return *packed_for(batch).row; }
+  const std::string& name(int64_t batch) const { return row(batch).name; }
 
   std::vector<PackedInfo> info() const {
     std::vector<PackedInfo> infos;

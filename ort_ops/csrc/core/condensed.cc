@@ -106,6 +106,9 @@ int64_t CondensedView::true_fan_in(int64_t row) const {
 }
 
 std::string validate(const CondensedView& view) {
+  if (view.compute == ValueType::kBfloat16 && view.value_type != ValueType::kBfloat16)
+    return sentence("values is ", value_type_name(view.value_type),
+                    ", with compute bfloat16 it must be bfloat16");
   std::string why = check_sizes(view);
   if (why.empty()) why = check_rows(view);
   if (why.empty())

@@ -28,6 +28,8 @@ struct CondensedView {
   IndexType index_type = IndexType::kInt32;
   const int32_t* rows = nullptr;  // [active], strictly increasing
   const float* bias = nullptr;    // [out_features]; int8 layers have none, it comes with each run
+  // kBfloat16: x is rounded to bfloat16 before it is multiplied, and so are the values already.
+  ValueType compute = ValueType::kFloat32;
 
   // Fan-in / in_features. With padding, a row can hold more entries than there are inputs.
   double density() const {

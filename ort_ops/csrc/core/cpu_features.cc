@@ -17,9 +17,9 @@
 namespace fanin {
 namespace {
 
-constexpr Isa kAll[] = {Isa::kScalar,     Isa::kAvx2,     Isa::kAvxvnni,
-                        Isa::kAvx512f,    Isa::kAvx512bw, Isa::kAvx512vnni,
-                        Isa::kAvx512vbmi, Isa::kNeon,     Isa::kDotprod};
+constexpr Isa kAll[] = {Isa::kScalar,   Isa::kAvx2,       Isa::kAvxvnni,    Isa::kAvx512f,
+                        Isa::kAvx512bw, Isa::kAvx512vnni, Isa::kAvx512vbmi, Isa::kAvx512bf16,
+                        Isa::kNeon,     Isa::kDotprod};
 
 #if defined(__x86_64__)
 // Compilers older than GCC 11 do not know its name.
@@ -47,6 +47,7 @@ bool cpu_has(Isa isa) {
   const bool avx512bw = avx512f && __builtin_cpu_supports("avx512bw") &&
                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   const bool avx512vnni = avx512bw && __builtin_cpu_supports("avx512vnni");
+  const bool avx512vbmi = avx512vnni && __builtin_cpu_supports("avx512vbmi");
   switch (isa) {
     case Isa::kScalar:
       return true;
@@ -61,7 +62,9 @@ bool cpu_has(Isa isa) {
     case Isa::kAvx512vnni:
       return avx512vnni;
     case Isa::kAvx512vbmi:
-      return avx512vnni && __builtin_cpu_supports("avx512vbmi");
+      return avx512vbmi;
+    case Isa::kAvx512bf16:
+      return avx512vbmi && __builtin_cpu_supports("avx512bf16");
     case Isa::kNeon:
     case Isa::kDotprod:
       return false;
@@ -116,6 +119,8 @@ const char* isa_name(Isa isa) {
       return "avx512vnni";
     case Isa::kAvx512vbmi:
       return "avx512vbmi";
+    case Isa::kAvx512bf16:
+      return "avx512bf16";
     case Isa::kNeon:
       return "neon";
     case Isa::kDotprod:

@@ -16,6 +16,7 @@ enum class Isa {
   kAvx512bw,
   kAvx512vnni,
   kAvx512vbmi,  // with VNNI: of the CPUs with VBMI, only Cannon Lake lacks it
+  kAvx512bf16,  // with VBMI: of the CPUs with BF16, only Cooper Lake lacks it
   kNeon,
   kDotprod  // NEON with dot products of bytes
 };

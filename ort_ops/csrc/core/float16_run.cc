@@ -16,12 +16,12 @@ constexpr int64_t kSliceSamples = 64;
 
 constexpr double kMicrosecondsPerValue = 0.0003;
 
-int64_t slice_batch(const Float16Run& run) {
-  const int64_t sample_bytes =
-      (run.in_features + 2 * run.out_features) * static_cast<int64_t>(sizeof(float));
+// Samples of a slice, of which `floats` numbers each are copied.
+int64_t slice_batch(int64_t batch, int64_t floats) {
+  const int64_t sample_bytes = floats * static_cast<int64_t>(sizeof(float));
   const int64_t samples = std::max<int64_t>(1, kSliceBytes / sample_bytes);
   const int64_t whole = samples < kSliceSamples ? samples : samples / kSliceSamples * kSliceSamples;
-  return std::min(run.batch, whole);
+  return std::min(batch, whole);
 }
 
 // Calls convert(first, count) over an array, on the executor's threads if that pays off.
@@ -50,7 +50,7 @@ void run_float16(const Float16Run& run, const Executor& executor,
                  void (*body)(const void* context, const Float32Slice& slice),
                  const void* context) {
   if (run.batch < 1) return;
-  const int64_t most = slice_batch(run);
+  const int64_t most = slice_batch(run.batch, run.in_features + 2 * run.out_features);
   const size_t inputs = static_cast<size_t>(most * run.in_features);
   const size_t outputs = static_cast<size_t>(most * run.out_features);
   ScratchPlan plan;
@@ -71,6 +71,23 @@ void run_float16(const Float16Run& run, const Executor& executor,
     uint16_t* to = run.y + first * run.out_features;
     convert_array(batch * run.out_features, executor,
                   [&](int64_t from, int64_t part) { narrow_float16(y + from, part, to + from); });
+  }
+}
+
+void run_rounded(const float* x, int64_t batch, int64_t in_features, const Executor& executor,
+                 void (*body)(const void* context, const float* rounded, int64_t first,
+                              int64_t samples),
+                 const void* context) {
+  if (batch < 1) return;
+  const int64_t most = slice_batch(batch, in_features);
+  const size_t bytes = static_cast<size_t>(most * in_features) * sizeof(float);
+  auto* rounded = reinterpret_cast<float*>(thread_scratch(bytes, ScratchUse::kRounded));
+  for (int64_t first = 0; first < batch; first += most) {
+    const int64_t samples = std::min(most, batch - first);
+    const float* from = x + first * in_features;
+    convert_array(samples * in_features, executor,
+                  [&](int64_t at, int64_t part) { round_bfloat16(from + at, part, rounded + at); });
+    body(context, rounded, first, samples);
   }
 }
 

@@ -1,5 +1,5 @@
-// Running a layer on float16 activations: x and residual are widened, sums and epilogue are
-// float32, the result is rounded once.
+// Running a kernel of float32 on float16 activations: x and residual are widened, sums and epilogue
+// are float32, the result is rounded once. And on x that is rounded to bfloat16.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +36,24 @@ void run_float16(const Float16Run& run, const Executor& executor, const Body& bo
       run, executor,
       [](const void* context, const Float32Slice& slice) {
         (*static_cast<const Body*>(context))(slice);
+      },
+      &body);
+}
+
+// Calls body(rounded, first, samples) for one slice of float32 x [batch, in_features] after
+// another, rounded to bfloat16. Slices and exceptions are as above.
+void run_rounded(const float* x, int64_t batch, int64_t in_features, const Executor& executor,
+                 void (*body)(const void* context, const float* rounded, int64_t first,
+                              int64_t samples),
+                 const void* context);
+
+template <typename Body>
+void run_rounded(const float* x, int64_t batch, int64_t in_features, const Executor& executor,
+                 const Body& body) {
+  run_rounded(
+      x, batch, in_features, executor,
+      [](const void* context, const float* rounded, int64_t first, int64_t samples) {
+        (*static_cast<const Body*>(context))(rounded, first, samples);
       },
       &body);
 }

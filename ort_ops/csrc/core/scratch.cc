@@ -11,7 +11,7 @@ struct Block {
   size_t bytes;
 };
 
-thread_local Block blocks[2];
+thread_local Block blocks[3];
 
 // Frees the blocks when their thread ends. The main thread's blocks are freed before static objects
 // are destroyed: a session that one of these still runs allocates new blocks.

@@ -7,7 +7,7 @@
 namespace fanin {
 
 // Each use has its own block per thread.
-enum class ScratchUse { kKernel, kActivations };
+enum class ScratchUse { kKernel, kActivations, kRounded };
 
 // `bytes` of the calling thread's memory, aligned to a cache line, contents undefined. It stays
 // valid until this thread's next call for the same use; other threads of a run may read and write

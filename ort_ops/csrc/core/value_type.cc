@@ -86,6 +86,18 @@ float widen_float16(uint16_t bits) {
 
 float widen_bfloat16(uint16_t bits) { return float_of(static_cast<uint32_t>(bits) << 16); }
 
+float round_bfloat16(float value) {
+  const uint32_t bits = bits_of(value);
+  // Without a branch, so that loops become vector code.
+  const uint32_t rounded = bits + 0x7fff + (bits >> 16 & 1);
+  const uint32_t quiet = bits | 0x400000;
+  return float_of(((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded) & 0xffff0000);
+}
+
+void round_bfloat16(const float* from, int64_t count, float* to) {
+  for (int64_t i = 0; i < count; ++i) to[i] = round_bfloat16(from[i]);
+}
+
 float load_value(const void* values, ValueType type, int64_t index) {
   switch (type) {
     case ValueType::kFloat16:

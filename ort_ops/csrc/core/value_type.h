@@ -28,6 +28,10 @@ float widen_bfloat16(uint16_t bits);
 // The element at `index` of an array of that type.
 float load_value(const void* values, ValueType type, int64_t index);
 
+// To nearest even, of NaN a quiet one: the nearest bfloat16, as a float32.
+float round_bfloat16(float value);
+void round_bfloat16(const float* from, int64_t count, float* to);
+
 // Converts whole arrays, with the best instructions of this CPU; results are the same on any CPU.
 // Narrowing rounds to nearest even, and beyond the largest float16 to infinity.
 void widen_float16(const uint16_t* from, int64_t count, float* to);

@@ -82,6 +82,15 @@ class Table {
     add_windows<kOps>(layout, isa, {"", {1, 0}, {1, 0}, 0.0});
   }
 
+  // A layout of pairs of bfloat16.
+  void pairs(const std::string& layout, Isa isa, Pack* pack) {
+    const Limits& limits = limits_of(layout + "-" + isa_name(isa));
+    add(layout, isa, ValueType::kBfloat16, limits.batches_16_bit, limits.min_density, pack);
+    KernelRow& row = rows.back();
+    row.name = "bf16-gemm-" + layout + "-" + isa_name(isa);
+    row.compute = ValueType::kBfloat16;
+  }
+
   // For any layer and batch that no other row serves.
   void rest(const std::string& layout, Isa isa, Pack* pack) {
     add(layout, isa, ValueType::kFloat32, {1, kAny}, 0.0, pack);
@@ -105,7 +114,8 @@ class Table {
     static constexpr const char* kWeights[kFloatTypes] = {"", "f16w-", "bf16w-"};
     rows.push_back({std::string("f32-") + kWeights[static_cast<size_t>(weights)] + "gemm-" +
                         layout + "-" + isa_name(isa),
-                    isa, weights, batches, 0, kAny, min_density, 1.0, true, pack});
+                    isa, weights, ValueType::kFloat32, batches, 0, kAny, min_density, 1.0, true,
+                    pack});
   }
 };
 
@@ -115,6 +125,7 @@ class Table {
 std::vector<KernelRow> make_table() {
   Table table;
 #if defined(__x86_64__)
+  table.pairs("pairs32", Isa::kAvx512bf16, pack_panels<kPairs32Avx512bf16>);
   table.windows<kWindow126Avx512vbmi>("window126", Isa::kAvx512vbmi);
   // The code of AVX-512F. With several samples or 16-bit weights it is faster than the wider
   // window.
@@ -136,7 +147,8 @@ std::vector<KernelRow> make_table() {
 }
 
 bool takes(const KernelRow& row, const CondensedView& view) {
-  return row.weights == ValueType::kFloat32 || row.weights == view.value_type;
+  return (row.weights == ValueType::kFloat32 || row.weights == view.value_type) &&
+         (row.compute == ValueType::kFloat32 || row.compute == view.compute);
 }
 
 bool fits(const KernelRow& row, Isa isa, int64_t batch, const CondensedView& view) {
@@ -167,6 +179,10 @@ int64_t last_batch(const KernelRow& row, Isa isa, int64_t first, const Condensed
 
 const KernelRow& find_kernel(const std::string& name, const CondensedView& view) {
   const KernelRow& row = find_row(kernel_table(), name);
+  if (!takes(row, view) && row.compute != view.compute)
+    throw std::invalid_argument("kernel '" + name + "' computes in " +
+                                value_type_name(row.compute) + ", the layer in " +
+                                value_type_name(view.compute));
   if (!takes(row, view))
     throw std::invalid_argument("kernel '" + name + "' takes " + value_type_name(row.weights) +
                                 " values, the layer has " + value_type_name(view.value_type));

@@ -17,6 +17,7 @@ struct KernelRow {
   std::string name;   // dtype-op-layout-ISA
   Isa isa;            // that the CPU must have
   ValueType weights;  // as the layout stores them; float32 also takes 16-bit values and widens them
+  ValueType compute;  // kBfloat16: rounds x itself, and takes only layers that compute so
   BatchRange batches;
   int64_t min_fan_in;
   int64_t max_fan_in;
@@ -38,7 +39,7 @@ const KernelRow& select_kernel(Isa isa, int64_t batch, const CondensedView& view
 int64_t last_batch(const KernelRow& row, Isa isa, int64_t first, const CondensedView& view);
 
 // The row of that name. Throws std::invalid_argument if the table lacks it, the CPU cannot run it,
-// or it is a kernel of 16-bit weights and the view has a different type.
+// or it is a kernel of 16-bit weights or of bfloat16 and the view has another type.
 const KernelRow& find_kernel(const std::string& name, const CondensedView& view);
 
 }  // namespace fanin

@@ -15,6 +15,6 @@ void sum(const PanelPart& part, const float* segment, const float* bias, int wid
 
 }  // namespace
 
-constexpr PanelOps kPanel16Avx2 = {16, 8, 0.00007, fill, sum, drain};
+constexpr PanelOps kPanel16Avx2 = {PanelEntry::kFloat, 16, 8, 0.00007, fill, sum, drain};
 
 }  // namespace fanin

@@ -51,6 +51,6 @@ void drain(const float* sums, int64_t rows, int width, int samples, const PanelO
 
 }  // namespace
 
-constexpr PanelOps kPanel16Neon = {16, 8, 0.00012, fill, sum, drain};
+constexpr PanelOps kPanel16Neon = {PanelEntry::kFloat, 16, 8, 0.00012, fill, sum, drain};
 
 }  // namespace fanin

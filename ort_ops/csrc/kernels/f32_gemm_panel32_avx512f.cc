@@ -26,7 +26,9 @@ void sum(const PanelPart& part, const float* segment, const float* bias, int wid
 
 }  // namespace
 
-constexpr PanelOps kPanel32Avx512f = {32, 8, 0.000024, fill16, sum<Avx512>, drain16};
-constexpr PanelOps kPanel32LoadsAvx512f = {32, 8, 0.000022, fill16, sum<Avx512Loads>, drain16};
+constexpr PanelOps kPanel32Avx512f = {PanelEntry::kFloat, 32,     8, 0.000024, fill16,
+                                      sum<Avx512>,        drain16};
+constexpr PanelOps kPanel32LoadsAvx512f = {PanelEntry::kFloat, 32,     8, 0.000022, fill16,
+                                           sum<Avx512Loads>,   drain16};
 
 }  // namespace fanin

@@ -19,7 +19,7 @@ constexpr double kRowVisit = 3.0;
 int64_t float_bytes(int64_t floats) { return floats * static_cast<int64_t>(sizeof(float)); }
 
 size_t segment_floats(const PanelLayout& layout, int width) {
-  return static_cast<size_t>(layout.segment_columns + 1) * static_cast<size_t>(width);
+  return static_cast<size_t>(layout.segment_columns + 1) * column_floats(layout.entry, width);
 }
 
 size_t panel_floats(const PanelLayout& layout, int width) {

@@ -68,6 +68,9 @@ std::vector<PanelBlock> make_blocks(const CondensedView& view, int64_t segments,
 // The entries of a stored row that are still to be packed or found, as the panel has them.
 class FloatCursor {
  public:
+  static constexpr size_t kPerWeight = 1;
+  static constexpr int64_t kOffsets = kPanelOffsetsPerColumn;
+
   FloatCursor() = default;
   FloatCursor(const CondensedView& view, int64_t row) : view_(&view), row_(source_row(view, row)) {}
 
@@ -87,9 +90,22 @@ class FloatCursor {
   SourceRow row_;
 };
 
+// A half of a pair: the next entry of the segment is its other half.
+class HalfCursor : public FloatCursor {
+ public:
+  static constexpr size_t kPerWeight = 2;
+  static constexpr int64_t kOffsets = kPairOffsetsPerColumn;
+
+  using FloatCursor::FloatCursor;
+  uint32_t bits() const { return FloatCursor::bits() >> 16; }
+};
+
 // Quads without a weight other than 0 are left out.
 class QuadCursor {
  public:
+  static constexpr size_t kPerWeight = 1;
+  static constexpr int64_t kOffsets = kPanelOffsetsPerColumn;
+
   QuadCursor() = default;
   QuadCursor(const CondensedView& view, int64_t row) : view_(&view), row_(source_row(view, row)) {
     next();
@@ -153,14 +169,14 @@ class Packer {
 
   void reserve(size_t weights) {
     weights_.reserve(weights + weights / 16);
-    offsets_.reserve(weights + weights / 16);
+    offsets_.reserve(kPer * (weights + weights / 16));
   }
 
   // The piece, and its parts in order.
   PanelPiece take(PanelPart* parts) {
     PanelPiece piece{weights_.take(), offsets_.take(), rows_.take(), runs_.take()};
     for (const PartBegin& begin : begins_)
-      *parts++ = {piece.weights.data() + begin.weights, piece.offsets.data() + begin.weights,
+      *parts++ = {piece.weights.data() + begin.weights, piece.offsets.data() + kPer * begin.weights,
                   piece.rows.data() + begin.rows, piece.runs.data() + begin.runs, begin.run_count};
     return piece;
   }
@@ -168,6 +184,8 @@ class Packer {
   int64_t true_weights() const { return true_weights_; }
 
  private:
+  static constexpr size_t kPer = Cursor::kPerWeight;
+
   // Where a part begins, before the arrays have their final place.
   struct PartBegin {
     size_t weights, rows, runs, run_count;
@@ -200,7 +218,7 @@ class Packer {
     PartBegin begin{weights_.size(), rows_.size(), runs_.size(), 0};
     PanelRun* run = nullptr;
     for (size_t first = 0; first < rows.size(); first += kPanelGroupRows) {
-      const size_t steps = inside[order[first]].count;
+      const size_t steps = (inside[order[first]].count + kPer - 1) / kPer;
       // Rows without weights appear in the first segment, for their bias, and in the one after
       // which outputs are written.
       const bool leaves = end_ == PanelEnd::kRegisters && segment + 1 == layout_.segments;
@@ -216,15 +234,15 @@ class Packer {
       for (size_t i = 0; i < kPanelGroupRows; ++i)
         places[i] = static_cast<uint16_t>(i < size ? order[first + i] : rows.size());
       uint32_t* weights = weights_.extend(steps * kPanelGroupRows);
-      uint16_t* offsets = offsets_.extend(steps * kPanelGroupRows);
+      uint16_t* offsets = offsets_.extend(steps * kPanelGroupRows * kPer);
       for (size_t i = 0; i < size; ++i) {
         const Inside& row = inside[order[first + i]];
         Cursor entry = row.from;
-        size_t to = i;
-        for (size_t n = 0; n < row.count; ++n, entry.next(), to += kPanelGroupRows) {
-          weights[to] = entry.bits();
-          offsets[to] =
-              static_cast<uint16_t>((entry.column() - first_column + 1) * kPanelOffsetsPerColumn);
+        for (size_t n = 0; n < row.count; ++n, entry.next()) {
+          const size_t to = n / kPer * kPanelGroupRows + i, half = n % kPer;
+          weights[to] |= entry.bits() << 16 * half;
+          offsets[to * kPer + half] =
+              static_cast<uint16_t>((entry.column() - first_column + 1) * Cursor::kOffsets);
         }
       }
     }
@@ -273,13 +291,16 @@ bool holds_part(const PanelPart& part, int64_t first_column, std::vector<Cursor>
   for (const PanelRun* run = part.runs; run != part.runs + part.run_count; ++run)
     for (uint32_t group = 0; group < run->groups; ++group, places += kPanelGroupRows)
       for (uint32_t step = 0; step < run->steps; ++step)
-        for (int i = 0; i < kPanelGroupRows; ++i, ++weights, ++offsets) {
-          if (*offsets == 0) continue;
-          Cursor& row = rows[places[i]];
-          const int64_t column = first_column + *offsets / kPanelOffsetsPerColumn - 1;
-          if (row.done() || row.column() != column || row.bits() != *weights) return false;
-          row.next();
-        }
+        for (int i = 0; i < kPanelGroupRows; ++i, ++weights)
+          for (size_t half = 0; half < Cursor::kPerWeight; ++half, ++offsets) {
+            if (*offsets == 0) continue;
+            Cursor& row = rows[places[i]];
+            const int64_t column = first_column + *offsets / Cursor::kOffsets - 1;
+            const uint32_t bits =
+                Cursor::kPerWeight == 1 ? *weights : *weights >> 16 * half & 0xffff;
+            if (row.done() || row.column() != column || row.bits() != bits) return false;
+            row.next();
+          }
   return true;
 }
 
@@ -308,6 +329,10 @@ int64_t panel_columns(const CondensedView& view, PanelEntry entry) {
   return entry == PanelEntry::kQuad ? divide_up(view.in_features, 4) : view.in_features;
 }
 
+size_t column_floats(PanelEntry entry, int width) {
+  return static_cast<size_t>(entry == PanelEntry::kPair ? width / 2 : width);
+}
+
 int64_t segment_columns(const CondensedView& view, PanelEntry entry, double steps, int64_t least,
                         int64_t most) {
   double density = std::min(
@@ -333,11 +358,18 @@ PanelLayout pack_panel(const CondensedView& view, PanelEntry entry, int64_t segm
     layout.block_rows = std::max(layout.block_rows, block.outputs);
   layout.parts.resize(layout.blocks.size() * static_cast<size_t>(layout.segments));
   layout.bias.resize(static_cast<size_t>(view.out_features) + layout.blocks.size());
-  if (entry == PanelEntry::kQuad) {
-    pack_blocks<QuadCursor>(view, end, executor, layout);
-    layout.padded_weights *= 4;
-  } else {
-    pack_blocks<FloatCursor>(view, end, executor, layout);
+  switch (entry) {
+    case PanelEntry::kFloat:
+      pack_blocks<FloatCursor>(view, end, executor, layout);
+      break;
+    case PanelEntry::kPair:
+      pack_blocks<HalfCursor>(view, end, executor, layout);
+      layout.padded_weights *= 2;
+      break;
+    case PanelEntry::kQuad:
+      pack_blocks<QuadCursor>(view, end, executor, layout);
+      layout.padded_weights *= 4;
+      break;
   }
   return layout;
 }
@@ -355,8 +387,14 @@ LayoutInfo panel_info(const PanelLayout& layout) {
 }
 
 bool holds_panel(const PanelLayout& layout, const CondensedView& view) {
-  return layout.entry == PanelEntry::kQuad ? holds_blocks<QuadCursor>(layout, view)
-                                           : holds_blocks<FloatCursor>(layout, view);
+  switch (layout.entry) {
+    case PanelEntry::kPair:
+      return view.value_type == ValueType::kBfloat16 && holds_blocks<HalfCursor>(layout, view);
+    case PanelEntry::kQuad:
+      return holds_blocks<QuadCursor>(layout, view);
+    default:
+      return holds_blocks<FloatCursor>(layout, view);
+  }
 }
 
 }  // namespace fanin

@@ -33,10 +33,6 @@ struct PanelPiece {
   AlignedBuffer<PanelRun> runs;
 };
 
-// What a weight of the layout stands for: a weight of the layer as float32, or those of four
-// neighboring columns, one of which is not 0 (int8 layers).
-enum class PanelEntry { kFloat, kQuad };
-
 struct PanelLayout {
   PanelEntry entry = PanelEntry::kFloat;
   int64_t segment_columns = 0;
@@ -47,7 +43,7 @@ struct PanelLayout {
   std::vector<PanelPart> parts;  // [blocks, segments], pointing into the pieces
   std::vector<float> bias;       // zeros in int8 layers
   int64_t true_weights = 0;      // of the layer; those of int8 that are 0 do not count in quads
-  size_t padded_weights = 0;     // in all pieces, four for a quad
+  size_t padded_weights = 0;     // in all pieces, two for a pair, four for a quad
 
   int64_t first_column(int64_t segment) const { return segment * segment_columns; }
 };
@@ -59,7 +55,10 @@ enum class PanelEnd { kSums, kRegisters };
 // Columns of x, or quads of them.
 int64_t panel_columns(const CondensedView& view, PanelEntry entry);
 
-// Columns of a segment in which a row has about `steps` entries, from `least` to `most`.
+// Floats of a column of the panel for so many samples.
+size_t column_floats(PanelEntry entry, int width);
+
+// Columns of a segment in which a row has about `steps` weights or quads, from `least` to `most`.
 int64_t segment_columns(const CondensedView& view, PanelEntry entry, double steps, int64_t least,
                         int64_t most);
 

@@ -4,7 +4,8 @@
 //
 // Elements of panels, weights and sums have 32 bits: floats, or in layers of int8 weights four
 // columns of bytes (a quad), their four weights, and an int32 (quantized_panel_ops.h). Engine and
-// layout only move them, and call them floats.
+// layout only move them, and call them floats. In layers that compute in bfloat16, a weight is two
+// weights of a row (a pair), and an element of the panel two samples.
 #pragma once
 
 #include <cstddef>
@@ -23,6 +24,13 @@ constexpr int kPanelOffsetsPerColumn = 32;
 // Columns of a segment: their offsets fit 16 bits, and the first column is zero.
 constexpr int kPanelMaxColumns = 65536 / kPanelOffsetsPerColumn - 1;
 
+// The same for columns of 128 bytes, of bfloat16.
+constexpr int kPairOffsetsPerColumn = 16;
+
+// What a weight of the layout stands for: a weight of the layer as float32, two weights of any
+// columns as bfloat16, or those of four neighboring columns, one of which is not 0 (int8 layers).
+enum class PanelEntry { kFloat, kPair, kQuad };
+
 struct PanelRun {
   uint32_t steps;  // of each of the next groups
   uint32_t groups;
@@ -31,8 +39,8 @@ struct PanelRun {
 // The weights of a block of rows in a segment of columns, row by row of a group interleaved:
 // [groups][steps][kPanelGroupRows].
 struct PanelPart {
-  const uint32_t* weights;  // bits of a float, or four int8
-  const uint16_t* offsets;  // of the column of x that a weight meets; 0 for padding
+  const uint32_t* weights;  // bits of a float, two bfloat16 or four int8
+  const uint16_t* offsets;  // of the column of x that a weight meets, both of a pair; 0 for padding
   const uint16_t* rows;     // [groups][kPanelGroupRows], place of the sums
   const PanelRun* runs;
   size_t run_count;
@@ -68,13 +76,16 @@ using PanelSum = void(const PanelPart& part, const float* segment, const float* 
                       float* sums, PanelAhead& ahead);
 
 struct PanelOps {
+  PanelEntry entry;  // kFloat or kPair
+
   int max_width;  // samples of the widest tile; the others are its halves down to min_width
   int min_width;
 
-  double microseconds_per_mac;  // with the widest tile, for plans
+  double microseconds_per_weight;  // of the layout, for a sample of the widest tile; for plans
 
   // Transposes x[samples, columns], whose rows lie in_features apart, to a segment [1 +
-  // columns][width] that begins with a zero column. Missing samples repeat the last one.
+  // columns][width] that begins with a zero column. Missing samples repeat the last one. For pairs
+  // it rounds to bfloat16.
   void (*fill)(const float* x, int64_t in_features, int samples, int64_t columns, int width,
                float* segment);
 

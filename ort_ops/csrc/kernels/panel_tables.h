@@ -8,6 +8,7 @@ namespace fanin {
 extern const PanelOps kPanel16Avx2;
 extern const PanelOps kPanel32Avx512f;
 extern const PanelOps kPanel32LoadsAvx512f;
+extern const PanelOps kPairs32Avx512bf16;
 extern const PanelOps kPanel16Neon;
 
 }  // namespace fanin

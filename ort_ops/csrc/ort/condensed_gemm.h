@@ -27,7 +27,8 @@ class CondensedGemm : public GemmShape {
   using Weights = WeightTensors;
   using View = CondensedView;
 
-  using GemmShape::GemmShape;
+  // Reads the attribute compute beside those of GemmShape.
+  explicit CondensedGemm(const KernelInfo& info);
 
   DeclaredInputs check_declared(const Runtime& runtime, const KernelInfo& info,
                                 ReadScalar read) const {
@@ -61,6 +62,7 @@ class CondensedGemm : public GemmShape {
   std::unique_ptr<cuda::PackedGemm> pack_on_device(const CondensedView& view,
                                                    const BatchRange& batches, ValueType activations,
                                                    int device) const {
+    refuse_compute_on_device(activations);
     return cuda::PackedGemm::pack(view, batches, activations, device);
   }
 
@@ -68,6 +70,12 @@ class CondensedGemm : public GemmShape {
                      void* stream) const {
     packed.run(arrays.x, size.batch, arrays.y, {arrays.residual, clip_.min, clip_.max}, stream);
   }
+
+ private:
+  // CUDA kernels do not round X.
+  void refuse_compute_on_device(ValueType activations) const;
+
+  ValueType compute_;
 };
 
 }  // namespace fanin::ort

@@ -29,13 +29,21 @@
 namespace fanin {
 namespace {
 
+// What a layer computes in.
+ValueType compute_of(const std::string& name) {
+  for (ValueType type : {ValueType::kFloat32, ValueType::kBfloat16})
+    if (name == value_type_name(type)) return type;
+  throw std::invalid_argument("compute is '" + name + "', it must be float32 or bfloat16");
+}
+
 // A valid layer.
 struct Layer : LayerArrays {
   Layer(const py::object& values_object, const py::object& indices_object,
         const py::object& rows_object, const py::object& bias_object, int64_t in_features,
-        int64_t out_features)
+        int64_t out_features, const std::string& compute = "float32")
       : LayerArrays(values_object, indices_object, rows_object, bias_object, in_features,
                     out_features) {
+    view.compute = compute_of(compute);
     const std::string why = validate(view);
     if (!why.empty()) throw std::invalid_argument(why);
   }
@@ -110,9 +118,9 @@ class PyGemm {
   PyGemm(const py::object& values, const py::object& indices, const py::object& rows,
          const py::object& bias, int64_t in_features, int64_t out_features, const std::string& isa,
          int64_t min_batch, std::optional<int64_t> max_batch, std::optional<std::string> kernel,
-         int64_t threads)
+         int64_t threads, const std::string& compute)
       : in_features_(in_features), out_features_(out_features) {
-    const Layer layer(values, indices, rows, bias, in_features, out_features);
+    const Layer layer(values, indices, rows, bias, in_features, out_features, compute);
     const BatchRange range = batch_range(min_batch, max_batch);
     if (kernel && isa != "auto")
       throw std::invalid_argument("give either isa or kernel, since a kernel's name fixes its ISA");
@@ -155,8 +163,8 @@ class PyGemm {
 py::array run_plain_arrays(const py::object& values, const py::object& indices,
                            const py::object& rows, const py::object& bias, int64_t in_features,
                            int64_t out_features, const py::object& x, const py::object& residual,
-                           float clip_min, float clip_max) {
-  const Layer layer(values, indices, rows, bias, in_features, out_features);
+                           float clip_min, float clip_max, const std::string& compute) {
+  const Layer layer(values, indices, rows, bias, in_features, out_features, compute);
   Run run(x, residual, clip_min, clip_max, in_features, out_features);
   run.apply(InlineExecutor(),
             [&](const float* from, int64_t batch, float* to, const Epilogue& epilogue) {
@@ -186,6 +194,8 @@ PYBIND11_MODULE(_native, module) {
       .def_property_readonly("isa", [](const KernelRow& row) { return isa_name(row.isa); })
       .def_property_readonly("weights",
                              [](const KernelRow& row) { return value_type_name(row.weights); })
+      .def_property_readonly("compute",
+                             [](const KernelRow& row) { return value_type_name(row.compute); })
       .def_property_readonly("supported",
                              [](const KernelRow& row) { return is_supported(row.isa); })
       .def_property_readonly("suits_cpu", [](const KernelRow& row) { return row.suits_cpu; })
@@ -231,10 +241,10 @@ PYBIND11_MODULE(_native, module) {
   py::class_<PyGemm>(module, "PackedGemm")
       .def(py::init<const py::object&, const py::object&, const py::object&, const py::object&,
                     int64_t, int64_t, const std::string&, int64_t, std::optional<int64_t>,
-                    std::optional<std::string>, int64_t>(),
+                    std::optional<std::string>, int64_t, const std::string&>(),
            py::kw_only(), "values"_a, "indices"_a, "rows"_a, "bias"_a, "in_features"_a,
            "out_features"_a, "isa"_a = "auto", "min_batch"_a = 1, "max_batch"_a = py::none(),
-           "kernel"_a = py::none(), "threads"_a = 1)
+           "kernel"_a = py::none(), "threads"_a = 1, "compute"_a = "float32")
       .def("run", &PyGemm::run, "x"_a, py::kw_only(), "residual"_a = py::none(),
            "clip_min"_a = -infinity, "clip_max"_a = infinity, "threads"_a = 1, "out"_a = py::none())
       .def("info", &PyGemm::info)
@@ -246,7 +256,7 @@ PYBIND11_MODULE(_native, module) {
   bind_quantized_conv(module);
   module.def("run_plain", &run_plain_arrays, py::kw_only(), "values"_a, "indices"_a, "rows"_a,
              "bias"_a, "in_features"_a, "out_features"_a, "x"_a, "residual"_a = py::none(),
-             "clip_min"_a = -infinity, "clip_max"_a = infinity);
+             "clip_min"_a = -infinity, "clip_max"_a = infinity, "compute"_a = "float32");
   module.def("content_hash", &content_hash_arrays, py::kw_only(), "values"_a, "indices"_a, "rows"_a,
              "bias"_a, "in_features"_a, "out_features"_a);
   py::class_<cuda::KernelRow>(module, "CudaKernelRow")

@@ -67,7 +67,8 @@ std::vector<std::string> kernels_for(const CondensedView& view) {
   std::vector<std::string> names;
   for (const KernelRow& row : kernel_table()) {
     const bool takes = row.weights == ValueType::kFloat32 || row.weights == view.value_type;
-    if (is_supported(row.isa) && takes) names.push_back(row.name);
+    const bool computes = row.compute == ValueType::kFloat32 || row.compute == view.compute;
+    if (is_supported(row.isa) && takes && computes) names.push_back(row.name);
   }
   return names;
 }
@@ -393,6 +394,9 @@ int run_tests() {
   test_pool_takes_part(*layers[0]);
   for (const auto& layer : layers)
     for (const std::string& kernel : kernels_for(layer->view)) test_runs(*layer, kernel);
+  TestLayer in_bfloat16(700, 1800, 70, ValueType::kBfloat16, 9);
+  in_bfloat16.view.compute = ValueType::kBfloat16;
+  for (const std::string& kernel : kernels_for(in_bfloat16.view)) test_runs(in_bfloat16, kernel);
   test_many_threads(*layers[0]);
   test_sharing(layers);
   test_last_owner_frees(*layers[0]);

@@ -86,6 +86,12 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
+// The view as the row's kernel computes it.
+CondensedView computed_by(const KernelRow& row, CondensedView view) {
+  view.compute = row.compute;
+  return view;
+}
+
 // The kernel of float32 weights with the same layout.
 std::string twin_name(const KernelRow& row) {
   return "f32-gemm-" + row.name.substr(row.name.find("-gemm-") + 6);
@@ -96,7 +102,7 @@ void check_layer(const KernelRow& row, LayerSpec spec, std::initializer_list<Inp
                  std::mt19937& random) {
   if (row.weights != ValueType::kFloat32) spec.values = row.weights;
   const Layer layer = make_layer(spec, random);
-  const CondensedView view = layer.view();
+  const CondensedView view = computed_by(row, layer.view());
   const std::string shape = row.name + ", " + std::to_string(spec.in_features) + " -> " +
                             std::to_string(spec.out_features) + ", fan-in " +
                             std::to_string(spec.fan_in);
@@ -117,7 +123,7 @@ void check_layer(const KernelRow& row, LayerSpec spec, std::initializer_list<Inp
     if (inputs.threads > 1)
       expect_that(same_bits(y, run.y(*gemm, ThreadExecutor(inputs.threads), where)),
                   where + ": differs with " + std::to_string(inputs.threads) + " threads");
-    if (row.weights != ValueType::kFloat32) {
+    if (row.weights != ValueType::kFloat32 && row.compute == ValueType::kFloat32) {
       const Layer wide = layer.widened();
       const auto twin = PackedGemm::pack_kernel(wide.view(), {}, twin_name(row), alone);
       expect_that(same_bits(y, run.y(*twin, alone, where)),
@@ -171,46 +177,47 @@ void check_row(const KernelRow& row) {
               {{2, true, -2.0f, 2.0f, 0.0f, 3}, {20, true, -2.0f, 2.0f, 0.0f, 7}}, random);
 }
 
-// The best of the included instruction sets that have kernels of their own.
-Isa last_with_rows(Isa isa) {
+// The best of the included instruction sets that have kernels for one sample.
+Isa last_with_windows(Isa isa) {
   Isa last = Isa::kScalar;
   for (const KernelRow& row : kernel_table())
-    if (includes(isa, row.isa)) last = std::max(last, row.isa);
+    if (includes(isa, row.isa) && row.batches.min == 1) last = std::max(last, row.isa);
   return last;
 }
 
 // Checks that a layer of 10 % density is packed for the requested instruction set, and prints the
 // kernels.
-void check_choices() {
+void check_choices(ValueType values, ValueType compute) {
   std::mt19937 random(2);
-  for (ValueType values : {ValueType::kFloat32, ValueType::kFloat16, ValueType::kBfloat16}) {
-    LayerSpec spec{640, 100, 64, 100};
-    spec.values = values;
-    const Layer layer = make_layer(spec, random);
-    const CondensedView view = layer.view();
-    for (Isa isa : supported_isas())
-      for (int64_t batch : {1, 2, 8, 64}) {
-        const InlineExecutor alone;
-        const auto gemm = PackedGemm::pack(view, {batch, batch}, isa, alone);
-        const std::string kernel = gemm->info().front().kernel;
-        std::printf("choice %s %s batch %d: %s\n", isa_name(isa), value_type_name(values),
-                    static_cast<int>(batch), kernel.c_str());
-        for (const KernelRow& row : kernel_table())
-          if (row.name == kernel)
-            expect_that(includes(isa, row.isa) && is_supported(row.isa), kernel + " is chosen");
-        if (batch == 1) {
-          const std::string end = std::string("-") + isa_name(last_with_rows(isa));
-          expect_that(kernel.size() > end.size() &&
-                          kernel.compare(kernel.size() - end.size(), end.size(), end) == 0,
-                      kernel + " is chosen for " + isa_name(isa));
-        }
-        const Inputs inputs{batch, true, -1.0f, 1.0f};
-        const Run run(view, inputs, random);
-        const std::string wrong = difference(expect(view, run.x(), batch, run.epilogue()),
-                                             run.y(*gemm, alone, kernel).data(), view.out_features);
-        expect_that(wrong.empty(), kernel + ": " + wrong);
+  LayerSpec spec{640, 100, 64, 100};
+  spec.values = values;
+  const Layer layer = make_layer(spec, random);
+  CondensedView view = layer.view();
+  view.compute = compute;
+  const std::string what =
+      compute == ValueType::kBfloat16 ? "bfloat16-products" : value_type_name(values);
+  for (Isa isa : supported_isas())
+    for (int64_t batch : {1, 2, 8, 64}) {
+      const InlineExecutor alone;
+      const auto gemm = PackedGemm::pack(view, {batch, batch}, isa, alone);
+      const std::string kernel = gemm->info().front().kernel;
+      std::printf("choice %s %s batch %d: %s\n", isa_name(isa), what.c_str(),
+                  static_cast<int>(batch), kernel.c_str());
+      for (const KernelRow& row : kernel_table())
+        if (row.name == kernel)
+          expect_that(includes(isa, row.isa) && is_supported(row.isa), kernel + " is chosen");
+      if (batch == 1) {
+        const std::string end = std::string("-") + isa_name(last_with_windows(isa));
+        expect_that(kernel.size() > end.size() &&
+                        kernel.compare(kernel.size() - end.size(), end.size(), end) == 0,
+                    kernel + " is chosen for " + isa_name(isa));
       }
-  }
+      const Inputs inputs{batch, true, -1.0f, 1.0f};
+      const Run run(view, inputs, random);
+      const std::string wrong = difference(expect(view, run.x(), batch, run.epilogue()),
+                                           run.y(*gemm, alone, kernel).data(), view.out_features);
+      expect_that(wrong.empty(), kernel + ": " + wrong);
+    }
 }
 
 // Compares vector code with element-wise code, for every float16, and for every float32 that
@@ -270,7 +277,9 @@ int main(int argc, char** argv) {
     std::printf("supported");
     for (Isa isa : supported_isas()) std::printf(" %s", isa_name(isa));
     std::printf("\nselected %s\n", isa_name(select_isa()));
-    check_choices();
+    for (ValueType values : {ValueType::kFloat32, ValueType::kFloat16, ValueType::kBfloat16})
+      check_choices(values, ValueType::kFloat32);
+    check_choices(ValueType::kBfloat16, ValueType::kBfloat16);
     check_float16();
     check_dynamic_quantization();
     check_each_kernel(kernel_table(), check_row);

@@ -20,9 +20,12 @@ Expected expect(const CondensedView& view, const float* x, int64_t batch,
       int64_t entries = 0;
       if (stored < view.active && view.rows[stored] == o) {
         entries = view.true_fan_in(stored);
-        for (int64_t j = 0; j < entries; ++j)
+        for (int64_t j = 0; j < entries; ++j) {
+          const float read = x[b * view.in_features + view.index(stored, j)];
+          const bool rounds = view.compute == ValueType::kBfloat16;
           add(static_cast<double>(view.value(stored, j)) *
-              static_cast<double>(x[b * view.in_features + view.index(stored, j)]));
+              static_cast<double>(rounds ? round_bfloat16(read) : read));
+        }
         ++stored;
       }
       if (epilogue.residual) add(epilogue.residual[b * view.out_features + o]);

@@ -32,8 +32,9 @@ def bench_layer(
         typer.Option(
             help="Engines, dense first: dense, condensed, structured, fallback, deepsparse, "
             "openvino, torch, torch-compile, torch-gather, torch-csr, scipy-csr; with narrower "
-            "types condensed-float16, condensed-bfloat16, dense-int8, openvino-default. With "
-            "--precision int8: dense, condensed, dense-int8-static, condensed-int8-static, "
+            "types condensed-float16, condensed-bfloat16, condensed-bfloat16-compute, dense-int8, "
+            "openvino-default. With --precision int8: dense, condensed, dense-int8-static, "
+            "condensed-int8-static, "
             "openvino-int8, deepsparse-int8, torch-int8-static, dense-int8-dynamic, "
             "condensed-int8-dynamic, torch-int8-dynamic.",
             show_default="dense,condensed; with int8 all",
