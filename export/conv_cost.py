@@ -25,6 +25,9 @@ their own for each filter; and those of up to :data:`STEM_CHANNELS` channels, wi
 _MANY = 16
 """Rows of X that scale with threads as the pixels of an image do."""
 
+QUANTIZED_KINDS = tuple(kind for kind in KINDS if not kind.startswith("depthwise"))
+"""Those that are condensed in 8 bits."""
+
 STEM_CHANNELS = 4
 """Input channels up to which a convolution is of the kind "stem": it has kernels of its own."""
 
@@ -41,9 +44,10 @@ class ConvTable:
         dense: ``[pixels][weights]``; what a dense convolution costs among others like it, where the
             runtime keeps activations in the layout that suits it.
         condensed: ``[pixels][weights][densities]``.
-        place: seconds for each output entry that the structured form puts in its place.
+        place: seconds for each output entry that the structured form puts in its place; 0 in 8
+            bits, which have no such form.
         reorder: seconds for each entry of an activation that the runtime copies from the layout of
-            dense convolutions or into it.
+            dense convolutions or into it; 0 in 8 bits, where it is the layout of ours.
 
     """
 
@@ -53,19 +57,19 @@ class ConvTable:
     densities: tuple[float, ...]
     dense: tuple[tuple[float, ...], ...]
     condensed: tuple[tuple[tuple[float, ...], ...], ...]
-    place: float
-    reorder: float
+    place: float = 0.0
+    reorder: float = 0.0
 
     @classmethod
-    def parse(cls, fields: Mapping[str, Any]) -> ConvTable:
-        """Build a table from the fields of a JSON object.
+    def parse(cls, fields: Mapping[str, Any], *, quantized: bool = False) -> ConvTable:
+        """Build a table from the fields of a JSON object; ``quantized`` are those of 8 bits.
 
         Raises:
             KeyError, TypeError, ValueError: they are not those of a table.
 
         """
         table = cls(**fields)
-        if table.kind not in KINDS:
+        if table.kind not in (QUANTIZED_KINDS if quantized else KINDS):
             raise ValueError(f"{table.kind!r} is no kind of convolution")
         for name in ("pixels", "weights", "densities"):
             require_axis(f"{name} of {table.kind}", getattr(table, name))
@@ -74,7 +78,7 @@ class ConvTable:
             array = np.asarray(getattr(table, name), np.float64)
             if array.shape != sizes[:wanted] or not are_times(array):
                 raise ValueError(f"{name} of {table.kind} is not a table of times")
-        for name in ("place", "reorder"):
+        for name in () if quantized else ("place", "reorder"):
             if not are_times(np.asarray(getattr(table, name), np.float64)):
                 raise ValueError(f"{name} of {table.kind} is not a time")
         return table
@@ -84,9 +88,11 @@ class ConvCostModel:
     """Predicted seconds of a convolution on a number of threads; see thread_scaling for several.
 
     Args:
-        tables: one for each kind.
+        tables: one for each of the kinds.
         threads: to predict for from tables of one thread; 1 takes the tables as they are.
         dispatch: cost of starting several threads.
+        kinds: KINDS, or QUANTIZED_KINDS.
+        weight_bytes: of an entry of a dense weight.
 
     Raises:
         ValueError: a kind is missing.
@@ -94,11 +100,16 @@ class ConvCostModel:
     """
 
     def __init__(
-        self, tables: Sequence[ConvTable], threads: int = 1, dispatch: DispatchCost = SPINNING
+        self,
+        tables: Sequence[ConvTable],
+        threads: int = 1,
+        dispatch: DispatchCost = SPINNING,
+        kinds: Sequence[str] = KINDS,
+        weight_bytes: int = 4,
     ) -> None:
-        self._threads, self._dispatch = threads, dispatch
+        self._threads, self._dispatch, self._weight_bytes = threads, dispatch, weight_bytes
         self._tables = {table.kind: table for table in tables}
-        missing = [kind for kind in KINDS if kind not in self._tables]
+        missing = [kind for kind in kinds if kind not in self._tables]
         if missing:
             raise ValueError(f"no times of {', '.join(missing)} convolutions")
         self._axes = {
@@ -130,7 +141,7 @@ class ConvCostModel:
         """Predict a condensed node of ``stored`` entries, padding included."""
         weights = math.prod(geometry.weight_shape)
         density = max(stored, 1) / weights
-        pixels = _pixels(geometry, sizes)
+        pixels = output_pixels(geometry, sizes)
         seconds = batch * self._at(geometry, "condensed", pixels, weights, density)
         columns = 0 if geometry.depthwise else geometry.group * geometry.in_features
         work = Work.of_pixels(batch * pixels, geometry.out_channels, columns)
@@ -144,14 +155,15 @@ class ConvCostModel:
         seconds = self._dense(geometry, batch, sizes, weights)
         if active == geometry.out_channels:
             return seconds
-        outputs = batch * geometry.out_channels * _pixels(geometry, sizes)
+        outputs = batch * geometry.out_channels * output_pixels(geometry, sizes)
         return seconds + self._tables[kind_of(geometry)].place * outputs
 
     def _dense(
         self, geometry: ConvGeometry, batch: int, sizes: Sequence[int], weights: int
     ) -> float:
-        seconds = batch * self._at(geometry, "dense", _pixels(geometry, sizes), weights)
-        return dense_seconds(seconds, _MANY, weights, self._threads, self._dispatch)
+        seconds = batch * self._at(geometry, "dense", output_pixels(geometry, sizes), weights)
+        room = weights * self._weight_bytes // 4
+        return dense_seconds(seconds, _MANY, room, self._threads, self._dispatch)
 
     def _at(self, geometry: ConvGeometry, form: str, *point: float) -> float:
         kind = kind_of(geometry)
@@ -168,5 +180,6 @@ def kind_of(geometry: ConvGeometry) -> str:
     return f"{taps} strided" if max(geometry.strides) > 1 else taps
 
 
-def _pixels(geometry: ConvGeometry, sizes: Sequence[int]) -> int:
+def output_pixels(geometry: ConvGeometry, sizes: Sequence[int]) -> int:
+    """Count the pixels of one output image; at least one."""
     return max(1, math.prod(max(1, size) for size in geometry.output_sizes(sizes)))

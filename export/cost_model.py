@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 
@@ -17,15 +18,19 @@ import numpy as np
 
 from .._base.atomic import output_folder, write_file
 from .._base.texts import parse_json, read_text
-from .._base.user_folders import user_calibration_path
-from ..ort_ops.dispatch_cost import SPINNING, DispatchCalibration, DispatchCost
+from ..ort_ops.dispatch_cost import SPINNING, DispatchCost
+from .calibration_files import (
+    FORMAT_VERSION,
+    check_threads,
+    dispatch_cost,
+    own_table,
+    require_threads,
+    unusable,
+)
 from .conv_cost import ConvCostModel, ConvTable
-from .errors import ExportError
-from .interpolation import are_times, interpolate, require_axis
+from .layer_costs import LayerCosts, LayerTable
+from .quantized_costs import QuantizedCosts
 from .report import origin_of_times
-from .thread_scaling import Work, condensed_seconds, dense_seconds
-
-FORMAT_VERSION = 1
 
 _SHIPPED = "calibration.json"
 _SHIPPED_CONVOLUTIONS = "calibration_conv.json"
@@ -60,6 +65,11 @@ class Calibration:
     convolutions: tuple[ConvTable, ...] = ()
     threads: int = 1
 
+    @property
+    def layers(self) -> LayerTable:
+        """The times of dense and condensed layers; raises ValueError if they are no table."""
+        return LayerTable(self.batches, self.weights, self.densities, self.dense, self.condensed)
+
     def save(self, path: Path) -> None:
         """Write the table as JSON; raises OSError with what to do."""
         text = json.dumps({"format_version": FORMAT_VERSION} | asdict(self), indent=1)
@@ -77,7 +87,7 @@ class Calibration:
         try:
             text = read_text(path)
         except ValueError as error:
-            raise _unusable(str(path), error) from error
+            raise unusable(str(path), error) from error
         return cls._parse(text, str(path))
 
     @classmethod
@@ -99,46 +109,13 @@ class Calibration:
                 raise ValueError("its format version is not supported")
             convolutions = tuple(map(ConvTable.parse, fields.pop("convolutions", ())))
             table = cls(**fields, convolutions=convolutions)
-            for name in ("batches", "weights", "densities"):
-                require_axis(name, getattr(table, name))
-            if type(table.threads) is not int or table.threads < 1:
-                raise ValueError("threads is not a number of threads")
+            table.layers.require_times("scatter", table.scatter, 2)
+            check_threads(table.threads)
             if convolutions or table.threads > 1:
                 ConvCostModel(convolutions)
-            sizes = (len(table.batches), len(table.weights), len(table.densities))
-            for name, wanted in (("dense", 2), ("condensed", 3), ("scatter", 2)):
-                array = np.asarray(getattr(table, name), np.float64)
-                if array.shape != sizes[:wanted] or not are_times(array):
-                    raise ValueError(f"{name} is not a table of times")
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise _unusable(where, error) from error
+            raise unusable(where, error) from error
         return table
-
-
-def _load_for(path: Path, threads: int) -> Calibration:
-    """Read a table and require that it is of so many threads."""
-    found = Calibration.load(path)
-    if found.threads != threads:
-        raise ExportError(
-            f"{path} holds times on {found.threads} thread{'s' * (found.threads > 1)}, where those "
-            f"on {threads} belong; remove it, or measure them with fanin calibrate --threads "
-            f"{threads}"
-        )
-    return found
-
-
-def _unusable(where: str, error: Exception) -> ExportError:
-    return ExportError(
-        f"{where} is no calibration of this version ({error}); "
-        "delete it, or measure again with fanin calibrate"
-    )
-
-
-def table_path(calibration: Path, threads: int) -> Path:
-    """Name the file of the times on so many threads; that of one thread is the calibration."""
-    if threads == 1:
-        return calibration
-    return calibration.with_name(f"{calibration.stem}.{threads}-threads.json")
 
 
 class CostModel:
@@ -166,7 +143,6 @@ class CostModel:
         self.measured_threads = calibration.threads
         # What was measured on all threads needs no prediction for several.
         self._predicted_threads = 1 if calibration.threads == threads else threads
-        self._dispatch = dispatch
         if not calibration.convolutions and calibration != Calibration.shipped():
             self.machine += (
                 "; convolutions for the machine that came with fanin, since the calibration has "
@@ -177,14 +153,8 @@ class CostModel:
             self._predicted_threads,
             dispatch,
         )
-        self._axes = [
-            np.log(np.asarray(axis, np.float64))
-            for axis in (calibration.batches, calibration.weights, calibration.densities)
-        ]
-        self._dense, self._condensed, self._scatter = (
-            np.log(np.asarray(table, np.float64))
-            for table in (calibration.dense, calibration.condensed, calibration.scatter)
-        )
+        self._layers = LayerCosts(calibration.layers, self._predicted_threads, dispatch)
+        self._scatter = np.log(np.asarray(calibration.scatter, np.float64))
 
     @classmethod
     def of_this_machine(cls, threads: int = 1) -> CostModel:
@@ -197,28 +167,26 @@ class CostModel:
             ExportError: a file of the user's calibration is unusable, with the remedy.
 
         """
-        own, note = None, ""
-        path = user_calibration_path()
-        if path is not None:
-            counts = dict.fromkeys((threads, 1))
-            try:
-                own = next((n for n in counts if table_path(path, n).is_file()), None)
-            except OSError as error:  # as where HOME is another user's
-                note = f"; {path} cannot be read ({error.strerror})"
-        if path is None or own is None:
+        own = own_table(threads)
+        if own.path is None:
             calibration = Calibration.shipped()
         else:
-            calibration = _load_for(table_path(path, own), own)
-        dispatch = SPINNING
-        if threads != calibration.threads:
-            try:
-                measured = DispatchCalibration.of_this_machine()
-            except ValueError as error:
-                raise ExportError(str(error)) from error
-            dispatch = measured.spinning if measured else SPINNING
+            calibration = Calibration.load(own.path)
+            require_threads(own.path, calibration.threads, own.threads)
+        dispatch = dispatch_cost() if threads != calibration.threads else SPINNING
         model = cls(calibration, threads, dispatch)
-        model.machine += note
+        model.machine += own.note
         return model
+
+    @cached_property
+    def quantized(self) -> QuantizedCosts:
+        """The times of 8-bit layers, read where the first one is met.
+
+        Raises:
+            ExportError: a file of the user's times of 8-bit layers is unusable, with the remedy.
+
+        """
+        return QuantizedCosts.of_this_machine(self.threads)
 
     @property
     def origin(self) -> str:
@@ -227,18 +195,11 @@ class CostModel:
 
     def dense(self, batch: int, out_features: int, in_features: int) -> float:
         """Predict a dense Gemm."""
-        weights = out_features * in_features
-        seconds = self._at(self._dense, batch, weights)
-        return dense_seconds(seconds, batch, weights, self._predicted_threads, self._dispatch)
+        return self._layers.dense(batch, out_features, in_features)
 
     def condensed(self, batch: int, out_features: int, in_features: int, stored: int) -> float:
         """Predict a condensed node of ``stored`` entries, padding included."""
-        weights = out_features * in_features
-        # Rows that store nothing cost what writing their bias costs; never zero.
-        density = max(stored, 1) / weights
-        seconds = self._at(self._condensed, batch, weights, density)
-        work = Work.of_rows(batch, out_features, in_features)
-        return condensed_seconds(seconds, work, self._predicted_threads, self._dispatch)
+        return self._layers.condensed(batch, out_features, in_features, stored)
 
     def structured(self, batch: int, out_features: int, in_features: int, active: int) -> float:
         """Predict a dense Gemm of the active rows, and putting them in their places.
@@ -248,7 +209,4 @@ class CostModel:
         gemm = self.dense(batch, max(active, 1), in_features)
         if active == out_features:
             return gemm
-        return gemm + self._at(self._scatter, batch, out_features * out_features)
-
-    def _at(self, table: np.ndarray, *point: float) -> float:
-        return float(np.exp(interpolate(table, self._axes, np.log(point))))
+        return gemm + self._layers.at(self._scatter, batch, out_features * out_features)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from ..ort_ops.format.condensed import CondensedWeight
 from ..ort_ops.format.conv_geometry import ConvGeometry
 from .cost_model import CostModel
-from .report import Decision
+from .quantized_costs import Form
+from .report import Decision, LayerReport
 from .row_groups import MAX_GROUPS, split_rows
 
 Policy = Literal["auto", "condensed", "structured", "dense"]
@@ -96,7 +97,7 @@ class Chooser:
         }
         if weight.active < weight.out_features or self.policy == "structured":
             seconds["structured"] = self.costs.structured(rows, *size, weight.active)
-        return self._decide(dense, seconds, f"at {rows} row{'s' * (rows != 1)}")
+        return self._decide(dense, seconds, _at_rows(rows))
 
     def conv_seconds(
         self,
@@ -127,7 +128,7 @@ class Chooser:
             return Choice("dense", "depthwise, dense as it was")
         batch, sizes = self._images(geometry, shape)
         seconds = self.conv_seconds(weight, geometry, shape)
-        where = f"at {'×'.join(map(str, sizes))}" + f", batch {batch}" * (batch != 1)
+        where = _at_images(batch, sizes)
         dense = seconds.pop("dense")
         alone = self._decide(dense, seconds, where)
         if self.policy != "auto" or settled in (None, alone.form):
@@ -143,16 +144,18 @@ class Chooser:
         weight: CondensedWeight,
         shape: Sequence[int | str | None] | None,
         geometry: ConvGeometry | None,
+        form: Form,
     ) -> Choice:
         """Choose between the condensed form in 8 bits and the source's own dense one.
 
-        There is no structured form in 8 bits. No table of costs in 8 bits exists either: "auto"
-        takes the ratio that it predicts for float32, of which 8 bits speed up both sides.
+        There is no structured form in 8 bits. The forms in float32 are no candidates: their results
+        would be others than those of the source.
 
         Args:
             weight: its values are whole numbers.
             shape: of X.
             geometry: of a convolution; None for a linear layer.
+            form: of a linear layer.
 
         """
         if self.portable:
@@ -161,16 +164,22 @@ class Chooser:
             return Choice("condensed", "policy condensed")
         if self.policy != "auto":
             return Choice("dense", f"policy {self.policy}, 8 bits as it was")
+        costs, stored = self.costs.quantized, weight.values.size
         if geometry is None:
-            rows = self.rows_of(shape)
-            dense = self.costs.dense(rows, weight.out_features, weight.in_features)
-            condensed, where = self._seconds([weight], rows), f"at {rows} row{'s' * (rows != 1)}"
-        else:
-            seconds = self.conv_seconds(weight, geometry, shape)
-            dense, condensed = seconds["dense"], seconds["condensed"]
-            _, sizes = self._images(geometry, shape)
-            where = f"at {'×'.join(map(str, sizes))}"
-        return self._decide(dense, {"condensed": condensed}, f"{where} from float32")
+            rows, size = self.rows_of(shape), (weight.out_features, weight.in_features)
+            dense = costs.dense(form, rows, *size)
+            condensed = costs.condensed(form, rows, *size, stored)
+            return self._decide(dense, {"condensed": condensed}, _at_rows(rows))
+        batch, sizes = self._images(geometry, shape)
+        dense = costs.dense_conv(geometry, batch, sizes)
+        condensed = costs.condensed_conv(geometry, batch, sizes, stored)
+        return self._decide(dense, {"condensed": condensed}, _at_images(batch, sizes))
+
+    def quantized_times(self, layers: Iterable[LayerReport]) -> str:
+        """Say where the times of layers in 8 bits come from; empty where none decided."""
+        if self.policy != "auto" or all(layer.values_dtype != "int8" for layer in layers):
+            return ""
+        return self.costs.quantized.origin
 
     def _images(
         self, geometry: ConvGeometry, shape: Sequence[int | str | None] | None
@@ -236,6 +245,14 @@ class Chooser:
                 sizes.append(self.batch if axis == 0 and not batch_seen else TOKENS)
                 batch_seen = True
         return max(1, math.prod(sizes))
+
+
+def _at_rows(rows: int) -> str:
+    return f"at {rows} row{'s' * (rows != 1)}"
+
+
+def _at_images(batch: int, sizes: Sequence[int]) -> str:
+    return f"at {'×'.join(map(str, sizes))}" + f", batch {batch}" * (batch != 1)
 
 
 def _is_whole(weight: CondensedWeight) -> bool:

@@ -200,6 +200,7 @@ def convert(
         threads=threads,
         layer_checks=layer_checks,
         measured_threads=chooser.costs.measured_threads,
+        quantized_times=chooser.quantized_times(layers),
     )
 
 

@@ -167,6 +167,7 @@ class ExportReport:
         measured_threads: with which they were measured; where it is 1 and ``threads`` is more, the
             times on several threads were predicted from those on one.
         layer_checks: one for every engine that ran the quantized layers one by one.
+        quantized_times: where the times of layers in 8 bits come from; empty where none decided.
 
     """
 
@@ -189,6 +190,7 @@ class ExportReport:
     threads: int = 1
     measured_threads: int = 1
     layer_checks: tuple[LayerCheck, ...] = ()
+    quantized_times: str = ""
 
     @property
     def condensed_layers(self) -> tuple[LayerReport, ...]:
@@ -239,6 +241,7 @@ class ExportReport:
         caption += [f"not folded: {line}" for line in self.unfolded]
         if self.cost_model:
             caption.append(origin_of_times(self.cost_model, self.threads, self.measured_threads))
+        caption += filter(None, (self.quantized_times,))
         caption += self.notes
         return layer_table(self.layers, title=f"Export to {self.path}", caption="\n".join(caption))
 

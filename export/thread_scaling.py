@@ -104,7 +104,7 @@ def dense_seconds(
     Args:
         seconds: on one thread.
         batch: rows of X; of a convolution 16, as pixels are many.
-        weights: entries of the weight.
+        weights: entries of the weight, if they are of float32; else as many as take its room.
         threads: of the session.
         cost: of a dispatch.
 

@@ -240,6 +240,7 @@ def export(
         cost_model=chooser.costs.machine if policy == "auto" else "",
         threads=threads,
         measured_threads=chooser.costs.measured_threads,
+        quantized_times=chooser.quantized_times(layers),
     )
 
 

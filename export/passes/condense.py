@@ -109,9 +109,7 @@ class CondensePass(ResultPass[CondenseResult]):
         min_sparsity: float,
         masks: Mapping[str, np.ndarray] | None = None,
         leave_dense: LeaveDense = lambda weight, shape, geometry: None,  # noqa: ARG005
-        choose_quantized: ChooseQuantized = lambda weight, shape, geometry: Choice(  # noqa: ARG005
-            "condensed", "sparse"
-        ),
+        choose_quantized: ChooseQuantized = lambda *_: Choice("condensed", "sparse"),
         name_after_weights: bool = False,
     ) -> None:
         """Set what is condensed.

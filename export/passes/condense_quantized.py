@@ -20,6 +20,7 @@ from ...ort_ops.contract import (
 from ...ort_ops.format.condensed import CondensedWeight
 from ...ort_ops.format.conv_geometry import ConvGeometry
 from ..forms import Choice
+from ..quantized_costs import Form
 from .access import graph_of, name_of, producer_of
 from .integer_layer import is_integer_layer, read_integer_layer
 from .matching import remove_unused
@@ -37,10 +38,10 @@ _DEAD_MULTIPLIER = 2.0**-10
 _TINY = float(np.finfo(np.float32).tiny)
 
 ChooseQuantized = Callable[
-    [CondensedWeight, Sequence[int | str | None] | None, ConvGeometry | None], Choice
+    [CondensedWeight, Sequence[int | str | None] | None, ConvGeometry | None, Form], Choice
 ]
-"""From a weight, whose values are its integers, the shape of X and, of a convolution, its geometry
-to the form of a layer."""
+"""From a weight, whose values are its integers, the shape of X, the geometry of a convolution and
+how X is quantized to the form of a layer."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,8 @@ class QuantizedCondenser:
         condensed = CondensedWeight.from_dense(weight.integers.astype(np.float32))
         if condensed.fan_in > MAX_QUANTIZED_FAN_IN:
             return f"{condensed.fan_in} weights in a row, whose products may leave int32"
-        choice = self._choose(condensed, dimensions_of(layer.x), geometry)
+        form: Form = "dynamic" if layer.x_grid is None else "static"
+        choice = self._choose(condensed, dimensions_of(layer.x), geometry, form)
         if choice.form != "condensed":
             return choice.reason
         node = self._make(layer, condensed, arithmetic, name)

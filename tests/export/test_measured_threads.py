@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 
 from fanin.cli import app
 from fanin.export import ExportError, convert, plan_conversion
+from fanin.export.calibration_files import table_path
 from fanin.export.conv_cost import ConvTable
-from fanin.export.cost_model import Calibration, CostModel, table_path
+from fanin.export.cost_model import Calibration, CostModel
 from fanin.ort_ops.format.conv_geometry import ConvGeometry
 
 from .onnx_models import sparse, write_model

@@ -13,6 +13,7 @@ from ....ort_ops.format.condensed import CondensedWeight
 from ..requirements import require
 from .ort import OrtEngine
 from .protocol import aligned_copy
+from .quantized_layer import Grid
 from .reference import exact_outputs
 
 
@@ -33,10 +34,21 @@ class SelfCheckedLayer(OrtEngine):
         *,
         library: bool,
         entries: Mapping[str, str] = MappingProxyType({}),
+        precision: str = "float32",
+        y_grid: Grid | None = None,
     ) -> None:
         path = folder / f"{name}.onnx"
         require("onnx", "the benchmark makes its models with it").save(model, path)
-        super().__init__(name, name, path, threads, library=library, entries=entries)
+        super().__init__(
+            name,
+            name,
+            path,
+            threads,
+            library=library,
+            entries=entries,
+            precision=precision,
+            y_grid=y_grid,
+        )
         self._weight = weight
         self._x = np.zeros(0)
         self._exact: list[tuple[np.ndarray, np.ndarray]] = []
@@ -74,8 +86,9 @@ class SelfCheckedImage(OrtEngine):
         threads: int = 1,
         *,
         library: bool,
+        precision: str = "float32",
     ) -> None:
-        super().__init__(name, name, path, threads, library=library)
+        super().__init__(name, name, path, threads, library=library, precision=precision)
         self._x = aligned_copy(x)
         self._right = right
 

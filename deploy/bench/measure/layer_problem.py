@@ -59,8 +59,22 @@ def quantized_layer_problem(
     return Problem(timed, fresh, varied=other, tolerance=_TOLERANCE)
 
 
-def self_checked_problem(batch: int, in_features: int, seed: int) -> Problem:
-    """Draw inputs for engines whose output is their error, which should be 0."""
+def self_checked_problem(
+    batch: int, in_features: int, seed: int, grid: Grid | None = None
+) -> Problem:
+    """Draw inputs for engines whose output is their error, which should be 0.
+
+    With a grid, they are there in uint8 as well.
+    """
     rng = np.random.default_rng(seed)
     timed, fresh = ({"x": rng.standard_normal((batch, in_features), np.float32)} for _ in range(2))
-    return Problem.of(timed, fresh, lambda _: [np.zeros(1)], 1e-4)
+    if grid is None:
+        return Problem.of(timed, fresh, lambda _: [np.zeros(1)], 1e-4)
+    varied = {"x": timed["x"].copy()}
+    varied["x"].flat[0] = -varied["x"].flat[0]
+    samples = [
+        Sample({**one, X_QUANTIZED: grid.quantize(one["x"])}, [np.zeros(1)])
+        for one in (timed, fresh, varied)
+    ]
+    # Outputs beyond the range of the layer's other inputs are cut off; wrong ones are off by more.
+    return Problem(*samples[:2], varied=samples[2], tolerance=1e-4, int8_tolerance=0.5)

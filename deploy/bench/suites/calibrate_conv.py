@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ....export.conv_cost import KINDS, ConvTable
+from ....export.conv_cost import KINDS, QUANTIZED_KINDS, ConvTable
 from ....export.engines import load_plain
-from ....export.onnx_op import condensed_conv_model
 from ....ort_ops.format.conv_geometry import ConvGeometry
-from ..engines.onnx_models import build_model
 from ..engines.self_checked import SelfCheckedImage
 from ..measure.problem import Problem, Sample
 from ..measure.timing import Progress, Timing
 from ..requirements import require
+from .calibrate_conv_models import MODELS, place_model
 from .calibrate_grid import SHORTEST, above, measure_grid, measure_rounds
 from .random_layer import random_sparse_layer
 
@@ -43,6 +42,8 @@ class ConvCalibrationSpec:
         timing: of every session.
         threads: of every session.
         seed: of weights and images.
+        precision: "float32", or "int8": uint8 images, of which condensed convolutions read and
+            write the channels last.
 
     """
 
@@ -62,6 +63,7 @@ class ConvCalibrationSpec:
     )
     threads: int = 1
     seed: int = 0
+    precision: str = "float32"
 
     def __post_init__(self) -> None:
         if len(self.channels) != len(_FAMILIES):
@@ -69,6 +71,11 @@ class ConvCalibrationSpec:
                 f"channels has {len(self.channels)} lists; one is needed for each of "
                 f"{', '.join(_FAMILIES)}"
             )
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of convolutions that are measured."""
+        return QUANTIZED_KINDS if self.precision == "int8" else KINDS
 
     def channels_of(self, kind: str) -> tuple[int, ...]:
         """Channels of the points of a kind."""
@@ -116,7 +123,7 @@ def calibrate_convolutions(
     """
     points = [
         _Point(kind, channels, side, spec.densities_of(kind))
-        for kind in KINDS
+        for kind in spec.kinds
         for side in spec.sides
         for channels in spec.channels_of(kind)
     ]
@@ -136,7 +143,7 @@ def calibrate_convolutions(
         seconds = measure_grid(points, spec.passes, measure_point, progress, spec.threads)
     return tuple(
         _table(kind, spec, [_seconds(one, own) for one, own in seconds.items() if one.kind == kind])
-        for kind in KINDS
+        for kind in spec.kinds
     )
 
 
@@ -172,24 +179,27 @@ def _geometry(kind: str, channels: int) -> ConvGeometry:
 def _engines(point: _Point, folder: Path, spec: ConvCalibrationSpec) -> Iterator[SelfCheckedImage]:
     """Make the engines of a point, with the names that _seconds reads."""
     rng = np.random.default_rng(spec.seed)
+    models = MODELS[spec.precision](rng)
     geometry, side = point.geometry, point.side
     inputs, outputs, before = geometry.in_channels, geometry.out_channels, _side_before(point)
     pixel = ConvGeometry(outputs, outputs, (1, 1))
     images = {
-        (channels, size): rng.standard_normal((1, channels, size, size)).astype(np.float32)
+        (channels, size): models.image(channels, size)
         for channels, size in {(inputs, before), (outputs, side), (inputs, 1)}
     }
 
     def engine(
-        name: str, model: onnx.ModelProto, image: tuple[int, int], *, library: bool = False
+        name: str, model: onnx.ModelProto, x: np.ndarray, *, library: bool = False
     ) -> SelfCheckedImage:
         path = folder / f"{len(list(folder.iterdir()))}.onnx"
-        expected = _save_case(model, path, images[image])
-        return SelfCheckedImage(name, path, images[image], expected, spec.threads, library=library)
+        expected = _save_case(model, path, x)
+        return SelfCheckedImage(
+            name, path, x, expected, spec.threads, library=library, precision=spec.precision
+        )
 
     def dense(name: str, *layers: ConvGeometry | None) -> SelfCheckedImage:
         image = (outputs, side) if layers[0] is pixel and inputs != outputs else (inputs, before)
-        return engine(name, _chain_model(layers, image[1], rng), image)
+        return engine(name, models.chain(layers, image[1]), images[image])
 
     yield dense("alone", geometry)
     if inputs != outputs:
@@ -201,14 +211,15 @@ def _engines(point: _Point, folder: Path, spec: ConvCalibrationSpec) -> Iterator
     else:
         yield dense("around", pixel, geometry, pixel)
         yield dense("pooled", pixel, None, pixel)
-    yield engine("null", _null_model(inputs), (inputs, 1))
-    yield engine("placed", _place_model(inputs, before), (inputs, before))
+    yield engine("null", models.null(inputs), images[inputs, 1])
+    if spec.precision == "float32":
+        yield engine("placed", place_model(inputs, before), images[inputs, before])
     for density in point.densities:
         rows, columns = geometry.out_channels, geometry.in_features
         fan_in = max(1, round(density * columns))
         weight = random_sparse_layer("random", rng, columns, rows, rows, fan_in)
-        model = condensed_conv_model(weight, geometry, (1, before, before))
-        yield engine(f"condensed {density}", model, (inputs, before), library=True)
+        case = models.condensed(weight, geometry, images[inputs, before])
+        yield engine(f"condensed {density}", *case, library=True)
 
 
 def _seconds(point: _Point, seconds: Mapping[str, float]) -> _Seconds:
@@ -230,9 +241,12 @@ def _seconds(point: _Point, seconds: Mapping[str, float]) -> _Seconds:
     # A small difference of large times may be far off.
     dense = float(np.clip(dense, alone / 4, alone))
     copies = 1 if inputs != outputs else 1 + stride * stride
+    condensed = tuple(above(seconds, f"condensed {density}", "null") for density in point.densities)
+    if "placed" not in seconds:
+        return _Seconds(dense, condensed, place=0.0, reorder=0.0)
     return _Seconds(
         dense,
-        tuple(above(seconds, f"condensed {density}", "null") for density in point.densities),
+        condensed,
         place=above(seconds, "placed", "null") / (inputs * before * before),
         reorder=max(alone - null - dense, SHORTEST) / (outputs * side * side * copies),
     )
@@ -248,53 +262,3 @@ def _save_case(model: onnx.ModelProto, path: Path, x: np.ndarray) -> np.ndarray:
     require("onnx", "the calibration makes its models with it").save(model, path)
     (expected,) = load_plain(model.SerializeToString())({"x": x})
     return np.asarray(expected, np.float64)
-
-
-def _chain_model(
-    layers: Sequence[ConvGeometry | None], side: int, rng: np.random.Generator
-) -> onnx.ModelProto:
-    """Build consecutive dense convolutions; None stands for a pool that halves images."""
-    onnx = require("onnx", "the calibration makes its models with it")
-    helper = onnx.helper
-    convolutions = [layer for layer in layers if layer is not None]
-    arrays: dict[str, np.ndarray] = {}
-    nodes, sides, value = [], [side], "x"
-    for number, layer in enumerate(layers):
-        output = "y" if number == len(layers) - 1 else f"v{number}"
-        if layer is None:
-            node = helper.make_node(
-                "MaxPool", [value], [output], kernel_shape=[2, 2], strides=[2, 2]
-            )
-            sides.append(sides[-1] // 2)
-        else:
-            weight = rng.standard_normal(layer.weight_shape) / layer.in_features**0.5
-            arrays[f"w{number}"] = weight.astype(np.float32)
-            attributes = layer.attributes()
-            del attributes["in_channels"], attributes["out_channels"]
-            node = helper.make_node("Conv", [value, f"w{number}"], [output], **attributes)
-            sides.append(layer.output_size(0, sides[-1]))
-        nodes.append(node)
-        value = output
-    x_shape = (1, convolutions[0].in_channels, sides[0], sides[0])
-    y_shape = (1, convolutions[-1].out_channels, sides[-1], sides[-1])
-    return build_model(nodes, x_shape, y_shape, arrays)
-
-
-def _null_model(channels: int) -> onnx.ModelProto:
-    """Build a session's overhead: a node on one pixel."""
-    onnx = require("onnx", "the calibration makes its models with it")
-    shape = (1, channels, 1, 1)
-    return build_model([onnx.helper.make_node("Neg", ["x"], ["y"])], shape, shape)
-
-
-def _place_model(channels: int, side: int) -> onnx.ModelProto:
-    """Build what the structured form does after its product: a Gather of channels and an Add."""
-    onnx = require("onnx", "the calibration makes its models with it")
-    order = np.arange(channels, dtype=np.int64)[::-1].copy()
-    bias = np.ones((channels, 1, 1), np.float32)
-    nodes = [
-        onnx.helper.make_node("Gather", ["x", "order"], ["v"], axis=1),
-        onnx.helper.make_node("Add", ["v", "bias"], ["y"]),
-    ]
-    shape = (1, channels, side, side)
-    return build_model(nodes, shape, shape, {"order": order, "bias": bias})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from ..export import ExportReport
     from ..ort_ops.dispatch_cost import DispatchCalibration
 
-_CALIBRATIONS = ("dispatch", "layers")
+_CALIBRATIONS = ("dispatch", "layers", "int8")
 
 _Batch = Annotated[int, typer.Option(help="Batch size for which auto chooses.")]
 _Threads = Annotated[
@@ -236,7 +237,7 @@ def inspect(
 
     from ..export import ExportError, plan_conversion
     from ..export import inspect as look
-    from ..export.cost_model import CostModel
+    from ..export.forms import Chooser
     from ..export.report import layer_table
 
     with readable(ExportError, OSError, ValueError):
@@ -245,8 +246,10 @@ def inspect(
         if not inspection.layers:
             title = f"fanin export {file} --batch {batch} --threads {threads} would write"
             plan = plan_conversion(file, batch=batch, threads=threads)
-            origin = CostModel.of_this_machine(threads).origin
-            Console().print(layer_table(plan, title=title, caption=origin))
+            chooser = Chooser.of("auto", batch, portable=False, threads=threads)
+            origins = (chooser.costs.origin, chooser.quantized_times(plan))
+            caption = "\n".join(filter(None, origins))
+            Console().print(layer_table(plan, title=title, caption=caption))
 
 
 def calibrate(
@@ -271,7 +274,7 @@ def calibrate(
         typer.Option(
             help="What to measure: dispatch (starting a run on several threads, for open_session: "
             "seconds), layers (dense and condensed, for fanin export --policy auto: two minutes, "
-            "longer with several threads)."
+            "longer with several threads), int8 (the same of 8-bit layers)."
         ),
     ] = ",".join(_CALIBRATIONS),
 ) -> None:
@@ -282,14 +285,15 @@ def calibrate(
     from ..deploy.bench.suites.calibrate import CalibrationSpec
     from ..deploy.bench.suites.calibrate import calibrate as measure
     from ..deploy.bench.suites.calibrate_dispatch import calibrate_dispatch
-    from ..export.cost_model import table_path
+    from ..deploy.bench.suites.calibrate_int8 import BATCHES, calibrate_int8
+    from ..export.calibration_files import quantized_path, table_path
     from ..ort_ops.dispatch_cost import dispatch_path
 
     parts = of.split(",")
     if not set(parts) <= set(_CALIBRATIONS):
         message = f"{of!r}: there are {', '.join(_CALIBRATIONS)}"
         raise typer.BadParameter(message, param_hint="--of")
-    if threads != 1 and "layers" not in parts:
+    if threads != 1 and parts == ["dispatch"]:
         message = "belongs to layers; a dispatch is measured with several numbers of threads anyway"
         raise typer.BadParameter(message, param_hint="--threads")
     with readable(ValueError):
@@ -305,12 +309,17 @@ def calibrate(
         output_folder(path.parent)
         output_path(path)
         table = table_path(path, threads)
+        quantized = table_path(quantized_path(path), threads)
         output_path(table)
+        output_path(quantized)
         if "dispatch" in parts:
             _save_dispatch(calibrate_dispatch(progress=say), dispatch_path(path))
         if "layers" in parts:
             measure(spec, progress=say).save(table)
             typer.echo(f"Wrote {table}")
+        if "int8" in parts:
+            calibrate_int8(replace(spec, batches=BATCHES), progress=say).save(quantized)
+            typer.echo(f"Wrote {quantized}")
 
 
 def _save_dispatch(measured: DispatchCalibration | None, path: Path) -> None:

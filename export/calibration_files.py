@@ -1,0 +1,93 @@
+"""Where tables of measured times lie, and which of them are taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from .._base.user_folders import user_calibration_path
+from ..ort_ops.dispatch_cost import SPINNING, DispatchCalibration, DispatchCost
+from .errors import ExportError
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class OwnTable:
+    """What the user has measured for a number of threads.
+
+    Attributes:
+        path: of the table; None where there is none.
+        threads: that it has to be of.
+        note: for the report, why there is none.
+
+    """
+
+    path: Path | None
+    threads: int
+    note: str = ""
+
+
+def own_table(threads: int, *, quantized: bool = False) -> OwnTable:
+    """Find the user's table of so many threads, else of one."""
+    calibration = user_calibration_path()
+    if calibration is None:
+        return OwnTable(None, 1)
+    path = quantized_path(calibration) if quantized else calibration
+    try:
+        for count in dict.fromkeys((threads, 1)):
+            if table_path(path, count).is_file():
+                return OwnTable(table_path(path, count), count)
+    except OSError as error:  # as where HOME is another user's
+        return OwnTable(None, 1, f"; {path} cannot be read ({error.strerror})")
+    return OwnTable(None, 1)
+
+
+def table_path(calibration: Path, threads: int) -> Path:
+    """Name the file of the times on so many threads; that of one thread is the calibration."""
+    if threads == 1:
+        return calibration
+    return calibration.with_name(f"{calibration.stem}.{threads}-threads.json")
+
+
+def quantized_path(calibration: Path) -> Path:
+    """Name the file of the times of 8-bit layers that belongs to a calibration."""
+    return calibration.with_name(f"{calibration.stem}.int8.json")
+
+
+def require_threads(path: Path, found: int, threads: int) -> None:
+    """Raise ExportError unless a table is of so many threads."""
+    if found != threads:
+        raise ExportError(
+            f"{path} holds times on {found} thread{'s' * (found > 1)}, where those "
+            f"on {threads} belong; remove it, or measure them with fanin calibrate --threads "
+            f"{threads}"
+        )
+
+
+def check_threads(threads: object) -> None:
+    """Raise ValueError unless the entry of a table is a number of threads."""
+    if type(threads) is not int or threads < 1:
+        raise ValueError("threads is not a number of threads")
+
+
+def unusable(where: str, error: Exception) -> ExportError:
+    """Say that a file holds no table, with the remedy."""
+    return ExportError(
+        f"{where} is no calibration of this version ({error}); "
+        "delete it, or measure again with fanin calibrate"
+    )
+
+
+def dispatch_cost() -> DispatchCost:
+    """Return what starting threads costs here, as measured, else as the library assumes.
+
+    Raises:
+        ExportError: the file of the measured costs is unusable.
+
+    """
+    try:
+        measured = DispatchCalibration.of_this_machine()
+    except ValueError as error:
+        raise ExportError(str(error)) from error
+    return measured.spinning if measured else SPINNING
