@@ -104,6 +104,7 @@ def test_engines_belong_to_a_precision(changes, message):
         ("dense-int8", "dense-int8"),
         ("dense-int8-static", "dense-int8-static"),
         ("deepsparse-int8-spatial", "deepsparse-int8"),
+        ("deepsparse-int8-float-conv", "deepsparse-int8-float"),
         ("torch-int8-dynamic-onednn", "torch-int8-dynamic"),
     ],
 )
