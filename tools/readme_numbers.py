@@ -1,10 +1,10 @@
-"""Write the numbers in README.md from the result files under docs/results.
+"""Write the numbers in README.md and docs/precision.md from the result files under docs/results.
 
     python tools/readme_numbers.py            # write them
     python tools/readme_numbers.py --check    # fail if they differ from the files
 
 A block is the text between ``<!-- numbers: NAME -->`` and ``<!-- /numbers -->``; BLOCKS lists the
-names. The rest of the file stays unchanged.
+names. The rest of a page stays unchanged.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ _BLOCK = re.compile(
 _START, _END = "<!-- numbers:", "<!-- /numbers -->"
 
 
+PAGES = ("README.md", "docs/precision.md")
+
+
 class NumbersError(Exception):
-    """README has a block that cannot be filled."""
+    """A page has a block that cannot be filled."""
 
 
 NETWORKS = {
@@ -103,11 +106,87 @@ def threads(results: Path) -> list[str]:
     return lines
 
 
-BLOCKS: dict[str, Callable[[Path], list[str]]] = {"trained": trained, "threads": threads}
+LAYERS = ("3072x768", "768x3072")
+SPARSITIES = (0.8, 0.9, 0.95)
+LAYER_BATCHES = (1, 16, 64)
+LAYER_ENGINES = {
+    "dense-int8-static": "dense int8, static",
+    "dense-int8-dynamic": "dense int8, dynamic",
+    "condensed": "sparse float32",
+    "condensed-int8-static": "sparse int8, static",
+    "condensed-int8-dynamic": "sparse int8, dynamic",
+}
+"""Rows of the tables of a layer in 8 bits, by engine."""
+
+
+def int8_layers(results: Path) -> list[str]:
+    """Write speed-ups over dense float32 of ``fanin bench layer --precision int8``."""
+    lines = _heading("layer", "over dense float32", *map(_batch, LAYER_BATCHES), "error")
+    for size in LAYERS:
+        cases = _cases_by(results / "int8" / f"layer-{size}" / "results.json")
+        for engine, title in LAYER_ENGINES.items():
+            # Dense kernels take the same time at any sparsity.
+            shown = (0.9,) if engine.startswith("dense") else SPARSITIES
+            cells = [
+                _one_behind_other(
+                    [_ratio_over_dense(cases.get((batch, each)), engine) for each in shown]
+                )
+                for batch in LAYER_BATCHES
+            ]
+            error = _error(cases.get((LAYER_BATCHES[-1], 0.9)), engine)
+            lines.append(_row(size.replace("x", "\u00a0→\u00a0"), title, *cells, error))
+    return lines
+
+
+def int8_rivals(results: Path) -> list[str]:
+    """Write how much faster the sparse layer in 8 bits is than each other runtime's best form."""
+    lines = _heading("layer", "faster than", *map(_batch, LAYER_BATCHES))
+    for size in LAYERS:
+        cases = _cases_by(results / "int8" / f"layer-{size}" / "results.json")
+        found = [rival["family"] for case in cases.values() for rival in case["rivals"]]
+        for family in dict.fromkeys(found) or [NOT_MEASURED]:
+            cells = [
+                _one_behind_other(
+                    [_ratio_over_rival(cases.get((batch, each)), family) for each in SPARSITIES]
+                )
+                for batch in LAYER_BATCHES
+            ]
+            lines.append(_row(size.replace("x", "\u00a0→\u00a0"), family, *cells))
+    return lines
+
+
+ZOO = {
+    "mlp": "MLP 784-3072-768-3072-768-10",
+    "minilm": "MiniLM-L6, 32 tokens",
+    "mobilenet-v3-large": "MobileNet-V3-Large",
+    "resnet-50": "ResNet-50",
+    "vit-b-16": "ViT-B/16",
+}
+"""Rows of the table of networks, by folder in docs/results/int8/networks."""
+
+
+def int8_networks(results: Path) -> list[str]:
+    """Write speed-ups over dense float32 of ``fanin bench zoo --precision int8``."""
+    lines = _heading("network, 90\u00a0%", *LAYER_ENGINES.values())
+    for name, title in ZOO.items():
+        file = results / "int8" / "networks" / name / "results.json"
+        case = _only_case(json.loads(file.read_text())) if file.is_file() else None
+        cells = [_times(_ratio_over_dense(case, engine)) for engine in LAYER_ENGINES]
+        lines.append(_row(title, *cells))
+    return lines
+
+
+BLOCKS: dict[str, Callable[[Path], list[str]]] = {
+    "trained": trained,
+    "threads": threads,
+    "int8-layers": int8_layers,
+    "int8-rivals": int8_rivals,
+    "int8-networks": int8_networks,
+}
 
 
 def filled(text: str, results: Path) -> str:
-    """Return README's text with the numbers from the results.
+    """Return a page's text with the numbers from the results.
 
     Raises NumbersError for a block that is unknown or not closed.
     """
@@ -128,20 +207,68 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; fail if they differ")
     check = parser.parse_args(arguments).check
-    readme = root / "README.md"
-    text = readme.read_text()
-    try:
-        new = filled(text, root / "docs" / "results")
-    except NumbersError as error:
-        print(f"{readme.name}: {error}", file=sys.stderr)
-        return 1
-    if new == text:
-        return 0
-    if check:
-        print(f"{readme.name} and docs/results differ; run {__file__}", file=sys.stderr)
-        return 1
-    readme.write_text(new)
-    return 0
+    status = 0
+    for page in (root / name for name in PAGES):
+        text = page.read_text()
+        try:
+            new = filled(text, root / "docs" / "results")
+        except NumbersError as error:
+            print(f"{page.name}: {error}", file=sys.stderr)
+            return 1
+        if new != text and check:
+            print(f"{page.name} and docs/results differ; run {__file__}", file=sys.stderr)
+            status = 1
+        elif new != text:
+            page.write_text(new)
+    return status
+
+
+def _heading(*cells: str) -> list[str]:
+    """Write the first two lines of a table."""
+    return [_row(*cells), "|" + "---|" * len(cells)]
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _batch(size: int) -> str:
+    return f"batch {size}"
+
+
+def _cases_by(file: Path) -> dict[tuple[int, float], dict[str, Any]]:
+    """Return the cases by batch and sparsity; none where the file is missing."""
+    if not file.is_file():
+        return {}
+    cases = json.loads(file.read_text())["cases"]
+    return {(case["batch"], case["sparsity"]): case for case in cases}
+
+
+def _ratio_over_dense(case: dict[str, Any] | None, engine: str) -> float | None:
+    """Return the median speed-up of whole runs; None where it was not measured."""
+    compared = case["comparisons"] if case else []
+    ratios = [one["run_ratio"]["median"] for one in compared if one["engine"] == engine]
+    return ratios[0] if ratios else None
+
+
+def _ratio_over_rival(case: dict[str, Any] | None, family: str) -> float | None:
+    rivals = case["rivals"] if case else []
+    found = [one["comparison"]["run_ratio"] for one in rivals if one["family"] == family]
+    return found[0]["median"] if found else None
+
+
+def _error(case: dict[str, Any] | None, engine: str) -> str:
+    """Return the root mean square error of an engine in percent."""
+    engines = case["engines"] if case else []
+    errors = [one["rms_error"] for one in engines if one["name"] == engine]
+    return f"{100 * errors[0]:.1f}\u00a0%" if errors and errors[0] is not None else NOT_MEASURED
+
+
+def _one_behind_other(ratios: list[float | None]) -> str:
+    """Write ratios; a single dash if none was measured."""
+    if not any(ratios):
+        return NOT_MEASURED
+    return " / ".join(_times(ratio) for ratio in ratios)
 
 
 def _accuracies(file: Path) -> list[str]:

@@ -104,6 +104,7 @@ def test_engines_belong_to_a_precision(changes, message):
         ("dense-int8", "dense-int8"),
         ("dense-int8-static", "dense-int8-static"),
         ("deepsparse-int8-spatial", "deepsparse-int8"),
+        ("deepsparse-int8-float-conv", "deepsparse-int8-float"),
         ("torch-int8-dynamic-onednn", "torch-int8-dynamic"),
     ],
 )
@@ -187,7 +188,12 @@ def test_networks_are_quantized_condensed_and_measured(tmp_path):
         assert 1e-4 < case.engine(name).rms_error < 0.2
     assert [one.engine for one in case.breakdowns] == ["dense-int8-static", "condensed-int8-static"]
     assert results["a"].title.endswith(", 1 thread, int8")
+    sizes = case.facts["file_bytes"]
+    assert sizes["dense"] == case.facts["dense_bytes"]
+    for name in ("dense-int8-static", "condensed-int8-static", "condensed-int8-dynamic"):
+        assert 0 < sizes[name] < sizes["dense"]
     document = zoo_document(results)
+    assert f"| a | {sizes['dense'] / 1e6:.2f} MB | " in to_markdown(document)
     assert "condensed-int8-static" in document.screen[0].headings
     assert "quantized by onnxruntime.quantization with random inputs" in to_markdown(document)
     save_zoo(results, tmp_path / "out")

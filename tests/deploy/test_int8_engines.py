@@ -101,15 +101,14 @@ def test_every_form_computes_the_layer(form, weight, layer, tmp_path):
     made = save_int8_form(tmp_path / "model.onnx", form, layer, 3)
     x = np.random.default_rng(1).standard_normal((3, 32), np.float32)
     exact = x @ weight.to_dense().T + weight.bias
-    if form == "dynamic":
-        y = run(made["model"], {"x": x})
-    else:
-        given = layer.x.quantize(x)
-        given = (given.T if form == "spatial" else given).reshape(made["shape"])
-        numbers = run(made["model"], {X_QUANTIZED: given})
-        assert numbers.dtype == np.uint8
-        numbers = numbers.reshape(20, 3).T if form == "spatial" else numbers.reshape(3, 20)
-        y = layer.y.dequantize(numbers)
+    floats = form == "dynamic" or form.endswith("-float")
+    given = x if floats else layer.x.quantize(x)
+    columns = form.startswith("spatial")
+    given = (given.T if columns else given).reshape(made["shape"])
+    y = run(made["model"], {"x" if floats else X_QUANTIZED: given})
+    assert y.dtype == given.dtype == made["dtype"]
+    y = y.reshape(20, 3).T if columns else y.reshape(3, 20)
+    y = y if floats else layer.y.dequantize(y)
     np.testing.assert_allclose(y, exact, atol=0.03 * np.abs(exact).max())
 
 
@@ -183,17 +182,18 @@ def test_openvino_computes_the_layer_in_8_bits_or_is_left_out(batch, weight, lay
         assert "layers in 8 bits" in measured.excluded
 
 
-def test_deepsparse_gets_uint8_in_every_form(fake_deepsparse, weight, layer, tmp_path):
+@pytest.mark.parametrize("option", ["deepsparse-int8", "deepsparse-int8-float"])
+def test_deepsparse_computes_every_form(option, fake_deepsparse, weight, layer, tmp_path):
     fake_deepsparse(0.9)
     python = Path(sys.executable)
-    engines = int8_peer_engines("deepsparse-int8", layer, 4, 1, tmp_path, python)
-    names = [f"deepsparse-int8-{form}" for form in ("matmul", "conv", "spatial")]
+    engines = int8_peer_engines(option, layer, 4, 1, tmp_path, python)
+    names = [f"{option}-{form}" for form in ("matmul", "conv", "spatial")]
     assert [one.name for one in engines] == names
     measured, _ = measure(engines, quantized_layer_problem(weight, layer, 4, 0), QUICK)
     assert [one.excluded for one in measured] == [None] * 3
     assert all(1e-4 < one.rms_error < 3e-2 for one in measured)
     assert "90% of the operators its own" in measured[0].version
-    assert len(int8_peer_engines("deepsparse-int8", layer, 1, 1, tmp_path, python)) == 2
+    assert len(int8_peer_engines(option, layer, 1, 1, tmp_path, python)) == 2
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
@@ -215,10 +215,11 @@ def test_a_deepsparse_that_hands_the_layer_on_is_left_out(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not DEEPSPARSE.is_file(), reason="make deepsparse-env has not been run")
-def test_deepsparse_has_kernels_for_every_form(tmp_path):
+@pytest.mark.parametrize("option", ["deepsparse-int8", "deepsparse-int8-float"])
+def test_deepsparse_has_kernels_for_every_form(option, tmp_path):
     weight = random_sparse_layer("random", np.random.default_rng(0), 256, 64, 64, 26)
     layer = quantized_layer(weight, 0)
-    engines = int8_peer_engines("deepsparse-int8", layer, 16, 1, tmp_path, DEEPSPARSE)
+    engines = int8_peer_engines(option, layer, 16, 1, tmp_path, DEEPSPARSE)
     measured, _ = measure(engines, quantized_layer_problem(weight, layer, 16, 0), QUICK)
     assert [one.excluded for one in measured] == [None] * 3
     assert all(1e-4 < one.rms_error < 5e-2 for one in measured)

@@ -1,4 +1,4 @@
-"""The numbers in README.md are those of the result files."""
+"""The numbers in README.md and docs/precision.md are those of the result files."""
 
 import importlib.util
 import json
@@ -46,11 +46,13 @@ def tree(tmp_path):
     write_result(results / "mlp" / "threads-16", 1.25)
     text = "before\n<!-- numbers: trained -->\nold\n<!-- /numbers -->\nafter\n"
     (tmp_path / "README.md").write_text(text)
+    (tmp_path / "docs" / "precision.md").write_text("no numbers\n")
     return tmp_path
 
 
-def test_the_readme_of_this_tree_has_the_numbers_of_its_results(tool):
+def test_the_pages_of_this_tree_have_the_numbers_of_its_results(tool):
     assert "<!-- numbers: trained -->" in (ROOT / "README.md").read_text()
+    assert "<!-- numbers: int8-layers -->" in (ROOT / "docs" / "precision.md").read_text()
     assert tool.main(["--check"]) == 0
 
 
@@ -78,6 +80,56 @@ def test_threads_are_compared_at_each_batch(tool, tmp_path):
     heading, _, row = tool.threads(tmp_path)
     assert "4 threads over 1" in heading
     assert row == "| 1 | 12.0× | 9.0× | 3.00× | 4.0× |"
+
+
+def test_layers_in_8_bits_show_each_sparsity_and_each_rival(tool, tmp_path):
+    def compared(engine, ratio):
+        return {"engine": engine, "run_ratio": {"median": ratio}}
+
+    def case(batch, sparsity, ratio, rivals):
+        return {
+            "batch": batch,
+            "sparsity": sparsity,
+            "engines": [{"name": "condensed-int8-static", "rms_error": 0.0149}],
+            "comparisons": [
+                compared("dense-int8-static", 3.5),
+                compared("condensed-int8-static", ratio),
+            ],
+            "rivals": [
+                {"family": family, "comparison": compared("condensed-int8-static", times)}
+                for family, times in rivals.items()
+            ],
+        }
+
+    cases = [
+        case(1, 0.8, 7.0, {"DeepSparse int8": 4.5}),
+        case(1, 0.9, 12.3, {"DeepSparse int8": 7.7}),
+        case(64, 0.9, 33.0, {"DeepSparse int8": 1.1, "OpenVINO int8": 2.0}),
+    ]
+    folder = tmp_path / "int8" / "layer-3072x768"
+    folder.mkdir(parents=True)
+    (folder / "results.json").write_text(json.dumps({"cases": cases}))
+    rows = tool.int8_layers(tmp_path)
+    assert rows[0] == "| layer | over dense float32 | batch 1 | batch 16 | batch 64 | error |"
+    size = "3072\N{NO-BREAK SPACE}→\N{NO-BREAK SPACE}768"
+    assert rows[2] == f"| {size} | dense int8, static | 3.5× | – | 3.5× | – |"
+    own = f"| {size} | sparse int8, static | 7.0× / 12.3× / – | – | – / 33.0× / – | "
+    assert rows[5].replace("1.5\N{NO-BREAK SPACE}%", "1.5 %") == f"{own}1.5 % |"
+    assert rows[7].endswith("3072 | dense int8, static | – | – | – | – |")  # not measured
+    rivals = tool.int8_rivals(tmp_path)
+    assert rivals[2] == f"| {size} | DeepSparse int8 | 4.5× / 7.7× / – | – | – / 1.1× / – |"
+    assert rivals[3] == f"| {size} | OpenVINO int8 | – | – | – / 2.0× / – |"
+    assert len(rivals) == 5
+
+
+def test_networks_in_8_bits_are_listed_with_dashes_where_results_are_missing(tool, tmp_path):
+    folder = tmp_path / "int8" / "networks" / "resnet-50"
+    folder.mkdir(parents=True)
+    comparisons = [{"engine": "condensed-int8-static", "run_ratio": {"median": 4.04}}]
+    (folder / "results.json").write_text(json.dumps({"cases": [{"comparisons": comparisons}]}))
+    rows = tool.int8_networks(tmp_path)
+    assert rows[2] == "| MLP 784-3072-768-3072-768-10 | – | – | – | – | – |"
+    assert rows[5] == "| ResNet-50 | – | – | – | 4.0× | – |"
 
 
 def test_stale_numbers_are_found_and_replaced(tool, tree, capsys):

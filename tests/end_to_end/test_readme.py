@@ -29,7 +29,7 @@ def test_snippets_run_in_order(tmp_path, monkeypatch, capsys):
                 )
                 assert result.returncode == 0, f"{line}\n{result.stdout}{result.stderr}"
                 ran.append(command[1])
-    assert ran == ["train", "export", "bench"]
+    assert ran == ["train", "export", "bench", "quantize"]
     printed = capsys.readouterr().out
     assert "['dense', 'condensed', 'dense']" in printed
     assert "(1, 10)" in printed

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 import torch
 import torch.ao.quantization.fx._decomposed  # registers the operators
 from torch import nn
@@ -90,3 +92,44 @@ def test_file_of_torchs_exporter_is_converted(tmp_path: Path):
 
 def _input(folder: Path) -> str:
     return onnx.load(folder / "out.onnx").graph.input[0].name
+
+
+def test_network_of_pt2e_is_converted(tmp_path: Path):
+    """Quantized as torchao's documentation says, exported by torch, converted from the file."""
+    pytest.importorskip("torchao", reason="pip install torchao")
+    pt2e = importlib.import_module("torchao.quantization.pt2e.quantize_pt2e")
+    x86 = importlib.import_module("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer")
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 24, 3, stride=2), nn.ReLU(),
+        nn.Flatten(), nn.Linear(384, 40), nn.ReLU(), nn.Linear(40, 8),
+    ).eval()  # fmt: skip
+    for layer in (model[2], model[5]):
+        layer.weight.data *= torch.rand(layer.weight.shape) < 0.1
+    shapes = ({0: torch.export.Dim("batch")},)
+    x = torch.randn(4, 3, 10, 10)
+    program = torch.export.export(model, (x,), dynamic_shapes=shapes).module()
+    quantizer = x86.X86InductorQuantizer()
+    quantizer.set_global(x86.get_default_x86_inductor_quantization_config())
+    prepared = pt2e.prepare_pt2e(program, quantizer)
+    prepared(x)
+    source, target = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    torch.onnx.export(
+        pt2e.convert_pt2e(prepared),
+        (x,),
+        source,
+        dynamo=True,
+        external_data=False,
+        verbose=False,
+        dynamic_shapes=shapes,
+    )
+    before = source.read_bytes()
+    report = convert(source, target, policy="condensed")
+    assert source.read_bytes() == before
+    assert ours(target) == ["QLinearCondensedConv", "QLinearCondensedGemm"]
+    assert [layer.decision for layer in report.layers] == ["dense", *["condensed"] * 2, "dense"]
+    feeds = {onnx.load(source).graph.input[0].name: x.numpy()}
+    (actual,), (expected,) = run(target, library=True, **feeds), run(source, **feeds)
+    np.testing.assert_allclose(expected, model(x).detach(), atol=0.05 * np.abs(expected).max())
+    # Sums of floats are rounded where the op's are exact: an integer may differ by 1.
+    np.testing.assert_allclose(actual, expected, atol=0.02 * np.abs(expected).max())

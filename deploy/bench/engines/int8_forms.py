@@ -1,10 +1,12 @@
 """A dense layer of 8-bit integers as ONNX models, in the graph forms of several runtimes.
 
-uint8 in and out, as between two layers of a quantized network, except for ``dynamic``.
+uint8 in and out, as between two layers of a quantized network, except for ``dynamic`` and the forms
+that end in ``-float``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +32,10 @@ def save_int8_form(path: Path, form: str, layer: QuantizedLayer, batch: int) -> 
 
     def shape(width: int) -> list[int]:
         tails = {"conv": [batch, width, 1, 1], "spatial": [1, width, 1, batch]}
-        return tails.get(form, [batch, width])
+        return tails.get(form.removesuffix("-float"), [batch, width])
 
-    x, dtype = ("x", np.float32) if form == "dynamic" else (X_QUANTIZED, np.uint8)
+    floats = form == "dynamic" or form.endswith("-float")
+    x, dtype = ("x", np.float32) if floats else (X_QUANTIZED, np.uint8)
     model = build_model(
         nodes,
         shape(layer.in_features),
@@ -116,6 +119,26 @@ def _conv(layer: QuantizedLayer) -> _Form:
     return [_node("QLinearConv", inputs, "y", kernel_shape=[1, 1])], constants
 
 
+def _with_floats(make: Callable[[QuantizedLayer], _Form]) -> Callable[[QuantizedLayer], _Form]:
+    """Make a form read and write float32, on the same grids."""
+
+    def form(layer: QuantizedLayer) -> _Form:
+        nodes, constants = make(layer)
+        first = _node("QuantizeLinear", "x x_scale x_zero", X_QUANTIZED)
+        *nodes, last = nodes
+        if last.op_type == "QuantizeLinear":
+            nodes[-1].output[:] = last.output
+        else:
+            last.name = last.output[0] = "numbers"
+            nodes += [last, _node("DequantizeLinear", "numbers y_scale y_zero", "y")]
+        nodes = [first, *nodes]
+        used = {name for node in nodes for name in node.input}
+        constants = {**_grids(layer), **constants}
+        return nodes, {name: array for name, array in constants.items() if name in used}
+
+    return form
+
+
 def _qdq(layer: QuantizedLayer) -> _Form:
     nodes = [
         _node("DequantizeLinear", f"{X_QUANTIZED} x_scale x_zero", "x"),
@@ -131,8 +154,12 @@ FORMS = {
     "gemm": _gemm,
     "dynamic": _dynamic,
     "matmul": _matmul,
+    "matmul-float": _with_floats(_matmul),
     "conv": _conv,
+    "conv-float": _with_floats(_conv),
     "spatial": _conv,
+    "spatial-float": _with_floats(_conv),
     "qdq": _qdq,
 }
-"""``gemm`` and ``dynamic`` are operators of ONNX Runtime. DeepSparse """
+"""``gemm`` and ``dynamic`` are operators of ONNX Runtime, ``qdq`` is for OpenVINO, the others for
+DeepSparse."""

@@ -52,7 +52,7 @@ class OrtEngine(BaseEngine):
         y_grid: Grid | None = None,
     ):
         super().__init__(name, form, threads, precision)
-        self._path = path
+        self.path = path
         self._library = library
         self._entries = entries
         self._y_grid = y_grid
@@ -68,7 +68,7 @@ class OrtEngine(BaseEngine):
         options = runtime.SessionOptions()
         for key, value in self._entries.items():
             options.add_session_config_entry(key, value)
-        self._session = open_model(self._path, self.threads, options, library=self._library)
+        self._session = open_model(self.path, self.threads, options, library=self._library)
         if before is not None:
             # The pool, and the thread that calls run.
             self.threads = 1 + count_new_threads(before, self.threads - 1)

@@ -49,10 +49,11 @@ INT8_ENGINES = (
     "torch-int8-static",
     "dense-int8-dynamic",
     "condensed-int8-dynamic",
+    "deepsparse-int8-float",
     "torch-int8-dynamic",
 )
 """The engines of a layer of int8 weights. ``dense`` and ``condensed`` compute in float32; those
-that end in ``dynamic`` have float32 inputs and outputs as well, the others uint8."""
+that end in ``dynamic`` or ``float`` have float32 inputs and outputs as well, the others uint8."""
 
 ENGINES_OF = {"float32": ENGINES, "int8": INT8_ENGINES}
 """All engines of a precision."""
@@ -79,13 +80,16 @@ INT8_FAMILIES = {
     "DeepSparse int8": ("deepsparse-int8",),
     "torch int8, static": ("torch-int8-static",),
     "ONNX Runtime int8, dynamic": ("dense-int8-dynamic",),
+    "DeepSparse int8, float32 in and out": ("deepsparse-int8-float",),
     "torch int8, dynamic": ("torch-int8-dynamic",),
 }
 FAMILIES_OF: dict[str, Mapping[str, tuple[str, ...]]] = {"float32": FAMILIES, "int8": INT8_FAMILIES}
 
+_FLOAT_ENDS = ("-dynamic", "-float")
+
 OURS = {
-    family: "condensed-int8-dynamic" if "dynamic" in family else "condensed-int8-static"
-    for family in INT8_FAMILIES
+    family: f"condensed-int8-{'dynamic' if options[0].endswith(_FLOAT_ENDS) else 'static'}"
+    for family, options in INT8_FAMILIES.items()
 }
 """The engine of ours that a family is compared with, where it is not ``condensed``: the one whose
 inputs and outputs are of the same type."""

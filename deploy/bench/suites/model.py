@@ -133,7 +133,11 @@ def bench_model(spec: BenchModelSpec, *, progress: Progress | None = None) -> Re
                 engines = _engines(spec, problem, network)
                 measured, _ = measure(engines, problem, spec.timing())
                 families = _FAMILIES[spec.precision]
-                case = make_case(title, batch, None, facts, measured, None, families, OURS)
+                sizes = {
+                    one.name: file_bytes(one.path) for one in engines if isinstance(one, OrtEngine)
+                }
+                own = {**facts, "file_bytes": sizes}
+                case = make_case(title, batch, None, own, measured, None, families, OURS)
                 case = _with_breakdowns(spec, case, problem, network) if spec.breakdown else case
             cases.append(case)
         int8 = ", int8" if spec.precision == "int8" else ""

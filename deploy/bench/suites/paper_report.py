@@ -36,6 +36,7 @@ _INT8_KINDS = {
     "OpenVINO int8": (("openvino-int8",), "#b58900"),
     "torch int8": (("torch-int8-static", "torch-int8-dynamic"), "#e07b39"),
     "DeepSparse int8": (("deepsparse-int8",), "#1f6f8b"),
+    "DeepSparse int8, float32 in and out": (("deepsparse-int8-float",), "#7fb0c4"),
     "fanin float32": (("condensed",), "#e8a0a8"),
     "fanin dynamic": (("condensed-int8-dynamic",), "#9d79bc"),
     "fanin": (("condensed-int8-static",), "#d1495b"),
@@ -43,7 +44,7 @@ _INT8_KINDS = {
 _KINDS_OF = {"float32": _KINDS, "int8": _INT8_KINDS}
 _FORMS_OF = {
     "float32": ("DeepSparse", "CSR", "torch dense"),
-    "int8": ("DeepSparse int8", "torch int8"),
+    "int8": ("DeepSparse int8", "DeepSparse int8, float32 in and out", "torch int8"),
 }
 """Kinds of several engines."""
 

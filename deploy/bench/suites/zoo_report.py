@@ -67,6 +67,7 @@ def zoo_document(results: dict[str, Result[Case]]) -> Document:
             "are random; each network's own report has all times and nodes."
         ),
         *([Text(_INT8_TEXT)] if is_int8(next(iter(results.values()))) else []),
+        *_files(results),
         Section("Where the time of condensed goes"),
         _costs(results),
         Notes(_notes(results)),
@@ -92,6 +93,19 @@ def _table(results: dict[str, Result[Case]]) -> Table:
         rows.append(row)
     headings = ("network", "dense", *others, "not slower", "limit of condensed")
     return Table(headings, rows, words=1, title=_TITLE)
+
+
+def _files(results: dict[str, Result[Case]]) -> list[Section | Table]:
+    """Lay out the sizes of the files of ONNX Runtime's engines; older results have none."""
+    sizes = {name: one.cases[0].facts.get("file_bytes", {}) for name, one in results.items()}
+    names = list(dict.fromkeys(engine for own in sizes.values() for engine in own))
+    if not names:
+        return []
+    rows = [
+        [name, *(f"{own[engine] / 1e6:.2f} MB" if engine in own else "" for engine in names)]
+        for name, own in sizes.items()
+    ]
+    return [Section("Files"), Table(("network", *names), rows, words=1)]
 
 
 def _costs(results: dict[str, Result[Case]]) -> Table:

@@ -1,7 +1,8 @@
 """A sparse layer of 8-bit integers in other runtimes, each engine in a process of its own.
 
 Input and output are uint8, as between two layers of a quantized network, unless the runtime
-quantizes its input itself. Each runtime gets the forms that it has int8 kernels for.
+quantizes its input itself, or for ``deepsparse-int8-float``. Each runtime gets the forms that it
+has int8 kernels for.
 """
 
 from __future__ import annotations
@@ -33,22 +34,26 @@ class _Form(NamedTuple):
     @property
     def columns(self) -> bool:
         """Whether input and output are [features, batch], so that nothing is transposed."""
-        return self.format == "spatial"
+        return self.format.startswith("spatial")
 
     @property
-    def dynamic(self) -> bool:
+    def floats(self) -> bool:
         """Whether input and output are float32."""
-        return self.option.endswith("-dynamic")
+        return self.option.endswith(("-dynamic", "-float"))
 
 
 _ONE_SCALE = "one scale for all weights"
+_MATMUL = "MatMulInteger, scaled in float32"
+_CONV = f"QLinearConv 1x1, {_ONE_SCALE}"
 _SPATIAL = f"QLinearConv 1x1 on [1, in, 1, batch], {_ONE_SCALE}; transposes not timed"
 _STATIC, _DYNAMIC = "quantized.linear", "quantized.linear_dynamic"
 _FORMS = (
     _Form("openvino-int8", "", "openvino", "qdq", "DequantizeLinear, Gemm, QuantizeLinear"),
-    _Form("deepsparse-int8", "-matmul", "deepsparse", "matmul", "MatMulInteger, scaled in float32"),
-    _Form("deepsparse-int8", "-conv", "deepsparse", "conv", f"QLinearConv 1x1, {_ONE_SCALE}"),
-    _Form("deepsparse-int8", "-spatial", "deepsparse", "spatial", _SPATIAL),
+    *(
+        _Form(option, f"-{form}", "deepsparse", f"{form}{ends}", text)
+        for option, ends in (("deepsparse-int8", ""), ("deepsparse-int8-float", "-float"))
+        for form, text in (("matmul", _MATMUL), ("conv", _CONV), ("spatial", _SPATIAL))
+    ),
     _Form("torch-int8-static", "-x86", "torch-int8", "x86", _STATIC),
     _Form("torch-int8-static", "-onednn", "torch-int8", "onednn", _STATIC),
     _Form("torch-int8-dynamic", "-x86", "torch-int8", "x86", _DYNAMIC),
@@ -65,7 +70,7 @@ def int8_peer_engines(
     deepsparse_python: Path,
 ) -> list[Engine]:
     """Make the engines of an option of the command line, as peer_engines does."""
-    if option == "deepsparse-int8" and not deepsparse_python.is_file():
+    if option.startswith("deepsparse") and not deepsparse_python.is_file():
         return [UnavailableEngine(option, NO_DEEPSPARSE)]
     engines: list[Engine] = []
     for one in _FORMS:
@@ -82,7 +87,7 @@ def int8_peer_engines(
                 columns=one.columns,
                 command=worker_command(one.kind, deepsparse_python),
             )
-            grids = None if one.dynamic else (layer.x, layer.y)
+            grids = None if one.floats else (layer.x, layer.y)
             output = (batch, layer.out_features)
             engines.append(
                 RemoteEngine(name, one.text, child, threads, output, precision="int8", grids=grids)
@@ -109,7 +114,7 @@ def _save(form: _Form, layer: QuantizedLayer, batch: int, path: Path) -> dict[st
     return {
         "arrays": str(file),
         "shape": [batch, layer.in_features],
-        "dtype": "float32" if form.dynamic else "uint8",
+        "dtype": "float32" if form.floats else "uint8",
         "engine": form.format,
-        "grids": None if form.dynamic else grids,
+        "grids": None if form.floats else grids,
     }

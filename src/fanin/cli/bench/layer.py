@@ -36,7 +36,7 @@ def bench_layer(
             "openvino-default. With --precision int8: dense, condensed, dense-int8-static, "
             "condensed-int8-static, "
             "openvino-int8, deepsparse-int8, torch-int8-static, dense-int8-dynamic, "
-            "condensed-int8-dynamic, torch-int8-dynamic.",
+            "condensed-int8-dynamic, deepsparse-int8-float, torch-int8-dynamic.",
             show_default="dense,condensed; with int8 all",
         ),
     ] = None,

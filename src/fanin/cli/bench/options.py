@@ -30,8 +30,8 @@ DeepSparsePython = Annotated[
 Mask = Annotated[
     str,
     typer.Option(
-        help="Sparsity masks: random, clustered, or a run folder or exported ONNX file, whose "
-        "layer is used. Several can be given."
+        help="Sparsity masks: random, clustered, blocks (of 4 columns), or a run folder or "
+        "exported ONNX file, whose layer is used. Several can be given."
     ),
 ]
 Layer = Annotated[
