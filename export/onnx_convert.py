@@ -19,6 +19,7 @@ from ..ort_ops.format.condensed import VALUE_TYPES, CondensedWeight
 from ..ort_ops.format.conv_geometry import ConvGeometry
 from .errors import ExportError
 from .forms import Chooser, Policy
+from .half_precision import before_conversion, in_precision, require_precision, set_precision
 from .locate import first_difference
 from .lowering import final_layers, lower
 from .model_file import (
@@ -66,6 +67,7 @@ def convert(
     verify: bool = True,
     external_data_threshold: int = EXTERNAL_DATA_THRESHOLD,
     values_dtype: str = "float32",
+    precision: str = "float32",
 ) -> ExportReport:
     """Write an ONNX model with its sparse layers as ``ai.fanin`` ops.
 
@@ -88,6 +90,8 @@ def convert(
             are rounded to; sums, biases and activations stay as they are. The converted model is
             compared with the original before it is rounded, and the rounded file with the same
             values in float32; the report says what the rounding changed.
+        precision: "float16" or "bfloat16" converts a float32 graph to that type, as
+            :func:`.export` does; "float32" leaves it in the types that it has.
 
     Returns:
         What became of each weight, the parity error, and the sizes.
@@ -104,6 +108,7 @@ def convert(
     require_range("external_data_threshold", external_data_threshold, 0, MAX_INLINE_BYTES)
     if values_dtype not in VALUE_TYPES:
         raise ValueError(f"values_dtype is {values_dtype!r}, it must be {' or '.join(VALUE_TYPES)}")
+    require_precision(precision, values_dtype)
     chooser = Chooser.of(policy, batch, portable, threads)
     if target.exists() and source.exists() and target.samefile(source):
         raise ValueError(f"{onnx_out} is the model itself; give the result another name")
@@ -112,6 +117,8 @@ def convert(
         needed = data_files(source)
         if target.resolve() in needed:
             raise ValueError(f"{onnx_out} holds weights of {source}; give the result another name")
+        halves = precision != "float32"
+        before = model.clone() if halves and verify else None
         lowered = lower(model, chooser, fold=fold)
         staged = _stage(model, source, scratch / target.name, external_data_threshold)
         large = staged.nbytes + bytes_saved(found.layers) > LARGE
@@ -133,10 +140,28 @@ def convert(
                 cases = widened_cases(model, scratch, comparison.names, comparison.cases)
                 change = largest_change(comparison.cases, cases)
                 parity, missing = comparison.check_rounded(staged.path, cases)
+        reports: Sequence[LayerReport] = found.layers
+        made = None
+        if halves:
+            made = set_precision(
+                model,
+                staged,
+                before,
+                comparison.names if comparison else (),
+                comparison.cases if comparison else (),
+                precision,
+                external_data_threshold,
+                shape_after_every_node=False,
+            )
+            staged = made.staged
+            parity = (*before_conversion(parity), *made.parity)
+            missing = (*missing, *made.not_checked)
+            reports, lowered = in_precision(reports, lowered, made, precision)
+            notes += made.notes
         if verify and large:
             parity, missing = check_layers(staged.path)
         file_bytes = staged.nbytes
-        layers = final_layers(found.layers, lowered)
+        layers = final_layers(reports, lowered)
         if rounded:
             layers = with_rounding(layers, rounded.errors, values_dtype)
             notes += rounding_notes(layers, values_dtype, "they are of a different type already")
@@ -161,6 +186,8 @@ def convert(
         threads=threads,
         layer_checks=layer_checks,
         measured_threads=chooser.costs.measured_threads,
+        precision=precision,
+        dense_precision_error=made.dense_error if made else None,
     )
 
 

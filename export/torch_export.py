@@ -20,6 +20,13 @@ from ..ort_ops.format.condensed import VALUE_TYPES
 from .engines import load_original
 from .errors import ExportError
 from .forms import Chooser, Policy
+from .half_precision import (
+    InPrecision,
+    before_conversion,
+    in_precision,
+    require_precision,
+    set_precision,
+)
 from .locate import first_difference
 from .lowering import Lowered, final_layers, lower
 from .model_file import (
@@ -70,6 +77,7 @@ def export(
     opset: int = DEFAULT_OPSET,
     dense_baseline: bool = False,
     values_dtype: str = "float32",
+    precision: str = "float32",
     dynamic_shapes: Sequence[Mapping[int, str]] | None = None,
     verify: bool = True,
     external_data_threshold: int = EXTERNAL_DATA_THRESHOLD,
@@ -104,6 +112,11 @@ def export(
             weights that something else reads as well, which a note names. The outputs are then
             compared with torch on the rounded weights, and the report says what the rounding
             changed.
+        precision: "float32", "float16" or "bfloat16": what the whole graph computes in, the dense
+            baseline too. Inputs and outputs are of that type as well, but float32 for bfloat16.
+            The file is compared in float32 first; then in the precision, where it may differ from
+            float32 by four units in the last place of the type, or twice as much as the dense
+            model in that precision does.
         dynamic_shapes: for each input the names of its dynamic dimensions by axis, such as
             ``{0: "batch", 1: "tokens"}``; without it the first one of each is "batch".
         verify: compare the file's outputs with torch. The structure is always checked.
@@ -130,6 +143,7 @@ def export(
     require_range("min_sparsity", min_sparsity, 0, 1)
     if values_dtype not in VALUE_TYPES:
         raise ValueError(f"values_dtype is {values_dtype!r}, it must be {' or '.join(VALUE_TYPES)}")
+    require_precision(precision, values_dtype)
     require_range("opset", opset, OPSETS.start, OPSETS.stop - 1)
     require_range("external_data_threshold", external_data_threshold, 0, MAX_INLINE_BYTES)
     chooser = Chooser.of(policy, batch, portable, threads)
@@ -161,6 +175,7 @@ def export(
             external_data_threshold,
             float64_noise(model, cases),
             values_dtype,
+            precision,
         )
         baseline = None
         if dense_baseline:
@@ -171,7 +186,11 @@ def export(
         main = _write(model, cases, settings, scratch / target.name)
         reports = merge_reports(weights, main.layers, main.initializers)
         rounded = with_rounding(reports, main.rounding.errors, values_dtype)
-        layers = final_layers(rounded, main.lowered)
+        lowered = main.lowered
+        made = baseline.made if baseline else None
+        if main.made:
+            rounded, lowered = in_precision(rounded, lowered, main.made, precision)
+        layers = final_layers(rounded, lowered)
         file_bytes = main.staged.nbytes
         if baseline is not None:
             dense_bytes = baseline.staged.nbytes
@@ -193,7 +212,9 @@ def export(
         dense_file_measured=baseline is not None,
         notes=(
             *notes,
-            *_notes(layers, opset, values_dtype, None if baseline else baseline_path),
+            *_notes(layers, opset, values_dtype, precision, None if baseline else baseline_path),
+            *(main.made.notes if main.made else ()),
+            *(f"dense baseline {note}" for note in (made.notes if made else ())),
             *link_notes(path, data_path),
         ),
         output_rounding_error=main.change,
@@ -202,6 +223,8 @@ def export(
         cost_model=chooser.costs.machine if policy == "auto" else "",
         threads=threads,
         measured_threads=chooser.costs.measured_threads,
+        precision=precision,
+        dense_precision_error=main.made.dense_error if main.made else None,
     )
 
 
@@ -232,6 +255,7 @@ class _Settings:
     external_data_threshold: int
     noise: float
     values_dtype: str
+    precision: str
 
 
 @dataclass(frozen=True)
@@ -246,6 +270,7 @@ class _Written:
     not_checked: tuple[str, ...]
     rounding: Rounding
     change: float | None
+    made: InPrecision | None
 
 
 def _write(
@@ -296,13 +321,13 @@ def _write(
     staged = stage_model(graph_model, staged_path, settings.external_data_threshold)
     names = [name_of(value) for value in graph_model.graph.inputs]
     layers = tuple(layer for result in found for layer in result.layers)
-    drop_weights(graph_model)
+    halves = settings.precision != "float32"
+    if not halves:
+        drop_weights(graph_model)
     check_structure(staged.path)
     parity: tuple[ParityCheck, ...] = ()
     not_checked: tuple[str, ...] = (NOT_VERIFIED,)
-    if settings.verify and before is None:
-        parity, not_checked = check_layers(staged.path)
-    elif settings.verify and before is not None:
+    if settings.verify and before is not None:
         locate = partial(_locate, before, staged.path, names)
         units = units_of(read_proto(staged.path))
         if units is not None:
@@ -310,7 +335,26 @@ def _write(
         locates = None if units else locate
         reference = Reference("torch", cases, settings.noise, units, locates)
         parity, not_checked = check_parity(staged.path, reference)
-    return _Written(staged, layers, initializers, lowered, parity, not_checked, rounding, change)
+    made = None
+    if halves:
+        made = set_precision(
+            graph_model,
+            staged,
+            before,
+            names,
+            cases,
+            settings.precision,
+            settings.external_data_threshold,
+        )
+        drop_weights(graph_model)
+        staged = made.staged
+        parity = (*before_conversion(parity), *made.parity)
+        not_checked = (*not_checked, *made.not_checked)
+    if settings.verify and before is None:
+        parity, not_checked = check_layers(staged.path)
+    return _Written(
+        staged, layers, initializers, lowered, parity, not_checked, rounding, change, made
+    )
 
 
 def _own_noise(
@@ -360,6 +404,7 @@ def _notes(
     layers: Sequence[LayerReport],
     opset: int,
     values_dtype: str,
+    precision: str,
     unwritten_baseline: Path | None,
 ) -> tuple[str, ...]:
     notes = []
@@ -367,9 +412,9 @@ def _notes(
         notes.append(f"{unwritten_baseline} is from an earlier export, not from this one")
     if all(layer.bytes_condensed is None for layer in layers):
         notes.append("no layer was condensed; the file is the dense model")
-    notes += rounding_notes(
-        layers, values_dtype, "something else reads the weight, or the graph computes it"
-    )
+    if precision == "float32":
+        why = "something else reads the weight, or the graph computes it"
+        notes += rounding_notes(layers, values_dtype, why)
     if opset > DEFAULT_OPSET:
         notes.append(f"opset {opset} does not load in onnxruntime 1.20 and older")
     return tuple(notes)

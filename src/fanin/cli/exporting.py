@@ -61,6 +61,13 @@ def export(
             help="Type of float32 values in condensed layers: float32, float16 or bfloat16."
         ),
     ] = "float32",
+    precision: Annotated[
+        str,
+        typer.Option(
+            help="Type of the whole graph: float32 (an ONNX file keeps its own), float16 or "
+            "bfloat16."
+        ),
+    ] = "float32",
 ) -> None:
     """Write a run or an ONNX file to ONNX with its sparse layers as CondensedGemm, verified."""
     common = {
@@ -72,6 +79,7 @@ def export(
         "fold": fold,
         "verify": verify,
         "values_dtype": values_dtype,
+        "precision": precision,
     }
     if source.suffix == ".onnx" and not source.is_dir():
         report = _convert(source, out, common, opset, dense_baseline)
