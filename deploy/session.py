@@ -70,7 +70,8 @@ def open_session(
 
     Warns:
         RuntimeWarning: About slow settings: parallel execution, more threads than CPUs or than
-            the CPU quota, an unusable calibration, a CUDA session without fanin's CUDA kernels.
+            the CPU quota, an unusable calibration, a CUDA session without fanin's CUDA kernels, a
+            model whose layers were chosen for another device.
 
     """
     model = _existing_file(path)
@@ -94,6 +95,7 @@ def open_session(
         raise explain_load_failure(model, error) from error
     _check_providers_in_force(session, provider_list, model)
     cuda.warn_without_kernels(session, model)
+    cuda.warn_of_other_device(session)
     return session
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from ..ort_ops.format.condensed import VALUE_TYPES, CondensedWeight
 from ..ort_ops.format.conv_geometry import ConvGeometry
 from .errors import ExportError
 from .forms import Chooser, Policy
+from .gpu_cost import GpuCostModel
 from .half_precision import before_conversion, in_precision, require_precision, set_precision
 from .locate import first_difference
 from .lowering import final_layers, lower
@@ -60,6 +61,7 @@ def convert(
     policy: Policy = "auto",
     batch: int = 1,
     threads: int = 1,
+    device: str = "cpu",
     min_sparsity: float = 0.5,
     portable: bool = False,
     fold: bool = True,
@@ -80,6 +82,7 @@ def convert(
             "structured" or "dense" the one that it names.
         batch: value of the first symbolic dimension that "auto" decides for.
         threads: intra-op threads of a session that "auto" decides for, 1 to 1024.
+        device: what "auto" decides for: "cpu", "cuda" or "cuda:NAME", as for :func:`.export`.
         min_sparsity: weights with a smaller share of zeros stay dense.
         portable: use standard operators only.
         fold: take ablated neurons out of the graph where only element-wise nodes follow.
@@ -109,10 +112,11 @@ def convert(
     if values_dtype not in VALUE_TYPES:
         raise ValueError(f"values_dtype is {values_dtype!r}, it must be {' or '.join(VALUE_TYPES)}")
     require_precision(precision, values_dtype)
-    chooser = Chooser.of(policy, batch, portable, threads)
+    chooser = Chooser.of(policy, batch, portable, threads, device, precision)
     if target.exists() and source.exists() and target.samefile(source):
         raise ValueError(f"{onnx_out} is the model itself; give the result another name")
     with staging_folder(target) as scratch, _blaming(source):
+        chooser = _for_own_type(chooser, source)
         model, notes, found = _condensed(source, chooser, min_sparsity)
         needed = data_files(source)
         if target.resolve() in needed:
@@ -186,6 +190,7 @@ def convert(
         threads=threads,
         layer_checks=layer_checks,
         measured_threads=chooser.costs.measured_threads,
+        device=chooser.device,
         precision=precision,
         dense_precision_error=made.dense_error if made else None,
     )
@@ -197,6 +202,7 @@ def plan_conversion(
     policy: Policy = "auto",
     batch: int = 1,
     threads: int = 1,
+    device: str = "cpu",
     min_sparsity: float = 0.5,
 ) -> tuple[LayerReport, ...]:
     """Say what :func:`convert` would make of each weight, without writing anything.
@@ -205,11 +211,23 @@ def plan_conversion(
         FileNotFoundError, ExportError, ValueError: as :func:`convert` does.
 
     """
-    chooser = Chooser.of(policy, batch, portable=False, threads=threads)
+    chooser = Chooser.of(policy, batch, portable=False, threads=threads, device=device)
     source = Path(onnx_in)
     with _blaming(source):
+        chooser = _for_own_type(chooser, source)
         model, _, found = _condensed(source, chooser, min_sparsity)
         return final_layers(found.layers, lower(model, chooser, fold=True))
+
+
+def _for_own_type(chooser: Chooser, source: Path) -> Chooser:
+    """Choose by the costs of half precision where the source is in it already."""
+    costs = chooser.costs
+    if not isinstance(costs, GpuCostModel):
+        return chooser
+    kinds = {tensor.data_type for tensor in read_proto(source).graph.initializer}
+    halves = {onnx.TensorProto.FLOAT16: "float16", onnx.TensorProto.BFLOAT16: "bfloat16"}
+    own = next((name for kind, name in halves.items() if kind in kinds), costs.dtype)
+    return replace(chooser, costs=costs.in_precision(own))
 
 
 def _condensed(

@@ -162,6 +162,7 @@ class ExportReport:
         measured_threads: with which they were measured; where it is 1 and ``threads`` is more, the
             times on several threads were predicted from those on one.
         layer_checks: one for every engine that ran the quantized layers one by one.
+        device: that the forms were chosen for, "cpu" or "cuda".
         precision: what the graph computes in, where it was asked for; else float32, or what the
             source computes in.
         dense_precision_error: how far the dense model in that precision is from float32, as a share
@@ -188,6 +189,7 @@ class ExportReport:
     threads: int = 1
     measured_threads: int = 1
     layer_checks: tuple[LayerCheck, ...] = ()
+    device: str = "cpu"
     precision: str = "float32"
     dense_precision_error: float | None = None
 
@@ -235,19 +237,20 @@ class ExportReport:
         caption += [f"fused: {line}" for line in self.fused]
         caption += [f"folded: {line}" for line in self.folded]
         caption += [f"not folded: {line}" for line in self.unfolded]
-        if self.cost_model:
+        if self.cost_model and self.device != "cpu":
+            caption.append(f"chosen for {self.device} by {self.cost_model}")
+        elif self.cost_model:
             caption.append(origin_of_times(self.cost_model, self.threads, self.measured_threads))
         caption += self.notes
         return layer_table(self.layers, title=f"Export to {self.path}", caption="\n".join(caption))
 
     def _precision_line(self) -> str:
-        line = f"{self.precision} throughout: weights rounded by {self.weight_rounding_error:.1e}"
-        line += " of their norm"
+        line = f"{self.precision} throughout"
+        if self.condensed_layers:
+            line += f"; values rounded by {self.weight_rounding_error:.1e} of their weight's norm"
         if self.dense_precision_error is None:
             return line
-        return f"{line}; the dense model in it differs from float32 by up to " + (
-            f"{self.dense_precision_error:.1e}"
-        )
+        return f"{line}; the dense model differs from float32 by {self.dense_precision_error:.1e}"
 
     def to_json(self) -> str:
         """Write all fields, with the derived ratios, as a JSON object."""

@@ -71,6 +71,7 @@ def export(
     policy: Policy = "auto",
     batch: int = 1,
     threads: int = 1,
+    device: str = "cpu",
     min_sparsity: float = 0.5,
     portable: bool = False,
     fold: bool = True,
@@ -102,6 +103,8 @@ def export(
             "structured" or "dense" the one that it names.
         batch: batch size that "auto" decides for.
         threads: intra-op threads of a session that "auto" decides for, 1 to 1024.
+        device: what "auto" decides for: "cpu", "cuda" (the GPU that fanin calibrate measured, else
+            the one in this machine, else an H200), or "cuda:NAME" of a known GPU.
         min_sparsity: candidates with a smaller share of left-out weights stay dense.
         portable: use standard operators only.
         fold: take ablated neurons out of the graph where only element-wise nodes follow.
@@ -146,7 +149,7 @@ def export(
     require_precision(precision, values_dtype)
     require_range("opset", opset, OPSETS.start, OPSETS.stop - 1)
     require_range("external_data_threshold", external_data_threshold, 0, MAX_INLINE_BYTES)
-    chooser = Chooser.of(policy, batch, portable, threads)
+    chooser = Chooser.of(policy, batch, portable, threads, device, precision)
     with ExitStack() as stack:
         scratch = stack.enter_context(staging_folder(target))
         if dense_baseline:
@@ -223,6 +226,7 @@ def export(
         cost_model=chooser.costs.machine if policy == "auto" else "",
         threads=threads,
         measured_threads=chooser.costs.measured_threads,
+        device=chooser.device,
         precision=precision,
         dense_precision_error=main.made.dense_error if main.made else None,
     )

@@ -20,6 +20,12 @@ _Batch = Annotated[int, typer.Option(help="Batch size for which auto chooses.")]
 _Threads = Annotated[
     int, typer.Option(help="Threads of the session for which auto chooses, 1 to 1024.")
 ]
+_Device = Annotated[
+    str,
+    typer.Option(
+        help="Device for which auto chooses: cpu, cuda, or cuda:NAME of a GPU, as cuda:h100."
+    ),
+]
 
 
 def export(
@@ -34,6 +40,7 @@ def export(
     ] = "auto",
     batch: _Batch = 1,
     threads: _Threads = 1,
+    device: _Device = "cpu",
     opset: Annotated[
         int | None,
         typer.Option(
@@ -74,6 +81,7 @@ def export(
         "policy": policy,
         "batch": batch,
         "threads": threads,
+        "device": device,
         "min_sparsity": min_sparsity,
         "portable": portable,
         "fold": fold,
@@ -224,6 +232,7 @@ def inspect(
     file: Annotated[Path, typer.Argument(help="ONNX file.")],
     batch: _Batch = 1,
     threads: _Threads = 1,
+    device: _Device = "cpu",
 ) -> None:
     """List the condensed layers of an ONNX file, or how an export would convert its layers."""
     requires("export", "onnx", "onnx_ir")
@@ -231,16 +240,17 @@ def inspect(
 
     from ..export import ExportError, plan_conversion
     from ..export import inspect as look
-    from ..export.cost_model import CostModel
+    from ..export.forms import Chooser
     from ..export.report import layer_table
 
     with readable(ExportError, OSError, ValueError):
         inspection = look(file)
         Console().print(inspection.to_rich_table())
         if not inspection.layers:
-            title = f"fanin export {file} --batch {batch} --threads {threads} would write"
-            plan = plan_conversion(file, batch=batch, threads=threads)
-            origin = CostModel.of_this_machine(threads).origin
+            asked = f"--threads {threads}" if device == "cpu" else f"--device {device}"
+            title = f"fanin export {file} --batch {batch} {asked} would write"
+            plan = plan_conversion(file, batch=batch, threads=threads, device=device)
+            origin = Chooser.of("auto", batch, False, threads, device).costs.origin
             Console().print(layer_table(plan, title=title, caption=origin))
 
 
@@ -269,6 +279,13 @@ def calibrate(
             "longer with several threads)."
         ),
     ] = ",".join(_CALIBRATIONS),
+    device: Annotated[
+        str,
+        typer.Option(
+            help="cuda measures this machine's GPU instead, for fanin export --device cuda, into "
+            "OUT.cuda.json: layers of up to 16 rows."
+        ),
+    ] = "cpu",
 ) -> None:
     """Measure this machine, for the choices of open_session and fanin export --policy auto."""
     requires("bench", "onnx", "onnxruntime")
@@ -280,6 +297,11 @@ def calibrate(
     from ..export.cost_model import table_path
     from ..ort_ops.dispatch_cost import dispatch_path
 
+    if device not in ("cpu", "cuda"):
+        raise typer.BadParameter(f"{device!r}: there are cpu and cuda", param_hint="--device")
+    if device == "cuda" and (threads != 1 or of != ",".join(_CALIBRATIONS)):
+        message = "a GPU is measured by itself; leave --of and --threads out"
+        raise typer.BadParameter(message, param_hint="--device")
     parts = of.split(",")
     if not set(parts) <= set(_CALIBRATIONS):
         message = f"{of!r}: there are {', '.join(_CALIBRATIONS)}"
@@ -296,6 +318,9 @@ def calibrate(
             "FANIN_CALIBRATION",
             param_hint="--out",
         )
+    if device == "cuda":
+        _calibrate_cuda(path)
+        return
     with readable(SessionError, OSError):
         output_folder(path.parent)
         output_path(path)
@@ -306,6 +331,23 @@ def calibrate(
         if "layers" in parts:
             measure(spec, progress=say).save(table)
             typer.echo(f"Wrote {table}")
+
+
+def _calibrate_cuda(calibration: Path) -> None:
+    from ..deploy import SessionError
+    from ..deploy.bench.suites.calibrate_cuda import calibrate_cuda
+    from ..export.gpu_cost import gpu_table_path, save_gpu
+
+    table = gpu_table_path(calibration)
+    with readable(SessionError, OSError):
+        output_folder(table.parent)
+        output_path(table)
+        gpu = calibrate_cuda(progress=say)
+        save_gpu(gpu, table)
+    typer.echo(
+        f"Wrote {table}: on {gpu.name}, dense layers take {gpu.dense_factor:.2g} times and "
+        f"condensed ones {gpu.condensed_factor:.2g} times what is known of an H200 lets expect"
+    )
 
 
 def _save_dispatch(measured: DispatchCalibration | None, path: Path) -> None:
