@@ -118,7 +118,7 @@ def export(
         precision: "float32", "float16" or "bfloat16": what the whole graph computes in, the dense
             baseline too. Inputs and outputs are of that type as well, but float32 for bfloat16.
             The file is compared in float32 first; then in the precision, where it may differ from
-            float32 by four units in the last place of the type, or twice as much as the dense
+            float32 by four units in the last place of the type, or four times as much as the dense
             model in that precision does.
         dynamic_shapes: for each input the names of its dynamic dimensions by axis, such as
             ``{0: "batch", 1: "tokens"}``; without it the first one of each is "batch".
