@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from .. import ort_ops
 from ..onnx_file import ModelFileError, read_model_file
-from ..ort_ops.contract import OPS, QUANTIZED_OPS
+from ..ort_ops.contract import DEVICE_KEY, OPS, QUANTIZED_OPS
 
 Provider = str | tuple[str, dict[str, Any]]
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 
 _CPU_ONLY = set(QUANTIZED_OPS)
+
+_SPOKEN = {"cpu": "a CPU", "cuda": "a GPU"}
 
 # Stack level of open_session's caller, seen from warn_cpu_instead().
 _CALLER = 4
@@ -76,6 +79,33 @@ def warn_without_kernels(session: Any, model: Path) -> None:
             RuntimeWarning,
             stacklevel=3,
         )
+
+
+def warn_of_other_device(session: Any) -> None:
+    """Warn if the layers of a model were chosen for another device than the session runs on."""
+    mismatch = device_mismatch(
+        session.get_modelmeta().custom_metadata_map, on_cuda=CUDA in session.get_providers()
+    )
+    if mismatch:
+        problem, remedy = mismatch
+        warnings.warn(f"{problem}. {remedy}", RuntimeWarning, stacklevel=3)
+
+
+def device_mismatch(metadata: Mapping[str, str], *, on_cuda: bool) -> tuple[str, str] | None:
+    """Compare what a model's layers were chosen for with what it runs on.
+
+    Returns:
+        A problem and a remedy; None if they agree or the model does not say.
+
+    """
+    chosen, here = metadata.get(DEVICE_KEY), "cuda" if on_cuda else "cpu"
+    if chosen not in ("cpu", "cuda") or chosen == here:
+        return None
+    return (
+        f"the model's layers were chosen for {_SPOKEN[chosen]} and run on {_SPOKEN[here]}, where "
+        "dense ones may be faster",
+        f"Export it again with --device {here}.",
+    )
 
 
 def _used_ops(model: Path) -> set[str]:

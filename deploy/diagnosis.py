@@ -187,6 +187,17 @@ def _from_message(model: Path, text: str, content: ModelFile | None) -> SessionE
         elif "out of memory" in text:
             remedy = "Close other sessions, or use a machine with more memory."
         return SessionError(refusal[1], remedy, model=model, node=name)
+    kernel = re.search(r"Could not find an implementation for (\w+)\(\d+\)", text)
+    if kernel or "'tensor(bfloat16)' of input parameter" in text:
+        what = "bfloat16 there" if kernel is None else f"{kernel[1]} in the type of this model"
+        return SessionError(
+            f"the session's providers have no kernel for {what} ({text}); CPUs have hardly any "
+            "in bfloat16",
+            "Open it with providers=['CUDAExecutionProvider'] on a GPU, or export it with "
+            "--precision float16 or float32.",
+            model=model,
+            node=name,
+        )
     return SessionError(
         f"ONNX Runtime refused the model: {text}",
         "Check the file with onnx.checker.check_model(path, full_check=True).",

@@ -77,7 +77,10 @@ def check_model_file(model: str | os.PathLike[str]) -> list[Check]:
         report = read_report(path)
     except FindingError as error:
         return [Check(name, False, str(error), error.remedy)]
-    return [_run(name, lambda: opens(report)), _run("its layers", lambda: layers(report, path))]
+    checks = [_run(name, lambda: opens(report)), _run("its layers", lambda: layers(report, path))]
+    if report.device:
+        checks.append(_run("its device", lambda: gpu.chosen_device(report.device)))
+    return checks
 
 
 def check_plan(

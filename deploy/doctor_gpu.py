@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from .. import ort_ops
-from .cuda import CUDA
+from ..ort_ops.contract import DEVICE_KEY
+from .cuda import CUDA, device_mismatch
 from .doctor_probe import Finding, FindingError, run_probes
 from .errors import SessionError
 from .runtime import load_onnxruntime
@@ -48,6 +49,15 @@ def _provider() -> Finding:
         return detail
     remedy = "To use the GPU: pip uninstall onnxruntime, then pip install onnxruntime-gpu."
     return detail, remedy
+
+
+def chosen_device(device: str) -> Finding:
+    """Compare the device that a model's layers were chosen for with what this machine has."""
+    on_cuda = _has_provider() and ort_ops.cuda_status().usable
+    mismatch = device_mismatch({DEVICE_KEY: device}, on_cuda=on_cuda)
+    if mismatch is None:
+        return f"layers were chosen for {device}"
+    return mismatch
 
 
 def _has_provider() -> bool:

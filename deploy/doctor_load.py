@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import sys
 
+from ..ort_ops.contract import DEVICE_KEY
 from .errors import SessionError
 from .runtime import load_onnxruntime
 from .session import open_session
 
 
 def main() -> None:
-    """Print {"problem", "remedy"}, or {"inputs", "outputs"} as lists of strings."""
+    """Print {"problem", "remedy"}, or {"inputs", "outputs"} as lists of strings, and "device"."""
     result: dict[str, str | list[str]]
     try:
         options = load_onnxruntime().SessionOptions()
@@ -27,6 +28,7 @@ def main() -> None:
                 ("outputs", session.get_outputs()),
             )
         }
+        result["device"] = session.get_modelmeta().custom_metadata_map.get(DEVICE_KEY, "")
     except SessionError as error:
         result = {"problem": error.problem, "remedy": error.remedy}
     print(json.dumps(result))

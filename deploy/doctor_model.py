@@ -33,6 +33,7 @@ class ModelReport:
     outputs: list[str]
     kernels: dict[tuple[str, str], tuple[tuple[str, int], ...]]  # (op, node): (kernel, bytes)
     variable: list[str]  # nodes whose weights are not constant
+    device: str = ""  # that the layers were chosen for; empty if the model does not say
 
 
 def read_report(model: Path, timeout: float = 600) -> ModelReport:
@@ -43,7 +44,7 @@ def read_report(model: Path, timeout: float = 600) -> ModelReport:
         timeout: Seconds until the process is ended.
 
     Returns:
-        Inputs, outputs and kernels.
+        Inputs, outputs, kernels and device.
 
     Raises:
         FindingError: If the model does not open.
@@ -59,6 +60,7 @@ def read_report(model: Path, timeout: float = 600) -> ModelReport:
         result["outputs"],
         {key: tuple(found) for key, found in kernels.items()},
         variable,
+        result["device"],
     )
 
 

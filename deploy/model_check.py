@@ -15,11 +15,14 @@ from .diagnosis import not_onnx, unreadable
 from .errors import SessionError
 
 
-def check_model(model: Path) -> None:
+def check_model(model: Path) -> ModelFile:
     """Check a model before it is opened.
 
     Args:
         model: Path of the ONNX file.
+
+    Returns:
+        Its content.
 
     Raises:
         SessionError: If a node of fanin's has an unknown attribute, the model needs a different
@@ -37,6 +40,16 @@ def check_model(model: Path) -> None:
             )
     for node in (*content.nodes, *content.function_nodes):
         _check_attributes(model, node)
+    return content
+
+
+def safe_arguments(content: ModelFile) -> dict[str, list[str]]:
+    """Return the arguments of an InferenceSession that keep a model from crashing the process.
+
+    With a LayerNormalization, a Transpose and a MatMul in half precision in a row, onnxruntime 1.32
+    crashes in an optimizer that only arranges float32 convolutions for CPUs.
+    """
+    return {"disabled_optimizers": ["NchwcTransformer"]} if content.half else {}
 
 
 def checked_content(model: Path) -> ModelFile:

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import ort_ops
+from ..onnx_file import ModelFile
 from ..ort_ops.dispatch_cost import DispatchCalibration
 from . import cuda
 from .cpus import MAX_THREADS, available_cpus, cpu_quota, default_threads
 from .cuda import Provider
 from .diagnosis import explain_load_failure, unreadable
 from .errors import SessionError
-from .model_check import check_model
+from .model_check import check_model, safe_arguments
 from .runtime import load_onnxruntime
 from .transient import is_transient
 
@@ -59,7 +60,8 @@ def open_session(
             follows: ``intra_op_num_threads`` is set if ``threads`` is given or a quota decides, the
             config entries ``fanin.threads`` and ``fanin.library`` are set, ``fanin.dispatch`` is
             where ``fanin calibrate`` has measured it on this machine and the options do not have
-            it, and the op library is registered unless it already is.
+            it, and the op library is registered unless it already is. Whatever they say, models
+            in half precision are opened without the optimizer that crashes on them.
 
     Returns:
         The session.
@@ -70,12 +72,12 @@ def open_session(
 
     Warns:
         RuntimeWarning: About slow settings: parallel execution, more threads than CPUs or than
-            the CPU quota, an unusable calibration, a CUDA session without fanin's CUDA kernels.
+            the CPU quota, an unusable calibration, a CUDA session without fanin's CUDA kernels, a
+            model whose layers were chosen for another device.
 
     """
     model = _existing_file(path)
-    if not _is_ort_format(model, options):
-        check_model(model)
+    content = ModelFile() if _is_ort_format(model, options) else check_model(model)
     runtime = load_onnxruntime()
     provider_list = cuda.without_absent_gpu(_checked_providers(runtime, providers, options))
     if options is None:
@@ -88,12 +90,17 @@ def open_session(
         # enable_fallback=0: if a provider fails, the runtime would otherwise print a line and
         # continue on the CPU.
         session = runtime.InferenceSession(
-            str(model), sess_options=options, providers=provider_list, enable_fallback=0
+            str(model),
+            sess_options=options,
+            providers=provider_list,
+            enable_fallback=0,
+            **safe_arguments(content),
         )
     except Exception as error:  # the runtime's exceptions share no base class
         raise explain_load_failure(model, error) from error
     _check_providers_in_force(session, provider_list, model)
     cuda.warn_without_kernels(session, model)
+    cuda.warn_of_other_device(session)
     return session
 
 

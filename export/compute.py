@@ -19,7 +19,7 @@ BFLOAT16_TOLERANCE = 4e-2
 bfloat16: ten times the most that rounding changes a number by."""
 
 
-def values_for(compute: str, values_dtype: str, *, portable: bool) -> str:
+def values_for(compute: str, values_dtype: str, precision: str, *, portable: bool) -> str:
     """Return the type that values are rounded to, which computing in bfloat16 implies.
 
     Raises:
@@ -33,6 +33,10 @@ def values_for(compute: str, values_dtype: str, *, portable: bool) -> str:
     if values_dtype == "float16":
         raise ValueError(
             "compute bfloat16 rounds values to bfloat16, values_dtype is 'float16'; leave one out"
+        )
+    if precision != "float32":
+        raise ValueError(
+            f"compute bfloat16 is for graphs of float32, precision is {precision!r}; leave one out"
         )
     if portable:
         raise ValueError(

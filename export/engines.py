@@ -48,15 +48,17 @@ def engines(uses_our_ops: bool) -> list[Engine]:
     try:
         import onnxruntime
     except ImportError:
-        return [
-            Engine("onnxruntime", _no_onnxruntime),
-            Engine(f"onnx {onnx.__version__} reference", _load_reference),
-        ]
+        return [Engine("onnxruntime", _no_onnxruntime), reference_engine()]
     name = f"onnxruntime {onnxruntime.__version__}"
     found = [Engine(f"{name} without library", load_plain)]
     if uses_our_ops:
         found.append(Engine(f"{name} with library", load_with_library, has_library=True))
     return found
+
+
+def reference_engine() -> Engine:
+    """Return onnx's ReferenceEvaluator, which has every type, and is slow."""
+    return Engine(f"onnx {onnx.__version__} reference", _load_reference)
 
 
 def load_original(model: Model, *, optimize: bool = True) -> Run:
@@ -116,6 +118,12 @@ def _session(model: Model, options: onnxruntime.SessionOptions, what: str) -> Ru
     import onnxruntime
 
     options.log_severity_level = max(options.log_severity_level, 3)
+    levels = onnxruntime.GraphOptimizationLevel
+    highest = options.graph_optimization_level == levels.ORT_ENABLE_ALL
+    if highest and _computes_in_half(model):
+        # At its highest level 1.32 crashes the process on a CPU where a LayerNormalization, a
+        # Transpose and a MatMul in half precision follow each other.
+        options.graph_optimization_level = levels.ORT_ENABLE_EXTENDED
     try:
         session = onnxruntime.InferenceSession(
             model if isinstance(model, bytes) else str(model),
@@ -128,6 +136,18 @@ def _session(model: Model, options: onnxruntime.SessionOptions, what: str) -> Ru
             "a newer onnxruntime or a lower opset may"
         ) from error
     return lambda feeds: _tensors(session.run(None, feeds))
+
+
+def _computes_in_half(model: Model) -> bool:
+    if isinstance(model, bytes):
+        proto = onnx.load_from_string(model)
+    else:
+        proto = onnx.load(model, load_external_data=False)
+    graph = proto.graph
+    values = (*graph.input, *graph.value_info, *graph.output)
+    kinds = {value.type.tensor_type.elem_type for value in values}
+    kinds |= {a.i for n in graph.node if n.op_type == "Cast" for a in n.attribute if a.name == "to"}
+    return bool(kinds & {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
 
 
 def _tensors(outputs: Sequence[Any]) -> list[Any]:

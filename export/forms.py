@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from ..ort_ops import cuda_status
 from ..ort_ops.format.condensed import CondensedWeight
 from ..ort_ops.format.conv_geometry import ConvGeometry
 from .cost_model import CostModel
+from .gpu_cost import CUDA, GpuCostModel, device_of, find_gpu
 from .quantized_costs import Form
 from .report import Decision, LayerReport
 from .row_groups import MAX_GROUPS, split_rows
@@ -23,6 +25,9 @@ MIN_GAIN = 1.05
 
 MIN_SAVED = 1e-6
 """Seconds that it must save: under a microsecond what surrounds a node decides, not the node."""
+
+GPU_MIN_SAVED = 3e-7
+"""The same on a GPU, where a small layer takes little more than its launch."""
 
 MAX_THREADS = 1024
 """Most threads of a session, as open_session takes them."""
@@ -66,11 +71,22 @@ class Chooser:
     policy: Policy = "auto"
     batch: int = 1
     portable: bool = False
-    costs: CostModel = field(default_factory=CostModel.of_this_machine)
+    costs: CostModel | GpuCostModel = field(default_factory=CostModel.of_this_machine)
 
     @classmethod
-    def of(cls, policy: str, batch: int, portable: bool, threads: int = 1) -> Chooser:
-        """Check the options and load the cost model for so many threads of a session.
+    def of(
+        cls,
+        policy: str,
+        batch: int,
+        portable: bool,
+        threads: int = 1,
+        device: str = "cpu",
+        precision: str = "float32",
+    ) -> Chooser:
+        """Check the options and load the cost model of the device, or for threads of a session.
+
+        ``device`` is "cpu", "cuda" or "cuda:NAME" of a known GPU; there, costs are those of a graph
+        that computes in ``precision``.
 
         Raises:
             ValueError: an option is out of its range.
@@ -86,7 +102,18 @@ class Chooser:
             raise ValueError(f"threads is {threads}, it must be 1 to {MAX_THREADS}")
         if portable and policy == "condensed":
             raise ValueError("portable files hold no condensed layers; choose another policy")
-        return cls(known, batch, portable, CostModel.of_this_machine(threads))
+        kind, name = device_of(device)
+        if kind != CUDA:
+            return cls(known, batch, portable, CostModel.of_this_machine(threads))
+        if threads != 1:
+            raise ValueError(f"threads is {threads}, but layers are chosen for a GPU; leave it out")
+        gpu, origin = find_gpu(name, () if name else cuda_status().devices)
+        return cls(known, batch, portable, GpuCostModel(gpu, precision, origin))
+
+    @property
+    def device(self) -> str:
+        """What the costs are of: "cpu" or "cuda"."""
+        return CUDA if isinstance(self.costs, GpuCostModel) else "cpu"
 
     def choose(self, weight: CondensedWeight, rows: int) -> Choice:
         """Choose for a weight that meets ``rows`` rows of X at a time."""
@@ -164,6 +191,8 @@ class Chooser:
             return Choice("condensed", "policy condensed")
         if self.policy != "auto":
             return Choice("dense", f"policy {self.policy}, 8 bits as it was")
+        if isinstance(self.costs, GpuCostModel):
+            return Choice("dense", "the ops in 8 bits run on CPUs only")
         costs, stored = self.costs.quantized, weight.values.size
         if geometry is None:
             rows, size = self.rows_of(shape), (weight.out_features, weight.in_features)
@@ -177,9 +206,10 @@ class Chooser:
 
     def quantized_times(self, layers: Iterable[LayerReport]) -> str:
         """Say where the times of layers in 8 bits come from; empty where none decided."""
-        if self.policy != "auto" or all(layer.values_dtype != "int8" for layer in layers):
+        costs = self.costs
+        if self.policy != "auto" or isinstance(costs, GpuCostModel):
             return ""
-        return self.costs.quantized.origin
+        return costs.quantized.origin if any(x.values_dtype == "int8" for x in layers) else ""
 
     def _images(
         self, geometry: ConvGeometry, shape: Sequence[int | str | None] | None
@@ -198,12 +228,16 @@ class Chooser:
         usable = [form for form in seconds if not (self.portable and form == "condensed")]
         if not usable:
             return Choice("dense", "no neuron is ablated, and only standard operators may be used")
+        min_gain, min_saved = MIN_GAIN, MIN_SAVED
+        if isinstance(self.costs, GpuCostModel):
+            min_gain, min_saved = self.costs.min_gain, GPU_MIN_SAVED
         form = min(usable, key=seconds.__getitem__)
         speedup = dense / seconds[form]
-        if speedup < MIN_GAIN:
+        if speedup < min_gain:
             return Choice("dense", f"{form} predicted {speedup:.2f}× as fast {where}", None)
-        if dense - seconds[form] < MIN_SAVED:
-            return Choice("dense", f"{form} predicted to save under a microsecond {where}", None)
+        if dense - seconds[form] < min_saved:
+            least = "a microsecond" if min_saved == MIN_SAVED else f"{min_saved * 1e6:.1g} µs"
+            return Choice("dense", f"{form} predicted to save under {least} {where}", None)
         return Choice(form, f"{speedup:.2g}× predicted {where}", speedup)
 
     def groups(self, weight: CondensedWeight, rows: int) -> list[CondensedWeight]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from ..ort_ops.contract import DOMAIN, DOMAIN_VERSION
+from ..ort_ops.contract import DEVICE_KEY, DOMAIN, DOMAIN_VERSION
 from .forms import Chooser
 from .onnx_schema import register_schemas
 from .passes.attach_functions import AttachFunctionsPass
@@ -20,6 +20,7 @@ from .passes.fold_norm import FoldNormPass
 from .passes.fuse_activation import FuseActivationPass
 from .passes.fuse_residual import FuseResidualPass
 from .passes.head_layout import OrderHeadsPass
+from .passes.nodes import our_nodes
 from .passes.order_gelu import OrderGeluPass
 from .passes.packed_projection import SplitProjectionPass
 from .passes.separate_projection import SeparateProjectionPass
@@ -46,7 +47,10 @@ class Lowered:
 
 
 def lower(model: ir.Model, chooser: Chooser, *, fold: bool) -> Lowered:
-    """Fold norms and ablated neurons, choose forms, fuse what follows, attach functions."""
+    """Fold norms and ablated neurons, choose forms, fuse what follows, attach functions.
+
+    The metadata of the model name the device that "auto" chose for.
+    """
     register_schemas()
     # torch's exporter knows no sizes of what it transposes by way of sizes that it computes. The
     # import is taken back where nothing needs it.
@@ -67,6 +71,9 @@ def lower(model: ir.Model, chooser: Chooser, *, fold: bool) -> Lowered:
     common.RemoveUnusedNodesPass()(model)
     AttachFunctionsPass()(model)
     UniqueNamesPass()(model)
+    model.metadata_props.pop(DEVICE_KEY, None)
+    if chooser.policy == "auto" and (our_nodes(model) or formed or chooser.device != "cpu"):
+        model.metadata_props[DEVICE_KEY] = chooser.device
     common.ShapeInferencePass(strict_mode=False)(model)
     return Lowered(
         tuple(folds.folded),

@@ -26,6 +26,8 @@ from .compute import (
 )
 from .errors import ExportError
 from .forms import Chooser, Policy
+from .gpu_cost import GpuCostModel
+from .half_precision import before_conversion, in_precision, require_precision, set_precision
 from .locate import first_difference
 from .lowering import final_layers, lower
 from .model_file import (
@@ -76,6 +78,7 @@ def convert(
     policy: Policy = "auto",
     batch: int = 1,
     threads: int = 1,
+    device: str = "cpu",
     min_sparsity: float = 0.5,
     portable: bool = False,
     fold: bool = True,
@@ -85,6 +88,7 @@ def convert(
     values_dtype: str = "float32",
     require_sparse: bool = False,
     compute: str = "float32",
+    precision: str = "float32",
 ) -> ExportReport:
     """Write an ONNX model with its sparse layers as ``ai.fanin`` ops.
 
@@ -97,6 +101,7 @@ def convert(
             "structured" or "dense" the one that it names.
         batch: value of the first symbolic dimension that "auto" decides for.
         threads: intra-op threads of a session that "auto" decides for, 1 to 1024.
+        device: what "auto" decides for: "cpu", "cuda" or "cuda:NAME", as for :func:`.export`.
         min_sparsity: weights with a smaller share of zeros stay dense.
         portable: use standard operators only.
         fold: take ablated neurons out of the graph where only element-wise nodes follow.
@@ -112,6 +117,8 @@ def convert(
             multiply them, which is faster on CPUs with AVX512-BF16; sums stay float32. It implies
             ``values_dtype="bfloat16"``. The file is compared as usual before, and then with the
             same values computed in float32, within 4e-2 of the largest output.
+        precision: "float16" or "bfloat16" converts a float32 graph to that type, as
+            :func:`.export` does; "float32" leaves it in the types that it has.
 
     Returns:
         What became of each weight, the parity error, and the sizes.
@@ -128,15 +135,19 @@ def convert(
     require_range("external_data_threshold", external_data_threshold, 0, MAX_INLINE_BYTES)
     if values_dtype not in VALUE_TYPES:
         raise ValueError(f"values_dtype is {values_dtype!r}, it must be {' or '.join(VALUE_TYPES)}")
-    values_dtype = values_for(compute, values_dtype, portable=portable)
-    chooser = Chooser.of(policy, batch, portable, threads)
+    require_precision(precision, values_dtype)
+    values_dtype = values_for(compute, values_dtype, precision, portable=portable)
+    chooser = Chooser.of(policy, batch, portable, threads, device, precision)
     if target.exists() and source.exists() and target.samefile(source):
         raise ValueError(f"{onnx_out} is the model itself; give the result another name")
     with staging_folder(target) as scratch, _blaming(source):
+        chooser = _for_own_type(chooser, source)
         model, notes, found = _condensed(source, chooser, min_sparsity)
         needed = data_files(source)
         if target.resolve() in needed:
             raise ValueError(f"{onnx_out} holds weights of {source}; give the result another name")
+        halves = precision != "float32"
+        before = model.clone() if halves and verify else None
         lowered = lower(model, chooser, fold=fold)
         staged = _stage(model, source, scratch / target.name, external_data_threshold)
         large = staged.nbytes + bytes_saved(found.layers) > LARGE
@@ -166,10 +177,28 @@ def convert(
             if comparison:
                 comparison = replace(comparison, least_tolerance=BFLOAT16_TOLERANCE)
                 parity, missing = comparison.check_rounded(staged.path, cases)
+        reports: Sequence[LayerReport] = found.layers
+        made = None
+        if halves:
+            made = set_precision(
+                model,
+                staged,
+                before,
+                comparison.names if comparison else (),
+                comparison.cases if comparison else (),
+                precision,
+                external_data_threshold,
+                shape_after_every_node=False,
+            )
+            staged = made.staged
+            parity = (*before_conversion(parity), *made.parity)
+            missing = (*missing, *made.not_checked)
+            reports, lowered = in_precision(reports, lowered, made, precision)
+            notes += made.notes
         if verify and large:
             parity, missing = check_layers(staged.path)
         file_bytes = staged.nbytes
-        layers = with_compute(final_layers(found.layers, lowered), nodes_in_bfloat16(model))
+        layers = with_compute(final_layers(reports, lowered), nodes_in_bfloat16(model))
         if rounded:
             layers = with_rounding(layers, rounded.errors, values_dtype)
             notes += rounding_notes(layers, values_dtype, "they are of a different type already")
@@ -201,6 +230,9 @@ def convert(
         layer_checks=layer_checks,
         measured_threads=chooser.costs.measured_threads,
         quantized_times=chooser.quantized_times(layers),
+        device=chooser.device,
+        precision=precision,
+        dense_precision_error=made.dense_error if made else None,
     )
 
 
@@ -210,6 +242,7 @@ def plan_conversion(
     policy: Policy = "auto",
     batch: int = 1,
     threads: int = 1,
+    device: str = "cpu",
     min_sparsity: float = 0.5,
 ) -> tuple[LayerReport, ...]:
     """Say what :func:`convert` would make of each weight, without writing anything.
@@ -218,12 +251,24 @@ def plan_conversion(
         FileNotFoundError, ExportError, ValueError: as :func:`convert` does.
 
     """
-    chooser = Chooser.of(policy, batch, portable=False, threads=threads)
+    chooser = Chooser.of(policy, batch, portable=False, threads=threads, device=device)
     source = Path(onnx_in)
     with _blaming(source):
+        chooser = _for_own_type(chooser, source)
         model, _, found = _condensed(source, chooser, min_sparsity)
         layers = final_layers(found.layers, lower(model, chooser, fold=True))
         return (*layers, *found.elsewhere.layers)
+
+
+def _for_own_type(chooser: Chooser, source: Path) -> Chooser:
+    """Choose by the costs of half precision where the source is in it already."""
+    costs = chooser.costs
+    if not isinstance(costs, GpuCostModel):
+        return chooser
+    kinds = {tensor.data_type for tensor in read_proto(source).graph.initializer}
+    halves = {onnx.TensorProto.FLOAT16: "float16", onnx.TensorProto.BFLOAT16: "bfloat16"}
+    own = next((name for kind, name in halves.items() if kind in kinds), costs.dtype)
+    return replace(chooser, costs=costs.in_precision(own))
 
 
 def _condensed(

@@ -30,14 +30,14 @@ class LayerReport:
         active: output neurons with at least one weight.
         fan_in: stored weights per active neuron; the largest count where they differ.
         padding: stored entries that only fill shorter rows; 0 for a dense layer.
-        bytes_dense: bytes of weight and bias as dense float32; of a quantized layer those of a
-            dense weight in 8 bits, its scales and its bias.
+        bytes_dense: bytes of weight and bias as dense float32, or in the precision of the export;
+            of a quantized layer those of a dense weight in 8 bits, its scales and its bias.
         bytes_condensed: bytes of the arrays that the layer has in the file; None where it was left
             as it is.
         decision: the form in which the layer stands in the file.
         reason: why it stayed dense, or how a condensed layer was chosen or clips.
-        values_dtype: type of the condensed values; of a dense layer float32, and of one that
-            computes in 8 bits int8.
+        values_dtype: type of the condensed values; of a dense layer float32 or the precision of
+            the export, and of one that computes in 8 bits int8.
         compute: type that the layer's inputs are rounded to before they are multiplied: bfloat16,
             or float32 for all other layers.
         rounding_error: what rounding to that type changed, as a share of the weight's norm.
@@ -168,6 +168,11 @@ class ExportReport:
             times on several threads were predicted from those on one.
         layer_checks: one for every engine that ran the quantized layers one by one.
         quantized_times: where the times of layers in 8 bits come from; empty where none decided.
+        device: that the forms were chosen for, "cpu" or "cuda".
+        precision: what the graph computes in, where it was asked for; else float32, or what the
+            source computes in.
+        dense_precision_error: how far the dense model in that precision is from float32, as a share
+            of the largest output; None where that was not measured.
 
     """
 
@@ -191,6 +196,9 @@ class ExportReport:
     measured_threads: int = 1
     layer_checks: tuple[LayerCheck, ...] = ()
     quantized_times: str = ""
+    device: str = "cpu"
+    precision: str = "float32"
+    dense_precision_error: float | None = None
 
     @property
     def condensed_layers(self) -> tuple[LayerReport, ...]:
@@ -218,6 +226,9 @@ class ExportReport:
         caption = [_parity_line(check) for check in self.parity]
         caption += [str(check) for check in self.layer_checks]
         rounded = {layer.values_dtype for layer in self.layers} - {"float32", "int8"}
+        if self.precision != "float32":
+            rounded = set()
+            caption.append(self._precision_line())
         change = self.output_rounding_error
         caption += [
             f"values rounded to {dtype}: weights by {self.weight_rounding_error:.1e} of their "
@@ -239,11 +250,21 @@ class ExportReport:
         caption += [f"fused: {line}" for line in self.fused]
         caption += [f"folded: {line}" for line in self.folded]
         caption += [f"not folded: {line}" for line in self.unfolded]
-        if self.cost_model:
+        if self.cost_model and self.device != "cpu":
+            caption.append(f"chosen for {self.device} by {self.cost_model}")
+        elif self.cost_model:
             caption.append(origin_of_times(self.cost_model, self.threads, self.measured_threads))
         caption += filter(None, (self.quantized_times,))
         caption += self.notes
         return layer_table(self.layers, title=f"Export to {self.path}", caption="\n".join(caption))
+
+    def _precision_line(self) -> str:
+        line = f"{self.precision} throughout"
+        if self.condensed_layers:
+            line += f"; values rounded by {self.weight_rounding_error:.1e} of their weight's norm"
+        if self.dense_precision_error is None:
+            return line
+        return f"{line}; the dense model differs from float32 by {self.dense_precision_error:.1e}"
 
     def to_json(self) -> str:
         """Write all fields, with the derived ratios, as a JSON object."""

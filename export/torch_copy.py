@@ -74,8 +74,8 @@ def eval_copy(model: nn.Module, masks: Mapping[str, Tensor] | None = None) -> Co
     _make_permanent(copied)
     widened = dtypes & set(_WIDENED)
     notes = [
-        f"{str(dtype).removeprefix('torch.')} parameters were widened to float32; "
-        f"values can be stored as {str(dtype).removeprefix('torch.')} without loss"
+        f"{str(dtype).removeprefix('torch.')} parameters were widened to float32; values_dtype or "
+        f"precision {str(dtype).removeprefix('torch.')} stores them in that type, without loss"
         for dtype in sorted(widened, key=str)
     ]
     if layouts:

@@ -27,6 +27,13 @@ from .compute import (
 from .engines import load_original
 from .errors import ExportError
 from .forms import Chooser, Policy
+from .half_precision import (
+    InPrecision,
+    before_conversion,
+    in_precision,
+    require_precision,
+    set_precision,
+)
 from .locate import first_difference
 from .lowering import Lowered, final_layers, lower
 from .model_file import (
@@ -81,6 +88,7 @@ def export(
     policy: Policy = "auto",
     batch: int = 1,
     threads: int = 1,
+    device: str = "cpu",
     min_sparsity: float = 0.5,
     portable: bool = False,
     fold: bool = True,
@@ -88,6 +96,7 @@ def export(
     dense_baseline: bool = False,
     values_dtype: str = "float32",
     compute: str = "float32",
+    precision: str = "float32",
     dynamic_shapes: Sequence[Mapping[int, str]] | None = None,
     verify: bool = True,
     external_data_threshold: int = EXTERNAL_DATA_THRESHOLD,
@@ -113,6 +122,8 @@ def export(
             "structured" or "dense" the one that it names.
         batch: batch size that "auto" decides for.
         threads: intra-op threads of a session that "auto" decides for, 1 to 1024.
+        device: what "auto" decides for: "cpu", "cuda" (the GPU that fanin calibrate measured, else
+            the one in this machine, else an H200), or "cuda:NAME" of a known GPU.
         min_sparsity: candidates with a smaller share of left-out weights stay dense.
         portable: use standard operators only.
         fold: take ablated neurons out of the graph where only element-wise nodes follow.
@@ -127,6 +138,11 @@ def export(
             multiply them, which is faster on CPUs with AVX512-BF16; sums stay float32. It implies
             ``values_dtype="bfloat16"``. The file is compared as usual before, and then with the
             same values computed in float32, within 4e-2 of the largest output.
+        precision: "float32", "float16" or "bfloat16": what the whole graph computes in, the dense
+            baseline too. Inputs and outputs are of that type as well, but float32 for bfloat16.
+            The file is compared in float32 first; then in the precision, where it may differ from
+            float32 by four units in the last place of the type, or four times as much as the dense
+            model in that precision does.
         dynamic_shapes: for each input the names of its dynamic dimensions by axis, such as
             ``{0: "batch", 1: "tokens"}``; without it the first one of each is "batch".
         verify: compare the file's outputs with torch. The structure is always checked.
@@ -154,10 +170,11 @@ def export(
     require_range("min_sparsity", min_sparsity, 0, 1)
     if values_dtype not in VALUE_TYPES:
         raise ValueError(f"values_dtype is {values_dtype!r}, it must be {' or '.join(VALUE_TYPES)}")
+    require_precision(precision, values_dtype)
     require_range("opset", opset, OPSETS.start, OPSETS.stop - 1)
     require_range("external_data_threshold", external_data_threshold, 0, MAX_INLINE_BYTES)
-    values_dtype = values_for(compute, values_dtype, portable=portable)
-    chooser = Chooser.of(policy, batch, portable, threads)
+    values_dtype = values_for(compute, values_dtype, precision, portable=portable)
+    chooser = Chooser.of(policy, batch, portable, threads, device, precision)
     with ExitStack() as stack:
         scratch = stack.enter_context(staging_folder(target))
         if dense_baseline:
@@ -187,6 +204,7 @@ def export(
             float64_noise(model, cases),
             values_dtype,
             compute,
+            precision,
         )
         baseline = None
         if dense_baseline:
@@ -202,7 +220,11 @@ def export(
         main = _write(model, cases, settings, scratch / target.name)
         reports = merge_reports(weights, main.layers, main.initializers)
         rounded = with_rounding(reports, main.rounding.errors, values_dtype)
-        layers = with_compute(final_layers(rounded, main.lowered), main.computed)
+        lowered = main.lowered
+        made = baseline.made if baseline else None
+        if main.made:
+            rounded, lowered = in_precision(rounded, lowered, main.made, precision)
+        layers = with_compute(final_layers(rounded, lowered), main.computed)
         listed = {layer.name for layer in layers}
         layers += tuple(layer for layer in main.elsewhere.layers if layer.name not in listed)
         sparsity = note_on_sparsity(layers, main.elsewhere.sparsest, min_sparsity)
@@ -230,8 +252,10 @@ def export(
         notes=(
             *notes,
             *sparsity,
-            *_notes(layers, opset, values_dtype, None if baseline else baseline_path),
+            *_notes(layers, opset, values_dtype, precision, None if baseline else baseline_path),
             *(compute_notes(layers) if compute != "float32" else ()),
+            *(main.made.notes if main.made else ()),
+            *(f"dense baseline {note}" for note in (made.notes if made else ())),
             *link_notes(path, data_path),
         ),
         output_rounding_error=main.change,
@@ -241,6 +265,9 @@ def export(
         threads=threads,
         measured_threads=chooser.costs.measured_threads,
         quantized_times=chooser.quantized_times(layers),
+        device=chooser.device,
+        precision=precision,
+        dense_precision_error=main.made.dense_error if main.made else None,
     )
 
 
@@ -272,6 +299,7 @@ class _Settings:
     noise: float
     values_dtype: str
     compute: str
+    precision: str
 
 
 @dataclass(frozen=True)
@@ -288,6 +316,7 @@ class _Written:
     rounding: Rounding
     change: float | None
     computed: frozenset[str]
+    made: InPrecision | None
 
 
 def _write(
@@ -338,15 +367,13 @@ def _write(
     staged = stage_model(graph_model, staged_path, settings.external_data_threshold)
     names = [name_of(value) for value in graph_model.graph.inputs]
     layers = tuple(layer for result in found for layer in result.layers)
-    in_float32 = settings.compute == "float32"
-    if in_float32:
+    again = settings.compute != "float32" or settings.precision != "float32"
+    if not again:
         drop_weights(graph_model)
     check_structure(staged.path)
     parity: tuple[ParityCheck, ...] = ()
     not_checked: tuple[str, ...] = (NOT_VERIFIED,)
-    if settings.verify and before is None:
-        parity, not_checked = check_layers(staged.path)
-    elif settings.verify and before is not None:
+    if settings.verify and before is not None:
         locate = partial(_locate, before, staged.path, names)
         units = units_of(read_proto(staged.path))
         if units is not None:
@@ -354,16 +381,31 @@ def _write(
         locates = None if units else locate
         reference = Reference("torch", cases, settings.noise, units, locates)
         parity, not_checked = check_parity(staged.path, reference)
-    if not in_float32:
+    made = None
+    if settings.compute != "float32":
         compute_in_bfloat16(graph_model)
         staged = stage_model(graph_model, staged_path, settings.external_data_threshold)
-        drop_weights(graph_model)
         check_structure(staged.path)
-        if settings.verify and before is None:
-            parity, not_checked = check_layers(staged.path)
-        elif settings.verify:
+        if settings.verify and before is not None:
             loose = replace(reference, locate=None, least_tolerance=BFLOAT16_TOLERANCE)
             parity, not_checked = check_parity(staged.path, loose)
+    elif settings.precision != "float32":
+        made = set_precision(
+            graph_model,
+            staged,
+            before,
+            names,
+            cases,
+            settings.precision,
+            settings.external_data_threshold,
+        )
+        staged = made.staged
+        parity = (*before_conversion(parity), *made.parity)
+        not_checked = (*not_checked, *made.not_checked)
+    if again:
+        drop_weights(graph_model)
+    if settings.verify and before is None:
+        parity, not_checked = check_layers(staged.path)
     computed = nodes_in_bfloat16(graph_model)
     return _Written(
         staged,
@@ -376,6 +418,7 @@ def _write(
         rounding,
         change,
         computed,
+        made,
     )
 
 
@@ -426,6 +469,7 @@ def _notes(
     layers: Sequence[LayerReport],
     opset: int,
     values_dtype: str,
+    precision: str,
     unwritten_baseline: Path | None,
 ) -> tuple[str, ...]:
     notes = []
@@ -433,9 +477,9 @@ def _notes(
         notes.append(f"{unwritten_baseline} is from an earlier export, not from this one")
     if all(layer.bytes_condensed is None for layer in layers):
         notes.append("no layer was condensed; the file is the dense model")
-    notes += rounding_notes(
-        layers, values_dtype, "something else reads the weight, or the graph computes it"
-    )
+    if precision == "float32":
+        why = "something else reads the weight, or the graph computes it"
+        notes += rounding_notes(layers, values_dtype, why)
     if opset > DEFAULT_OPSET:
         notes.append(f"opset {opset} does not load in onnxruntime 1.20 and older")
     return tuple(notes)

@@ -141,7 +141,7 @@ def _compare(
                 )
             if units and not is_compared(expected):
                 continue
-            error, scale = max_error(actual, expected), _scale(expected)
+            error, scale = max_error(actual, expected), scale_of(expected)
             if units:
                 distance = units.distance(position, actual, expected)
                 steps = max(steps, distance)
@@ -174,7 +174,7 @@ def largest_change(before: Sequence[Case], after: Sequence[Case]) -> float:
     """Return the largest difference of an output, as a share of the largest of its batch."""
     return max(
         (
-            max_error(new, old) / _scale(old)
+            max_error(new, old) / scale_of(old)
             for old_case, new_case in zip(before, after, strict=True)
             for old, new in zip(old_case.outputs, new_case.outputs, strict=True)
         ),
@@ -182,7 +182,8 @@ def largest_change(before: Sequence[Case], after: Sequence[Case]) -> float:
     )
 
 
-def _scale(expected: np.ndarray) -> float:
+def scale_of(expected: np.ndarray) -> float:
+    """Return the largest entry, which differences are shares of; 1 where all are 0."""
     return float(np.abs(expected.astype(np.float64)).max(initial=0.0)) or 1.0
 
 

@@ -25,6 +25,9 @@ QUANTIZED_OPS = (
 )
 """The ops on 8-bit integers."""
 
+DEVICE_KEY = "fanin.device"
+"""Metadata of a file: the device that the forms of its layers were chosen for, "cpu" or "cuda"."""
+
 OPS = (CONDENSED_CONV, CONDENSED_GEMM, *QUANTIZED_OPS)
 OUTPUT = "Y"
 

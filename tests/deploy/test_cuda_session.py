@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
 from fanin import ort_ops
 from fanin.deploy import SessionError, cuda, doctor_gpu, open_session
-from fanin.deploy.doctor import run_checks
+from fanin.deploy.doctor import check_model_file, run_checks
 from fanin.ort_ops import CudaStatus
 
 BOTH = ["CUDAExecutionProvider", "CPUExecutionProvider"]
@@ -143,3 +144,51 @@ def test_the_doctor_runs_the_op_on_a_complete_installation(machine, monkeypatch)
     assert asked == [["CUDAExecutionProvider"]]
     assert "Card (9.0); driver for CUDA 13.0" in found["GPU"].detail
     assert "built with CUDA 13.0" in found["CUDA kernels"].detail
+
+
+@pytest.fixture
+def chosen_for(tmp_path, save_condensed):
+    """Write a model whose layers were chosen for a device."""
+
+    def write(device):
+        model = onnx.load(save_condensed())
+        onnx.helper.set_model_props(model, {"fanin.device": device})
+        path = tmp_path / f"{device}.onnx"
+        onnx.save(model, path)
+        return path
+
+    return write
+
+
+def test_a_model_chosen_for_a_gpu_says_so_on_a_cpu(chosen_for, recwarn):
+    told = r"chosen for a GPU and run on a CPU.* Export it again with --device cpu\."
+    with pytest.warns(RuntimeWarning, match=told) as warned:
+        open_session(chosen_for("cuda"))
+    assert [warning.filename for warning in warned] == [__file__]
+    recwarn.clear()
+    open_session(chosen_for("cpu"))
+    open_session(chosen_for("something new"))
+    assert not recwarn.list
+
+
+def test_a_model_chosen_for_a_cpu_says_so_on_a_gpu():
+    assert cuda.device_mismatch({"fanin.device": "cuda"}, on_cuda=True) is None
+    assert cuda.device_mismatch({}, on_cuda=True) is None
+    problem, remedy = cuda.device_mismatch({"fanin.device": "cpu"}, on_cuda=True)
+    assert problem.startswith("the model's layers were chosen for a CPU and run on a GPU")
+    assert remedy == "Export it again with --device cuda."
+
+
+def test_the_doctor_compares_the_device_of_a_model_with_the_machine(machine, chosen_for):
+    def device(path):
+        checks = {check.name: check for check in check_model_file(path)}
+        return checks.get("its device")
+
+    machine(NO_DEVICE)
+    found = device(chosen_for("cuda"))
+    assert found.ok
+    assert found.remedy == "Export it again with --device cpu."
+    assert device(chosen_for("cpu")).detail == "layers were chosen for cpu"
+    machine(USABLE)
+    assert device(chosen_for("cpu")).remedy == "Export it again with --device cuda."
+    assert device(chosen_for("cuda")).detail == "layers were chosen for cuda"

@@ -5,6 +5,7 @@ import sys
 from types import SimpleNamespace
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
@@ -12,6 +13,7 @@ from fanin import ort_ops
 from fanin.deploy import SessionError, cpus, open_session
 from fanin.deploy import session as session_module
 from fanin.deploy.cpus import available_cpus
+from fanin.deploy.doctor_model import read_report
 from fanin.deploy.session import _set_threads
 from fanin.ort_ops.dispatch_cost import DispatchCalibration, DispatchCost, describe_cpus
 
@@ -351,3 +353,25 @@ def test_a_provider_that_does_not_come_up_is_refused(save_condensed, monkeypatch
 def test_providers_that_are_no_list_are_refused(save_condensed, providers):
     with pytest.raises(SessionError, match="not a list of execution providers"):
         open_session(save_condensed(), providers=providers)
+
+
+def test_attention_in_float16_opens_on_a_cpu(tmp_path):
+    """In a process of its own: onnxruntime 1.32 crashes on it, left to itself."""
+    half = onnx.TensorProto.FLOAT16
+    nodes = [
+        onnx.helper.make_node("LayerNormalization", ["x", "scale"], ["n"]),
+        onnx.helper.make_node("Transpose", ["n"], ["t"], perm=[1, 0, 2]),
+        onnx.helper.make_node("MatMul", ["t", "w"], ["y"]),
+    ]
+    arrays = {"scale": np.ones(8, np.float16), "w": np.ones((8, 4), np.float16)}
+    graph = onnx.helper.make_graph(
+        nodes,
+        "attention",
+        [onnx.helper.make_tensor_value_info("x", half, ["batch", 3, 8])],
+        [onnx.helper.make_tensor_value_info("y", half, [3, "batch", 4])],
+        [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    opsets = [onnx.helper.make_opsetid("", 20)]
+    path = tmp_path / "half.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+    assert read_report(path).outputs == ["y tensor(float16)[3, batch, 4]"]

@@ -222,6 +222,27 @@ class TestTheLibrary:
         assert "claim the same domain" in error.problem
         assert "Register each of them once" in str(error)
 
+    @pytest.mark.parametrize(
+        ("text", "what"),
+        [
+            (
+                "Type Error: Type 'tensor(bfloat16)' of input parameter (x) of operator "
+                "(CondensedGemm) in node (a) is invalid.",
+                "bfloat16 there",
+            ),
+            (
+                "[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : Could not find an implementation for "
+                "Relu(14) node with name 'r'",
+                "Relu in the type of this model",
+            ),
+        ],
+    )
+    def test_a_type_without_kernels(self, save_condensed, text, what):
+        error = explain_load_failure(save_condensed(), RuntimeError(text))
+        assert f"have no kernel for {what}" in error.problem
+        assert "CUDAExecutionProvider" in error.remedy
+        assert "--precision float16 or float32" in error.remedy
+
 
 class TestTheRuntime:
     def test_missing(self, save_condensed, monkeypatch):

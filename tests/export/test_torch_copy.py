@@ -110,7 +110,8 @@ def test_half_model_is_widened_and_that_is_said(dtype: str):
     copied = eval_copy(mlp().to(getattr(torch, dtype)))
     assert copied.widened
     assert copied.notes == (
-        f"{dtype} parameters were widened to float32; values can be stored as {dtype} without loss",
+        f"{dtype} parameters were widened to float32; values_dtype or precision {dtype} stores "
+        "them in that type, without loss",
     )
 
 

@@ -156,3 +156,22 @@ def test_more_than_onnx_can_hold_is_refused_unread(tmp_path):
     os.truncate(path, (1 << 31) + 1)
     with pytest.raises(ModelFileError, match="larger than 2 GiB"):
         read_model_file(path)
+
+
+@pytest.mark.parametrize("kind", ["FLOAT", "FLOAT16", "BFLOAT16"])
+@pytest.mark.parametrize("place", ["input", "output", "value_info"])
+def test_values_of_half_precision_are_found(tmp_path, kind, place):
+    path = tmp_path / "m.onnx"
+    model = model_with_a_subgraph()
+    value = helper.make_tensor_value_info("v", TensorProto.DataType.Value(kind), ["n"])
+    getattr(model.graph, place).insert(0, value)
+    onnx.save(model, path)
+    assert read_model_file(path).half == (kind != "FLOAT")
+
+
+def test_weights_of_half_precision_are_no_values(tmp_path):
+    path = tmp_path / "m.onnx"
+    model = model_with_a_subgraph()
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(3, np.float16), "half"))
+    onnx.save(model, path)
+    assert not read_model_file(path).half

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...model_check import checked_content
+from ...model_check import checked_content, safe_arguments
 from ...runtime import load_onnxruntime
 from ...session import open_session
 from .protocol import BaseEngine
@@ -134,12 +134,15 @@ def open_model(path: Path, threads: int, options: Any = None, *, library: bool) 
     runtime = load_onnxruntime()
     if library:
         return open_session(path, threads=threads, options=options)
-    checked_content(path)
+    content = checked_content(path)
     if options is None:
         options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     return runtime.InferenceSession(
-        str(path), sess_options=options, providers=["CPUExecutionProvider"]
+        str(path),
+        sess_options=options,
+        providers=["CPUExecutionProvider"],
+        **safe_arguments(content),
     )
 
 

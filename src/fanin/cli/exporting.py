@@ -21,6 +21,12 @@ _Batch = Annotated[int, typer.Option(help="Batch size for which auto chooses.")]
 _Threads = Annotated[
     int, typer.Option(help="Threads of the session for which auto chooses, 1 to 1024.")
 ]
+_Device = Annotated[
+    str,
+    typer.Option(
+        help="Device for which auto chooses: cpu, cuda, or cuda:NAME of a GPU, as cuda:h100."
+    ),
+]
 
 
 def export(
@@ -35,6 +41,7 @@ def export(
     ] = "auto",
     batch: _Batch = 1,
     threads: _Threads = 1,
+    device: _Device = "cpu",
     opset: Annotated[
         int | None,
         typer.Option(
@@ -62,10 +69,6 @@ def export(
             help="Type of float32 values in condensed layers: float32, float16 or bfloat16."
         ),
     ] = "float32",
-    require_sparse: Annotated[
-        bool,
-        typer.Option("--require-sparse", help="Fail where no layer of the file is sparse."),
-    ] = False,
     compute: Annotated[
         str,
         typer.Option(
@@ -73,12 +76,24 @@ def export(
             "and inputs are rounded (faster on CPUs with AVX512-BF16)."
         ),
     ] = "float32",
+    precision: Annotated[
+        str,
+        typer.Option(
+            help="Type of the whole graph: float32 (an ONNX file keeps its own), float16 or "
+            "bfloat16."
+        ),
+    ] = "float32",
+    require_sparse: Annotated[
+        bool,
+        typer.Option("--require-sparse", help="Fail where no layer of the file is sparse."),
+    ] = False,
 ) -> None:
     """Write a run or an ONNX file to ONNX with its sparse layers as CondensedGemm, verified."""
     common = {
         "policy": policy,
         "batch": batch,
         "threads": threads,
+        "device": device,
         "min_sparsity": min_sparsity,
         "portable": portable,
         "fold": fold,
@@ -86,6 +101,7 @@ def export(
         "values_dtype": values_dtype,
         "require_sparse": require_sparse,
         "compute": compute,
+        "precision": precision,
     }
     if source.suffix == ".onnx" and not source.is_dir():
         report = _convert(source, out, common, opset, dense_baseline)
@@ -230,6 +246,7 @@ def inspect(
     file: Annotated[Path, typer.Argument(help="ONNX file.")],
     batch: _Batch = 1,
     threads: _Threads = 1,
+    device: _Device = "cpu",
 ) -> None:
     """List the condensed layers of an ONNX file, or how an export would convert its layers."""
     requires("export", "onnx", "onnx_ir")
@@ -244,9 +261,10 @@ def inspect(
         inspection = look(file)
         Console().print(inspection.to_rich_table())
         if not inspection.layers:
-            title = f"fanin export {file} --batch {batch} --threads {threads} would write"
-            plan = plan_conversion(file, batch=batch, threads=threads)
-            chooser = Chooser.of("auto", batch, portable=False, threads=threads)
+            asked = f"--threads {threads}" if device == "cpu" else f"--device {device}"
+            title = f"fanin export {file} --batch {batch} {asked} would write"
+            plan = plan_conversion(file, batch=batch, threads=threads, device=device)
+            chooser = Chooser.of("auto", batch, False, threads, device)
             origins = (chooser.costs.origin, chooser.quantized_times(plan))
             caption = "\n".join(filter(None, origins))
             Console().print(layer_table(plan, title=title, caption=caption))
@@ -277,6 +295,13 @@ def calibrate(
             "longer with several threads), int8 (the same of 8-bit layers)."
         ),
     ] = ",".join(_CALIBRATIONS),
+    device: Annotated[
+        str,
+        typer.Option(
+            help="cuda measures this machine's GPU instead, for fanin export --device cuda, into "
+            "OUT.cuda.json: layers of up to 16 rows."
+        ),
+    ] = "cpu",
 ) -> None:
     """Measure this machine, for the choices of open_session and fanin export --policy auto."""
     requires("bench", "onnx", "onnxruntime")
@@ -289,6 +314,11 @@ def calibrate(
     from ..export.calibration_files import quantized_path, table_path
     from ..ort_ops.dispatch_cost import dispatch_path
 
+    if device not in ("cpu", "cuda"):
+        raise typer.BadParameter(f"{device!r}: there are cpu and cuda", param_hint="--device")
+    if device == "cuda" and (threads != 1 or of != ",".join(_CALIBRATIONS)):
+        message = "a GPU is measured by itself; leave --of and --threads out"
+        raise typer.BadParameter(message, param_hint="--device")
     parts = of.split(",")
     if not set(parts) <= set(_CALIBRATIONS):
         message = f"{of!r}: there are {', '.join(_CALIBRATIONS)}"
@@ -305,6 +335,9 @@ def calibrate(
             "FANIN_CALIBRATION",
             param_hint="--out",
         )
+    if device == "cuda":
+        _calibrate_cuda(path)
+        return
     with readable(SessionError, OSError):
         output_folder(path.parent)
         output_path(path)
@@ -320,6 +353,23 @@ def calibrate(
         if "int8" in parts:
             calibrate_int8(replace(spec, batches=BATCHES), progress=say).save(quantized)
             typer.echo(f"Wrote {quantized}")
+
+
+def _calibrate_cuda(calibration: Path) -> None:
+    from ..deploy import SessionError
+    from ..deploy.bench.suites.calibrate_cuda import calibrate_cuda
+    from ..export.gpu_cost import gpu_table_path, save_gpu
+
+    table = gpu_table_path(calibration)
+    with readable(SessionError, OSError):
+        output_folder(table.parent)
+        output_path(table)
+        gpu = calibrate_cuda(progress=say)
+        save_gpu(gpu, table)
+    typer.echo(
+        f"Wrote {table}: on {gpu.name}, dense layers take {gpu.dense_factor:.2g} times and "
+        f"condensed ones {gpu.condensed_factor:.2g} times what is known of an H200 lets expect"
+    )
 
 
 def _save_dispatch(measured: DispatchCalibration | None, path: Path) -> None:

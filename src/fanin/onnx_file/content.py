@@ -13,6 +13,7 @@ from pathlib import Path
 from .wire import FileBytes, Message, ModelFileError, Span, as_span, fields
 
 _MAX_SIZE = 1 << 31  # protobuf's limit; larger models keep their weights in data files
+_HALF_TYPES = (10, 16)  # float16 and bfloat16, of TensorProto
 _MAX_NESTING = 32  # of subgraphs; only attacks nest deeper
 
 
@@ -53,6 +54,7 @@ class ModelFile:
         functions: (domain, name) of each function.
         function_imports: Opset imports of the functions.
         function_nodes: Nodes of the functions.
+        half: Whether an input, an output or another value of known type is float16 or bfloat16.
 
     """
 
@@ -62,6 +64,7 @@ class ModelFile:
     functions: set[tuple[str, str]] = field(default_factory=set)
     function_imports: list[OpsetImport] = field(default_factory=list)
     function_nodes: list[Node] = field(default_factory=list)
+    half: bool = False
 
 
 def read_model_file(path: Path) -> ModelFile:
@@ -130,8 +133,17 @@ class _Scan:
                 self._node(as_span(value), nodes, depth)
             elif number == 5:
                 self._tensor([as_span(value)])
+            elif number in (11, 12, 13):  # inputs, outputs, values of known type
+                self._value(as_span(value))
             elif number == 15:
                 self._sparse([as_span(value)])
+
+    def _value(self, span: Span) -> None:
+        if self._found.half:
+            return
+        kind = self._message(self._message([span], 2).spans(2), 1)
+        tensor = self._message(kind.spans(1), 1)
+        self._found.half = tensor.integer(1) in _HALF_TYPES
 
     def _function(self, span: Span) -> None:
         function = self._message([span], 1, 7, 9, 10, 11)
