@@ -44,10 +44,8 @@ std::vector<QuantizedKernelRow> make_table() {
   const auto add = [&rows](const char* name, Isa isa, BatchRange batches, double density,
                            auto pack) { rows.push_back({name, isa, batches, 0, density, pack}); };
 #if defined(__x86_64__)
-  // Zen 4 reads the second-level cache at 112 bytes per ns and the third one at 90 (prefetching by
-  // instructions: 70), so that with one sample the widest window is the fastest. With more, a
-  // lookup in two registers and a dot product take 1.5 times as long as a lookup in one and a dot
-  // product: both have three operands.
+  // Zen 4: see docs/kernels.md. One sample is bound by bytes, of which the widest window has least;
+  // with more, a lookup in two registers and its dot product take 1.5 times as long as with one.
   const auto add_zen4 = [&rows](const char* name, BatchRange batches, bool fixed, auto pack) {
     rows.push_back({name, Isa::kAvx512vbmi, batches, 0, kWindowDensity, pack, true, fixed});
   };
