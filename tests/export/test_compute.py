@@ -145,7 +145,9 @@ def test_options_that_contradict_each_other_are_refused(source, tmp_path, option
 
 
 def test_values_of_the_same_type_may_be_asked_for_as_well():
-    assert compute_module.values_for("bfloat16", "bfloat16", "float32", portable=False) == "bfloat16"
+    assert (
+        compute_module.values_for("bfloat16", "bfloat16", "float32", portable=False) == "bfloat16"
+    )
     assert compute_module.values_for("float32", "float16", "float32", portable=True) == "float16"
 
 
