@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +18,9 @@ from ..measure.problem import Problem
 from ..measure.timing import Progress, Timing
 
 _Point = TypeVar("_Point")
+
+_CPU_TIME = time.get_clock_info("thread_time").resolution <= 1e-7
+"""Whether the system's clock of CPU time is fine enough; that of Windows is not."""
 
 SHORTEST = 5e-8
 """Seconds; a difference of two sessions below it is noise."""
@@ -54,11 +58,14 @@ def measure_rounds(
 ) -> dict[str, np.ndarray]:
     """Measure the engines in turn; returns the seconds of each in each round, by its name.
 
+    With one thread they are CPU time, which other processes lengthen less.
+
     Raises:
         SessionError: an engine could not be measured ``where``, with its reason.
 
     """
-    timed, base = measure(engines, problem, timing, null=null)
+    clock = time.thread_time_ns if timing.threads == 1 and _CPU_TIME else time.perf_counter_ns
+    timed, base = measure(engines, problem, timing, null=null, clock=clock)
     results = [*timed, base] if null else timed
     for result in results:
         if result.excluded:
