@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 
+from ..onnx_file import ModelFileError, read_model_file
 from .errors import ExportError
 
 if TYPE_CHECKING:
@@ -139,14 +140,13 @@ def _session(model: Model, options: onnxruntime.SessionOptions, what: str) -> Ru
 
 
 def _computes_in_half(model: Model) -> bool:
-    if isinstance(model, bytes):
-        proto = onnx.load_from_string(model)
-    else:
-        proto = onnx.load(model, load_external_data=False)
-    graph = proto.graph
-    values = (*graph.input, *graph.value_info, *graph.output)
-    kinds = {value.type.tensor_type.elem_type for value in values}
-    kinds |= {a.i for n in graph.node if n.op_type == "Cast" for a in n.attribute if a.name == "to"}
+    if isinstance(model, Path):
+        try:
+            return read_model_file(model).half
+        except ModelFileError:  # a format that only onnxruntime reads
+            return False
+    graph = onnx.load_from_string(model).graph
+    kinds = {v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info)}
     return bool(kinds & {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
 
 

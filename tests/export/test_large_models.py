@@ -183,7 +183,7 @@ for _ in range(40):
     layers += [linear, nn.ReLU()]
 model = nn.Sequential(*layers)
 before, start = peak(), time.perf_counter()
-report = export(model, {str(tmp_path / "large.onnx")!r}, torch.randn(2, 4096))
+report = export(model, torch.randn(2, 4096), {str(tmp_path / "large.onnx")!r})
 dense = sum(p.nbytes for p in model.parameters())
 print(dense, report.file_bytes, peak() - before, time.perf_counter() - start)
 print(len(report.condensed_layers), report.parity, report.not_checked)

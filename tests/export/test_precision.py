@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from torch import nn
 
-from fanin.export import ExportError, convert, export, half_precision
+from fanin.export import ExportError, convert, export, half_precision, onnx_convert
 from fanin.export.passes.emulate_half import EmulateHalfPass
 from fanin.export.passes.set_precision import SetPrecisionPass
 
@@ -353,3 +353,15 @@ def test_a_half_module_keeps_its_weights_to_the_bit(tmp_path):
     assert types(out)["input"] == types(out)["output"] == TensorProto.FLOAT16
     condensed = next(layer for layer in report.layers if layer.name == "3.weight")
     assert condensed.bytes_dense == 2 * (128 * 6 + 6)
+
+
+@every_half_type
+def test_large_models_are_checked_layer_by_layer(precision, tmp_path, monkeypatch):
+    monkeypatch.setattr(onnx_convert, "LARGE", 0)
+    out = tmp_path / "half.onnx"
+    report = convert(network(tmp_path / "in.onnx"), out, policy="condensed", precision=precision)
+    assert types(out)["w1.values"] == KIND[precision]
+    assert all("layer by layer" in check.engine for check in report.parity)
+    assert any("outputs of the whole model" in line for line in report.not_checked)
+    assert report.dense_precision_error is None
+    assert "float32 by" not in str(report.to_rich_table().caption)
