@@ -113,6 +113,7 @@ LAYER_ENGINES = {
     "dense-int8-static": "dense int8, static",
     "dense-int8-dynamic": "dense int8, dynamic",
     "condensed": "sparse float32",
+    "condensed-bfloat16-compute": "sparse, products of bfloat16",
     "condensed-int8-static": "sparse int8, static",
     "condensed-int8-dynamic": "sparse int8, dynamic",
 }
@@ -167,11 +168,12 @@ ZOO = {
 
 def int8_networks(results: Path) -> list[str]:
     """Write speed-ups over dense float32 of ``fanin bench zoo --precision int8``."""
-    lines = _heading("network, 90\u00a0%", *LAYER_ENGINES.values())
+    engines = [engine for engine in LAYER_ENGINES if "bfloat16" not in engine]
+    lines = _heading("network, 90\u00a0%", *(LAYER_ENGINES[engine] for engine in engines))
     for name, title in ZOO.items():
         file = results / "int8" / "networks" / name / "results.json"
         case = _only_case(json.loads(file.read_text())) if file.is_file() else None
-        cells = [_times(_ratio_over_dense(case, engine)) for engine in LAYER_ENGINES]
+        cells = [_times(_ratio_over_dense(case, engine)) for engine in engines]
         lines.append(_row(title, *cells))
     return lines
 

@@ -42,6 +42,7 @@ ENGINES = (
 INT8_ENGINES = (
     "dense",
     "condensed",
+    "condensed-bfloat16-compute",
     "dense-int8-static",
     "condensed-int8-static",
     "openvino-int8",
@@ -52,8 +53,9 @@ INT8_ENGINES = (
     "deepsparse-int8-float",
     "torch-int8-dynamic",
 )
-"""The engines of a layer of int8 weights. ``dense`` and ``condensed`` compute in float32; those
-that end in ``dynamic`` or ``float`` have float32 inputs and outputs as well, the others uint8."""
+"""The engines of a layer of int8 weights. ``dense`` and ``condensed`` compute in float32, and
+``condensed-bfloat16-compute`` has float32 inputs and outputs, as have those that end in ``dynamic``
+or ``float``; the others have uint8."""
 
 ENGINES_OF = {"float32": ENGINES, "int8": INT8_ENGINES}
 """All engines of a precision."""
