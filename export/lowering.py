@@ -11,6 +11,7 @@ from onnx_ir.passes import common
 from ..ort_ops.contract import DEVICE_KEY, DOMAIN, DOMAIN_VERSION
 from .forms import Chooser
 from .onnx_schema import register_schemas
+from .passes.access import remove_unread_constant
 from .passes.attach_functions import AttachFunctionsPass
 from .passes.channels_last import ChannelsLastPass
 from .passes.choose_forms import ChooseFormsPass, Formed
@@ -69,6 +70,10 @@ def lower(model: ir.Model, chooser: Chooser, *, fold: bool) -> Lowered:
     ChannelsLastPass()(model)
     OrderGeluPass()(model)
     common.RemoveUnusedNodesPass()(model)
+    # The pass does so for the main graph alone.
+    for graph in model.graphs():
+        for value in list(graph.initializers.values()):
+            remove_unread_constant(value)
     AttachFunctionsPass()(model)
     UniqueNamesPass()(model)
     model.metadata_props.pop(DEVICE_KEY, None)

@@ -314,7 +314,8 @@ def note_on_sparsity(
     name, most = max(weights, key=lambda weight: weight[1])
     if most >= min_sparsity:
         return ()
-    return (f"no sparse weights found; the sparsest is {name} at {most:.0%}",)
+    wanted = "" if min_sparsity == 0.5 else f" of at least {min_sparsity:.0%} zeros"
+    return (f"no sparse weights{wanted} found; the sparsest is {name} at {most:.0%}",)
 
 
 def require_sparse_layers(layers: Sequence[LayerReport], notes: Sequence[str]) -> None:
@@ -330,7 +331,7 @@ def require_sparse_layers(layers: Sequence[LayerReport], notes: Sequence[str]) -
     reasons = [f"{layer.name} ({layer.sparsity:.0%}): {layer.reason}" for layer in sparsest]
     raise ExportError(
         "every layer stays dense, although sparse ones are required: "
-        f"{'; '.join(reasons or notes)}; nothing was written"
+        f"{'; '.join(reasons or notes) or 'no weights found'}; nothing was written"
     )
 
 

@@ -226,7 +226,9 @@ def export(
             rounded, lowered = in_precision(rounded, lowered, main.made, precision)
         layers = with_compute(final_layers(rounded, lowered), main.computed)
         listed = {layer.name for layer in layers}
-        layers += tuple(layer for layer in main.elsewhere.layers if layer.name not in listed)
+        # torch writes copies of some parameters under names of its own.
+        buffers = {name for name, _ in model.named_buffers()} - listed
+        layers += tuple(layer for layer in main.elsewhere.layers if layer.name in buffers)
         sparsity = note_on_sparsity(layers, main.elsewhere.sparsest, min_sparsity)
         if require_sparse:
             require_sparse_layers(layers, sparsity)

@@ -196,7 +196,7 @@ class _Work:
             return  # a step on the way to a weight
         found = resolve_constant(input_of(node, 1), self.opset, self.masks)
         if found is None:
-            left = resolve_constant(input_of(node, 0), self.opset)
+            left = resolve_constant(input_of(node, 0), self.opset, self.masks)
             if isinstance(left, ConstantWeight) and left.array.ndim >= 2:
                 self._visit_product(node, left, read_left_weight(node, left))
         elif isinstance(found, str):
@@ -292,18 +292,22 @@ class _Work:
         self, node: ir.Node, found: ConstantWeight, layer: EinsumLayer | str
     ) -> None:
         """Replace a product by a condensed one between what reorders its activations."""
+        if not found.array.size:
+            return
         if isinstance(layer, str):
             self._leave(node, found, layer)
             return
         found, graph = layer.found, graph_of(node)
         obstacle = self._obstacle(node, found)
+        if obstacle is not None:
+            self._leave(node, found, obstacle)
+            return
         key = _key(graph, found)
         weight = self._parts[key][0] if key in self._parts else _condense(found)
-        if obstacle is None:
-            sizes = dimensions_of(layer.x)
-            free = sizes and [sizes[axis] for axis in layer.x_axes[: layer.free]]
-            rows = None if free is None else [*free, weight.in_features]
-            obstacle = self.leave_dense(weight, rows, None)
+        sizes = dimensions_of(layer.x)
+        free = sizes and [sizes[axis] for axis in layer.x_axes[: layer.free]]
+        rows = None if free is None else [*free, weight.in_features]
+        obstacle = self.leave_dense(weight, rows, None)
         if obstacle is not None:
             self._leave(node, found, obstacle)
             return
@@ -336,7 +340,7 @@ class _Work:
         return lines
 
     def elsewhere(self, model: ir.Model) -> Elsewhere:
-        return find_elsewhere(model, self._seen, max(self.min_sparsity, _SPARSE))
+        return find_elsewhere(model, self._seen, self.min_sparsity or _SPARSE, self.opset)
 
     def remove_unread(self) -> None:
         """Remove the dense form of weights: a large model has no room for both."""
@@ -520,14 +524,16 @@ class _Work:
         self._see(found)
         if not self.name_after_weights and found.root.name:
             call_layer(new, found.root.name)
-        key: _LayerKey = ("condensed", id(found.root), found.through, weight.values.shape)
+        content = hashlib.sha256(found.array.tobytes()).hexdigest() if found.computed else ""
+        form = (*found.through, content)
+        key: _LayerKey = ("condensed", id(found.root), form, weight.values.shape)
         if key in self.layers:
             before = self.layers[key]
             self.layers[key] = replace(before, nodes=(*before.nodes, label_of(new)))
             return
         how = how or ("by its zeros" if found.mask is None else "by mask")
         if found.through and found.through != ("Einsum",):
-            how += f", behind {' and '.join(found.through)}"
+            how += f", behind {' and '.join(dict.fromkeys(found.through))}"
         self.layers[key] = replace(
             _dense_report(node, found, how),
             nodes=(label_of(new),),

@@ -34,27 +34,55 @@ _FOLDED = frozenset(
 )
 """Operators that give the numbers of their first input in another form."""
 
-_BROADCAST = frozenset({"Add", "Div", "Max", "Min", "Mul", "Pow", "Sub", "Where"})
+_BROADCAST = frozenset(
+    {
+        "Add",
+        "And",
+        "Div",
+        "Equal",
+        "Greater",
+        "GreaterOrEqual",
+        "Less",
+        "LessOrEqual",
+        "Max",
+        "Min",
+        "Mul",
+        "Or",
+        "Pow",
+        "Sub",
+        "Where",
+    }
+)
 
 _COMPUTED = _BROADCAST | {
     "Abs",
     "CastLike",
     "Clip",
     "Concat",
+    "Exp",
+    "Log",
     "MatMul",
     "Neg",
+    "Not",
     "Reciprocal",
     "ReduceL2",
     "ReduceMax",
     "ReduceMean",
     "ReduceSum",
     "ReduceSumSquare",
+    "Relu",
+    "Sigmoid",
+    "Sign",
+    "Softplus",
     "Sqrt",
+    "Tanh",
 }
-"""Operators that make new numbers out of several constants: masks, norms, scales."""
+"""Operators that make new numbers out of constants: masks, norms, scales, low ranks."""
 
+_MOST_COMPUTED = 1 << 26
 _MOST_GROWTH = 4
-"""Times larger than its largest constant that a computed one may be."""
+"""How many numbers may be computed for a weight: so many, or so many times those that are stored
+for it, whichever are more."""
 
 
 @dataclass(frozen=True)
@@ -112,60 +140,77 @@ def is_constant(value: ir.Value) -> bool:
     while waiting:
         one = waiting.pop()
         node = one.producer()
-        if node is None or node.domain != "" or node.op_type not in _FOLDED | _COMPUTED:
+        if not _computes(node):
             if one.is_graph_input() or ir.convenience.get_const_tensor(one) is None:
                 return False
             continue
-        for side in node.inputs:
+        for side in _sides(node):
             if side is not None and id(side) not in seen:
                 seen.add(id(side))
                 waiting.append(side)
     return True
 
 
+def _computes(node: ir.Node | None) -> bool:
+    return node is not None and node.domain == "" and node.op_type in _FOLDED | _COMPUTED
+
+
+def _sides(node: ir.Node | None) -> Sequence[ir.Value | None]:
+    return () if node is None else node.inputs
+
+
 class _Evaluation:
-    """Computes constants, each once."""
+    """Computes constants, each once, and no more of them than fit into memory."""
 
     def __init__(self, opset: int, masks: dict[str, np.ndarray]) -> None:
         self._opset, self._masks = opset, masks
         self._done: dict[int, ConstantWeight | str] = {}
+        self._stored = self._made = 0
 
     def of(self, value: ir.Value) -> ConstantWeight | str:
         """Compute a value for which :func:`is_constant` holds, or say why it is not computed."""
-        found = self._done.get(id(value))
-        if found is None:
-            found = self._done[id(value)] = self._compute(value)
-        return found
+        waiting = [value]
+        while waiting:
+            one = waiting[-1]
+            node = one.producer() if _computes(one.producer()) else None
+            missing = [s for s in _sides(node) if s is not None and id(s) not in self._done]
+            if missing:
+                waiting += missing
+                continue
+            waiting.pop()
+            if id(one) not in self._done:
+                self._done[id(one)] = (
+                    self._stored_constant(one) if node is None else self._computed(one, node)
+                )
+        return self._done[id(value)]
 
-    def _compute(self, value: ir.Value) -> ConstantWeight | str:
-        node = value.producer()
-        if node is None or node.domain != "" or node.op_type not in _FOLDED | _COMPUTED:
-            array = constant_of(value)
-            assert array is not None
-            return ConstantWeight(array, self._masks.get(name_of(value)), value)
+    def _stored_constant(self, value: ir.Value) -> ConstantWeight:
+        array = constant_of(value)
+        assert array is not None
+        self._stored += array.size
+        return ConstantWeight(array, self._masks.get(name_of(value)), value)
+
+    def _computed(self, value: ir.Value, node: ir.Node) -> ConstantWeight | str:
         sides: list[ConstantWeight | None] = []
         for side in node.inputs:
-            found = None if side is None else self.of(side)
+            found = None if side is None else self._done[id(side)]
             if isinstance(found, str):
                 return found
             sides.append(found)
         arrays = [None if side is None else side.array for side in sides]
         known = [side for side in sides if side is not None]
-        if node.op_type in _FOLDED:
-            source = known[0]
-        else:
-            shapes = [side.array.shape for side in known]
-            if _grows(node.op_type, shapes):
-                sizes = " and ".join("×".join(map(str, shape)) for shape in shapes)
-                return f"{node.op_type} of constants of {sizes} before it is too large"
-            source = _largest(known)
-        through = (*source.through, node.op_type)
+        source = known[0] if node.op_type in _FOLDED else _largest(known)
+        shapes = [side.array.shape for side in known]
+        self._made += _size(node.op_type, shapes)
+        if self._made > max(_MOST_COMPUTED, _MOST_GROWTH * self._stored):
+            sizes = " and ".join("×".join(map(str, shape)) for shape in shapes)
+            return f"{node.op_type} of constants of {sizes} before it makes too many numbers"
         others = [side for side in known if side is not source]
         return replace(
             source,
             array=run_node(node, value, arrays, self._opset),
             mask=self._mask(node, value, sides),
-            through=through,
+            through=(*source.through, node.op_type),
             others=(*source.others, *(v for o in others for v in (o.root, *o.others))),
         )
 
@@ -202,16 +247,14 @@ def _is_mask(array: np.ndarray) -> bool:
     return array.dtype == bool or bool(np.isin(array, (0, 1)).all())
 
 
-def _grows(op: str, shapes: Sequence[tuple[int, ...]]) -> bool:
-    """Return whether an operator makes far more numbers than it is given."""
+def _size(op: str, shapes: Sequence[tuple[int, ...]]) -> int:
+    """Bound how many numbers an operator makes of constants of these shapes."""
     if op in _BROADCAST:
-        size = math.prod(np.broadcast_shapes(*shapes))
-    elif op == "MatMul" and min(map(len, shapes)) > 1:
-        size = math.prod(np.broadcast_shapes(*(shape[:-2] for shape in shapes)))
-        size *= shapes[0][-2] * shapes[1][-1]
-    else:
-        return False
-    return size > _MOST_GROWTH * max(map(math.prod, shapes))
+        return math.prod(np.broadcast_shapes(*shapes))
+    if op == "MatMul" and min(map(len, shapes)) > 1:
+        batch = np.broadcast_shapes(*(shape[:-2] for shape in shapes))
+        return math.prod(batch) * shapes[0][-2] * shapes[1][-1]
+    return sum(map(math.prod, shapes))
 
 
 def live_readers(value: ir.Value) -> Iterator[ir.Node]:
@@ -219,23 +262,32 @@ def live_readers(value: ir.Value) -> Iterator[ir.Node]:
 
     Operators that are folded into weights stand for those that read what they give.
     """
+    for form in forms_of(value):
+        yield from readers_of(form)
+        if form is not value and form.is_graph_output() and (maker := form.producer()):
+            yield maker
+
+
+def readers_of(value: ir.Value) -> Iterator[ir.Node]:
+    """Yield the nodes that read a value and are not folded into weights."""
     for node, _ in value.uses():
         if not _is_folded(node):
             yield node
-            continue
-        for output in node.outputs:
-            if output.is_graph_output():
-                yield node
-            yield from live_readers(output)
 
 
 def forms_of(value: ir.Value) -> Iterator[ir.Value]:
-    """Yield a constant and what operators that are folded into weights make of it."""
-    yield value
-    for node, _ in value.uses():
-        if _is_folded(node):
+    """Yield a constant and what operators that are folded into weights make of it, each once."""
+    waiting, seen = [value], {id(value)}
+    while waiting:
+        form = waiting.pop()
+        yield form
+        for node, _ in form.uses():
+            if not _is_folded(node):
+                continue
             for output in node.outputs:
-                yield from forms_of(output)
+                if id(output) not in seen:
+                    seen.add(id(output))
+                    waiting.append(output)
 
 
 def _is_folded(node: ir.Node) -> bool:
@@ -275,5 +327,6 @@ def run_node(
     opset_import = helper.make_opsetid("", max(opset, 19))
     model = helper.make_model(graph, opset_imports=[opset_import])
     # A node of several outputs, such as Split, is computed for one of them.
-    (result,) = ReferenceEvaluator(model).run([output.name], feeds)
+    with np.errstate(all="ignore"):  # numbers that are not finite are refused by name later
+        (result,) = ReferenceEvaluator(model).run([output.name], feeds)
     return np.asarray(result)

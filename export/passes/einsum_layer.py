@@ -80,25 +80,34 @@ def read_einsum(
         taken = set(equation)
         free = (c for c in map(chr, range(ord("A"), ord("z") + 1)) if c.isalpha())
         letters = [c for c in free if c not in taken]
-        rest = "".join(letters[: len(x.shape) - (len(of_x) - 3)])
+        rest = "".join(letters[: len(x.shape) - (len(of_x) - 3)]) if "..." in of_x else ""
         of_x, out = of_x.replace("...", rest), out.replace("...", rest)
     return _read(equation, of_weight, of_x, out, x, found)
 
 
 def read_left_weight(node: ir.Node, found: ConstantWeight) -> EinsumLayer | str:
-    """Read a MatMul whose first operand is the weight, ``[out_features, in_features]``."""
+    """Read a MatMul whose first operand is the weight, ``[out_features, in_features]``.
+
+    A Gemm with its weight there stays: C, alpha, beta and transposes would have to move.
+    """
     x = input_of(node, 1)
-    if found.array.ndim != 2 or x.shape is None:
+    if node.op_type != "MatMul" or found.array.ndim != 2 or x.shape is None:
         return "the weight is the left operand"
     rank = len(x.shape)
     if rank == 1:
-        return _read("oi,i", "oi", "i", "o", x, found)
+        return _read("oi,i", "oi", "i", "o", x, found, False)
     batch = "".join(chr(ord("A") + axis) for axis in range(rank - 2))
-    return _read("oi,in", "oi", f"{batch}in", f"{batch}on", x, found)
+    return _read("oi,in", "oi", f"{batch}in", f"{batch}on", x, found, False)
 
 
 def _read(
-    equation: str, of_weight: str, of_x: str, out: str, x: ir.Value, found: ConstantWeight
+    equation: str,
+    of_weight: str,
+    of_x: str,
+    out: str,
+    x: ir.Value,
+    found: ConstantWeight,
+    repeats: bool = True,
 ) -> EinsumLayer | str:
     for term in (of_weight, of_x, out):
         if len(set(term)) != len(term):
@@ -113,6 +122,11 @@ def _read(
     if not contracted or any(c not in out for c in (*free, *outs)):
         return f"its equation {equation} is no product of activations and a weight"
     sizes = dict(zip(of_weight, found.array.shape, strict=True))
+    if x.shape is None or len(x.shape) != len(of_x):
+        return f"the rank of what its equation {equation} multiplies is not known"
+    # Einsum repeats an axis of size 1, which a product does not do.
+    if repeats and any(x.shape[of_x.index(c)] != sizes[c] for c in contracted):
+        return f"the size of an axis that its equation {equation} sums over is not known"
     order = [of_weight.index(c) for c in (*outs, *contracted)]
     rows = math.prod(sizes[c] for c in outs)
 
@@ -126,7 +140,9 @@ def _read(
             found,
             array=as_matrix(found.array),
             mask=None if found.mask is None else as_matrix(found.mask),
-            through=(*found.through, "Einsum"),
+            through=found.through
+            if of_weight == "".join((*outs, *contracted)) and repeats
+            else (*found.through, "Einsum"),
         ),
         tuple(of_x.index(c) for c in (*free, *contracted)),
         len(contracted),
@@ -147,7 +163,7 @@ class Reorder:
         if layer.x_axes != tuple(range(len(layer.x_axes))):
             x = self._add(self._node.prepend, "Transpose", [x], perm=layer.x_axes)
         if layer.contracted > 1:
-            x = self._reshape(self._node.prepend, x, layer.free, (-1,))
+            x = self._reshape(self._node.prepend, x, layer.free, layer.found.array.shape[1:])
         return x
 
     def after(self, layer: EinsumLayer, product: ir.Node) -> ir.Value:

@@ -10,24 +10,39 @@ import onnx_ir as ir
 
 from ...ort_ops.contract import DOMAIN
 from ..report import LayerReport
-from .constants import forms_of, live_readers
-from .nodes import constant_of
+from .constants import ConstantWeight, forms_of, readers_of, resolve_constant
 
 LEAST_ENTRIES = 1024
 """Entries from which a constant is worth a line: what is smaller costs nothing."""
 
-_BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
-_TYPES = _BYTES | {
-    ir.DataType.BFLOAT16,
-    ir.DataType.DOUBLE,
-    ir.DataType.FLOAT,
-    ir.DataType.FLOAT16,
-}
+_TYPES = frozenset({"bfloat16", "float16", "float32", "float64", "int8", "uint8"})
 
 _ELEMENTWISE = frozenset(
-    {"Add", "And", "Div", "Equal", "Max", "Min", "Mul", "Or", "Pow", "Sub", "Where", "Xor"}
+    {
+        "Add",
+        "And",
+        "BitShift",
+        "Div",
+        "Equal",
+        "Greater",
+        "GreaterOrEqual",
+        "Less",
+        "LessOrEqual",
+        "Max",
+        "Mean",
+        "Min",
+        "Mod",
+        "Mul",
+        "Or",
+        "PRelu",
+        "Pow",
+        "Sub",
+        "Sum",
+        "Where",
+        "Xor",
+    }
 )
-"""Operators that take constants as tables or masks of their activations, not as weights."""
+"""Operators on single elements of several inputs."""
 
 
 @dataclass
@@ -44,32 +59,46 @@ class Elsewhere:
     sparsest: tuple[str, float] | None = None
 
 
-def find_elsewhere(model: ir.Model, seen: Collection[int], min_sparsity: float) -> Elsewhere:
+def find_elsewhere(
+    model: ir.Model, seen: Collection[int], min_sparsity: float, opset: int
+) -> Elsewhere:
     """Find constants that are weights, by type and size, but not of a layer.
+
+    What an operator reads counts, also where it is computed from constants.
 
     Args:
         model: with its layers; functions included.
         seen: ids of the constants that layers have, or of what is computed from them.
         min_sparsity: share of zeros from which they are reported.
+        opset: version of the standard operators.
 
     """
-    found = Elsewhere()
-    for value, owner in _constants(model):
-        if not _may_be_weight(value) or any(id(form) in seen for form in forms_of(value)):
+    found, reported = Elsewhere(), set[int]()
+    activations = _Activations()
+    for root, owner in _constants(model):
+        tensor = ir.convenience.get_const_tensor(root)
+        if tensor is None or tensor.size < LEAST_ENTRIES:
             continue
-        readers = [node for node in live_readers(value) if not _is_table(node)]
-        if not readers and value.uses():
+        forms = list(forms_of(root))
+        if any(id(form) in seen for form in forms):
             continue
-        array = constant_of(value)
-        if array is None:
-            continue
-        kept = _kept(array)
-        sparsity = 1 - np.count_nonzero(kept) / kept.size
-        name = value.name or ""
-        if found.sparsest is None or sparsity > found.sparsest[1]:
-            found.sparsest = (name, sparsity)
-        if sparsity >= min_sparsity:
-            found.layers.append(_report(name, array, kept, *_reason(readers, owner)))
+        for form in forms:
+            readers = [node for node in readers_of(form) if not activations.is_table(node)]
+            unread = form is root and not root.uses()
+            if id(form) in reported or not (readers or unread):
+                continue
+            reported.add(id(form))
+            weight = resolve_constant(form, opset)
+            if not isinstance(weight, ConstantWeight) or not _may_be_weight(weight.array):
+                continue
+            kept = _kept(weight.array)
+            sparsity = 1 - np.count_nonzero(kept) / kept.size
+            name = weight.root.name or ""
+            if found.sparsest is None or sparsity > found.sparsest[1]:
+                found.sparsest = (name, sparsity)
+            if sparsity >= min_sparsity:
+                reason = _reason(readers, owner)
+                found.layers.append(_report(name, weight.array, kept, *reason))
     return found
 
 
@@ -85,17 +114,40 @@ def _constants(model: ir.Model) -> Iterator[tuple[ir.Value, str | None]]:
             yield node.outputs[0], owner
 
 
-def _may_be_weight(value: ir.Value) -> bool:
-    tensor = ir.convenience.get_const_tensor(value)
-    if tensor is None or tensor.dtype not in _TYPES or tensor.size < LEAST_ENTRIES:
+def _may_be_weight(array: np.ndarray) -> bool:
+    large = array.size >= LEAST_ENTRIES and sum(size != 1 for size in array.shape) >= 2
+    return large and array.dtype.name in _TYPES
+
+
+class _Activations:
+    """Which values depend on what a caller passes, and which nodes take constants as tables."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, bool] = {}
+
+    def is_table(self, reader: ir.Node) -> bool:
+        """Return whether a node takes a constant as no weight, or is a layer of ours.
+
+        Operators on single elements combine activations with tables and masks.
+        """
+        if reader.domain == DOMAIN:
+            return True
+        elementwise = reader.domain == "" and reader.op_type in _ELEMENTWISE
+        return elementwise and any(self._reach(side) for side in reader.inputs if side)
+
+    def _reach(self, value: ir.Value) -> bool:
+        waiting, seen = [value], {id(value)}
+        while waiting:
+            one = waiting.pop()
+            node = one.producer()
+            if self._known.get(id(one)) or (one.is_graph_input() and not one.is_initializer()):
+                self._known[id(value)] = True
+                return True
+            for side in node.inputs if node is not None else ():
+                if side is not None and id(side) not in seen:
+                    seen.add(id(side))
+                    waiting.append(side)
         return False
-    return sum(size != 1 for size in tensor.shape) >= 2
-
-
-def _is_table(reader: ir.Node) -> bool:
-    """Return whether a node takes a constant as anything but a weight, or is a layer of ours."""
-    elementwise = reader.domain == "" and reader.op_type in _ELEMENTWISE
-    return elementwise or reader.domain == DOMAIN
 
 
 def _kept(array: np.ndarray) -> np.ndarray:

@@ -101,7 +101,7 @@ def require_convertible(model: ir.Model, precision: str) -> None:
     """Check that a graph computes in float32, or already in the half type.
 
     Raises:
-        ExportError: it computes in 8 bits or holds the other half type.
+        ExportError: it computes in 8 bits or holds another type of floats.
 
     """
     for node in model.graph.all_nodes():
@@ -110,11 +110,13 @@ def require_convertible(model: ir.Model, precision: str) -> None:
                 f"{node.op_type} {node.name!r} computes in 8 bits; a {precision} file is made from "
                 "a model of floats, leave the precision out for this one"
             )
-    other = {"float16": "bfloat16", "bfloat16": "float16"}[precision]
+    others = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
+    others.remove(ir.DataType[precision.upper()])
     for value in (v for g in model.graphs() for v in (*g.inputs, *g.initializers.values())):
-        if value.dtype == ir.DataType[other.upper()]:
+        if value.dtype in others:
+            name = "float64" if value.dtype == ir.DataType.DOUBLE else value.dtype.name.lower()
             raise ExportError(
-                f"{value.name!r} is {other} already; a {precision} file is made from a float32 "
+                f"{value.name!r} is {name} already; a {precision} file is made from a float32 "
                 "model, export it from one"
             )
 

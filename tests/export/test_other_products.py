@@ -13,8 +13,9 @@ import onnx
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
+from fanin.deploy import open_session
 from fanin.export import ExportReport, convert
 
 
@@ -36,6 +37,7 @@ def converted(
     policy: str = "condensed",
     **attributes,
 ) -> ExportReport:
+    kind = helper.np_dtype_to_tensor_dtype(array.dtype)
     names = ["w", "x"] if weight_first else ["x", "w"]
     constants = [numpy_helper.from_array(array, "w")]
     if bias is not None:
@@ -44,8 +46,8 @@ def converted(
     graph = helper.make_graph(
         [helper.make_node(op, names, ["y"], name="layer", **attributes)],
         "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x_shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [helper.make_tensor_value_info("x", kind, x_shape)],
+        [helper.make_tensor_value_info("y", kind, None)],
         constants,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
@@ -89,6 +91,8 @@ def test_weight_may_be_the_first_operand_of_einsum(tmp_path: Path):
         ("bhi,hio->bho", ("batch", 3, 40), (3, 40, 24), "differs along an axis that the output"),
         ("bi,oj->bo", ("batch", 40), (24, 30), "is no product of activations and a weight"),
         ("bi,oi", ("batch", 40), (24, 40), "names no output"),
+        ("bi,oi->bo", ("batch", "size"), (24, 40), "an axis that its equation bi,oi->bo sums over"),
+        ("bij,oij->bo", ("batch", 40, 4), (24, 40, 1), "sums over is not known"),
         ("bi,oo->bio", ("batch", 40), (24, 24), "takes a diagonal"),
     ],
 )
@@ -98,6 +102,34 @@ def test_other_equations_stay_with_the_reason(
     (layer,) = converted(tmp_path, "Einsum", x_shape, weight(*shape), equation=equation).layers
     assert layer.decision == "dense"
     assert reason in layer.reason
+
+
+def test_ellipsis_may_stand_in_the_output_alone(tmp_path: Path):
+    report = converted(tmp_path, "Einsum", ("batch", 40), weight(24, 40), equation="bi,oi->...bo")
+    assert report.layers[0].decision == "condensed"
+
+
+def test_product_of_an_empty_batch_is_empty(tmp_path: Path):
+    converted(tmp_path, "Einsum", ("batch", 8, 12), weight(64, 8, 12), equation="bij,oij->bo")
+    session = open_session(tmp_path / "out.onnx")
+    (y,) = session.run(None, {"x": np.zeros((0, 8, 12), np.float32)})
+    assert y.shape == (0, 64)
+
+
+def test_gemm_with_its_weight_on_the_left_stays(tmp_path: Path):
+    for attributes in ({}, {"alpha": 2.0}, {"transA": 1}):
+        report = converted(
+            tmp_path, "Gemm", (40, "batch"), weight(40, 40), weight_first=True, **attributes
+        )
+        assert report.layers[0].reason == "the weight is the left operand"
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.int64])
+def test_product_in_another_type_stays(tmp_path: Path, kind: type):
+    report = converted(
+        tmp_path, "MatMul", (40, "batch"), weight(24, 40).astype(kind), weight_first=True
+    )
+    assert report.layers[0].reason == f"computes in {kind.__name__}, which no kernel does"
 
 
 @st.composite

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from typer.testing import CliRunner
 from fanin.cli import app
 from fanin.export import ExportError, ExportReport, convert, export
 from fanin.export.onnx_convert import plan_conversion
+from fanin.export.passes import constants
 
 IN, OUT = 96, 64
 
@@ -134,12 +136,53 @@ def test_product_with_activations_is_no_weight(tmp_path: Path):
     assert layer.name == "w"
 
 
-def test_constants_whose_product_is_far_larger_stay(tmp_path: Path):
+def test_more_numbers_than_memory_allows_are_not_computed(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(constants, "_MOST_COMPUTED", 4000)
     nodes = [node("MatMul", "left right", "w"), GEMM]
-    constants = {"left": weight(OUT, 2), "right": weight(2, IN), "b": BIAS}
-    source = write(tmp_path / "in.onnx", nodes, constants)
+    arrays = {"left": weight(OUT, 2), "right": weight(2, IN), "b": BIAS}
+    source = write(tmp_path / "in.onnx", nodes, arrays)
     (layer,) = convert(source, tmp_path / "out.onnx", policy="condensed").layers
-    assert layer.reason == "MatMul of constants of 64×2 and 2×96 before it is too large"
+    assert layer.reason == "MatMul of constants of 64×2 and 2×96 before it makes too many numbers"
+
+
+def test_long_and_forked_chains_of_constants_are_followed_once(tmp_path: Path):
+    names = [f"c{at}" for at in range(601)]
+    nodes = [
+        node("Max", f"{a} {a}", b) if at < 60 else node("Identity", a, b)
+        for at, (a, b) in enumerate(pairwise(names))
+    ]
+    nodes.append(node("Gemm", "x c600 b", transB=1))
+    source = write(tmp_path / "in.onnx", nodes, {"c0": weight(OUT, IN), "b": BIAS})
+    (layer,) = convert(source, tmp_path / "out.onnx", policy="condensed").layers
+    assert layer.reason == "by its zeros, behind Max and Identity"
+
+
+def test_constants_of_a_branch_do_not_stay_behind(tmp_path: Path):
+    def branch(name: str) -> onnx.GraphProto:
+        arrays = {f"{name}_w": weight(OUT, IN), f"{name}_m": MASK.astype(np.float32)}
+        return helper.make_graph(
+            [
+                node("Mul", f"{name}_w {name}_m", f"{name}_k"),
+                node("Transpose", f"{name}_k", f"{name}_t"),
+                node("MatMul", f"x {name}_t", f"{name}_y"),
+            ],
+            name,
+            [],
+            [helper.make_tensor_value_info(f"{name}_y", TensorProto.FLOAT, None)],
+            [numpy_helper.from_array(v, k) for k, v in arrays.items()],
+        )
+
+    choose = helper.make_node(
+        "If", ["c"], ["y"], then_branch=branch("one"), else_branch=branch("two")
+    )
+    source = write(tmp_path / "in.onnx", [choose], {"c": np.array(True)})
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
+    assert len(report.condensed_layers) == 2
+    model = onnx.load(tmp_path / "out.onnx")
+    (kept,) = [one for one in model.graph.node if one.op_type == "If"]
+    for attribute in kept.attribute:
+        names = {one.name for one in attribute.g.initializer}
+        assert not {name for name in names if name.endswith(("_w", "_m"))}
 
 
 class Pruned(nn.Module):
@@ -205,6 +248,31 @@ def test_operator_of_another_domain_is_named_with_it(tmp_path: Path):
     onnx.save(model, source)
     (layer,) = convert(source, tmp_path / "out.onnx").layers
     assert layer.reason == "com.microsoft::FusedMatMul reads it, which is not condensed"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "arrays"),
+    [
+        ([node("Where", "mask dense none", "W")], {"mask": GATES["W"] != 0, "none": np.float32(0)}),
+        ([node("Sigmoid", "s", "g"), node("Mul", "sparse g", "W")], {"s": np.float32(1)}),
+        ([node("Reshape", "flat size", "W")], {"size": np.array(GATES["W"].shape)}),
+    ],
+    ids=["mask", "gate", "flat"],
+)
+def test_computed_weight_of_another_operator_is_named(tmp_path: Path, nodes, arrays):
+    dense = np.where(GATES["W"] == 0, 1, GATES["W"]).astype(np.float32)
+    given = {"dense": dense, "sparse": GATES["W"], "flat": GATES["W"].reshape(-1)}
+    read = {name for one in nodes for name in one.input}
+    given = {name: array for name, array in given.items() if name in read}
+    source = write(
+        tmp_path / "in.onnx",
+        [*nodes, LSTM],
+        {**arrays, **given, "R": weight(1, 4 * OUT, OUT, sparsity=0)},
+        x_shape=(5, 2, IN),
+    )
+    (layer,) = convert(source, tmp_path / "out.onnx").layers
+    assert (layer.kind, layer.shape) == ("LSTM", GATES["W"].shape)
+    assert layer.sparsity == pytest.approx(0.9, abs=0.02)
 
 
 def test_model_without_sparse_weights_says_which_comes_closest(tmp_path: Path):
