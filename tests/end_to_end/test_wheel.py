@@ -1,5 +1,6 @@
 """The wheel in an empty virtual environment: no torch, no import name besides fanin."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -12,19 +13,30 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def bare_python(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("wheel")
+def bare_python(tmp_path_factory, worker_id):
+    """The Python of an environment with the wheel, one for all workers: a build takes minutes."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "wheel"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        python = folder / "venv" / "bin" / "python"
+        if not (folder / "ready").exists():
+            install_wheel(folder, python)
+            (folder / "ready").touch()
+    return python
+
+
+def install_wheel(folder, python):
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, ROOT]
     subprocess.run(
         [*build, f"--config-settings=build-dir={folder / 'build'}"], check=True, cwd=folder
     )
     (wheel,) = folder.glob("fanin-*.whl")
     venv.create(folder / "venv", with_pip=True)
-    python = folder / "venv" / "bin" / "python"
     subprocess.run(
         [python, "-m", "pip", "install", "--quiet", wheel, "onnxruntime"], check=True, cwd=folder
     )
-    return python
 
 
 def run(python, code, **environment):

@@ -248,7 +248,7 @@ def test_convolutions_and_8_bit_layers_stay_dense_on_a_gpu():
     weight = CondensedWeight.from_dense(sparse((64, 576), 0.95))
     for batch in (1, 8, 32):
         assert chooser.choose_conv(weight, geometry, (batch, 64, 28, 28)).form == "dense"
-    choice = chooser.choose_quantized(weight, (1, 576), None)
+    choice = chooser.choose_quantized(weight, (1, 576), None, "static")
     assert (choice.form, choice.reason) == ("dense", "the ops in 8 bits run on CPUs only")
 
 
