@@ -361,6 +361,49 @@ def test_scale_that_is_no_number_stays(tmp_path: Path, scale: float):
     assert f"the scale of its weight in row 7 is {np.float32(scale):g}" in report.layers[0].reason
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("scale", "bias", "reason"),
+    [
+        (-0.01, 5, "is -0.01"),
+        (np.nan, 0, "is nan"),
+        (np.inf, 0, "is inf"),
+        (-0.01, 0, ""),
+        (0.0, 5, ""),
+    ],
+)
+def test_row_without_weights_needs_a_scale_that_its_bias_is_in_units_of(
+    tmp_path: Path, scale: float, bias: int, reason: str
+):
+    arrays = {**PER_COLUMN, **INT32_BIAS, **GRIDS, "w": W.copy(), "w_scale": scales(32)}
+    arrays["w"][:, 7] = 0
+    arrays["w_scale"][7] = scale
+    arrays["b"] = np.where(np.arange(32) == 7, bias, arrays["b"]).astype(np.int32)
+    arrays["b_scale"] = X_SCALE * arrays["w_scale"]
+    source = write(tmp_path / "in.onnx", [*BEGIN, *BIASED, *END], arrays, x=("batch", 48))
+    (layer,) = convert(source, tmp_path / "out.onnx", policy="condensed", verify=False).layers
+    assert layer.decision == ("dense" if reason else "condensed")
+    assert reason in layer.reason
+
+
+@pytest.mark.filterwarnings("error")
+def test_scales_whose_product_overflows_stay_without_a_warning(tmp_path: Path):
+    arrays = {**PER_COLUMN, **GRIDS, "x_scale": np.float32(3e38), "y_scale": np.float32(1e-30)}
+    source = write(tmp_path / "in.onnx", [*BEGIN, *MATMUL, *END], arrays, x=("batch", 48))
+    (layer,) = convert(source, tmp_path / "out.onnx", policy="condensed", verify=False).layers
+    assert "beyond what float32 holds" in layer.reason
+
+
+@pytest.mark.parametrize("bias", [2**31 - 1, -(2**31)])
+def test_int32_bias_near_the_end_of_int32_stays(tmp_path: Path, bias: int):
+    integers = INT32_BIAS["b"].copy()
+    integers[11] = bias
+    arrays = {**PER_COLUMN, **INT32_BIAS, **GRIDS, "b": integers}
+    reason = refused(tmp_path, [*BEGIN, *BIASED, *END], arrays)
+    assert "in row 11" in reason
+    assert "int32 does not hold beside the products" in reason
+
+
 def test_bias_beyond_int32_stays(tmp_path: Path):
     nodes = [*BEGIN, MATMUL[0], node("MatMul", ["xd", "wd"], "p"), node("Add", ["p", "b"], "h")]
     bias = BIAS.copy()
