@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from fanin.export import convert
+from fanin.export import ExportError, convert
 
 from .onnx_models import node_types, run
 from .quantized_models import (
@@ -478,6 +478,26 @@ def test_policy_dense_and_portable_files_leave_quantized_layers(tmp_path: Path):
     report = convert(source, tmp_path / "out.onnx", portable=True)
     assert report.layers[0].reason == "only standard operators may be used"
     assert report.parity[0].units is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        ({"portable": True}, "portable files"),
+        ({"policy": "dense"}, "the policy dense"),
+        ({"policy": "structured"}, "the policy structured"),
+    ],
+)
+def test_condensed_8_bit_layers_are_not_left_where_another_form_is_asked_for(
+    tmp_path: Path, options: dict, asked: str
+):
+    source = gemm(tmp_path / "in.onnx", "per column")
+    convert(source, tmp_path / "once.onnx", policy="condensed")
+    with pytest.raises(ExportError, match=f"QLinearCondensedGemm.*, which {asked} cannot keep"):
+        convert(tmp_path / "once.onnx", tmp_path / "twice.onnx", **options)
+    assert not (tmp_path / "twice.onnx").exists()
+    convert(tmp_path / "once.onnx", tmp_path / "twice.onnx")
+    assert "QLinearCondensedGemm" in node_types(tmp_path / "twice.onnx")
 
 
 def test_float_weight_behind_a_quantized_input_is_condensed_in_floats(tmp_path: Path):
