@@ -27,6 +27,7 @@ from .matching import remove_unused
 from .nodes import Names, add_constant, dimensions_of, take_output
 from .qdq_layer import is_qdq, read_qdq
 from .quantized_layer import Grid, QuantizedLayer
+from .quantized_output import without_quantizer
 from .quantized_weight import QuantizedWeight, Refused
 
 MAX_BIAS_ERROR = 1 / 8
@@ -97,7 +98,7 @@ class QuantizedCondenser:
         if geometry is not None and geometry.depthwise:
             return "depthwise"
         if geometry is not None and layer.y_grid is None:
-            return "its output is not quantized, and no op convolves 8-bit numbers to floats"
+            return without_quantizer(layer)
         arithmetic = _arithmetic(layer, self._opset)
         if isinstance(arithmetic, str):
             return arithmetic

@@ -159,6 +159,10 @@ def test_dense_layers_are_quantized_too(tmp_path: Path):
         "w1": "condensed int8",
         "w2": "dense int8",
     }
+    reasons = {layer.name: layer.reason for layer in report.layers}
+    assert reasons["w1"] == ""
+    assert reasons["w2"].endswith("under 50%")
+    assert not report.kept
     (stored,) = [a for a in constants(out).values() if a.dtype == np.int8 and a.shape == (64, 32)]
     scale = np.abs(weight).max(axis=0) / 127
     assert np.abs(stored - weight / scale).max() <= 0.5 + 1e-4

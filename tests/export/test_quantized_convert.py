@@ -268,6 +268,42 @@ def test_quantized_input_may_have_several_readers(tmp_path: Path):
     assert next((check.layers, check.checked) for check in report.layer_checks) == (2, 2)
 
 
+@pytest.mark.parametrize(
+    ("attributes", "skip", "equal"),
+    [
+        ({"pads": [1] * 4}, {}, True),
+        ({"pads": [1] * 4, "strides": [2, 2]}, {"strides": [2, 2]}, True),
+        ({"pads": [2] * 4, "dilations": [2, 2]}, {}, True),
+        # Equal for even sizes only.
+        ({"pads": [1] * 4, "strides": [2, 2]}, {"strides": [2, 2], "pads": [0, 0, 1, 1]}, False),
+    ],
+)
+def test_residual_of_symbolic_sizes_is_fused_where_convolutions_keep_them_equal(
+    tmp_path: Path, attributes: dict, skip: dict, equal: bool
+):
+    arrays, nodes = dict(GRIDS), list(BEGIN)
+    for name, size in (("a", 3), ("b", 1), ("s", 1)):
+        arrays[name] = int8((8, 8, size, size), 0.8, seed=ord(name))
+        arrays |= {f"{name}_scale": 5 * scales(8), f"{name}_zero": np.zeros(8, np.int8)}
+        nodes.append(dequantize(name, f"{name}d", name, axis=0))
+    for name, x, more in (("a", "xd", attributes), ("s", "xd", skip), ("b", "ar", {})):
+        nodes.append(node("Conv", [x, f"{name}d"], f"{name}h", **more))
+        if name != "b":
+            nodes.append(quantize(f"{name}h", f"{name}q", "y"))
+            nodes.append(dequantize(f"{name}q", f"{name}r", "y"))
+    nodes += [node("Add", ["bh", "sr"], "sum"), node("Relu", ["sum"], "h"), *END]
+    source = write(tmp_path / "in.onnx", nodes, arrays, x=("batch", 8, "height", "width"))
+    report = convert(source, tmp_path / "out.onnx", policy="condensed", verify=equal)
+    reasons = [layer.reason for layer in report.layers if layer.decision == "dense"]
+    if not equal:
+        assert [reason for reason in reasons if "fix the sizes of the model's inputs" in reason]
+        return
+    assert not reasons
+    assert "Add" not in node_types(tmp_path / "out.onnx")
+    x = np.random.default_rng(3).normal(0, 1.5, (2, 8, 9, 6)).astype(np.float32)
+    assert close_integers(source, tmp_path / "out.onnx", x=x) < 0.02
+
+
 CONVS = {
     "2-D": ((24, 8, 3, 3), (2, 8, 9, 7), {"pads": [1, 1, 1, 1], "strides": [2, 1]}),
     "groups": ((24, 4, 3, 3), (2, 8, 9, 7), {"group": 2, "dilations": [2, 1]}),
