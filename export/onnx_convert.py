@@ -42,8 +42,10 @@ from .onnx_cases import cases_for, own_noise, rerun
 from .onnx_reading import read_proto
 from .onnx_schema import register_schemas
 from .onnx_source import data_files, load_source
+from .passes.access import label_of
 from .passes.compute_bfloat16 import nodes_in_bfloat16
 from .passes.condense import CondensePass, CondenseResult, Shape
+from .passes.nodes import quantized_nodes
 from .quantization_units import Units, is_compared, units_of, with_noise
 from .ranges import require_range
 from .report import (
@@ -275,6 +277,7 @@ def _condensed(
     source: Path, chooser: Chooser, min_sparsity: float
 ) -> tuple[ir.Model, tuple[str, ...], CondenseResult]:
     model, notes = load_source(source)
+    _require_undone(source, model, chooser)
     register_schemas()
     common.ShapeInferencePass(strict_mode=False)(model)
 
@@ -300,6 +303,18 @@ def _condensed(
         choose_quantized=chooser.choose_quantized,
     )
     return model, notes, condense(model)
+
+
+def _require_undone(source: Path, model: ir.Model, chooser: Chooser) -> None:
+    """Refuse to leave 8-bit nodes of ours where another form of all layers is asked for."""
+    nodes = quantized_nodes(model)
+    if not nodes or (chooser.policy in ("auto", "condensed") and not chooser.portable):
+        return
+    asked = "portable files" if chooser.portable else f"the policy {chooser.policy}"
+    raise ExportError(
+        f"{source} holds condensed 8-bit layers ({label_of(nodes[0])!r} is a {nodes[0].op_type}), "
+        f"which {asked} cannot keep and nothing turns back; convert the file that it was made from"
+    )
 
 
 def _stage(model: ir.Model, source: Path, path: Path, threshold: int) -> StagedModel:

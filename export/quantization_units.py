@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,14 +20,17 @@ NOISE_FACTOR = 4
 
 _STEPS = 255
 
+_FEW = 32
+"""Entries below which an output's range may be small by chance: its size counts then."""
+
 
 @dataclass(frozen=True)
 class Units:
     """Sizes of a quantized model's outputs in its own steps.
 
     Attributes:
-        steps: the step of each output; None where its values are no multiples of one, and a 255th
-            of their range stands for it.
+        steps: the step of each output; where its values are no multiples of one, a 255th of their
+            range stands for it, which :func:`with_noise` fills in for None.
         noise: largest difference, in units, between running the model as it is written and
             optimized. Runtimes put integer operators in place of dequantized ones, and a deep
             network amplifies what that changes.
@@ -41,18 +45,17 @@ class Units:
         """Units that an output may differ by."""
         return max(LEAST_UNITS, NOISE_FACTOR * self.noise)
 
-    def size(self, position: int, expected: np.ndarray) -> float:
-        """Return the size of a unit of an output that has these values."""
-        step = self.steps[position]
-        if step is not None:
-            return step
-        return float(np.ptp(expected.astype(np.float64))) / _STEPS if expected.size else 0.0
+    def size(self, position: int) -> float:
+        """Return the size of a unit of an output; 0 where it is 0 in all cases."""
+        return self.steps[position] or 0.0
 
     def distance(self, position: int, actual: np.ndarray, expected: np.ndarray) -> float:
         """Return the largest difference of an output in units; NaN where one side has one."""
         difference = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
-        largest = float(difference.max(initial=0.0))
-        return largest / self.size(position, expected) if largest else 0.0
+        largest, size = float(difference.max(initial=0.0)), self.size(position)
+        if not largest:
+            return 0.0
+        return largest / size if size else math.inf
 
 
 def is_compared(expected: np.ndarray) -> bool:
@@ -73,7 +76,9 @@ def units_of(proto: onnx.ModelProto) -> Units | None:
 def with_noise(
     units: Units, before: Sequence[Sequence[np.ndarray]], after: Sequence[Sequence[np.ndarray]]
 ) -> Units:
-    """Set the noise to the largest difference of the outputs of all cases."""
+    """Set the noise to the largest difference of the outputs of all cases, and missing steps."""
+    outputs = zip(units.steps, zip(*before, strict=True), strict=True)
+    units = Units(tuple(_range_step(all_) if step is None else step for step, all_ in outputs))
     noise = max(
         (
             units.distance(position, new, old)
@@ -84,6 +89,19 @@ def with_noise(
         default=0.0,
     )
     return Units(units.steps, noise)
+
+
+def _range_step(cases: Sequence[np.ndarray]) -> float | None:
+    """Return a 255th of the range of an output over all cases; None for no floats, and for 0."""
+    if not all(map(is_compared, cases)):
+        return None
+    entries = np.concatenate([np.asarray(case, np.float64).reshape(-1) for case in cases])
+    if not entries.size:
+        return None
+    size = float(np.ptp(entries))
+    if entries.size < _FEW or not size:
+        size = max(size, float(np.abs(entries).max()))
+    return size / _STEPS or None
 
 
 def _rounds_activations(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> bool:

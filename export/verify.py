@@ -145,7 +145,7 @@ def _compare(
             if units:
                 distance = units.distance(position, actual, expected)
                 steps = max(steps, distance)
-                allowed = units.tolerance * units.size(position, expected) / scale
+                allowed = units.tolerance * units.size(position) / scale
                 fits = distance <= units.tolerance
                 limit = f"{distance:.3g} quantization units, over the {units.tolerance:.3g} allowed"
             else:

@@ -42,7 +42,8 @@ class ChannelsLastPass(ir.passes.InPlacePass):
     each convolution. Between two convolutions of ours nothing is turned, nor between one and a
     quantized layer of the runtime, which has the same order. Element-wise nodes between
     DequantizeLinear and QuantizeLinear, such as sums, take part where that leaves fewer Transposes.
-    Those that remain are at values of 8 bits, and outputs stay the same.
+    Those that remain are at values of 8 bits, and outputs stay the same. Convolutions that have
+    their channels last in the source stay, as do the Transposes around them.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -69,7 +70,10 @@ class ChannelsLastPass(ir.passes.InPlacePass):
 
 
 def _is_conv(node: ir.Node | None) -> TypeGuard[ir.Node]:
-    return node is not None and (node.domain, node.op_type) == (DOMAIN, QLINEAR_CONDENSED_CONV)
+    """Return whether a node is a convolution of ours that has its channels first."""
+    if node is None or (node.domain, node.op_type) != (DOMAIN, QLINEAR_CONDENSED_CONV):
+        return False
+    return node.attributes.get_int("channels_last", 0) == 0
 
 
 def _images(node: ir.Node) -> list[tuple[int, ir.Value]]:

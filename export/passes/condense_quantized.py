@@ -27,6 +27,7 @@ from .matching import remove_unused
 from .nodes import Names, add_constant, dimensions_of, take_output
 from .qdq_layer import is_qdq, read_qdq
 from .quantized_layer import Grid, QuantizedLayer
+from .quantized_output import without_quantizer
 from .quantized_weight import QuantizedWeight, Refused
 
 MAX_BIAS_ERROR = 1 / 8
@@ -36,6 +37,9 @@ _DEAD_MULTIPLIER = 2.0**-10
 """Units of the output that one of a sum is worth in a row without weights, whose scale is free."""
 
 _TINY = float(np.finfo(np.float32).tiny)
+
+_any_numbers = np.errstate(all="ignore")
+"""A source may hold any numbers, and what comes of them is checked: NumPy need not warn."""
 
 ChooseQuantized = Callable[
     [CondensedWeight, Sequence[int | str | None] | None, ConvGeometry | None, Form], Choice
@@ -75,6 +79,7 @@ def is_quantized_layer(node: ir.Node) -> bool:
     return is_qdq(node) or is_integer_layer(node)
 
 
+@_any_numbers
 def read_quantized_layer(node: ir.Node, opset: int) -> QuantizedLayer | Refused | None:
     """Read a node for which :func:`is_quantized_layer` holds; None where its weight is computed."""
     return read_qdq(node, opset) if is_qdq(node) else read_integer_layer(node, opset)
@@ -93,7 +98,7 @@ class QuantizedCondenser:
         if geometry is not None and geometry.depthwise:
             return "depthwise"
         if geometry is not None and layer.y_grid is None:
-            return "its output is not quantized, and no op convolves 8-bit numbers to floats"
+            return without_quantizer(layer)
         arithmetic = _arithmetic(layer, self._opset)
         if isinstance(arithmetic, str):
             return arithmetic
@@ -223,6 +228,7 @@ def _replace(layer: QuantizedLayer, new: ir.Node) -> None:
     remove_unused([old])
 
 
+@_any_numbers
 def _arithmetic(layer: QuantizedLayer, opset: int) -> _Arithmetic | str:
     """Find scales and bias of the node, or why it cannot have them."""
     x_scale, y_scale, residual_scale = (
@@ -261,8 +267,11 @@ def _float_arithmetic(
         return _Arithmetic(scales, layer.bias.astype(np.float32))
     if x_scale is None:
         return "its bias is int32 and the scale of its input is computed at run time"
+    unknown = _bias_without_unit(layer.weight, layer.bias)
+    if unknown:
+        return unknown
     given = layer.weight.row_scales
-    units = np.where(_is_usable(given), x_scale * given, np.float32(0))
+    units = x_scale * np.where(_is_usable(given), given, np.float32(0))
     return _Arithmetic(scales, layer.bias.astype(np.float32) * units)
 
 
@@ -272,15 +281,41 @@ def _is_usable(scale: np.ndarray | np.float32) -> np.ndarray:
 
 
 def _scales(weight: QuantizedWeight) -> np.ndarray | str:
-    """Return the scales of the rows; a row without weights may have any."""
+    """Return the scales of the rows; a row without weights may have any that is finite."""
     bad = ~_is_usable(weight.row_scales)
-    wrong = np.flatnonzero(bad & ~weight.dead)
+    wrong = np.flatnonzero(bad & ~(weight.dead & np.isfinite(weight.row_scales)))
     if wrong.size:
         row = int(wrong[0])
         return f"the scale of its weight in row {row} is {weight.row_scales[row]:g}"
     if not bad.any():
         return weight.scale
     return np.where(bad, np.float32(1), weight.row_scales)
+
+
+def _bias_without_unit(weight: QuantizedWeight, bias: np.ndarray) -> str:
+    """Say which row has an int32 bias in units of a scale that no op takes; empty for none.
+
+    In units of 0 a bias is 0.
+    """
+    given = weight.row_scales
+    wrong = np.flatnonzero(~_is_usable(given) & (given != 0) & (bias != 0))
+    if not wrong.size:
+        return ""
+    row = int(wrong[0])
+    return f"its bias in row {row} is in units of the weight's scale, which is {given[row]:g}"
+
+
+def _beside_products(weight: QuantizedWeight, bias: np.ndarray, integers: np.ndarray) -> str:
+    """Say which bias int32 does not hold with the largest sum of products; empty for none."""
+    rows = np.abs(weight.integers.reshape(weight.out_features, -1).astype(np.int64)).sum(axis=1)
+    largest = np.abs(integers.astype(np.float64)) + 255.0 * rows
+    if largest.max() < 2**31:
+        return ""
+    row = int(largest.argmax())
+    return (
+        f"its bias of {bias[row]:g} in row {row} is {integers[row]:.4g} units of "
+        "x_scale * w_scale, which int32 does not hold beside the products"
+    )
 
 
 def _integer_arithmetic(
@@ -293,9 +328,9 @@ def _integer_arithmetic(
     if bias is None or not bias.any():
         return _Arithmetic(scales, np.zeros(weight.out_features, np.int32))
     if bias.dtype == np.int32:
-        # A bias in units of a scale of 0 is 0.
+        problem = _bias_without_unit(weight, bias) or _beside_products(weight, bias, bias)
         integers = np.where(_is_usable(weight.row_scales), bias, 0).astype(np.int32)
-        return _Arithmetic(scales, integers)
+        return problem or _Arithmetic(scales, integers)
     if x_scale is None or y_scale is None:
         return "its bias is float32 and the scale of its input or output is computed at run time"
     if not np.isfinite(bias).all():
@@ -310,14 +345,9 @@ def _integer_arithmetic(
     # Beyond, a row without weights is at the end of the output's range in any case.
     exact = np.where(weight.dead, np.clip(exact, -(2.0**30), 2.0**30), exact)
     integers = np.rint(exact)
-    rows = np.abs(weight.integers.reshape(weight.out_features, -1).astype(np.int64)).sum(axis=1)
-    largest = np.abs(integers) + 255.0 * rows
-    if largest.max() >= 2**31:
-        row = int(largest.argmax())
-        return (
-            f"its bias of {bias[row]:g} in row {row} is {integers[row]:.4g} units of "
-            "x_scale * w_scale, which int32 does not hold beside the products"
-        )
+    problem = _beside_products(weight, bias, integers)
+    if problem:
+        return problem
     lost = np.abs(integers - exact) * units / np.float64(y_scale)
     if lost.max() > MAX_BIAS_ERROR:
         return (

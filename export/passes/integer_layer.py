@@ -12,7 +12,7 @@ from onnx import TensorProto
 from .access import input_of
 from .constants import folded_constant
 from .conv_layer import read_conv
-from .linear_layer import bias_add
+from .linear_layer import bias_add, is_per_output
 from .matching import is_op
 from .nodes import dimensions_of
 from .quantized_layer import Grid, QuantizedLayer, only_use, other_side, read_grid
@@ -91,7 +91,7 @@ def _static(
     given = None if bias is None else _input(node, bias)
     if given is not None:
         integers = folded_constant(given, opset)
-        if integers is None or integers.size not in (1, weight.out_features):
+        if integers is None or not is_per_output(integers, weight.out_features, rank=2):
             return weight.refuse("its bias is no constant vector")
         integers = np.broadcast_to(integers.reshape(-1), (weight.out_features,))
     return QuantizedLayer(node, weight, x, x_grid, node.outputs[0], y_grid, bias=integers)
@@ -119,7 +119,9 @@ def _matmul_integer(node: ir.Node, opset: int) -> Found:
             return unscaled
         return unscaled.refuse("its integer sums are not scaled to floats by constants of its own")
     x_scale, w_scale = scales
-    weight = _scaled(input_of(node, 1), w_scale, _input(node, 3), 1, opset)
+    sizes = dimensions_of(x)
+    rank = 1 if sizes is None else len(sizes)
+    weight = _scaled(input_of(node, 1), w_scale, _input(node, 3), 1, opset, rank)
     if not isinstance(weight, QuantizedWeight):
         return weight
     layer = _to_float(node, weight, (x, x_scale, x_zero), scaled.outputs[0], opset)
@@ -245,7 +247,7 @@ def _with_bias_input(
     if bias is None or isinstance(layer, Refused):
         return layer
     array = folded_constant(bias, opset)
-    if array is None or array.size not in (1, layer.weight.out_features):
+    if array is None or not is_per_output(array, layer.weight.out_features, rank=1):
         return layer.weight.refuse("its bias is no constant vector")
     return replace(layer, bias=_vector(array, layer.weight))
 
@@ -264,13 +266,26 @@ def _weight(
 
 
 def _scaled(
-    value: ir.Value, scale: ir.Value, zero_point: ir.Value | None, out_axis: int, opset: int
+    value: ir.Value,
+    scale: ir.Value,
+    zero_point: ir.Value | None,
+    out_axis: int,
+    opset: int,
+    rank: int = 2,
 ) -> QuantizedWeight | Refused | None:
+    """Read a weight with its scales, which have at most ``rank`` dimensions."""
     scales = folded_constant(scale, opset)
     zeros = None if zero_point is None else folded_constant(zero_point, opset)
     if scales is None or (zero_point is not None and zeros is None):
         return Refused(COMPUTED, value)
-    return read_integers(value, scales, zeros, out_axis, opset)
+    if is_per_output(scales, scales.size, rank):
+        return read_integers(value, scales.reshape(-1), zeros, out_axis, opset)
+    unscaled = read_integers(value, np.ones(1, np.float32), zeros, out_axis, opset)
+    if not isinstance(unscaled, QuantizedWeight):
+        return unscaled
+    return unscaled.refuse(
+        f"its scales have the shape {list(scales.shape)}, which is not one for each output"
+    )
 
 
 def _unscaled(

@@ -109,7 +109,12 @@ def bias_add(product: ir.Value, out_features: int, rank: int, opset: int) -> ir.
 
 
 def _is_bias(array: np.ndarray | None, out_features: int, rank: int) -> bool:
+    known = array is not None and array.dtype.name in _BIAS_TYPES
+    return array is not None and known and is_per_output(array, out_features, rank)
+
+
+def is_per_output(array: np.ndarray, out_features: int, rank: int) -> bool:
     """Return whether an array broadcasts along the last dimension without changing the shape."""
-    if array is None or array.dtype.name not in _BIAS_TYPES or array.ndim > rank:
+    if array.ndim > rank:
         return False
     return array.size == 1 or (array.size == out_features and array.shape[-1] == out_features)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import onnx_ir as ir
+
 from .access import input_of
 from .fuse_activation import saturation
-from .nodes import constant_of, same_shape
+from .image_sizes import same_images
+from .nodes import constant_of
 from .quantized_layer import (
     OPEN,
     QuantizedLayer,
@@ -25,20 +28,12 @@ def until_quantized(layer: QuantizedLayer, opset: int) -> QuantizedLayer:
     """
     value, clip = layer.output, OPEN
     residual = residual_grid = None
-    add = only_use(value, "Add")
-    if add is not None:
-        other = other_side(add, value)
-        giver = other.producer()
-        if (
-            giver is not None
-            and is_dequantize(giver)
-            and same_shape(value, other)
-            and constant_of(input_of(giver, 0)) is None
-        ):
-            given = input_of(giver, 0)
-            grid = read_grid(given, input_of(giver, 1), third_input(giver), "what is added", opset)
-            if not isinstance(grid, str):
-                residual, residual_grid, value = given, grid, add.outputs[0]
+    add, giver = _residual_sum(value)
+    if add is not None and giver is not None and same_images(value, giver.outputs[0]):
+        given = input_of(giver, 0)
+        grid = read_grid(given, input_of(giver, 1), third_input(giver), "what is added", opset)
+        if not isinstance(grid, str):
+            residual, residual_grid, value = given, grid, add.outputs[0]
     while activation := only_use(value, "Relu", "Clip", "Max", "Min"):
         bounds = saturation(activation)
         if bounds is None or bounds.input is not value:
@@ -61,4 +56,24 @@ def until_quantized(layer: QuantizedLayer, opset: int) -> QuantizedLayer:
         clip=clip,
         residual=residual,
         residual_grid=residual_grid,
+    )
+
+
+def _residual_sum(value: ir.Value) -> tuple[ir.Node | None, ir.Node | None]:
+    """Return the Add that alone reads a value, and the DequantizeLinear of its other side."""
+    add = only_use(value, "Add")
+    giver = other_side(add, value).producer() if add is not None else None
+    if giver is None or not is_dequantize(giver) or constant_of(input_of(giver, 0)) is not None:
+        return None, None
+    return add, giver
+
+
+def without_quantizer(layer: QuantizedLayer) -> str:
+    """Say why a layer's output is not followed to a QuantizeLinear."""
+    add, giver = _residual_sum(layer.output)
+    if add is None or giver is None or same_images(layer.output, giver.outputs[0]):
+        return "its output is not quantized, and no op convolves 8-bit numbers to floats"
+    return (
+        "the shapes of the sum that reads its output are not known to be equal; fix the sizes of "
+        "the model's inputs"
     )

@@ -19,6 +19,7 @@ from ..onnx_source import load_source
 from ..passes.access import input_of, label_of, name_of
 from ..passes.condense import CondensePass
 from ..passes.nodes import Names, constant_of
+from .free_names import free_names
 
 LINEAR, CONV = ("Gemm", "MatMul"), "Conv"
 
@@ -111,6 +112,7 @@ def load_float_model(path: Path) -> FloatModel:
     for node in model.graph:
         if not node.name:
             node.name = names.free(f"{node.op_type}_{node.outputs[0].name}")
+    free_names(path, model)
     layers = tuple(_layers(model))
     if not layers:
         raise ExportError(f"{path} has no MatMul, Gemm or Conv of a constant weight to quantize")

@@ -339,7 +339,7 @@ def _reports(
     dynamic: bool,
     max_error: float | None,
 ) -> tuple[QuantizedLayer, ...]:
-    decisions = {layer_name(layer.name): layer.decision for layer in result.built.report.layers}
+    converted = {layer_name(layer.name): layer for layer in result.built.report.layers}
     places = {layer.node: place for place, layer in enumerate(ranking.layers)}
     ordered = sorted(floats.layers, key=lambda layer: places.get(layer.node, len(places)))
     reports = []
@@ -347,7 +347,11 @@ def _reports(
         reason = _obstacle(layer, dynamic) or ""
         if not reason and layer.node not in result.quantized:
             reason = f"kept for max_error {max_error:g}"
-        decision = decisions.get(layer.name, "dense")
+        found = converted.get(layer.name)
+        decision = "dense" if found is None else found.decision
+        form = f"{decision} {'float32' if reason else 'int8'}"
+        if found is not None and form == "dense int8":
+            reason = found.reason
         reports.append(
             QuantizedLayer(
                 layer.name,
@@ -355,7 +359,7 @@ def _reports(
                 layer.weight.shape,
                 layer.sparsity,
                 ranking.errors.get(layer.node),
-                f"{decision} {'float32' if reason else 'int8'}",
+                form,
                 reason,
             )
         )

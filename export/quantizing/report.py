@@ -28,7 +28,7 @@ class QuantizedLayer:
         error: relative error of the outputs where this layer alone computes in 8 bits; None where
             it was not measured.
         form: "condensed int8", "dense int8", "condensed float32" or "dense float32".
-        reason: why it stayed in float32; empty for a quantized one.
+        reason: why it stayed in float32, or is dense in 8 bits; empty for a condensed one of these.
 
     """
 
@@ -39,6 +39,11 @@ class QuantizedLayer:
     error: float | None
     form: str
     reason: str
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it stayed in float32."""
+        return self.form.endswith("float32")
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ class QuantizationReport:
     @property
     def kept(self) -> tuple[QuantizedLayer, ...]:
         """The layers that stayed in float32."""
-        return tuple(layer for layer in self.layers if layer.reason)
+        return tuple(layer for layer in self.layers if layer.is_float)
 
     def to_rich_table(self) -> Table:
         """Lay out the layers, the worst first."""
@@ -97,7 +102,7 @@ class QuantizationReport:
         for header in ("shape", "sparsity", "error alone"):
             table.add_column(header, justify="right", no_wrap=True)
         table.add_column("form", overflow="fold")
-        shown = [*self.layers[:_SHOWN], *(x for x in self.layers[_SHOWN:] if x.reason)]
+        shown = [*self.layers[:_SHOWN], *(x for x in self.layers[_SHOWN:] if x.is_float)]
         for layer in shown:
             table.add_row(
                 layer.name,

@@ -103,6 +103,23 @@ def test_file_is_the_same_model_without_the_pass(tmp_path: Path, monkeypatch: py
             np.testing.assert_array_equal(first, last)
 
 
+def test_convolutions_that_are_turned_already_stay_so(tmp_path: Path):
+    source, once, twice = (tmp_path / f"{name}.onnx" for name in ("in", "once", "twice"))
+    # 8 channels of 8 x 8: a second turn would fit the shapes.
+    nodes, arrays = [], grid("x", 0.03, 120)
+    for name, x, y in (("a", "x", "p"), ("bb", "p", "y")):
+        one, constants = conv(name, x, y, (8, 8, 3, 3), pads=[1] * 4)
+        nodes.append(one)
+        arrays |= constants
+    image = {"x": (1, 8, 8, 8), "x_type": TensorProto.UINT8, "y_type": TensorProto.UINT8}
+    write(source, nodes, arrays, **image)
+    convert(source, once, policy="condensed")
+    convert(once, twice, policy="condensed", verify=False)
+    assert node_types(twice) == node_types(once)
+    assert flags(twice) == [1, 1]
+    assert_same_outputs(source, twice, (1, 8, 8, 8))
+
+
 def test_residual_of_another_convolution_is_not_turned(tmp_path: Path):
     """x -> a, x -> b with a's output as residual: a QDQ graph in which the sum is fused."""
     arrays = {**grid("x", 0.03, 120), **grid("y", 0.1, 100)}

@@ -159,6 +159,10 @@ def test_dense_layers_are_quantized_too(tmp_path: Path):
         "w1": "condensed int8",
         "w2": "dense int8",
     }
+    reasons = {layer.name: layer.reason for layer in report.layers}
+    assert reasons["w1"] == ""
+    assert reasons["w2"].endswith("under 50%")
+    assert not report.kept
     (stored,) = [a for a in constants(out).values() if a.dtype == np.int8 and a.shape == (64, 32)]
     scale = np.abs(weight).max(axis=0) / 127
     assert np.abs(stored - weight / scale).max() <= 0.5 + 1e-4
@@ -416,6 +420,34 @@ def test_output_may_be_no_file_that_is_read(source: Path, tmp_path: Path):
     with pytest.raises(ValueError, match=r"calib.npz holds the samples"):
         quantize(source, samples, calibration=samples)
     assert source.read_bytes() == before
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_names_that_the_quantizer_gives_are_free_for_it(tmp_path: Path, dynamic: bool):
+    source = write_model(
+        tmp_path / "in.onnx",
+        [
+            node("MatMul", ["x", "w_quantized"], "w_scale"),
+            node("Relu", ["w_scale"], "x_zero_point"),
+            node("MatMul", ["x_zero_point", "w"]),
+        ],
+        {"w_quantized": W1, "w": W2},
+    )
+    out = tmp_path / "out.onnx"
+    quantize(source, out, calibration=CALIBRATION, dynamic=dynamic, policy="condensed")
+    (expected,) = run(source, x=SAMPLES)
+    (actual,) = run(out, x=SAMPLES)
+    assert 0.001 < relative(expected, actual) < 0.02
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_output_with_a_name_that_the_quantizer_gives_is_refused(tmp_path: Path, dynamic: bool):
+    source = two_layers(tmp_path / "in.onnx")
+    model = onnx.load(source)
+    model.graph.output[0].name = model.graph.node[-1].output[0] = "x_scale"
+    onnx.save(model, source)
+    with pytest.raises(ExportError, match="'x_scale', a name that onnxruntime.s quantizer"):
+        quantize(source, tmp_path / "out.onnx", calibration=CALIBRATION, dynamic=dynamic)
 
 
 def test_missing_model_is_named(tmp_path: Path):

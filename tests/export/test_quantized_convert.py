@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from fanin.export import convert
+from fanin.export import ExportError, convert
 
 from .onnx_models import node_types, run
 from .quantized_models import (
@@ -268,6 +268,42 @@ def test_quantized_input_may_have_several_readers(tmp_path: Path):
     assert next((check.layers, check.checked) for check in report.layer_checks) == (2, 2)
 
 
+@pytest.mark.parametrize(
+    ("attributes", "skip", "equal"),
+    [
+        ({"pads": [1] * 4}, {}, True),
+        ({"pads": [1] * 4, "strides": [2, 2]}, {"strides": [2, 2]}, True),
+        ({"pads": [2] * 4, "dilations": [2, 2]}, {}, True),
+        # Equal for even sizes only.
+        ({"pads": [1] * 4, "strides": [2, 2]}, {"strides": [2, 2], "pads": [0, 0, 1, 1]}, False),
+    ],
+)
+def test_residual_of_symbolic_sizes_is_fused_where_convolutions_keep_them_equal(
+    tmp_path: Path, attributes: dict, skip: dict, equal: bool
+):
+    arrays, nodes = dict(GRIDS), list(BEGIN)
+    for name, size in (("a", 3), ("b", 1), ("s", 1)):
+        arrays[name] = int8((8, 8, size, size), 0.8, seed=ord(name))
+        arrays |= {f"{name}_scale": 5 * scales(8), f"{name}_zero": np.zeros(8, np.int8)}
+        nodes.append(dequantize(name, f"{name}d", name, axis=0))
+    for name, x, more in (("a", "xd", attributes), ("s", "xd", skip), ("b", "ar", {})):
+        nodes.append(node("Conv", [x, f"{name}d"], f"{name}h", **more))
+        if name != "b":
+            nodes.append(quantize(f"{name}h", f"{name}q", "y"))
+            nodes.append(dequantize(f"{name}q", f"{name}r", "y"))
+    nodes += [node("Add", ["bh", "sr"], "sum"), node("Relu", ["sum"], "h"), *END]
+    source = write(tmp_path / "in.onnx", nodes, arrays, x=("batch", 8, "height", "width"))
+    report = convert(source, tmp_path / "out.onnx", policy="condensed", verify=equal)
+    reasons = [layer.reason for layer in report.layers if layer.decision == "dense"]
+    if not equal:
+        assert [reason for reason in reasons if "fix the sizes of the model's inputs" in reason]
+        return
+    assert not reasons
+    assert "Add" not in node_types(tmp_path / "out.onnx")
+    x = np.random.default_rng(3).normal(0, 1.5, (2, 8, 9, 6)).astype(np.float32)
+    assert close_integers(source, tmp_path / "out.onnx", x=x) < 0.02
+
+
 CONVS = {
     "2-D": ((24, 8, 3, 3), (2, 8, 9, 7), {"pads": [1, 1, 1, 1], "strides": [2, 1]}),
     "groups": ((24, 4, 3, 3), (2, 8, 9, 7), {"group": 2, "dilations": [2, 1]}),
@@ -361,6 +397,49 @@ def test_scale_that_is_no_number_stays(tmp_path: Path, scale: float):
     assert f"the scale of its weight in row 7 is {np.float32(scale):g}" in report.layers[0].reason
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("scale", "bias", "reason"),
+    [
+        (-0.01, 5, "is -0.01"),
+        (np.nan, 0, "is nan"),
+        (np.inf, 0, "is inf"),
+        (-0.01, 0, ""),
+        (0.0, 5, ""),
+    ],
+)
+def test_row_without_weights_needs_a_scale_that_its_bias_is_in_units_of(
+    tmp_path: Path, scale: float, bias: int, reason: str
+):
+    arrays = {**PER_COLUMN, **INT32_BIAS, **GRIDS, "w": W.copy(), "w_scale": scales(32)}
+    arrays["w"][:, 7] = 0
+    arrays["w_scale"][7] = scale
+    arrays["b"] = np.where(np.arange(32) == 7, bias, arrays["b"]).astype(np.int32)
+    arrays["b_scale"] = X_SCALE * arrays["w_scale"]
+    source = write(tmp_path / "in.onnx", [*BEGIN, *BIASED, *END], arrays, x=("batch", 48))
+    (layer,) = convert(source, tmp_path / "out.onnx", policy="condensed", verify=False).layers
+    assert layer.decision == ("dense" if reason else "condensed")
+    assert reason in layer.reason
+
+
+@pytest.mark.filterwarnings("error")
+def test_scales_whose_product_overflows_stay_without_a_warning(tmp_path: Path):
+    arrays = {**PER_COLUMN, **GRIDS, "x_scale": np.float32(3e38), "y_scale": np.float32(1e-30)}
+    source = write(tmp_path / "in.onnx", [*BEGIN, *MATMUL, *END], arrays, x=("batch", 48))
+    (layer,) = convert(source, tmp_path / "out.onnx", policy="condensed", verify=False).layers
+    assert "beyond what float32 holds" in layer.reason
+
+
+@pytest.mark.parametrize("bias", [2**31 - 1, -(2**31)])
+def test_int32_bias_near_the_end_of_int32_stays(tmp_path: Path, bias: int):
+    integers = INT32_BIAS["b"].copy()
+    integers[11] = bias
+    arrays = {**PER_COLUMN, **INT32_BIAS, **GRIDS, "b": integers}
+    reason = refused(tmp_path, [*BEGIN, *BIASED, *END], arrays)
+    assert "in row 11" in reason
+    assert "int32 does not hold beside the products" in reason
+
+
 def test_bias_beyond_int32_stays(tmp_path: Path):
     nodes = [*BEGIN, MATMUL[0], node("MatMul", ["xd", "wd"], "p"), node("Add", ["p", "b"], "h")]
     bias = BIAS.copy()
@@ -435,6 +514,26 @@ def test_policy_dense_and_portable_files_leave_quantized_layers(tmp_path: Path):
     report = convert(source, tmp_path / "out.onnx", portable=True)
     assert report.layers[0].reason == "only standard operators may be used"
     assert report.parity[0].units is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        ({"portable": True}, "portable files"),
+        ({"policy": "dense"}, "the policy dense"),
+        ({"policy": "structured"}, "the policy structured"),
+    ],
+)
+def test_condensed_8_bit_layers_are_not_left_where_another_form_is_asked_for(
+    tmp_path: Path, options: dict, asked: str
+):
+    source = gemm(tmp_path / "in.onnx", "per column")
+    convert(source, tmp_path / "once.onnx", policy="condensed")
+    with pytest.raises(ExportError, match=f"QLinearCondensedGemm.*, which {asked} cannot keep"):
+        convert(tmp_path / "once.onnx", tmp_path / "twice.onnx", **options)
+    assert not (tmp_path / "twice.onnx").exists()
+    convert(tmp_path / "once.onnx", tmp_path / "twice.onnx")
+    assert "QLinearCondensedGemm" in node_types(tmp_path / "twice.onnx")
 
 
 def test_float_weight_behind_a_quantized_input_is_condensed_in_floats(tmp_path: Path):

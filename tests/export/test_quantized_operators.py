@@ -296,6 +296,38 @@ def test_layer_without_an_op_of_ours_is_reported(tmp_path: Path, case: str):
     assert reason in layer.reason
 
 
+@pytest.mark.parametrize(
+    ("shape", "x", "y"),
+    [((32, 1), (32, 48), (32, 32)), ((1, 1, 32), (32, 48), (1, 32, 32)), ((1, 32), (48,), (1, 32))],
+)
+@pytest.mark.parametrize("runtime", [False, True])
+def test_scales_that_are_not_one_for_each_output_stay(
+    tmp_path: Path, shape: tuple[int, ...], x: tuple[int, ...], y: tuple[int, ...], runtime: bool
+):
+    arrays = {**WEIGHT, "w_scale": scales(32).reshape(shape), "w_zero": np.int8(0)}
+    nodes = [quantizer("x"), *dynamic("x", "y", bias=None)]
+    if not runtime:
+        arrays |= grid("x", X_SCALE, 117)
+        nodes = [quantize("x", "x_q", "x"), *nodes[1:]]
+        nodes = [n for n in nodes if n.output[0] != "y_scales"]
+        nodes[-1].input[:] = [nodes[-1].input[0], "w_scale"]
+    source = write(tmp_path / "in.onnx", nodes, used(nodes, arrays), x=x, y=y)
+    # ONNX Runtime itself loses such a dimension where it fuses these nodes.
+    (layer,) = convert(source, tmp_path / "out.onnx", policy="condensed", verify=False).layers
+    assert layer.decision == "dense"
+    assert f"its scales have the shape {list(shape)}" in layer.reason
+    assert layer.sparsity > 0.85
+
+
+def test_bias_of_each_row_of_the_output_stays(tmp_path: Path):
+    nodes = [node("QGemm", [*ON_X, *ON_W, "b", *ON_Y], "y", "com.microsoft")]
+    arrays = used(nodes, {**GRIDS, **WEIGHT, "b": INTEGERS.reshape(32, 1)})
+    types = {"x_type": TensorProto.UINT8, "y_type": TensorProto.UINT8}
+    source = write(tmp_path / "in.onnx", nodes, arrays, x=(32, 48), y=(32, 32), **types)
+    (layer,) = convert(source, tmp_path / "out.onnx", policy="condensed", verify=False).layers
+    assert (layer.decision, layer.reason) == ("dense", "its bias is no constant vector")
+
+
 def test_run_time_scales_are_inputs_of_the_node(tmp_path: Path):
     """A QLinearMatMul may take its scales from the graph; ours does as well."""
     nodes = [
