@@ -205,8 +205,12 @@ def convert(
             layers = with_rounding(layers, rounded.errors, values_dtype)
             notes += rounding_notes(layers, values_dtype, "they are of a different type already")
         layers = (*layers, *found.elsewhere.layers)
-        notes += note_on_sparsity(layers, found.elsewhere.sparsest, min_sparsity)
-        if require_sparse:
+        if found.held:
+            nodes = f"{found.held} condensed node{'s' * (found.held > 1)}"
+            notes += (f"the source holds {nodes} already",)
+        else:
+            notes += note_on_sparsity(layers, found.elsewhere.sparsest, min_sparsity)
+        if require_sparse and not found.held:
             require_sparse_layers(layers, notes)
         if compute != "float32":
             notes += compute_notes(layers)

@@ -48,6 +48,7 @@ from .nodes import (
     constant_of,
     dimensions_of,
     make_condensed,
+    our_nodes,
     take_output,
 )
 from .quantized_weight import Refused
@@ -84,6 +85,7 @@ class CondenseResult(ir.passes.PassResult):
         notes: what else a user should know.
         verbatim: condensed weights that store entries of the constant of that name as they are.
         elsewhere: weights that no layer holds.
+        held: how many nodes of ours the model had before.
 
     """
 
@@ -91,6 +93,7 @@ class CondenseResult(ir.passes.PassResult):
     notes: list[str] = field(default_factory=list)
     verbatim: frozenset[str] = frozenset()
     elsewhere: Elsewhere = field(default_factory=Elsewhere)
+    held: int = 0
 
 
 class CondensePass(ResultPass[CondenseResult]):
@@ -133,6 +136,7 @@ class CondensePass(ResultPass[CondenseResult]):
     def call(self, model: ir.Model) -> CondenseResult:
         """Visit all nodes; what cannot be replaced is reported with the reason."""
         nodes = list(model.graph.all_nodes())
+        held = len(our_nodes(model))
         work = _Work(model, self)
         work.accompanied = any(work.is_sparse_conv(node) for node in nodes)
         for node in nodes:
@@ -157,6 +161,7 @@ class CondensePass(ResultPass[CondenseResult]):
             notes=notes,
             verbatim=work.verbatim(),
             elsewhere=elsewhere,
+            held=held,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,25 @@ def test_ctrl_c_at_any_step(source: Path, monkeypatch, step: str):
     monkeypatch.setattr(onnx_convert, step, interrupted)
     with pytest.raises(KeyboardInterrupt):
         convert(source, source.with_name("out.onnx"), policy="condensed")
+    assert_nothing_changed(source.parent)
+
+
+def test_sigterm_in_the_middle_of_the_command(source: Path):
+    code = """
+import os, signal, sys, time
+from fanin import cli
+from fanin.export import onnx_convert
+
+def stopped(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+
+onnx_convert.check_structure = stopped
+sys.argv = ["fanin", "export", "in.onnx", "-o", "out.onnx", "--policy", "condensed"]
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=source.parent, check=False)
+    assert done.returncode == 128 + signal.SIGTERM
     assert_nothing_changed(source.parent)
 
 

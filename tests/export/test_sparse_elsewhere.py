@@ -300,6 +300,8 @@ def test_sparse_layers_can_be_required(tmp_path: Path):
         export(nn.Linear(IN, OUT), torch.randn(2, IN), tmp_path / "out.onnx", require_sparse=True)
     source = write(tmp_path / "sparse.onnx", [GEMM], {"w": weight(OUT, IN), "b": BIAS})
     convert(source, tmp_path / "out.onnx", policy="condensed", require_sparse=True)
+    again = convert(tmp_path / "out.onnx", tmp_path / "again.onnx", require_sparse=True)
+    assert again.notes == ("the source holds 1 condensed node already",)
     command = ["export", str(tmp_path / "in.onnx"), "-o", str(tmp_path / "y.onnx")]
     assert CliRunner().invoke(app, command).exit_code == 0
     assert CliRunner().invoke(app, [*command, "--require-sparse"]).exit_code == 1

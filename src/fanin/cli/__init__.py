@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from io import TextIOWrapper
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -31,7 +33,13 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a locale without UTF-8 lacks arrows and lines
             stream.reconfigure(errors="replace")
+    # As an exception, so that what is half written is removed. Servers handle it themselves.
+    signal.signal(signal.SIGTERM, _stop)
     app()
+
+
+def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    raise SystemExit(128 + number)
 
 
 @app.callback(invoke_without_command=True)
