@@ -73,8 +73,13 @@ def check_threads(threads: object) -> None:
 
 def unusable(where: str, error: Exception) -> ExportError:
     """Say that a file holds no table, with the remedy."""
+    reason = str(error)
+    if isinstance(error, KeyError):
+        reason = f"{error} is missing"
+    elif not isinstance(error, ValueError):
+        reason = "a field is missing, unknown or of another type"
     return ExportError(
-        f"{where} is no calibration of this version ({error}); "
+        f"{where} is no calibration of this version ({reason}); "
         "delete it, or measure again with fanin calibrate"
     )
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..ort_ops.dispatch_cost import SPINNING, DispatchCost
 from ..ort_ops.format.conv_geometry import ConvGeometry
-from .interpolation import are_times, interpolate, require_axis
+from .interpolation import are_times, as_numbers, interpolate, require_axis
 from .thread_scaling import Work, condensed_seconds, dense_seconds, dense_speedup
 
 KINDS = ("1x1", "1x1 strided", "kxk", "kxk strided", "depthwise", "depthwise strided", "stem")
@@ -75,11 +75,11 @@ class ConvTable:
             require_axis(f"{name} of {table.kind}", getattr(table, name))
         sizes = (len(table.pixels), len(table.weights), len(table.densities))
         for name, wanted in (("dense", 2), ("condensed", 3)):
-            array = np.asarray(getattr(table, name), np.float64)
+            array = as_numbers(getattr(table, name))
             if array.shape != sizes[:wanted] or not are_times(array):
                 raise ValueError(f"{name} of {table.kind} is not a table of times")
         for name in () if quantized else ("place", "reorder"):
-            if not are_times(np.asarray(getattr(table, name), np.float64)):
+            if not are_times(as_numbers(getattr(table, name))):
                 raise ValueError(f"{name} of {table.kind} is not a time")
         return table
 

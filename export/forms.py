@@ -189,6 +189,8 @@ class Chooser:
             return Choice("dense", "only standard operators may be used")
         if self.policy == "condensed":
             return Choice("condensed", "policy condensed")
+        if self.policy == "structured":
+            return Choice("dense", "there is no structured form in 8 bits")
         if self.policy != "auto":
             return Choice("dense", f"policy {self.policy}, 8 bits as it was")
         if isinstance(self.costs, GpuCostModel):

@@ -24,9 +24,17 @@ def interpolate(table: np.ndarray, axes: Sequence[np.ndarray], point: np.ndarray
 
 def require_axis(name: str, axis: Sequence[float]) -> None:
     """Raise ValueError unless ``axis`` is of positive, finite numbers that increase."""
-    values = np.asarray(axis, np.float64)
+    values = as_numbers(axis)
     if values.ndim != 1 or not values.size or not are_times(values) or (np.diff(values) <= 0).any():
         raise ValueError(f"{name} are not numbers that increase")
+
+
+def as_numbers(table: object) -> np.ndarray:
+    """Return a table as an array, an empty one for what has no numbers or uneven rows."""
+    try:
+        return np.asarray(table, np.float64)
+    except (TypeError, ValueError):
+        return np.zeros(0)
 
 
 def are_times(values: np.ndarray) -> bool:

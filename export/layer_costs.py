@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..ort_ops.dispatch_cost import SPINNING, DispatchCost
-from .interpolation import are_times, interpolate, require_axis
+from .interpolation import are_times, as_numbers, interpolate, require_axis
 from .thread_scaling import Work, condensed_seconds, dense_seconds
 
 
@@ -39,7 +39,7 @@ class LayerTable:
     def require_times(self, name: str, table: object, axes: int) -> None:
         """Raise ValueError unless ``table`` holds times over the first of the axes."""
         sizes = (len(self.batches), len(self.weights), len(self.densities))
-        array = np.asarray(table, np.float64)
+        array = as_numbers(table)
         if array.shape != sizes[:axes] or not are_times(array):
             raise ValueError(f"{name} is not a table of times")
 

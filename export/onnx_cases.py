@@ -26,13 +26,20 @@ _MOST_NOISE = 1e-5
 
 
 def cases_for(
-    path: Path, given: Sequence[Mapping[str, np.ndarray]] | None
+    path: Path,
+    given: Sequence[Mapping[str, np.ndarray]] | None,
+    remedy: str = "pass inputs of your own, or switch the verification off",
 ) -> tuple[list[Case], tuple[str, ...]]:
     """Run the original on the user's inputs and on made-up ones.
 
     Made-up floats are standard normal. Made-up integers stay below the size of the table that they
     index, if one is found, else they are 1. Sizes of symbolic dimensions are tried until the model
     runs and gives finite outputs.
+
+    Args:
+        path: the model.
+        given: inputs by name, to run before those.
+        remedy: what to do where it runs on none.
 
     Returns:
         The cases, and names of the model's inputs in the order of a case's.
@@ -68,10 +75,7 @@ def cases_for(
         if not _has_symbols(ports):
             break
     if not cases:
-        raise ExportError(
-            f"{path} does not run on made-up inputs ({problem}); pass inputs of your own, or "
-            "switch the verification off"
-        )
+        raise ExportError(f"{path} does not run on made-up inputs ({problem}); {remedy}")
     return cases, names
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,11 +25,13 @@ class OutputError:
             that are no floats, the share of entries that differ.
         cosine: between the outputs of a sample, the mean over samples; 1 for outputs that are no
             floats.
+        is_share: whether ``relative`` is the share of entries that differ.
 
     """
 
     relative: float
     cosine: float
+    is_share: bool = False
 
 
 def run_all(run: Run, samples: Samples, what: object) -> list[Outputs]:
@@ -54,8 +56,10 @@ def compare(expected: Sequence[Outputs], actual: Sequence[Outputs]) -> OutputErr
         _compare_output(list(old), list(new))
         for old, new in zip(zip(*expected, strict=True), zip(*actual, strict=True), strict=True)
     ]
-    relative = max((error.relative for error in errors), default=0.0)
-    return OutputError(relative, min((error.cosine for error in errors), default=1.0))
+    if not errors:
+        return OutputError(0.0, 1.0)
+    worst = max(errors, key=lambda error: error.relative)
+    return replace(worst, cosine=min(error.cosine for error in errors))
 
 
 def _compare_output(expected: list[np.ndarray], actual: list[np.ndarray]) -> OutputError:
@@ -63,7 +67,7 @@ def _compare_output(expected: list[np.ndarray], actual: list[np.ndarray]) -> Out
         pairs = list(zip(expected, actual, strict=True))
         count = sum(old.size for old in expected)
         differing = sum(np.count_nonzero(old != new) for old, new in pairs)
-        return OutputError(differing / count if count else 0.0, 1.0)
+        return OutputError(differing / count if count else 0.0, 1.0, is_share=True)
     difference = squares = 0.0
     cosines: list[float] = []
     for old, new in zip(expected, actual, strict=True):

@@ -257,11 +257,17 @@ def _samples(
             f"{given} {'are' if given.count > 1 else 'is'} few: values beyond their ranges are cut "
             "off; give some hundred"
         )
+    notes += [
+        f"{name} is 0 in {given}: ranges of activations follow from nothing; give typical samples"
+        for name in given.feeds[0]
+        if not any(np.any(feeds[name]) for feeds in given.feeds)
+    ]
     return given, compared, tuple(notes)
 
 
 def _made_up(path: Path) -> Samples:
-    cases, names = cases_for(path, None)
+    remedy = "give samples to compare on (--calibration FILE.npz)"
+    cases, names = cases_for(path, None, remedy)
     feeds = tuple(dict(zip(names, case.inputs, strict=True)) for case in cases)
     return Samples(feeds, sum(map(case_batch, cases)), "made-up inputs, of a normal distribution")
 

@@ -126,10 +126,13 @@ class QuantizationReport:
                 f"8 bits ({change:+.2f} points)"
             )
         limit = f", at most {self.max_error:.2%} asked for" if self.max_error is not None else ""
-        lines.append(
-            f"outputs differ by {self.error.relative:.2%} (root mean square{limit}), cosine "
-            f"{self.error.cosine:.5f}"
-        )
+        if self.error.is_share:
+            lines.append(f"{self.error.relative:.2%} of the labels in an output change{limit}")
+        else:
+            lines.append(
+                f"outputs differ by {self.error.relative:.2%} (root mean square{limit}), cosine "
+                f"{self.error.cosine:.5f}"
+            )
         lines.append(f"compared on {self.compared_on}")
         if self.calibrated_on is not None:
             lines.append(f"ranges of activations: {self.method} of {self.calibrated_on}")

@@ -92,7 +92,10 @@ def _load(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
             with loaded:
                 arrays = {name: loaded[name] for name in loaded.files}
     except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
-        raise ExportError(f"{path} is no .npz or .npy file of numbers: {error}") from error
+        reason = str(error)
+        if "pickle" in reason:  # which NumPy takes any other file for
+            reason = "it is of another format or holds objects; write one with numpy.savez"
+        raise ExportError(f"{path} is no .npz or .npy file of numbers: {reason}") from error
     if "" not in arrays:
         return arrays
     if len(names) != 1:
@@ -112,10 +115,9 @@ def _check(what: str, port: ir.Value, array: np.ndarray) -> None:
         raise ExportError(f"the input {name} of the model is no tensor of numbers")
     dtype = port.dtype.numpy()
     if array.dtype != dtype:
-        raise ExportError(
-            f"{what}: {name} is {array.dtype}, the model takes {dtype}; convert it with "
-            f".astype(numpy.{dtype})"
-        )
+        convertible = array.dtype.kind in "biuf"
+        remedy = f"convert it with .astype(numpy.{dtype})" if convertible else "give numbers"
+        raise ExportError(f"{what}: {name} is {array.dtype}, the model takes {dtype}; {remedy}")
     sizes = dimensions_of(port)
     if sizes is not None:
         fits = array.ndim == len(sizes) and all(

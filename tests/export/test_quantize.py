@@ -446,8 +446,27 @@ def test_output_with_a_name_that_the_quantizer_gives_is_refused(tmp_path: Path, 
     model = onnx.load(source)
     model.graph.output[0].name = model.graph.node[-1].output[0] = "x_scale"
     onnx.save(model, source)
-    with pytest.raises(ExportError, match="'x_scale', a name that onnxruntime.s quantizer"):
+    with pytest.raises(ExportError, match="'x_scale', a name that onnxruntime's quantizer"):
         quantize(source, tmp_path / "out.onnx", calibration=CALIBRATION, dynamic=dynamic)
+
+
+def test_labels_are_counted_where_they_change(tmp_path: Path):
+    source = write_model(
+        tmp_path / "in.onnx",
+        [node("MatMul", ["x", "w"], "h"), node("ArgMax", ["h"], axis=1, keepdims=0)],
+        {"w": W1},
+        y=("batch",),
+    )
+    model = onnx.load(source)
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    onnx.save(model, source)
+    out = tmp_path / "out.onnx"
+    report = quantize(source, out, calibration=CALIBRATION, policy="condensed")
+    (expected,), (actual,) = run(source, x=SAMPLES), run(out, x=SAMPLES, library=True)
+    share = np.mean(actual != expected)
+    assert report.error.relative == pytest.approx(share)
+    assert f"{share:.2%} of the labels in an output change" in report.summary()
+    assert not [line for line in report.summary() if "root mean square" in line]
 
 
 def test_missing_model_is_named(tmp_path: Path):

@@ -511,6 +511,8 @@ def test_policy_dense_and_portable_files_leave_quantized_layers(tmp_path: Path):
     source = gemm(tmp_path / "in.onnx", "per column")
     report = convert(source, tmp_path / "out.onnx", policy="dense")
     assert report.layers[0].reason == "policy dense, 8 bits as it was"
+    report = convert(source, tmp_path / "out.onnx", policy="structured")
+    assert report.layers[0].reason == "there is no structured form in 8 bits"
     report = convert(source, tmp_path / "out.onnx", portable=True)
     assert report.layers[0].reason == "only standard operators may be used"
     assert report.parity[0].units is not None
