@@ -42,11 +42,12 @@ def test_a_layer_is_measured_in_8_bits_beside_float32(result):
     assert result.title == "Layer 64 → 24, int8, 1 thread"
     assert result.spec["precision"] == "int8"
     for case in result.cases:
-        assert [one.excluded for one in case.engines] == [None] * 6
+        assert [one.excluded for one in case.engines] == [None] * 7
         kinds = {one.name: one.precision for one in case.engines}
         assert kinds.pop("dense") == kinds.pop("condensed") == "float32"
+        assert kinds.pop("condensed-bfloat16-compute") == "bfloat16"
         assert set(kinds.values()) == {"int8"}
-        assert [one.baseline for one in case.comparisons] == ["dense"] * 5
+        assert [one.baseline for one in case.comparisons] == ["dense"] * 6
         assert case.facts["int8_kernel"]
         pairs = {
             one.family: (one.comparison.baseline, one.comparison.engine) for one in case.rivals
@@ -60,13 +61,15 @@ def test_a_layer_is_measured_in_8_bits_beside_float32(result):
 def test_its_table_has_every_engine_with_its_error(result, tmp_path):
     text = to_markdown(report_of(result))
     header = "| case | engine | run | op | run speed-up | op speed-up | rms error |"
-    rows = text[text.index(header) :].split("\n")[2:9]
+    rows = text[text.index(header) :].split("\n")[2:10]
     names = [row.split("|")[2].strip() for row in rows]
     assert names == [*OF_RUNTIME, "null"]
     for row, name in zip(rows, names, strict=True):
         error = row.split("|")[-2].strip()
         if "int8" in name:
             assert 1e-4 < float(error) < 5e-2
+        elif "bfloat16" in name:
+            assert 1e-4 < float(error) < 5e-3
         elif name != "null":
             assert float(error) < 1e-6
     assert "## By type" not in text
@@ -84,7 +87,7 @@ def test_float32_reports_say_nothing_of_8_bits():
     ("changes", "message"),
     [
         ({"precision": "int4"}, "there are float32, int8"),
-        ({"engines": ("dense", "torch-csr")}, "there are dense, condensed, dense-int8-static"),
+        ({"engines": ("dense", "torch-csr")}, "there are dense, condensed, condensed-bfloat16-compute"),
         (
             {"precision": "float32", "engines": ("dense", "condensed-int8-static")},
             "there are dense, condensed, structured",
