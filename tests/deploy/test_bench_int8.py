@@ -87,7 +87,10 @@ def test_float32_reports_say_nothing_of_8_bits():
     ("changes", "message"),
     [
         ({"precision": "int4"}, "there are float32, int8"),
-        ({"engines": ("dense", "torch-csr")}, "there are dense, condensed, condensed-bfloat16-compute"),
+        (
+            {"engines": ("dense", "torch-csr")},
+            "there are dense, condensed, condensed-bfloat16-compute",
+        ),
         (
             {"precision": "float32", "engines": ("dense", "condensed-int8-static")},
             "there are dense, condensed, structured",
