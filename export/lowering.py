@@ -24,6 +24,7 @@ from .passes.head_layout import OrderHeadsPass
 from .passes.nodes import our_nodes
 from .passes.order_gelu import OrderGeluPass
 from .passes.packed_projection import SplitProjectionPass
+from .passes.pool_channels_last import PoolChannelsLastPass
 from .passes.separate_projection import SeparateProjectionPass
 from .passes.unique_names import UniqueNamesPass
 from .report import LayerReport
@@ -68,6 +69,7 @@ def lower(model: ir.Model, chooser: Chooser, *, fold: bool) -> Lowered:
     fused += FuseResidualPass()(model).fused
     fused += FuseActivationPass()(model).fused
     ChannelsLastPass()(model)
+    PoolChannelsLastPass()(model)
     OrderGeluPass()(model)
     common.RemoveUnusedNodesPass()(model)
     # The pass does so for the main graph alone.

@@ -91,13 +91,26 @@ def _has_neighbor(node: ir.Node, beside: Set[ir.Value]) -> bool:
 
     """
     values = [value for _, value in _images(node)]
-    makers = [value.producer() for value in values]
-    readers = [use.node for use in node.outputs[0].uses()]
+    makers = [_before_pool(value.producer()) for value in values]
+    readers = list(_readers(node.outputs[0]))
     if any(_is_conv(other) and other.graph is node.graph for other in (*makers, *readers)):
         return True
     if any(value in beside for value in (*values, node.outputs[0])):
         return True
     return any(map(_is_written_turned, values)) or any(map(_reads_turned, readers))
+
+
+def _before_pool(node: ir.Node | None) -> ir.Node | None:
+    """Return what a pool of integers pools, which takes either order; else the node itself."""
+    return input_of(node, 0).producer() if is_op(node, "MaxPool") else node
+
+
+def _readers(value: ir.Value) -> Iterator[ir.Node]:
+    """Yield what reads a value, and what reads its pool of integers."""
+    for use in value.uses():
+        yield use.node
+        if is_op(use.node, "MaxPool"):
+            yield from (one.node for one in use.node.outputs[0].uses())
 
 
 def _is_written_turned(value: ir.Value) -> bool:

@@ -304,3 +304,60 @@ def test_convolution_without_neighbors_stays(tmp_path: Path):
     convert(source, tmp_path / "out.onnx", policy="condensed")
     assert node_types(tmp_path / "out.onnx") == ["QLinearCondensedConv"]
     assert flags(tmp_path / "out.onnx") == [0]
+
+
+def pooled(path: Path, kind: type, form: str, other_scale: bool = False, **attributes) -> Path:
+    """Convolution, MaxPool, convolution; the pool between a pair of nodes, or on integers."""
+    element = TensorProto.UINT8 if kind is np.uint8 else TensorProto.INT8
+    a, a_arrays = conv("a", "x", "p", (16, 8, 3, 3), pads=[1] * 4)
+    b, b_arrays = conv("bb", "m", "y", (12, 16, 1, 1))
+    if form == "QDQ":
+        after = "other" if other_scale else "x"
+        nodes = [
+            a,
+            dequantize("p", "f", "x"),
+            node("MaxPool", ["f"], "g", **attributes),
+            quantize("g", "m", after),
+            b,
+        ]
+    else:
+        nodes = [a, node("MaxPool", ["p"], "m", **attributes), b]
+    arrays = {**grid("x", 0.03, 100, np.dtype(kind).name), **a_arrays, **b_arrays}
+    if other_scale:
+        arrays |= grid("other", 0.05, 100, np.dtype(kind).name)
+    write(path, nodes, arrays, x=("batch", 8, 9, 7), x_type=element, y_type=element)
+    return path
+
+
+POOLS = {
+    "plain": {"kernel_shape": [2, 2]},
+    "of ResNet": {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4},
+    "ceil": {"kernel_shape": [2, 3], "strides": [2, 2], "ceil_mode": 1},
+    "dilated": {"kernel_shape": [2, 2], "dilations": [2, 1]},
+    "same": {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "SAME_UPPER"},
+}
+
+
+@pytest.mark.parametrize("form", ["QDQ", "integers"])
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+@pytest.mark.parametrize("case", POOLS)
+def test_pool_between_convolutions_has_channels_last(tmp_path: Path, case: str, kind, form: str):
+    source = pooled(tmp_path / "in.onnx", kind, form, **POOLS[case])
+    convert(source, tmp_path / "out.onnx", policy="condensed")
+    types = node_types(tmp_path / "out.onnx")
+    assert types.count("NhwcMaxPool") == 1
+    assert types.count("Transpose") == 2
+    limits = np.iinfo(kind)
+    x = np.random.default_rng(0).integers(limits.min, limits.max + 1, (3, 8, 9, 7)).astype(kind)
+    for library in (False, True):
+        (wanted,), (got,) = (
+            run(path, x=x, library=library and path.name == "out.onnx")
+            for path in (source, tmp_path / "out.onnx")
+        )
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_pool_into_another_scale_stays(tmp_path: Path):
+    source = pooled(tmp_path / "in.onnx", np.uint8, "QDQ", other_scale=True, kernel_shape=[2, 2])
+    convert(source, tmp_path / "out.onnx", policy="condensed")
+    assert "MaxPool" in node_types(tmp_path / "out.onnx")
