@@ -33,8 +33,9 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a locale without UTF-8 lacks arrows and lines
             stream.reconfigure(errors="replace")
-    # As an exception, so that what is half written is removed. Servers handle it themselves.
-    signal.signal(signal.SIGTERM, _stop)
+    # As an exception, so that what is half written is removed. A server handles it itself.
+    if sys.argv[1:2] != ["serve"]:
+        signal.signal(signal.SIGTERM, _stop)
     app()
 
 
