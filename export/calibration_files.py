@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
+from .._base.atomic import output_folder, write_file
+from .._base.texts import parse_json, read_text
 from .._base.user_folders import user_calibration_path
 from ..ort_ops.dispatch_cost import SPINNING, DispatchCalibration, DispatchCost
 from .errors import ExportError
 
-FORMAT_VERSION = 1
+_FORMAT_VERSION = 1
+
+_Table = TypeVar("_Table")
 
 
 @dataclass(frozen=True)
@@ -71,8 +77,50 @@ def check_threads(threads: object) -> None:
         raise ValueError("threads is not a number of threads")
 
 
-def unusable(where: str, error: Exception) -> ExportError:
-    """Say that a file holds no table, with the remedy."""
+def versioned(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return what a file of a table holds: its fields and the version of the format."""
+    return {"format_version": _FORMAT_VERSION} | fields
+
+
+def write_table(path: Path, text: str) -> None:
+    """Write a table into a folder that may be new; raises OSError with what to do."""
+    output_folder(path.parent)
+    write_file(path, text + "\n")
+
+
+def read_table(path: Path, build: Callable[[dict[str, Any]], _Table], command: str = "") -> _Table:
+    """Read a table of the user's.
+
+    Args:
+        path: the file.
+        build: makes the table of its fields; raises ValueError or TypeError where they are wrong.
+        command: options of ``fanin calibrate`` that measure it.
+
+    Raises:
+        ExportError: it is none of this version, with the remedy.
+
+    """
+    try:
+        text = read_text(path)
+    except ValueError as error:
+        raise _unusable(str(path), error, command) from error
+    return parse_table(text, str(path), build, command)
+
+
+def parse_table(
+    text: str, where: str, build: Callable[[dict[str, Any]], _Table], command: str = ""
+) -> _Table:
+    """Make a table of the text of its file, as :func:`read_table` does."""
+    try:
+        fields = parse_json(text)
+        if fields.pop("format_version") != _FORMAT_VERSION:
+            raise ValueError("its format version is not supported")
+        return build(fields)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise _unusable(where, error, command) from error
+
+
+def _unusable(where: str, error: Exception, command: str) -> ExportError:
     reason = str(error)
     if isinstance(error, KeyError):
         reason = f"{error} is missing"
@@ -80,7 +128,7 @@ def unusable(where: str, error: Exception) -> ExportError:
         reason = "a field is missing, unknown or of another type"
     return ExportError(
         f"{where} is no calibration of this version ({reason}); "
-        "delete it, or measure again with fanin calibrate"
+        f"delete it, or measure again with fanin calibrate{command}"
     )
 
 

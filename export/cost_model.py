@@ -13,19 +13,20 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from .._base.atomic import output_folder, write_file
-from .._base.texts import parse_json, read_text
 from ..ort_ops.dispatch_cost import SPINNING, DispatchCost
 from .calibration_files import (
-    FORMAT_VERSION,
     check_threads,
     dispatch_cost,
     own_table,
+    parse_table,
+    read_table,
     require_threads,
-    unusable,
+    versioned,
+    write_table,
 )
 from .conv_cost import ConvCostModel, ConvTable
 from .layer_costs import LayerCosts, LayerTable
@@ -72,28 +73,18 @@ class Calibration:
 
     def save(self, path: Path) -> None:
         """Write the table as JSON; raises OSError with what to do."""
-        text = json.dumps({"format_version": FORMAT_VERSION} | asdict(self), indent=1)
-        output_folder(path.parent)
-        write_file(path, text + "\n")
+        write_table(path, json.dumps(versioned(asdict(self)), indent=1))
 
     @classmethod
     def load(cls, path: Path) -> Calibration:
-        """Read a table.
-
-        Raises:
-            ExportError: it is not one of this version, with the remedy.
-
-        """
-        try:
-            text = read_text(path)
-        except ValueError as error:
-            raise unusable(str(path), error) from error
-        return cls._parse(text, str(path))
+        """Read a table; raises ExportError with the remedy if it is not one of this version."""
+        return read_table(path, cls._of)
 
     @classmethod
     def shipped(cls) -> Calibration:
         """Read the table that comes with fanin."""
-        return cls._parse(resources.files(__package__).joinpath(_SHIPPED).read_text(), _SHIPPED)
+        text = resources.files(__package__).joinpath(_SHIPPED).read_text()
+        return parse_table(text, _SHIPPED, cls._of)
 
     @classmethod
     def shipped_convolutions(cls) -> tuple[ConvTable, ...]:
@@ -102,19 +93,13 @@ class Calibration:
         return tuple(map(ConvTable.parse, json.loads(text)))
 
     @classmethod
-    def _parse(cls, text: str, where: str) -> Calibration:
-        try:
-            fields = parse_json(text)
-            if fields.pop("format_version") != FORMAT_VERSION:
-                raise ValueError("its format version is not supported")
-            convolutions = tuple(map(ConvTable.parse, fields.pop("convolutions", ())))
-            table = cls(**fields, convolutions=convolutions)
-            table.layers.require_times("scatter", table.scatter, 2)
-            check_threads(table.threads)
-            if convolutions or table.threads > 1:
-                ConvCostModel(convolutions)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise unusable(where, error) from error
+    def _of(cls, fields: dict[str, Any]) -> Calibration:
+        convolutions = tuple(map(ConvTable.parse, fields.pop("convolutions", ())))
+        table = cls(**fields, convolutions=convolutions)
+        table.layers.require_times("scatter", table.scatter, 2)
+        check_threads(table.threads)
+        if convolutions or table.threads > 1:
+            ConvCostModel(convolutions)
         return table
 
 

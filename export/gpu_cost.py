@@ -16,19 +16,16 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from .._base.atomic import output_folder, write_file
 from .._base.names import near_matches
-from .._base.texts import parse_json, read_text
 from .._base.user_folders import user_calibration_path
 from ..ort_ops.format.conv_geometry import ConvGeometry
-from .errors import ExportError
+from .calibration_files import read_table, versioned, write_table
 
 CUDA = "cuda"
 
 MOST_ROWS = 16
 """Rows of X up to which the kernel runs that reads each weight once; above, tensor cores win."""
 
-_FORMAT_VERSION = 1
 _SHIPPED = "gpus.json"
 _MEASURED = "h200"
 
@@ -147,23 +144,12 @@ def gpu_table_path(calibration: Path) -> Path:
 
 def save_gpu(gpu: Gpu, path: Path) -> None:
     """Write a GPU as JSON; raises OSError with what to do."""
-    output_folder(path.parent)
-    text = json.dumps({"format_version": _FORMAT_VERSION} | asdict(gpu), indent=1)
-    write_file(path, text + "\n")
+    write_table(path, json.dumps(versioned(asdict(gpu)), indent=1))
 
 
 def load_gpu(path: Path) -> Gpu:
     """Read a GPU; raises ExportError with the remedy."""
-    try:
-        facts = parse_json(read_text(path))
-        if facts.pop("format_version") != _FORMAT_VERSION:
-            raise ValueError("its format version is not supported")
-        return Gpu(**facts)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ExportError(
-            f"{path} is no calibration of a GPU of this version ({error}); delete it, or measure "
-            "again with fanin calibrate --device cuda"
-        ) from error
+    return read_table(path, lambda fields: Gpu(**fields), " --device cuda")
 
 
 def find_gpu(name: str, devices: Sequence[str]) -> tuple[Gpu, str]:

@@ -50,6 +50,7 @@ from .quantization_units import Units, is_compared, units_of, with_noise
 from .ranges import require_range
 from .report import (
     NOT_VERIFIED,
+    SPARSE,
     ExportReport,
     LayerCheck,
     LayerReport,
@@ -81,7 +82,7 @@ def convert(
     batch: int = 1,
     threads: int = 1,
     device: str = "cpu",
-    min_sparsity: float = 0.5,
+    min_sparsity: float = SPARSE,
     portable: bool = False,
     fold: bool = True,
     inputs: Sequence[Mapping[str, np.ndarray]] | None = None,
@@ -249,7 +250,7 @@ def plan_conversion(
     batch: int = 1,
     threads: int = 1,
     device: str = "cpu",
-    min_sparsity: float = 0.5,
+    min_sparsity: float = SPARSE,
 ) -> tuple[LayerReport, ...]:
     """Say what :func:`convert` would make of each weight, without writing anything.
 

@@ -15,17 +15,17 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from .._base.atomic import output_folder, write_file
-from .._base.texts import parse_json, read_text
 from ..ort_ops.dispatch_cost import SPINNING, DispatchCost
 from ..ort_ops.format.conv_geometry import ConvGeometry
 from .calibration_files import (
-    FORMAT_VERSION,
     check_threads,
     dispatch_cost,
     own_table,
+    parse_table,
+    read_table,
     require_threads,
-    unusable,
+    versioned,
+    write_table,
 )
 from .conv_cost import QUANTIZED_KINDS, ConvCostModel, ConvTable, output_pixels
 from .layer_costs import LayerCosts, LayerTable
@@ -65,46 +65,30 @@ class QuantizedCalibration:
 
     def save(self, path: Path) -> None:
         """Write the tables as JSON; raises OSError with what to do."""
-        fields = {"format_version": FORMAT_VERSION} | asdict(self)
-        output_folder(path.parent)
-        write_file(path, _compact(fields) + "\n")
+        write_table(path, _compact(versioned(asdict(self))))
 
     @classmethod
     def load(cls, path: Path) -> QuantizedCalibration:
-        """Read such a file.
-
-        Raises:
-            ExportError: it is not one of this version, with the remedy.
-
-        """
-        try:
-            text = read_text(path)
-        except ValueError as error:
-            raise unusable(str(path), error) from error
-        return cls._parse(text, str(path))
+        """Read such a file; raises ExportError with the remedy if it is not of this version."""
+        return read_table(path, cls._of, " --of int8")
 
     @classmethod
     def shipped(cls) -> QuantizedCalibration:
         """Read the tables that come with fanin."""
-        return cls._parse(resources.files(__package__).joinpath(_SHIPPED).read_text(), _SHIPPED)
+        text = resources.files(__package__).joinpath(_SHIPPED).read_text()
+        return parse_table(text, _SHIPPED, cls._of)
 
     @classmethod
-    def _parse(cls, text: str, where: str) -> QuantizedCalibration:
-        try:
-            fields = parse_json(text)
-            if fields.pop("format_version") != FORMAT_VERSION:
-                raise ValueError("its format version is not supported")
-            for form in FORMS:
-                fields[form] = LayerTable(**fields[form])
-            tables = [ConvTable.parse(one, quantized=True) for one in fields["convolutions"]]
-            fields["convolutions"] = tuple(tables)
-            table = cls(**fields)
-            if not isinstance(table.machine, str):
-                raise ValueError("machine is not a text")
-            check_threads(table.threads)
-            ConvCostModel(tables, kinds=QUANTIZED_KINDS)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise unusable(where, error) from error
+    def _of(cls, fields: dict[str, Any]) -> QuantizedCalibration:
+        for form in FORMS:
+            fields[form] = LayerTable(**fields[form])
+        tables = [ConvTable.parse(one, quantized=True) for one in fields["convolutions"]]
+        fields["convolutions"] = tuple(tables)
+        table = cls(**fields)
+        if not isinstance(table.machine, str):
+            raise ValueError("machine is not a text")
+        check_threads(table.threads)
+        ConvCostModel(tables, kinds=QUANTIZED_KINDS)
         return table
 
 

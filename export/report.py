@@ -7,12 +7,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from .errors import ExportError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 NOT_VERIFIED = "outputs: the verification was switched off"
+
+SPARSE = 0.5
+"""Share of zeros from which a weight counts as sparse."""
 
 Decision = Literal["condensed", "structured", "dense"]
 
@@ -62,6 +67,44 @@ class LayerReport:
     compute: str = "float32"
     rounding_error: float = 0.0
     speedup: float | None = None
+
+    @classmethod
+    def of_dense(
+        cls,
+        name: str,
+        kind: str,
+        kept: np.ndarray,
+        bytes_dense: int,
+        reason: str,
+        values_dtype: str = "float32",
+    ) -> LayerReport:
+        """Describe a weight that stays dense.
+
+        Args:
+            name: of the weight.
+            kind: of what holds or reads it.
+            kept: which entries are weights, bool ``[out_features, ...]``.
+            bytes_dense: see above.
+            reason: why it stays.
+            values_dtype: see above.
+
+        """
+        counts = np.count_nonzero(kept.reshape(len(kept), -1), axis=1)
+        return cls(
+            name=name,
+            kind=kind,
+            nodes=(),
+            shape=tuple(kept.shape),
+            sparsity=1 - float(counts.sum()) / kept.size if kept.size else 0.0,
+            active=int(np.count_nonzero(counts)),
+            fan_in=int(counts.max(initial=0)),
+            padding=0,
+            bytes_dense=bytes_dense,
+            bytes_condensed=None,
+            decision="dense",
+            reason=reason,
+            values_dtype=values_dtype,
+        )
 
     @property
     def bytes_in_file(self) -> int:
@@ -314,7 +357,7 @@ def note_on_sparsity(
     name, most = max(weights, key=lambda weight: weight[1])
     if most >= min_sparsity:
         return ()
-    wanted = "" if min_sparsity == 0.5 else f" of at least {min_sparsity:.0%} zeros"
+    wanted = "" if min_sparsity == SPARSE else f" of at least {min_sparsity:.0%} zeros"
     return (f"no sparse weights{wanted} found; the sparsest is {name} at {most:.0%}",)
 
 

@@ -57,6 +57,7 @@ from .quantization_units import Units, units_of, with_noise
 from .ranges import require_range
 from .report import (
     NOT_VERIFIED,
+    SPARSE,
     ExportReport,
     LayerReport,
     ParityCheck,
@@ -89,7 +90,7 @@ def export(
     batch: int = 1,
     threads: int = 1,
     device: str = "cpu",
-    min_sparsity: float = 0.5,
+    min_sparsity: float = SPARSE,
     portable: bool = False,
     fold: bool = True,
     opset: int = DEFAULT_OPSET,

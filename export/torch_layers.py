@@ -87,22 +87,14 @@ def list_weights(model: nn.Module, masks: Mapping[str, np.ndarray] | None) -> li
             name = f"{module_name}.{key}" if module_name else key
             weight, bias = parameter.detach().numpy(), getattr(module, "bias", None)
             kept = (masks or {}).get(name, weight != 0)
-            counts = np.count_nonzero(kept.reshape(len(kept), -1), axis=1)
             kind = type(module).__name__
             reports.append(
-                LayerReport(
-                    name=name,
-                    kind=kind,
-                    nodes=(),
-                    shape=tuple(weight.shape),
-                    sparsity=1 - float(counts.sum()) / weight.size if weight.size else 0.0,
-                    active=int(np.count_nonzero(counts)),
-                    fan_in=int(counts.max(initial=0)),
-                    padding=0,
-                    bytes_dense=weight.nbytes + (bias.nbytes if isinstance(bias, Tensor) else 0),
-                    bytes_condensed=None,
-                    decision="dense",
-                    reason=f"{kind} is not supported" if weight.size else "the weight is empty",
+                LayerReport.of_dense(
+                    name,
+                    kind,
+                    np.asarray(kept),
+                    weight.nbytes + (bias.nbytes if isinstance(bias, Tensor) else 0),
+                    f"{kind} is not supported" if weight.size else "the weight is empty",
                 )
             )
     return reports

@@ -13,7 +13,7 @@ from ...ort_ops.format.condensed import CondensedWeight
 from ...ort_ops.format.conv_geometry import ConvGeometry
 from ..forms import Choice
 from ..onnx_op import no_residual
-from ..report import LayerReport
+from ..report import SPARSE, LayerReport
 from .access import graph_of, input_of, label_of, name_of, remove_node, remove_unread_constant
 from .condense_quantized import (
     ChooseQuantized,
@@ -21,6 +21,7 @@ from .condense_quantized import (
     is_quantized_layer,
     read_quantized_layer,
 )
+from .condense_reports import CondenseReports, kept_of, too_dense
 from .constants import (
     ConstantWeight,
     folded_constant,
@@ -54,9 +55,6 @@ from .nodes import (
 from .quantized_weight import Refused
 from .result_pass import ResultPass
 
-_SPARSE = 0.5
-"""Share of zeros from which a weight of another operator is worth a line."""
-
 _ACTIVATIONS = ("float32", "float16")
 """Types of X that the op has CPU kernels for."""
 
@@ -68,9 +66,6 @@ LeaveDense = Callable[[CondensedWeight, Shape, ConvGeometry | None], str | None]
 """From a weight, the shape of X and, of a convolution, its geometry to the reason for leaving a
 node as it is, or None."""
 
-
-_LayerKey = tuple[str, int, tuple[str, ...], tuple[int, ...] | str]
-"""Decision, id of the constant, operators before the layer, and shape of the values or reason."""
 
 _WeightKey = tuple[int, int, bytes, tuple[int, ...], bool, float]
 """Id of the graph and of the constant, digest, shape, and how the layer reads it."""
@@ -150,7 +145,7 @@ class CondensePass(ResultPass[CondenseResult]):
                 work.visit_conv_transpose(node)
             elif node.domain == "" and node.op_type == "Einsum":
                 work.visit_einsum(node)
-        layers, notes = list(work.layers.values()), work.notes()
+        layers, notes = work.reports.layers(), work.notes()
         elsewhere = work.elsewhere(model)
         work.remove_unread()
         changed = any(layer.decision == "condensed" for layer in layers)
@@ -174,15 +169,12 @@ class _Work:
         self.min_sparsity, self.masks = options.min_sparsity, options.masks
         self.leave_dense = options.leave_dense
         self.name_after_weights = options.name_after_weights
-        self.layers: dict[_LayerKey, LayerReport] = {}
+        self.reports = CondenseReports()
         self._quantized = QuantizedCondenser(self.names, self.opset, options.choose_quantized)
         # Weights without their bias, with the initializers that hold them.
         self._parts: dict[_WeightKey, tuple[CondensedWeight, Parts]] = {}
         self._residuals: dict[tuple[int, str], ir.Value] = {}
         self._roots: dict[int, ir.Value] = {}
-        self._computed: set[str | None] = set()
-        # Constants that some report is about.
-        self._seen: set[int] = set()
         # Whether a sparse convolution is there, which depthwise ones may go with.
         self.accompanied = False
 
@@ -205,22 +197,22 @@ class _Work:
             if isinstance(left, ConstantWeight) and left.array.ndim >= 2:
                 self._visit_product(node, left, read_left_weight(node, left))
         elif isinstance(found, str):
-            self._leave_unresolved(node, found)
+            self.reports.leave_unresolved(node, found)
         elif found.array.ndim >= 2 and found.array.size:
             obstacle = self._obstacle(node, found)
             if obstacle is None:
                 self._replace(node, found)
             else:
-                self._leave(node, found, obstacle)
+                self.reports.leave(node, found, obstacle)
 
     def visit_conv(self, node: ir.Node) -> None:
         found = resolve_constant(input_of(node, 1), self.opset, self.masks)
         if isinstance(found, str):
-            self._leave_unresolved(node, found)
+            self.reports.leave_unresolved(node, found)
         elif found is not None and found.array.ndim >= 3 and found.array.size:
             geometry = read_conv(node, found.array.shape)
             if isinstance(geometry, str):
-                self._leave(node, found, geometry)
+                self.reports.leave(node, found, geometry)
                 return
             obstacle = self._obstacle(node, found)
             if obstacle is None:
@@ -229,7 +221,7 @@ class _Work:
                 whole = replace(found, mask=np.ones(found.array.shape, bool))
                 self._replace_conv(node, whole, geometry, "depthwise, stored whole")
             else:
-                self._leave(node, found, obstacle)
+                self.reports.leave(node, found, obstacle)
 
     def visit_quantized(self, node: ir.Node) -> None:
         layer = read_quantized_layer(node, self.opset)
@@ -239,32 +231,21 @@ class _Work:
         if refused.kept is not None:
             sparsity = 1 - np.count_nonzero(refused.kept) / refused.kept.size
             if sparsity < self.min_sparsity:
-                reason = _too_dense(sparsity, self.min_sparsity)
-                self._leave_quantized(node, replace(refused, reason=reason))
+                reason = too_dense(sparsity, self.min_sparsity)
+                self.reports.leave_quantized(node, replace(refused, reason=reason))
                 return
         if isinstance(layer, Refused):
-            self._leave_quantized(node, layer)
+            self.reports.leave_quantized(node, layer)
             return
         weight = layer.weight
         done = self._quantized.condense(layer, label_of(node))
         if isinstance(done, str):
-            self._leave_quantized(node, weight.refuse(done))
+            self.reports.leave_quantized(node, weight.refuse(done))
             return
         root = weight.found.root
-        self._see(weight.found)
         self._roots[id(root)] = root
         call_layer(done.node, name_of(root))
-        key: _LayerKey = ("condensed", id(root), weight.found.through, done.weight.values.shape)
-        before = self.layers.get(key)
-        self.layers[key] = replace(
-            _quantized_report(node, weight.refuse(f"{done.choice.reason}, int8")),
-            nodes=(*(before.nodes if before else ()), label_of(done.node)),
-            fan_in=done.weight.fan_in,
-            padding=done.weight.padding,
-            bytes_condensed=done.nbytes,
-            decision="condensed",
-            speedup=done.choice.speedup,
-        )
+        self.reports.record_quantized(node, weight, done)
 
     def visit_conv_transpose(self, node: ir.Node) -> None:
         found = resolve_constant(input_of(node, 1), self.opset, self.masks)
@@ -273,7 +254,7 @@ class _Work:
         geometry = read_conv_transpose(node, found.array.shape)
         obstacle = geometry if isinstance(geometry, str) else self._obstacle(node, found)
         if obstacle is not None or isinstance(geometry, str):
-            self._leave(node, found, str(obstacle))
+            self.reports.leave(node, found, str(obstacle))
             return
         as_conv = replace(
             found,
@@ -300,12 +281,12 @@ class _Work:
         if not found.array.size:
             return
         if isinstance(layer, str):
-            self._leave(node, found, layer)
+            self.reports.leave(node, found, layer)
             return
         found, graph = layer.found, graph_of(node)
         obstacle = self._obstacle(node, found)
         if obstacle is not None:
-            self._leave(node, found, obstacle)
+            self.reports.leave(node, found, obstacle)
             return
         key = _key(graph, found)
         weight = self._parts[key][0] if key in self._parts else _condense(found)
@@ -314,7 +295,7 @@ class _Work:
         rows = None if free is None else [*free, weight.in_features]
         obstacle = self.leave_dense(weight, rows, None)
         if obstacle is not None:
-            self._leave(node, found, obstacle)
+            self.reports.leave(node, found, obstacle)
             return
         prefix = _prefix(found)
         weight, parts = self._add_parts(graph, key, weight, None, prefix, None)
@@ -345,7 +326,7 @@ class _Work:
         return lines
 
     def elsewhere(self, model: ir.Model) -> Elsewhere:
-        return find_elsewhere(model, self._seen, self.min_sparsity or _SPARSE, self.opset)
+        return find_elsewhere(model, self.reports.seen, self.min_sparsity or SPARSE, self.opset)
 
     def remove_unread(self) -> None:
         """Remove the dense form of weights: a large model has no room for both."""
@@ -354,7 +335,7 @@ class _Work:
 
     def verbatim(self) -> frozenset[str]:
         names = {root.name for root in self._roots.values() if root.name is not None}
-        return frozenset(names - self._computed)
+        return frozenset(names - self.reports.computed)
 
     def _obstacle(self, node: ir.Node, found: ConstantWeight) -> str | None:
         array = found.array
@@ -363,9 +344,9 @@ class _Work:
             return unfit
         if self.masks is not None and found.mask is None:
             return "no mask"
-        sparsity = 1 - float(np.count_nonzero(_kept(found))) / array.size
+        sparsity = 1 - float(np.count_nonzero(kept_of(found))) / array.size
         if sparsity < self.min_sparsity:
-            return _too_dense(sparsity, self.min_sparsity)
+            return too_dense(sparsity, self.min_sparsity)
         return None
 
     def _may_accompany(self, node: ir.Node, found: ConstantWeight, geometry: ConvGeometry) -> bool:
@@ -393,14 +374,14 @@ class _Work:
         weight = self._parts[key][0] if key in self._parts else _condense(found, layer)
         reason = self.leave_dense(weight, dimensions_of(x), None)
         if reason is not None:
-            self._leave(node, found, reason)
+            self.reports.leave(node, found, reason)
             return
         bias = layer.bias(weight.out_features)
         place = layer.bias_place if bias is not None else None
         weight, parts = self._add_parts(graph, key, weight, bias, prefix, place)
         self._roots[id(found.root)] = found.root
         if layer.alpha != 1:
-            self._computed.add(found.root.name)
+            self.reports.computed.add(found.root.name)
         new = make_condensed(
             self._turned(layer) if layer.trans_a else x,
             parts,
@@ -428,7 +409,7 @@ class _Work:
         if len(node.inputs) > 2 and node.inputs[2] is not None:
             bias = folded_constant(node.inputs[2], self.opset)
             if bias is None:
-                self._leave(node, found, "its bias is no constant")
+                self.reports.leave(node, found, "its bias is no constant")
                 return
             bias = bias.astype(np.float32)
         prefix = _prefix(found)
@@ -436,7 +417,7 @@ class _Work:
         weight = self._parts[key][0] if key in self._parts else _condense_conv(found)
         reason = self.leave_dense(weight, dimensions_of(x), geometry)
         if reason is not None:
-            self._leave(node, found, reason)
+            self.reports.leave(node, found, reason)
             return
         place = (node, 2) if bias is not None else None
         weight, parts = self._add_parts(graph, key, weight, bias, prefix, place)
@@ -511,13 +492,6 @@ class _Work:
         last.append(add)
         take_output(layer.output, add.outputs[0])
 
-    def _no_residual(self, graph: ir.Graph, dtype: np.dtype) -> ir.Value:
-        key = (id(graph), dtype.name)
-        if key not in self._residuals:
-            name = self.names.free("no_residual")
-            self._residuals[key] = add_constant(graph, name, no_residual(dtype.name))
-        return self._residuals[key]
-
     def _record(
         self,
         node: ir.Node,
@@ -526,71 +500,16 @@ class _Work:
         new: ir.Node,
         how: str | None = None,
     ) -> None:
-        self._see(found)
         if not self.name_after_weights and found.root.name:
             call_layer(new, found.root.name)
-        content = hashlib.sha256(found.array.tobytes()).hexdigest() if found.computed else ""
-        form = (*found.through, content)
-        key: _LayerKey = ("condensed", id(found.root), form, weight.values.shape)
-        if key in self.layers:
-            before = self.layers[key]
-            self.layers[key] = replace(before, nodes=(*before.nodes, label_of(new)))
-            return
-        how = how or ("by its zeros" if found.mask is None else "by mask")
-        if found.through and found.through != ("Einsum",):
-            how += f", behind {' and '.join(dict.fromkeys(found.through))}"
-        self.layers[key] = replace(
-            _dense_report(node, found, how),
-            nodes=(label_of(new),),
-            active=weight.active,
-            fan_in=weight.fan_in,
-            padding=weight.padding,
-            bytes_dense=found.array.nbytes + weight.bias.nbytes,
-            bytes_condensed=weight.nbytes,
-            decision="condensed",
-            values_dtype=weight.values.dtype.name,
-        )
+        self.reports.record(node, found, weight, label_of(new), how)
 
-    def _see(self, found: ConstantWeight) -> None:
-        self._seen |= {id(value) for value in (found.root, *found.others)}
-        if found.computed:
-            self._computed.add(found.root.name)
-
-    def _leave(self, node: ir.Node, found: ConstantWeight, reason: str) -> None:
-        self._see(found)
-        key: _LayerKey = ("dense", id(found.root), found.through, reason)
-        if key not in self.layers:
-            self.layers[key] = _dense_report(node, found, reason)
-
-    def _leave_quantized(self, node: ir.Node, layer: Refused) -> None:
-        if layer.kept is None:
-            self._leave_unresolved(node, layer.reason, layer.value)
-            return
-        self._seen.add(id(layer.value))
-        key: _LayerKey = ("dense", id(layer.value), (), layer.reason)
-        self.layers.setdefault(key, _quantized_report(node, layer))
-
-    def _leave_unresolved(self, node: ir.Node, reason: str, value: ir.Value | None = None) -> None:
-        value = value or input_of(node, 1)
-        self._seen.add(id(value))
-        shape = tuple(d for d in value.shape or () if isinstance(d, int))
-        if value.shape is None or len(shape) != len(value.shape) or len(shape) < 2:
-            return
-        report = LayerReport(
-            name=name_of(value),
-            kind=node.op_type,
-            nodes=(),
-            shape=shape,
-            sparsity=0.0,
-            active=shape[-1],
-            fan_in=shape[0],
-            padding=0,
-            bytes_dense=4 * int(np.prod(shape)),
-            bytes_condensed=None,
-            decision="dense",
-            reason=reason,
-        )
-        self.layers.setdefault(("dense", id(value), (), reason), report)
+    def _no_residual(self, graph: ir.Graph, dtype: np.dtype) -> ir.Value:
+        key = (id(graph), dtype.name)
+        if key not in self._residuals:
+            name = self.names.free("no_residual")
+            self._residuals[key] = add_constant(graph, name, no_residual(dtype.name))
+        return self._residuals[key]
 
 
 def _prefix(found: ConstantWeight) -> str:
@@ -609,7 +528,7 @@ def _key(
 
 
 def _condense(found: ConstantWeight, layer: LinearLayer | None = None) -> CondensedWeight:
-    array, kept = found.array, _kept(found)
+    array, kept = found.array, kept_of(found)
     if layer is not None and not layer.trans_b:
         array, kept = array.T, kept.T
     scaled = array.astype(np.float32, copy=False)
@@ -620,60 +539,4 @@ def _condense(found: ConstantWeight, layer: LinearLayer | None = None) -> Conden
 
 def _condense_conv(found: ConstantWeight) -> CondensedWeight:
     wide = found.array.astype(np.float32, copy=False)
-    return CondensedWeight.from_dense(wide, None, _kept(found)).astype(found.array.dtype.name)
-
-
-def _kept(found: ConstantWeight) -> np.ndarray:
-    return found.array != 0 if found.mask is None else found.mask.astype(bool)
-
-
-def _too_dense(sparsity: float, least: float) -> str:
-    return f"sparsity {sparsity:.1%}, under {least:.0%}"
-
-
-def _dense_report(node: ir.Node, found: ConstantWeight, reason: str) -> LayerReport:
-    array, kept = found.array, _kept(found)
-    stored_out_in = (
-        "Einsum" in found.through
-        or node.op_type not in ("MatMul", "Gemm")
-        or (node.op_type == "Gemm" and node.attributes.get_int("transB", 0) != 0)
-    )
-    if array.ndim == 2 and not stored_out_in:
-        array, kept = array.T, kept.T
-    counts = np.count_nonzero(kept.reshape(len(kept), -1), axis=1)
-    return LayerReport(
-        name=name_of(found.root),
-        kind=node.op_type,
-        nodes=(),
-        shape=tuple(array.shape),
-        sparsity=1 - float(counts.sum()) / array.size,
-        active=int(np.count_nonzero(counts)),
-        fan_in=int(counts.max(initial=0)),
-        padding=0,
-        bytes_dense=array.nbytes,
-        bytes_condensed=None,
-        decision="dense",
-        reason=reason,
-    )
-
-
-def _quantized_report(node: ir.Node, layer: Refused) -> LayerReport:
-    kept = layer.kept
-    assert kept is not None
-    counts = np.count_nonzero(kept.reshape(len(kept), -1), axis=1)
-    return LayerReport(
-        name=name_of(layer.value),
-        kind=node.op_type,
-        nodes=(),
-        shape=tuple(kept.shape),
-        sparsity=1 - float(counts.sum()) / kept.size,
-        active=int(np.count_nonzero(counts)),
-        fan_in=int(counts.max(initial=0)),
-        padding=0,
-        # A scale and a bias for each output.
-        bytes_dense=kept.size + 8 * len(kept),
-        bytes_condensed=None,
-        decision="dense",
-        reason=layer.reason,
-        values_dtype="int8",
-    )
+    return CondensedWeight.from_dense(wide, None, kept_of(found)).astype(found.array.dtype.name)

@@ -34,7 +34,7 @@ _FOLDED = frozenset(
 )
 """Operators that give the numbers of their first input in another form."""
 
-_BROADCAST = frozenset(
+BROADCAST = frozenset(
     {
         "Add",
         "And",
@@ -53,8 +53,9 @@ _BROADCAST = frozenset(
         "Where",
     }
 )
+"""Operators on single elements of several inputs, which broadcast them."""
 
-_COMPUTED = _BROADCAST | {
+_COMPUTED = BROADCAST | {
     "Abs",
     "CastLike",
     "Clip",
@@ -85,6 +86,10 @@ _MOST_GROWTH = 4
 for it, whichever are more."""
 
 
+_VARIES = "fanin.varies"
+"""Key in the ``meta`` of values that are known not to be constant, which no file holds."""
+
+
 @dataclass(frozen=True)
 class ConstantWeight:
     """A weight with its origin.
@@ -95,7 +100,7 @@ class ConstantWeight:
         root: the initializer or Constant output that it comes from; where it comes from several,
             the largest, and of equal ones the first that is no mask of zeros and ones.
         through: operators between root and use, such as ``("Transpose",)``.
-        others: further constants of many numbers that it comes from.
+        others: the other constants that it comes from.
 
     """
 
@@ -136,17 +141,22 @@ def resolve_constant(
 
 def is_constant(value: ir.Value) -> bool:
     """Return whether a value is a constant or computed from constants alone, as weights are."""
-    waiting, seen = [value], {id(value)}
+    waiting = [value]
+    reader: dict[ir.Value, ir.Value | None] = {value: None}
     while waiting:
-        one = waiting.pop()
-        node = one.producer()
-        if not _computes(node):
-            if one.is_graph_input() or ir.convenience.get_const_tensor(one) is None:
-                return False
-            continue
+        one: ir.Value | None = waiting.pop()
+        assert one is not None
+        node = one.producer() if _computes(one.producer()) else None
+        stored = not one.is_graph_input() and ir.convenience.get_const_tensor(one) is not None
+        if _VARIES in one.meta or (node is None and not stored):
+            # The next search ends at one of these, not at the start of the network.
+            while one is not None:
+                one.meta[_VARIES] = True
+                one = reader[one]
+            return False
         for side in _sides(node):
-            if side is not None and id(side) not in seen:
-                seen.add(id(side))
+            if side is not None and side not in reader:
+                reader[side] = one
                 waiting.append(side)
     return True
 
@@ -249,7 +259,7 @@ def _is_mask(array: np.ndarray) -> bool:
 
 def _size(op: str, shapes: Sequence[tuple[int, ...]]) -> int:
     """Bound how many numbers an operator makes of constants of these shapes."""
-    if op in _BROADCAST:
+    if op in BROADCAST:
         return math.prod(np.broadcast_shapes(*shapes))
     if op == "MatMul" and min(map(len, shapes)) > 1:
         batch = np.broadcast_shapes(*(shape[:-2] for shape in shapes))

@@ -10,39 +10,17 @@ import onnx_ir as ir
 
 from ...ort_ops.contract import DOMAIN
 from ..report import LayerReport
-from .constants import ConstantWeight, forms_of, readers_of, resolve_constant
+from .constants import BROADCAST, ConstantWeight, forms_of, readers_of, resolve_constant
 
 LEAST_ENTRIES = 1024
 """Entries from which a constant is worth a line: what is smaller costs nothing."""
 
 _TYPES = frozenset({"bfloat16", "float16", "float32", "float64", "int8", "uint8"})
 
-_ELEMENTWISE = frozenset(
-    {
-        "Add",
-        "And",
-        "BitShift",
-        "Div",
-        "Equal",
-        "Greater",
-        "GreaterOrEqual",
-        "Less",
-        "LessOrEqual",
-        "Max",
-        "Mean",
-        "Min",
-        "Mod",
-        "Mul",
-        "Or",
-        "PRelu",
-        "Pow",
-        "Sub",
-        "Sum",
-        "Where",
-        "Xor",
-    }
-)
+_ELEMENTWISE = BROADCAST | {"BitShift", "Mean", "Mod", "PRelu", "Sum", "Xor"}
 """Operators on single elements of several inputs."""
+
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 @dataclass
@@ -74,7 +52,7 @@ def find_elsewhere(
 
     """
     found, reported = Elsewhere(), set[int]()
-    activations = _Activations()
+    activations = _activations(model)
     for root, owner in _constants(model):
         tensor = ir.convenience.get_const_tensor(root)
         if tensor is None or tensor.size < LEAST_ENTRIES:
@@ -83,7 +61,7 @@ def find_elsewhere(
         if any(id(form) in seen for form in forms):
             continue
         for form in forms:
-            readers = [node for node in readers_of(form) if not activations.is_table(node)]
+            readers = [node for node in readers_of(form) if not _is_table(node, activations)]
             unread = form is root and not root.uses()
             if id(form) in reported or not (readers or unread):
                 continue
@@ -97,8 +75,10 @@ def find_elsewhere(
             if found.sparsest is None or sparsity > found.sparsest[1]:
                 found.sparsest = (name, sparsity)
             if sparsity >= min_sparsity:
-                reason = _reason(readers, owner)
-                found.layers.append(_report(name, weight.array, kept, *reason))
+                kind, reason = _reason(readers, owner)
+                found.layers.append(
+                    LayerReport.of_dense(name, kind, kept, weight.array.nbytes, reason)
+                )
     return found
 
 
@@ -119,35 +99,32 @@ def _may_be_weight(array: np.ndarray) -> bool:
     return large and array.dtype.name in _TYPES
 
 
-class _Activations:
-    """Which values depend on what a caller passes, and which nodes take constants as tables."""
+def _is_table(reader: ir.Node, activations: Collection[int]) -> bool:
+    """Return whether a node takes a constant as no weight, or is a layer of ours.
 
-    def __init__(self) -> None:
-        self._known: dict[int, bool] = {}
+    Operators on single elements combine activations with tables and masks.
+    """
+    if reader.domain == DOMAIN:
+        return True
+    elementwise = reader.domain == "" and reader.op_type in _ELEMENTWISE
+    return elementwise and any(id(side) in activations for side in reader.inputs)
 
-    def is_table(self, reader: ir.Node) -> bool:
-        """Return whether a node takes a constant as no weight, or is a layer of ours.
 
-        Operators on single elements combine activations with tables and masks.
-        """
-        if reader.domain == DOMAIN:
-            return True
-        elementwise = reader.domain == "" and reader.op_type in _ELEMENTWISE
-        return elementwise and any(self._reach(side) for side in reader.inputs if side)
-
-    def _reach(self, value: ir.Value) -> bool:
-        waiting, seen = [value], {id(value)}
-        while waiting:
-            one = waiting.pop()
-            node = one.producer()
-            if self._known.get(id(one)) or (one.is_graph_input() and not one.is_initializer()):
-                self._known[id(value)] = True
-                return True
-            for side in node.inputs if node is not None else ():
-                if side is not None and id(side) not in seen:
-                    seen.add(id(side))
-                    waiting.append(side)
-        return False
+def _activations(model: ir.Model) -> set[int]:
+    """Collect the ids of what depends on what a caller passes, and of what branches give."""
+    waiting = [v for graph in model.graphs() for v in graph.inputs if not v.is_initializer()]
+    waiting += [value for body in model.functions.values() for value in body.inputs]
+    for node in model.graph.all_nodes():
+        if any(attribute.type in _GRAPHS for attribute in node.attributes.values()):
+            waiting += node.outputs
+    found = {id(value) for value in waiting}
+    while waiting:
+        for node, _ in waiting.pop().uses():
+            for output in node.outputs:
+                if id(output) not in found:
+                    found.add(id(output))
+                    waiting.append(output)
+    return found
 
 
 def _kept(array: np.ndarray) -> np.ndarray:
@@ -169,21 +146,3 @@ def _reason(readers: list[ir.Node], owner: str | None) -> tuple[str, str]:
     if owner is not None:
         return kind, f"{kind} reads it in the function {owner}, whose body is left as it is"
     return kind, f"{kind} reads it, which is not condensed"
-
-
-def _report(name: str, array: np.ndarray, kept: np.ndarray, kind: str, reason: str) -> LayerReport:
-    counts = np.count_nonzero(kept.reshape(len(kept), -1), axis=1)
-    return LayerReport(
-        name=name,
-        kind=kind,
-        nodes=(),
-        shape=tuple(array.shape),
-        sparsity=1 - float(counts.sum()) / array.size,
-        active=int(np.count_nonzero(counts)),
-        fan_in=int(counts.max(initial=0)),
-        padding=0,
-        bytes_dense=array.nbytes,
-        bytes_condensed=None,
-        decision="dense",
-        reason=reason,
-    )

@@ -58,6 +58,18 @@ def chain(path: Path, axes: int = 2) -> Path:
     return path
 
 
+def write_bytes(path: Path, nodes, arrays) -> Path:
+    """A model from x to y, images of uint8 with a grid each."""
+    return write(
+        path,
+        nodes,
+        {**grid("x", 0.03, 120), **grid("y", 0.1, 100), **arrays},
+        x=("batch", 8, 9, 7),
+        x_type=TensorProto.UINT8,
+        y_type=TensorProto.UINT8,
+    )
+
+
 def flags(path: Path) -> list[int]:
     return [
         attribute.i
@@ -252,14 +264,7 @@ def test_floats_that_only_a_lone_convolution_reads_stay(tmp_path: Path):
         dequantize("rq", "rd", "x"),
         *a,
     ]
-    source = write(
-        tmp_path / "in.onnx",
-        nodes,
-        {**grid("x", 0.03, 120), **grid("y", 0.1, 100), **arrays},
-        x=("batch", 8, 9, 7),
-        x_type=TensorProto.UINT8,
-        y_type=TensorProto.UINT8,
-    )
+    source = write_bytes(tmp_path / "in.onnx", nodes, arrays)
     convert(source, tmp_path / "out.onnx", policy="condensed")
     assert flags(tmp_path / "out.onnx") == [0]
     assert "Transpose" not in node_types(tmp_path / "out.onnx")
@@ -277,14 +282,7 @@ def test_a_convolution_beside_a_quantized_node_of_the_runtime_is_turned(tmp_path
         arrays |= b_arrays
         nodes = [*a, *b[:2], node("Identity", ["bb_y"], "p")]
     nodes = [dequantize("x", "xd", "x"), *nodes, quantize("p", "y", "y")]
-    source = write(
-        tmp_path / "in.onnx",
-        nodes,
-        {**grid("x", 0.03, 120), **grid("y", 0.1, 100), **arrays},
-        x=("batch", 8, 9, 7),
-        x_type=TensorProto.UINT8,
-        y_type=TensorProto.UINT8,
-    )
+    source = write_bytes(tmp_path / "in.onnx", nodes, arrays)
     convert(source, tmp_path / "out.onnx", policy="condensed")
     assert flags(tmp_path / "out.onnx") == [1]
     assert node_types(tmp_path / "out.onnx").count("Transpose") == 2

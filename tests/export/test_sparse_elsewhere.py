@@ -282,6 +282,7 @@ def test_model_without_sparse_weights_says_which_comes_closest(tmp_path: Path):
     sparsity = 1 - np.count_nonzero(constants["w"]) / constants["w"].size
     wanted = f"no sparse weights found; the sparsest is w at {sparsity:.0%}"
     assert wanted in report.notes
+    assert wanted in CliRunner().invoke(app, ["inspect", str(source)]).output
     torch.manual_seed(0)
     report = export(nn.Linear(IN, OUT), torch.randn(2, IN), tmp_path / "torch.onnx")
     assert "no sparse weights found; the sparsest is weight at 0%" in report.notes

@@ -8,7 +8,6 @@ namespace {
 constexpr int kRows = 64;
 
 void sum(const QuantizedSteps& steps, const uint8_t* const* samples, int count, int32_t* sums) {
-  if (count == 2) return sum_samples<kRows, 128, 2>(steps, samples, sums);
   sum_filled<kRows, 128, 2>(steps, samples, count, sums);
 }
 

@@ -11,7 +11,6 @@ constexpr int kRows = 32;
 constexpr int kColumns = 64;
 
 void sum(const QuantizedSteps& steps, const uint8_t* const* samples, int count, int32_t* sums) {
-  if (count == 8) return sum_samples<kRows, kColumns, 8>(steps, samples, sums);
   if (count > 6) return sum_filled<kRows, kColumns, 8>(steps, samples, count, sums);
   if (count > 4) return sum_filled<kRows, kColumns, 6>(steps, samples, count, sums);
   if (count > 2) return sum_filled<kRows, kColumns, 4>(steps, samples, count, sums);

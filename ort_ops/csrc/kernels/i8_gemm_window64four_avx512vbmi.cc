@@ -9,7 +9,6 @@ namespace {
 constexpr int kRows = 64;
 
 void sum(const QuantizedSteps& steps, const uint8_t* const* samples, int count, int32_t* sums) {
-  if (count == 4) return sum_samples<kRows, 64, 4>(steps, samples, sums);
   sum_filled<kRows, 64, 4>(steps, samples, count, sums);
 }
 

@@ -106,10 +106,12 @@ void sum_samples(const QuantizedSteps& steps, const uint8_t* const* samples, int
     for (int v = 0; v < kVectors; ++v) _mm512_store_si512(sums + s * kRows + 16 * v, sum[s][v]);
 }
 
-// Samples of a narrower tile are repeated: their sums are computed and not used.
+// Up to kSamples samples. Those of a narrower tile are repeated: their sums are computed and not
+// used.
 template <int kRows, int kColumns, int kSamples>
 void sum_filled(const QuantizedSteps& steps, const uint8_t* const* samples, int count,
                 int32_t* sums) {
+  if (count == kSamples) return sum_samples<kRows, kColumns, kSamples>(steps, samples, sums);
   const uint8_t* filled[kSamples];
   for (int s = 0; s < kSamples; ++s) filled[s] = samples[s < count ? s : count - 1];
   sum_samples<kRows, kColumns, kSamples>(steps, filled, sums);

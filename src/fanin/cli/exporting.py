@@ -255,7 +255,7 @@ def inspect(
     from ..export import ExportError, plan_conversion
     from ..export import inspect as look
     from ..export.forms import Chooser
-    from ..export.report import layer_table
+    from ..export.report import SPARSE, layer_table, note_on_sparsity
 
     with readable(ExportError, OSError, ValueError):
         inspection = look(file)
@@ -266,7 +266,8 @@ def inspect(
             plan = plan_conversion(file, batch=batch, threads=threads, device=device)
             chooser = Chooser.of("auto", batch, False, threads, device)
             origins = (chooser.costs.origin, chooser.quantized_times(plan))
-            caption = "\n".join(filter(None, origins))
+            notes = note_on_sparsity(plan, None, SPARSE)
+            caption = "\n".join(filter(None, (*origins, *notes)))
             Console().print(layer_table(plan, title=title, caption=caption))
 
 
