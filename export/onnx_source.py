@@ -14,6 +14,7 @@ from .onnx_function import FUNCTION_OPSETS
 from .onnx_op import IR_VERSION
 from .onnx_reading import graphs_inside, graphs_of, read_proto
 from .onnx_sparse import make_dense
+from .renamed_ops import restore_names
 
 _CONVERT_TO = 17
 """Opset that older models are converted to."""
@@ -45,6 +46,7 @@ def load_source(path: Path) -> tuple[ir.Model, tuple[str, ...]]:
     except ExportError as error:
         raise ExportError(f"{path}: {error}") from error
     notes = [f"{name} was a sparse tensor, read as a dense one" for name in sparse]
+    notes += restore_names(proto)
     opset = _opset(path, proto)
     if opset < FUNCTION_OPSETS.start:
         proto = _newer(path, proto, opset)
