@@ -24,6 +24,7 @@ from .compute import (
     values_for,
     with_compute,
 )
+from .engines import custom_libraries
 from .errors import ExportError
 from .fingerprint import Fingerprint
 from .forms import Chooser, Policy
@@ -96,6 +97,7 @@ def convert(
     require_sparse: bool = False,
     compute: str = "float32",
     precision: str = "float32",
+    custom_op_libraries: Sequence[str | os.PathLike[str]] = (),
 ) -> ExportReport:
     """Write an ONNX model with its sparse layers as ``ai.fanin`` ops.
 
@@ -126,6 +128,8 @@ def convert(
             same values computed in float32, within 4e-2 of the largest output.
         precision: "float16" or "bfloat16" converts a float32 graph to that type, as
             :func:`.export` does; "float32" leaves it in the types that it has.
+        custom_op_libraries: paths of libraries with operators of other domains that the model
+            uses, for the comparison.
 
     Returns:
         What became of each weight, the parity error, and the sizes.
@@ -147,7 +151,11 @@ def convert(
     chooser = Chooser.of(policy, batch, portable, threads, device, precision)
     if target.exists() and source.exists() and target.samefile(source):
         raise ValueError(f"{onnx_out} is the model itself; give the result another name")
-    with staging_folder(target) as scratch, _blaming(source):
+    with (
+        custom_libraries(custom_op_libraries),
+        staging_folder(target) as scratch,
+        _blaming(source),
+    ):
         chooser = _for_own_type(chooser, source)
         model, notes, found = _condensed(source, chooser, min_sparsity)
         needed = data_files(source)
