@@ -48,7 +48,7 @@ from .onnx_source import data_files, load_source
 from .output_precision import output_precisions
 from .passes.access import label_of
 from .passes.compute_bfloat16 import nodes_in_bfloat16
-from .passes.condense import CondensePass, CondenseResult, Shape
+from .passes.condense import CondensePass, CondenseResult, Shape, kept_names
 from .passes.nodes import quantized_nodes
 from .quantization_units import Units, is_compared, units_of, with_noise
 from .ranges import require_range
@@ -241,7 +241,7 @@ def convert(
         parity=parity,
         not_checked=missing,
         file_bytes=file_bytes,
-        dense_file_bytes=file_bytes + bytes_saved(layers),
+        dense_file_bytes=file_bytes + bytes_saved(layers, kept_names(found.notes)),
         dense_file_measured=False,
         notes=(*notes, *found.notes, *link_notes(Path(onnx_out), data_path)),
         output_rounding_error=change,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -50,6 +50,8 @@ class LayerReport:
         rounding_error: what rounding to that type changed, as a share of the weight's norm.
         speedup: predicted time of the dense layer over that of the chosen form; None where nothing
             was predicted.
+        counted: whether the weight was computed, so that its zeros are known. Sparsity, active and
+            fan_in mean nothing where it was not.
 
     """
 
@@ -69,6 +71,7 @@ class LayerReport:
     compute: str = "float32"
     rounding_error: float = 0.0
     speedup: float | None = None
+    counted: bool = True
 
     @classmethod
     def of_dense(
@@ -351,7 +354,7 @@ def note_on_sparsity(
         min_sparsity: from which a weight counts as sparse.
 
     """
-    weights = [(layer.name, layer.sparsity) for layer in layers]
+    weights = [(layer.name, layer.sparsity) for layer in layers if layer.counted]
     if other is not None:
         weights.append(other)
     if not weights:
@@ -373,16 +376,27 @@ def require_sparse_layers(layers: Sequence[LayerReport], notes: Sequence[str]) -
     if any(layer.decision != "dense" for layer in layers):
         return
     sparsest = sorted(layers, key=lambda layer: -layer.sparsity)[:3]
-    reasons = [f"{layer.name} ({layer.sparsity:.0%}): {layer.reason}" for layer in sparsest]
+    reasons = [
+        f"{layer.name} ({f'{layer.sparsity:.0%}' if layer.counted else 'not computed'}): "
+        f"{layer.reason}"
+        for layer in sparsest
+    ]
     raise ExportError(
         "every layer stays dense, although sparse ones are required: "
         f"{'; '.join(reasons or notes) or 'no weights found'}; nothing was written"
     )
 
 
-def bytes_saved(layers: Iterable[LayerReport]) -> int:
-    """Return how much smaller the layers are in the file than dense."""
-    return sum(layer.bytes_dense - layer.bytes_in_file for layer in layers)
+def bytes_saved(layers: Iterable[LayerReport], kept: Collection[str] = ()) -> int:
+    """Return how much smaller the layers are in the file than dense.
+
+    Those of the names in ``kept`` have their dense weight in the file as well.
+    """
+    return sum(
+        (0 if layer.name in kept and layer.bytes_condensed else layer.bytes_dense)
+        - layer.bytes_in_file
+        for layer in layers
+    )
 
 
 def layer_table(layers: tuple[LayerReport, ...], *, title: str, caption: str = "") -> Table:
@@ -409,12 +423,15 @@ def layer_table(layers: tuple[LayerReport, ...], *, title: str, caption: str = "
         table.add_row(
             layer.name.removesuffix(".weight"),
             "×".join(map(str, layer.shape)),
-            f"{layer.sparsity:.1%}",
-            f"{layer.active}/{layer.shape[0]}",
-            str(layer.fan_in),
+            *(
+                (f"{layer.sparsity:.1%}", f"{layer.active}/{layer.shape[0]}", str(layer.fan_in))
+                if layer.counted
+                else ("?", "?", "?")
+            ),
             *[str(layer.padding)] * padded,
             _size(layer.bytes_in_file),
             separator.join(filter(None, (layer.decision, layer.reason)))
+            + ("" if layer.counted else ", so not computed")
             + (", in bfloat16" if layer.compute == "bfloat16" else ""),
         )
     return table

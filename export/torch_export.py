@@ -16,7 +16,8 @@ from onnx_ir.passes import common
 from torch import Tensor, nn
 
 from .._base.atomic import output_path, staging_folder
-from ..ort_ops.format.condensed import VALUE_TYPES
+from ..ort_ops.format.condensed import VALUE_TYPES, CondensedWeight
+from ..ort_ops.format.conv_geometry import ConvGeometry
 from .compute import (
     BFLOAT16_TOLERANCE,
     compute_in_bfloat16,
@@ -50,7 +51,7 @@ from .passes.access import drop_weights, name_of
 from .passes.attach_functions import AttachFunctionsPass
 from .passes.clear_values import ClearValueMetadataPass
 from .passes.compute_bfloat16 import nodes_in_bfloat16
-from .passes.condense import CondensePass
+from .passes.condense import CondensePass, Shape, kept_names, notes_on_kept
 from .passes.elsewhere import Elsewhere
 from .passes.fold_norm import FoldNormPass
 from .quantization_units import Units, units_of, with_noise
@@ -78,6 +79,9 @@ from .torch_model import as_inputs, float64_noise, plain_torch, round_weights, r
 from .torch_to_ir import optimize, torch_to_ir
 from .verify import Case, Reference, check_parity, check_structure, largest_change
 from .verify_layers import LARGE, check_layers
+
+_FOLDED_BY_TORCH = 8192
+"""Entries up to which torch's optimizer transposes a shared weight: a copy is there anyway."""
 
 
 def export(
@@ -238,7 +242,7 @@ def export(
             dense_bytes = baseline.staged.nbytes
             publish_model(baseline.staged, baseline_target)
         else:
-            dense_bytes = file_bytes + bytes_saved(layers)
+            dense_bytes = file_bytes + bytes_saved(layers, kept_names(main.kept))
         data_path = publish_model(main.staged, target)
     return ExportReport(
         path=str(path),
@@ -255,6 +259,7 @@ def export(
         notes=(
             *notes,
             *sparsity,
+            *main.kept,
             *_notes(layers, opset, values_dtype, precision, None if baseline else baseline_path),
             *(compute_notes(layers) if compute != "float32" else ()),
             *(main.made.notes if main.made else ()),
@@ -320,6 +325,7 @@ class _Written:
     change: float | None
     computed: frozenset[str]
     made: InPrecision | None
+    kept: tuple[str, ...]
 
 
 def _write(
@@ -334,6 +340,7 @@ def _write(
         masks=settings.masks,
         choose_quantized=settings.chooser.choose_quantized,
         name_after_weights=True,
+        leave_shared=partial(_dense_anyway, settings.chooser),
     )
     found = [condense(program.model)]
     exclusive = dict(model.named_parameters()).keys() - read_elsewhere(program.model)
@@ -368,6 +375,7 @@ def _write(
     graph_model.producer_name, graph_model.producer_version = "fanin", None
     staged = stage_model(graph_model, staged_path, settings.external_data_threshold)
     names = [name_of(value) for value in graph_model.graph.inputs]
+    kept = notes_on_kept(graph_model, [line for result in found for line in result.notes])
     layers = tuple(layer for result in found for layer in result.layers)
     again = settings.compute != "float32" or settings.precision != "float32"
     if not again:
@@ -420,7 +428,18 @@ def _write(
         change,
         computed,
         made,
+        kept,
     )
+
+
+def _dense_anyway(
+    chooser: Chooser, weight: CondensedWeight, shape: Shape, geometry: ConvGeometry | None
+) -> str | None:
+    """Leave a shared weight where it would be dense again: the copy would stay beside it."""
+    if geometry is not None or weight.in_features * weight.out_features <= _FOLDED_BY_TORCH:
+        return None
+    choice = chooser.choose(weight, chooser.rows_of(shape))
+    return choice.reason if choice.form == "dense" else None
 
 
 def _own_noise(

@@ -123,6 +123,7 @@ class CondenseReports:
             bytes_condensed=None,
             decision="dense",
             reason=reason,
+            counted=False,
         )
         self._layers.setdefault(("dense", id(value), (), reason), report)
 

@@ -60,7 +60,9 @@ _COMPUTED = BROADCAST | {
     "CastLike",
     "Clip",
     "Concat",
+    "ConstantOfShape",
     "Exp",
+    "Expand",
     "Log",
     "MatMul",
     "Neg",
@@ -69,14 +71,17 @@ _COMPUTED = BROADCAST | {
     "ReduceL2",
     "ReduceMax",
     "ReduceMean",
+    "ReduceMin",
     "ReduceSum",
     "ReduceSumSquare",
     "Relu",
+    "Shape",
     "Sigmoid",
     "Sign",
     "Softplus",
     "Sqrt",
     "Tanh",
+    "TopK",
 }
 """Operators that make new numbers out of constants: masks, norms, scales, low ranks."""
 
@@ -137,6 +142,14 @@ def resolve_constant(
     if value.is_graph_input() and value.is_initializer():
         return f"{value.name} is a graph input, which a caller can replace"
     return None
+
+
+def forget_what_varies(model: ir.Model) -> None:
+    """Forget what is known not to be constant: it may have become so since."""
+    for graph in model.graphs():
+        for node in graph:
+            for value in node.outputs:
+                value.meta.pop(_VARIES, None)
 
 
 def is_constant(value: ir.Value) -> bool:
@@ -211,15 +224,19 @@ class _Evaluation:
         known = [side for side in sides if side is not None]
         source = known[0] if node.op_type in _FOLDED else _largest(known)
         shapes = [side.array.shape for side in known]
-        self._made += _size(node.op_type, shapes)
-        if self._made > max(_MOST_COMPUTED, _MOST_GROWTH * self._stored):
-            sizes = " and ".join("×".join(map(str, shape)) for shape in shapes)
-            return f"{node.op_type} of constants of {sizes} before it makes too many numbers"
+        sizes = " and ".join("×".join(map(str, shape)) for shape in shapes)
+        try:
+            self._made += _size(node.op_type, shapes, arrays[-1])
+            if self._made > max(_MOST_COMPUTED, _MOST_GROWTH * self._stored):
+                return f"{node.op_type} of constants of {sizes} before it makes too many numbers"
+            array, mask = run_node(node, value, arrays, self._opset), self._mask(node, value, sides)
+        except Exception as error:  # whatever the reference evaluator raises on what does not fit
+            return f"{node.op_type} of constants of {sizes} before it cannot be computed: {error}"
         others = [side for side in known if side is not source]
         return replace(
             source,
-            array=run_node(node, value, arrays, self._opset),
-            mask=self._mask(node, value, sides),
+            array=array,
+            mask=mask,
             through=(*source.through, node.op_type),
             others=(*source.others, *(v for o in others for v in (o.root, *o.others))),
         )
@@ -257,8 +274,10 @@ def _is_mask(array: np.ndarray) -> bool:
     return array.dtype == bool or bool(np.isin(array, (0, 1)).all())
 
 
-def _size(op: str, shapes: Sequence[tuple[int, ...]]) -> int:
-    """Bound how many numbers an operator makes of constants of these shapes."""
+def _size(op: str, shapes: Sequence[tuple[int, ...]], last: np.ndarray | None) -> int:
+    """Bound how many numbers an operator makes of constants of these shapes, the last as given."""
+    if op in ("ConstantOfShape", "Expand") and last is not None:
+        return sum(map(math.prod, shapes[:-1])) + math.prod(abs(int(size)) for size in last.flat)
     if op in BROADCAST:
         return math.prod(np.broadcast_shapes(*shapes))
     if op == "MatMul" and min(map(len, shapes)) > 1:
