@@ -48,7 +48,7 @@ from .onnx_source import data_files, load_source
 from .output_precision import output_precisions
 from .passes.access import label_of
 from .passes.compute_bfloat16 import nodes_in_bfloat16
-from .passes.condense import CondensePass, CondenseResult, Shape, kept_names
+from .passes.condense import NOT_FINITE, CondensePass, CondenseResult, Shape, kept_names
 from .passes.nodes import quantized_nodes
 from .quantization_units import Units, is_compared, units_of, with_noise
 from .ranges import require_range
@@ -169,7 +169,8 @@ def convert(
         staged = _stage(model, source, scratch / target.name, external_data_threshold)
         large = staged.nbytes + bytes_saved(found.layers) > LARGE
         compares = verify and not unchanged
-        comparison = _Comparison.of(source, inputs) if compares and not large else None
+        broken = [layer for layer in found.layers if layer.reason == NOT_FINITE]
+        comparison = _Comparison.of(source, inputs, broken) if compares and not large else None
         if comparison and nodes_in_bfloat16(model):
             comparison = replace(comparison, least_tolerance=BFLOAT16_TOLERANCE)
         parity: tuple[ParityCheck, ...] = ()
@@ -395,8 +396,18 @@ class _Comparison:
     least_tolerance: float = 0.0
 
     @classmethod
-    def of(cls, source: Path, inputs: Sequence[Mapping[str, np.ndarray]] | None) -> _Comparison:
-        cases, names = cases_for(source, inputs)
+    def of(
+        cls,
+        source: Path,
+        inputs: Sequence[Mapping[str, np.ndarray]] | None,
+        broken: Sequence[LayerReport],
+    ) -> _Comparison:
+        """Run the original; ``broken`` are the weights that hold NaN or infinity."""
+        remedy = "pass inputs of your own, or switch the verification off"
+        if broken:
+            holder = f"{broken[0].name} of a {broken[0].kind}"
+            remedy = f"the weight {holder} holds values that are not finite: repair it, or {remedy}"
+        cases, names = cases_for(source, inputs, remedy)
         cases = optimized_cases(source, names, cases)
         proto = read_proto(source)
         sort_nodes(proto)

@@ -354,11 +354,12 @@ def note_on_sparsity(
         min_sparsity: from which a weight counts as sparse.
 
     """
+    layers = tuple(layers)
     weights = [(layer.name, layer.sparsity) for layer in layers if layer.counted]
     if other is not None:
         weights.append(other)
     if not weights:
-        return ("no weights found",)
+        return () if layers else ("no weights found",)
     name, most = max(weights, key=lambda weight: weight[1])
     if most >= min_sparsity:
         return ()

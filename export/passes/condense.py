@@ -58,6 +58,8 @@ from .result_pass import ResultPass
 
 _STAYS = " stays"
 
+NOT_FINITE = "the weight holds values that are not finite"
+
 _ACTIVATIONS = ("float32", "float16")
 """Types of X that the op has CPU kernels for."""
 
@@ -381,7 +383,7 @@ class _Work:
         if array.dtype.name not in _ACTIVATIONS:
             return f"computes in {array.dtype.name}, which no kernel does"
         if not np.isfinite(array).all():
-            return "the weight holds values that are not finite"
+            return NOT_FINITE
         return None
 
     def _replace(self, node: ir.Node, found: ConstantWeight) -> None:

@@ -17,7 +17,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from .access import input_of, name_of
-from .nodes import constant_of
+from .nodes import constant_of, stored_tensor
 
 _FOLDED = frozenset(
     {
@@ -139,9 +139,21 @@ def resolve_constant(
         if is_constant(data):
             return f"{node.op_type} before it has an input that is no constant"
         value = data
+    scales = node is not None and node.domain == "" and node.op_type in ("Mul", "Div")
+    if node is not None and scales and any(_scales(side, value, node) for side in node.inputs):
+        return f"{node.op_type} before it has an input that is no constant"
     if value.is_graph_input() and value.is_initializer():
         return f"{value.name} is a graph input, which a caller can replace"
     return None
+
+
+def _scales(side: ir.Value | None, product: ir.Value, node: ir.Node) -> bool:
+    """Return whether a stored matrix is multiplied with something smaller that is no constant."""
+    if side is None or product.shape is None or len(product.shape) < 2 or not is_constant(side):
+        return False
+    others = [other for other in node.inputs if other is not None and other is not side]
+    known = [other for other in others if other.shape is not None]
+    return side.shape == product.shape and any(other.shape != side.shape for other in known)
 
 
 def forget_what_varies(model: ir.Model) -> None:
@@ -160,7 +172,7 @@ def is_constant(value: ir.Value) -> bool:
         one: ir.Value | None = waiting.pop()
         assert one is not None
         node = one.producer() if _computes(one.producer()) else None
-        stored = not one.is_graph_input() and ir.convenience.get_const_tensor(one) is not None
+        stored = not one.is_graph_input() and stored_tensor(one) is not None
         if _VARIES in one.meta or (node is None and not stored):
             # The next search ends at one of these, not at the start of the network.
             while one is not None:
