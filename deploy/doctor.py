@@ -77,7 +77,7 @@ def check_model_file(
     path = Path(model)
     name = f"model {path.name}"
     try:
-        report = read_report(path, libraries=list(map(os.fspath, libraries)))
+        report = read_report(path, libraries=[str(path) for path in libraries])
     except FindingError as error:
         return [Check(name, False, str(error), error.remedy)]
     checks = [_run(name, lambda: opens(report)), _run("its layers", lambda: layers(report, path))]
@@ -107,7 +107,7 @@ def check_plan(
     found: list[ModelPlan] = []
 
     def find() -> Finding:
-        others = list(map(os.fspath, libraries))
+        others = [str(path) for path in libraries]
         found.append(plan_model(Path(model), threads, batches, others))
         return found[0].summary()
 

@@ -349,6 +349,9 @@ def _stage(model: ir.Model, source: Path, path: Path, threshold: int) -> StagedM
 
 def _blame(source: Path, error: ExportError) -> ExportError:
     """Say so where onnx refuses the source as it refuses the result."""
+    proto = read_proto(source)
+    if sort_nodes(proto):
+        return error  # which is mended
     try:
         check_structure(source, shape_after_every_node=False)
     except ExportError as cause:
