@@ -65,6 +65,8 @@ class Chooser:
         batch: value of the first symbolic dimension that "auto" decides for.
         portable: whether only standard operators may be used.
         costs: what "auto" decides by, for a number of threads.
+        tokens: value of every other symbolic dimension: 1 in a language model with a cache, most of
+            whose runs decode one token.
 
     """
 
@@ -72,6 +74,7 @@ class Chooser:
     batch: int = 1
     portable: bool = False
     costs: CostModel | GpuCostModel = field(default_factory=CostModel.of_this_machine)
+    tokens: int = TOKENS
 
     @classmethod
     def of(
@@ -278,7 +281,7 @@ class Chooser:
             if factor.isdecimal():
                 sizes.append(int(factor))
             else:
-                sizes.append(self.batch if axis == 0 and not batch_seen else TOKENS)
+                sizes.append(self.batch if axis == 0 and not batch_seen else self.tokens)
                 batch_seen = True
         return max(1, math.prod(sizes))
 

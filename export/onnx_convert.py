@@ -24,6 +24,7 @@ from .compute import (
     values_for,
     with_compute,
 )
+from .decoder_cases import takes_cache
 from .errors import ExportError
 from .forms import Chooser, Policy
 from .gpu_cost import GpuCostModel
@@ -268,7 +269,9 @@ def plan_conversion(
 
 
 def _for_own_type(chooser: Chooser, source: Path) -> Chooser:
-    """Choose by the costs of half precision where the source is in it already."""
+    """Choose for one token where the source is a decoder; by the costs of a half source's type."""
+    if takes_cache(read_proto(source).graph.input):
+        chooser = replace(chooser, tokens=1)
     costs = chooser.costs
     if not isinstance(costs, GpuCostModel):
         return chooser
