@@ -120,6 +120,11 @@ def _explain(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     text = f"torch could not export the model: {type(error).__name__}: {str(error).strip()}"
+    if "cache_utils" in text:
+        text += (
+            "; for a file with the cache as inputs and outputs, put a transformers.DynamicCache() "
+            "among the example inputs; for one without, set model.config.use_cache = False"
+        )
     if "Constraints violated" in text or "specialized" in text.lower():
         text += (
             "; the first dimension of every input has to be a batch of any size, and the model "
