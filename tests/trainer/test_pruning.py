@@ -128,6 +128,7 @@ def test_a_model_without_a_layer_to_prune_is_refused():
         prune_(nn.Sequential(nn.Linear(8, 8)), 0.5)
 
 
+@pytest.mark.slow  # exporting loads torch's exporter
 def test_the_recipe_of_the_documentation_works(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     document = Path(__file__).parents[2] / "docs" / "pruning.md"
