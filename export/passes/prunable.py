@@ -97,7 +97,7 @@ def find_weights(model: ir.Model) -> Iterator[Weight | Unfit]:
     for node in model.graph.all_nodes():
         if all(map(is_constant, node.outputs)):
             continue  # a step on the way to a weight
-        found = _read(node, opset)
+        found = _read(node, opset) or _replaceable(node, opset)
         if found is None:
             continue
         kind = found.found.array.dtype.name
@@ -118,6 +118,18 @@ def _read(node: ir.Node, opset: int) -> Weight | Unfit | None:
         return _convolution(node, opset)
     if node.domain == "" and node.op_type == "Einsum":
         return _einsum(node, opset)
+    return None
+
+
+def _replaceable(node: ir.Node, opset: int) -> Unfit | None:
+    """Find a stored weight of a layer that is not constant, and say why."""
+    if not (is_linear(node) or is_conv(node) or is_conv_transpose(node)):
+        return None
+    for value in node.inputs[:2]:
+        reason = None if value is None else resolve_constant(value, opset)
+        tensor = None if value is None else ir.convenience.get_const_tensor(value)
+        if isinstance(reason, str) and value is not None and tensor is not None:
+            return Unfit(node, ConstantWeight(tensor.numpy(), None, value), reason)
     return None
 
 
