@@ -140,6 +140,7 @@ def test_a_constant_of_two_readers_is_pruned_once_and_one_that_is_tied_stays_who
     onnx.save(model, source)
     report = prune(source, tmp_path / "out.onnx", 0.9)
     assert [layer.pruned for layer in report.layers] == [True, True]
+    assert report.notes == ("tied stays whole for what else reads it, beside tied_pruned",)
     stored = weights_of(tmp_path / "out.onnx")
     assert np.array_equal(stored["tied"], tied)
     rows_kept(stored["tied_pruned"].T, tied, 6)
