@@ -185,7 +185,7 @@ def test_report_prints_every_layer_and_figure(mlp: Exported):
     text = capture.get()
     for piece in (
         "92/96",
-        "condensed by mask",
+        "condensed: by mask",
         "dense: no mask",
         "relative error",
         "ratio",
