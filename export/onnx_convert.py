@@ -49,6 +49,7 @@ from .output_precision import output_precisions
 from .passes.access import label_of
 from .passes.compute_bfloat16 import nodes_in_bfloat16
 from .passes.condense import CondensePass, CondenseResult, Shape
+from .passes.expand import ExpandPass
 from .passes.nodes import quantized_nodes
 from .quantization_units import Units, is_compared, units_of, with_noise
 from .ranges import require_range
@@ -317,6 +318,7 @@ def _condensed(
         whole = weight.active == weight.out_features
         return choice if choice.form == "dense" and whole else None
 
+    ExpandPass(chooser, min_sparsity=min_sparsity)(model)
     condense = CondensePass(
         min_sparsity=min_sparsity,
         leave_dense=leave_dense,

@@ -53,6 +53,7 @@ from .passes.clear_values import ClearValueMetadataPass
 from .passes.compute_bfloat16 import nodes_in_bfloat16
 from .passes.condense import CondensePass
 from .passes.elsewhere import Elsewhere
+from .passes.expand import ExpandPass
 from .passes.fold_norm import FoldNormPass
 from .quantization_units import Units, units_of, with_noise
 from .ranges import require_range
@@ -340,6 +341,9 @@ def _write(
         masks=settings.masks,
         choose_quantized=settings.chooser.choose_quantized,
         name_after_weights=True,
+    )
+    ExpandPass(settings.chooser, min_sparsity=settings.min_sparsity, masks=settings.masks)(
+        program.model
     )
     found = [condense(program.model)]
     exclusive = dict(model.named_parameters()).keys() - read_elsewhere(program.model)
