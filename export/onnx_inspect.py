@@ -65,11 +65,13 @@ class Inspection(Printed):
     def sheet(self) -> Sheet:
         """Lay out the layers, with the versions of the file below."""
         without = "runs" if self.runs_without_library else "does not run"
-        note = (
+        notes = [
             f"{len(self.layers)} condensed nodes, opset {self.opset}, "
             f"ir_version {self.ir_version}; {without} without fanin's library"
-        )
-        return layer_sheet(self.layers, self.path, tuple(filter(None, (note, self.altered))))
+        ]
+        if self.altered:
+            notes.append(self.altered)
+        return layer_sheet(self.layers, self.path, notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields for JSON."""

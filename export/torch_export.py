@@ -53,6 +53,7 @@ from .passes.clear_values import ClearValueMetadataPass
 from .passes.compute_bfloat16 import nodes_in_bfloat16
 from .passes.condense import CondensePass
 from .passes.elsewhere import Elsewhere
+from .passes.expand import ExpandPass
 from .passes.fold_norm import FoldNormPass
 from .quantization_units import Units, units_of, with_noise
 from .ranges import require_range
@@ -344,6 +345,9 @@ def _write(
         choose_quantized=settings.chooser.choose_quantized,
         name_after_weights=True,
     )
+    ExpandPass(settings.chooser, min_sparsity=settings.min_sparsity, masks=settings.masks)(
+        program.model
+    )
     found = [condense(program.model)]
     exclusive = dict(model.named_parameters()).keys() - read_elsewhere(program.model)
     graph_model = optimize(program)
@@ -385,12 +389,11 @@ def _write(
     parity: tuple[ParityCheck, ...] = ()
     not_checked: tuple[str, ...] = (NOT_VERIFIED,)
     if settings.verify and before is not None:
-        locate = partial(_locate, before, staged.path, names)
         units = units_of(read_proto(staged.path))
+        locate = partial(_locate, before, staged.path, names, units is not None)
         if units is not None:
             units = _own_noise(before, staged.path, names, cases, units)
-        locates = None if units else locate
-        reference = Reference("torch", cases, settings.noise, units, locates)
+        reference = Reference("torch", cases, settings.noise, units, locate)
         parity, not_checked = check_parity(staged.path, reference)
     made = None
     if settings.compute != "float32":
@@ -443,9 +446,17 @@ def _own_noise(
     return with_noise(units, *([run(feed) for feed in feeds] for run in runs))
 
 
-def _locate(before: ir.Model, path: Path, names: Sequence[str], case: Case, library: bool) -> str:
+def _locate(
+    before: ir.Model,
+    path: Path,
+    names: Sequence[str],
+    quantized: bool,
+    case: Case,
+    library: bool,
+) -> str:
     """Compare with the graph as it was before anything was folded, chosen or fused."""
-    return first_difference(_saved(before, path), path, names, case, library)
+    saved = _saved(before, path)
+    return first_difference(saved, path, names, case, library, quantized=quantized)
 
 
 def _saved(before: ir.Model, path: Path) -> Path:

@@ -52,6 +52,7 @@ from .nodes import (
     our_nodes,
     take_output,
 )
+from .origins import take_left
 from .quantized_weight import Refused
 from .result_pass import ResultPass
 
@@ -135,6 +136,7 @@ class CondensePass(ResultPass[CondenseResult]):
         work = _Work(model, self)
         work.accompanied = any(work.is_sparse_conv(node) for node in nodes)
         for node in nodes:
+            work.visit_left(node)
             if is_quantized_layer(node):
                 work.visit_quantized(node)
             elif is_linear(node):
@@ -187,6 +189,13 @@ class _Work:
             return False
         geometry = read_conv(node, found.array.shape)
         return not isinstance(geometry, str) and self._obstacle(node, found) is None
+
+    def visit_left(self, node: ir.Node) -> None:
+        """Report the weights that the expansion of operators has left where they are."""
+        for value, reason in take_left(node):
+            found = resolve_constant(value, self.opset, self.masks)
+            if isinstance(found, ConstantWeight):
+                self.reports.leave(node, found, reason)
 
     def visit(self, node: ir.Node) -> None:
         if all(map(is_constant, node.outputs)):

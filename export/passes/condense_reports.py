@@ -13,6 +13,7 @@ from ..report import LayerReport, PredictedTimes
 from .access import input_of, label_of, name_of
 from .condense_quantized import CondensedLayer
 from .constants import ConstantWeight
+from .origins import is_part, source_of
 from .quantized_weight import QuantizedWeight, Refused
 
 _Key = tuple[str, int, tuple[str, ...], tuple[int, ...] | str]
@@ -48,14 +49,14 @@ class CondenseReports:
         """Report that a node of a name holds a weight now, and ``how`` that was decided."""
         self._see(found)
         content = hashlib.sha256(found.array.tobytes()).hexdigest() if found.computed else ""
-        form = (*found.through, content)
+        form = (*found.through, content, found.part)
         key: _Key = ("condensed", id(found.root), form, weight.values.shape)
         if key in self._layers:
             before = self._layers[key]
             self._layers[key] = replace(before, nodes=(*before.nodes, new))
             return
         how = how or ("by its zeros" if found.mask is None else "by mask")
-        if found.through and found.through != ("Einsum",):
+        if found.through and found.through != ("Einsum",) and not is_part(node):
             how += f", behind {' and '.join(dict.fromkeys(found.through))}"
         self._layers[key] = replace(
             _dense(node, found, how),
@@ -99,7 +100,7 @@ class CondenseReports:
     ) -> None:
         """Report that a weight stays, and why, with the times that decided it."""
         self._see(found)
-        key: _Key = ("dense", id(found.root), found.through, reason)
+        key: _Key = ("dense", id(found.root), (*found.through, found.part), reason)
         if key not in self._layers:
             self._layers[key] = replace(_dense(node, found, reason), times=times)
 
@@ -162,8 +163,8 @@ def _dense(node: ir.Node, found: ConstantWeight, reason: str) -> LayerReport:
     )
     if kept.ndim == 2 and not stored_out_in:
         kept = kept.T
-    name = name_of(found.root)
-    report = LayerReport.of_dense(name, node.op_type, kept, found.array.nbytes, reason)
+    name = name_of(found.root) + (f" ({found.part})" if found.part else "")
+    report = LayerReport.of_dense(name, source_of(node), kept, found.array.nbytes, reason)
     return replace(report, node=label_of(node))
 
 
