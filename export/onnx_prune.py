@@ -51,10 +51,10 @@ def prune(
     """Zero the smallest weights of an ONNX model, equally many in each output of a layer.
 
     Pruned are the weights of layers that :func:`.convert` condenses: of MatMul, Gemm, Conv,
-    ConvTranspose and Einsum, also where the graph computes them from constants. A weight that
-    something else reads as well, such as a tied embedding, stays whole for that reader. The file is
-    as large as before and computes as fast: :func:`.convert` it. Its accuracy is lower than the
-    source's, the more the sparser; only training wins it back.
+    ConvTranspose, Einsum, LSTM and GRU, also where the graph computes them from constants. A weight
+    that something else reads as well, such as a tied embedding, stays whole for that reader. The
+    file is as large as before and computes as fast: :func:`.convert` it. Its accuracy is lower than
+    the source's, the more the sparser; only training wins it back.
 
     Args:
         onnx_in: the model; opset 11 to 23. It is only read.

@@ -182,6 +182,21 @@ def test_short_rows_and_named_layers_stay_dense_and_the_report_says_why(tmp_path
     assert not (tmp_path / "no.onnx").exists()
 
 
+@pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3)])
+def test_rows_of_recurrent_weights_are_those_of_each_gate(tmp_path: Path, op: str, gates: int):
+    w, r = dense(2, gates * 64, 40), dense(2, gates * 64, 64)
+    recurrent = node(op, ["x", "w", "r"], direction="bidirectional", hidden_size=64)
+    source = write_model(
+        tmp_path / "in.onnx", [recurrent], {"w": w, "r": r}, x=(5, "batch", 40), y=None
+    )
+    report = prune(source, tmp_path / "out.onnx", 0.9)
+    assert {layer.name: layer.fan_in for layer in report.layers} == {"w": 4, "r": 6}
+    stored = weights_of(tmp_path / "out.onnx")
+    for name, before, fan_in in (("w", w, 4), ("r", r, 6)):
+        size = before.shape[-1]
+        rows_kept(stored[name].reshape(-1, size), before.reshape(-1, size), fan_in)
+
+
 def test_what_no_export_condenses_is_left_with_the_reason(tmp_path: Path):
     nodes = [
         node("MatMul", ["x", "input"], "a"),
