@@ -11,6 +11,7 @@ from .initialization import InitializationOptions
 from .layer_choice import LayerOptions
 from .loop import TrainResult, train
 from .methods import DSR, MEST, METHODS, SET, SNFS, SRSTE, Dense, RigL, SparseMethod, SRigL, Static
+from .optimizer_state import OPTIMIZER_STATE, OptimizerStateError
 from .recipe import (
     TrainConfig,
     config_to_toml,
@@ -33,6 +34,7 @@ __all__ = [
     "DSR",
     "MEST",
     "METHODS",
+    "OPTIMIZER_STATE",
     "SET",
     "SNFS",
     "SRSTE",
@@ -43,6 +45,7 @@ __all__ = [
     "InitializationOptions",
     "LayerOptions",
     "LayerSummary",
+    "OptimizerStateError",
     "RigL",
     "Run",
     "RunFolderError",

@@ -18,6 +18,7 @@ from .initialization import InitializationOptions
 from .layer_choice import LayerOptions, all_dense, choose_layers
 from .layers import count_other_weights, unwrap
 from .methods import SRSTE, Dense, DropFractions, SparseMethod
+from .optimizer_state import check_optimizer_state
 from .processes import Processes
 from .schedule import ScheduleOptions, UpdateSchedule
 from .sparse_layer import SparseLayer
@@ -115,7 +116,8 @@ class Sparsifier:
         self.method = method
         self._optimizer, self._seed, self._scaler = optimizer, seed, grad_scaler
         self._processes = Processes.of(process_group)
-        self._step, self._stepped, self._in_step, self._synchronized = 0, False, False, True
+        self._step, self._stepped, self._synchronized = 0, False, True
+        self._nesting, self._state_checked = 0, False
         self._settings: dict[str, object] = {"method": method.name, **asdict(method)}
         self._schedule: UpdateSchedule | None = None
         self._layers: dict[str, SparseLayer] = {}
@@ -194,6 +196,7 @@ class Sparsifier:
 
         """
         stepped, self._stepped = self._stepped, False
+        self._nesting = 0  # the optimizer's step may have raised an error
         for layer in self._layers.values():
             layer.window.discard_pending()
         updates = self._updates
@@ -294,7 +297,7 @@ class Sparsifier:
 
     def _after_backward(self, layer: SparseLayer, weight: nn.Parameter) -> None:
         if layer.dense is not None:
-            if self._in_step:
+            if self._nesting:
                 raise RuntimeError(
                     "with SR-STE, the model holds its dense weights during optimizer.step(), and a "
                     "closure would use them; call backward() before step() instead"
@@ -317,14 +320,17 @@ class Sparsifier:
         return _Updates(self.method, self._schedule)
 
     def _before_optimizer_step(self, *_: object) -> None:
-        self._in_step = True
-        if isinstance(self.method, SRSTE):
+        # A step() that calls super().step() runs the hooks twice.
+        self._nesting += 1
+        if self._nesting == 1 and isinstance(self.method, SRSTE):
             for layer in self._layers.values():
                 expose_dense_weights(layer, self._optimizer, self.method.decay)
 
     @torch.no_grad()
     def _after_optimizer_step(self, *_: object) -> None:
-        self._in_step = False
+        self._nesting = max(0, self._nesting - 1)
+        if self._nesting:
+            return
         for layer in self._layers.values():
             if isinstance(self.method, SRSTE):
                 project_to_mask(layer, self.method.mask_structure())
@@ -341,6 +347,10 @@ class Sparsifier:
                 f"the topology update of step {self._step} was missed: call sparsifier.step() "
                 "after every optimizer.step()"
             )
+        if updates and not self._state_checked:  # most optimizers have no state before their step
+            for layer in self._layers.values():
+                check_optimizer_state(self._optimizer, layer.weight)
+            self._state_checked = True
         self._synchronized = self._synchronized and not self._observes()
         self._step, self._stepped = self._step + 1, True
         for layer in self._layers.values():
