@@ -36,19 +36,29 @@ def initial_layer(
 
     """
     weight, density = choice.weights[name], choice.densities[name]
-    structure, shape = method.mask_structure(), tuple(weight.shape)
+    structure, shape = method.mask_structure(), choice.shapes[name]
+    input_first = name in choice.input_first
     budget = weight_budget(shape, density)
     if mask_source == "magnitude":
-        mask = magnitude_mask(weight, structure, budget)
+        mask = magnitude_mask(weight.t() if input_first else weight, structure, budget)
     else:
         generator = derived_generator(seed, name, "mask")
         mask = initial_mask(shape, budget, generator, structure).to(weight.device)
+    mask = (mask.t() if input_first else mask).contiguous()
     processes.broadcast_(mask)
     decay = method.gradient_momentum
     window = GradientWindow() if decay is None else GradientMomentum(decay)
     dense = torch.empty_like(weight.detach()) if method.dense_to_sparse else None
     return SparseLayer(
-        name, weight, density, budget, name not in choice.protected, mask, window, dense
+        name,
+        weight,
+        density,
+        budget,
+        name not in choice.protected,
+        mask,
+        window,
+        dense,
+        input_first,
     )
 
 
@@ -79,7 +89,8 @@ def initialize_weights(
     weight = layer.weight
     if weight_std is not None:
         mask = torch.ones_like(layer.mask) if method.dense_to_sparse else layer.mask
-        weight.copy_(sparse_init(mask, derived_generator(seed, layer.name, "weight"), weight_std))
+        generator = derived_generator(seed, layer.name, "weight")
+        weight.copy_(layer.turned(sparse_init(layer.turned(mask), generator, weight_std)))
     processes.broadcast_(weight)
     if method.dense_to_sparse:
         project_to_mask(layer, method.mask_structure())

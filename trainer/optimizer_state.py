@@ -87,7 +87,7 @@ def check_optimizer_state(optimizer: Optimizer, parameter: nn.Parameter) -> None
         if not plain and _table(state, key) is None and not _is_quantized(value):
             raise OptimizerStateError(
                 f"{kind} keeps {key!r} for each weight as {value.dtype} without a table of values "
-                "or a dequantize(), so it cannot be reset for newly grown weights; use an optimizer "
+                "or a dequantize(), so it cannot be reset for grown weights; use an optimizer "
                 "whose state is floating-point, or one of torchao or bitsandbytes"
             )
 

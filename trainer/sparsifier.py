@@ -4,6 +4,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from math import prod
 from typing import Never
 
 import torch
@@ -149,7 +150,7 @@ class Sparsifier:
                         processes=self._processes,
                     )
                 self._layers[name] = layer
-        self._weights, self._others = choice.weights, count_other_weights(model, choice.weights)
+        self._shapes, self._others = choice.shapes, count_other_weights(model, choice.weights)
         if state is not None:
             self.load_state_dict(state)
         self._handles = self._hooks()
@@ -171,19 +172,19 @@ class Sparsifier:
 
         Over all linear and convolution layers; dense layers count as fully explored.
         """
-        total = sum(weight.numel() for weight in self._weights.values())
+        total = sum(prod(shape) for shape in self._shapes.values())
         unexplored = sum(int((~layer.explored).sum()) for layer in self._layers.values())
         return 1 - unexplored / total
 
     def summary(self) -> Summary:
         """Return target and actual density, active neurons and fan-in of every layer."""
         rows = []
-        for name, weight in self._weights.items():
+        for name, shape in self._shapes.items():
             layer = self._layers.get(name)
             if layer is None:
-                rows.append(dense_summary(name, weight.shape))
+                rows.append(dense_summary(name, shape))
             else:
-                rows.append(mask_summary(name, layer.mask, layer.density))
+                rows.append(mask_summary(name, layer.turned(layer.mask), layer.density))
         return Summary(tuple(rows), self._others)
 
     def step(self) -> TopologyUpdate | None:

@@ -118,7 +118,7 @@ class _Odd(torch.optim.SGD):
 def test_state_of_unknown_meaning_is_refused_in_the_first_step(monkeypatch):
     with pytest.raises(OptimizerStateError, match=r"_Odd keeps 'odd' .*OPTIMIZER_STATE\['odd'\]"):
         steps_after_growth(lambda p: _Odd(p, lr=RATE))
-    monkeypatch.setitem(OPTIMIZER_STATE, "odd", lambda group: 0.0)
+    monkeypatch.setitem(OPTIMIZER_STATE, "odd", lambda _: 0.0)
     assert steps_after_growth(lambda p: _Odd(p, lr=RATE))
     codes = staticmethod(lambda p: torch.zeros_like(p, dtype=torch.uint8))
     monkeypatch.setattr(_Odd, "made", codes)
