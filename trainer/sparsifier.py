@@ -14,6 +14,7 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from .distributions import Distribution
+from .fresh_weights import layers_to_keep
 from .initial_layers import initial_layer, initialize_weights
 from .initialization import InitializationOptions
 from .layer_choice import LayerOptions, all_dense, choose_layers
@@ -52,7 +53,8 @@ class Sparsifier:
     """Keeps a model sparse while it trains, and changes which weights are active.
 
     Call ``step()`` after each ``optimizer.step()`` and before ``zero_grad()``. Construction draws
-    the masks and new weights for the sparse layers, so load checkpoints afterwards.
+    the masks, and new weights for sparse layers that are as torch made them; trained weights are
+    kept (see ``InitializationOptions``). Load checkpoints of a sparse training afterwards.
 
     Args:
         model: the model, or a wrapper of it (torch.compile, DistributedDataParallel, …).
@@ -131,12 +133,15 @@ class Sparsifier:
             if isinstance(method, SparseMethod) and method.updates:
                 self._schedule = UpdateSchedule(total_steps=total_steps, **asdict(schedule))
                 self._settings |= asdict(self._schedule)
+            kept: frozenset[str] = frozenset()
+            if state is None:
+                kept = layers_to_keep(choice, start.keep_weights, self._processes, stacklevel=2)
             for name in choice.sparse:
                 layer = initial_layer(
                     name,
                     choice,
                     method,
-                    mask_source=start.mask,
+                    mask_source=start.mask or ("magnitude" if name in kept else "random"),
                     seed=seed,
                     processes=self._processes,
                 )
@@ -145,7 +150,7 @@ class Sparsifier:
                         layer,
                         method,
                         optimizer,
-                        weight_std=None if start.keep_weights else start.weight_std,
+                        weight_std=None if name in kept else start.weight_std,
                         seed=seed,
                         processes=self._processes,
                     )
