@@ -1,5 +1,7 @@
 """The state that sparse training starts from: each layer's initial mask and weights."""
 
+from collections.abc import Sequence
+
 import torch
 from torch.optim import Optimizer
 
@@ -66,7 +68,7 @@ def initial_layer(
 def initialize_weights(
     layer: SparseLayer,
     method: SparseMethod | SRSTE,
-    optimizer: Optimizer,
+    optimizers: Sequence[Optimizer],
     *,
     weight_std: WeightStd | None,
     seed: int,
@@ -80,7 +82,7 @@ def initialize_weights(
     Args:
         layer: the layer, with its mask.
         method: the training method.
-        optimizer: the optimizer of the layer's weight.
+        optimizers: the optimizer of the layer's weight and its wrappers.
         weight_std: standard deviation of the drawn weights; None: keep the present weights.
         seed: seed of the training.
         processes: the data-parallel processes.
@@ -96,4 +98,5 @@ def initialize_weights(
         project_to_mask(layer, method.mask_structure())
         return
     layer.mask_weight()
-    reset_optimizer_state(optimizer, weight, ~layer.mask)
+    for optimizer in optimizers:
+        reset_optimizer_state(optimizer, weight, ~layer.mask)

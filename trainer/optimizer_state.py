@@ -55,7 +55,7 @@ def reset_optimizer_state(optimizer: Optimizer, parameter: nn.Parameter, where: 
 
     """
     check_optimizer_state(optimizer, parameter)
-    state = optimizer.state.get(parameter, {})
+    state = _state(optimizer, parameter)
     for key, value in _per_element(state, parameter).items():
         new = OPTIMIZER_STATE[key](_group_of(optimizer, parameter))
         table = _table(state, key)
@@ -74,7 +74,7 @@ def check_optimizer_state(optimizer: Optimizer, parameter: nn.Parameter) -> None
         OptimizerStateError: names the state.
 
     """
-    state = optimizer.state.get(parameter, {})
+    state = _state(optimizer, parameter)
     for key, value in _per_element(state, parameter).items():
         kind = type(optimizer).__name__
         if key not in OPTIMIZER_STATE:
@@ -90,6 +90,11 @@ def check_optimizer_state(optimizer: Optimizer, parameter: nn.Parameter) -> None
                 "or a dequantize(), so it cannot be reset for grown weights; use an optimizer "
                 "whose state is floating-point, or one of torchao or bitsandbytes"
             )
+
+
+def _state(optimizer: Optimizer, parameter: nn.Parameter) -> dict[str, Any]:
+    states: Mapping[nn.Parameter, dict[str, Any]] = getattr(optimizer, "state", {})
+    return states.get(parameter, {})
 
 
 def _per_element(state: Mapping[str, object], parameter: nn.Parameter) -> dict[str, Tensor]:

@@ -96,6 +96,12 @@ class SparseLayer:
 
     def _zero(self, tensor: Tensor) -> None:
         bits = self.bits
+        weight = self.weight
+        if tensor is not weight and weight.dtype.itemsize == bits.dtype.itemsize != tensor.itemsize:
+            raise RuntimeError(
+                f"the gradient of {self.name!r} is {tensor.dtype}, but its weight {weight.dtype}, "
+                "and one mask serves both; let gradients have their weights' type (grad_dtype)"
+            )
         if tensor.device != bits.device or tensor.dtype.itemsize != bits.dtype.itemsize:
             raise RuntimeError(
                 f"{self.name!r} is now {tensor.dtype} on {tensor.device}, but its mask was made "

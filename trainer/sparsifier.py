@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
+from torch.utils.hooks import unserializable_hook
 
 from .distributions import Distribution
 from .fresh_weights import layers_to_keep
@@ -29,6 +30,7 @@ from .sparsifier_state import STATE_VERSION, SparsifierState, check_state
 from .straight_through import expose_dense_weights, project_to_mask
 from .summary import Summary, dense_summary, mask_summary
 from .topology import TopologyUpdate, TopologyUpdater, average_windows
+from .wrapped_optimizers import optimizer_chain
 
 _attached: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
@@ -58,7 +60,8 @@ class Sparsifier:
 
     Args:
         model: the model, or a wrapper of it (torch.compile, DistributedDataParallel, …).
-        optimizer: the optimizer of the model's parameters; it takes one ``Sparsifier`` at a time.
+        optimizer: the optimizer of the model's parameters, or a wrapper of it (Accelerate's, SAM,
+            Lookahead, ZeroRedundancyOptimizer, …); it takes one ``Sparsifier`` at a time.
         method: ``SRigL(sparsity=0.9)``, ``Dense()`` or another of ``fanin.trainer.METHODS``.
         total_steps: optimizer steps of the whole training.
         update_every: shorthand for ``schedule=ScheduleOptions(update_every=…)``.
@@ -100,7 +103,8 @@ class Sparsifier:
         state: SparsifierState | None = None,
         **unknown: Never,
     ) -> None:
-        if optimizer in _attached:
+        optimizers = optimizer_chain(optimizer)
+        if any(other in _attached for other in optimizers):
             raise ValueError("this optimizer already has a Sparsifier; call its detach() first")
         refuse_unknown(unknown, keywords_of(Sparsifier.__init__))
         if not isinstance(method, SparseMethod | SRSTE | Dense):
@@ -117,7 +121,7 @@ class Sparsifier:
         start = option_group("initialization", InitializationOptions, initialization, {})
         model = unwrap(model)
         self.method = method
-        self._optimizer, self._seed, self._scaler = optimizer, seed, grad_scaler
+        self._optimizers, self._seed, self._scaler = optimizers, seed, grad_scaler
         self._processes = Processes.of(process_group)
         self._step, self._stepped, self._synchronized = 0, False, True
         self._nesting, self._state_checked = 0, False
@@ -149,7 +153,7 @@ class Sparsifier:
                     initialize_weights(
                         layer,
                         method,
-                        optimizer,
+                        optimizers,
                         weight_std=None if name in kept else start.weight_std,
                         seed=seed,
                         processes=self._processes,
@@ -159,7 +163,7 @@ class Sparsifier:
         if state is not None:
             self.load_state_dict(state)
         self._handles = self._hooks()
-        _attached.add(optimizer)
+        _attached.update(optimizers)
 
     @property
     def masks(self) -> dict[str, Tensor]:
@@ -205,6 +209,8 @@ class Sparsifier:
         self._nesting = 0  # the optimizer's step may have raised an error
         for layer in self._layers.values():
             layer.window.discard_pending()
+            if len(self._optimizers) > 1:  # a wrapper may move weights after the optimizer's step
+                layer.mask_weight()
         updates = self._updates
         if not (stepped and updates and updates.schedule.is_update_step(self._step)):
             return None
@@ -246,7 +252,8 @@ class Sparsifier:
         """Remove all hooks; masks stay readable and the weights stay as they are."""
         for handle in self._handles:
             handle.remove()
-        _attached.discard(self._optimizer)
+        for optimizer in self._optimizers:
+            _attached.discard(optimizer)
 
     def state_dict(self) -> SparsifierState:
         """Return everything that resuming needs besides model and optimizer.
@@ -294,12 +301,15 @@ class Sparsifier:
             self._optimizer.register_step_post_hook(self._after_optimizer_step),
         ]
         # torch does not annotate gradient hooks.
-        return handles + [
-            layer.weight.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                partial(self._after_backward, layer)
+        for layer in self._layers.values():
+            before = unserializable_hook(partial(_before_accumulation, layer))  # type: ignore[no-untyped-call]
+            handles.append(layer.weight.register_hook(before))  # type: ignore[no-untyped-call]
+            handles.append(
+                layer.weight.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                    partial(self._after_backward, layer)
+                )
             )
-            for layer in self._layers.values()
-        ]
+        return handles
 
     def _after_backward(self, layer: SparseLayer, weight: nn.Parameter) -> None:
         if layer.dense is not None:
@@ -313,6 +323,11 @@ class Sparsifier:
             scale = 1.0 if self._scaler is None else self._scaler.get_scale()
             layer.window.observe(weight.grad, layer.mask, scale)
         layer.mask_gradient()
+
+    @property
+    def _optimizer(self) -> Optimizer:
+        """The optimizer whose steps move the weights, inside all wrappers."""
+        return self._optimizers[-1]
 
     def _observes(self) -> bool:
         """Return whether gradients of the step in progress enter an update."""
@@ -344,8 +359,8 @@ class Sparsifier:
                 layer.mask_weight()
         # A gradient scaler calls the step of a fused optimizer even after an overflow; the
         # optimizer then changes nothing.
-        overflow = getattr(self._optimizer, "found_inf", None)
-        if overflow is not None and overflow.item() > 0:
+        found = [getattr(optimizer, "found_inf", None) for optimizer in self._optimizers]
+        if any(overflow is not None and overflow.item() > 0 for overflow in found):
             return
         updates = self._updates
         if self._stepped and updates and updates.schedule.is_update_step(self._step):
@@ -355,7 +370,8 @@ class Sparsifier:
             )
         if updates and not self._state_checked:  # most optimizers have no state before their step
             for layer in self._layers.values():
-                check_optimizer_state(self._optimizer, layer.weight)
+                for optimizer in self._optimizers:
+                    check_optimizer_state(optimizer, layer.weight)
             self._state_checked = True
         self._synchronized = self._synchronized and not self._observes()
         self._step, self._stepped = self._step + 1, True
@@ -368,6 +384,16 @@ class Sparsifier:
         fractions = DropFractions(fraction, schedule.drop_fraction(following) if following else 0.0)
         self._synchronized = True
         update = TopologyUpdater(
-            updates.method, self._layers, self._optimizer, self._processes, self._seed
+            updates.method, self._layers, self._optimizers, self._processes, self._seed
         )
         return update(self._step, fractions)
+
+
+def _before_accumulation(layer: SparseLayer, _: Tensor) -> None:
+    """Forget the gradients of passes whose ``.grad`` was zeroed before this one.
+
+    No step will use them: SAM's first pass, or a loss that was computed only to look at it.
+    """
+    grad = layer.weight.grad
+    if layer.window.is_pending and (grad is None or not bool(grad.any())):
+        layer.window.discard_pending()

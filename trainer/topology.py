@@ -1,7 +1,7 @@
 """One update of a model's topology: the method's plan, the new masks, and their side effects."""
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -42,7 +42,7 @@ class TopologyUpdater:
     Attributes:
         method: the method.
         layers: the sparse layers by parameter name.
-        optimizer: its state of removed and grown weights is zeroed.
+        optimizers: their state of removed and grown weights is reset.
         processes: their gradients are averaged first, and all take the masks of rank 0.
         seed: seed of random growth.
 
@@ -50,7 +50,7 @@ class TopologyUpdater:
 
     method: SparseMethod
     layers: Mapping[str, SparseLayer]
-    optimizer: Optimizer
+    optimizers: Sequence[Optimizer]
     processes: Processes
     seed: int
 
@@ -128,7 +128,8 @@ class TopologyUpdater:
         layer.weight.copy_(layer.turned(result.weight))
         layer.set_mask(layer.turned(result.mask).contiguous())
         changed = layer.turned(~result.mask | result.grown)
-        reset_optimizer_state(self.optimizer, layer.weight, changed)
+        for optimizer in self.optimizers:
+            reset_optimizer_state(optimizer, layer.weight, changed)
         layer.mask_gradient()
 
 
