@@ -52,6 +52,7 @@ from .nodes import (
     our_nodes,
     take_output,
 )
+from .origins import take_left
 from .quantized_weight import Refused
 from .result_pass import ResultPass
 
@@ -62,8 +63,8 @@ _ACTIVATIONS = ("float32", "float16")
 Shape = Sequence[int | str | None] | None
 """Sizes, names of symbolic ones, None where unknown; None when not even the rank is known."""
 
-LeaveDense = Callable[[CondensedWeight, Shape, ConvGeometry | None], str | None]
-"""From a weight, the shape of X and, of a convolution, its geometry to the reason for leaving a
+LeaveDense = Callable[[CondensedWeight, Shape, ConvGeometry | None], Choice | None]
+"""From a weight, the shape of X and, of a convolution, its geometry to the choice that leaves a
 node as it is, or None."""
 
 
@@ -135,6 +136,8 @@ class CondensePass(ResultPass[CondenseResult]):
         work = _Work(model, self)
         work.accompanied = any(work.is_sparse_conv(node) for node in nodes)
         for node in nodes:
+            if work.visit_left(node):
+                continue
             if is_quantized_layer(node):
                 work.visit_quantized(node)
             elif is_linear(node):
@@ -187,6 +190,15 @@ class _Work:
             return False
         geometry = read_conv(node, found.array.shape)
         return not isinstance(geometry, str) and self._obstacle(node, found) is None
+
+    def visit_left(self, node: ir.Node) -> bool:
+        """Report the weights that the expansion of operators has left where they are."""
+        left = take_left(node)
+        for value, reason in left:
+            found = resolve_constant(value, self.opset, self.masks)
+            if isinstance(found, ConstantWeight):
+                self.reports.leave(node, found, reason)
+        return bool(left)
 
     def visit(self, node: ir.Node) -> None:
         if all(map(is_constant, node.outputs)):
@@ -252,9 +264,9 @@ class _Work:
         if not isinstance(found, ConstantWeight) or found.array.ndim < 3 or not found.array.size:
             return
         geometry = read_conv_transpose(node, found.array.shape)
-        obstacle = geometry if isinstance(geometry, str) else self._obstacle(node, found)
+        obstacle = self._obstacle(node, found)
         if obstacle is not None or isinstance(geometry, str):
-            self.reports.leave(node, found, str(obstacle))
+            self.reports.leave(node, found, obstacle or str(geometry))
             return
         as_conv = replace(
             found,
@@ -293,9 +305,9 @@ class _Work:
         sizes = dimensions_of(layer.x)
         free = sizes and [sizes[axis] for axis in layer.x_axes[: layer.free]]
         rows = None if free is None else [*free, weight.in_features]
-        obstacle = self.leave_dense(weight, rows, None)
-        if obstacle is not None:
-            self.reports.leave(node, found, obstacle)
+        choice = self.leave_dense(weight, rows, None)
+        if choice is not None:
+            self.reports.leave(node, found, choice.reason, choice.times)
             return
         prefix = _prefix(found)
         weight, parts = self._add_parts(graph, key, weight, None, prefix, None)
@@ -304,7 +316,7 @@ class _Work:
         new = make_condensed(
             reorder.before(layer),
             parts,
-            self._no_residual(graph, found.array.dtype),
+            self._no_residual(graph, found.array.dtype, prefix),
             {"in_features": weight.in_features, "out_features": weight.out_features},
             name=(not self.name_after_weights and node.name) or self.names.free(prefix),
         )
@@ -372,9 +384,9 @@ class _Work:
         prefix = _prefix(found)
         key = _key(graph, found, layer.trans_b, layer.alpha)
         weight = self._parts[key][0] if key in self._parts else _condense(found, layer)
-        reason = self.leave_dense(weight, dimensions_of(x), None)
-        if reason is not None:
-            self.reports.leave(node, found, reason)
+        choice = self.leave_dense(weight, dimensions_of(x), None)
+        if choice is not None:
+            self.reports.leave(node, found, choice.reason, choice.times)
             return
         bias = layer.bias(weight.out_features)
         place = layer.bias_place if bias is not None else None
@@ -385,7 +397,7 @@ class _Work:
         new = make_condensed(
             self._turned(layer) if layer.trans_a else x,
             parts,
-            self._no_residual(graph, found.array.dtype),
+            self._no_residual(graph, found.array.dtype, prefix),
             {"in_features": weight.in_features, "out_features": weight.out_features},
             name=(not self.name_after_weights and node.name) or self.names.free(prefix),
         )
@@ -415,9 +427,9 @@ class _Work:
         prefix = _prefix(found)
         key = _key(graph, found)
         weight = self._parts[key][0] if key in self._parts else _condense_conv(found)
-        reason = self.leave_dense(weight, dimensions_of(x), geometry)
-        if reason is not None:
-            self.reports.leave(node, found, reason)
+        choice = self.leave_dense(weight, dimensions_of(x), geometry)
+        if choice is not None:
+            self.reports.leave(node, found, choice.reason, choice.times)
             return
         place = (node, 2) if bias is not None else None
         weight, parts = self._add_parts(graph, key, weight, bias, prefix, place)
@@ -425,7 +437,7 @@ class _Work:
         new = make_condensed(
             x,
             parts,
-            self._no_residual(graph, found.array.dtype),
+            self._no_residual(graph, found.array.dtype, prefix),
             geometry,
             name=(not self.name_after_weights and node.name) or self.names.free(prefix),
         )
@@ -504,10 +516,11 @@ class _Work:
             call_layer(new, found.root.name)
         self.reports.record(node, found, weight, label_of(new), how)
 
-    def _no_residual(self, graph: ir.Graph, dtype: np.dtype) -> ir.Value:
+    def _no_residual(self, graph: ir.Graph, dtype: np.dtype, prefix: str) -> ir.Value:
+        """Return the one of a graph, named after its first layer: files can be merged so."""
         key = (id(graph), dtype.name)
         if key not in self._residuals:
-            name = self.names.free("no_residual")
+            name = self.names.free(f"{prefix}.no_residual")
             self._residuals[key] = add_constant(graph, name, no_residual(dtype.name))
         return self._residuals[key]
 
