@@ -145,4 +145,7 @@ def _reason(readers: list[ir.Node], owner: str | None) -> tuple[str, str]:
     kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
     if owner is not None:
         return kind, f"{kind} reads it in the function {owner}, whose body is left as it is"
-    return kind, f"{kind} reads it, which is not condensed"
+    advice = ""
+    if node.domain.startswith("com.microsoft"):
+        advice = "; convert the file as it was before ONNX Runtime optimized it"
+    return kind, f"{kind} reads it, which is not condensed{advice}"
