@@ -101,7 +101,7 @@ def final_layers(layers: Iterable[LayerReport], lowered: Lowered) -> tuple[Layer
             final.append(layer)
             continue
         first = formed[0]
-        reason = first.choice.reason
+        form, reason = first.choice.form, first.choice.reason
         if reason == "policy condensed":
             reason = layer.reason
         # A weight that is called twice is one part; slices of a packed one are several.
@@ -115,9 +115,11 @@ def final_layers(layers: Iterable[LayerReport], lowered: Lowered) -> tuple[Layer
                 fan_in=max(entry.fan_in for entry in parts),
                 padding=sum(entry.padding for entry in parts),
                 bytes_condensed=sum(entry.nbytes for entry in parts),
-                decision=first.choice.form,
+                decision=form,
                 reason=reason,
                 speedup=first.choice.speedup,
+                times=first.choice.times,
+                stored=sum(entry.stored for entry in parts) if form != "dense" else None,
             )
         )
     return tuple(final)
