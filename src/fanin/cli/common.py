@@ -12,6 +12,7 @@ import typer
 
 from .._base.atomic import output_folder
 from .._base.tables import Printed, Sheet
+from .._base.terminal import output_console
 
 _T = TypeVar("_T")
 
@@ -27,19 +28,6 @@ def show(report: Printed, *, as_json: bool) -> None:
         show_sheet(report.sheet())
 
 
-UNCUT = 10_000
-"""Width of a table where stdout is no terminal, which is never cut."""
-
-
-def terminal_width() -> int | None:
-    """Return the width of the terminal; None where stdout is none."""
-    if not sys.stdout.isatty():
-        return None
-    from rich.console import Console
-
-    return Console().width
-
-
 def colored(text: str, color: str) -> str:
     """Color a text for a terminal."""
     return typer.style(text, fg=color) if sys.stdout.isatty() else text
@@ -50,9 +38,7 @@ def show_sheet(sheet: Sheet) -> None:
     if not sys.stdout.isatty():
         print(sheet.to_text())
         return
-    from rich.console import Console
-
-    console = Console()
+    console = output_console()
     console.print(sheet.to_rich(console.width))
 
 

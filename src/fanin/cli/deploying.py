@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .common import FAILED, UNCUT, colored, readable, requires, terminal_width
+from .._base.terminal import output_console, terminal_width
+from .common import FAILED, colored, readable, requires
 
 if TYPE_CHECKING:
     from ..deploy.doctor_plan import ModelPlan
@@ -61,12 +62,9 @@ def doctor(
 
 
 def _print_plan(plan: ModelPlan) -> None:
-    from rich.console import Console
-
     from ..deploy.doctor_plan import plan_table
 
-    width = terminal_width()
-    Console(width=width or UNCUT, no_color=width is None).print(plan_table(plan))
+    output_console().print(plan_table(plan))
 
 
 def serve(
