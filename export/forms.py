@@ -133,7 +133,7 @@ class Chooser:
         shape: Sequence[int | str | None] | None,
     ) -> dict[Decision, float]:
         """Predict each form of a convolution whose X has the shape ``[N, C, ...]``."""
-        batch, sizes = self._images(geometry, shape)
+        batch, sizes = self.images(geometry, shape)
         costs = self.costs.convolutions
         seconds: dict[Decision, float] = {
             "dense": costs.dense(geometry, batch, sizes),
@@ -153,7 +153,7 @@ class Chooser:
         """Choose for a convolution; ``settled`` is the form that suits its neighbors, if known."""
         if self.policy in ("structured", "dense") and geometry.depthwise and _is_whole(weight):
             return Choice("dense", "depthwise, dense as it was")
-        batch, sizes = self._images(geometry, shape)
+        batch, sizes = self.images(geometry, shape)
         seconds = self.conv_seconds(weight, geometry, shape)
         where = _at_images(batch, sizes)
         dense = seconds.pop("dense")
@@ -201,7 +201,7 @@ class Chooser:
             dense = costs.dense(form, rows, *size)
             condensed = costs.condensed(form, rows, *size, stored)
             return self._decide(dense, {"condensed": condensed}, _at_rows(rows))
-        batch, sizes = self._images(geometry, shape)
+        batch, sizes = self.images(geometry, shape)
         dense = costs.dense_conv(geometry, batch, sizes)
         condensed = costs.condensed_conv(geometry, batch, sizes, stored)
         return self._decide(dense, {"condensed": condensed}, _at_images(batch, sizes))
@@ -213,7 +213,7 @@ class Chooser:
             return ""
         return costs.quantized.origin if any(x.values_dtype == "int8" for x in layers) else ""
 
-    def _images(
+    def images(
         self, geometry: ConvGeometry, shape: Sequence[int | str | None] | None
     ) -> tuple[int, list[int]]:
         """Return the batch and the sizes of the images, symbols as documented."""

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from ..ort_ops.contract import COMPUTE_BFLOAT16, INPUTS
 from ..ort_ops.format.condensed import CondensedWeight
 from .errors import ExportError
+from .mask_summary import MaskSummary
 from .onnx_function import clip_is_open
 from .onnx_reading import read_model
 from .passes.access import label_of
@@ -28,7 +29,7 @@ from .passes.nodes import (
     read_geometry,
     weight_arrays,
 )
-from .report import LayerReport, layer_table
+from .report import LayerReport, layer_table, without_masks
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -65,7 +66,7 @@ class Inspection:
 
     def to_json(self) -> str:
         """Write all fields as a JSON object."""
-        return json.dumps(asdict(self), indent=2)
+        return json.dumps(asdict(self, dict_factory=without_masks), indent=2)
 
 
 def inspect(path: str | os.PathLike[str]) -> Inspection:
@@ -135,6 +136,7 @@ def _layer(node: ir.Node) -> LayerReport:
         reason=_epilogue(node),
         values_dtype=arrays["values"].dtype.name,
         compute="bfloat16" if compute_of(node) == COMPUTE_BFLOAT16 else "float32",
+        mask=MaskSummary.of_condensed(weight),
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from .errors import ExportError
+from .mask_summary import MaskSummary
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -48,6 +49,7 @@ class LayerReport:
         rounding_error: what rounding to that type changed, as a share of the weight's norm.
         speedup: predicted time of the dense layer over that of the chosen form; None where nothing
             was predicted.
+        mask: where the source has weights, for pictures of it; no part of the JSON.
 
     """
 
@@ -67,6 +69,7 @@ class LayerReport:
     compute: str = "float32"
     rounding_error: float = 0.0
     speedup: float | None = None
+    mask: MaskSummary | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of_dense(
@@ -104,6 +107,7 @@ class LayerReport:
             decision="dense",
             reason=reason,
             values_dtype=values_dtype,
+            mask=MaskSummary.of(kept, counts),
         )
 
     @property
@@ -263,10 +267,14 @@ class ExportReport:
         """Bytes of the file as a share of the dense export's."""
         return self.file_bytes / self.dense_file_bytes
 
+    def parity_lines(self) -> list[str]:
+        """Say how far the outputs of each engine are from the model's."""
+        return [_parity_line(check) for check in self.parity]
+
     def to_rich_table(self) -> Table:
         """Lay out the layers as a table, with parity and file size in its caption."""
         measured = "" if self.dense_file_measured else " (computed)"
-        caption = [_parity_line(check) for check in self.parity]
+        caption = self.parity_lines()
         caption += [str(check) for check in self.layer_checks]
         rounded = {layer.values_dtype for layer in self.layers} - {"float32", "int8"}
         if self.precision != "float32":
@@ -316,7 +324,12 @@ class ExportReport:
             "weight_rounding_error": self.weight_rounding_error,
             "size_ratio": self.size_ratio,
         }
-        return json.dumps(asdict(self) | derived, indent=2)
+        return json.dumps(asdict(self, dict_factory=without_masks) | derived, indent=2)
+
+
+def without_masks(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a dict of a dataclass for JSON, for ``asdict``: pictures of masks are none of it."""
+    return {name: value for name, value in fields if name != "mask"}
 
 
 def _parity_line(check: ParityCheck) -> str:

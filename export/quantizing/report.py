@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from ..report import ExportReport
+from ..report import ExportReport, without_masks
 from .output_error import OutputError
 
 if TYPE_CHECKING:
@@ -144,4 +144,4 @@ class QuantizationReport:
 
     def to_json(self) -> str:
         """Write all fields as a JSON object."""
-        return json.dumps(asdict(self), indent=2)
+        return json.dumps(asdict(self, dict_factory=without_masks), indent=2)

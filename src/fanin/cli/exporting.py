@@ -87,6 +87,10 @@ def export(
         bool,
         typer.Option("--require-sparse", help="Fail where no layer of the file is sparse."),
     ] = False,
+    report_html: Annotated[
+        Path | None,
+        typer.Option(help="Also write a page about the layers, before and after, to this file."),
+    ] = None,
 ) -> None:
     """Write a run or an ONNX file to ONNX with its sparse layers as CondensedGemm, verified."""
     common = {
@@ -103,6 +107,7 @@ def export(
         "compute": compute,
         "precision": precision,
     }
+    _require_page(report_html, "--report-html", source, out)
     if source.suffix == ".onnx" and not source.is_dir():
         report = _convert(source, out, common, opset, dense_baseline)
     else:
@@ -110,6 +115,24 @@ def export(
     from rich.console import Console
 
     Console().print(report.to_rich_table())
+    if report_html is not None:
+        from ..export import ExportError
+        from ..export.html_report import Asked, describe_export, write_page
+
+        asked = Asked(policy, batch, threads, device, precision, values_dtype)  # type: ignore[arg-type]  # checked
+        with readable(ExportError, OSError):
+            write_page(describe_export(report, source, asked), report_html)
+        typer.echo(f"Wrote {report_html}")
+
+
+def _require_page(page: Path | None, option: str, *models: Path) -> None:
+    """Refuse a page that cannot be written, or would replace a model, before the work is done."""
+    if page is None:
+        return
+    with readable(OSError):
+        target = output_path(page).resolve()
+    if any(target == model.resolve() for model in models):
+        raise typer.BadParameter(f"{page} is the model; name another file", param_hint=option)
 
 
 def _convert(
@@ -247,28 +270,44 @@ def inspect(
     batch: _Batch = 1,
     threads: _Threads = 1,
     device: _Device = "cpu",
+    html: Annotated[
+        Path | None, typer.Option(help="Also write a page about the layers to this file.")
+    ] = None,
 ) -> None:
     """List the condensed layers of an ONNX file, or how an export would convert its layers."""
     requires("export", "onnx", "onnx_ir")
+    _require_page(html, "--html", file)
     from rich.console import Console
 
-    from ..export import ExportError, plan_conversion
+    from ..export import ExportError
     from ..export import inspect as look
     from ..export.forms import Chooser
+    from ..export.onnx_convert import plan_model
     from ..export.report import SPARSE, layer_table, note_on_sparsity
 
     with readable(ExportError, OSError, ValueError):
         inspection = look(file)
         Console().print(inspection.to_rich_table())
+        if not inspection.layers or html is not None:
+            plan, model = plan_model(file, batch=batch, threads=threads, device=device)
         if not inspection.layers:
             asked = f"--threads {threads}" if device == "cpu" else f"--device {device}"
             title = f"fanin export {file} --batch {batch} {asked} would write"
-            plan = plan_conversion(file, batch=batch, threads=threads, device=device)
             chooser = Chooser.of("auto", batch, False, threads, device)
             origins = (chooser.costs.origin, chooser.quantized_times(plan))
             notes = note_on_sparsity(plan, None, SPARSE)
             caption = "\n".join(filter(None, (*origins, *notes)))
             Console().print(layer_table(plan, title=title, caption=caption))
+        if html is not None:
+            from ..export.html_report import Asked, describe_inspection, describe_plan, write_page
+
+            given = Asked(batch=batch, threads=threads, device=device)
+            if inspection.layers:
+                page = describe_inspection(inspection, plan, given)
+            else:
+                page = describe_plan(inspection, plan, model, given)
+            write_page(page, html)
+            typer.echo(f"Wrote {html}")
 
 
 def calibrate(

@@ -1,0 +1,255 @@
+"""Collect what a page says from a file, and from the report of an export."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ..forms import Chooser, Policy
+from ..onnx_convert import plan_model
+from ..onnx_inspect import Inspection, inspect
+from ..onnx_reading import read_model
+from ..report import SPARSE, ExportReport, LayerReport, note_on_sparsity
+from .facts import Layer, Page
+from .times import ProductNode, find_products
+
+_PACKAGES = ("fanin", "onnxruntime", "onnx", "onnx-ir", "torch")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What an export or an inspection was asked for; see :func:`fanin.export.convert`."""
+
+    policy: Policy = "auto"
+    batch: int = 1
+    threads: int = 1
+    device: str = "cpu"
+    precision: str = "float32"
+    values_dtype: str = "float32"
+
+    def chooser(self) -> Chooser:
+        """Load the costs that times are predicted with."""
+        return Chooser.of(
+            "auto", self.batch, False, self.threads, self.device, precision=self.precision
+        )
+
+
+def describe_export(report: ExportReport, source: str | os.PathLike[str], asked: Asked) -> Page:
+    """Describe an export whose file is there.
+
+    Raises:
+        ExportError, OSError: the file cannot be read.
+
+    """
+    chooser = asked.chooser()
+    products = find_products(read_model(Path(report.path)), chooser)
+    lead = f"Written from {source}."
+    checks = [str(check) for check in report.layer_checks]
+    missing = [f"Not checked: {line}" for line in report.not_checked]
+    folded = [f"Folded: {line}" for line in report.folded]
+    kept = [f"Not folded: {line}" for line in report.unfolded]
+    fused = [f"Fused: {line}" for line in report.fused]
+    return Page(
+        title=Path(report.path).name,
+        kind="Export report",
+        lead=lead,
+        after="exported",
+        layers=tuple(_layers(report.layers, products)),
+        file_bytes=(report.dense_file_bytes, report.file_bytes),
+        error=report.parity_error,
+        verification=(*report.parity_lines(), *checks, *missing),
+        changes=(*folded, *kept, *fused),
+        notes=report.notes,
+        summary=(
+            ("Source", os.fspath(source)),
+            ("File", report.path),
+            *_asked(asked, report.opset),
+            *_versions(),
+        ),
+        times=_times(chooser, asked, report.layers),
+    )
+
+
+def describe_file(path: str | os.PathLike[str], asked: Asked) -> Page:
+    """Describe a file with condensed layers, or what an export would make of one without.
+
+    Raises:
+        FileNotFoundError, ExportError, ValueError: as :func:`fanin.export.inspect` does.
+
+    """
+    inspection = inspect(path)
+    plan, model = plan_model(
+        path, policy="auto", batch=asked.batch, threads=asked.threads, device=asked.device
+    )
+    if inspection.layers:
+        return describe_inspection(inspection, plan, asked)
+    return describe_plan(inspection, plan, model, asked)
+
+
+def describe_plan(
+    inspection: Inspection, plan: Sequence[LayerReport], model: ir.Model, asked: Asked
+) -> Page:
+    """Describe what an export would make of a file without condensed layers.
+
+    Args:
+        inspection: of the file.
+        plan: from :func:`fanin.export.onnx_convert.plan_model`.
+        model: the same.
+        asked: for what it was planned.
+
+    """
+    chooser = asked.chooser()
+    return Page(
+        title=Path(inspection.path).name,
+        kind="Planned export",
+        lead="What fanin export would make of this file; nothing was written.",
+        after="planned",
+        layers=tuple(_layers(plan, find_products(model, chooser))),
+        file_bytes=None,
+        error=None,
+        verification=(),
+        changes=(),
+        notes=note_on_sparsity(plan, None, SPARSE),
+        summary=(("File", inspection.path), *_asked(asked, inspection.opset), *_versions()),
+        times=_times(chooser, asked, plan),
+    )
+
+
+def describe_inspection(inspection: Inspection, plan: Iterable[LayerReport], asked: Asked) -> Page:
+    """Describe a file with condensed layers.
+
+    Args:
+        inspection: of the file.
+        plan: what an export would make of the layers that it has beside them.
+        asked: for what times are predicted.
+
+    Raises:
+        ExportError, OSError: the file cannot be read.
+
+    """
+    chooser = asked.chooser()
+    left = [layer if layer.decision == "dense" else _still_dense(layer) for layer in plan]
+    layers = (*inspection.layers, *left)
+    without = "runs" if inspection.runs_without_library else "does not run"
+    count = len(inspection.layers)
+    return Page(
+        title=Path(inspection.path).name,
+        kind="Inspection",
+        lead=f"A file with {count} condensed node{'s' * (count != 1)}; it {without} without "
+        "fanin’s library.",
+        after="in the file",
+        layers=tuple(_layers(layers, find_products(read_model(Path(inspection.path)), chooser))),
+        file_bytes=None,
+        error=None,
+        verification=(),
+        changes=(),
+        notes=(),
+        summary=(("File", inspection.path), *_asked(asked, inspection.opset), *_versions()),
+        times=_times(chooser, asked, layers),
+    )
+
+
+def _still_dense(layer: LayerReport) -> LayerReport:
+    """Describe a dense layer of a file that holds condensed ones, which an export would change."""
+    reason = f"dense in this file; an export would make it {layer.decision} ({layer.reason})"
+    return replace(
+        layer, decision="dense", reason=reason, bytes_condensed=None, nodes=(), padding=0
+    )
+
+
+def _layers(reports: Iterable[LayerReport], products: Sequence[ProductNode]) -> Iterable[Layer]:
+    by_label = {product.label: product for product in products}
+    by_constant: dict[str, list[ProductNode]] = {}
+    for product in products:
+        for name in product.constants:
+            by_constant.setdefault(name, []).append(product)
+    for report in reports:
+        nodes = [by_label[name] for name in report.nodes if name in by_label]
+        if not nodes:
+            nodes = _readers(report.name, by_constant)
+        yield _layer(report, nodes)
+
+
+def _readers(name: str, by_constant: Mapping[str, list[ProductNode]]) -> list[ProductNode]:
+    """Find the products of a dense weight, or of the parts that a packed projection has become."""
+    if name in by_constant:
+        return by_constant[name]
+    parts: list[ProductNode] = []
+    while f"{name}.{len(parts)}" in by_constant:
+        parts += by_constant[f"{name}.{len(parts)}"]
+    return parts
+
+
+def _layer(report: LayerReport, nodes: Sequence[ProductNode]) -> Layer:
+    seconds = _sum(node.seconds for node in nodes)
+    dense = _sum(node.dense_seconds for node in nodes)
+    if report.decision == "structured" and report.speedup is not None and seconds is not None:
+        dense = seconds * report.speedup
+    stored = sum(node.stored for node in nodes) or report.active * report.fan_in
+    condensed = report.decision == "condensed"
+    return Layer(
+        name=report.name,
+        kind=report.kind,
+        shape=report.shape,
+        sparsity=report.sparsity,
+        active=report.active,
+        form=report.decision,
+        reason=report.reason,
+        padding=report.padding / stored if condensed and stored else None,
+        bytes_dense=report.bytes_dense,
+        bytes_stored=report.bytes_in_file,
+        seconds_dense=dense,
+        seconds=seconds,
+        mask=report.mask,
+    )
+
+
+def _sum(seconds: Iterable[float | None]) -> float | None:
+    """Add up times; None where one is not known or there is none."""
+    known = list(seconds)
+    return None if not known or None in known else sum(filter(None, known))
+
+
+def _asked(asked: Asked, opset: int) -> tuple[tuple[str, str], ...]:
+    device = asked.device if asked.device != "cpu" else f"cpu, {_threads(asked.threads)}"
+    values = () if asked.values_dtype == "float32" else (("Values", asked.values_dtype),)
+    return (
+        ("Policy", asked.policy),
+        ("Batch", str(asked.batch)),
+        ("Device", device),
+        ("Precision", asked.precision),
+        *values,
+        ("Opset", str(opset)),
+    )
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' * (count != 1)}"
+
+
+def _versions() -> tuple[tuple[str, str], ...]:
+    found = []
+    for name in _PACKAGES:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return (("Versions", ", ".join((*found, f"Python {platform.python_version()}"))),)
+
+
+def _times(chooser: Chooser, asked: Asked, layers: Iterable[LayerReport]) -> str:
+    """Say what the predicted times are of, and where they come from."""
+    lines = [chooser.costs.origin]
+    eight_bits = chooser.quantized_times(layers)
+    lines += [eight_bits] if eight_bits else []
+    origin = ". ".join(f"{line[:1].upper()}{line[1:]}" for line in lines)
+    return (
+        f"Predicted time of each layer at batch {asked.batch}, and its share of all of them; what "
+        f"stands between layers is not counted. {origin}."
+    )
