@@ -15,6 +15,14 @@ from typing import Any
 
 from ..onnx_file import ModelFile, ModelFileError, read_model_file
 from ..ort_ops.contract import DOMAIN, OPS
+from .altered_ops import (
+    LOST,
+    LOST_REMEDY,
+    RENAMED_REMEDY,
+    describe_renamed,
+    has_lost_ops,
+    renamed_nodes,
+)
 from .doctor_probe import Finding, FindingError
 
 # In the ops' log: op, node, kernel, bytes. Node names may contain anything.
@@ -128,6 +136,11 @@ def layers(report: ModelReport, model: Path) -> Finding:
             "and takes the plain path",
             "Make them initializers that are not graph inputs: fanin export does.",
         )
+    renamed = renamed_nodes(content)
+    if renamed:
+        raise FindingError("\n".join([*lines, describe_renamed(renamed)]), RENAMED_REMEDY)
+    if has_lost_ops(content):
+        return "\n".join([*lines, LOST]), LOST_REMEDY
     if not ours:
         lines.append("no layer is condensed")
         return "\n".join(lines), "To condense it: fanin export MODEL.onnx --out FAST.onnx."

@@ -13,6 +13,7 @@ from .. import ort_ops
 from ..onnx_file import ModelFile
 from ..ort_ops.dispatch_cost import DispatchCalibration
 from . import cuda
+from .altered_ops import RENAMED_REMEDY, describe_renamed, renamed_nodes
 from .cpus import MAX_THREADS, available_cpus, cpu_quota, default_threads
 from .cuda import Provider
 from .diagnosis import explain_load_failure, unreadable
@@ -73,11 +74,15 @@ def open_session(
     Warns:
         RuntimeWarning: About slow settings: parallel execution, more threads than CPUs or than
             the CPU quota, an unusable calibration, a CUDA session without fanin's CUDA kernels, a
-            model whose layers were chosen for another device.
+            model whose layers were chosen for another device, or whose ops another tool renamed.
 
     """
     model = _existing_file(path)
     content = ModelFile() if _is_ort_format(model, options) else check_model(model)
+    renamed = renamed_nodes(content)
+    if renamed:
+        message = f"{model}: {describe_renamed(renamed)}. {RENAMED_REMEDY}"
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
     runtime = load_onnxruntime()
     provider_list = cuda.without_absent_gpu(_checked_providers(runtime, providers, options))
     if options is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from ..ort_ops.contract import COMPUTE_BFLOAT16, INPUTS
+from ..ort_ops.contract import COMPUTE_BFLOAT16, DOMAIN, INPUTS, renamed_op
 from ..ort_ops.format.condensed import CondensedWeight
 from .errors import ExportError
 from .mask_summary import MaskSummary
@@ -45,6 +46,7 @@ class Inspection:
         opset: version of the standard operators.
         runs_without_library: whether the file carries the functions of our ops that it uses.
         layers: one for each condensed node, in the order of the graph.
+        altered: what other tools did to ops of ours, which run dense now; empty for nothing.
 
     """
 
@@ -53,15 +55,17 @@ class Inspection:
     opset: int
     runs_without_library: bool
     layers: tuple[LayerReport, ...]
+    altered: str = ""
 
     def to_rich_table(self) -> Table:
         """Lay out the layers as a table."""
         without = "runs" if self.runs_without_library else "does not run"
+        altered = f"\n{self.altered}" if self.altered else ""
         return layer_table(
             self.layers,
             title=self.path,
             caption=f"{len(self.layers)} condensed nodes, opset {self.opset}, "
-            f"ir_version {self.ir_version}; {without} without fanin's library",
+            f"ir_version {self.ir_version}; {without} without fanin's library{altered}",
         )
 
     def to_json(self) -> str:
@@ -90,7 +94,25 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
         opset=model.opset_imports.get("", 0),
         runs_without_library={(node.domain, node.op_type) for node in nodes} <= carried,
         layers=layers,
+        altered=_altered(model, bool(nodes)),
     )
+
+
+def _altered(model: ir.Model, has_ours: bool) -> str:
+    renamed = Counter(
+        node.op_type
+        for node in model.graph.all_nodes()
+        if node.op_identifier() in model.functions and renamed_op(node.domain, node.op_type)
+    )
+    if renamed:
+        names = ", ".join(f"{count} {name}" for name, count in renamed.items())
+        return f"{names}: ops of fanin that another tool renamed, which run dense; export the file"
+    if DOMAIN in model.opset_imports and not has_ours:
+        return (
+            f"it imports {DOMAIN} without an op of it: another tool made them dense "
+            "(quant_pre_process needs skip_optimization=True)"
+        )
+    return ""
 
 
 def condensed_weights(path: str | os.PathLike[str]) -> dict[str, CondensedWeight]:

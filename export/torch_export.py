@@ -75,7 +75,7 @@ from .rounding import (
 from .torch_copy import eval_copy
 from .torch_layers import check_masks, list_weights, merge_reports
 from .torch_model import as_inputs, float64_noise, plain_torch, round_weights, run_cases
-from .torch_to_ir import torch_to_ir
+from .torch_to_ir import optimize, torch_to_ir
 from .verify import Case, Reference, check_parity, check_structure, largest_change
 from .verify_layers import LARGE, check_layers
 
@@ -337,8 +337,7 @@ def _write(
     )
     found = [condense(program.model)]
     exclusive = dict(model.named_parameters()).keys() - read_elsewhere(program.model)
-    program.optimize()
-    graph_model = program.model
+    graph_model = optimize(program)
     del program
     # Slices of packed weights have constant bounds only now.
     found.append(condense(graph_model))

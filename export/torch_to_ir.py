@@ -17,6 +17,9 @@ from .torch_layers import own_names
 BATCH = "batch"
 """Name of the dynamic first dimension of every input."""
 
+_FIRST_NUM_OUTPUTS = 18
+"""Opset from which Split has that attribute, which torch's optimizer writes in any opset."""
+
 
 def torch_to_ir(
     model: nn.Module,
@@ -69,6 +72,29 @@ def torch_to_ir(
     _name_outputs(program.model)
     _name_weights(program.model, own_names(model))
     return program
+
+
+def optimize(program: torch.onnx.ONNXProgram) -> ir.Model:
+    """Fold constants, for the opset of the program.
+
+    Raises:
+        ExportError: a node has no form in that opset.
+
+    """
+    program.optimize()
+    model = program.model
+    for node in model.graph.all_nodes() if model.opset_imports[""] < _FIRST_NUM_OUTPUTS else ():
+        if node.op_type != "Split" or node.domain != "" or "num_outputs" not in node.attributes:
+            continue
+        data, axis = node.inputs[0], node.attributes.get_int("axis", 0)
+        size = None if data is None or data.shape is None else data.shape[axis]
+        if not isinstance(size, int) or size % len(node.outputs):
+            raise ExportError(
+                f"Split {node.name!r} gives {len(node.outputs)} parts of an axis of {size}, which "
+                f"needs opset {_FIRST_NUM_OUTPUTS} or newer"
+            )
+        node.attributes.pop("num_outputs")  # parts of equal size need none
+    return model
 
 
 @contextmanager

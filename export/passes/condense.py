@@ -304,7 +304,7 @@ class _Work:
         new = make_condensed(
             reorder.before(layer),
             parts,
-            self._no_residual(graph, found.array.dtype),
+            self._no_residual(graph, found.array.dtype, prefix),
             {"in_features": weight.in_features, "out_features": weight.out_features},
             name=(not self.name_after_weights and node.name) or self.names.free(prefix),
         )
@@ -385,7 +385,7 @@ class _Work:
         new = make_condensed(
             self._turned(layer) if layer.trans_a else x,
             parts,
-            self._no_residual(graph, found.array.dtype),
+            self._no_residual(graph, found.array.dtype, prefix),
             {"in_features": weight.in_features, "out_features": weight.out_features},
             name=(not self.name_after_weights and node.name) or self.names.free(prefix),
         )
@@ -425,7 +425,7 @@ class _Work:
         new = make_condensed(
             x,
             parts,
-            self._no_residual(graph, found.array.dtype),
+            self._no_residual(graph, found.array.dtype, prefix),
             geometry,
             name=(not self.name_after_weights and node.name) or self.names.free(prefix),
         )
@@ -504,10 +504,11 @@ class _Work:
             call_layer(new, found.root.name)
         self.reports.record(node, found, weight, label_of(new), how)
 
-    def _no_residual(self, graph: ir.Graph, dtype: np.dtype) -> ir.Value:
+    def _no_residual(self, graph: ir.Graph, dtype: np.dtype, prefix: str) -> ir.Value:
+        """Return the one of a graph, named after its first layer: files can be merged so."""
         key = (id(graph), dtype.name)
         if key not in self._residuals:
-            name = self.names.free("no_residual")
+            name = self.names.free(f"{prefix}.no_residual")
             self._residuals[key] = add_constant(graph, name, no_residual(dtype.name))
         return self._residuals[key]
 

@@ -81,7 +81,7 @@ def test_graph_holds_one_node_for_each_sparse_layer_with_its_activation(mlp: Exp
     assert [node.name for node in graph.node[:2]] == ["0", "2"]
     assert {tensor.name for tensor in graph.initializer} == {
         *(f"{layer}.{part}" for layer in "02" for part in ("values", "indices", "rows", "bias")),
-        "no_residual",
+        "0.no_residual",
         "5.weight",
         "5.bias",
     }
