@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -163,27 +164,22 @@ def _still_dense(layer: LayerReport) -> LayerReport:
     )
 
 
-def _layers(reports: Iterable[LayerReport], products: Sequence[ProductNode]) -> Iterable[Layer]:
+def _layers(reports: Sequence[LayerReport], products: Sequence[ProductNode]) -> Iterator[Layer]:
     by_label = {product.label: product for product in products}
     by_constant: dict[str, list[ProductNode]] = {}
+    known = {report.name for report in reports}
     for product in products:
         for name in product.constants:
-            by_constant.setdefault(name, []).append(product)
+            origin = name if name in known else _MADE_OF.sub("", name)
+            by_constant.setdefault(origin, []).append(product)
     for report in reports:
         nodes = [by_label[name] for name in report.nodes if name in by_label]
-        if not nodes:
-            nodes = _readers(report.name, by_constant)
-        yield _layer(report, nodes)
+        yield _layer(report, nodes or by_constant.get(report.name, []))
 
 
-def _readers(name: str, by_constant: Mapping[str, list[ProductNode]]) -> list[ProductNode]:
-    """Find the products of a dense weight, or of the parts that a packed projection has become."""
-    if name in by_constant:
-        return by_constant[name]
-    parts: list[ProductNode] = []
-    while f"{name}.{len(parts)}" in by_constant:
-        parts += by_constant[f"{name}.{len(parts)}"]
-    return parts
+_MADE_OF = re.compile(r"(\.active(_\d+)?|\.\d+)+$")
+"""What the passes add to the name of a dense weight: where its columns are folded, and for each
+part of a packed projection."""
 
 
 def _layer(report: LayerReport, nodes: Sequence[ProductNode]) -> Layer:

@@ -375,6 +375,22 @@ def test_inspection_of_a_condensed_file_has_its_dense_layers_too(source: Path, t
     assert all(x.seconds is not None for x in page.layers)
 
 
+def test_dense_layers_are_timed_under_the_names_that_the_passes_give_them(tmp_path: Path):
+    weights = {"first": WEIGHTS["first"], "second": sparse((96, 512), 0.0)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "first"], ["h"], name="a"),
+        helper.make_node("Relu", ["h"], ["r"], name="relu"),
+        helper.make_node("MatMul", ["r", "second"], ["y"], name="b"),
+    ]
+    source = write_model(tmp_path / "in.onnx", nodes, weights, x=("n", 256), y=("n", 512))
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
+    assert report.folded
+    first, second = describe_export(report, source, Asked(policy="condensed")).layers
+    costs = CostModel.of_this_machine()
+    assert first.seconds_dense == pytest.approx(costs.dense(1, 72, 256))
+    assert second.seconds == pytest.approx(costs.dense(1, 512, 72))
+
+
 def test_plan_predicts_for_the_batch_that_was_asked_for(source: Path):
     page = describe_file(source, Asked(batch=256))
     assert page.kind == "Planned export"
