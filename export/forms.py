@@ -36,6 +36,9 @@ TOKENS = 32
 """What a symbolic dimension that is not the batch counts for, since no file says how long it is."""
 
 
+_BATCH_NAMES = ("batch", "batch_size")
+"""Symbols that are the batch on whichever axis they stand: attention puts the tokens first."""
+
 IMAGE_SIZE = 56
 """What a symbolic size of an image counts for, on each of its axes."""
 
@@ -278,7 +281,8 @@ class Chooser:
             if factor.isdecimal():
                 sizes.append(int(factor))
             else:
-                sizes.append(self.batch if axis == 0 and not batch_seen else TOKENS)
+                is_batch = axis == 0 or factor in _BATCH_NAMES
+                sizes.append(self.batch if is_batch and not batch_seen else TOKENS)
                 batch_seen = True
         return max(1, math.prod(sizes))
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from .gather import Asked, describe_export, describe_file, describe_inspection, describe_plan
+from .facts import Measured
+from .gather import (
+    Asked,
+    DenseFile,
+    describe_export,
+    describe_file,
+    describe_inspection,
+    describe_plan,
+)
 from .page import write_page
 
 __all__ = [
     "Asked",
+    "DenseFile",
+    "Measured",
     "describe_export",
     "describe_file",
     "describe_inspection",

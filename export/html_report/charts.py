@@ -29,13 +29,28 @@ class _Bars:
         return _Bars(self.name, self.dense + other.dense, self.after + other.after)
 
 
+def is_measured(layers: Sequence[Layer]) -> bool:
+    """Return whether measured times of both forms are there for all layers with predicted ones."""
+    timed = [layer for layer in layers if layer.seconds is not None]
+    return bool(timed) and all(
+        layer.measured is not None and layer.measured_dense is not None for layer in timed
+    )
+
+
 def time_chart(layers: Sequence[Layer], after: str) -> str:
-    """Draw the predicted times of the layers, the longest first; empty where nothing is known."""
-    bars = [
-        _Bars(breakable(layer.name.removesuffix(".weight")), layer.seconds_dense, layer.seconds)
-        for layer in layers
-        if layer.seconds is not None and layer.seconds_dense is not None
-    ]
+    """Draw the times of the layers, the longest first; empty where nothing is known.
+
+    They are the measured ones where :func:`is_measured` says that they are there.
+    """
+    measured = is_measured(layers)
+    bars = []
+    for layer in layers:
+        both = (layer.seconds_dense, layer.seconds)
+        if measured:
+            both = (layer.measured_dense, layer.measured)
+        dense, own = both
+        if dense is not None and own is not None:
+            bars.append(_Bars(breakable(layer.name.removesuffix(".weight")), dense, own))
     bars.sort(key=lambda one: -max(one.dense, one.after))
     if not bars:
         return ""

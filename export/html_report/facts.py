@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..mask_summary import MaskSummary
@@ -56,6 +57,20 @@ class Layer:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """Times of a model file on this machine.
+
+    Attributes:
+        seconds: of its nodes, by the names that ONNX Runtime's profiler gives them.
+        run: seconds of a whole run.
+
+    """
+
+    seconds: Mapping[str, float]
+    run: float
+
+
+@dataclass(frozen=True)
 class Page:
     """A model, before and after.
 
@@ -71,7 +86,10 @@ class Page:
         changes: lines about what was fused and folded.
         notes: what else a user should know.
         summary: terms with what they are.
-        times: where the predicted times come from, and what they are of.
+        conditions: that times are of.
+        times: where the predicted ones come from.
+        runs: measured seconds of a run of the dense model and of the converted one; None for what
+            was not measured.
 
     """
 
@@ -86,4 +104,6 @@ class Page:
     changes: tuple[str, ...]
     notes: tuple[str, ...]
     summary: tuple[tuple[str, str], ...]
+    conditions: str
     times: str
+    runs: tuple[float | None, float | None] = (None, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -17,8 +17,8 @@ from ..onnx_convert import plan_model
 from ..onnx_inspect import Inspection, inspect
 from ..onnx_reading import read_model
 from ..report import SPARSE, ExportReport, LayerReport, note_on_sparsity
-from .facts import Layer, Page
-from .times import ProductNode, find_products
+from .facts import Layer, Measured, Page
+from .times import ProductNode, find_products, measured_seconds
 
 _PACKAGES = ("fanin", "onnxruntime", "onnx", "onnx-ir", "torch")
 
@@ -41,8 +41,30 @@ class Asked:
         )
 
 
-def describe_export(report: ExportReport, source: str | os.PathLike[str], asked: Asked) -> Page:
+@dataclass(frozen=True)
+class DenseFile:
+    """The dense model of an export: its file and its times."""
+
+    path: Path
+    measured: Measured
+
+
+def describe_export(
+    report: ExportReport,
+    source: str | os.PathLike[str],
+    asked: Asked,
+    *,
+    dense: DenseFile | None = None,
+    measured: Measured | None = None,
+) -> Page:
     """Describe an export whose file is there.
+
+    Args:
+        report: of the export.
+        source: what was exported.
+        asked: for what.
+        dense: the dense model, if it was measured.
+        measured: times of the file, if it was.
 
     Raises:
         ExportError, OSError: the file cannot be read.
@@ -61,7 +83,7 @@ def describe_export(report: ExportReport, source: str | os.PathLike[str], asked:
         kind="Export report",
         lead=lead,
         after="exported",
-        layers=tuple(_layers(report.layers, products)),
+        layers=_with_dense(_layers(report.layers, products, measured), dense, chooser),
         file_bytes=(report.dense_file_bytes, report.file_bytes),
         error=report.parity_error,
         verification=(*report.parity_lines(), *checks, *missing),
@@ -73,7 +95,9 @@ def describe_export(report: ExportReport, source: str | os.PathLike[str], asked:
             *_asked(asked, report.opset),
             *_versions(),
         ),
-        times=_times(chooser, asked, report.layers),
+        conditions=_conditions(asked),
+        times=_times(chooser, report.layers),
+        runs=(dense.measured.run if dense else None, measured.run if measured else None),
     )
 
 
@@ -94,7 +118,11 @@ def describe_file(path: str | os.PathLike[str], asked: Asked) -> Page:
 
 
 def describe_plan(
-    inspection: Inspection, plan: Sequence[LayerReport], model: ir.Model, asked: Asked
+    inspection: Inspection,
+    plan: Sequence[LayerReport],
+    model: ir.Model,
+    asked: Asked,
+    measured: Measured | None = None,
 ) -> Page:
     """Describe what an export would make of a file without condensed layers.
 
@@ -103,32 +131,43 @@ def describe_plan(
         plan: from :func:`fanin.export.onnx_convert.plan_model`.
         model: the same.
         asked: for what it was planned.
+        measured: times of the file, if it was measured.
 
     """
     chooser = asked.chooser()
+    path = Path(inspection.path)
+    dense = None if measured is None else DenseFile(path, measured)
     return Page(
         title=Path(inspection.path).name,
         kind="Planned export",
         lead="What fanin export would make of this file; nothing was written.",
         after="planned",
-        layers=tuple(_layers(plan, find_products(model, chooser))),
+        layers=_with_dense(_layers(plan, find_products(model, chooser)), dense, chooser),
         file_bytes=None,
         error=None,
         verification=(),
         changes=(),
         notes=note_on_sparsity(plan, None, SPARSE),
         summary=(("File", inspection.path), *_asked(asked, inspection.opset), *_versions()),
-        times=_times(chooser, asked, plan),
+        conditions=_conditions(asked),
+        times=_times(chooser, plan),
+        runs=(measured.run if measured else None, None),
     )
 
 
-def describe_inspection(inspection: Inspection, plan: Iterable[LayerReport], asked: Asked) -> Page:
+def describe_inspection(
+    inspection: Inspection,
+    plan: Iterable[LayerReport],
+    asked: Asked,
+    measured: Measured | None = None,
+) -> Page:
     """Describe a file with condensed layers.
 
     Args:
         inspection: of the file.
         plan: what an export would make of the layers that it has beside them.
         asked: for what times are predicted.
+        measured: times of the file, if it was measured.
 
     Raises:
         ExportError, OSError: the file cannot be read.
@@ -139,20 +178,23 @@ def describe_inspection(inspection: Inspection, plan: Iterable[LayerReport], ask
     layers = (*inspection.layers, *left)
     without = "runs" if inspection.runs_without_library else "does not run"
     count = len(inspection.layers)
+    products = find_products(read_model(Path(inspection.path)), chooser)
     return Page(
         title=Path(inspection.path).name,
         kind="Inspection",
         lead=f"A file with {count} condensed node{'s' * (count != 1)}; it {without} without "
         "fanin’s library.",
         after="in the file",
-        layers=tuple(_layers(layers, find_products(read_model(Path(inspection.path)), chooser))),
+        layers=tuple(_layers(layers, products, measured)),
         file_bytes=None,
         error=None,
         verification=(),
         changes=(),
         notes=(),
         summary=(("File", inspection.path), *_asked(asked, inspection.opset), *_versions()),
-        times=_times(chooser, asked, layers),
+        conditions=_conditions(asked),
+        times=_times(chooser, layers),
+        runs=(None, measured.run if measured else None),
     )
 
 
@@ -164,17 +206,47 @@ def _still_dense(layer: LayerReport) -> LayerReport:
     )
 
 
-def _layers(reports: Sequence[LayerReport], products: Sequence[ProductNode]) -> Iterator[Layer]:
+def _layers(
+    reports: Sequence[LayerReport],
+    products: Sequence[ProductNode],
+    measured: Measured | None = None,
+) -> Iterator[Layer]:
     by_label = {product.label: product for product in products}
-    by_constant: dict[str, list[ProductNode]] = {}
-    known = {report.name for report in reports}
-    for product in products:
-        for name in product.constants:
-            origin = name if name in known else _MADE_OF.sub("", name)
-            by_constant.setdefault(origin, []).append(product)
+    by_constant = _by_constant(products, {report.name for report in reports})
     for report in reports:
         nodes = [by_label[name] for name in report.nodes if name in by_label]
-        yield _layer(report, nodes or by_constant.get(report.name, []))
+        yield _layer(report, nodes or by_constant.get(report.name, []), measured)
+
+
+def _by_constant(
+    products: Iterable[ProductNode], known: Container[str]
+) -> dict[str, list[ProductNode]]:
+    found: dict[str, list[ProductNode]] = {}
+    for product in products:
+        for name in product.constants:
+            found.setdefault(name if name in known else _MADE_OF.sub("", name), []).append(product)
+    return found
+
+
+def _with_dense(
+    layers: Iterable[Layer], dense: DenseFile | None, chooser: Chooser
+) -> tuple[Layer, ...]:
+    """Add measured times of the dense model, whose weights have the names of the layers."""
+    layers = tuple(layers)
+    if dense is None:
+        return layers
+    products = find_products(read_model(dense.path), chooser)
+    by_constant = _by_constant(products, {layer.name for layer in layers})
+    return tuple(
+        replace(
+            layer,
+            measured_dense=_sum(
+                measured_seconds(product, dense.measured)
+                for product in by_constant.get(layer.name, [])
+            ),
+        )
+        for layer in layers
+    )
 
 
 _MADE_OF = re.compile(r"(\.active(_\d+)?|\.\d+)+$")
@@ -182,7 +254,7 @@ _MADE_OF = re.compile(r"(\.active(_\d+)?|\.\d+)+$")
 part of a packed projection."""
 
 
-def _layer(report: LayerReport, nodes: Sequence[ProductNode]) -> Layer:
+def _layer(report: LayerReport, nodes: Sequence[ProductNode], measured: Measured | None) -> Layer:
     seconds = _sum(node.seconds for node in nodes)
     dense = _sum(node.dense_seconds for node in nodes)
     if report.decision == "structured" and report.speedup is not None and seconds is not None:
@@ -202,6 +274,7 @@ def _layer(report: LayerReport, nodes: Sequence[ProductNode]) -> Layer:
         bytes_stored=report.bytes_in_file,
         seconds_dense=dense,
         seconds=seconds,
+        measured=_sum(measured_seconds(n, measured) for n in nodes) if measured else None,
         mask=report.mask,
     )
 
@@ -225,6 +298,11 @@ def _asked(asked: Asked, opset: int) -> tuple[tuple[str, str], ...]:
     )
 
 
+def _conditions(asked: Asked) -> str:
+    where = asked.device if asked.device != "cpu" else _threads(asked.threads)
+    return f"batch {asked.batch} on {where}"
+
+
 def _threads(count: int) -> str:
     return f"{count} thread{'s' * (count != 1)}"
 
@@ -239,13 +317,9 @@ def _versions() -> tuple[tuple[str, str], ...]:
     return (("Versions", ", ".join((*found, f"Python {platform.python_version()}"))),)
 
 
-def _times(chooser: Chooser, asked: Asked, layers: Iterable[LayerReport]) -> str:
-    """Say what the predicted times are of, and where they come from."""
+def _times(chooser: Chooser, layers: Iterable[LayerReport]) -> str:
+    """Say where the predicted times come from."""
     lines = [chooser.costs.origin]
     eight_bits = chooser.quantized_times(layers)
     lines += [eight_bits] if eight_bits else []
-    origin = ". ".join(f"{line[:1].upper()}{line[1:]}" for line in lines)
-    return (
-        f"Predicted time of each layer at batch {asked.batch}, and its share of all of them; what "
-        f"stands between layers is not counted. {origin}."
-    )
+    return "".join(f"Predictions: {line}. " for line in lines).strip()

@@ -11,7 +11,7 @@ from string import Template
 from ..._base.atomic import write_file
 from ..mask_summary import MaskSummary
 from ..report import SPARSE
-from .charts import fan_in_chart, time_chart
+from .charts import fan_in_chart, is_measured, time_chart
 from .facts import Layer, Page
 from .heat_map import is_exact, picture
 from .tables import dense_table, layer_table
@@ -39,7 +39,7 @@ def render(page: Page) -> str:
     """Lay out a page as HTML."""
     files = resources.files(__package__)
     sections = (
-        ("Where the time goes", page.times, time_chart(page.layers, escape(page.after))),
+        ("Where the time goes", _about_times(page), time_chart(page.layers, escape(page.after))),
         (
             "Layers",
             _ABOUT_LAYERS,
@@ -61,6 +61,20 @@ def render(page: Page) -> str:
         tiles="".join(_tiles(page)),
         sections="\n".join(_section(*section) for section in sections if section[2]),
     )
+
+
+def _about_times(page: Page) -> str:
+    where = f"at {page.conditions}, and its share of all of them; what stands between layers is "
+    predicted = f"Predicted time of each layer {where}not counted. {page.times}"
+    if page.runs == (None, None):
+        return predicted
+    how = (
+        "in whole runs on this machine, the median of ONNX Runtime’s profiler; – stands where it "
+        "has made another node of a layer."
+    )
+    if not is_measured(page.layers):
+        return f"{predicted} The table below has measured times, too: {how}"
+    return f"Measured time of each layer {where}not counted. It was measured {how} {page.times}"
 
 
 _ABOUT_LAYERS = (
@@ -90,6 +104,7 @@ def _tiles(page: Page) -> Iterable[str]:
         unit = unit_of_seconds([dense, after])
         note = f"layers alone: {unit.number(dense)} → {unit.text(after)}"
         yield _tile("predicted speed-up", times(dense / after), note)
+    yield from _runs(page)
     sparse = [x for x in layers if x.form != "dense"]
     left = sum(x.form == "dense" and x.sparsity >= SPARSE for x in layers)
     note = f"{left} more are sparse, but stay dense" if left else "no sparse layer stays dense"
@@ -101,7 +116,19 @@ def _tiles(page: Page) -> Iterable[str]:
         note = f"{_count(kept)} of {_count(total)}"
         yield _tile("weights that are not 0", percent(kept / total), note)
     if page.error is not None:
-        yield _tile("largest error of an output", f"{page.error:.1e}", "of the largest output")
+        yield _tile("largest error", f"{page.error:.1e}", "of the largest output")
+
+
+def _runs(page: Page) -> Iterable[str]:
+    """Yield the measured time of whole runs, if there is one."""
+    dense, after = page.runs
+    unit = unit_of_seconds(page.runs)
+    if dense and after:
+        note = f"whole runs: {unit.number(dense)} → {unit.text(after)}"
+        yield _tile("measured speed-up", times(dense / after), note)
+    elif dense or after:
+        of = "of the dense model" if dense else "of the file"
+        yield _tile("measured time", unit.text(dense or after), f"a whole run {of}")
 
 
 def _sizes(page: Page) -> str:

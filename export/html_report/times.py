@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -29,6 +29,7 @@ from ..passes.nodes import (
 )
 from ..passes.quantized_layer import QuantizedLayer
 from ..quantized_costs import Form
+from .facts import Measured
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class ProductNode:
         dense_seconds: of a dense node of its size; 0 for a further group of rows of a layer, whose
             dense form is counted with the first one.
         stored: entries of the weight in the graph, padding included.
+        profiled: names that ONNX Runtime's profiler may give the node, the likeliest first.
 
     """
 
@@ -52,6 +54,7 @@ class ProductNode:
     seconds: float | None
     dense_seconds: float | None
     stored: int
+    profiled: tuple[str, ...] = ()
 
 
 def find_products(model: ir.Model, chooser: Chooser) -> list[ProductNode]:
@@ -70,8 +73,36 @@ def find_products(model: ir.Model, chooser: Chooser) -> list[ProductNode]:
         else:
             continue
         if product is not None:
-            found.append(product)
+            found.append(replace(product, profiled=_profiled(node)))
     return found
+
+
+_FUSED = ("Add", "BatchNormalization", "Clip", "HardSigmoid", "LeakyRelu", "Mul", "Relu", "Sigmoid")
+"""Operators that ONNX Runtime takes into the product before them."""
+
+
+def _profiled(node: ir.Node) -> tuple[str, ...]:
+    """List the names of a node after ONNX Runtime's fusions.
+
+    A convolution with its channels in blocks is named after its output, which may be that of a
+    node that it took over.
+    """
+    names, last = [label_of(node), f"fused {label_of(node)}"], node.outputs[0]
+    while True:
+        names.append(f"{last.name}_nchwc")
+        readers = [reader for reader, _ in last.uses()]
+        if len(readers) != 1 or readers[0].op_type not in _FUSED:
+            return tuple(names)
+        last = readers[0].outputs[0]
+
+
+def measured_seconds(product: ProductNode, measured: Measured) -> float | None:
+    """Look up a product in a profile; None where the runtime has made another node of it."""
+    for name in product.profiled:
+        if name in measured.seconds:
+            return measured.seconds[name]
+    inside = f"{product.label}/"
+    return next((s for name, s in measured.seconds.items() if name.startswith(inside)), None)
 
 
 def _ours(node: ir.Node, chooser: Chooser) -> ProductNode | None:

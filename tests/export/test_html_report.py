@@ -19,13 +19,19 @@ from fanin.cli import app
 from fanin.export import CondensedWeight, convert, inspect
 from fanin.export.cost_model import CostModel
 from fanin.export.forms import Chooser
-from fanin.export.html_report import Asked, describe_export, describe_file
+from fanin.export.html_report import (
+    Asked,
+    DenseFile,
+    Measured,
+    describe_export,
+    describe_file,
+)
 from fanin.export.html_report.charts import fan_in_chart
 from fanin.export.html_report.facts import Layer, Page
 from fanin.export.html_report.heat_map import ABLATED, STEPS, picture
 from fanin.export.html_report.page import render
 from fanin.export.html_report.text import escape, unit_of_bytes, unit_of_seconds
-from fanin.export.html_report.times import find_products
+from fanin.export.html_report.times import find_products, measured_seconds
 from fanin.export.mask_summary import MOST_COLUMNS, MOST_ROWS, MaskSummary
 from fanin.export.onnx_reading import read_model
 from fanin.export.row_groups import split_rows
@@ -198,7 +204,7 @@ def test_names_and_reasons_of_a_file_are_harmless():
     )  # fmt: skip
     page = Page(
         HOSTILE, HOSTILE, HOSTILE, HOSTILE, (layer,), None, None, (HOSTILE,), (HOSTILE,),
-        (HOSTILE,), ((HOSTILE, HOSTILE),), HOSTILE,
+        (HOSTILE,), ((HOSTILE, HOSTILE),), HOSTILE, HOSTILE,
     )  # fmt: skip
     text = render(page)
     tree = parse(text)
@@ -243,12 +249,12 @@ def test_page_of_a_large_model_has_a_few_megabytes():
             f"blocks.{i}.mlp.up_projection.weight", "MatMul", (960, 1280), 0.9, 960, "condensed",
             "4.3× predicted at 1 row", 0.1, 4915200, 737280, 1e-4, 2e-5, mask=mask,
         )
-        for i in range(600)
+        for i in range(400)
     )  # fmt: skip
-    page = Page("big.onnx", "", "", "planned", layers, None, None, (), (), (), (), "")
+    page = Page("big.onnx", "", "", "planned", layers, None, None, (), (), (), (), "", "")
     text = render(page)
     assert len(text) < 3e6
-    assert len(parse(text).all("img")) == 600
+    assert len(parse(text).all("img")) == 400
 
 
 def pixels(image: str) -> tuple[np.ndarray, np.ndarray]:
@@ -389,6 +395,61 @@ def test_dense_layers_are_timed_under_the_names_that_the_passes_give_them(tmp_pa
     costs = CostModel.of_this_machine()
     assert first.seconds_dense == pytest.approx(costs.dense(1, 72, 256))
     assert second.seconds == pytest.approx(costs.dense(1, 512, 72))
+
+
+@pytest.mark.parametrize("name", ["conv", "fused conv", "r_nchwc", "h_nchwc", "conv/Fusion/"])
+def test_a_layer_is_found_under_every_name_that_the_runtime_gives_it(tmp_path: Path, name: str):
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["h"], name="conv"),
+        helper.make_node("Relu", ["h"], ["r"], name="relu"),
+        helper.make_node("Conv", ["r", "w2"], ["y"], name="conv2"),
+    ]
+    weights = {"w": sparse((4, 3, 3, 3)), "w2": sparse((4, 4, 1, 1))}
+    path = write_model(tmp_path / "m.onnx", nodes, weights, x=(1, 3, 8, 8), y=(1, 4, 6, 6))
+    products = find_products(read_model(path), Asked().chooser())
+    measured = Measured({name: 1.0, "conv2": 2.0, "else": 3.0}, 7.0)
+    assert [measured_seconds(product, measured) for product in products] == [1.0, 2.0]
+    assert measured_seconds(products[0], Measured({"convolution": 1.0}, 7.0)) is None
+
+
+def test_measured_times_stand_beside_the_predicted_ones(source: Path, tmp_path: Path):
+    report = convert(source, tmp_path / "out.onnx", policy="condensed", fold=False)
+    names = [f"/{name}/MatMul" for name in WEIGHTS]
+    dense = DenseFile(source, Measured(dict(zip(names, (4e-4, 3e-4, 1e-4), strict=True)), 2e-3))
+    own = Measured(dict(zip(names, (1e-4, 1e-4, 2e-4), strict=True)), 5e-4)
+    page = describe_export(report, source, Asked(), dense=dense, measured=own)
+    tree = parse(render(page))
+    rows = tree.table("All layers, before and after")
+    assert [row[5:7] for row in rows] == [
+        ["400.0", "100.0"],
+        ["300.0", "100.0"],
+        ["100.0", "200.0"],
+    ]
+    (chart,) = tree.all("ol", class_="bars")
+    shares = [one.text for one in chart.all("span", class_="share")]
+    assert shares == ["50%", "25%", "38%", "25%", "12%", "50%"]
+    assert "measured speed-up4.00×whole runs: 2.000 → 0.500 ms" in tree.all("dl")[0].text
+
+
+def test_measured_times_that_miss_a_layer_leave_the_chart_to_predicted_ones(
+    source: Path, tmp_path: Path
+):
+    report = convert(source, tmp_path / "out.onnx", policy="condensed", fold=False)
+    own = Measured({"/first/MatMul": 1e-4}, 5e-4)
+    page = describe_export(report, source, Asked(), measured=own)
+    tree = parse(render(page))
+    unit = unit_of_seconds([max(layer.seconds_dense for layer in page.layers)])
+    (chart,) = tree.all("ol", class_="bars")
+    assert chart.all("span", class_="value")[0].text == unit.text(page.layers[0].seconds_dense)
+    assert [row[5:7] for row in tree.table("All layers, before and after")] == [
+        ["–", "100.0"], ["–", "–"], ["–", "–"]
+    ]  # fmt: skip
+
+
+def test_measuring_goes_with_a_page(source: Path):
+    result = runner.invoke(app, ["inspect", str(source), "--measure"])
+    assert result.exit_code == 2
+    assert "it goes with --html" in " ".join(result.output.replace("│", " ").split())
 
 
 def test_plan_predicts_for_the_batch_that_was_asked_for(source: Path):

@@ -13,6 +13,7 @@ from .common import readable, requires, say
 
 if TYPE_CHECKING:
     from ..export import ExportReport
+    from ..export.html_report import Asked, Measured
     from ..ort_ops.dispatch_cost import DispatchCalibration
 
 _CALIBRATIONS = ("dispatch", "layers", "int8")
@@ -26,6 +27,10 @@ _Device = Annotated[
     typer.Option(
         help="Device for which auto chooses: cpu, cuda, or cuda:NAME of a GPU, as cuda:h100."
     ),
+]
+_Measure = Annotated[
+    bool,
+    typer.Option("--measure", help="Run the models, and put the times of their nodes on the page."),
 ]
 
 
@@ -91,6 +96,7 @@ def export(
         Path | None,
         typer.Option(help="Also write a page about the layers, before and after, to this file."),
     ] = None,
+    measure: _Measure = False,
 ) -> None:
     """Write a run or an ONNX file to ONNX with its sparse layers as CondensedGemm, verified."""
     common = {
@@ -107,7 +113,7 @@ def export(
         "compute": compute,
         "precision": precision,
     }
-    _require_page(report_html, "--report-html", source, out)
+    _require_page(report_html, "--report-html", source, out, measure=measure)
     if source.suffix == ".onnx" and not source.is_dir():
         report = _convert(source, out, common, opset, dense_baseline)
     else:
@@ -117,18 +123,39 @@ def export(
     Console().print(report.to_rich_table())
     if report_html is not None:
         from ..export import ExportError
-        from ..export.html_report import Asked, describe_export, write_page
+        from ..export.html_report import Asked, DenseFile, describe_export, write_page
 
         asked = Asked(policy, batch, threads, device, precision, values_dtype)  # type: ignore[arg-type]  # checked
+        baseline = report.dense_path or (source if source.is_file() else None)
+        timed, dense = None, None
+        if measure:
+            timed = _measured(out, asked, library=True)
+            if baseline is not None:
+                path = Path(baseline)
+                dense = DenseFile(path, _measured(path, asked, library=False))
         with readable(ExportError, OSError):
-            write_page(describe_export(report, source, asked), report_html)
+            page = describe_export(report, source, asked, dense=dense, measured=timed)
+            write_page(page, report_html)
         typer.echo(f"Wrote {report_html}")
 
 
-def _require_page(page: Path | None, option: str, *models: Path) -> None:
+def _measured(model: Path, asked: Asked, *, library: bool) -> Measured:
+    from ..deploy import SessionError
+    from ..deploy.bench.suites.node_times import measure_nodes
+
+    say(f"measuring {model}", 0)
+    with readable(SessionError, OSError):
+        return measure_nodes(model, asked.batch, asked.threads, library=library)
+
+
+def _require_page(page: Path | None, option: str, *models: Path, measure: bool) -> None:
     """Refuse a page that cannot be written, or would replace a model, before the work is done."""
     if page is None:
+        if measure:
+            raise typer.BadParameter(f"it goes with {option}", param_hint="--measure")
         return
+    if measure:
+        requires("bench", "onnxruntime")
     with readable(OSError):
         target = output_path(page).resolve()
     if any(target == model.resolve() for model in models):
@@ -273,10 +300,11 @@ def inspect(
     html: Annotated[
         Path | None, typer.Option(help="Also write a page about the layers to this file.")
     ] = None,
+    measure: _Measure = False,
 ) -> None:
     """List the condensed layers of an ONNX file, or how an export would convert its layers."""
     requires("export", "onnx", "onnx_ir")
-    _require_page(html, "--html", file)
+    _require_page(html, "--html", file, measure=measure)
     from rich.console import Console
 
     from ..export import ExportError
@@ -302,10 +330,12 @@ def inspect(
             from ..export.html_report import Asked, describe_inspection, describe_plan, write_page
 
             given = Asked(batch=batch, threads=threads, device=device)
-            if inspection.layers:
-                page = describe_inspection(inspection, plan, given)
+            ours = bool(inspection.layers)
+            timed = _measured(file, given, library=ours) if measure else None
+            if ours:
+                page = describe_inspection(inspection, plan, given, timed)
             else:
-                page = describe_plan(inspection, plan, model, given)
+                page = describe_plan(inspection, plan, model, given, timed)
             write_page(page, html)
             typer.echo(f"Wrote {html}")
 
