@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from .dimensions import Dims
 from .engines import Run, load_original
 from .errors import ExportError
 from .onnx_reading import read_proto
-from .verify import Case, largest_change
+from .verify import Case, max_error, scale_of
 
 _SIZES = ((2, 5), (1, 8), (3, 6), (1, 1), (1, 16), (1, 32), (1, 64), (1, 224))
 """Sizes tried for symbolic dimensions: for those that come first in an input, and for others."""
@@ -22,13 +24,14 @@ _WANTED = 3
 
 _MOST_GUESSES = 12
 
-_MOST_NOISE = 1e-5
+_MOST_NOISE = {"float32": 1e-5, "float16": 2.5e-3, "bfloat16": 1.25e-2}
 
 
 def cases_for(
     path: Path,
     given: Sequence[Mapping[str, np.ndarray]] | None,
     remedy: str = "pass inputs of your own, or switch the verification off",
+    dims: Dims | None = None,
 ) -> tuple[list[Case], tuple[str, ...]]:
     """Run the original on the user's inputs and on made-up ones.
 
@@ -40,6 +43,7 @@ def cases_for(
         path: the model.
         given: inputs by name, to run before those.
         remedy: what to do where it runs on none.
+        dims: sizes of symbolic dimensions by name; others are tried.
 
     Returns:
         The cases, and names of the model's inputs in the order of a case's.
@@ -60,19 +64,19 @@ def cases_for(
         cases.append(_run(run, names, {port.name: _fed(port, feeds[port.name]) for port in ports}))
     limits = _index_limits(proto)
     rng = np.random.default_rng(0)
-    made = 0
+    made, dims = 0, dims or {}
     for first, other in (*_SIZES, *_sizes_of_weights(proto)):
         if made == _WANTED or (given and not ports):
             break
         try:
-            feeds = {p.name: _make(p, first, other, limits.get(p.name), rng) for p in ports}
+            feeds = {p.name: _make(p, first, other, limits.get(p.name), rng, dims) for p in ports}
             case = _run(run, names, feeds)
         except Exception as error:
             problem = str(error)
             continue
         cases.append(case)
         made += 1
-        if not _has_symbols(ports):
+        if not _has_symbols(ports, dims):
             break
     if not cases:
         raise ExportError(f"{path} does not run on made-up inputs ({problem}); {remedy}")
@@ -106,9 +110,11 @@ def _require_names(names: tuple[str, ...], feeds: Mapping[str, np.ndarray]) -> N
         )
 
 
-def _has_symbols(ports: Sequence[onnx.ValueInfoProto]) -> bool:
+def _has_symbols(ports: Sequence[onnx.ValueInfoProto], dims: Dims) -> bool:
     return any(
-        not dim.HasField("dim_value") for port in ports for dim in port.type.tensor_type.shape.dim
+        not dim.HasField("dim_value") and dim.dim_param not in dims
+        for port in ports
+        for dim in port.type.tensor_type.shape.dim
     )
 
 
@@ -118,12 +124,15 @@ def _make(
     other: int,
     limit: int | None,
     rng: np.random.Generator,
+    dims: Dims,
 ) -> np.ndarray:
     kind = port.type.tensor_type
     if port.type.WhichOneof("value") != "tensor_type" or kind.elem_type == TensorProto.STRING:
         raise ExportError(f"its input {port.name} is no tensor of numbers")
     shape = [
-        dim.dim_value if dim.HasField("dim_value") else (first if axis == 0 else other)
+        dim.dim_value
+        if dim.HasField("dim_value")
+        else dims.get(dim.dim_param, first if axis == 0 else other)
         for axis, dim in enumerate(kind.shape.dim)
     ]
     dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type)
@@ -160,14 +169,39 @@ def _index_limits(proto: onnx.ModelProto) -> dict[str, int]:
     return limits
 
 
-def own_noise(path: Path, cases: Sequence[Case], names: tuple[str, ...]) -> float:
+def own_noise(cases: Sequence[Case], precisions: Sequence[str]) -> tuple[float, ...]:
     """Measure how far the original is from itself when the runtime rearranges it.
 
     Both ways are right to rounding, so a conversion cannot be held to less. A runtime that goes on
     in fewer bits (int8 for a dequantized weight) is no measure, hence the bound.
+
+    Args:
+        cases: with the outputs of both ways.
+        precisions: what each output is computed in.
+
+    Returns:
+        The share of the largest entry, for each output.
+
     """
+    changes = [0.0] * len(precisions)
+    for case in cases:
+        for position, (written, optimized) in enumerate(
+            zip(case.outputs, case.optimized, strict=True)
+        ):
+            change = max_error(optimized, written) / scale_of(written)
+            changes[position] = max(changes[position], change)
+    return tuple(
+        min(change, _MOST_NOISE[precision])
+        for change, precision in zip(changes, precisions, strict=True)
+    )
+
+
+def optimized_cases(path: Path, names: tuple[str, ...], cases: Sequence[Case]) -> list[Case]:
+    """Add what the runtime gives for the inputs of cases where it optimizes the model."""
     again = rerun(path, names, cases)
-    return min(largest_change(cases, again), _MOST_NOISE)
+    return [
+        replace(case, optimized=other.outputs) for case, other in zip(cases, again, strict=True)
+    ]
 
 
 def rerun(path: Path, names: tuple[str, ...], cases: Sequence[Case]) -> list[Case]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 
+from ..dimensions import Dims
 from ..forms import Chooser, Policy
 from ..onnx_convert import plan_model
 from ..onnx_inspect import Inspection, inspect
@@ -33,11 +35,18 @@ class Asked:
     device: str = "cpu"
     precision: str = "float32"
     values_dtype: str = "float32"
+    dims: Dims = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Asked:
+        """Take what it has of the options of an export."""
+        names = {one.name for one in fields(cls)}
+        return cls(**{name: value for name, value in options.items() if name in names})
 
     def chooser(self) -> Chooser:
         """Load the costs that times are predicted with."""
         return Chooser.of(
-            "auto", self.batch, False, self.threads, self.device, precision=self.precision
+            "auto", self.batch, False, self.threads, self.device, self.precision, self.dims
         )
 
 
@@ -83,7 +92,9 @@ def describe_export(
         kind="Export report",
         lead=lead,
         after="exported",
-        layers=_with_dense(_layers(report.layers, products, measured), dense, chooser),
+        layers=_with_dense(
+            report.layers, _layers(report.layers, products, measured), dense, chooser
+        ),
         file_bytes=(report.dense_file_bytes, report.file_bytes),
         error=report.parity_error,
         verification=(*report.parity_lines(), *checks, *missing),
@@ -110,7 +121,11 @@ def describe_file(path: str | os.PathLike[str], asked: Asked) -> Page:
     """
     inspection = inspect(path)
     plan, model = plan_model(
-        path, policy="auto", batch=asked.batch, threads=asked.threads, device=asked.device
+        path,
+        batch=asked.batch,
+        threads=asked.threads,
+        device=asked.device,
+        dims=asked.dims,
     )
     if inspection.layers:
         return describe_inspection(inspection, plan, asked)
@@ -142,7 +157,7 @@ def describe_plan(
         kind="Planned export",
         lead="What fanin export would make of this file; nothing was written.",
         after="planned",
-        layers=_with_dense(_layers(plan, find_products(model, chooser)), dense, chooser),
+        layers=_with_dense(plan, _layers(plan, find_products(model, chooser)), dense, chooser),
         file_bytes=None,
         error=None,
         verification=(),
@@ -215,7 +230,10 @@ def _layers(
     by_constant = _by_constant(products, {report.name for report in reports})
     for report in reports:
         nodes = [by_label[name] for name in report.nodes if name in by_label]
-        yield _layer(report, nodes or by_constant.get(report.name, []), measured)
+        nodes = nodes or by_constant.get(report.name, [])
+        if not nodes and report.node in by_label:
+            nodes = [by_label[report.node]]
+        yield _layer(report, nodes, measured)
 
 
 def _by_constant(
@@ -229,23 +247,25 @@ def _by_constant(
 
 
 def _with_dense(
-    layers: Iterable[Layer], dense: DenseFile | None, chooser: Chooser
+    reports: Sequence[LayerReport],
+    layers: Iterable[Layer],
+    dense: DenseFile | None,
+    chooser: Chooser,
 ) -> tuple[Layer, ...]:
     """Add measured times of the dense model, whose weights have the names of the layers."""
-    layers = tuple(layers)
     if dense is None:
-        return layers
+        return tuple(layers)
     products = find_products(read_model(dense.path), chooser)
-    by_constant = _by_constant(products, {layer.name for layer in layers})
+    by_constant = _by_constant(products, {report.name for report in reports})
     return tuple(
         replace(
             layer,
             measured_dense=_sum(
                 measured_seconds(product, dense.measured)
-                for product in by_constant.get(layer.name, [])
+                for product in by_constant.get(report.name, [])
             ),
         )
-        for layer in layers
+        for report, layer in zip(reports, layers, strict=True)
     )
 
 
@@ -262,7 +282,7 @@ def _layer(report: LayerReport, nodes: Sequence[ProductNode], measured: Measured
     stored = sum(node.stored for node in nodes) or report.active * report.fan_in
     condensed = report.decision == "condensed"
     return Layer(
-        name=report.name,
+        name=report.label,
         kind=report.kind,
         shape=report.shape,
         sparsity=report.sparsity,
@@ -291,6 +311,7 @@ def _asked(asked: Asked, opset: int) -> tuple[tuple[str, str], ...]:
     return (
         ("Policy", asked.policy),
         ("Batch", str(asked.batch)),
+        *((name, str(size)) for name, size in asked.dims.items()),
         ("Device", device),
         ("Precision", asked.precision),
         *values,
@@ -300,7 +321,8 @@ def _asked(asked: Asked, opset: int) -> tuple[tuple[str, str], ...]:
 
 def _conditions(asked: Asked) -> str:
     where = asked.device if asked.device != "cpu" else _threads(asked.threads)
-    return f"batch {asked.batch} on {where}"
+    sizes = "".join(f", {name} {size}" for name, size in asked.dims.items())
+    return f"batch {asked.batch}{sizes} on {where}"
 
 
 def _threads(count: int) -> str:
@@ -319,7 +341,7 @@ def _versions() -> tuple[tuple[str, str], ...]:
 
 def _times(chooser: Chooser, layers: Iterable[LayerReport]) -> str:
     """Say where the predicted times come from."""
-    lines = [chooser.costs.origin]
-    eight_bits = chooser.quantized_times(layers)
-    lines += [eight_bits] if eight_bits else []
-    return "".join(f"Predictions: {line}. " for line in lines).strip()
+    lines = filter(None, (chooser.costs.origin, chooser.quantized_times(layers)))
+    text = "".join(f"Predictions: {line}. " for line in lines)
+    other = chooser.other_cpu
+    return f"{text}{other[:1].upper()}{other[1:]}{'.' if other else ''}".strip()

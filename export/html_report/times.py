@@ -10,6 +10,7 @@ from onnx_ir.passes import common
 
 from ...ort_ops.contract import DYNAMIC_QUANTIZE_CONDENSED_GEMM
 from ..cost_model import CostModel
+from ..dimensions import with_inferred
 from ..forms import Chooser
 from ..onnx_schema import register_schemas
 from ..passes.access import input_of, label_of
@@ -61,6 +62,7 @@ def find_products(model: ir.Model, chooser: Chooser) -> list[ProductNode]:
     """Predict the products of a model in graph order; shapes of values are inferred first."""
     register_schemas()
     common.ShapeInferencePass(strict_mode=False)(model)
+    chooser = replace(chooser, dims=with_inferred(model, chooser.dims))
     opset = model.opset_imports.get("", 1)
     found = []
     for node in model.graph.all_nodes():

@@ -36,7 +36,7 @@ def test_every_node_has_a_time(tmp_path: Path):
         helper.make_node("Where", ["mask", "h", "x"], ["y"], name="choose"),
     ]
     axes = helper.make_node("Constant", [], ["axes"], value_ints=[2])
-    measured = measure_nodes(write(tmp_path, inputs, [axes, *nodes]), 2, 1, library=False)
+    measured = measure_nodes(write(tmp_path, inputs, [axes, *nodes]), 2, 1, library=False, dims={})
     assert {"embed", "mask", "choose"} <= measured.seconds.keys()
     assert all(seconds >= 0 for seconds in measured.seconds.values())
     assert measured.run > 0
@@ -44,7 +44,7 @@ def test_every_node_has_a_time(tmp_path: Path):
 
 def test_model_that_does_not_run_on_made_up_inputs_is_named(tmp_path: Path):
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", "size"])
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")]  # of size 8, not 32
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")]  # of size 8
     path = write(tmp_path, [x], nodes)
     with pytest.raises(SessionError, match=r"model\.onnx: it does not run on made-up inputs"):
-        measure_nodes(path, 1, 1, library=False)
+        measure_nodes(path, 1, 1, library=False, dims={"size": 16})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,7 +21,9 @@ _RUNS = 5
 _TYPES = {"float": "float32", "double": "float64"}
 
 
-def measure_nodes(path: Path, batch: int, threads: int, *, library: bool) -> Measured:
+def measure_nodes(
+    path: Path, batch: int, threads: int, *, library: bool, dims: Mapping[str, int]
+) -> Measured:
     """Run a model on random numbers, and time its nodes with ONNX Runtime's profiler.
 
     Symbolic sizes are those that times are predicted for: the batch, and 32 elsewhere.
@@ -30,6 +33,7 @@ def measure_nodes(path: Path, batch: int, threads: int, *, library: bool) -> Mea
         batch: first dimension of its inputs, where it is symbolic.
         threads: of the session.
         library: with fanin's ops; without them for a dense model.
+        dims: sizes of symbolic dimensions by name.
 
     Raises:
         SessionError: the model does not open, or does not run on such inputs.
@@ -37,7 +41,7 @@ def measure_nodes(path: Path, batch: int, threads: int, *, library: bool) -> Mea
     """
     try:
         session = open_model(path, threads, library=library)
-        inputs = {meta.name: _numbers(meta, batch, path) for meta in session.get_inputs()}
+        inputs = {meta.name: _numbers(meta, batch, dims, path) for meta in session.get_inputs()}
         walls = []
         for _ in range(1 + _RUNS):
             start = time.perf_counter()
@@ -57,9 +61,9 @@ def measure_nodes(path: Path, batch: int, threads: int, *, library: bool) -> Mea
     return Measured(seconds, found.total_seconds / found.explained)
 
 
-def _numbers(meta: Any, batch: int, path: Path) -> np.ndarray:
+def _numbers(meta: Any, batch: int, dims: Mapping[str, int], path: Path) -> np.ndarray:
     sizes = [
-        size if isinstance(size, int) else batch if axis == 0 else TOKENS
+        size if isinstance(size, int) else dims.get(str(size), batch if axis == 0 else TOKENS)
         for axis, size in enumerate(meta.shape)
     ]
     name = meta.type.removeprefix("tensor(").removesuffix(")")

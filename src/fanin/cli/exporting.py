@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .._base.atomic import output_folder, output_path
-from .common import readable, requires, say
+from .common import dims_of, readable, requires, say, show
+from .pages import require_page, write_export_page, write_inspection_page
+from .sources import refuse_torch_file
 
 if TYPE_CHECKING:
     from ..export import ExportReport
-    from ..export.html_report import Asked, Measured
     from ..ort_ops.dispatch_cost import DispatchCalibration
 
 _CALIBRATIONS = ("dispatch", "layers", "int8")
@@ -28,6 +30,15 @@ _Device = Annotated[
         help="Device for which auto chooses: cpu, cuda, or cuda:NAME of a GPU, as cuda:h100."
     ),
 ]
+_Dim = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=SIZE",
+        help="Size of a symbolic dimension for which auto chooses and outputs are compared, as "
+        "sequence=128; repeat it for several.",
+    ),
+]
+_Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 _Measure = Annotated[
     bool,
     typer.Option("--measure", help="Run the models, and put the times of their nodes on the page."),
@@ -92,6 +103,8 @@ def export(
         bool,
         typer.Option("--require-sparse", help="Fail where no layer of the file is sparse."),
     ] = False,
+    dim: _Dim = None,
+    as_json: _Json = False,
     report_html: Annotated[
         Path | None,
         typer.Option(help="Also write a page about the layers, before and after, to this file."),
@@ -112,54 +125,17 @@ def export(
         "require_sparse": require_sparse,
         "compute": compute,
         "precision": precision,
+        "dims": dims_of(dim),
     }
-    _require_page(report_html, "--report-html", source, out, measure=measure)
-    if source.suffix == ".onnx" and not source.is_dir():
+    refuse_torch_file(source, 'fanin.export.export(model, example_inputs, "model.onnx")')
+    require_page(report_html, "--report-html", source, out, measure=measure)
+    if source.is_file() or (source.suffix == ".onnx" and not source.is_dir()):
         report = _convert(source, out, common, opset, dense_baseline)
     else:
         report = _export(source, out, common, opset, dense_baseline)
-    from rich.console import Console
-
-    Console().print(report.to_rich_table())
+    show(report, as_json=as_json)
     if report_html is not None:
-        from ..export import ExportError
-        from ..export.html_report import Asked, DenseFile, describe_export, write_page
-
-        asked = Asked(policy, batch, threads, device, precision, values_dtype)  # type: ignore[arg-type]  # checked
-        baseline = report.dense_path or (source if source.is_file() else None)
-        timed, dense = None, None
-        if measure:
-            timed = _measured(out, asked, library=True)
-            if baseline is not None:
-                path = Path(baseline)
-                dense = DenseFile(path, _measured(path, asked, library=False))
-        with readable(ExportError, OSError):
-            page = describe_export(report, source, asked, dense=dense, measured=timed)
-            write_page(page, report_html)
-        typer.echo(f"Wrote {report_html}")
-
-
-def _measured(model: Path, asked: Asked, *, library: bool) -> Measured:
-    from ..deploy import SessionError
-    from ..deploy.bench.suites.node_times import measure_nodes
-
-    say(f"measuring {model}", 0)
-    with readable(SessionError, OSError):
-        return measure_nodes(model, asked.batch, asked.threads, library=library)
-
-
-def _require_page(page: Path | None, option: str, *models: Path, measure: bool) -> None:
-    """Refuse a page that cannot be written, or would replace a model, before the work is done."""
-    if page is None:
-        if measure:
-            raise typer.BadParameter(f"it goes with {option}", param_hint="--measure")
-        return
-    if measure:
-        requires("bench", "onnxruntime")
-    with readable(OSError):
-        target = output_path(page).resolve()
-    if any(target == model.resolve() for model in models):
-        raise typer.BadParameter(f"{page} is the model; name another file", param_hint=option)
+        write_export_page(report_html, report, source, common, measure=measure)
 
 
 def _convert(
@@ -250,7 +226,7 @@ def quantize(
     verify: Annotated[
         bool, typer.Option(help="Compare the file with the quantized graph before writing.")
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    as_json: _Json = False,
 ) -> None:
     """Write a sparse run or ONNX file with weights and activations of 8 bits."""
     requires("export", "onnx", "onnx_ir")
@@ -282,14 +258,7 @@ def quantize(
             verify=verify,
             progress=say,
         )
-    if as_json:
-        typer.echo(report.to_json())
-        return
-    from rich.console import Console
-
-    Console().print(report.to_rich_table())
-    for line in report.summary():
-        typer.echo(line)
+    show(report, as_json=as_json)
 
 
 def inspect(
@@ -297,6 +266,8 @@ def inspect(
     batch: _Batch = 1,
     threads: _Threads = 1,
     device: _Device = "cpu",
+    dim: _Dim = None,
+    as_json: _Json = False,
     html: Annotated[
         Path | None, typer.Option(help="Also write a page about the layers to this file.")
     ] = None,
@@ -304,40 +275,34 @@ def inspect(
 ) -> None:
     """List the condensed layers of an ONNX file, or how an export would convert its layers."""
     requires("export", "onnx", "onnx_ir")
-    _require_page(html, "--html", file, measure=measure)
-    from rich.console import Console
-
+    require_page(html, "--html", file, measure=measure)
     from ..export import ExportError
     from ..export import inspect as look
-    from ..export.forms import Chooser
     from ..export.onnx_convert import plan_model
-    from ..export.report import SPARSE, layer_table, note_on_sparsity
+    from ..export.plan import describe_layers
 
+    asked: dict[str, Any] = {
+        "batch": batch,
+        "threads": threads,
+        "device": device,
+        "dims": dims_of(dim),
+    }
     with readable(ExportError, OSError, ValueError):
         inspection = look(file)
-        Console().print(inspection.to_rich_table())
+        plan = None
         if not inspection.layers or html is not None:
-            plan, model = plan_model(file, batch=batch, threads=threads, device=device)
+            layers, model = plan_model(file, **asked)
         if not inspection.layers:
-            asked = f"--threads {threads}" if device == "cpu" else f"--device {device}"
-            title = f"fanin export {file} --batch {batch} {asked} would write"
-            chooser = Chooser.of("auto", batch, False, threads, device)
-            origins = (chooser.costs.origin, chooser.quantized_times(plan))
-            notes = note_on_sparsity(plan, None, SPARSE)
-            caption = "\n".join(filter(None, (*origins, *notes)))
-            Console().print(layer_table(plan, title=title, caption=caption))
-        if html is not None:
-            from ..export.html_report import Asked, describe_inspection, describe_plan, write_page
-
-            given = Asked(batch=batch, threads=threads, device=device)
-            ours = bool(inspection.layers)
-            timed = _measured(file, given, library=ours) if measure else None
-            if ours:
-                page = describe_inspection(inspection, plan, given, timed)
-            else:
-                page = describe_plan(inspection, plan, model, given, timed)
-            write_page(page, html)
-            typer.echo(f"Wrote {html}")
+            plan = describe_layers(file, layers, **asked)
+    if as_json:
+        typer.echo(json.dumps(inspection.to_dict() | {"plan": plan and plan.to_dict()}, indent=2))
+    else:
+        show(inspection, as_json=False)
+        if plan is not None:
+            print()
+            show(plan, as_json=False)
+    if html is not None:
+        write_inspection_page(html, inspection, layers, model, asked, measure=measure)
 
 
 def calibrate(
