@@ -273,13 +273,35 @@ def plan_conversion(
         FileNotFoundError, ExportError, ValueError: as :func:`convert` does.
 
     """
+    return plan_model(
+        onnx_in,
+        policy=policy,
+        batch=batch,
+        threads=threads,
+        device=device,
+        min_sparsity=min_sparsity,
+        dims=dims,
+    )[0]
+
+
+def plan_model(
+    onnx_in: str | os.PathLike[str],
+    *,
+    policy: Policy = "auto",
+    batch: int = 1,
+    threads: int = 1,
+    device: str = "cpu",
+    min_sparsity: float = SPARSE,
+    dims: Dims | None = None,
+) -> tuple[tuple[LayerReport, ...], ir.Model]:
+    """Do what :func:`plan_conversion` does, and return the converted graph as well."""
     chooser = Chooser.of(policy, batch, portable=False, threads=threads, device=device, dims=dims)
     source = Path(onnx_in)
     with _blaming(source):
         chooser = _for_own_type(chooser, source)
         model, _, found, chooser = _condensed(source, chooser, min_sparsity)
         layers = final_layers(found.layers, lower(model, chooser, fold=True))
-        return (*layers, *found.elsewhere.layers)
+        return (*layers, *found.elsewhere.layers), model
 
 
 def _for_own_type(chooser: Chooser, source: Path) -> Chooser:

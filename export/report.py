@@ -178,6 +178,10 @@ class ExportReport(Printed):
         """Bytes of the file as a share of the dense export's."""
         return self.file_bytes / self.dense_file_bytes
 
+    def parity_lines(self) -> list[str]:
+        """Say how far the outputs of each engine are from the model's."""
+        return [_parity_line(check) for check in self.parity]
+
     def to_rich_table(self, width: int | None = None) -> Table:
         """Lay out the layers as a table for a terminal of that width; None: all columns."""
         return self.sheet().to_rich(width)
@@ -185,7 +189,7 @@ class ExportReport(Printed):
     def sheet(self) -> Sheet:
         """Lay out the layers, with parity and file sizes below."""
         measured = "" if self.dense_file_measured else " (computed)"
-        caption = [_parity_line(check) for check in self.parity]
+        caption = self.parity_lines()
         caption += [str(check) for check in self.layer_checks]
         rounded = {layer.values_dtype for layer in self.layers} - {"float32", "int8"}
         if self.precision != "float32":
