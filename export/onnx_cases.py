@@ -21,6 +21,8 @@ from .verify import Case, max_error, scale_of
 _SIZES = ((2, 5), (1, 8), (3, 6), (1, 1), (1, 16), (1, 32), (1, 64), (1, 224))
 """Sizes tried for symbolic dimensions: for those that come first in an input, and for others."""
 
+_WORDS = ("a sparse network", "is", "faster than", "Dense")
+
 _WANTED = 3
 
 _MOST_GUESSES = 12
@@ -36,9 +38,9 @@ def cases_for(
 ) -> tuple[list[Case], tuple[str, ...]]:
     """Run the original on the user's inputs and on made-up ones.
 
-    Made-up floats are standard normal. Made-up integers stay below the size of the table that they
-    index, if one is found, else they are 1. Sizes of symbolic dimensions are tried until the model
-    runs and gives finite outputs.
+    Made-up floats are standard normal, texts a few words. Made-up integers stay below the size of
+    the table that they index, if one is found, else they are 1. Sizes of symbolic dimensions are
+    tried until the model runs and gives finite outputs.
 
     Args:
         path: the model.
@@ -146,14 +148,16 @@ def _make(
     dims: Dims,
 ) -> np.ndarray:
     kind = port.type.tensor_type
-    if port.type.WhichOneof("value") != "tensor_type" or kind.elem_type == TensorProto.STRING:
-        raise ExportError(f"its input {port.name} is no tensor of numbers")
+    if port.type.WhichOneof("value") != "tensor_type":
+        raise ExportError(f"its input {port.name} is no tensor")
     shape = [
         dim.dim_value
         if dim.HasField("dim_value")
         else dims.get(dim.dim_param, first if axis == 0 else other)
         for axis, dim in enumerate(kind.shape.dim)
     ]
+    if kind.elem_type == TensorProto.STRING:
+        return rng.choice(np.array(_WORDS, object), shape)
     dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type)
     if dtype.kind == "b":
         return np.ones(shape, bool)

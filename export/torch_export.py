@@ -16,7 +16,8 @@ from onnx_ir.passes import common
 from torch import Tensor, nn
 
 from .._base.atomic import output_path, staging_folder
-from ..ort_ops.format.condensed import VALUE_TYPES
+from ..ort_ops.format.condensed import VALUE_TYPES, CondensedWeight
+from ..ort_ops.format.conv_geometry import ConvGeometry
 from .compute import (
     BFLOAT16_TOLERANCE,
     compute_in_bfloat16,
@@ -27,7 +28,7 @@ from .compute import (
 from .dimensions import Dims, require_known, with_inferred
 from .engines import load_original
 from .errors import ExportError
-from .forms import Chooser, Policy
+from .forms import Choice, Chooser, Policy
 from .half_precision import (
     InPrecision,
     before_conversion,
@@ -51,7 +52,7 @@ from .passes.access import drop_weights, name_of
 from .passes.attach_functions import AttachFunctionsPass
 from .passes.clear_values import ClearValueMetadataPass
 from .passes.compute_bfloat16 import nodes_in_bfloat16
-from .passes.condense import CondensePass
+from .passes.condense import CondensePass, Shape, kept_names, notes_on_kept
 from .passes.elsewhere import Elsewhere
 from .passes.expand import ExpandPass
 from .passes.fold_norm import FoldNormPass
@@ -82,6 +83,9 @@ from .torch_model import float64_noise, plain_torch, round_weights, run_cases
 from .torch_to_ir import optimize, traced
 from .verify import Case, Reference, check_parity, check_structure, largest_change
 from .verify_layers import LARGE, check_layers
+
+_FOLDED_BY_TORCH = 8192
+"""Entries up to which torch's optimizer transposes a shared weight: a copy is there anyway."""
 
 
 def export(
@@ -251,7 +255,7 @@ def export(
             dense_bytes = baseline.staged.nbytes
             publish_model(baseline.staged, baseline_target)
         else:
-            dense_bytes = file_bytes + bytes_saved(layers)
+            dense_bytes = file_bytes + bytes_saved(layers, kept_names(main.kept))
         data_path = publish_model(main.staged, target)
     return ExportReport(
         path=str(path),
@@ -270,6 +274,7 @@ def export(
             *main.notes,
             *tied_notes(model, layers),
             *sparsity,
+            *main.kept,
             *_notes(layers, opset, values_dtype, precision, None if baseline else baseline_path),
             *(compute_notes(layers) if compute != "float32" else ()),
             *(main.made.notes if main.made else ()),
@@ -336,6 +341,7 @@ class _Written:
     computed: frozenset[str]
     made: InPrecision | None
     notes: tuple[str, ...]
+    kept: tuple[str, ...]
 
 
 def _write(cases: Sequence[Case], settings: _Settings, staged_path: Path) -> _Written:
@@ -353,6 +359,7 @@ def _write(cases: Sequence[Case], settings: _Settings, staged_path: Path) -> _Wr
         masks=settings.masks,
         choose_quantized=settings.chooser.choose_quantized,
         name_after_weights=True,
+        leave_shared=partial(_dense_anyway, settings.chooser),
     )
     ExpandPass(settings.chooser, min_sparsity=settings.min_sparsity, masks=settings.masks)(
         program.model
@@ -391,6 +398,7 @@ def _write(cases: Sequence[Case], settings: _Settings, staged_path: Path) -> _Wr
     graph_model.producer_name, graph_model.producer_version = "fanin", None
     staged = stage_model(graph_model, staged_path, settings.external_data_threshold)
     names = [name_of(value) for value in graph_model.graph.inputs]
+    kept = notes_on_kept(graph_model, [line for result in found for line in result.notes])
     layers = tuple(layer for result in found for layer in result.layers)
     again = settings.compute != "float32" or settings.precision != "float32"
     if not again:
@@ -444,7 +452,18 @@ def _write(cases: Sequence[Case], settings: _Settings, staged_path: Path) -> _Wr
         computed,
         made,
         call.notes,
+        kept,
     )
+
+
+def _dense_anyway(
+    chooser: Chooser, weight: CondensedWeight, shape: Shape, geometry: ConvGeometry | None
+) -> Choice | None:
+    """Leave a shared weight where it would be dense again: the copy would stay beside it."""
+    if geometry is not None or weight.in_features * weight.out_features <= _FOLDED_BY_TORCH:
+        return None
+    choice = chooser.choose(weight, chooser.rows_of(shape))
+    return choice if choice.form == "dense" else None
 
 
 def _own_noise(

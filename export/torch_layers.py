@@ -128,8 +128,8 @@ def merge_reports(
         used: names of the initializers that torch wrote.
 
     Returns:
-        The weights in their order, then what is no parameter: buffers, plain tensors, and slices
-        that torch itself made constants of.
+        The weights in their order, then what is no parameter: buffers, plain tensors, slices that
+        torch itself made constants of, and weights that were not computed.
 
     """
     condensed: dict[str, list[LayerReport]] = {}
@@ -170,4 +170,6 @@ def merge_reports(
             reason = "not in the file: no output depends on it"
             report = replace(report, reason=reason, bytes_dense=0)
         reports.append(report)
-    return reports + [layer for parts in condensed.values() for layer in parts]
+    names = {report.name for report in reports}
+    unknown = [layer for layer in found if not layer.counted and layer.name not in names]
+    return reports + [layer for parts in condensed.values() for layer in parts] + unknown

@@ -12,6 +12,7 @@ from ...ort_ops.contract import DOMAIN
 from ..report import LayerReport
 from .access import label_of
 from .constants import BROADCAST, ConstantWeight, forms_of, readers_of, resolve_constant
+from .nodes import stored_tensor
 
 LEAST_ENTRIES = 1024
 """Entries from which a constant is worth a line: what is smaller costs nothing."""
@@ -58,7 +59,7 @@ def find_elsewhere(
     found, reported = Elsewhere(), set[int]()
     activations = _activations(model)
     for root, owner in _constants(model):
-        tensor = ir.convenience.get_const_tensor(root)
+        tensor = stored_tensor(root)
         if tensor is None or tensor.size < LEAST_ENTRIES:
             continue
         forms = list(forms_of(root))
