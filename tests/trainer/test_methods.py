@@ -349,3 +349,41 @@ def test_a_batch_norm_does_not_let_ablated_filters_crowd_out_the_others_when_cap
         scores[option] = (score[:3].max() / score[3:].median()).item()
     assert scores["raw"] > 20
     assert scores["capped"] == pytest.approx(1.0, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["Static", "SET", "RigL", "MEST", "SNFS", "DSR"])
+def test_unstructured_methods_keep_all_neurons_of_protected_layers(kind):
+    method = getattr(trainer, kind)(0.98)
+    least = {}
+    for protected in (None, ()):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        options = {"distribution": "uniform", "no_ablation": protected, "update_every": 4}
+        sparsifier = Sparsifier(
+            model, optimizer, method=method, total_steps=100, **grouped(**options)
+        )
+        counts = []
+        for step in range(60):
+            inputs = torch.randn(16, 64, generator=torch.Generator().manual_seed(step))
+            cross_entropy(model(inputs), inputs[:, :10].argmax(1) // 4).backward()
+            optimizer.step()
+            sparsifier.step()
+            optimizer.zero_grad()
+            counts.append(int(sparsifier.masks["2.weight"].any(1).sum()))
+        least[protected] = min(counts)
+        held = sum(int(mask.sum()) for mask in sparsifier.masks.values())
+        assert held <= 0.02 * (64 * 128 + 128 * 10) * 1.3
+    assert least[None] == 10
+    assert least[()] < 10
+
+
+def test_a_protected_layer_without_a_weight_for_each_neuron_is_refused():
+    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    reason = r"'2\.weight' must keep all of its 10 neurons, but would have 6 weights"
+    options = {"method": trainer.RigL(0.995), "total_steps": 1000}
+    with pytest.raises(trainer.InfeasibleSparsityError, match=reason):
+        Sparsifier(model, optimizer, **options, **grouped(distribution="uniform"))
+    free = grouped(distribution="uniform", no_ablation=[])
+    assert Sparsifier(model, optimizer, **options, **free).masks
