@@ -34,7 +34,7 @@ Model = Path | bytes
 
 
 class EngineUnavailableError(Exception):
-    """An engine cannot run on this machine, whatever the file is."""
+    """An engine cannot run on this machine, or has no operator that the file needs."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,10 @@ def load_original(model: Model, *, optimize: bool = True) -> Run:
     try:
         import onnxruntime
     except ImportError:
-        return _load_reference(model)
+        try:
+            return _load_reference(model)
+        except EngineUnavailableError as error:
+            raise ExportError(f"onnx's reference evaluator: {error}") from error
     options = onnxruntime.SessionOptions()
     # Its errors are raised; sizes that do not fit are tried, and are nothing to print.
     options.log_severity_level = 4
@@ -132,9 +135,11 @@ def _no_onnxruntime(model: Model) -> Run:  # noqa: ARG001
 
 
 def _load_reference(model: Model) -> Run:
-    evaluator = ReferenceEvaluator(
-        onnx.load_from_string(model) if isinstance(model, bytes) else str(model)
-    )
+    proto = onnx.load_from_string(model) if isinstance(model, bytes) else str(model)
+    try:
+        evaluator = ReferenceEvaluator(proto)
+    except RuntimeError as error:  # such as a Scan from the end to the start
+        raise EngineUnavailableError(str(error)) from error
     # It gives a dict only where intermediate results are asked for.
     return lambda feeds: cast("list[np.ndarray]", evaluator.run(None, feeds))
 

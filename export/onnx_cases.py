@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from .decoder_cases import decoder_feeds
+from .dimensions import Dims
 from .engines import Run, load_original
 from .errors import ExportError
 from .onnx_reading import read_proto
@@ -31,7 +33,8 @@ _MOST_NOISE = {"float32": 1e-5, "float16": 2.5e-3, "bfloat16": 1.25e-2}
 def cases_for(
     path: Path,
     given: Sequence[Mapping[str, np.ndarray]] | None,
-    remedy: str,
+    remedy: str = "pass inputs of your own, or switch the verification off",
+    dims: Dims | None = None,
 ) -> tuple[list[Case], tuple[str, ...]]:
     """Run the original on the user's inputs and on made-up ones.
 
@@ -43,6 +46,7 @@ def cases_for(
         path: the model.
         given: inputs by name, to run before those.
         remedy: what to do where it runs on none.
+        dims: sizes of symbolic dimensions by name; others are tried.
 
     Returns:
         The cases, and names of the model's inputs in the order of a case's.
@@ -63,19 +67,22 @@ def cases_for(
         cases.append(_run(run, names, {port.name: _fed(port, feeds[port.name]) for port in ports}))
     limits = _index_limits(proto)
     rng = np.random.default_rng(0)
-    made = 0
+    cases += [] if cases else _decoder_cases(run, names, decoder_feeds(ports, limits, rng))
+    if cases and not given and not dims:
+        return cases, names
+    made, dims = 0, dims or {}
     for first, other in (*_SIZES, *_sizes_of_weights(proto)):
         if made == _WANTED or (given and not ports):
             break
         try:
-            feeds = {p.name: _make(p, first, other, limits.get(p.name), rng) for p in ports}
+            feeds = {p.name: _make(p, first, other, limits.get(p.name), rng, dims) for p in ports}
             case = _run(run, names, feeds)
         except Exception as error:
             problem = str(error)
             continue
         cases.append(case)
         made += 1
-        if not _has_symbols(ports):
+        if not _has_symbols(ports, dims):
             break
     if not cases:
         raise ExportError(f"{path} does not run on made-up inputs ({problem}); {remedy}")
@@ -101,6 +108,21 @@ def _run(
     return Case(tuple(feeds[name] for name in names), tuple(outputs))
 
 
+def _decoder_cases(
+    run: Run, names: tuple[str, ...], calls: Iterable[tuple[int, dict[str, np.ndarray]]]
+) -> list[Case]:
+    """Run a decoder on each call for which one of the made-up inputs fits."""
+    cases: dict[int, Case] = {}
+    for number, feeds in calls:
+        if number in cases:
+            continue
+        try:
+            cases[number] = _run(run, names, feeds)
+        except Exception:
+            continue  # another size of heads, or a length that this file does not take
+    return list(cases.values())
+
+
 def _require_names(names: tuple[str, ...], feeds: Mapping[str, np.ndarray]) -> None:
     if set(feeds) != set(names):
         raise ExportError(
@@ -109,9 +131,11 @@ def _require_names(names: tuple[str, ...], feeds: Mapping[str, np.ndarray]) -> N
         )
 
 
-def _has_symbols(ports: Sequence[onnx.ValueInfoProto]) -> bool:
+def _has_symbols(ports: Sequence[onnx.ValueInfoProto], dims: Dims) -> bool:
     return any(
-        not dim.HasField("dim_value") for port in ports for dim in port.type.tensor_type.shape.dim
+        not dim.HasField("dim_value") and dim.dim_param not in dims
+        for port in ports
+        for dim in port.type.tensor_type.shape.dim
     )
 
 
@@ -121,12 +145,15 @@ def _make(
     other: int,
     limit: int | None,
     rng: np.random.Generator,
+    dims: Dims,
 ) -> np.ndarray:
     kind = port.type.tensor_type
     if port.type.WhichOneof("value") != "tensor_type":
         raise ExportError(f"its input {port.name} is no tensor")
     shape = [
-        dim.dim_value if dim.HasField("dim_value") else (first if axis == 0 else other)
+        dim.dim_value
+        if dim.HasField("dim_value")
+        else dims.get(dim.dim_param, first if axis == 0 else other)
         for axis, dim in enumerate(kind.shape.dim)
     ]
     if kind.elem_type == TensorProto.STRING:

@@ -24,10 +24,12 @@ from .compute import (
     values_for,
     with_compute,
 )
+from .decoder_cases import takes_cache
+from .dimensions import Dims, require_known, with_inferred
 from .engines import custom_libraries
 from .errors import ExportError
 from .fingerprint import Fingerprint
-from .forms import Chooser, Policy
+from .forms import Choice, Chooser, Policy
 from .gpu_cost import GpuCostModel
 from .half_precision import before_conversion, in_precision, require_precision, set_precision
 from .locate import first_difference
@@ -49,6 +51,7 @@ from .output_precision import output_precisions
 from .passes.access import label_of
 from .passes.compute_bfloat16 import nodes_in_bfloat16
 from .passes.condense import NOT_FINITE, CondensePass, CondenseResult, Shape, kept_names
+from .passes.expand import ExpandPass
 from .passes.nodes import quantized_nodes
 from .quantization_units import Units, is_compared, units_of, with_noise
 from .ranges import require_range
@@ -97,6 +100,7 @@ def convert(
     require_sparse: bool = False,
     compute: str = "float32",
     precision: str = "float32",
+    dims: Dims | None = None,
     custom_op_libraries: Sequence[str | os.PathLike[str]] = (),
 ) -> ExportReport:
     """Write an ONNX model with its sparse layers as ``ai.fanin`` ops.
@@ -128,6 +132,8 @@ def convert(
             same values computed in float32, within 4e-2 of the largest output.
         precision: "float16" or "bfloat16" converts a float32 graph to that type, as
             :func:`.export` does; "float32" leaves it in the types that it has.
+        dims: sizes of symbolic dimensions of the inputs by name, such as ``{"sequence": 128}``:
+            "auto" decides for them, and the outputs are compared on inputs of these sizes.
         custom_op_libraries: paths of libraries with operators of other domains that the model
             uses, for the comparison.
 
@@ -148,7 +154,7 @@ def convert(
         raise ValueError(f"values_dtype is {values_dtype!r}, it must be {' or '.join(VALUE_TYPES)}")
     require_precision(precision, values_dtype)
     values_dtype = values_for(compute, values_dtype, precision, portable=portable)
-    chooser = Chooser.of(policy, batch, portable, threads, device, precision)
+    chooser = Chooser.of(policy, batch, portable, threads, device, precision, dims)
     if target.exists() and source.exists() and target.samefile(source):
         raise ValueError(f"{onnx_out} is the model itself; give the result another name")
     with (
@@ -157,7 +163,7 @@ def convert(
         _blaming(source),
     ):
         chooser = _for_own_type(chooser, source)
-        model, notes, found = _condensed(source, chooser, min_sparsity)
+        model, notes, found, chooser = _condensed(source, chooser, min_sparsity)
         needed = data_files(source)
         if target.resolve() in needed:
             raise ValueError(f"{onnx_out} holds weights of {source}; give the result another name")
@@ -170,7 +176,9 @@ def convert(
         large = staged.nbytes + bytes_saved(found.layers) > LARGE
         compares = verify and not unchanged
         broken = [layer for layer in found.layers if layer.reason == NOT_FINITE]
-        comparison = _Comparison.of(source, inputs, broken) if compares and not large else None
+        comparison = (
+            _Comparison.of(source, inputs, dims, broken) if compares and not large else None
+        )
         if comparison and nodes_in_bfloat16(model):
             comparison = replace(comparison, least_tolerance=BFLOAT16_TOLERANCE)
         parity: tuple[ParityCheck, ...] = ()
@@ -256,6 +264,7 @@ def convert(
         device=chooser.device,
         precision=precision,
         dense_precision_error=made.dense_error if made else None,
+        other_cpu=chooser.other_cpu,
     )
 
 
@@ -267,6 +276,7 @@ def plan_conversion(
     threads: int = 1,
     device: str = "cpu",
     min_sparsity: float = SPARSE,
+    dims: Dims | None = None,
 ) -> tuple[LayerReport, ...]:
     """Say what :func:`convert` would make of each weight, without writing anything.
 
@@ -274,17 +284,41 @@ def plan_conversion(
         FileNotFoundError, ExportError, ValueError: as :func:`convert` does.
 
     """
-    chooser = Chooser.of(policy, batch, portable=False, threads=threads, device=device)
+    return plan_model(
+        onnx_in,
+        policy=policy,
+        batch=batch,
+        threads=threads,
+        device=device,
+        min_sparsity=min_sparsity,
+        dims=dims,
+    )[0]
+
+
+def plan_model(
+    onnx_in: str | os.PathLike[str],
+    *,
+    policy: Policy = "auto",
+    batch: int = 1,
+    threads: int = 1,
+    device: str = "cpu",
+    min_sparsity: float = SPARSE,
+    dims: Dims | None = None,
+) -> tuple[tuple[LayerReport, ...], ir.Model]:
+    """Do what :func:`plan_conversion` does, and return the converted graph as well."""
+    chooser = Chooser.of(policy, batch, portable=False, threads=threads, device=device, dims=dims)
     source = Path(onnx_in)
     with _blaming(source):
         chooser = _for_own_type(chooser, source)
-        model, _, found = _condensed(source, chooser, min_sparsity)
+        model, _, found, chooser = _condensed(source, chooser, min_sparsity)
         layers = final_layers(found.layers, lower(model, chooser, fold=True))
-        return (*layers, *found.elsewhere.layers)
+        return (*layers, *found.elsewhere.layers), model
 
 
 def _for_own_type(chooser: Chooser, source: Path) -> Chooser:
-    """Choose by the costs of half precision where the source is in it already."""
+    """Choose for one token where the source is a decoder; by the costs of a half source's type."""
+    if takes_cache(read_proto(source).graph.input):
+        chooser = replace(chooser, tokens=1)
     costs = chooser.costs
     if not isinstance(costs, GpuCostModel):
         return chooser
@@ -296,15 +330,17 @@ def _for_own_type(chooser: Chooser, source: Path) -> Chooser:
 
 def _condensed(
     source: Path, chooser: Chooser, min_sparsity: float
-) -> tuple[ir.Model, tuple[str, ...], CondenseResult]:
+) -> tuple[ir.Model, tuple[str, ...], CondenseResult, Chooser]:
     model, notes = load_source(source)
     _require_undone(source, model, chooser)
+    require_known(chooser.dims, model, str(source))
     register_schemas()
     common.ShapeInferencePass(strict_mode=False)(model)
+    chooser = replace(chooser, dims=with_inferred(model, chooser.dims, chooser.batch))
 
     def leave_dense(
         weight: CondensedWeight, shape: Shape, geometry: ConvGeometry | None
-    ) -> str | None:
+    ) -> Choice | None:
         """Leave a node unchanged if it would be exported dense anyway and nothing is ablated."""
         if geometry is None:
             choice = chooser.choose(weight, chooser.rows_of(shape))
@@ -316,14 +352,15 @@ def _condensed(
             if mixed and seconds["condensed"] < _HOPELESS * seconds["dense"]:
                 return None
         whole = weight.active == weight.out_features
-        return choice.reason if choice.form == "dense" and whole else None
+        return choice if choice.form == "dense" and whole else None
 
+    ExpandPass(chooser, min_sparsity=min_sparsity)(model)
     condense = CondensePass(
         min_sparsity=min_sparsity,
         leave_dense=leave_dense,
         choose_quantized=chooser.choose_quantized,
     )
-    return model, notes, condense(model)
+    return model, notes, condense(model), chooser
 
 
 def _require_undone(source: Path, model: ir.Model, chooser: Chooser) -> None:
@@ -403,6 +440,7 @@ class _Comparison:
         cls,
         source: Path,
         inputs: Sequence[Mapping[str, np.ndarray]] | None,
+        dims: Dims | None,
         broken: Sequence[LayerReport],
     ) -> _Comparison:
         """Run the original; ``broken`` are the weights that hold NaN or infinity."""
@@ -410,7 +448,7 @@ class _Comparison:
         if broken:
             holder = f"{broken[0].name} of a {broken[0].kind}"
             remedy = f"the weight {holder} holds values that are not finite: repair it, or {remedy}"
-        cases, names = cases_for(source, inputs, remedy)
+        cases, names = cases_for(source, inputs, remedy, dims)
         cases = optimized_cases(source, names, cases)
         proto = read_proto(source)
         sort_nodes(proto)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from fanin._base.distributions import layer_densities
 from fanin.trainer import InfeasibleSparsityError, LayerOptions, RigL, Sparsifier, SRigL
-from fanin.trainer.distributions import layer_densities
 
 from ._options import grouped
 
@@ -174,6 +174,20 @@ def test_trained_weights_can_choose_the_first_mask(method):
     expected = method.mask_structure().mask_from_score(before.abs(), int(mask.sum()))
     assert torch.equal(mask, expected)
     assert torch.equal(model[0].weight, before * mask)
+
+
+@pytest.mark.parametrize("options", [{}, {"dense_in_budget": False}])
+def test_options_that_leave_no_layer_sparse_are_refused_with_the_candidates(options):
+    model = Net()
+    model.names = nn.Embedding(50, 4)
+    reason = r"no layer would be sparse \(kept dense by these options: stem\.weight, depthwise"
+    with pytest.raises(ValueError, match=reason + r".*of kinds that stay dense: Embedding\)"):
+        attach(model, dense_layers=["*"], **options)
+
+
+def test_a_model_without_any_linear_layer_says_what_it_has():
+    with pytest.raises(ValueError, match=r"nothing can be sparse; its weights belong to Embedding"):
+        attach(nn.Sequential(nn.Embedding(5, 4)))
 
 
 def test_sharded_weights_are_refused():
