@@ -42,10 +42,13 @@ def initial_layer(
     input_first = name in choice.input_first
     budget = weight_budget(shape, density)
     if mask_source == "magnitude":
-        mask = magnitude_mask(weight.t() if input_first else weight, structure, budget)
+        turned = weight.t() if input_first else weight
+        mask = magnitude_mask(turned, structure, budget, every_neuron=name in choice.protected)
     else:
         generator = derived_generator(seed, name, "mask")
-        mask = initial_mask(shape, budget, generator, structure).to(weight.device)
+        mask = initial_mask(
+            shape, budget, generator, structure, every_neuron=name in choice.protected
+        ).to(weight.device)
     mask = (mask.t() if input_first else mask).contiguous()
     processes.broadcast_(mask)
     decay = method.gradient_momentum

@@ -6,7 +6,12 @@ from dataclasses import dataclass, field
 from torch import nn
 from torch.optim import Optimizer
 
-from .._base.distributions import Distribution, layer_densities
+from .._base.distributions import (
+    Distribution,
+    InfeasibleSparsityError,
+    layer_densities,
+    weight_budget,
+)
 from .layers import (
     IN_PROJECTIONS,
     check_trainable,
@@ -32,7 +37,8 @@ class LayerOptions:
         dense_in_budget: whether the weights of dense layers count toward the method's sparsity.
         densities: densities in (0, 1] of single layers; the other layers make up for them.
         min_fan_in: least weights per neuron of every layer, at the expense of the other layers.
-        no_ablation: layers that keep all neurons; None: the model's last layer, empty: none.
+        no_ablation: layers that keep all neurons, by at least one weight each; None: the model's
+            last layer, empty: none.
         in_proj: also make the input projections of ``torch.nn.MultiheadAttention`` sparse.
 
     Raises:
@@ -154,6 +160,14 @@ def choose_layers(
         if not choice.sparse:
             raise ValueError(_nothing_sparse(model, choice, dense))
         check_trainable(model, optimizer, weights, choice.sparse)
+        for name in sorted(protected & set(choice.sparse)):
+            budget, neurons = weight_budget(shapes[name], densities[name]), shapes[name][0]
+            if budget < neurons:
+                raise InfeasibleSparsityError(
+                    f"{name!r} must keep all of its {neurons} neurons, but would have {budget} "
+                    "weights; raise its density, lower the sparsity, or list other layers in "
+                    "no_ablation (the default is the last one, [] is none)"
+                )
     return choice
 
 

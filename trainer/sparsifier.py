@@ -13,6 +13,7 @@ from torch.amp import GradScaler
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 from torch.utils.hooks import unserializable_hook
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from .._base.distributions import Distribution
 from .fresh_weights import layers_to_keep
@@ -26,13 +27,14 @@ from .processes import Processes
 from .schedule import ScheduleOptions, UpdateSchedule
 from .sparse_layer import SparseLayer
 from .sparsifier_options import keywords_of, option_group, refuse_unknown
-from .sparsifier_state import STATE_VERSION, SparsifierState, check_state
+from .sparsifier_state import STATE_VERSION, SparsifierState, check_state, upgraded
 from .straight_through import expose_dense_weights, project_to_mask
 from .summary import Summary, dense_summary, mask_summary
 from .topology import TopologyUpdate, TopologyUpdater, average_windows
 from .wrapped_optimizers import optimizer_chain
 
 _attached: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+_masked = WeakTensorKeyDictionary()  # weights that a Sparsifier masks
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,11 @@ class Sparsifier:
         else:
             structure = method.mask_structure()
             choice = choose_layers(model, optimizer, method.sparsity, structure, layers)
+            if taken := [name for name in choice.sparse if choice.weights[name] in _masked]:
+                raise ValueError(
+                    f"{taken[0]!r} is already masked by another Sparsifier, and two would undo "
+                    "each other's updates; call its detach() first"
+                )
             self._settings |= {"seed": seed, "no_ablation": sorted(choice.protected)}
             if isinstance(method, SparseMethod) and method.updates:
                 self._schedule = UpdateSchedule(total_steps=total_steps, **asdict(schedule))
@@ -164,6 +171,8 @@ class Sparsifier:
             self.load_state_dict(state)
         self._handles = self._hooks()
         _attached.update(optimizers)
+        for layer in self._layers.values():
+            _masked[layer.weight] = True
 
     @property
     def masks(self) -> dict[str, Tensor]:
@@ -254,6 +263,8 @@ class Sparsifier:
             handle.remove()
         for optimizer in self._optimizers:
             _attached.discard(optimizer)
+        for layer in self._layers.values():
+            _masked.pop(layer.weight, None)
 
     def state_dict(self) -> SparsifierState:
         """Return everything that resuming needs besides model and optimizer.
@@ -290,6 +301,7 @@ class Sparsifier:
 
         """
         moves = getattr(self.method, "redistributes", False)
+        state = upgraded(state)
         check_state(state, self._settings, self._layers, budgets_move=moves)
         self._step, self._stepped = state["step"], state["update_pending"]
         for name, layer in self._layers.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -58,10 +59,10 @@ class Expansion:
         found = resolve_constant(value, self.opset, self.masks)
         return found if isinstance(found, ConstantWeight) else None
 
-    def is_sparse(self, value: ir.Value) -> bool:
-        """Return whether a value is a sparse weight that may be condensed."""
+    def is_sparse(self, value: ir.Value, dimensions: Collection[int]) -> bool:
+        """Return whether a value is a sparse weight of one of these numbers of dimensions."""
         found = self.weight(value)
-        if found is None or found.array.ndim < 3 or not found.array.size:
+        if found is None or found.array.ndim not in dimensions or not found.array.size:
             return False
         return self.masked(found) and self.enough_zeros(kept_of(found))
 

@@ -87,10 +87,11 @@ def training_flops(
 ) -> float:
     """Return the operations of training.
 
-    A backward pass counts as two forward passes. "dense": 3·dense. "static", "set", "dsr":
-    3·sparse. "rigl", "srigl", "mest": (3·sparse·ΔT + 2·sparse + dense)/(ΔT + 1), RigL's formula
-    (arXiv 1911.11134, appendix), since one step in ΔT + 1 has dense weight gradients. "snfs",
-    "sr-ste": 2·sparse + dense, since every step has.
+    A backward pass counts as two forward passes. "dense": 3·dense. "static", "set", "dsr", "mest":
+    3·sparse; MEST needs gradients of active weights only, and the weights beyond its budget are not
+    counted. "rigl", "srigl": (3·sparse·ΔT + 2·sparse + dense)/(ΔT + 1), RigL's formula (arXiv
+    1911.11134, appendix), since one step in ΔT + 1 has dense weight gradients. "snfs", "sr-ste":
+    2·sparse + dense, since every step has.
 
     Args:
         method: name of the method.
@@ -105,9 +106,9 @@ def training_flops(
     """
     if method == "dense":
         return 3 * dense * samples
-    if method in ("static", "set", "dsr"):
+    if method in ("static", "set", "dsr", "mest"):
         return 3 * sparse * samples
-    if method in ("rigl", "srigl", "mest"):
+    if method in ("rigl", "srigl"):
         each = 3 * sparse * update_every + 2 * sparse + dense
         return each / (update_every + 1) * samples
     if method in ("snfs", "sr-ste"):

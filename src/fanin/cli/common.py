@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Annotated, NoReturn, TypeVar
 
 import typer
 
@@ -40,6 +40,17 @@ def show_sheet(sheet: Sheet) -> None:
         return
     console = output_console()
     console.print(sheet.to_rich(console.width))
+
+
+CustomOpLibraries = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--custom-op-library",
+        metavar="PATH",
+        help="Library with operators of another domain that the model uses; may be repeated. It "
+        "runs code: name only libraries that you trust.",
+    ),
+]
 
 
 @contextmanager
