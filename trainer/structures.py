@@ -54,6 +54,11 @@ class Structure:
         """The only density that a layer can have, or None if any is possible."""
         return None
 
+    @property
+    def loses_neurons(self) -> bool:
+        """Whether an update may leave an unprotected neuron without weights."""
+        return False
+
     def check(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise ValueError if a layer of this shape cannot have the structure."""
 
@@ -93,6 +98,11 @@ class Structure:
 class Unstructured(Structure):
     """No constraint: any position may be active."""
 
+    @property
+    def loses_neurons(self) -> bool:
+        """Return True."""
+        return True
+
     def least_budget(self, shape: tuple[int, ...]) -> int:  # noqa: ARG002
         """Return 1: a layer without weights would output its bias only."""
         return 1
@@ -123,6 +133,11 @@ class ConstantFanIn(Structure):
     """Every neuron that is not ablated holds the same number of weights."""
 
     ablation: Ablation = Ablation()
+
+    @property
+    def loses_neurons(self) -> bool:
+        """Return whether there is ablation."""
+        return self.ablation.gamma_sal > 0
 
     def least_budget(self, shape: tuple[int, ...]) -> int:
         """Return one weight per neuron."""
