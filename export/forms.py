@@ -72,6 +72,8 @@ class Chooser:
         portable: whether only standard operators may be used.
         costs: what "auto" decides by, for a number of threads.
         dims: sizes of symbolic dimensions by name.
+        tokens: value of every other symbolic dimension: 1 in a language model with a cache, most of
+            whose runs decode one token.
 
     """
 
@@ -80,6 +82,7 @@ class Chooser:
     portable: bool = False
     costs: CostModel | GpuCostModel = field(default_factory=CostModel.of_this_machine)
     dims: Dims = field(default_factory=dict)
+    tokens: int = TOKENS
 
     @classmethod
     def of(
@@ -312,7 +315,7 @@ class Chooser:
                 batch_seen = batch_seen or axis == 0
             else:
                 is_batch = axis == 0 or factor in _BATCH_NAMES
-                sizes.append(self.batch if is_batch and not batch_seen else TOKENS)
+                sizes.append(self.batch if is_batch and not batch_seen else self.tokens)
                 batch_seen = True
         return max(1, math.prod(sizes))
 

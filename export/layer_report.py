@@ -58,6 +58,8 @@ class LayerReport:
         times: that the form was chosen by; None where nothing was predicted.
         stored: entries of the form, padding included; None for a dense layer.
         node: name of a node that reads the weight in the source; empty where none was found.
+        counted: whether the weight was computed, so that its zeros are known. Sparsity, active and
+            fan_in mean nothing where it was not.
         mask: where the source has weights, for pictures of it; no part of the JSON.
 
     """
@@ -81,6 +83,7 @@ class LayerReport:
     times: PredictedTimes | None = None
     stored: int | None = None
     node: str = ""
+    counted: bool = True
     mask: MaskSummary | None = field(default=None, repr=False, compare=False)
 
     @classmethod

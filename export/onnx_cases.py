@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from .decoder_cases import decoder_feeds
 from .dimensions import Dims
 from .engines import Run, load_original
 from .errors import ExportError
@@ -19,6 +20,8 @@ from .verify import Case, max_error, scale_of
 
 _SIZES = ((2, 5), (1, 8), (3, 6), (1, 1), (1, 16), (1, 32), (1, 64), (1, 224))
 """Sizes tried for symbolic dimensions: for those that come first in an input, and for others."""
+
+_WORDS = ("a sparse network", "is", "faster than", "Dense")
 
 _WANTED = 3
 
@@ -35,9 +38,9 @@ def cases_for(
 ) -> tuple[list[Case], tuple[str, ...]]:
     """Run the original on the user's inputs and on made-up ones.
 
-    Made-up floats are standard normal. Made-up integers stay below the size of the table that they
-    index, if one is found, else they are 1. Sizes of symbolic dimensions are tried until the model
-    runs and gives finite outputs.
+    Made-up floats are standard normal, texts a few words. Made-up integers stay below the size of
+    the table that they index, if one is found, else they are 1. Sizes of symbolic dimensions are
+    tried until the model runs and gives finite outputs.
 
     Args:
         path: the model.
@@ -64,6 +67,9 @@ def cases_for(
         cases.append(_run(run, names, {port.name: _fed(port, feeds[port.name]) for port in ports}))
     limits = _index_limits(proto)
     rng = np.random.default_rng(0)
+    cases += [] if cases else _decoder_cases(run, names, decoder_feeds(ports, limits, rng))
+    if cases and not given and not dims:
+        return cases, names
     made, dims = 0, dims or {}
     for first, other in (*_SIZES, *_sizes_of_weights(proto)):
         if made == _WANTED or (given and not ports):
@@ -102,6 +108,21 @@ def _run(
     return Case(tuple(feeds[name] for name in names), tuple(outputs))
 
 
+def _decoder_cases(
+    run: Run, names: tuple[str, ...], calls: Iterable[tuple[int, dict[str, np.ndarray]]]
+) -> list[Case]:
+    """Run a decoder on each call for which one of the made-up inputs fits."""
+    cases: dict[int, Case] = {}
+    for number, feeds in calls:
+        if number in cases:
+            continue
+        try:
+            cases[number] = _run(run, names, feeds)
+        except Exception:
+            continue  # another size of heads, or a length that this file does not take
+    return list(cases.values())
+
+
 def _require_names(names: tuple[str, ...], feeds: Mapping[str, np.ndarray]) -> None:
     if set(feeds) != set(names):
         raise ExportError(
@@ -127,14 +148,16 @@ def _make(
     dims: Dims,
 ) -> np.ndarray:
     kind = port.type.tensor_type
-    if port.type.WhichOneof("value") != "tensor_type" or kind.elem_type == TensorProto.STRING:
-        raise ExportError(f"its input {port.name} is no tensor of numbers")
+    if port.type.WhichOneof("value") != "tensor_type":
+        raise ExportError(f"its input {port.name} is no tensor")
     shape = [
         dim.dim_value
         if dim.HasField("dim_value")
         else dims.get(dim.dim_param, first if axis == 0 else other)
         for axis, dim in enumerate(kind.shape.dim)
     ]
+    if kind.elem_type == TensorProto.STRING:
+        return rng.choice(np.array(_WORDS, object), shape)
     dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type)
     if dtype.kind == "b":
         return np.ones(shape, bool)

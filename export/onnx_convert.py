@@ -24,7 +24,9 @@ from .compute import (
     values_for,
     with_compute,
 )
+from .decoder_cases import takes_cache
 from .dimensions import Dims, require_known, with_inferred
+from .engines import custom_libraries
 from .errors import ExportError
 from .fingerprint import Fingerprint
 from .forms import Choice, Chooser, Policy
@@ -48,7 +50,7 @@ from .onnx_source import data_files, load_source
 from .output_precision import output_precisions
 from .passes.access import label_of
 from .passes.compute_bfloat16 import nodes_in_bfloat16
-from .passes.condense import CondensePass, CondenseResult, Shape
+from .passes.condense import NOT_FINITE, CondensePass, CondenseResult, Shape, kept_names
 from .passes.expand import ExpandPass
 from .passes.nodes import quantized_nodes
 from .quantization_units import Units, is_compared, units_of, with_noise
@@ -99,6 +101,7 @@ def convert(
     compute: str = "float32",
     precision: str = "float32",
     dims: Dims | None = None,
+    custom_op_libraries: Sequence[str | os.PathLike[str]] = (),
 ) -> ExportReport:
     """Write an ONNX model with its sparse layers as ``ai.fanin`` ops.
 
@@ -131,6 +134,8 @@ def convert(
             :func:`.export` does; "float32" leaves it in the types that it has.
         dims: sizes of symbolic dimensions of the inputs by name, such as ``{"sequence": 128}``:
             "auto" decides for them, and the outputs are compared on inputs of these sizes.
+        custom_op_libraries: paths of libraries with operators of other domains that the model
+            uses, for the comparison.
 
     Returns:
         What became of each weight, the parity error, and the sizes.
@@ -152,7 +157,11 @@ def convert(
     chooser = Chooser.of(policy, batch, portable, threads, device, precision, dims)
     if target.exists() and source.exists() and target.samefile(source):
         raise ValueError(f"{onnx_out} is the model itself; give the result another name")
-    with staging_folder(target) as scratch, _blaming(source):
+    with (
+        custom_libraries(custom_op_libraries),
+        staging_folder(target) as scratch,
+        _blaming(source),
+    ):
         chooser = _for_own_type(chooser, source)
         model, notes, found, chooser = _condensed(source, chooser, min_sparsity)
         needed = data_files(source)
@@ -166,7 +175,10 @@ def convert(
         staged = _stage(model, source, scratch / target.name, external_data_threshold)
         large = staged.nbytes + bytes_saved(found.layers) > LARGE
         compares = verify and not unchanged
-        comparison = _Comparison.of(source, inputs, dims) if compares and not large else None
+        broken = [layer for layer in found.layers if layer.reason == NOT_FINITE]
+        comparison = (
+            _Comparison.of(source, inputs, dims, broken) if compares and not large else None
+        )
         if comparison and nodes_in_bfloat16(model):
             comparison = replace(comparison, least_tolerance=BFLOAT16_TOLERANCE)
         parity: tuple[ParityCheck, ...] = ()
@@ -238,7 +250,7 @@ def convert(
         parity=parity,
         not_checked=missing,
         file_bytes=file_bytes,
-        dense_file_bytes=file_bytes + bytes_saved(layers),
+        dense_file_bytes=file_bytes + bytes_saved(layers, kept_names(found.notes)),
         dense_file_measured=False,
         notes=(*notes, *found.notes, *link_notes(Path(onnx_out), data_path)),
         output_rounding_error=change,
@@ -304,7 +316,9 @@ def plan_model(
 
 
 def _for_own_type(chooser: Chooser, source: Path) -> Chooser:
-    """Choose by the costs of half precision where the source is in it already."""
+    """Choose for one token where the source is a decoder; by the costs of a half source's type."""
+    if takes_cache(read_proto(source).graph.input):
+        chooser = replace(chooser, tokens=1)
     costs = chooser.costs
     if not isinstance(costs, GpuCostModel):
         return chooser
@@ -322,7 +336,7 @@ def _condensed(
     require_known(chooser.dims, model, str(source))
     register_schemas()
     common.ShapeInferencePass(strict_mode=False)(model)
-    chooser = replace(chooser, dims=with_inferred(model, chooser.dims))
+    chooser = replace(chooser, dims=with_inferred(model, chooser.dims, chooser.batch))
 
     def leave_dense(
         weight: CondensedWeight, shape: Shape, geometry: ConvGeometry | None
@@ -420,9 +434,18 @@ class _Comparison:
 
     @classmethod
     def of(
-        cls, source: Path, inputs: Sequence[Mapping[str, np.ndarray]] | None, dims: Dims | None
+        cls,
+        source: Path,
+        inputs: Sequence[Mapping[str, np.ndarray]] | None,
+        dims: Dims | None,
+        broken: Sequence[LayerReport],
     ) -> _Comparison:
-        cases, names = cases_for(source, inputs, dims=dims)
+        """Run the original; ``broken`` are the weights that hold NaN or infinity."""
+        remedy = "pass inputs of your own, or switch the verification off"
+        if broken:
+            holder = f"{broken[0].name} of a {broken[0].kind}"
+            remedy = f"the weight {holder} holds values that are not finite: repair it, or {remedy}"
+        cases, names = cases_for(source, inputs, remedy, dims)
         cases = optimized_cases(source, names, cases)
         proto = read_proto(source)
         sort_nodes(proto)

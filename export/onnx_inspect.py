@@ -145,7 +145,7 @@ def _naming(path: Path) -> Iterator[None]:
     """Say which file an error is about."""
     try:
         yield
-    except ExportError as error:
+    except (ExportError, TypeError, ValueError) as error:
         raise ExportError(f"{path}: {error}") from error
 
 

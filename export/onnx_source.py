@@ -65,6 +65,7 @@ def load_source(path: Path) -> tuple[ir.Model, tuple[str, ...]]:
         common.RemoveInitializersFromInputsPass()(model)
     model.ir_version = max(model.ir_version, IR_VERSION)
     _drop_exporter_notes(model)
+    _correct_constants(model)
     _drop_empty_inputs(model)
     return model, tuple(notes)
 
@@ -152,6 +153,17 @@ def _drop_exporter_notes(model: ir.Model) -> None:
             node.metadata_props.clear()
             for value in node.outputs:
                 value.metadata_props.clear()
+
+
+def _correct_constants(model: ir.Model) -> None:
+    """Give values of Constant nodes their own type; onnxruntime-genai's builder notes others."""
+    for graph in model.graphs():
+        for node in graph:
+            tensor = node.attributes.get("value") if node.op_type == "Constant" else None
+            if tensor is not None and not node.domain:
+                constant = tensor.as_tensor()
+                node.outputs[0].shape = ir.Shape(constant.shape.numpy())
+                node.outputs[0].dtype = constant.dtype
 
 
 def _drop_empty_inputs(model: ir.Model) -> None:

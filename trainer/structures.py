@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .selection import top_k, top_k_per_row
-from .unstructured import unstructured_update
+from .unstructured import prefer_one_per_neuron, unstructured_update
 from .update import LayerRule, LayerUpdate, constant_fan_in_update, updated_layer
 
 
@@ -36,7 +36,7 @@ class LayerPlan:
         budget: weights that the layer should hold afterwards.
         drop_fraction: fraction of the active weights to drop, for structures that drop by fraction.
         drop_count: number of active weights to drop, for structures that drop by count.
-        may_ablate: whether neurons may be ablated.
+        may_ablate: whether neurons may lose all their weights.
 
     """
 
@@ -61,12 +61,13 @@ class Structure:
         """Return the fewest weights that a layer of this shape can hold."""
         raise NotImplementedError
 
-    def mask_from_score(self, score: Tensor, budget: int) -> Tensor:
+    def mask_from_score(self, score: Tensor, budget: int, *, every_neuron: bool = False) -> Tensor:
         """Return the mask of the highest scores that the structure allows.
 
         Args:
             score: float [n, …].
             budget: largest number of true entries.
+            every_neuron: no neuron is left without a weight, which some structures imply.
 
         Returns:
             bool, same shape.
@@ -96,8 +97,10 @@ class Unstructured(Structure):
         """Return 1: a layer without weights would output its bias only."""
         return 1
 
-    def mask_from_score(self, score: Tensor, budget: int) -> Tensor:
-        """Select the ``budget`` highest scores of the layer."""
+    def mask_from_score(self, score: Tensor, budget: int, *, every_neuron: bool = False) -> Tensor:
+        """Select the ``budget`` highest scores of the layer, those of neurons' best first."""
+        if every_neuron:
+            score = prefer_one_per_neuron(score, torch.ones_like(score, dtype=torch.bool))
         return top_k(score, budget)
 
     def update(
@@ -105,7 +108,13 @@ class Unstructured(Structure):
     ) -> LayerUpdate:
         """Drop and grow over the whole layer."""
         return unstructured_update(
-            weight, mask, drop, grow, drop_count=plan.drop_count, budget=plan.budget
+            weight,
+            mask,
+            drop,
+            grow,
+            drop_count=plan.drop_count,
+            budget=plan.budget,
+            every_neuron=not plan.may_ablate,
         )
 
 
@@ -119,7 +128,7 @@ class ConstantFanIn(Structure):
         """Return one weight per neuron."""
         return shape[0]
 
-    def mask_from_score(self, score: Tensor, budget: int) -> Tensor:
+    def mask_from_score(self, score: Tensor, budget: int, *, every_neuron: bool = False) -> Tensor:  # noqa: ARG002
         """Select the floor(budget/n) highest scores of each of the n neurons."""
         neurons, rows = score.shape[0], score.flatten(1)
         fan_in = budget // neurons
@@ -181,7 +190,7 @@ class NM(Structure):
         """Return the only possible budget."""
         return math.prod(shape) * self.n // self.m
 
-    def mask_from_score(self, score: Tensor, budget: int) -> Tensor:  # noqa: ARG002
+    def mask_from_score(self, score: Tensor, budget: int, *, every_neuron: bool = False) -> Tensor:  # noqa: ARG002
         """Select the N highest scores of each group; the budget follows from N and M."""
         return _top_per_row(score.reshape(-1, self.m), self.n).view(score.shape)
 

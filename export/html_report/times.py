@@ -62,7 +62,7 @@ def find_products(model: ir.Model, chooser: Chooser) -> list[ProductNode]:
     """Predict the products of a model in graph order; shapes of values are inferred first."""
     register_schemas()
     common.ShapeInferencePass(strict_mode=False)(model)
-    chooser = replace(chooser, dims=with_inferred(model, chooser.dims))
+    chooser = replace(chooser, dims=with_inferred(model, chooser.dims, chooser.batch))
     opset = model.opset_imports.get("", 1)
     found = []
     for node in model.graph.all_nodes():

@@ -93,6 +93,20 @@ def test_loading_masks_the_model():
         assert bool((dict(fresh[0].named_parameters())[name][~mask] == 0).all())
 
 
+def test_a_state_of_version_1_is_read():
+    trained, fresh = make(), make()
+    run(trained, range(30))
+    state = trained[2].state_dict()
+    state["format_version"] = 1
+    del state["settings"]["ablated_gradients"]
+    fresh[2].load_state_dict(state)
+    for name, mask in trained[2].masks.items():
+        assert torch.equal(mask, fresh[2].masks[name])
+    state["format_version"] = 3
+    with pytest.raises(ValueError, match="has format 3, expected 2"):
+        fresh[2].load_state_dict(state)
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

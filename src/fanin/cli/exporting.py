@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .._base.atomic import output_folder, output_path
-from .common import dims_of, readable, requires, say, show
+from .common import CustomOpLibraries, dims_of, readable, requires, say, show
 from .pages import require_page, write_export_page, write_inspection_page
 from .sources import refuse_torch_file
 
@@ -110,6 +110,7 @@ def export(
         typer.Option(help="Also write a page about the layers, before and after, to this file."),
     ] = None,
     measure: _Measure = False,
+    custom_op_library: CustomOpLibraries = None,
 ) -> None:
     """Write a run or an ONNX file to ONNX with its sparse layers as CondensedGemm, verified."""
     common = {
@@ -130,7 +131,11 @@ def export(
     refuse_torch_file(source, 'fanin.export.export(model, example_inputs, "model.onnx")')
     require_page(report_html, "--report-html", source, out, measure=measure)
     if source.is_file() or (source.suffix == ".onnx" and not source.is_dir()):
+        common["custom_op_libraries"] = custom_op_library or ()
         report = _convert(source, out, common, opset, dense_baseline)
+    elif custom_op_library:
+        message = "belongs to ONNX files; leave it out"
+        raise typer.BadParameter(message, param_hint="--custom-op-library")
     else:
         report = _export(source, out, common, opset, dense_baseline)
     show(report, as_json=as_json)
