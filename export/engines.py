@@ -16,6 +16,7 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from ..onnx_file import ModelFileError, read_model_file
+from ..ort_ops.contract import DOMAIN
 from ..ort_ops.custom_libraries import library_paths, register_libraries
 from .errors import ExportError
 
@@ -166,7 +167,7 @@ def _session(model: Model, options: onnxruntime.SessionOptions, what: str) -> Ru
         )
     except Exception as error:
         unknown = _UNKNOWN_OP.search(str(error))
-        if unknown:
+        if unknown and unknown[1] != DOMAIN:
             raise ExportError(
                 f"{what} has a node {unknown[2]} of the domain {unknown[1]!r}, which neither "
                 f"onnxruntime {onnxruntime.__version__} nor the file knows; name its library with "
