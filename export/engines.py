@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -12,10 +16,15 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from ..onnx_file import ModelFileError, read_model_file
+from ..ort_ops.custom_libraries import library_paths, register_libraries
 from .errors import ExportError
 
 if TYPE_CHECKING:
     import onnxruntime
+
+_LIBRARIES: ContextVar[tuple[str, ...]] = ContextVar("custom-op libraries", default=())
+
+_UNKNOWN_OP = re.compile(r"([\w.]+):(\w+)\(-?\d+\) is not a registered function/op")
 
 Run = Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]
 """From inputs by name to outputs in order."""
@@ -25,7 +34,7 @@ Model = Path | bytes
 
 
 class EngineUnavailableError(Exception):
-    """An engine cannot run on this machine, whatever the file is."""
+    """An engine cannot run on this machine, or has no operator that the file needs."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,21 @@ class Engine:
     name: str
     load: Callable[[Model], Run]
     has_library: bool = False
+
+
+@contextmanager
+def custom_libraries(libraries: Sequence[str | os.PathLike[str]]) -> Iterator[None]:
+    """Register other people's custom-op libraries in every session that is made meanwhile.
+
+    Raises:
+        ValueError: one is not there.
+
+    """
+    token = _LIBRARIES.set(library_paths(libraries))
+    try:
+        yield
+    finally:
+        _LIBRARIES.reset(token)
 
 
 def engines(uses_our_ops: bool) -> list[Engine]:
@@ -72,7 +96,10 @@ def load_original(model: Model, *, optimize: bool = True) -> Run:
     try:
         import onnxruntime
     except ImportError:
-        return _load_reference(model)
+        try:
+            return _load_reference(model)
+        except EngineUnavailableError as error:
+            raise ExportError(f"onnx's reference evaluator: {error}") from error
     options = onnxruntime.SessionOptions()
     # Its errors are raised; sizes that do not fit are tried, and are nothing to print.
     options.log_severity_level = 4
@@ -108,9 +135,11 @@ def _no_onnxruntime(model: Model) -> Run:  # noqa: ARG001
 
 
 def _load_reference(model: Model) -> Run:
-    evaluator = ReferenceEvaluator(
-        onnx.load_from_string(model) if isinstance(model, bytes) else str(model)
-    )
+    proto = onnx.load_from_string(model) if isinstance(model, bytes) else str(model)
+    try:
+        evaluator = ReferenceEvaluator(proto)
+    except RuntimeError as error:  # such as a Scan from the end to the start
+        raise EngineUnavailableError(str(error)) from error
     # It gives a dict only where intermediate results are asked for.
     return lambda feeds: cast("list[np.ndarray]", evaluator.run(None, feeds))
 
@@ -126,12 +155,23 @@ def _session(model: Model, options: onnxruntime.SessionOptions, what: str) -> Ru
         # Transpose and a MatMul in half precision follow each other.
         options.graph_optimization_level = levels.ORT_ENABLE_EXTENDED
     try:
+        register_libraries(options, _LIBRARIES.get())
+    except ValueError as error:
+        raise ExportError(str(error)) from error
+    try:
         session = onnxruntime.InferenceSession(
             model if isinstance(model, bytes) else str(model),
             options,
             providers=["CPUExecutionProvider"],
         )
     except Exception as error:
+        unknown = _UNKNOWN_OP.search(str(error))
+        if unknown:
+            raise ExportError(
+                f"{what} has a node {unknown[2]} of the domain {unknown[1]!r}, which neither "
+                f"onnxruntime {onnxruntime.__version__} nor the file knows; name its library with "
+                "--custom-op-library PATH (custom_op_libraries=), or switch the verification off"
+            ) from error
         raise ExportError(
             f"onnxruntime {onnxruntime.__version__} does not load {what}: {error}; "
             "a newer onnxruntime or a lower opset may"

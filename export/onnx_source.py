@@ -10,10 +10,12 @@ from onnx_ir.passes import common
 
 from ..onnx_file import external_files, read_checked
 from .errors import ExportError
+from .node_order import sort_nodes
 from .onnx_function import FUNCTION_OPSETS
 from .onnx_op import IR_VERSION
 from .onnx_reading import graphs_inside, graphs_of, read_proto
 from .onnx_sparse import make_dense
+from .renamed_ops import restore_names
 
 _CONVERT_TO = 17
 """Opset that older models are converted to."""
@@ -41,10 +43,14 @@ def load_source(path: Path) -> tuple[ir.Model, tuple[str, ...]]:
         raise ExportError(f"{path} is not an ONNX model or is damaged")
     _call_standard_domain_by_one_name(proto)
     try:
+        unsorted = sort_nodes(proto)
         sparse = list(make_dense(proto.graph))
     except ExportError as error:
         raise ExportError(f"{path}: {error}") from error
     notes = [f"{name} was a sparse tensor, read as a dense one" for name in sparse]
+    notes += restore_names(proto)
+    if unsorted:
+        notes.append("its nodes were not topologically sorted, and are now")
     opset = _opset(path, proto)
     if opset < FUNCTION_OPSETS.start:
         proto = _newer(path, proto, opset)
@@ -59,6 +65,7 @@ def load_source(path: Path) -> tuple[ir.Model, tuple[str, ...]]:
         common.RemoveInitializersFromInputsPass()(model)
     model.ir_version = max(model.ir_version, IR_VERSION)
     _drop_exporter_notes(model)
+    _correct_constants(model)
     _drop_empty_inputs(model)
     return model, tuple(notes)
 
@@ -146,6 +153,17 @@ def _drop_exporter_notes(model: ir.Model) -> None:
             node.metadata_props.clear()
             for value in node.outputs:
                 value.metadata_props.clear()
+
+
+def _correct_constants(model: ir.Model) -> None:
+    """Give values of Constant nodes their own type; onnxruntime-genai's builder notes others."""
+    for graph in model.graphs():
+        for node in graph:
+            tensor = node.attributes.get("value") if node.op_type == "Constant" else None
+            if tensor is not None and not node.domain:
+                constant = tensor.as_tensor()
+                node.outputs[0].shape = ir.Shape(constant.shape.numpy())
+                node.outputs[0].dtype = constant.dtype
 
 
 def _drop_empty_inputs(model: ir.Model) -> None:

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import unserializable_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from .distributions import Distribution
+from .._base.distributions import Distribution
 from .fresh_weights import layers_to_keep
 from .initial_layers import initial_layer, initialize_weights
 from .initialization import InitializationOptions

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, spectral_norm, weight_norm
 
+from fanin._base.distributions import layer_densities
 from fanin.trainer import InfeasibleSparsityError, LayerOptions, RigL, Sparsifier, SRigL
-from fanin.trainer.distributions import layer_densities
 from fanin.trainer.layers import keeps_zeros
 
 from ._options import grouped
