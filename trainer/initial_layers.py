@@ -39,17 +39,20 @@ def initial_layer(
     """
     weight, density = choice.weights[name], choice.densities[name]
     structure, shape = method.mask_structure(), choice.shapes[name]
-    input_first = name in choice.input_first
     budget = weight_budget(shape, density)
     if mask_source == "magnitude":
-        turned = weight.t() if input_first else weight
-        mask = magnitude_mask(turned, structure, budget, every_neuron=name in choice.protected)
+        mask = magnitude_mask(
+            choice.turned(name, weight),
+            structure,
+            budget,
+            every_neuron=name in choice.protected,
+        )
     else:
         generator = derived_generator(seed, name, "mask")
         mask = initial_mask(
             shape, budget, generator, structure, every_neuron=name in choice.protected
         ).to(weight.device)
-    mask = (mask.t() if input_first else mask).contiguous()
+    mask = choice.turned(name, mask).contiguous()
     processes.broadcast_(mask)
     decay = method.gradient_momentum
     window = GradientWindow() if decay is None else GradientMomentum(decay)
@@ -63,7 +66,7 @@ def initial_layer(
         mask,
         window,
         dense,
-        input_first,
+        name in choice.input_first,
     )
 
 

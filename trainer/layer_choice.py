@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .._base.distributions import (
@@ -87,6 +87,10 @@ class LayerChoice:
     input_first: frozenset[str]
     densities: dict[str, float]
     protected: frozenset[str]
+
+    def turned(self, name: str, tensor: Tensor) -> Tensor:
+        """Put the neurons of a tensor in a weight's layout into dimension 0, or the reverse."""
+        return tensor.t() if name in self.input_first else tensor
 
     @property
     def sparse(self) -> list[str]:

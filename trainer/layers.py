@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from torch import nn
@@ -35,7 +36,8 @@ class ComputedWeight(nn.Parameter):
             inputs = module.in_channels // module.groups
             shape = (module.out_channels, inputs, *module.kernel_size)
         else:
-            shape = tuple(module.weight.shape)
+            weight: Any = module.weight
+            shape = tuple(weight.shape)
         return super().__new__(cls, torch.empty(shape, device="meta"), requires_grad=False)
 
 
@@ -244,8 +246,9 @@ def keeps_zeros(module: nn.Module) -> bool:
     )
     if not own:
         return True
-    generator, shape = torch.Generator().manual_seed(0), module.weight.shape
-    weight = torch.randn(shape, generator=generator).to(module.weight)
+    generator, present = torch.Generator().manual_seed(0), module.get_parameter("weight")
+    shape = present.shape
+    weight = torch.randn(shape, generator=generator).to(present)
     weight[:, 0] = 0
     channels, sizes = shape[1] * getattr(module, "groups", 1), [8 + size for size in shape[2:]]
     inputs = torch.randn(1, channels, *sizes, generator=generator).to(weight)

@@ -1,6 +1,5 @@
 """Pruning of a trained model in one step: the largest weights stay, equally many in each neuron."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,11 +9,13 @@ from torch.optim import Optimizer
 
 from .._base.distributions import Distribution, weight_budget
 from .initialization import InitializationOptions
-from .layer_choice import LayerChoice, LayerOptions, choose_layers
+from .layer_choice import LayerOptions, choose_layers
 from .layers import (
     IN_PROJECTIONS,
+    ComputedWeight,
     count_other_weights,
     input_first_weights,
+    keeps_zeros,
     parameter_aliases,
     prunable_weights,
     resolve_names,
@@ -135,29 +136,24 @@ def prune_(
         if not torch.isfinite(weight).all():
             raise ValueError(f"{name!r} holds values that are not finite; nothing was pruned")
         budget = weight_budget(choice.shapes[name], choice.densities[name])
-        mask = magnitude_mask(_turned(weight, name, choice), structure, budget)
-        masks[name] = _turned(mask, name, choice).contiguous()
+        mask = magnitude_mask(choice.turned(name, weight), structure, budget)
+        masks[name] = choice.turned(name, mask).contiguous()
     if not masks:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in left.items())
         raise ValueError(f"every layer stays dense ({reasons or 'dense_layers names all of them'})")
     for name, mask in masks.items():
         choice.weights[name].masked_fill_(~mask, 0)
     rows = tuple(
-        mask_summary(name, _turned(masks[name], name, choice), choice.densities[name])
+        mask_summary(name, choice.turned(name, masks[name]), choice.densities[name])
         if name in masks
-        else dense_summary(name, choice.shapes[name])
-        for name in choice.weights
+        else dense_summary(name, shape)
+        for name, shape in choice.shapes.items()
     )
     for name in choice.weights:
         if name not in masks:
             left.setdefault(name, "dense_layers names it" if name in named else "by erk")
     summary = Summary(rows, count_other_weights(model, choice.weights))
     return Pruned(masks, sparsity, summary, left, options)
-
-
-def _turned(tensor: Tensor, name: str, choice: LayerChoice) -> Tensor:
-    """Turn a weight or mask between the model's order and neurons first."""
-    return tensor.t() if name in choice.input_first else tensor
 
 
 def _unfit(model: nn.Module, weights: dict[str, nn.Parameter]) -> dict[str, str]:
@@ -167,8 +163,15 @@ def _unfit(model: nn.Module, weights: dict[str, nn.Parameter]) -> dict[str, str]
         owners.setdefault(id(parameter), []).append(name)
     left, turned = {}, input_first_weights(model, weights)
     for name, weight in weights.items():
+        if isinstance(weight, ComputedWeight):
+            left[name] = "its layer computes it (parametrization, weight norm or spectral norm)"
+            continue
+        if not keeps_zeros(model.get_submodule(name.rpartition(".")[0])):
+            left[name] = "its layer changes it before use, so that zeros of it are none there"
+            continue
         others = [other for other in owners[id(weight)] if other != name]
-        inputs = len(weight) if name in turned else math.prod(weight.shape[1:])
+        neurons = weight.shape[1 if name in turned else 0]
+        inputs = weight.numel() // neurons if neurons else 0
         if others:
             left[name] = f"it is shared with {', '.join(others)}"
         elif inputs < LEAST_INPUTS:

@@ -264,7 +264,8 @@ class Sparsifier:
         for optimizer in self._optimizers:
             _attached.discard(optimizer)
         for layer in self._layers.values():
-            _masked.pop(layer.weight, None)
+            if layer.weight in _masked:
+                del _masked[layer.weight]
 
     def state_dict(self) -> SparsifierState:
         """Return everything that resuming needs besides model and optimizer.

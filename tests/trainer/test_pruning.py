@@ -150,3 +150,26 @@ def test_the_recipe_of_the_documentation_works(tmp_path, monkeypatch, capsys):
     assert Path("fast.onnx").is_file()
     assert "Export to fast.onnx" in capsys.readouterr().out
     assert names["sparsifier"].masks.keys() == names["pruned"].masks.keys()
+
+
+def test_layers_whose_neurons_are_in_dimension_1_are_pruned_as_linear_ones():
+    conv1d = pytest.importorskip("transformers").pytorch_utils.Conv1D
+    torch.manual_seed(0)
+    turned, plain = nn.Sequential(conv1d(24, 64)), nn.Sequential(nn.Linear(64, 24))
+    with torch.no_grad():
+        plain[0].weight.copy_(turned[0].weight.t())
+    ours, theirs = prune_(turned, 0.75), prune_(plain, 0.75)
+    assert torch.equal(ours.masks["0.weight"].t(), theirs.masks["0.weight"])
+    assert list(ours.summary) == list(theirs.summary)
+    optimizer = torch.optim.SGD(turned.parameters(), lr=0.1)
+    sparsifier = ours.keep_masks(turned, optimizer)
+    assert torch.equal(sparsifier.masks["0.weight"], ours.masks["0.weight"])
+
+
+def test_layers_that_compute_their_weight_stay_dense():
+    model = nn.Sequential(
+        nn.Linear(64, 24), nn.utils.parametrizations.weight_norm(nn.Linear(24, 64))
+    )
+    pruned = prune_(model, 0.75)
+    assert list(pruned.masks) == ["0.weight"]
+    assert "its layer computes it" in pruned.left["1.weight"]

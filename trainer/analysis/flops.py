@@ -10,6 +10,7 @@ without ablation.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +48,7 @@ def layer_costs(model: nn.Module, input_shape: Sequence[int]) -> dict[str, Layer
 
     Runs the model once, in evaluation mode, on zeros. Input and output projections of
     ``MultiheadAttention`` count as linear layers. A layer that is used twice counts twice; one that
-    is not used is left out.
+    is not used, or that computes its weight (weight norm), is left out.
 
     Args:
         model: the model.
@@ -128,6 +129,7 @@ def _cost_counter(
         found[name] = LayerCost(fan_in, before + outputs, convolution)
 
     def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        weight: Any
         if isinstance(module, nn.MultiheadAttention):
             tokens = inputs[0].numel() // inputs[0].shape[-1]
             if module.in_proj_weight is not None:
@@ -138,8 +140,10 @@ def _cost_counter(
                     add(weight, tensor.numel() // tensor.shape[-1] * weight.shape[0], False)
             add(module.out_proj.weight, tokens * module.embed_dim, False)
         elif is_input_first(module):
-            add(module.weight, output.numel(), False, module.weight.shape[0])
+            weight = module.weight
+            add(weight, output.numel(), False, weight.shape[0])
         elif is_prunable(module):
-            add(module.weight, output.numel(), not isinstance(module, nn.Linear))
+            weight = module.weight
+            add(weight, output.numel(), not isinstance(module, nn.Linear))
 
     return hook
