@@ -206,7 +206,7 @@ def _legend(mask: MaskSummary) -> str:
             round(size / cells) for size, cells in zip(mask.shape, mask.density.shape, strict=True)
         )
         most = f"{float(mask.density.max()):.0%}"
-        parts = [f'0%<i class="ramp"></i>{most} of a block of {block} weights']
+        parts = [f'0%<i class="ramp"></i>{most}', f"of a block of {block} weights"]
     if mask.ablated.any():
         parts.append('<i class="ramp ablated"></i>ablated neurons')
     return f'<p class="legend">{"".join(f"<span>{part}</span>" for part in parts)}</p>'
