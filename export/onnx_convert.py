@@ -24,6 +24,7 @@ from .compute import (
     values_for,
     with_compute,
 )
+from .declared_outputs import correct_ranks
 from .errors import ExportError
 from .forms import Chooser, Policy
 from .gpu_cost import GpuCostModel
@@ -327,6 +328,8 @@ def _stage(model: ir.Model, source: Path, path: Path, threshold: int) -> StagedM
     try:
         check_structure(staged.path, shape_after_every_node=False)
     except ExportError as error:
+        if correct_ranks(model, staged.path):
+            return _stage(model, source, path, threshold)
         raise _blame(source, error) from error
     return staged
 
