@@ -61,11 +61,14 @@ def run_checks() -> list[Check]:
     return [_run(name, check) for name, check in checks]
 
 
-def check_model_file(model: str | os.PathLike[str]) -> list[Check]:
+def check_model_file(
+    model: str | os.PathLike[str], libraries: Sequence[str | os.PathLike[str]] = ()
+) -> list[Check]:
     """Check one model: whether it opens here, and which kernels its layers use.
 
     Args:
         model: Path of the model.
+        libraries: Paths of other custom-op libraries that it needs.
 
     Returns:
         The results, without that of the layers if the model does not open. Never raises.
@@ -74,7 +77,7 @@ def check_model_file(model: str | os.PathLike[str]) -> list[Check]:
     path = Path(model)
     name = f"model {path.name}"
     try:
-        report = read_report(path)
+        report = read_report(path, libraries=list(map(os.fspath, libraries)))
     except FindingError as error:
         return [Check(name, False, str(error), error.remedy)]
     checks = [_run(name, lambda: opens(report)), _run("its layers", lambda: layers(report, path))]
@@ -84,7 +87,10 @@ def check_model_file(model: str | os.PathLike[str]) -> list[Check]:
 
 
 def check_plan(
-    model: str | os.PathLike[str], threads: int, batches: Sequence[int]
+    model: str | os.PathLike[str],
+    threads: int,
+    batches: Sequence[int],
+    libraries: Sequence[str | os.PathLike[str]] = (),
 ) -> tuple[Check, ModelPlan | None]:
     """Plan how a session of so many threads shares the work of a model's condensed layers.
 
@@ -92,6 +98,7 @@ def check_plan(
         model: Path of a model that opens.
         threads: Threads of the session.
         batches: Sizes of the first dimension of its inputs.
+        libraries: Paths of other custom-op libraries that it needs.
 
     Returns:
         The result, and the plan unless it failed. Never raises.
@@ -100,7 +107,8 @@ def check_plan(
     found: list[ModelPlan] = []
 
     def find() -> Finding:
-        found.append(plan_model(Path(model), threads, batches))
+        others = list(map(os.fspath, libraries))
+        found.append(plan_model(Path(model), threads, batches, others))
         return found[0].summary()
 
     check = _run(f"plan for {threads} threads", find)

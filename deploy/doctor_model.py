@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,12 +45,13 @@ class ModelReport:
     device: str = ""  # that the layers were chosen for; empty if the model does not say
 
 
-def read_report(model: Path, timeout: float = 600) -> ModelReport:
+def read_report(model: Path, timeout: float = 600, libraries: Sequence[str] = ()) -> ModelReport:
     """Open a model in a separate process.
 
     Args:
         model: Path of the model.
         timeout: Seconds until the process is ended.
+        libraries: Paths of other custom-op libraries.
 
     Returns:
         Inputs, outputs, kernels and device.
@@ -58,7 +60,7 @@ def read_report(model: Path, timeout: float = 600) -> ModelReport:
         FindingError: If the model does not open.
 
     """
-    result, log = run_child("fanin.deploy.doctor_load", str(model), timeout=timeout)
+    result, log = run_child("fanin.deploy.doctor_load", str(model), *libraries, timeout=timeout)
     kernels: dict[tuple[str, str], list[tuple[str, int]]] = {}
     for op, node, kernel, size in _PACKED.findall(log):
         kernels.setdefault((op, node), []).append((kernel, int(size)))

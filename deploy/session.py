@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import ort_ops
 from ..onnx_file import ModelFile
+from ..ort_ops.custom_libraries import library_paths, register_libraries
 from ..ort_ops.dispatch_cost import DispatchCalibration
 from . import cuda
 from .altered_ops import RENAMED_REMEDY, describe_renamed, renamed_nodes
@@ -43,6 +44,7 @@ def open_session(
     threads: int | None = None,
     providers: Sequence[Provider] | None = None,
     options: onnxruntime.SessionOptions | None = None,
+    custom_op_libraries: Sequence[str | os.PathLike[str]] = (),
 ) -> onnxruntime.InferenceSession:
     """Open an ONNX model with fanin's op library registered.
 
@@ -63,6 +65,8 @@ def open_session(
             where ``fanin calibrate`` has measured it on this machine and the options do not have
             it, and the op library is registered unless it already is. Whatever they say, models
             in half precision are opened without the optimizer that crashes on them.
+        custom_op_libraries: Paths of other libraries with operators that the model uses, which are
+            registered in the options, too. Pass only libraries that you trust: they run code.
 
     Returns:
         The session.
@@ -91,6 +95,7 @@ def open_session(
     _set_threads(runtime, options, threads)
     _set_dispatch(options)
     _register(options)
+    _register_others(options, custom_op_libraries)
     try:
         # enable_fallback=0: if a provider fails, the runtime would otherwise print a line and
         # continue on the CPU.
@@ -323,6 +328,16 @@ def _register(options: Any) -> None:
         raise SessionError(
             f"the op library {library} cannot be registered: {error}", remedy
         ) from error
+
+
+def _register_others(options: Any, libraries: Sequence[str | os.PathLike[str]]) -> None:
+    try:
+        register_libraries(options, library_paths(libraries))
+    except ValueError as error:
+        remedy = "Pass the path of a library that was built for this system and onnxruntime."
+        if "already set" in str(error):
+            remedy = "Its domain is registered in these options already: name it once."
+        raise SessionError(str(error), remedy) from error
 
 
 def _config_entry(options: Any, key: str) -> str | None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -13,11 +17,16 @@ from onnx.reference import ReferenceEvaluator
 
 from ..onnx_file import ModelFileError, read_model_file
 from ..ort_ops.contract import DOMAIN
+from ..ort_ops.custom_libraries import library_paths, register_libraries
 from .errors import ExportError
 from .onnx_reading import graphs_of
 
 if TYPE_CHECKING:
     import onnxruntime
+
+_LIBRARIES: ContextVar[tuple[str, ...]] = ContextVar("custom-op libraries", default=())
+
+_UNKNOWN_OP = re.compile(r"([\w.]+):(\w+)\(-?\d+\) is not a registered function/op")
 
 Run = Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]
 """From inputs by name to outputs in order."""
@@ -44,6 +53,21 @@ class Engine:
     name: str
     load: Callable[[Model], Run]
     has_library: bool = False
+
+
+@contextmanager
+def custom_libraries(libraries: Sequence[str | os.PathLike[str]]) -> Iterator[None]:
+    """Register other people's custom-op libraries in every session that is made meanwhile.
+
+    Raises:
+        ValueError: one is not there.
+
+    """
+    token = _LIBRARIES.set(library_paths(libraries))
+    try:
+        yield
+    finally:
+        _LIBRARIES.reset(token)
 
 
 def engines(uses_our_ops: bool) -> list[Engine]:
@@ -155,12 +179,23 @@ def _session(model: Model, options: onnxruntime.SessionOptions, what: str) -> Ru
         # Transpose and a MatMul in half precision follow each other.
         options.graph_optimization_level = levels.ORT_ENABLE_EXTENDED
     try:
+        register_libraries(options, _LIBRARIES.get())
+    except ValueError as error:
+        raise ExportError(str(error)) from error
+    try:
         session = onnxruntime.InferenceSession(
             model if isinstance(model, bytes) else str(model),
             options,
             providers=["CPUExecutionProvider"],
         )
     except Exception as error:
+        unknown = _UNKNOWN_OP.search(str(error))
+        if unknown:
+            raise ExportError(
+                f"{what} has a node {unknown[2]} of the domain {unknown[1]!r}, which neither "
+                f"onnxruntime {onnxruntime.__version__} nor the file knows; name its library with "
+                "--custom-op-library PATH (custom_op_libraries=), or switch the verification off"
+            ) from error
         raise ExportError(
             f"onnxruntime {onnxruntime.__version__} does not load {what}: {error}; "
             "a newer onnxruntime or a lower opset may"

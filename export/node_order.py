@@ -64,7 +64,7 @@ def _sort(nodes: MutableSequence[onnx.NodeProto]) -> bool:
                     f"{name!r}"
                 )
             makers[name] = position
-    before = [{makers[name] for name in _reads(node) if name in makers} for node in nodes]
+    before = [{makers[name] for name in reads(node) if name in makers} for node in nodes]
     if all(max(sources, default=-1) < place for place, sources in enumerate(before)):
         return False
     order = _order(before)
@@ -111,7 +111,7 @@ def _cycle(nodes: MutableSequence[onnx.NodeProto], before: list[set[int]], done:
     return f"the nodes {names}{more} form a cycle"
 
 
-def _reads(node: onnx.NodeProto) -> Iterator[str]:
+def reads(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the names that a node reads, also inside of its branches and loop bodies."""
     yield from node.input
     for graph in graphs_inside([node]):

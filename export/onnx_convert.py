@@ -25,7 +25,9 @@ from .compute import (
     with_compute,
 )
 from .declared_outputs import correct_ranks
+from .engines import custom_libraries
 from .errors import ExportError
+from .fingerprint import Fingerprint
 from .forms import Chooser, Policy
 from .gpu_cost import GpuCostModel
 from .half_precision import before_conversion, in_precision, require_precision, set_precision
@@ -39,10 +41,12 @@ from .model_file import (
     publish_model,
     stage_model,
 )
-from .onnx_cases import cases_for, own_noise, rerun
+from .node_order import sort_nodes
+from .onnx_cases import cases_for, dequantizes, optimized_cases, own_noise
 from .onnx_reading import read_proto
 from .onnx_schema import register_schemas
 from .onnx_source import data_files, load_source
+from .output_precision import output_precisions
 from .passes.access import label_of
 from .passes.compute_bfloat16 import nodes_in_bfloat16
 from .passes.condense import CondensePass, CondenseResult, Shape
@@ -52,6 +56,7 @@ from .ranges import require_range
 from .report import (
     NOT_VERIFIED,
     SPARSE,
+    UNCHANGED,
     ExportReport,
     LayerCheck,
     LayerReport,
@@ -67,7 +72,7 @@ from .rounding import (
     with_rounding,
     without_saved_bytes,
 )
-from .verify import Case, Reference, check_parity, check_structure, largest_change
+from .verify import Case, Reference, check_parity, check_structure, largest_change, usual_tolerance
 from .verify_layers import LARGE, check_layers
 from .verify_quantized import check_quantized_layers
 
@@ -93,6 +98,7 @@ def convert(
     require_sparse: bool = False,
     compute: str = "float32",
     precision: str = "float32",
+    custom_op_libraries: Sequence[str | os.PathLike[str]] = (),
 ) -> ExportReport:
     """Write an ONNX model with its sparse layers as ``ai.fanin`` ops.
 
@@ -123,6 +129,8 @@ def convert(
             same values computed in float32, within 4e-2 of the largest output.
         precision: "float16" or "bfloat16" converts a float32 graph to that type, as
             :func:`.export` does; "float32" leaves it in the types that it has.
+        custom_op_libraries: paths of libraries with operators of other domains that the model
+            uses, for the comparison.
 
     Returns:
         What became of each weight, the parity error, and the sizes.
@@ -144,7 +152,11 @@ def convert(
     chooser = Chooser.of(policy, batch, portable, threads, device, precision)
     if target.exists() and source.exists() and target.samefile(source):
         raise ValueError(f"{onnx_out} is the model itself; give the result another name")
-    with staging_folder(target) as scratch, _blaming(source):
+    with (
+        custom_libraries(custom_op_libraries),
+        staging_folder(target) as scratch,
+        _blaming(source),
+    ):
         chooser = _for_own_type(chooser, source)
         model, notes, found = _condensed(source, chooser, min_sparsity)
         needed = data_files(source)
@@ -152,15 +164,18 @@ def convert(
             raise ValueError(f"{onnx_out} holds weights of {source}; give the result another name")
         halves = precision != "float32"
         before = model.clone() if halves and verify else None
+        whole = None if notes or found.modified or found.held else Fingerprint.of(model)
         lowered = lower(model, chooser, fold=fold)
+        unchanged = whole is not None and not halves and whole == Fingerprint.of(model)
         staged = _stage(model, source, scratch / target.name, external_data_threshold)
         large = staged.nbytes + bytes_saved(found.layers) > LARGE
-        comparison = _Comparison.of(source, inputs) if verify and not large else None
+        compares = verify and not unchanged
+        comparison = _Comparison.of(source, inputs) if compares and not large else None
         if comparison and nodes_in_bfloat16(model):
             comparison = replace(comparison, least_tolerance=BFLOAT16_TOLERANCE)
         parity: tuple[ParityCheck, ...] = ()
         layer_checks: tuple[LayerCheck, ...] = ()
-        missing: tuple[str, ...] = (NOT_VERIFIED,)
+        missing: tuple[str, ...] = (UNCHANGED if unchanged else NOT_VERIFIED,)
         change: float | None = 0.0
         if comparison:
             layer_checks = comparison.check_layers(model)
@@ -199,7 +214,7 @@ def convert(
             missing = (*missing, *made.not_checked)
             reports, lowered = in_precision(reports, lowered, made, precision)
             notes += made.notes
-        if verify and large:
+        if compares and large:
             parity, missing = check_layers(staged.path)
         file_bytes = staged.nbytes
         layers = with_compute(final_layers(reports, lowered), nodes_in_bfloat16(model))
@@ -367,7 +382,8 @@ class _Comparison:
         source: the original.
         names: of its inputs, in the order of a case's.
         cases: inputs and outputs.
-        noise: its own error from rounding in float32.
+        precisions: what each output is computed in.
+        noises: the error of each from rounding.
         units: of its outputs, if it is quantized.
         least_tolerance: that no output's is below, where a layer computes in bfloat16.
 
@@ -376,24 +392,30 @@ class _Comparison:
     source: Path
     names: tuple[str, ...]
     cases: Sequence[Case]
-    noise: float
+    precisions: tuple[str, ...]
+    noises: tuple[float, ...]
     units: Units | None
     least_tolerance: float = 0.0
 
     @classmethod
     def of(cls, source: Path, inputs: Sequence[Mapping[str, np.ndarray]] | None) -> _Comparison:
         cases, names = cases_for(source, inputs)
-        units = units_of(read_proto(source))
+        cases = optimized_cases(source, names, cases)
+        proto = read_proto(source)
+        sort_nodes(proto)
+        units, precisions = units_of(proto), output_precisions(proto)
+        if len(precisions) != len(cases[0].outputs):  # a sequence gives several
+            precisions = (max(precisions, key=usual_tolerance),) * len(cases[0].outputs)
         if units is None:
-            return cls(source, names, cases, own_noise(source, cases, names), None)
-        again = rerun(source, names, cases)
-        outputs = [[case.outputs for case in side] for side in (cases, again)]
-        return cls(source, names, cases, 0.0, with_noise(units, *outputs))
+            noises = own_noise(cases, precisions, integers=dequantizes(proto))
+            return cls(source, names, cases, precisions, noises, None)
+        units = with_noise(units, *zip(*((c.outputs, c.optimized) for c in cases), strict=True))
+        return cls(source, names, cases, precisions, (), units)
 
     def check(self, path: Path) -> tuple[tuple[ParityCheck, ...], tuple[str, ...]]:
-        # Values inside of a quantized model differ by whole units, which is no mistake.
-        locate = partial(first_difference, self.source, path, self.names)
-        return self._check(path, "the original", self.cases, None if self.units else locate)
+        quantized = self.units is not None
+        locate = partial(first_difference, self.source, path, self.names, quantized=quantized)
+        return self._check(path, "the original", self.cases, locate)
 
     def check_rounded(
         self, path: Path, cases: Sequence[Case]
@@ -411,9 +433,16 @@ class _Comparison:
         cases: Sequence[Case],
         locate: Callable[[Case, bool], str] | None,
     ) -> tuple[tuple[ParityCheck, ...], tuple[str, ...]]:
-        parity, missing = check_parity(
-            path, Reference(what, cases, self.noise, self.units, locate, self.least_tolerance)
+        reference = Reference(
+            what,
+            cases,
+            units=self.units,
+            locate=locate,
+            least_tolerance=self.least_tolerance,
+            noises=self.noises,
+            precisions=self.precisions,
         )
+        parity, missing = check_parity(path, reference)
         if self.units and not all(is_compared(output) for output in self.cases[0].outputs):
             missing += ("outputs that are neither floats nor 8-bit integers",)
         return parity, missing

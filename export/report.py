@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 NOT_VERIFIED = "outputs: the verification was switched off"
 
+UNCHANGED = "outputs: no node or constant of the source has changed"
+
 SPARSE = 0.5
 """Share of zeros from which a weight counts as sparse."""
 

@@ -376,12 +376,11 @@ def _write(
     parity: tuple[ParityCheck, ...] = ()
     not_checked: tuple[str, ...] = (NOT_VERIFIED,)
     if settings.verify and before is not None:
-        locate = partial(_locate, before, staged.path, names)
         units = units_of(read_proto(staged.path))
+        locate = partial(_locate, before, staged.path, names, units is not None)
         if units is not None:
             units = _own_noise(before, staged.path, names, cases, units)
-        locates = None if units else locate
-        reference = Reference("torch", cases, settings.noise, units, locates)
+        reference = Reference("torch", cases, settings.noise, units, locate)
         parity, not_checked = check_parity(staged.path, reference)
     made = None
     if settings.compute != "float32":
@@ -434,9 +433,17 @@ def _own_noise(
     return with_noise(units, *([run(feed) for feed in feeds] for run in runs))
 
 
-def _locate(before: ir.Model, path: Path, names: Sequence[str], case: Case, library: bool) -> str:
+def _locate(
+    before: ir.Model,
+    path: Path,
+    names: Sequence[str],
+    quantized: bool,
+    case: Case,
+    library: bool,
+) -> str:
     """Compare with the graph as it was before anything was folded, chosen or fused."""
-    return first_difference(_saved(before, path), path, names, case, library)
+    saved = _saved(before, path)
+    return first_difference(saved, path, names, case, library, quantized=quantized)
 
 
 def _saved(before: ir.Model, path: Path) -> Path:

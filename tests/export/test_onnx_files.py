@@ -13,7 +13,8 @@ import onnx
 import pytest
 from onnx import helper
 
-from fanin.export import ExportError, convert
+from fanin.export import ExportError, convert, onnx_convert
+from fanin.export.report import UNCHANGED
 
 from .onnx_models import node, run, sparse, write_model
 
@@ -175,6 +176,23 @@ def test_failed_parity_names_the_node_and_leaves_no_file(tmp_path: Path, monkeyp
     with pytest.raises(ExportError, match=r"differs from the original .* begins at node MatMul_b"):
         convert(source, tmp_path / "out.onnx", policy="condensed")
     assert [p.name for p in tmp_path.iterdir()] == ["in.onnx"]
+
+
+def test_a_graph_that_stays_as_it_is_is_not_compared_with_itself(tmp_path: Path, monkeypatch):
+    def unwanted(*_):
+        raise ExportError("it is run")
+
+    monkeypatch.setattr(onnx_convert, "cases_for", unwanted)
+    source = write_model(tmp_path / "in.onnx", MATMUL, {"w": sparse((48, 32), 0.1)})
+    report = convert(source, tmp_path / "out.onnx")
+    assert (report.parity, report.not_checked) == ((), (UNCHANGED,))
+    before, after = onnx.load(source), onnx.load(tmp_path / "out.onnx")
+    assert before.graph.node == after.graph.node
+    assert before.graph.initializer == after.graph.initializer
+    # The version converter changes it.
+    source = write_model(tmp_path / "in.onnx", MATMUL, {"w": sparse((48, 32), 0.1)}, opset=13)
+    with pytest.raises(ExportError, match="it is run"):
+        convert(source, tmp_path / "out.onnx")
 
 
 def test_inputs_of_the_user_are_compared(tmp_path: Path):

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from fanin.export import ExportError, convert
-from fanin.export.onnx_cases import own_noise
+from fanin.export.onnx_cases import dequantizes, own_noise
 from fanin.export.small_outputs import SIGMOID_SCALE, least_scales
 from fanin.export.verify import Case, Reference, check_parity
 
@@ -79,19 +79,25 @@ def test_small_sigmoid_may_be_off_by_what_runtimes_are(tmp_path: Path, wrong: fl
 
 
 @pytest.mark.parametrize(("integers", "most"), [(False, 1e-4), (True, 1e-5)])
-def test_own_noise_counts_less_where_the_runtime_may_use_int8(
-    tmp_path: Path, integers: bool, most: float
-):
+def test_own_noise_counts_less_where_the_runtime_may_use_int8(integers: bool, most: float):
+    y = np.ones((2, 32), np.float32)
+    case = Case((y,), (y,), (y * np.float32(1.01),))
+    assert own_noise([case], ["float32"], integers=integers) == (most,)
+
+
+def test_dequantized_weights_are_found_in_branches(tmp_path: Path):
     nodes = [
         node("MatMul", ["x", "w"], "a"),
-        node("DequantizeLinear", ["q", "s"], "d") if integers else node("Identity", ["f"], "d"),
-        node("Mul", ["a", "d"]),
+        helper.make_node(
+            "If",
+            ["which"],
+            ["y"],
+            then_branch=branch("DequantizeLinear", "s"),
+            else_branch=branch("Identity", "o"),
+        ),
     ]
-    arrays = {"w": W, "q": np.array(2, np.int8), "s": np.array(0.5, np.float32)}
-    path = write_model(tmp_path / "in.onnx", nodes, {**arrays, "f": np.array(1, np.float32)})
-    x = np.ones((2, 48), np.float32)
-    case = Case((x,), ((x @ W) * np.float32(1.01),))
-    assert own_noise(path, [case], ("x",)) == most
+    path = write_model(tmp_path / "in.onnx", nodes, {"w": W, "which": np.array(True)}, y=None)
+    assert dequantizes(onnx.load(path))
 
 
 def test_output_declared_with_another_rank_is_corrected(tmp_path: Path):

@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
 from .._base.atomic import output_folder
 
 _T = TypeVar("_T")
+
+CustomOpLibraries = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--custom-op-library",
+        metavar="PATH",
+        help="Library with operators of another domain that the model uses; may be repeated. It "
+        "runs code: name only libraries that you trust.",
+    ),
+]
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .common import readable, requires
+from .common import CustomOpLibraries, readable, requires
 
 
 def doctor(
@@ -27,6 +27,7 @@ def doctor(
     batch: Annotated[
         int | None, typer.Option(min=1, help="Show that for this batch, too, not for 1 alone.")
     ] = None,
+    custom_op_library: CustomOpLibraries = None,
 ) -> None:
     """Check everything needed to run exported models; exit with status 1 if a check fails."""
     from rich.console import Console
@@ -41,10 +42,11 @@ def doctor(
     checks = run_checks()
     plan = None
     if model is not None:
-        of_model = check_model_file(model)
+        libraries = custom_op_library or ()
+        of_model = check_model_file(model, libraries)
         checks += of_model
         if threads is not None and of_model[0].ok:
-            check, plan = check_plan(model, threads, sorted({1, batch or 1}))
+            check, plan = check_plan(model, threads, sorted({1, batch or 1}), libraries)
             checks.append(check)
     console = Console()
     console.print(checks_table(checks))
@@ -116,6 +118,7 @@ def serve(
         bool, typer.Option("--access-log", help="Log every request, not only failed ones.")
     ] = False,
     log_format: Annotated[str, typer.Option(help="json or text.")] = "json",
+    custom_op_library: CustomOpLibraries = None,
 ) -> None:
     """Serve models over HTTP: Open Inference Protocol V2, /metrics, /docs (docs/serving.md).
 
@@ -151,6 +154,7 @@ def serve(
             token=os.environ.get(TOKEN_VARIABLE) or None,
             access_log=access_log,
             log_format=log_format,
+            custom_op_libraries=tuple(map(str, custom_op_library or ())),
         )
         from ..deploy.serve.server import serve as run
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .._base.atomic import output_folder, output_path
-from .common import readable, requires, say
+from .common import CustomOpLibraries, readable, requires, say
 
 if TYPE_CHECKING:
     from ..export import ExportReport
@@ -87,6 +87,7 @@ def export(
         bool,
         typer.Option("--require-sparse", help="Fail where no layer of the file is sparse."),
     ] = False,
+    custom_op_library: CustomOpLibraries = None,
 ) -> None:
     """Write a run or an ONNX file to ONNX with its sparse layers as CondensedGemm, verified."""
     common = {
@@ -104,7 +105,11 @@ def export(
         "precision": precision,
     }
     if source.suffix == ".onnx" and not source.is_dir():
+        common["custom_op_libraries"] = custom_op_library or ()
         report = _convert(source, out, common, opset, dense_baseline)
+    elif custom_op_library:
+        message = "belongs to ONNX files; leave it out"
+        raise typer.BadParameter(message, param_hint="--custom-op-library")
     else:
         report = _export(source, out, common, opset, dense_baseline)
     from rich.console import Console
