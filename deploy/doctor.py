@@ -8,7 +8,6 @@ import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,9 +20,6 @@ from .doctor_plan import ModelPlan, plan_model
 from .doctor_probe import Finding, FindingError, run_probes
 from .errors import SessionError
 from .runtime import installed_distributions, load_onnxruntime
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 @dataclass(frozen=True)
@@ -113,22 +109,6 @@ def check_plan(
 
     check = _run(f"plan for {threads} threads", find)
     return check, found[0] if found else None
-
-
-def checks_table(checks: Sequence[Check]) -> Table:
-    """Lay out the checks as a table for the terminal."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(show_header=False, box=None, pad_edge=False)
-    for column in range(3):
-        table.add_column(no_wrap=column == 0, overflow="fold")
-    for check in checks:
-        mark = Text("ok", "green") if check.ok else Text("FAIL", "bold red")
-        table.add_row(mark, Text(check.name, "bold"), Text(check.detail))
-        if check.remedy:
-            table.add_row("", "", Text(f"→ {check.remedy}", "yellow"))
-    return table
 
 
 def _run(name: str, check: Callable[[], Finding]) -> Check:

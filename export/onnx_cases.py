@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from .dimensions import Dims
 from .engines import Run, load_original
 from .errors import ExportError
 from .onnx_reading import graphs_of, read_proto
@@ -35,6 +36,7 @@ def cases_for(
     path: Path,
     given: Sequence[Mapping[str, np.ndarray]] | None,
     remedy: str = "pass inputs of your own, or switch the verification off",
+    dims: Dims | None = None,
 ) -> tuple[list[Case], tuple[str, ...]]:
     """Run the original on the user's inputs and on made-up ones.
 
@@ -46,6 +48,7 @@ def cases_for(
         path: the model.
         given: inputs by name, to run before those.
         remedy: what to do where it runs on none.
+        dims: sizes of symbolic dimensions by name; others are tried.
 
     Returns:
         The cases, and names of the model's inputs in the order of a case's.
@@ -66,19 +69,19 @@ def cases_for(
         cases.append(_run(run, names, {port.name: _fed(port, feeds[port.name]) for port in ports}))
     limits = _index_limits(proto)
     rng = np.random.default_rng(0)
-    made = 0
+    made, dims = 0, dims or {}
     for first, other in (*_SIZES, *_sizes_of_weights(proto)):
         if made == _WANTED or (given and not ports):
             break
         try:
-            feeds = {p.name: _make(p, first, other, limits.get(p.name), rng) for p in ports}
+            feeds = {p.name: _make(p, first, other, limits.get(p.name), rng, dims) for p in ports}
             case = _run(run, names, feeds)
         except Exception as error:
             problem = str(error)
             continue
         cases.append(case)
         made += 1
-        if not _has_symbols(ports):
+        if not _has_symbols(ports, dims):
             break
     if not cases:
         raise ExportError(f"{path} does not run on made-up inputs ({problem}); {remedy}")
@@ -112,9 +115,11 @@ def _require_names(names: tuple[str, ...], feeds: Mapping[str, np.ndarray]) -> N
         )
 
 
-def _has_symbols(ports: Sequence[onnx.ValueInfoProto]) -> bool:
+def _has_symbols(ports: Sequence[onnx.ValueInfoProto], dims: Dims) -> bool:
     return any(
-        not dim.HasField("dim_value") for port in ports for dim in port.type.tensor_type.shape.dim
+        not dim.HasField("dim_value") and dim.dim_param not in dims
+        for port in ports
+        for dim in port.type.tensor_type.shape.dim
     )
 
 
@@ -124,12 +129,15 @@ def _make(
     other: int,
     limit: int | None,
     rng: np.random.Generator,
+    dims: Dims,
 ) -> np.ndarray:
     kind = port.type.tensor_type
     if port.type.WhichOneof("value") != "tensor_type":
         raise ExportError(f"its input {port.name} is no tensor")
     shape = [
-        dim.dim_value if dim.HasField("dim_value") else (first if axis == 0 else other)
+        dim.dim_value
+        if dim.HasField("dim_value")
+        else dims.get(dim.dim_param, first if axis == 0 else other)
         for axis, dim in enumerate(kind.shape.dim)
     ]
     if kind.elem_type == TensorProto.STRING:

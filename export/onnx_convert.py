@@ -25,10 +25,11 @@ from .compute import (
     with_compute,
 )
 from .declared_outputs import correct_ranks
+from .dimensions import Dims, require_known, with_inferred
 from .engines import custom_libraries
 from .errors import ExportError
 from .fingerprint import Fingerprint
-from .forms import Chooser, Policy
+from .forms import Choice, Chooser, Policy
 from .gpu_cost import GpuCostModel
 from .half_precision import before_conversion, in_precision, require_precision, set_precision
 from .locate import first_difference
@@ -50,6 +51,7 @@ from .output_precision import output_precisions
 from .passes.access import label_of
 from .passes.compute_bfloat16 import nodes_in_bfloat16
 from .passes.condense import CondensePass, CondenseResult, Shape
+from .passes.expand import ExpandPass
 from .passes.nodes import quantized_nodes
 from .quantization_units import Units, is_compared, units_of, with_noise
 from .ranges import require_range
@@ -99,6 +101,7 @@ def convert(
     compute: str = "float32",
     precision: str = "float32",
     custom_op_libraries: Sequence[str | os.PathLike[str]] = (),
+    dims: Dims | None = None,
 ) -> ExportReport:
     """Write an ONNX model with its sparse layers as ``ai.fanin`` ops.
 
@@ -131,6 +134,8 @@ def convert(
             :func:`.export` does; "float32" leaves it in the types that it has.
         custom_op_libraries: paths of libraries with operators of other domains that the model
             uses, for the comparison.
+        dims: sizes of symbolic dimensions of the inputs by name, such as ``{"sequence": 128}``:
+            "auto" decides for them, and the outputs are compared on inputs of these sizes.
 
     Returns:
         What became of each weight, the parity error, and the sizes.
@@ -149,7 +154,7 @@ def convert(
         raise ValueError(f"values_dtype is {values_dtype!r}, it must be {' or '.join(VALUE_TYPES)}")
     require_precision(precision, values_dtype)
     values_dtype = values_for(compute, values_dtype, precision, portable=portable)
-    chooser = Chooser.of(policy, batch, portable, threads, device, precision)
+    chooser = Chooser.of(policy, batch, portable, threads, device, precision, dims)
     if target.exists() and source.exists() and target.samefile(source):
         raise ValueError(f"{onnx_out} is the model itself; give the result another name")
     with (
@@ -158,7 +163,7 @@ def convert(
         _blaming(source),
     ):
         chooser = _for_own_type(chooser, source)
-        model, notes, found = _condensed(source, chooser, min_sparsity)
+        model, notes, found, chooser = _condensed(source, chooser, min_sparsity)
         needed = data_files(source)
         if target.resolve() in needed:
             raise ValueError(f"{onnx_out} holds weights of {source}; give the result another name")
@@ -170,7 +175,7 @@ def convert(
         staged = _stage(model, source, scratch / target.name, external_data_threshold)
         large = staged.nbytes + bytes_saved(found.layers) > LARGE
         compares = verify and not unchanged
-        comparison = _Comparison.of(source, inputs) if compares and not large else None
+        comparison = _Comparison.of(source, inputs, dims) if compares and not large else None
         if comparison and nodes_in_bfloat16(model):
             comparison = replace(comparison, least_tolerance=BFLOAT16_TOLERANCE)
         parity: tuple[ParityCheck, ...] = ()
@@ -256,6 +261,7 @@ def convert(
         device=chooser.device,
         precision=precision,
         dense_precision_error=made.dense_error if made else None,
+        other_cpu=chooser.other_cpu,
     )
 
 
@@ -267,6 +273,7 @@ def plan_conversion(
     threads: int = 1,
     device: str = "cpu",
     min_sparsity: float = SPARSE,
+    dims: Dims | None = None,
 ) -> tuple[LayerReport, ...]:
     """Say what :func:`convert` would make of each weight, without writing anything.
 
@@ -274,11 +281,11 @@ def plan_conversion(
         FileNotFoundError, ExportError, ValueError: as :func:`convert` does.
 
     """
-    chooser = Chooser.of(policy, batch, portable=False, threads=threads, device=device)
+    chooser = Chooser.of(policy, batch, portable=False, threads=threads, device=device, dims=dims)
     source = Path(onnx_in)
     with _blaming(source):
         chooser = _for_own_type(chooser, source)
-        model, _, found = _condensed(source, chooser, min_sparsity)
+        model, _, found, chooser = _condensed(source, chooser, min_sparsity)
         layers = final_layers(found.layers, lower(model, chooser, fold=True))
         return (*layers, *found.elsewhere.layers)
 
@@ -296,15 +303,17 @@ def _for_own_type(chooser: Chooser, source: Path) -> Chooser:
 
 def _condensed(
     source: Path, chooser: Chooser, min_sparsity: float
-) -> tuple[ir.Model, tuple[str, ...], CondenseResult]:
+) -> tuple[ir.Model, tuple[str, ...], CondenseResult, Chooser]:
     model, notes = load_source(source)
     _require_undone(source, model, chooser)
+    require_known(chooser.dims, model, str(source))
     register_schemas()
     common.ShapeInferencePass(strict_mode=False)(model)
+    chooser = replace(chooser, dims=with_inferred(model, chooser.dims))
 
     def leave_dense(
         weight: CondensedWeight, shape: Shape, geometry: ConvGeometry | None
-    ) -> str | None:
+    ) -> Choice | None:
         """Leave a node unchanged if it would be exported dense anyway and nothing is ablated."""
         if geometry is None:
             choice = chooser.choose(weight, chooser.rows_of(shape))
@@ -316,14 +325,15 @@ def _condensed(
             if mixed and seconds["condensed"] < _HOPELESS * seconds["dense"]:
                 return None
         whole = weight.active == weight.out_features
-        return choice.reason if choice.form == "dense" and whole else None
+        return choice if choice.form == "dense" and whole else None
 
+    ExpandPass(chooser, min_sparsity=min_sparsity)(model)
     condense = CondensePass(
         min_sparsity=min_sparsity,
         leave_dense=leave_dense,
         choose_quantized=chooser.choose_quantized,
     )
-    return model, notes, condense(model)
+    return model, notes, condense(model), chooser
 
 
 def _require_undone(source: Path, model: ir.Model, chooser: Chooser) -> None:
@@ -398,8 +408,10 @@ class _Comparison:
     least_tolerance: float = 0.0
 
     @classmethod
-    def of(cls, source: Path, inputs: Sequence[Mapping[str, np.ndarray]] | None) -> _Comparison:
-        cases, names = cases_for(source, inputs)
+    def of(
+        cls, source: Path, inputs: Sequence[Mapping[str, np.ndarray]] | None, dims: Dims | None
+    ) -> _Comparison:
+        cases, names = cases_for(source, inputs, dims=dims)
         cases = optimized_cases(source, names, cases)
         proto = read_proto(source)
         sort_nodes(proto)

@@ -9,13 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from .._base.tables import Printed, Sheet
 from ..ort_ops.contract import COMPUTE_BFLOAT16, DOMAIN, INPUTS, renamed_op
 from ..ort_ops.format.condensed import CondensedWeight
 from .errors import ExportError
+from .layer_sheet import layer_sheet
 from .onnx_function import clip_is_open
 from .onnx_reading import read_model
 from .passes.access import label_of
@@ -29,14 +31,14 @@ from .passes.nodes import (
     read_geometry,
     weight_arrays,
 )
-from .report import LayerReport, layer_table
+from .report import LayerReport
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
 @dataclass(frozen=True)
-class Inspection:
+class Inspection(Printed):
     """The condensed layers of a file.
 
     Attributes:
@@ -56,20 +58,28 @@ class Inspection:
     layers: tuple[LayerReport, ...]
     altered: str = ""
 
-    def to_rich_table(self) -> Table:
-        """Lay out the layers as a table."""
+    def to_rich_table(self, width: int | None = None) -> Table:
+        """Lay out the layers as a table for a terminal of that width; None: all columns."""
+        return self.sheet().to_rich(width)
+
+    def sheet(self) -> Sheet:
+        """Lay out the layers, with the versions of the file below."""
         without = "runs" if self.runs_without_library else "does not run"
-        altered = f"\n{self.altered}" if self.altered else ""
-        return layer_table(
-            self.layers,
-            title=self.path,
-            caption=f"{len(self.layers)} condensed nodes, opset {self.opset}, "
-            f"ir_version {self.ir_version}; {without} without fanin's library{altered}",
-        )
+        notes = [
+            f"{len(self.layers)} condensed nodes, opset {self.opset}, "
+            f"ir_version {self.ir_version}; {without} without fanin's library"
+        ]
+        if self.altered:
+            notes.append(self.altered)
+        return layer_sheet(self.layers, self.path, notes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields for JSON."""
+        return asdict(self) | {"layers": [layer.to_dict() for layer in self.layers]}
 
     def to_json(self) -> str:
         """Write all fields as a JSON object."""
-        return json.dumps(asdict(self), indent=2)
+        return json.dumps(self.to_dict(), indent=2)
 
 
 def inspect(path: str | os.PathLike[str]) -> Inspection:
@@ -154,6 +164,7 @@ def _layer(node: ir.Node) -> LayerReport:
         bytes_dense=4 * weight.out_features * (weight.in_features + 1),
         bytes_condensed=sum(array.nbytes for array in arrays.values()),
         decision="condensed",
+        stored=weight.values.size,
         reason=_epilogue(node),
         values_dtype=arrays["values"].dtype.name,
         compute="bfloat16" if compute_of(node) == COMPUTE_BFLOAT16 else "float32",

@@ -24,6 +24,7 @@ from .compute import (
     values_for,
     with_compute,
 )
+from .dimensions import Dims, require_known
 from .engines import load_original
 from .errors import ExportError
 from .forms import Chooser, Policy
@@ -52,6 +53,7 @@ from .passes.clear_values import ClearValueMetadataPass
 from .passes.compute_bfloat16 import nodes_in_bfloat16
 from .passes.condense import CondensePass
 from .passes.elsewhere import Elsewhere
+from .passes.expand import ExpandPass
 from .passes.fold_norm import FoldNormPass
 from .quantization_units import Units, units_of, with_noise
 from .ranges import require_range
@@ -102,6 +104,7 @@ def export(
     verify: bool = True,
     external_data_threshold: int = EXTERNAL_DATA_THRESHOLD,
     require_sparse: bool = False,
+    dims: Dims | None = None,
 ) -> ExportReport:
     """Write a model to ONNX with its sparse layers as ``CondensedGemm`` and ``CondensedConv``.
 
@@ -149,6 +152,8 @@ def export(
         verify: compare the file's outputs with torch. The structure is always checked.
         external_data_threshold: bytes of weights above which they go to a file of their own.
         require_sparse: fail where no layer of the file is sparse.
+        dims: sizes of symbolic dimensions by name, such as ``{"tokens": 128}``, that "auto" decides
+            for. The outputs are compared on the sizes of the example.
 
     Returns:
         What became of each layer, the parity error, and the sizes.
@@ -175,7 +180,7 @@ def export(
     require_range("opset", opset, OPSETS.start, OPSETS.stop - 1)
     require_range("external_data_threshold", external_data_threshold, 0, MAX_INLINE_BYTES)
     values_dtype = values_for(compute, values_dtype, precision, portable=portable)
-    chooser = Chooser.of(policy, batch, portable, threads, device, precision)
+    chooser = Chooser.of(policy, batch, portable, threads, device, precision, dims)
     with ExitStack() as stack:
         scratch = stack.enter_context(staging_folder(target))
         if dense_baseline:
@@ -271,6 +276,7 @@ def export(
         device=chooser.device,
         precision=precision,
         dense_precision_error=main.made.dense_error if main.made else None,
+        other_cpu=chooser.other_cpu,
     )
 
 
@@ -328,12 +334,16 @@ def _write(
     """Write a model and verify the file; rounding changes the weights of the model as well."""
     opset, rounds = settings.opset, settings.values_dtype != "float32"
     program = torch_to_ir(model, settings.inputs, settings.dynamic_shapes, opset)
+    require_known(settings.chooser.dims, program.model, "the model")
     initializers = frozenset(program.model.graph.initializers)
     condense = CondensePass(
         min_sparsity=settings.min_sparsity,
         masks=settings.masks,
         choose_quantized=settings.chooser.choose_quantized,
         name_after_weights=True,
+    )
+    ExpandPass(settings.chooser, min_sparsity=settings.min_sparsity, masks=settings.masks)(
+        program.model
     )
     found = [condense(program.model)]
     exclusive = dict(model.named_parameters()).keys() - read_elsewhere(program.model)

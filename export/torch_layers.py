@@ -120,7 +120,7 @@ def merge_reports(
     for layer in found:
         if layer.decision == "condensed":
             condensed.setdefault(layer.name, []).append(layer)
-        elif layer.kind in ("MatMul", "Gemm", "Conv"):
+        elif layer.kind in ("MatMul", "Gemm", "Conv", "LSTM", "GRU"):
             left.setdefault(layer.name, layer.reason)
     reports = []
     for report in weights:

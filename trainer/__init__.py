@@ -4,13 +4,14 @@ Public are the names below and those of ``data``, ``models``, ``analysis`` and `
 other modules are internal.
 """
 
+from .._base.distributions import InfeasibleSparsityError
 from .config_table import ConfigError
 from .data import DataError
-from .distributions import InfeasibleSparsityError
 from .initialization import InitializationOptions
 from .layer_choice import LayerOptions
 from .loop import TrainResult, train
 from .methods import DSR, MEST, METHODS, SET, SNFS, SRSTE, Dense, RigL, SparseMethod, SRigL, Static
+from .pruning import Pruned, prune_
 from .recipe import (
     TrainConfig,
     config_to_toml,
@@ -43,6 +44,7 @@ __all__ = [
     "InitializationOptions",
     "LayerOptions",
     "LayerSummary",
+    "Pruned",
     "RigL",
     "Run",
     "RunFolderError",
@@ -62,6 +64,7 @@ __all__ = [
     "load_run",
     "override",
     "parse_config",
+    "prune_",
     "recipe_names",
     "run_sweep",
     "save_weights",

@@ -3,7 +3,7 @@
 import torch
 from torch.optim import Optimizer
 
-from .distributions import weight_budget
+from .._base.distributions import weight_budget
 from .gradient_window import GradientMomentum, GradientWindow
 from .initialization import MaskSource, WeightStd, initial_mask, sparse_init
 from .layer_choice import LayerChoice

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from torch import nn
 from torch.optim import Optimizer
 
-from .distributions import Distribution, layer_densities
+from .._base.distributions import Distribution, layer_densities
 from .layers import (
     IN_PROJECTIONS,
     check_trainable,

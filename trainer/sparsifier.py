@@ -12,7 +12,7 @@ from torch.amp import GradScaler
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
-from .distributions import Distribution
+from .._base.distributions import Distribution
 from .initial_layers import initial_layer, initialize_weights
 from .initialization import InitializationOptions
 from .layer_choice import LayerOptions, all_dense, choose_layers

@@ -52,6 +52,7 @@ from .nodes import (
     our_nodes,
     take_output,
 )
+from .origins import take_left
 from .quantized_weight import Refused
 from .result_pass import ResultPass
 
@@ -62,8 +63,8 @@ _ACTIVATIONS = ("float32", "float16")
 Shape = Sequence[int | str | None] | None
 """Sizes, names of symbolic ones, None where unknown; None when not even the rank is known."""
 
-LeaveDense = Callable[[CondensedWeight, Shape, ConvGeometry | None], str | None]
-"""From a weight, the shape of X and, of a convolution, its geometry to the reason for leaving a
+LeaveDense = Callable[[CondensedWeight, Shape, ConvGeometry | None], Choice | None]
+"""From a weight, the shape of X and, of a convolution, its geometry to the choice that leaves a
 node as it is, or None."""
 
 
@@ -135,6 +136,7 @@ class CondensePass(ResultPass[CondenseResult]):
         work = _Work(model, self)
         work.accompanied = any(work.is_sparse_conv(node) for node in nodes)
         for node in nodes:
+            work.visit_left(node)
             if is_quantized_layer(node):
                 work.visit_quantized(node)
             elif is_linear(node):
@@ -187,6 +189,13 @@ class _Work:
             return False
         geometry = read_conv(node, found.array.shape)
         return not isinstance(geometry, str) and self._obstacle(node, found) is None
+
+    def visit_left(self, node: ir.Node) -> None:
+        """Report the weights that the expansion of operators has left where they are."""
+        for value, reason in take_left(node):
+            found = resolve_constant(value, self.opset, self.masks)
+            if isinstance(found, ConstantWeight):
+                self.reports.leave(node, found, reason)
 
     def visit(self, node: ir.Node) -> None:
         if all(map(is_constant, node.outputs)):
@@ -293,9 +302,9 @@ class _Work:
         sizes = dimensions_of(layer.x)
         free = sizes and [sizes[axis] for axis in layer.x_axes[: layer.free]]
         rows = None if free is None else [*free, weight.in_features]
-        obstacle = self.leave_dense(weight, rows, None)
-        if obstacle is not None:
-            self.reports.leave(node, found, obstacle)
+        choice = self.leave_dense(weight, rows, None)
+        if choice is not None:
+            self.reports.leave(node, found, choice.reason, choice.times)
             return
         prefix = _prefix(found)
         weight, parts = self._add_parts(graph, key, weight, None, prefix, None)
@@ -372,9 +381,9 @@ class _Work:
         prefix = _prefix(found)
         key = _key(graph, found, layer.trans_b, layer.alpha)
         weight = self._parts[key][0] if key in self._parts else _condense(found, layer)
-        reason = self.leave_dense(weight, dimensions_of(x), None)
-        if reason is not None:
-            self.reports.leave(node, found, reason)
+        choice = self.leave_dense(weight, dimensions_of(x), None)
+        if choice is not None:
+            self.reports.leave(node, found, choice.reason, choice.times)
             return
         bias = layer.bias(weight.out_features)
         place = layer.bias_place if bias is not None else None
@@ -415,9 +424,9 @@ class _Work:
         prefix = _prefix(found)
         key = _key(graph, found)
         weight = self._parts[key][0] if key in self._parts else _condense_conv(found)
-        reason = self.leave_dense(weight, dimensions_of(x), geometry)
-        if reason is not None:
-            self.reports.leave(node, found, reason)
+        choice = self.leave_dense(weight, dimensions_of(x), geometry)
+        if choice is not None:
+            self.reports.leave(node, found, choice.reason, choice.times)
             return
         place = (node, 2) if bias is not None else None
         weight, parts = self._add_parts(graph, key, weight, bias, prefix, place)

@@ -18,6 +18,7 @@ from onnx.reference import ReferenceEvaluator
 
 from .access import input_of, name_of
 from .nodes import constant_of
+from .origins import part_of
 
 _FOLDED = frozenset(
     {
@@ -101,6 +102,7 @@ class ConstantWeight:
             the largest, and of equal ones the first that is no mask of zeros and ones.
         through: operators between root and use, such as ``("Transpose",)``.
         others: the other constants that it comes from.
+        part: what of the root it is, for the report; empty where that is not known.
 
     """
 
@@ -109,6 +111,7 @@ class ConstantWeight:
     root: ir.Value
     through: tuple[str, ...] = ()
     others: tuple[ir.Value, ...] = ()
+    part: str = ""
 
     @property
     def computed(self) -> bool:
@@ -225,6 +228,7 @@ class _Evaluation:
             mask=self._mask(node, value, sides),
             through=(*source.through, node.op_type),
             others=(*source.others, *(v for o in others for v in (o.root, *o.others))),
+            part=part_of(value) or source.part,
         )
 
     def _mask(
@@ -239,6 +243,8 @@ class _Evaluation:
             arrays = [None if side is None else side.array for side in sides[1:]]
             return run_node(node, value, [mask, *arrays], self._opset)
         masks = [side.mask for side in sides if side is not None and side.mask is not None]
+        if node.op_type == "Concat" and len(masks) == len(sides):
+            return run_node(node, value, [mask.astype(bool) for mask in masks], self._opset)
         if not masks or node.op_type not in ("Mul", "Div") or sides[0] is None:
             return None
         if node.op_type == "Div" and sides[0].mask is None:

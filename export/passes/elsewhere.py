@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
 
 from ...ort_ops.contract import DOMAIN
 from ..report import LayerReport
+from .access import label_of
 from .constants import BROADCAST, ConstantWeight, forms_of, readers_of, resolve_constant
 
 LEAST_ENTRIES = 1024
@@ -77,7 +78,10 @@ def find_elsewhere(
             if sparsity >= min_sparsity:
                 kind, reason = _reason(readers, owner)
                 found.layers.append(
-                    LayerReport.of_dense(name, kind, kept, weight.array.nbytes, reason)
+                    replace(
+                        LayerReport.of_dense(name, kind, kept, weight.array.nbytes, reason),
+                        node=label_of(readers[0]) if readers else "",
+                    )
                 )
     return found
 

@@ -25,6 +25,7 @@ from ...ort_ops.contract import (
 from ...ort_ops.format.condensed import CondensedWeight
 from ...ort_ops.format.conv_geometry import ConvGeometry
 from ..errors import ExportError
+from ..layer_names import is_made_up
 from .access import graph_of, input_of, name_of
 
 PARTS = ("values", "indices", "bias", "rows")
@@ -91,7 +92,8 @@ def condensed_nodes(model: ir.Model) -> list[ir.Node]:
 
 def call_layer(node: ir.Node, name: str) -> None:
     """Set the name that reports use for a node: that of its weight in the table of layers."""
-    node.meta[_LAYER] = name.removesuffix(".weight")
+    if not is_made_up(name):
+        node.meta[_LAYER] = name.removesuffix(".weight")
 
 
 def layer_name(node: ir.Node) -> str:
@@ -100,8 +102,9 @@ def layer_name(node: ir.Node) -> str:
         return str(node.meta[_LAYER])
     if node.domain == "" and node.op_type in ("Conv", "MatMul", "Gemm"):
         for value in node.inputs[1::-1]:
-            if value is not None and value.is_initializer() and value.name:
-                return value.name.removesuffix(".weight")
+            name = value.name if value is not None and value.is_initializer() else None
+            if name and not is_made_up(name):
+                return name.removesuffix(".weight")
     return node.name or ""
 
 

@@ -3,6 +3,7 @@ import torch
 import torchvision
 from torch import nn
 
+from fanin._base.distributions import layer_densities
 from fanin.trainer import METHODS
 from fanin.trainer.analysis.flops import (
     RESNET50_IMAGENET_IMAGES,
@@ -10,7 +11,6 @@ from fanin.trainer.analysis.flops import (
     layer_costs,
     training_flops,
 )
-from fanin.trainer.distributions import layer_densities
 from fanin.trainer.layers import prunable_weights
 
 # Sparsity in %: inference (1e9), training (1e18); the paper's table, whose 80 % training entry

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from fanin._base.distributions import layer_densities
 from fanin.trainer import InfeasibleSparsityError, LayerOptions, RigL, Sparsifier, SRigL
-from fanin.trainer.distributions import layer_densities
 
 from ._options import grouped
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..._base.distributions import weight_budget
 from ..data import describe
-from ..distributions import weight_budget
 from ..methods import Dense, SRigL
 from ..metrics import Record, checked_content
 from ..run_folder import METRICS, Run, layer_choice

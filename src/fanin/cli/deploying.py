@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path, PurePosixPath
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .common import CustomOpLibraries, readable, requires
+from .common import (
+    FAILED,
+    UNCUT,
+    CustomOpLibraries,
+    colored,
+    readable,
+    requires,
+    terminal_width,
+)
+
+if TYPE_CHECKING:
+    from ..deploy.doctor_plan import ModelPlan
 
 
 def doctor(
@@ -28,12 +40,11 @@ def doctor(
         int | None, typer.Option(min=1, help="Show that for this batch, too, not for 1 alone.")
     ] = None,
     custom_op_library: CustomOpLibraries = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Check everything needed to run exported models; exit with status 1 if a check fails."""
-    from rich.console import Console
-
-    from ..deploy.doctor import check_model_file, check_plan, checks_table, run_checks
-    from ..deploy.doctor_plan import plan_table
+    from ..deploy.doctor import check_model_file, check_plan, run_checks
+    from ..deploy.doctor_print import check_lines, findings
 
     if threads is None and batch is not None:
         raise typer.BadParameter("it goes with --threads", param_hint="--batch")
@@ -48,12 +59,24 @@ def doctor(
         if threads is not None and of_model[0].ok:
             check, plan = check_plan(model, threads, sorted({1, batch or 1}), libraries)
             checks.append(check)
-    console = Console()
-    console.print(checks_table(checks))
-    if plan is not None:
-        console.print(plan_table(plan))
+    if as_json:
+        typer.echo(json.dumps(findings(checks, plan), indent=2))
+    else:
+        for line in check_lines(checks, terminal_width(), colored):
+            print(line)
+        if plan is not None:
+            _print_plan(plan)
     if not all(check.ok for check in checks):
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
+
+
+def _print_plan(plan: ModelPlan) -> None:
+    from rich.console import Console
+
+    from ..deploy.doctor_plan import plan_table
+
+    width = terminal_width()
+    Console(width=width or UNCUT, no_color=width is None).print(plan_table(plan))
 
 
 def serve(

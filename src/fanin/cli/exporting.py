@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .._base.atomic import output_folder, output_path
-from .common import CustomOpLibraries, readable, requires, say
+from .common import CustomOpLibraries, dims_of, readable, requires, say, show
+from .sources import refuse_torch_file
 
 if TYPE_CHECKING:
     from ..export import ExportReport
@@ -27,6 +29,15 @@ _Device = Annotated[
         help="Device for which auto chooses: cpu, cuda, or cuda:NAME of a GPU, as cuda:h100."
     ),
 ]
+_Dim = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=SIZE",
+        help="Size of a symbolic dimension for which auto chooses and outputs are compared, as "
+        "sequence=128; repeat it for several.",
+    ),
+]
+_Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 
 
 def export(
@@ -88,6 +99,8 @@ def export(
         typer.Option("--require-sparse", help="Fail where no layer of the file is sparse."),
     ] = False,
     custom_op_library: CustomOpLibraries = None,
+    dim: _Dim = None,
+    as_json: _Json = False,
 ) -> None:
     """Write a run or an ONNX file to ONNX with its sparse layers as CondensedGemm, verified."""
     common = {
@@ -103,8 +116,10 @@ def export(
         "require_sparse": require_sparse,
         "compute": compute,
         "precision": precision,
+        "dims": dims_of(dim),
     }
-    if source.suffix == ".onnx" and not source.is_dir():
+    refuse_torch_file(source, 'fanin.export.export(model, example_inputs, "model.onnx")')
+    if source.is_file() or (source.suffix == ".onnx" and not source.is_dir()):
         common["custom_op_libraries"] = custom_op_library or ()
         report = _convert(source, out, common, opset, dense_baseline)
     elif custom_op_library:
@@ -112,9 +127,7 @@ def export(
         raise typer.BadParameter(message, param_hint="--custom-op-library")
     else:
         report = _export(source, out, common, opset, dense_baseline)
-    from rich.console import Console
-
-    Console().print(report.to_rich_table())
+    show(report, as_json=as_json)
 
 
 def _convert(
@@ -205,7 +218,7 @@ def quantize(
     verify: Annotated[
         bool, typer.Option(help="Compare the file with the quantized graph before writing.")
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    as_json: _Json = False,
 ) -> None:
     """Write a sparse run or ONNX file with weights and activations of 8 bits."""
     requires("export", "onnx", "onnx_ir")
@@ -237,14 +250,7 @@ def quantize(
             verify=verify,
             progress=say,
         )
-    if as_json:
-        typer.echo(report.to_json())
-        return
-    from rich.console import Console
-
-    Console().print(report.to_rich_table())
-    for line in report.summary():
-        typer.echo(line)
+    show(report, as_json=as_json)
 
 
 def inspect(
@@ -252,28 +258,30 @@ def inspect(
     batch: _Batch = 1,
     threads: _Threads = 1,
     device: _Device = "cpu",
+    dim: _Dim = None,
+    as_json: _Json = False,
 ) -> None:
     """List the condensed layers of an ONNX file, or how an export would convert its layers."""
     requires("export", "onnx", "onnx_ir")
-    from rich.console import Console
-
-    from ..export import ExportError, plan_conversion
+    from ..export import ExportError
     from ..export import inspect as look
-    from ..export.forms import Chooser
-    from ..export.report import SPARSE, layer_table, note_on_sparsity
+    from ..export.plan import describe_conversion
 
+    sizes = dims_of(dim)
     with readable(ExportError, OSError, ValueError):
         inspection = look(file)
-        Console().print(inspection.to_rich_table())
+        plan = None
         if not inspection.layers:
-            asked = f"--threads {threads}" if device == "cpu" else f"--device {device}"
-            title = f"fanin export {file} --batch {batch} {asked} would write"
-            plan = plan_conversion(file, batch=batch, threads=threads, device=device)
-            chooser = Chooser.of("auto", batch, False, threads, device)
-            origins = (chooser.costs.origin, chooser.quantized_times(plan))
-            notes = note_on_sparsity(plan, None, SPARSE)
-            caption = "\n".join(filter(None, (*origins, *notes)))
-            Console().print(layer_table(plan, title=title, caption=caption))
+            plan = describe_conversion(
+                file, batch=batch, threads=threads, device=device, dims=sizes
+            )
+    if as_json:
+        typer.echo(json.dumps(inspection.to_dict() | {"plan": plan and plan.to_dict()}, indent=2))
+        return
+    show(inspection, as_json=False)
+    if plan is not None:
+        print()
+        show(plan, as_json=False)
 
 
 def calibrate(

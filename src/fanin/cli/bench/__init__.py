@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import typer
 
+from ..flags import Command, Group
 from .compare import bench_compare
 from .cuda import bench_cuda
 from .kernels import bench_kernels
@@ -19,7 +20,9 @@ from .server import bench_server
 from .serving import bench_serving
 from .zoo import bench_zoo
 
-bench = typer.Typer(no_args_is_help=True, help="Measure against dense, in interleaved rounds.")
+bench = typer.Typer(
+    no_args_is_help=True, cls=Group, help="Measure against dense, in interleaved rounds."
+)
 _COMMANDS: dict[str, Callable[..., None]] = {
     "layer": bench_layer,
     "model": bench_model,
@@ -35,4 +38,4 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "page": bench_page,
 }
 for name, command in _COMMANDS.items():
-    bench.command(name)(command)
+    bench.command(name, cls=Command)(command)
