@@ -7,6 +7,29 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
+from .errors import ExportError
+from .model_file import StagedModel, stage_model
+from .verify import check_structure
+
+
+def stage_checked(model: ir.Model, path: Path, threshold: int) -> StagedModel:
+    """Stage a model as :func:`.stage_model` does, and check its structure.
+
+    Declared ranks of outputs that are wrong are corrected in the model.
+
+    Raises:
+        ExportError: onnx refuses the model.
+
+    """
+    staged = stage_model(model, path, threshold)
+    try:
+        check_structure(staged.path, shape_after_every_node=False)
+    except ExportError:
+        if not correct_ranks(model, staged.path):
+            raise
+        return stage_checked(model, path, threshold)
+    return staged
+
 
 def correct_ranks(model: ir.Model, path: Path) -> bool:
     """Give outputs of a model the shapes that onnx infers where the declared ranks are others.

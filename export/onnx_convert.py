@@ -24,7 +24,7 @@ from .compute import (
     values_for,
     with_compute,
 )
-from .declared_outputs import correct_ranks
+from .declared_outputs import stage_checked
 from .dimensions import Dims, require_known, with_inferred
 from .engines import custom_libraries
 from .errors import ExportError
@@ -40,7 +40,6 @@ from .model_file import (
     StagedModel,
     link_notes,
     publish_model,
-    stage_model,
 )
 from .node_order import sort_nodes
 from .onnx_cases import cases_for, dequantizes, optimized_cases, own_noise
@@ -349,14 +348,10 @@ def _require_undone(source: Path, model: ir.Model, chooser: Chooser) -> None:
 
 
 def _stage(model: ir.Model, source: Path, path: Path, threshold: int) -> StagedModel:
-    staged = stage_model(model, path, threshold)
     try:
-        check_structure(staged.path, shape_after_every_node=False)
+        return stage_checked(model, path, threshold)
     except ExportError as error:
-        if correct_ranks(model, staged.path):
-            return _stage(model, source, path, threshold)
         raise _blame(source, error) from error
-    return staged
 
 
 def _blame(source: Path, error: ExportError) -> ExportError:
