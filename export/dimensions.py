@@ -33,19 +33,22 @@ def require_known(dims: Dims, model: ir.Model, source: str) -> None:
             )
 
 
-def with_inferred(model: ir.Model, dims: Dims) -> dict[str, int]:
+def with_inferred(model: ir.Model, dims: Dims, batch: int) -> dict[str, int]:
     """Find what the given sizes mean for dimensions that shape inference has named.
 
     Args:
         model: with its shapes inferred; it stays as it is.
         dims: sizes of dimensions of its inputs.
+        batch: size of the first dimension of the first input, unless it is among them.
 
     Returns:
-        The given sizes and those that follow from them.
+        The given sizes and those that follow from them; none where none are given.
 
     """
     if not dims:
         return {}
+    first = _sizes(model.graph.inputs[0])[:1] if model.graph.inputs else []
+    dims = {size: batch for size in first if isinstance(size, str)} | dict(dims)
     fixed = model.clone()
     for value in fixed.graph.inputs:
         if value.shape is not None:

@@ -308,7 +308,7 @@ def _condensed(
     require_known(chooser.dims, model, str(source))
     register_schemas()
     common.ShapeInferencePass(strict_mode=False)(model)
-    chooser = replace(chooser, dims=with_inferred(model, chooser.dims))
+    chooser = replace(chooser, dims=with_inferred(model, chooser.dims, chooser.batch))
 
     def leave_dense(
         weight: CondensedWeight, shape: Shape, geometry: ConvGeometry | None

@@ -50,10 +50,10 @@ def prune(
     """Zero the smallest weights of an ONNX model, equally many in each output of a layer.
 
     Pruned are the weights of layers that :func:`.convert` condenses: of MatMul, Gemm, Conv,
-    ConvTranspose and Einsum, also where the graph computes them from constants. A weight that
-    something else reads as well, such as a tied embedding, stays whole for that reader. The file is
-    as large as before and computes as fast: :func:`.convert` it. Its accuracy is lower than the
-    source's, the more the sparser; only training wins it back.
+    ConvTranspose, Einsum, LSTM and GRU, also where the graph computes them from constants. A weight
+    that something else reads as well, such as a tied embedding, stays whole for that reader. The
+    file is as large as before and computes as fast: :func:`.convert` it. Its accuracy is lower than
+    the source's, the more the sparser; only training wins it back.
 
     Args:
         onnx_in: the model; opset 11 to 23. It is only read.
@@ -90,7 +90,7 @@ def prune(
             raise ExportError(f"{source} is condensed already; prune the file it was made from")
         register_schemas()
         common.ShapeInferencePass(strict_mode=False)(model)
-        layers = _prune(model, sparsity, distribution, dense_layers)
+        layers, copies = _prune(model, sparsity, distribution, dense_layers)
         if not any(layer.pruned for layer in layers):
             reasons = "; ".join(f"{x.name}: {x.reason}" for x in layers[:3]) or "no weights found"
             raise ExportError(f"{source}: nothing to prune ({reasons}); nothing was written")
@@ -103,13 +103,13 @@ def prune(
         asked_sparsity=sparsity,
         distribution=distribution,
         layers=layers,
-        notes=(*notes, *link_notes(Path(onnx_out), data_path)),
+        notes=(*notes, *copies, *link_notes(Path(onnx_out), data_path)),
     )
 
 
 def _prune(
     model: ir.Model, sparsity: float, distribution: Distribution, patterns: Sequence[str]
-) -> tuple[PrunedLayer, ...]:
+) -> tuple[tuple[PrunedLayer, ...], tuple[str, ...]]:
     opset = model.opset_imports.get("", 1)
     groups, left = _grouped(find_weights(model))
     found = [*(one.found for one in left), *(group[0].found for group in groups)]
@@ -130,13 +130,13 @@ def _prune(
     for number in todo:
         lines[number] = _zero(model, groups[number], densities[keys[number]], made)
     _remove_unread(model)
-    _rename(model, made)
+    copies = _rename(model, made)
     rest = [_left(one, one.reason) for one in left if one.found.array.size >= LEAST_ENTRIES]
     rest += [
         PrunedLayer(x.name, x.kind, x.shape, x.sparsity, x.sparsity, None, 1.0, x.reason)
         for x in others
     ]
-    return (*(lines[number] for number in range(len(groups))), *rest)
+    return (*(lines[number] for number in range(len(groups))), *rest), copies
 
 
 def _grouped(found: Iterable[Weight | Unfit]) -> tuple[list[list[Weight]], list[Unfit]]:
@@ -241,10 +241,14 @@ def _remove_unread(model: ir.Model) -> None:
     common.ShapeInferencePass(strict_mode=False)(model)
 
 
-def _rename(model: ir.Model, made: Sequence[tuple[ir.Value, str]]) -> None:
-    """Give new constants the names of those that they replaced, where these are gone."""
+def _rename(model: ir.Model, made: Sequence[tuple[ir.Value, str]]) -> tuple[str, ...]:
+    """Give new constants the names of those that they replaced, and say where these stay."""
+    notes = []
     taken = {value.name for value in all_values(model)}
     for value, name in made:
         if name not in taken:
             taken.add(name)
             value.name = name
+        else:
+            notes.append(f"{name} stays whole for what else reads it, beside {value.name}")
+    return tuple(notes)

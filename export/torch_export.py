@@ -24,7 +24,7 @@ from .compute import (
     values_for,
     with_compute,
 )
-from .dimensions import Dims, require_known
+from .dimensions import Dims, require_known, with_inferred
 from .engines import load_original
 from .errors import ExportError
 from .forms import Chooser, Policy
@@ -334,7 +334,10 @@ def _write(
     """Write a model and verify the file; rounding changes the weights of the model as well."""
     opset, rounds = settings.opset, settings.values_dtype != "float32"
     program = torch_to_ir(model, settings.inputs, settings.dynamic_shapes, opset)
-    require_known(settings.chooser.dims, program.model, "the model")
+    chooser = settings.chooser
+    require_known(chooser.dims, program.model, "the model")
+    sizes = with_inferred(program.model, chooser.dims, chooser.batch)
+    settings = replace(settings, chooser=replace(chooser, dims=sizes))
     initializers = frozenset(program.model.graph.initializers)
     condense = CondensePass(
         min_sparsity=settings.min_sparsity,

@@ -12,6 +12,9 @@ from .._base.names import near_matches
 from .errors import ExportError
 from .report import LayerReport
 
+_READERS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "LSTM", "GRU")
+"""Operators whose reason for staying dense is that of the parameter."""
+
 
 def own_names(model: nn.Module) -> dict[str, str]:
     """Map every name of a parameter to the first one; a shared parameter has several."""
@@ -120,10 +123,16 @@ def merge_reports(
     for layer in found:
         if layer.decision == "condensed":
             condensed.setdefault(layer.name, []).append(layer)
-        elif layer.kind in ("MatMul", "Gemm", "Conv", "LSTM", "GRU"):
+        elif layer.kind in _READERS:
             left.setdefault(layer.name, layer.reason)
     reports = []
     for report in weights:
+        if pieces := [name for name in condensed if name.startswith(f"{report.name} (")]:
+            # Each of its matrices is a layer, or a line that says why it is none.
+            reports += [part for name in pieces for part in condensed.pop(name)]
+            pieces = [name for name in left if name.startswith(f"{report.name} (")]
+            reports += [layer for layer in found if layer.name in pieces]
+            continue
         if parts := condensed.pop(report.name, []):
             if len(parts) == 1 and parts[0].sparsity > report.sparsity:
                 # The graph computes it, as torch's pruning does with its mask.

@@ -11,6 +11,7 @@ from .initialization import InitializationOptions
 from .layer_choice import LayerOptions
 from .loop import TrainResult, train
 from .methods import DSR, MEST, METHODS, SET, SNFS, SRSTE, Dense, RigL, SparseMethod, SRigL, Static
+from .optimizer_state import OPTIMIZER_STATE, OptimizerStateError
 from .pruning import Pruned, prune_
 from .recipe import (
     TrainConfig,
@@ -34,6 +35,7 @@ __all__ = [
     "DSR",
     "MEST",
     "METHODS",
+    "OPTIMIZER_STATE",
     "SET",
     "SNFS",
     "SRSTE",
@@ -44,6 +46,7 @@ __all__ = [
     "InitializationOptions",
     "LayerOptions",
     "LayerSummary",
+    "OptimizerStateError",
     "Pruned",
     "RigL",
     "Run",

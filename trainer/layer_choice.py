@@ -10,6 +10,8 @@ from .._base.distributions import Distribution, layer_densities
 from .layers import (
     IN_PROJECTIONS,
     check_trainable,
+    count_other_weights,
+    input_first_weights,
     parameter_aliases,
     prunable_weights,
     resolve_names,
@@ -64,12 +66,16 @@ class LayerChoice:
 
     Attributes:
         weights: the weights, in module order.
+        shapes: shapes of the weights, neurons first, by name.
+        input_first: weights whose neurons are in dimension 1.
         densities: density by name; 1.0 for layers that stay dense.
         protected: layers whose neurons are never ablated.
 
     """
 
     weights: dict[str, nn.Parameter]
+    shapes: dict[str, tuple[int, ...]]
+    input_first: frozenset[str]
     densities: dict[str, float]
     protected: frozenset[str]
 
@@ -82,7 +88,9 @@ class LayerChoice:
 def all_dense(model: nn.Module, options: LayerOptions) -> LayerChoice:
     """Choose to keep every layer dense."""
     weights = prunable_weights(model, in_proj=options.in_proj)
-    return LayerChoice(weights, dict.fromkeys(weights, 1.0), frozenset())
+    turned = input_first_weights(model, weights)
+    densities = dict.fromkeys(weights, 1.0)
+    return LayerChoice(weights, _shapes(weights, turned), turned, densities, frozenset())
 
 
 def choose_layers(
@@ -102,7 +110,8 @@ def choose_layers(
         options: which layers, and how densities are distributed.
 
     Raises:
-        ValueError: names, options or structure do not fit the model or each other.
+        ValueError: names, options or structure do not fit the model or each other, or no layer of
+            a model to be trained would be sparse.
         InfeasibleSparsityError: a budget cannot be met.
 
     """
@@ -123,7 +132,8 @@ def choose_layers(
                     f"{listed!r} gets its density twice; name it once in densities or dense_layers"
                 )
             fixed[listed] = density
-    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
+    turned = input_first_weights(model, weights)
+    shapes = _shapes(weights, turned)
     if structure.density is not None:
         densities = _equal_density(names, dense, structure.density, options)
     else:
@@ -137,12 +147,36 @@ def choose_layers(
             min_fan_in=options.min_fan_in,
             least_budget=structure.least_budget,
         )
-    choice = LayerChoice(weights, densities, protected)
+    choice = LayerChoice(weights, shapes, turned, densities, protected)
     for name in choice.sparse:
         structure.check(name, shapes[name])
     if optimizer is not None:
+        if not choice.sparse:
+            raise ValueError(_nothing_sparse(model, choice, dense))
         check_trainable(model, optimizer, weights, choice.sparse)
     return choice
+
+
+def _shapes(
+    weights: Mapping[str, nn.Parameter], turned: frozenset[str]
+) -> dict[str, tuple[int, ...]]:
+    return {
+        name: tuple(weight.shape)[:: -1 if name in turned else 1]
+        for name, weight in weights.items()
+    }
+
+
+def _nothing_sparse(model: nn.Module, choice: LayerChoice, dense: frozenset[str]) -> str:
+    named = [name for name in choice.weights if name in dense]
+    whole = [name for name in choice.weights if name not in dense]
+    reasons = [
+        f"{reason}: {', '.join(names[:8])}{f' and {len(names) - 8} more' * (len(names) > 8)}"
+        for reason, names in (("kept dense by these options", named), ("of density 1", whole))
+        if names
+    ]
+    if others := count_other_weights(model, choice.weights):
+        reasons.append(f"of kinds that stay dense: {', '.join(others)}")
+    return f"no layer would be sparse ({'; '.join(reasons)}). Name fewer layers, or use Dense()"
 
 
 def _dense_names(

@@ -11,9 +11,10 @@ from torch.optim.swa_utils import AveragedModel
 
 from .._base.names import near_matches
 
-# Weights of these types have neurons in dimension 0. Transposed convolutions do not, and embeddings
-# have no neurons, so both stay dense.
+# Weights of these types have neurons in dimension 0, and HF_CONV1D in dimension 1. Transposed
+# convolutions have none in either, nor have embeddings, so both stay dense.
 PRUNABLE_TYPES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+HF_CONV1D = ("transformers.pytorch_utils", "Conv1D")
 IN_PROJECTIONS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
@@ -26,6 +27,22 @@ def unwrap(model: nn.Module) -> nn.Module:
         if not isinstance(inner, nn.Module):
             return model
         model = inner
+
+
+def is_prunable(module: nn.Module) -> bool:
+    """Return whether the weight of a module can be sparse."""
+    return isinstance(module, PRUNABLE_TYPES) or is_input_first(module)
+
+
+def is_input_first(module: nn.Module) -> bool:
+    """Return whether a module is Hugging Face's Conv1D, a linear layer with a weight [in, out]."""
+    return any((kind.__module__, kind.__name__) == HF_CONV1D for kind in type(module).__mro__)
+
+
+def input_first_weights(model: nn.Module, weights: Mapping[str, nn.Parameter]) -> frozenset[str]:
+    """Return the names of those weights whose neurons are in dimension 1."""
+    found = {id(m._parameters.get("weight")) for m in model.modules() if is_input_first(m)}
+    return frozenset(name for name, weight in weights.items() if id(weight) in found)
 
 
 def prunable_weights(model: nn.Module, *, in_proj: bool = False) -> dict[str, nn.Parameter]:
@@ -45,7 +62,7 @@ def prunable_weights(model: nn.Module, *, in_proj: bool = False) -> dict[str, nn
     found: dict[str, nn.Parameter] = {}
     for module_name, module in model.named_modules():
         leaves: Sequence[str]
-        if isinstance(module, PRUNABLE_TYPES):
+        if is_prunable(module):
             leaves = ("weight",)
         elif in_proj and isinstance(module, nn.MultiheadAttention):
             leaves = [n for n in IN_PROJECTIONS if getattr(module, n, None) is not None]
@@ -65,8 +82,10 @@ def prunable_weights(model: nn.Module, *, in_proj: bool = False) -> dict[str, nn
             if not any(weight is other for other in found.values()):
                 found[f"{module_name}.{leaf}" if module_name else leaf] = weight
     if not found:
+        others = count_other_weights(model, {})
         raise ValueError(
-            "the model has no Linear, Conv1d, Conv2d or Conv3d layer, so nothing can be sparse"
+            "the model has no Linear, Conv1d, Conv2d, Conv3d or Conv1D (transformers) layer, so "
+            f"nothing can be sparse; its weights belong to {', '.join(others) or 'nothing'}"
         )
     return found
 
@@ -75,7 +94,7 @@ def count_other_weights(model: nn.Module, weights: Mapping[str, nn.Parameter]) -
     """Count the elements of matrices (two or more dimensions) that are not in ``weights``.
 
     By type of the module that holds them: embeddings, recurrent layers, transposed convolutions,
-    and classes of other libraries, such as the Conv1D of Hugging Face's GPT-2.
+    and classes of other libraries.
     """
     seen, found = {id(weight) for weight in weights.values()}, dict[str, int]()
     for module in model.modules():

@@ -34,7 +34,8 @@ def project_to_mask(layer: SparseLayer, structure: Structure) -> None:
     Called after an optimizer step.
     """
     layer.dense_weight.copy_(layer.weight)
-    layer.set_mask(magnitude_mask(layer.dense_weight, structure, layer.budget))
+    mask = magnitude_mask(layer.turned(layer.dense_weight), structure, layer.budget)
+    layer.set_mask(layer.turned(mask).contiguous())
     layer.mask_weight()
 
 

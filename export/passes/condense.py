@@ -136,7 +136,8 @@ class CondensePass(ResultPass[CondenseResult]):
         work = _Work(model, self)
         work.accompanied = any(work.is_sparse_conv(node) for node in nodes)
         for node in nodes:
-            work.visit_left(node)
+            if work.visit_left(node):
+                continue
             if is_quantized_layer(node):
                 work.visit_quantized(node)
             elif is_linear(node):
@@ -190,12 +191,14 @@ class _Work:
         geometry = read_conv(node, found.array.shape)
         return not isinstance(geometry, str) and self._obstacle(node, found) is None
 
-    def visit_left(self, node: ir.Node) -> None:
+    def visit_left(self, node: ir.Node) -> bool:
         """Report the weights that the expansion of operators has left where they are."""
-        for value, reason in take_left(node):
+        left = take_left(node)
+        for value, reason in left:
             found = resolve_constant(value, self.opset, self.masks)
             if isinstance(found, ConstantWeight):
                 self.reports.leave(node, found, reason)
+        return bool(left)
 
     def visit(self, node: ir.Node) -> None:
         if all(map(is_constant, node.outputs)):
@@ -261,9 +264,9 @@ class _Work:
         if not isinstance(found, ConstantWeight) or found.array.ndim < 3 or not found.array.size:
             return
         geometry = read_conv_transpose(node, found.array.shape)
-        obstacle = geometry if isinstance(geometry, str) else self._obstacle(node, found)
+        obstacle = self._obstacle(node, found)
         if obstacle is not None or isinstance(geometry, str):
-            self.reports.leave(node, found, str(obstacle))
+            self.reports.leave(node, found, obstacle or str(geometry))
             return
         as_conv = replace(
             found,

@@ -25,6 +25,7 @@ _FOLDED = frozenset(
         "Cast",
         "DequantizeLinear",
         "Identity",
+        "Pad",
         "Reshape",
         "Slice",
         "Split",

@@ -61,7 +61,7 @@ def read_conv_transpose(node: ir.Node, weight_shape: Sequence[int]) -> ConvGeome
     kernel = tuple(weight_shape[2:])
     group = node.attributes.get_int("group", 1)
     if any(stride != 1 for stride in _ints(node, "strides")):
-        return "ConvTranspose of a stride over 1 is not supported"
+        return "ConvTranspose of this stride is not supported"
     if node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET" or _ints(node, "output_shape"):
         return "ConvTranspose of automatic pads is not supported"
     dilations = _ints(node, "dilations") or (1,) * len(kernel)

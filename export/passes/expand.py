@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
 from ..forms import Chooser
-from ..recurrent_cost import Product, RecurrentSize, why_left
-from .access import input_of
-from .condense_reports import kept_of
-from .constants import ConstantWeight, resolve_constant
+from .access import input_of, optional_input
+from .conv_expansion import expand_conv, expand_conv_transpose
+from .expansion import Expansion
+from .experts import expand_experts
 from .fixed_sizes import fix_sizes
-from .nodes import Names, dimensions_of
-from .origins import leave
-from .recurrent import Recurrent, Stored, is_recurrent, optional_input, read_recurrent
-from .recurrent_loop import write_loop
+from .nodes import dimensions_of
+from .recurrent_expansion import expand_recurrent
+
+_WEIGHTS = {"LSTM": (1, 2), "GRU": (1, 2), "MatMul": (1,), "Conv": (1,), "ConvTranspose": (1,)}
+"""Positions of the weights of each operator that is looked at."""
+
+_RULES: dict[str, Callable[[Expansion, ir.Node], bool]] = {
+    "LSTM": expand_recurrent,
+    "GRU": expand_recurrent,
+    "MatMul": expand_experts,
+    "Conv": expand_conv,
+    "ConvTranspose": expand_conv_transpose,
+}
+"""What rewrites each operator; returns whether it did."""
 
 
 class ExpandPass(ir.passes.InPlacePass):
-    """Rewrite LSTM and GRU that hold sparse weights, subgraphs included.
+    """Rewrite operators that hold sparse weights, subgraphs included.
 
-    It runs before weights are condensed, and only where the result is predicted to be faster.
-    Where a sparse weight stays in its operator, the reason is noted on the node.
+    LSTM and GRU become loops over products, MatMul of a weight for each expert one product for
+    each, Conv over three axes and ConvTranspose of a stride over 1 a Conv over one or two. It runs
+    before weights are condensed, and only where the result is predicted to be faster. Where a
+    sparse weight stays in its operator, the reason is noted on the node.
     """
 
     def __init__(
@@ -40,68 +52,21 @@ class ExpandPass(ir.passes.InPlacePass):
         self.masks = None if masks is None else dict(masks)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Visit all nodes; a model without recurrent operators is left alone."""
-        nodes = [node for node in model.graph.all_nodes() if is_recurrent(node)]
-        for node in nodes:
-            for position in (1, 2, 3):
-                value = optional_input(node, position)
-                if value is not None:
-                    fix_sizes(value)
-        nodes = [node for node in nodes if self._is_sparse(model, node)]
-        if any(dimensions_of(input_of(node, 0)) is None for node in nodes):
+        """Visit all nodes."""
+        work = Expansion(model, self.chooser, self.min_sparsity, self.masks)
+        nodes = []
+        for node in model.graph.all_nodes():
+            if node.domain != "" or node.op_type not in _RULES:
+                continue
+            if node.op_type in ("LSTM", "GRU"):
+                for value in node.inputs[1:4]:
+                    if value is not None:
+                        fix_sizes(value)
+            weights = [optional_input(node, position) for position in _WEIGHTS[node.op_type]]
+            if any(value is not None and work.is_sparse(value) for value in weights):
+                nodes.append(node)
+        recurrent = [node for node in nodes if node.op_type in ("LSTM", "GRU")]
+        if any(dimensions_of(input_of(node, 0)) is None for node in recurrent):
             common.ShapeInferencePass(strict_mode=False)(model)
-        names = Names(model)
-        changed = [self._visit(model, node, names) for node in nodes]
+        changed = [_RULES[node.op_type](work, node) for node in nodes]
         return ir.passes.PassResult(model, modified=any(changed))
-
-    def _is_sparse(self, model: ir.Model, node: ir.Node) -> bool:
-        opset = model.opset_imports.get("", 1)
-        values = [optional_input(node, position) for position in (1, 2)]
-        found = [resolve_constant(v, opset, self.masks) for v in values if v is not None]
-        return any(isinstance(one, ConstantWeight) and self._qualifies(one) for one in found)
-
-    def _qualifies(self, found: ConstantWeight) -> bool:
-        if not found.array.size or (self.masks is not None and found.mask is None):
-            return False
-        return 1 - float(np.count_nonzero(kept_of(found))) / found.array.size >= self.min_sparsity
-
-    def _visit(self, model: ir.Model, node: ir.Node, names: Names) -> bool:
-        opset = model.opset_imports.get("", 1)
-        layer = read_recurrent(node, opset, self.masks)
-        if layer is None:
-            return False
-        reason = layer if isinstance(layer, str) else self._why_left(layer, opset)
-        if reason is None and isinstance(layer, Recurrent):
-            write_loop(layer, names)
-            return True
-        weights = [optional_input(node, position) for position in (1, 2)]
-        stored = {value: None for value in weights if value is not None}
-        if isinstance(layer, Recurrent):
-            stored = {one.value: None for one in (*layer.projections, *layer.recurrent)}
-        for value in stored:
-            leave(node, value, str(reason))
-        return False
-
-    def _why_left(self, layer: Recurrent, opset: int) -> str | None:
-        sizes = dimensions_of(input_of(layer.node, 0)) or [None, None, None]
-        steps, batch = (size if isinstance(size, int) else None for size in sizes[:2])
-        if layer.batch_first:
-            steps, batch = batch, steps
-        projections, recurrent = (
-            tuple(self._product(one, opset) for one in side)
-            for side in (layer.projections, layer.recurrent)
-        )
-        size = RecurrentSize(steps, batch, layer.hidden, projections, recurrent)
-        return why_left(self.chooser, size)
-
-    def _product(self, stored: Stored, opset: int) -> Product:
-        found = resolve_constant(stored.value, opset, self.masks)
-        assert isinstance(found, ConstantWeight)
-        at = stored.at or 0
-        array, kept = found.array[at], kept_of(found)[at]
-        counts = np.count_nonzero(kept, axis=1)
-        sparse = counts.sum() <= (1 - self.min_sparsity) * kept.size
-        masked = self.masks is None or found.mask is not None
-        padded = int(np.count_nonzero(counts) * counts.max(initial=0))
-        rows, columns = array.shape
-        return Product(rows, columns, padded if sparse and masked else None)

@@ -15,6 +15,7 @@ from .conv_layer import is_conv, is_conv_transpose, mirrored, read_conv_transpos
 from .einsum_layer import EinsumLayer, read_einsum, read_left_weight
 from .linear_layer import is_linear
 from .nodes import Names, add_constant
+from .recurrent import Recurrent, is_recurrent, read_recurrent
 
 _TYPES = ("float32", "float16")
 """Types of weights that kernels compute with."""
@@ -56,7 +57,7 @@ class Weight:
         if self.order is not None:
             rows: np.ndarray = array.ravel()[self.order]
         else:
-            rows = array.T if self.transposed else array.reshape(len(array), -1)
+            rows = array.T if self.transposed else array.reshape(self.shape[0], -1)
         return rows
 
     def in_place(self, rows: np.ndarray) -> np.ndarray:
@@ -97,16 +98,37 @@ def find_weights(model: ir.Model) -> Iterator[Weight | Unfit]:
     for node in model.graph.all_nodes():
         if all(map(is_constant, node.outputs)):
             continue  # a step on the way to a weight
-        found = _read(node, opset)
+        for found in _weights_of(node, opset):
+            kind = found.found.array.dtype.name
+            if "DequantizeLinear" in found.found.through:
+                yield Unfit(node, found.found, QUANTIZED)
+            elif isinstance(found, Weight) and kind not in _TYPES:
+                yield Unfit(node, found.found, f"it is {kind}, which no kernel computes in")
+            else:
+                yield found
+
+
+def _weights_of(node: ir.Node, opset: int) -> Iterator[Weight | Unfit]:
+    if is_recurrent(node):
+        yield from _recurrent(node, opset)
+        return
+    found = _read(node, opset) or _replaceable(node, opset)
+    if found is not None:
+        yield found
+
+
+def _recurrent(node: ir.Node, opset: int) -> Iterator[Weight | Unfit]:
+    """Read W and R of an LSTM or GRU, ``[directions, gates * hidden, inputs]``."""
+    layer = read_recurrent(node, opset, None)
+    for position in (1, 2):
+        found = _constant(node, position, opset)
         if found is None:
             continue
-        kind = found.found.array.dtype.name
-        if "DequantizeLinear" in found.found.through:
-            yield Unfit(node, found.found, QUANTIZED)
-        elif isinstance(found, Weight) and kind not in _TYPES:
-            yield Unfit(node, found.found, f"it is {kind}, which no kernel computes in")
-        else:
-            yield found
+        if isinstance(layer, Recurrent):
+            directions, rows, inputs = found.array.shape
+            yield Weight(node, position, found, (directions * rows, inputs))
+        elif layer is not None:
+            yield Unfit(node, found, layer)
 
 
 def _read(node: ir.Node, opset: int) -> Weight | Unfit | None:
@@ -118,6 +140,18 @@ def _read(node: ir.Node, opset: int) -> Weight | Unfit | None:
         return _convolution(node, opset)
     if node.domain == "" and node.op_type == "Einsum":
         return _einsum(node, opset)
+    return None
+
+
+def _replaceable(node: ir.Node, opset: int) -> Unfit | None:
+    """Find a stored weight of a layer that is not constant, and say why."""
+    if not (is_linear(node) or is_conv(node) or is_conv_transpose(node)):
+        return None
+    for value in node.inputs[:2]:
+        reason = None if value is None else resolve_constant(value, opset)
+        tensor = None if value is None else ir.convenience.get_const_tensor(value)
+        if isinstance(reason, str) and value is not None and tensor is not None:
+            return Unfit(node, ConstantWeight(tensor.numpy(), None, value), reason)
     return None
 
 

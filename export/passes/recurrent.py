@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from .access import optional_input
 from .constants import ConstantWeight, folded_constant, resolve_constant
 
 GATES = {"LSTM": 4, "GRU": 3}
@@ -86,11 +87,6 @@ class Recurrent:
 def is_recurrent(node: ir.Node) -> bool:
     """Return whether a node is the standard LSTM or GRU."""
     return node.domain == "" and node.op_type in GATES
-
-
-def optional_input(node: ir.Node, position: int) -> ir.Value | None:
-    """Return an input of a node; None where it is left out."""
-    return node.inputs[position] if position < len(node.inputs) else None
 
 
 def read_recurrent(node: ir.Node, opset: int, masks: Masks) -> Recurrent | str | None:

@@ -346,10 +346,10 @@ LEFT = {
         {"x": (48, "batch"), "y": (2, 32, "batch")},
     ),
     "sparsity .* under 50%": (MATMUL, {"w": sparse((48, 32), 0.2)}, {}),
-    "the weight has 3 dimensions": (
+    "the weight has 4 dimensions": (
         MATMUL,
-        {"w": sparse((2, 48, 32))},
-        {"x": (2, "batch", 48), "y": (2, "batch", 32)},
+        {"w": sparse((1, 2, 48, 32))},
+        {"x": (2, "batch", 48), "y": (1, 2, "batch", 32)},
     ),
     "computes in float64, which no kernel does": (
         MATMUL,

@@ -140,6 +140,7 @@ def test_a_constant_of_two_readers_is_pruned_once_and_one_that_is_tied_stays_who
     onnx.save(model, source)
     report = prune(source, tmp_path / "out.onnx", 0.9)
     assert [layer.pruned for layer in report.layers] == [True, True]
+    assert report.notes == ("tied stays whole for what else reads it, beside tied_pruned",)
     stored = weights_of(tmp_path / "out.onnx")
     assert np.array_equal(stored["tied"], tied)
     rows_kept(stored["tied_pruned"].T, tied, 6)
@@ -179,6 +180,84 @@ def test_short_rows_and_named_layers_stay_dense_and_the_report_says_why(tmp_path
     with pytest.raises(ExportError, match="no layer that can be pruned is named 'tail'"):
         prune(source, tmp_path / "no.onnx", 0.8, dense_layers=["tail"])
     assert not (tmp_path / "no.onnx").exists()
+
+
+@pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3)])
+def test_rows_of_recurrent_weights_are_those_of_each_gate(tmp_path: Path, op: str, gates: int):
+    w, r = dense(2, gates * 64, 40), dense(2, gates * 64, 64)
+    recurrent = node(op, ["x", "w", "r"], direction="bidirectional", hidden_size=64)
+    source = write_model(
+        tmp_path / "in.onnx", [recurrent], {"w": w, "r": r}, x=(5, "batch", 40), y=None
+    )
+    report = prune(source, tmp_path / "out.onnx", 0.9)
+    assert {layer.name: layer.fan_in for layer in report.layers} == {"w": 4, "r": 6}
+    stored = weights_of(tmp_path / "out.onnx")
+    for name, before, fan_in in (("w", w, 4), ("r", r, 6)):
+        size = before.shape[-1]
+        rows_kept(stored[name].reshape(-1, size), before.reshape(-1, size), fan_in)
+
+
+def test_what_no_export_condenses_is_left_with_the_reason(tmp_path: Path):
+    nodes = [
+        node("MatMul", ["x", "input"], "a"),
+        node("MatMul", ["a", "wide"], "b"),
+        node("Cast", ["b"], "c", to=TensorProto.DOUBLE),
+        node("MatMul", ["c", "double"], "d"),
+        node("Cast", ["d"], "e", to=TensorProto.FLOAT),
+        node("MatMul", ["e", "batched"], "f"),
+        node("DequantizeLinear", ["bytes", "scale"], "weight"),
+        node("MatMul", ["f", "weight"], "g"),
+        node("MatMul", ["g", "last"]),
+    ]
+    arrays = {
+        "input": dense(64, 64),
+        "wide": dense(64, 64),
+        "double": dense(64, 64).astype(np.float64),
+        "batched": dense(3, 64, 64),
+        "bytes": RNG.integers(-9, 9, (64, 64)).astype(np.int8),
+        "scale": np.float32(0.1),
+        "last": np.full((64, 64), np.nan, np.float32),
+    }
+    default = helper.make_tensor_value_info("input", TensorProto.FLOAT, [64, 64])
+    source = write_model(
+        tmp_path / "in.onnx", nodes, arrays, x=("batch", 64), y=None, inputs=[default]
+    )
+    report = prune(source, tmp_path / "out.onnx", 0.5)
+    assert {layer.name: layer.reason for layer in report.layers} == {
+        "wide": "",
+        "last": "it holds values that are not finite",
+        "input": "input is a graph input, which a caller can replace",
+        "double": "it is float64, which no kernel computes in",
+        "batched": "it has 3 dimensions, a matrix for each batch",
+        "bytes": "it is quantized; prune the float model before that",
+    }
+
+
+def test_a_weight_in_a_branch_is_pruned_where_it_stands(tmp_path: Path):
+    weight, outer = dense(64, 48), dense(64, 48)
+    branches = [
+        helper.make_graph(
+            [node("MatMul", ["x", name], f"y_{name}")],
+            name,
+            [],
+            [helper.make_tensor_value_info(f"y_{name}", TensorProto.FLOAT, None)],
+            [numpy_helper.from_array(weight, "inner")] if name == "inner" else [],
+        )
+        for name in ("inner", "outer")
+    ]
+    choice = helper.make_node(
+        "If", ["flag"], ["y"], then_branch=branches[0], else_branch=branches[1]
+    )
+    flag = helper.make_tensor_value_info("flag", TensorProto.BOOL, [])
+    source = write_model(
+        tmp_path / "in.onnx", [choice], {"outer": outer}, x=("batch", 64), y=None, inputs=[flag]
+    )
+    report = prune(source, tmp_path / "out.onnx", 0.75)
+    assert {layer.name: layer.fan_in for layer in report.layers} == {"inner": 16, "outer": 16}
+    x = np.eye(64, dtype=np.float32)
+    for value, old in ((True, weight), (False, outer)):
+        (got,) = run(tmp_path / "out.onnx", x=x, flag=np.array(value))
+        rows_kept(got.T, old.T, 16)
 
 
 def test_erk_keeps_more_of_small_layers_and_as_much_overall(tmp_path: Path):

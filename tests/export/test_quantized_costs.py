@@ -178,6 +178,7 @@ def own(tmp_path, monkeypatch) -> Path:
     """Return where the user's times of 8-bit layers would be."""
     monkeypatch.delenv("FANIN_CALIBRATION", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    (tmp_path / "fanin").mkdir()
     return quantized_path(tmp_path / "fanin" / "calibration.json")
 
 

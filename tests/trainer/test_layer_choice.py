@@ -176,6 +176,20 @@ def test_trained_weights_can_choose_the_first_mask(method):
     assert torch.equal(model[0].weight, before * mask)
 
 
+@pytest.mark.parametrize("options", [{}, {"dense_in_budget": False}])
+def test_options_that_leave_no_layer_sparse_are_refused_with_the_candidates(options):
+    model = Net()
+    model.names = nn.Embedding(50, 4)
+    reason = r"no layer would be sparse \(kept dense by these options: stem\.weight, depthwise"
+    with pytest.raises(ValueError, match=reason + r".*of kinds that stay dense: Embedding\)"):
+        attach(model, dense_layers=["*"], **options)
+
+
+def test_a_model_without_any_linear_layer_says_what_it_has():
+    with pytest.raises(ValueError, match=r"nothing can be sparse; its weights belong to Embedding"):
+        attach(nn.Sequential(nn.Embedding(5, 4)))
+
+
 def test_sharded_weights_are_refused():
     model = Net()
     model.head.weight.device_mesh = object()  # as a DTensor has

@@ -57,6 +57,15 @@ def test_a_model_converted_after_its_sparsifier_was_made_is_refused_by_name():
         backward(model.double(), dtype=torch.float64)
 
 
+def test_a_gradient_of_another_type_than_its_weight_is_refused_as_such():
+    model = model_of()
+    attach(model)
+    model[2].weight.grad_dtype = torch.bfloat16
+    reason = r"the gradient of '2\.weight' is torch\.bfloat16, but its weight torch\.float32"
+    with pytest.raises(RuntimeError, match=reason):
+        backward(model)
+
+
 @pytest.mark.parametrize("factor", [float("nan"), float("inf"), 0.0, -2.0, 0.5])
 def test_factors_that_give_no_whole_number_of_epochs_are_refused(small_config, factor):
     with pytest.raises(ConfigError, match="not a whole number of epochs"):

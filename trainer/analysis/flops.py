@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..layers import PRUNABLE_TYPES, prunable_weights, unwrap
+from ..layers import is_input_first, is_prunable, prunable_weights, unwrap
 
 RESNET50_IMAGENET_IMAGES = 1_281_167
 
@@ -60,7 +60,7 @@ def layer_costs(model: nn.Module, input_shape: Sequence[int]) -> dict[str, Layer
     handles = [
         module.register_forward_hook(_cost_counter(names, found))
         for module in model.modules()
-        if isinstance(module, (*PRUNABLE_TYPES, nn.MultiheadAttention))
+        if is_prunable(module) or isinstance(module, nn.MultiheadAttention)
     ]
     device = next(model.parameters()).device
     training = model.training
@@ -118,12 +118,12 @@ def training_flops(
 def _cost_counter(
     names: Mapping[int, str], found: dict[str, LayerCost]
 ) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-    def add(weight: Tensor, outputs: int, convolution: bool) -> None:
+    def add(weight: Tensor, outputs: int, convolution: bool, fan_in: int | None = None) -> None:
+        fan_in = math.prod(weight.shape[1:]) if fan_in is None else fan_in
         name = names.get(id(weight))
         if name is None:
             return
         before = found[name].outputs if name in found else 0
-        fan_in = math.prod(weight.shape[1:])
         found[name] = LayerCost(fan_in, before + outputs, convolution)
 
     def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -136,7 +136,9 @@ def _cost_counter(
                     weight = getattr(module, f"{leaf}_proj_weight")
                     add(weight, tensor.numel() // tensor.shape[-1] * weight.shape[0], False)
             add(module.out_proj.weight, tokens * module.embed_dim, False)
-        elif isinstance(module, PRUNABLE_TYPES):
+        elif is_input_first(module):
+            add(module.weight, output.numel(), False, module.weight.shape[0])
+        elif is_prunable(module):
             add(module.weight, output.numel(), not isinstance(module, nn.Linear))
 
     return hook

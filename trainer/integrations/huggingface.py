@@ -54,7 +54,7 @@ class SparsifierCallback(TrainerCallback):
             self.sparsifier.detach()
         self.sparsifier = Sparsifier(
             model,
-            getattr(optimizer, "optimizer", optimizer),  # accelerate wraps optimizers
+            optimizer,
             method=self.method,
             total_steps=state.max_steps,
             grad_scaler=getattr(optimizer, "scaler", None),
