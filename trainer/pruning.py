@@ -1,5 +1,6 @@
 """Pruning of a trained model in one step: the largest weights stay, equally many in each neuron."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,10 +10,11 @@ from torch.optim import Optimizer
 
 from .._base.distributions import Distribution, weight_budget
 from .initialization import InitializationOptions
-from .layer_choice import LayerOptions, choose_layers
+from .layer_choice import LayerChoice, LayerOptions, choose_layers
 from .layers import (
     IN_PROJECTIONS,
     count_other_weights,
+    input_first_weights,
     parameter_aliases,
     prunable_weights,
     resolve_names,
@@ -91,9 +93,9 @@ def prune_(
     """Zero the smallest weights of a model in place, equally many in each neuron of a layer.
 
     Accuracy falls, the more the sparser: fine-tune the model afterwards
-    (:meth:`Pruned.keep_masks`). Linear layers, convolutions and the input projections of
-    ``MultiheadAttention`` are pruned. Weights that several modules share, such as tied embeddings,
-    and neurons of fewer than 32 inputs stay dense.
+    (:meth:`Pruned.keep_masks`). Linear layers (Hugging Face's Conv1D too), convolutions and the
+    input projections of ``MultiheadAttention`` are pruned. Weights that several modules share, such
+    as tied embeddings, and neurons of fewer than 32 inputs stay dense.
 
     Args:
         model: the model, or a wrapper of it; its weights may have any float type.
@@ -132,18 +134,19 @@ def prune_(
             raise ValueError(f"{name!r} is sharded over processes (FSDP); prune the full model")
         if not torch.isfinite(weight).all():
             raise ValueError(f"{name!r} holds values that are not finite; nothing was pruned")
-        budget = weight_budget(tuple(weight.shape), choice.densities[name])
-        masks[name] = magnitude_mask(weight, structure, budget)
+        budget = weight_budget(choice.shapes[name], choice.densities[name])
+        mask = magnitude_mask(_turned(weight, name, choice), structure, budget)
+        masks[name] = _turned(mask, name, choice).contiguous()
     if not masks:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in left.items())
         raise ValueError(f"every layer stays dense ({reasons or 'dense_layers names all of them'})")
     for name, mask in masks.items():
         choice.weights[name].masked_fill_(~mask, 0)
     rows = tuple(
-        mask_summary(name, masks[name], choice.densities[name])
+        mask_summary(name, _turned(masks[name], name, choice), choice.densities[name])
         if name in masks
-        else dense_summary(name, weight.shape)
-        for name, weight in choice.weights.items()
+        else dense_summary(name, choice.shapes[name])
+        for name in choice.weights
     )
     for name in choice.weights:
         if name not in masks:
@@ -152,15 +155,20 @@ def prune_(
     return Pruned(masks, sparsity, summary, left, options)
 
 
+def _turned(tensor: Tensor, name: str, choice: LayerChoice) -> Tensor:
+    """Turn a weight or mask between the model's order and neurons first."""
+    return tensor.t() if name in choice.input_first else tensor
+
+
 def _unfit(model: nn.Module, weights: dict[str, nn.Parameter]) -> dict[str, str]:
     """Say which weights stay dense whatever is asked for, and why."""
     owners: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         owners.setdefault(id(parameter), []).append(name)
-    left = {}
+    left, turned = {}, input_first_weights(model, weights)
     for name, weight in weights.items():
         others = [other for other in owners[id(weight)] if other != name]
-        inputs = weight[0].numel() if len(weight) else 0
+        inputs = len(weight) if name in turned else math.prod(weight.shape[1:])
         if others:
             left[name] = f"it is shared with {', '.join(others)}"
         elif inputs < LEAST_INPUTS:

@@ -2,10 +2,10 @@
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import prod
-from typing import Never
+from typing import Any, Never
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ from .processes import Processes
 from .schedule import ScheduleOptions, UpdateSchedule
 from .sparse_layer import SparseLayer
 from .sparsifier_options import keywords_of, option_group, refuse_unknown
-from .sparsifier_state import STATE_VERSION, SparsifierState, check_state, upgraded
+from .sparsifier_state import STATE_VERSION, SparsifierState, check_state, flat_structure, upgraded
 from .straight_through import expose_dense_weights, project_to_mask
 from .summary import Summary, dense_summary, mask_summary
 from .topology import TopologyUpdate, TopologyUpdater, average_windows
@@ -293,7 +293,8 @@ class Sparsifier:
     def load_state_dict(self, state: SparsifierState) -> None:
         """Continue from the ``state_dict()`` of a sparsifier with the same arguments.
 
-        Masks the model's weights.
+        Masks the model's weights. N:M masks of version 1 keep their groups, which in convolutions
+        are not those of new masks.
 
         Raises:
             ValueError: the state is damaged or belongs to another model, method or schedule;
@@ -301,8 +302,14 @@ class Sparsifier:
 
         """
         moves = getattr(self.method, "redistributes", False)
-        state = upgraded(state)
-        check_state(state, self._settings, self._layers, budgets_move=moves)
+        method, settings, upgraded_state = self.method, dict(self._settings), upgraded(state)
+        if upgraded_state is not state and ":" in str(settings.get("structure")):
+            settings["structure"] = structure = flat_structure(str(settings["structure"]))
+            changed: Any = {"structure": structure}
+            method = replace(method, **changed)
+        state = upgraded_state
+        check_state(state, settings, self._layers, budgets_move=moves)
+        self.method, self._settings = method, settings
         self._step, self._stepped = state["step"], state["update_pending"]
         for name, layer in self._layers.items():
             layer.load_state_dict(state["layers"][name])

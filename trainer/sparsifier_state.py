@@ -23,6 +23,11 @@ class SparsifierState(TypedDict):
     layers: dict[str, LayerState]
 
 
+def flat_structure(structure: str) -> str:
+    """Name the N:M structure whose groups are those of version 1 (see ``structures.NM``)."""
+    return f"{structure.removesuffix('-flat')}-flat"
+
+
 def upgraded(state: SparsifierState) -> SparsifierState:
     """Return a state of version 1 as one of the present version."""
     if not isinstance(state, Mapping) or state.get("format_version") != 1:
@@ -30,6 +35,8 @@ def upgraded(state: SparsifierState) -> SparsifierState:
     settings = dict(state.get("settings", {}))
     if settings.get("method") == "srigl":
         settings.setdefault("ablated_gradients", "raw")
+    if ":" in str(settings.get("structure", "")):
+        settings["structure"] = flat_structure(str(settings["structure"]))
     return {**state, "format_version": STATE_VERSION, "settings": settings}
 
 

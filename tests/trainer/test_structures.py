@@ -110,9 +110,27 @@ def test_unstructured_updates_that_do_not_fit_are_refused():
         unstructured_update(weight, mask, weight, weight, drop_count=1, budget=1, every_neuron=True)
 
 
+def groups_by_loops(mask, m, flat):
+    """Weights in each group: of input channels at one position, or of the memory order."""
+    counts = []
+    for neuron in mask:
+        if flat:
+            inputs = neuron.flatten().tolist()
+        else:
+            inputs = [
+                bool(neuron[channel, row, column])
+                for row in range(neuron.shape[1])
+                for column in range(neuron.shape[2])
+                for channel in range(neuron.shape[0])
+            ]
+        counts += [sum(inputs[i : i + m]) for i in range(0, len(inputs), m)]
+    return counts
+
+
+@pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize(("n", "m"), [(2, 4), (1, 4), (4, 8), (1, 2)])
-def test_n_of_every_m_weights_exist_through_updates(n, m):
-    structure, random = NM(n, m), generator(n * 10 + m)
+def test_n_of_every_m_weights_exist_through_updates(n, m, flat):
+    structure, random = NM(n, m, flat), generator(n * 10 + m)
     shape = (6, 8, 1, 3)
     mask = initial_mask(shape, 6 * 24 * n // m, random, structure)
     weight = torch.randn(shape, generator=random) * mask
@@ -121,7 +139,7 @@ def test_n_of_every_m_weights_exist_through_updates(n, m):
         grad = torch.randn(shape, generator=random)
         change = LayerPlan(int(mask.sum()), 0.3, 0, may_ablate=True)
         result = structure.update(weight, mask, weight.abs(), grad.abs(), change)
-        assert result.mask.reshape(-1, m).sum(1).tolist() == [n] * (6 * 24 // m)
+        assert groups_by_loops(result.mask, m, flat) == [n] * (6 * 24 // m)
         assert result.mask.shape == shape
         changed = changed or not torch.equal(result.mask, mask)
         mask, weight = result.mask, result.weight + 0.1 * grad * result.mask
@@ -141,7 +159,13 @@ def test_fan_ins_that_m_does_not_divide_are_refused_by_name():
     with pytest.raises(
         ValueError, match=r"'conv1.weight' cannot be 2:4 sparse, since its fan-in of 27"
     ):
-        NM(2, 4).check("conv1.weight", (16, 3, 3, 3))
+        NM(2, 4, flat=True).check("conv1.weight", (16, 3, 3, 3))
+    with pytest.raises(ValueError, match=r"since its number of input channels of 6 is not"):
+        NM(2, 4).check("conv2.weight", (16, 6, 2, 2))
+    NM(2, 4, flat=True).check("conv2.weight", (16, 6, 2, 2))
+    NM(2, 4).check("conv3.weight", (16, 4, 3, 3))
+    with pytest.raises(ValueError, match=r"since its fan-in of 27 is not"):
+        NM(2, 4).check("fc", (10, 27))
     NM(2, 4).check("fc", (10, 28))
 
 
@@ -155,6 +179,7 @@ def test_structures_have_names():
     assert parse_structure("unstructured") == Unstructured()
     assert parse_structure("constant-fan-in") == ConstantFanIn()
     assert parse_structure("2:4") == NM(2, 4)
+    assert parse_structure("2:4-flat") == NM(2, 4, flat=True)
 
 
 def test_masks_of_scores_hold_the_largest():
