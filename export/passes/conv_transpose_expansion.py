@@ -17,6 +17,8 @@ from .expansion import KINDS, Expansion
 from .nodes import dimensions_of, replace_node
 from .origins import leave
 
+BEYOND = "its output_padding reaches beyond the last pixel of its kernel"
+
 
 def expand_conv_transpose(work: Expansion, node: ir.Node) -> bool:
     """Write a ConvTranspose of a stride over 1 as a Conv, whose channels are pixels."""
@@ -51,7 +53,7 @@ def expand_conv_transpose(work: Expansion, node: ir.Node) -> bool:
     weight = _phase_filters(builder, value, found.array.shape, group, stride)
     made = work.weight(weight)
     if min(beyond) < 0:
-        reason = "its output_padding reaches beyond the last pixel of its kernel"
+        reason = BEYOND
     elif made is None:
         reason = "its weight cannot be rearranged"
     else:
@@ -113,10 +115,11 @@ def phase_filters(array: np.ndarray, group: int, stride: int) -> np.ndarray:
     for t in taps:
         apart += [t, stride]
     of_taps = [3 + 2 * axis for axis in range(axes)]
-    turned = np.flip(array.reshape(apart), of_taps)
+    turned = np.flip(array.reshape(apart), tuple(of_taps))
     perm = [0, 2, *(axis + 1 for axis in of_taps), 1, *of_taps]
     shape = (group * outputs * stride**axes, inputs // group, *taps)
-    return turned.transpose(perm).reshape(shape)
+    filters: np.ndarray = turned.transpose(perm).reshape(shape)
+    return filters
 
 
 def _phase_filters(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from .access import input_of, name_of
+from .access import input_of, name_of, optional_input
 from .condense_quantized import is_quantized_layer
 from .constants import ConstantWeight, is_constant, resolve_constant
 from .conv_layer import (
@@ -18,7 +18,7 @@ from .conv_layer import (
     read_conv_transpose,
     strides_pads_dilations,
 )
-from .conv_transpose_expansion import phase_filters, unsupported_transpose
+from .conv_transpose_expansion import BEYOND, phase_filters, unsupported_transpose
 from .einsum_layer import EinsumLayer, read_einsum, read_left_weight
 from .linear_layer import is_linear
 from .nodes import Names, add_constant
@@ -202,7 +202,7 @@ def _convolution(node: ir.Node, opset: int) -> Weight | Unfit | None:
         return Weight(node, 1, found, found.array.shape)
     indexes = np.arange(found.array.size).reshape(found.array.shape)
     if any(stride != 1 for stride in node.attributes.get_ints("strides", ())):
-        phases = _phases(node, indexes)
+        phases = _phases(node, indexes, opset)
         if isinstance(phases, str):
             return Unfit(node, found, phases)
         return Weight(node, 1, found, phases.shape, phases.reshape(len(phases), -1))
@@ -213,15 +213,20 @@ def _convolution(node: ir.Node, opset: int) -> Weight | Unfit | None:
     return Weight(node, 1, found, turned.shape, turned.reshape(len(turned), -1))
 
 
-def _phases(node: ir.Node, indexes: np.ndarray) -> np.ndarray | str:
+def _phases(node: ir.Node, indexes: np.ndarray, opset: int) -> np.ndarray | str:
     """Order a weight of a ConvTranspose as the Conv does that an export makes of its phases."""
     kernel = indexes.shape[2:]
-    strides, _, dilations = strides_pads_dilations(node, len(kernel))
+    strides, pads, dilations = strides_pads_dilations(node, len(kernel))
     reason = unsupported_transpose(node, strides, dilations, kernel)
     if reason is not None:
         return reason
     if any(size % strides[0] for size in kernel):
         return "its stride does not divide its kernel, so that pixels have unequal numbers of taps"
+    further = node.attributes.get_ints("output_padding", ()) or [0] * len(kernel)
+    if any(more > end for more, end in zip(further, pads[len(kernel) :], strict=True)):
+        return BEYOND
+    if optional_input(node, 2) is not None and _constant(node, 2, opset) is None:
+        return "its bias is no constant"
     return phase_filters(indexes, node.attributes.get_int("group", 1), strides[0])
 
 

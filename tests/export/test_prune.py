@@ -309,17 +309,27 @@ def test_one_name_instead_of_a_list_is_refused(tmp_path: Path):
         prune_(torch.nn.Sequential(torch.nn.Linear(64, 64)), 0.8, dense_layers="0")
 
 
-def test_taps_of_unequal_number_stay_dense(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("kernel", "padding", "reason"),
+    [
+        (3, [0, 0], "stride does not divide its kernel"),
+        (4, [1, 0], "output_padding reaches beyond"),
+    ],
+)
+def test_transposed_convolutions_that_no_export_condenses_stay_dense(
+    tmp_path: Path, kernel: int, padding: list[int], reason: str
+):
     nodes = [
-        node("ConvTranspose", ["x", "up"], "a", strides=[2, 2]),
+        node("ConvTranspose", ["x", "up"], "a", strides=[2, 2], output_padding=padding),
         node("Flatten", ["a"], "b"),
         node("MatMul", ["b", "w"]),
     ]
-    arrays = {"up": dense(64, 8, 3, 3), "w": dense(8 * 81, 16)}
+    pixels = (6 + kernel + padding[0]) * (6 + kernel)
+    arrays = {"up": dense(64, 8, kernel, kernel), "w": dense(8 * pixels, 16)}
     source = write_model(tmp_path / "in.onnx", nodes, arrays, x=("batch", 64, 4, 4), y=None)
     lines = {layer.name: layer.reason for layer in prune(source, tmp_path / "o.onnx", 0.5).layers}
     assert lines["w"] == ""
-    assert "stride does not divide its kernel" in lines["up"]
+    assert reason in lines["up"]
 
 
 @pytest.mark.parametrize(
