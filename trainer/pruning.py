@@ -66,9 +66,20 @@ class Pruned:
         Call it after :func:`prune_` and before the first step; masks and weights stay as they are.
 
         Raises:
-            ValueError: a pruned weight is frozen or not the optimizer's.
+            ValueError: a pruned weight is frozen or not the optimizer's, the model is another one,
+                or its weights have moved off the masks.
 
         """
+        weights = prunable_weights(unwrap(model), in_proj=self.layers.in_proj)
+        for name, mask in self.masks.items():
+            weight = weights.get(name)
+            if weight is None or weight.shape != mask.shape:
+                raise ValueError(f"the pruned model has a weight {name!r} of another shape")
+            if bool(weight.detach().masked_select(~mask.to(weight.device)).any()):
+                raise ValueError(
+                    f"{name!r} has weights off its mask: it was trained or loaded since it was "
+                    "pruned; call keep_masks before the first step, or prune the model again"
+                )
         return Sparsifier(
             model,
             optimizer,

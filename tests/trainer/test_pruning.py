@@ -64,6 +64,17 @@ def test_training_goes_on_with_the_masks():
         assert not torch.equal(trained[name], weights[name])
 
 
+def test_masks_are_kept_of_the_pruned_weights_only():
+    model = network()
+    whole = copy.deepcopy(model)
+    pruned = prune_(model, 0.8)
+    with pytest.raises(ValueError, match=r"weights off its mask.*before the first step"):
+        pruned.keep_masks(whole, torch.optim.SGD(whole.parameters(), lr=0.1))
+    other = nn.Sequential(nn.Linear(64, 64))
+    with pytest.raises(ValueError, match="of another shape"):
+        pruned.keep_masks(other, torch.optim.SGD(other.parameters(), lr=0.1))
+
+
 def test_another_method_starts_from_the_same_masks():
     model = network()
     pruned = prune_(model, 0.8)
