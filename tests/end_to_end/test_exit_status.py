@@ -33,6 +33,7 @@ def documented() -> set[int]:
         (["inspect"], 2),
         (["inspect", "absent.onnx", "--fast"], 2),
         (["inspect", "absent.onnx", "--dim", "sequence"], 2),
+        (["inspect", "absent.onnx", "--dim", "n=3", "--dim", "n=5"], 2),
         (["export", "absent.onnx", "-o", "out.onnx", "--batch", "one"], 2),
     ],
 )

@@ -113,7 +113,8 @@ def dims_of(texts: list[str] | None) -> dict[str, int]:
             raise typer.BadParameter(
                 f"{text!r} is not NAME=SIZE, such as sequence=128", param_hint="--dim"
             )
-        sizes[name] = int(size)
+        if sizes.setdefault(name, int(size)) != int(size):
+            raise typer.BadParameter(f"{name!r} has two sizes; give one", param_hint="--dim")
     return sizes
 
 
