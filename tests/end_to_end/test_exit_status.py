@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 from typer.testing import CliRunner
 
 import fanin.export
 from fanin.cli import _stop, app
+from fanin.export import CondensedWeight
+from fanin.export.onnx_op import dense_layer_model
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "commands.md"
 runner = CliRunner()
@@ -46,6 +52,23 @@ def test_statuses(arguments, status, tmp_path, monkeypatch):
         assert result.stdout == ""
         assert len(result.stderr.splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_report_that_cannot_be_printed_is_one_sentence(options, tmp_path):
+    model = tmp_path / "model.onnx"
+    weight = np.ones((40, 40), np.float32)
+    onnx.save(dense_layer_model(CondensedWeight.from_dense(weight), 1), model)
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "fanin", "inspect", str(model), *options],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "fanin: No space left on device\n"
 
 
 def test_interrupted_commands(monkeypatch):

@@ -23,7 +23,8 @@ FAILED = 1
 def show(report: Printed, *, as_json: bool) -> None:
     """Print a report on stdout: as JSON, or as :func:`show_sheet` does."""
     if as_json:
-        typer.echo(report.to_json())
+        with readable(OSError):
+            typer.echo(report.to_json())
     else:
         show_sheet(report.sheet())
 
@@ -36,7 +37,8 @@ def colored(text: str, color: str) -> str:
 def show_sheet(sheet: Sheet) -> None:
     """Print a table: in colors and as wide as the terminal, or in full where stdout is none."""
     if not sys.stdout.isatty():
-        print(sheet.to_text())
+        with readable(OSError):  # a full disk
+            print(sheet.to_text(), flush=True)
         return
     console = output_console()
     console.print(sheet.to_rich(console.width))
@@ -106,7 +108,7 @@ def numbers(text: str, kind: Callable[[str], _T], option: str) -> tuple[_T, ...]
 
 def dims_of(texts: list[str] | None) -> dict[str, int]:
     """Parse ``--dim NAME=SIZE`` options; the error for a bad one names it."""
-    sizes = {}
+    sizes: dict[str, int] = {}
     for text in texts or ():
         name, _, size = text.rpartition("=")
         if not name or not size.isdecimal():

@@ -300,13 +300,17 @@ def inspect(
         if not inspection.layers:
             plan = describe_layers(file, layers, **asked)
     if as_json:
-        typer.echo(json.dumps(inspection.to_dict() | {"plan": plan and plan.to_dict()}, indent=2))
+        with readable(OSError):
+            typer.echo(
+                json.dumps(inspection.to_dict() | {"plan": plan and plan.to_dict()}, indent=2)
+            )
     else:
         sheet = inspection.sheet()
         if plan is None:
             show_sheet(sheet)
         else:  # a table of no layers says nothing
-            print("\n".join((sheet.title, *sheet.notes)), end="\n\n")
+            with readable(OSError):
+                print("\n".join((sheet.title, *sheet.notes)), end="\n\n", flush=True)
             show(plan, as_json=False)
     if html is not None:
         write_inspection_page(html, inspection, layers, model, asked, measure=measure)
