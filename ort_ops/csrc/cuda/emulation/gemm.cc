@@ -3,6 +3,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "cuda/dispatch.h"
 #include "cuda/emulation/grid.h"
 #include "cuda/visit.h"
 
@@ -17,13 +18,10 @@ Report run_stream(const CondensedView& view, const Request& request, const RunAr
   Blob blob;
   const StreamLayout layout = pack_stream(view, blob);
   const StreamPlan plan = plan_stream(layout, run.batch, request.activations, request.limits);
-  const Report report{plan.warps,
-                      plan.grid_x,
-                      plan.grid_y,
-                      plan.shared_bytes,
-                      static_cast<int64_t>(blob.bytes.size()),
-                      layout.padding,
-                      plan.staged ? plan.samples : 0};
+  const Report report{nullptr,           plan.warps,
+                      plan.grid_x,       plan.grid_y,
+                      plan.shared_bytes, static_cast<int64_t>(blob.bytes.size()),
+                      layout.padding,    plan.staged ? plan.samples : 0};
   const StreamArgs args =
       complete(layout.arguments(blob.bytes.data()), run, plan, request.activations);
   visit_type(request.activations, [&](auto x) {
@@ -40,14 +38,9 @@ Report run_panel(const CondensedView& view, const Request& request, const RunArg
   Blob blob;
   const PanelLayout layout = pack_panel(view, panel_cut(view.in_features, request.limits), blob);
   const PanelPlan plan = plan_panel(layout, run, request.activations, request.limits);
-  const Report report{plan.warps,
-                      plan.grid_x,
-                      plan.grid_y,
-                      plan.shared_bytes,
-                      static_cast<int64_t>(blob.bytes.size()),
-                      layout.padding,
-                      plan.bands_per_block,
-                      static_cast<int>(layout.cut.cluster)};
+  const Report report{nullptr,        plan.warps,           plan.grid_x,
+                      plan.grid_y,    plan.shared_bytes,    static_cast<int64_t>(blob.bytes.size()),
+                      layout.padding, plan.bands_per_block, static_cast<int>(layout.cut.cluster)};
   const PanelArgs args = complete(layout.arguments(blob.bytes.data()), run, plan);
   visit_type(request.activations, [&](auto x) {
     visit_panel<decltype(x)>(plan.vector_x, [&](auto kernel) {
@@ -55,6 +48,27 @@ Report run_panel(const CondensedView& view, const Request& request, const RunArg
                                                    launch_of(report));
     });
   });
+  return report;
+}
+
+Report run_expand(const CondensedView& view, const Request& request, const RunArguments& run) {
+  Blob blob;
+  const ExpandLayout layout = pack_expand(view, request.activations, blob);
+  const ExpandPlan plan = plan_expand(layout, run, request.limits);
+  const Report report{nullptr,        plan.warps,        plan.grid_x,
+                      plan.grid_y,    plan.shared_bytes, static_cast<int64_t>(blob.bytes.size()),
+                      layout.padding, plan.tile,         plan.cluster,
+                      plan.parts,     plan.stages};
+  const ExpandArgs args = complete(layout.arguments(blob.bytes.data()), run, plan);
+  const auto run_program = [&](auto kernel) {
+    run_grid<typename decltype(kernel)::Program>(args, run.batch * layout.out_features,
+                                                 launch_of(report));
+  };
+  const ExpandKey key{plan.tile, plan.vector_x};
+  if (request.activations == ValueType::kFloat16)
+    visit_expand<Float16>(key, run_program);
+  else
+    visit_expand<Bfloat16>(key, run_program);
   return report;
 }
 
@@ -74,9 +88,25 @@ void check_limits(const DeviceLimits& limits) {
 Report run_gemm(const CondensedView& view, const Request& request, const RunArguments& run) {
   check_limits(request.limits);
   if (run.batch < 1) throw std::invalid_argument("an empty batch launches nothing");
-  if (request.layout == "stream") return run_stream(view, request, run);
-  if (request.layout == "panel") return run_panel(view, request, run);
-  throw std::invalid_argument("no layout is called " + request.layout);
+  const LayerFacts facts = LayerFacts::of(view, request.activations);
+  const KernelRow& row =
+      request.kernel.empty()
+          ? *select_kernels(facts, {run.batch, run.batch}, request.limits, expand_requested())
+                 .front()
+                 .row
+          : find_kernel(request.kernel, request.activations);
+  Report report;
+  if (row.layout == Layout::kStream) {
+    report = run_stream(view, request, run);
+  } else if (row.layout == Layout::kPanel) {
+    report = run_panel(view, request, run);
+  } else {
+    const std::string problem = expand_problem(facts, request.limits);
+    if (!problem.empty()) throw std::invalid_argument(problem);
+    report = run_expand(view, request, run);
+  }
+  report.kernel = row.name;
+  return report;
 }
 
 }  // namespace fanin::cuda::emulation
