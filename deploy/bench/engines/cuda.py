@@ -373,9 +373,17 @@ class SemiStructuredEngine(CudaEngine):
 
 
 def session(
-    device: Device, model: bytes, y_shape: Sequence[int], *, library: bool
+    device: Device,
+    model: bytes | str,
+    y_shape: Sequence[int],
+    *,
+    library: bool,
+    tf32: bool = False,
 ) -> Callable[[Tensor], Call]:
-    """Run a model x → y in ONNX Runtime's CUDA provider, without TF32, on the device's stream."""
+    """Run a model of one input and output in ONNX Runtime's CUDA provider, on the device's stream.
+
+    ``model`` is its content or its file.
+    """
 
     def make(x: Tensor) -> Call:
         runtime = require("onnxruntime", "the layer runs in its sessions, too")
@@ -383,7 +391,7 @@ def session(
         settings.log_severity_level = 3
         if library:
             register(settings)
-        options = {"user_compute_stream": str(device.stream_address), "use_tf32": "0"}
+        options = {"user_compute_stream": str(device.stream_address), "use_tf32": str(int(tf32))}
         provider: Any = ("CUDAExecutionProvider", {"device_id": "0", **options})
         if device.emulated:
             provider = "CPUExecutionProvider"
@@ -393,16 +401,20 @@ def session(
         y = device.torch.empty(tuple(y_shape), dtype=x.dtype, device=device.place)
         binding = opened.io_binding()
         kind = np.dtype(str(x.dtype).removeprefix("torch.")).type
-        for bind, name, tensor in ((binding.bind_input, "x", x), (binding.bind_output, "y", y)):
-            bind(name, device.place, 0, kind, list(tensor.shape), tensor.data_ptr())
+        (source,), (result,) = opened.get_inputs(), opened.get_outputs()
+        for bind, one, tensor in (
+            (binding.bind_input, source, x),
+            (binding.bind_output, result, y),
+        ):
+            bind(one.name, device.place, 0, kind, list(tensor.shape), tensor.data_ptr())
         queued = runtime.RunOptions()
         if not device.emulated:
             queued.add_run_config_entry("disable_synchronize_execution_providers", "1")
 
         def call() -> Tensor:
             opened.run_with_iobinding(binding, queued)
-            result: Tensor = y
-            return result
+            filled: Tensor = y
+            return filled
 
         return call
 

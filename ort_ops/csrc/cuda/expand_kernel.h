@@ -52,23 +52,24 @@ class ExpandKernel : ExpandShape {
     int steps;       // chunks of a part; the last ones may have fewer
   };
 
-  // Words of a tile that are being loaded, or that lie in the image.
+  // Words of a tile that are being loaded.
   struct Words {
     int start;
-    int count;  // vectors
+    int end;
+    int next_end;  // of the next chunk's, so that its words need not wait for it
     Raw<16> ahead[kAhead];
   };
 
-  // Two places in the image.
+  // Words that lie in the image, with two places in each number.
   struct Stored {
     int start;
-    int count;
+    int count;  // of vectors
     uint32_t places[kAhead][2];
   };
 
  public:
   static constexpr int kMaxThreads = 256;
-  static constexpr int kMinBlocks = kTile <= 8 ? 3 : kTile <= 32 ? 2 : 1;
+  static constexpr int kMinBlocks = kTile <= 32 ? 2 : 1;
 
   template <typename Context>
   static FANIN_INLINE void run(const Context& context, const ExpandArgs& args) {
@@ -126,8 +127,13 @@ class ExpandKernel : ExpandShape {
                                     float (&sums)[kWarpTiles][kColumnGroups][4]) {
     Words words[kWarpTiles];
     FANIN_UNROLL
-    for (int t = 0; t < kWarpTiles; ++t)
-      words[t] = load_words(context, args, share, share.tile + t, share.chunk);
+    for (int t = 0; t < kWarpTiles; ++t) {
+      const int tile = share.tile + t;
+      // A tile's words follow those of the chunk before, in order of the starts.
+      words[t] = load_words(context, args, share, tile, share.chunk,
+                            end_of(context, args, share, tile, share.chunk - 1),
+                            end_of(context, args, share, tile, share.chunk));
+    }
     const int ahead = args.stages - 1;
     FANIN_ROLLED
     for (int step = 0; step < ahead; ++step) {
@@ -179,24 +185,30 @@ class ExpandKernel : ExpandShape {
     return context.template global<Raw<16>>(args.words, args.vectors).once(at);
   }
 
-  // The words of a tile; none past the last chunk of the share or the last tile.
+  // Where the words of a tile end in a chunk; 0 past the last chunk of the share or the last tile.
+  template <typename Context>
+  static FANIN_INLINE int end_of(const Context& context, const ExpandArgs& args, const Share& share,
+                                 int tile, int chunk) {
+    if (tile >= args.tiles || chunk >= share.last) return 0;
+    return context.template global<int32_t>(
+        args.starts, static_cast<int64_t>(args.tiles) * args.chunks +
+                         1)[static_cast<int64_t>(tile) * args.chunks + chunk + 1];
+  }
+
+  // Begins to load the words of a tile that end there.
   template <typename Context>
   static FANIN_INLINE Words load_words(const Context& context, const ExpandArgs& args,
-                                       const Share& share, int tile, int chunk) {
+                                       const Share& share, int tile, int chunk, int start,
+                                       int end) {
     Words words;
-    words.start = words.count = 0;
-    if (tile < args.tiles && chunk < share.last) {
-      const int64_t at = static_cast<int64_t>(tile) * args.chunks + chunk;
-      const auto starts = context.template global<int32_t>(
-          args.starts, static_cast<int64_t>(args.tiles) * args.chunks + 1);
-      words.start = starts[at];
-      words.count = starts[at + 1] - words.start;
-    }
+    words.start = start;
+    words.end = end;
+    words.next_end = end_of(context, args, share, tile, chunk + 1);
     FANIN_UNROLL
     for (int v = 0; v < kAhead; ++v) {
-      const int vector = v * 32 + context.thread() % 32;
+      const int vector = start + v * 32 + context.thread() % 32;
       words.ahead[v] = Raw<16>{{0, 0, 0, 0}};
-      if (vector < words.count) words.ahead[v] = vector_at(context, args, words.start + vector);
+      if (vector < end) words.ahead[v] = vector_at(context, args, vector);
     }
     return words;
   }
@@ -221,20 +233,20 @@ class ExpandKernel : ExpandShape {
     const auto image = image_of(context, tile);
     Stored stored;
     stored.start = words.start;
-    stored.count = words.count;
+    stored.count = words.end - words.start;
     FANIN_UNROLL
     for (int v = 0; v < kAhead; ++v) {
       const uint32_t (&four)[4] = words.ahead[v].words;
       // Otherwise the compiler would keep the four words, in twice the registers.
       stored.places[v][0] = context.opaque((four[0] & 0xffff) | four[1] << 16);
       stored.places[v][1] = context.opaque((four[2] & 0xffff) | four[3] << 16);
-      if (v * 32 + context.thread() % 32 < words.count) {
+      if (v * 32 + context.thread() % 32 < stored.count) {
         FANIN_UNROLL
         for (int i = 0; i < kVectorWords; ++i)
           image.store(static_cast<int>(four[i] & 0xffff), static_cast<uint16_t>(four[i] >> 16));
       }
     }
-    visit_others(context, args, words.start, words.count,
+    visit_others(context, args, stored.start, stored.count,
                  [&](int place, uint16_t value) { image.store(place, value); });
     return stored;
   }
@@ -268,7 +280,8 @@ class ExpandKernel : ExpandShape {
     for (int t = 0; t < kWarpTiles; ++t) {
       stored[t] = expand(context, args, words[t], t);
       all += stored[t].count;
-      words[t] = load_words(context, args, share, share.tile + t, chunk + 1);
+      words[t] = load_words(context, args, share, share.tile + t, chunk + 1, words[t].end,
+                            words[t].next_end);
     }
     if (all == 0) return;  // the same in all lanes
     context.warp_sync();
