@@ -144,7 +144,8 @@ def _from_message(model: Path, text: str, content: ModelFile | None) -> SessionE
         place = f"node '{node.name}' uses " if node else "it uses "
         return SessionError(
             f"{place}{op_type} of domain '{domain}', which is neither a standard op nor fanin's",
-            "Register that op's own library in options, and pass them to open_session.",
+            f"Name the library that has the domain '{domain}': --custom-op-library PATH of fanin "
+            "serve and doctor, custom_op_libraries=[PATH] of open_session.",
             model=model,
             node=node.name if node else None,
         )

@@ -8,7 +8,6 @@ import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,9 +20,6 @@ from .doctor_plan import ModelPlan, plan_model
 from .doctor_probe import Finding, FindingError, run_probes
 from .errors import SessionError
 from .runtime import installed_distributions, load_onnxruntime
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 @dataclass(frozen=True)
@@ -61,11 +57,14 @@ def run_checks() -> list[Check]:
     return [_run(name, check) for name, check in checks]
 
 
-def check_model_file(model: str | os.PathLike[str]) -> list[Check]:
+def check_model_file(
+    model: str | os.PathLike[str], libraries: Sequence[str | os.PathLike[str]] = ()
+) -> list[Check]:
     """Check one model: whether it opens here, and which kernels its layers use.
 
     Args:
         model: Path of the model.
+        libraries: Paths of other custom-op libraries that it needs.
 
     Returns:
         The results, without that of the layers if the model does not open. Never raises.
@@ -74,7 +73,7 @@ def check_model_file(model: str | os.PathLike[str]) -> list[Check]:
     path = Path(model)
     name = f"model {path.name}"
     try:
-        report = read_report(path)
+        report = read_report(path, libraries=[os.fspath(library) for library in libraries])
     except FindingError as error:
         return [Check(name, False, str(error), error.remedy)]
     checks = [_run(name, lambda: opens(report)), _run("its layers", lambda: layers(report, path))]
@@ -84,7 +83,10 @@ def check_model_file(model: str | os.PathLike[str]) -> list[Check]:
 
 
 def check_plan(
-    model: str | os.PathLike[str], threads: int, batches: Sequence[int]
+    model: str | os.PathLike[str],
+    threads: int,
+    batches: Sequence[int],
+    libraries: Sequence[str | os.PathLike[str]] = (),
 ) -> tuple[Check, ModelPlan | None]:
     """Plan how a session of so many threads shares the work of a model's condensed layers.
 
@@ -92,6 +94,7 @@ def check_plan(
         model: Path of a model that opens.
         threads: Threads of the session.
         batches: Sizes of the first dimension of its inputs.
+        libraries: Paths of other custom-op libraries that it needs.
 
     Returns:
         The result, and the plan unless it failed. Never raises.
@@ -100,27 +103,12 @@ def check_plan(
     found: list[ModelPlan] = []
 
     def find() -> Finding:
-        found.append(plan_model(Path(model), threads, batches))
+        others = [os.fspath(library) for library in libraries]
+        found.append(plan_model(Path(model), threads, batches, others))
         return found[0].summary()
 
     check = _run(f"plan for {threads} threads", find)
     return check, found[0] if found else None
-
-
-def checks_table(checks: Sequence[Check]) -> Table:
-    """Lay out the checks as a table for the terminal."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(show_header=False, box=None, pad_edge=False)
-    for column in range(3):
-        table.add_column(no_wrap=column == 0, overflow="fold")
-    for check in checks:
-        mark = Text("ok", "green") if check.ok else Text("FAIL", "bold red")
-        table.add_row(mark, Text(check.name, "bold"), Text(check.detail))
-        if check.remedy:
-            table.add_row("", "", Text(f"→ {check.remedy}", "yellow"))
-    return table
 
 
 def _run(name: str, check: Callable[[], Finding]) -> Check:

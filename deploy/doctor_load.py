@@ -1,6 +1,7 @@
-"""Opens the model named in argv and prints the result as JSON; ONNX Runtime logs to stderr.
+"""Opens a model and prints the result as JSON; ONNX Runtime logs to stderr.
 
-Runs in a separate process, which contains crashes and is the only way to capture a session's log.
+argv has the model, and other custom-op libraries after it. Runs in a separate process, which
+contains crashes and is the only way to capture a session's log.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ def main() -> None:
     try:
         options = load_onnxruntime().SessionOptions()
         options.log_severity_level = 1  # INFO: at this level the ops log their kernels
-        session = open_session(sys.argv[1], threads=1, options=options)
+        model, *libraries = sys.argv[1:]
+        session = open_session(model, threads=1, options=options, custom_op_libraries=libraries)
         result = {
             kind: [f"{item.name} {item.type}{_shape(item.shape)}" for item in items]
             for kind, items in (

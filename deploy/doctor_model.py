@@ -9,12 +9,21 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..onnx_file import ModelFile, ModelFileError, read_model_file
 from ..ort_ops.contract import DOMAIN, OPS
+from .altered_ops import (
+    LOST,
+    LOST_REMEDY,
+    RENAMED_REMEDY,
+    describe_renamed,
+    has_lost_ops,
+    renamed_nodes,
+)
 from .doctor_probe import Finding, FindingError
 
 # In the ops' log: op, node, kernel, bytes. Node names may contain anything.
@@ -36,12 +45,13 @@ class ModelReport:
     device: str = ""  # that the layers were chosen for; empty if the model does not say
 
 
-def read_report(model: Path, timeout: float = 600) -> ModelReport:
+def read_report(model: Path, timeout: float = 600, libraries: Sequence[str] = ()) -> ModelReport:
     """Open a model in a separate process.
 
     Args:
         model: Path of the model.
         timeout: Seconds until the process is ended.
+        libraries: Paths of other custom-op libraries.
 
     Returns:
         Inputs, outputs, kernels and device.
@@ -50,7 +60,7 @@ def read_report(model: Path, timeout: float = 600) -> ModelReport:
         FindingError: If the model does not open.
 
     """
-    result, log = run_child("fanin.deploy.doctor_load", str(model), timeout=timeout)
+    result, log = run_child("fanin.deploy.doctor_load", str(model), *libraries, timeout=timeout)
     kernels: dict[tuple[str, str], list[tuple[str, int]]] = {}
     for op, node, kernel, size in _PACKED.findall(log):
         kernels.setdefault((op, node), []).append((kernel, int(size)))
@@ -128,6 +138,11 @@ def layers(report: ModelReport, model: Path) -> Finding:
             "and takes the plain path",
             "Make them initializers that are not graph inputs: fanin export does.",
         )
+    renamed = renamed_nodes(content)
+    if renamed:
+        raise FindingError("\n".join([*lines, describe_renamed(renamed)]), RENAMED_REMEDY)
+    if has_lost_ops(content):
+        return "\n".join([*lines, LOST]), LOST_REMEDY
     if not ours:
         lines.append("no layer is condensed")
         return "\n".join(lines), "To condense it: fanin export MODEL.onnx --out FAST.onnx."

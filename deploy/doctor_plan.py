@@ -71,7 +71,9 @@ class ModelPlan:
         )
 
 
-def plan_model(model: Path, threads: int, batches: Sequence[int]) -> ModelPlan:
+def plan_model(
+    model: Path, threads: int, batches: Sequence[int], libraries: Sequence[str] = ()
+) -> ModelPlan:
     """Plan a session of ``threads`` threads; nothing is timed.
 
     The model is run once for each batch in a separate process, which tells the sizes of its layers.
@@ -80,13 +82,15 @@ def plan_model(model: Path, threads: int, batches: Sequence[int]) -> ModelPlan:
         model: Path of the model.
         threads: Threads of the session.
         batches: Sizes of the first dimension of its inputs; a model with a fixed one gets that.
+        libraries: Paths of other custom-op libraries that it needs.
 
     Raises:
         FindingError: The model does not run, or its weights cannot be read.
 
     """
     layers = list(_layers(model, threads))
-    result, _ = run_child("fanin.deploy.doctor_shapes", str(model), *map(str, batches))
+    arguments = (",".join(map(str, batches)), *libraries)
+    result, _ = run_child("fanin.deploy.doctor_shapes", str(model), *arguments)
     calibration = _calibration()
     cost = calibration.spinning if calibration else SPINNING
     plans = {

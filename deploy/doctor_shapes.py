@@ -27,12 +27,12 @@ _NODE_SUFFIX = "_kernel_time"
 
 def main() -> None:
     """Print {"problem", "remedy"}, or {"shapes": {batch: {node: shape of X}}}."""
-    model, *batches = sys.argv[1:]
+    model, batches, *libraries = sys.argv[1:]
     result: dict[str, Any]
     try:
         shapes: dict[int, dict[str, list[int]]] = {}
-        for batch in map(int, batches):
-            found, batch_in_force = _shapes(Path(model), batch)
+        for batch in map(int, batches.split(",")):
+            found, batch_in_force = _shapes(Path(model), batch, libraries)
             shapes[batch_in_force] = found
         result = {"shapes": shapes}
     except SessionError as error:
@@ -40,13 +40,13 @@ def main() -> None:
     print(json.dumps(result))
 
 
-def _shapes(model: Path, batch: int) -> tuple[dict[str, list[int]], int]:
+def _shapes(model: Path, batch: int, libraries: list[str]) -> tuple[dict[str, list[int]], int]:
     """Run the model on zeros; returns the shapes, and the batch, which the model may fix."""
     options = load_onnxruntime().SessionOptions()
     options.enable_profiling = True
     with tempfile.TemporaryDirectory(prefix="fanin-doctor-") as folder:
         options.profile_file_prefix = str(Path(folder) / "run")
-        session = open_session(model, threads=1, options=options)
+        session = open_session(model, threads=1, options=options, custom_op_libraries=libraries)
         inputs = {meta.name: _zeros(meta, batch) for meta in session.get_inputs()}
         try:
             session.run(None, inputs)

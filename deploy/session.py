@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from .. import ort_ops
 from ..onnx_file import ModelFile
+from ..ort_ops.custom_libraries import library_paths, register_libraries
 from ..ort_ops.dispatch_cost import DispatchCalibration
 from . import cuda
+from .altered_ops import RENAMED_REMEDY, describe_renamed, renamed_nodes
 from .cpus import MAX_THREADS, available_cpus, cpu_quota, default_threads
 from .cuda import Provider
 from .diagnosis import explain_load_failure, unreadable
@@ -42,6 +44,7 @@ def open_session(
     threads: int | None = None,
     providers: Sequence[Provider] | None = None,
     options: onnxruntime.SessionOptions | None = None,
+    custom_op_libraries: Sequence[str | os.PathLike[str]] = (),
 ) -> onnxruntime.InferenceSession:
     """Open an ONNX model with fanin's op library registered.
 
@@ -62,6 +65,8 @@ def open_session(
             where ``fanin calibrate`` has measured it on this machine and the options do not have
             it, and the op library is registered unless it already is. Whatever they say, models
             in half precision are opened without the optimizer that crashes on them.
+        custom_op_libraries: Paths of other libraries with operators that the model uses, which are
+            registered in the options, too. Pass only libraries that you trust: they run code.
 
     Returns:
         The session.
@@ -73,11 +78,15 @@ def open_session(
     Warns:
         RuntimeWarning: About slow settings: parallel execution, more threads than CPUs or than
             the CPU quota, an unusable calibration, a CUDA session without fanin's CUDA kernels, a
-            model whose layers were chosen for another device.
+            model whose layers were chosen for another device, or whose ops another tool renamed.
 
     """
     model = _existing_file(path)
     content = ModelFile() if _is_ort_format(model, options) else check_model(model)
+    renamed = renamed_nodes(content)
+    if renamed:
+        message = f"{model}: {describe_renamed(renamed)}. {RENAMED_REMEDY}"
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
     runtime = load_onnxruntime()
     provider_list = cuda.without_absent_gpu(_checked_providers(runtime, providers, options))
     if options is None:
@@ -86,6 +95,7 @@ def open_session(
     _set_threads(runtime, options, threads)
     _set_dispatch(options)
     _register(options)
+    _register_others(options, custom_op_libraries)
     try:
         # enable_fallback=0: if a provider fails, the runtime would otherwise print a line and
         # continue on the CPU.
@@ -318,6 +328,16 @@ def _register(options: Any) -> None:
         raise SessionError(
             f"the op library {library} cannot be registered: {error}", remedy
         ) from error
+
+
+def _register_others(options: Any, libraries: Sequence[str | os.PathLike[str]]) -> None:
+    try:
+        register_libraries(options, library_paths(libraries))
+    except ValueError as error:
+        remedy = "Pass the path of a library that was built for this system and onnxruntime."
+        if "already set" in str(error):
+            remedy = "Its domain is registered in these options already: name it once."
+        raise SessionError(str(error), remedy) from error
 
 
 def _config_entry(options: Any, key: str) -> str | None:

@@ -6,7 +6,7 @@ pip install 'fanin[timm]'; python examples/timm_vit.py
 import timm
 import torch
 
-from fanin.trainer import Sparsifier, SRigL
+from fanin.trainer import InitializationOptions, Sparsifier, SRigL
 
 STEPS = 30
 
@@ -19,6 +19,7 @@ sparsifier = Sparsifier(
     total_steps=STEPS,
     update_every=5,
     dense_layers=["patch_embed.proj", "head"],
+    initialization=InitializationOptions(keep_weights=False),  # from scratch
 )
 for _ in range(STEPS):
     images, labels = torch.randn(8, 3, 64, 64), torch.randint(10, (8,))

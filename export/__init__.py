@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from .onnx_convert import convert, plan_conversion
     from .onnx_inspect import Inspection, inspect
     from .onnx_op import register_schemas
+    from .onnx_prune import prune
+    from .prune_report import PrunedLayer, PruneReport
     from .quantizing.quantize import quantize
     from .quantizing.report import QuantizationReport
     from .report import ExportReport, LayerReport, ParityCheck
@@ -33,7 +35,10 @@ _HOMES = {
     "inspect": "onnx_inspect",
     "load_condensed": ".ort_ops.format.files",
     "plan_conversion": "onnx_convert",
+    "PruneReport": "prune_report",
+    "PrunedLayer": "prune_report",
     "QuantizationReport": "quantizing.report",
+    "prune": "onnx_prune",
     "quantize": "quantizing.quantize",
     "register_schemas": "onnx_op",
     "save_condensed": ".ort_ops.format.files",
@@ -46,12 +51,15 @@ __all__ = [
     "Inspection",
     "LayerReport",
     "ParityCheck",
+    "PruneReport",
+    "PrunedLayer",
     "QuantizationReport",
     "convert",
     "export",
     "inspect",
     "load_condensed",
     "plan_conversion",
+    "prune",
     "quantize",
     "register_schemas",
     "save_condensed",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import Any, TypeVar
 
 from .._base.atomic import output_folder, write_file
 from .._base.texts import parse_json, read_text
-from .._base.user_folders import user_calibration_path
+from .._base.user_folders import CALIBRATION_VARIABLE, user_calibration_path
 from ..ort_ops.dispatch_cost import SPINNING, DispatchCalibration, DispatchCost
 from .errors import ExportError
 
@@ -41,12 +43,24 @@ def own_table(threads: int, *, quantized: bool = False) -> OwnTable:
         return OwnTable(None, 1)
     path = quantized_path(calibration) if quantized else calibration
     try:
+        require_named(calibration)
         for count in dict.fromkeys((threads, 1)):
             if table_path(path, count).is_file():
                 return OwnTable(table_path(path, count), count)
     except OSError as error:  # as where HOME is another user's
         return OwnTable(None, 1, f"; {path} cannot be read ({error.strerror})")
     return OwnTable(None, 1)
+
+
+def require_named(calibration: Path) -> None:
+    """Raise ExportError where FANIN_CALIBRATION names a file that is missing with all its kin."""
+    if os.environ.get(CALIBRATION_VARIABLE) and not calibration.is_file():
+        beside = calibration.parent.glob(f"{glob.escape(calibration.stem)}.*.json")
+        if not any(file.is_file() for file in beside):
+            raise ExportError(
+                f"{CALIBRATION_VARIABLE} is {calibration}, but there is no such file; measure it "
+                f"with fanin calibrate, which writes it, or unset {CALIBRATION_VARIABLE}"
+            )
 
 
 def table_path(calibration: Path, threads: int) -> Path:

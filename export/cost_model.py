@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from .._base.cpu_name import cpu_name
 from ..ort_ops.dispatch_cost import SPINNING, DispatchCost
 from .calibration_files import (
     check_threads,
@@ -113,8 +114,12 @@ class CostModel:
         machine: that was measured.
         threads: of a session.
         measured_threads: those of the measurement: ``threads`` or 1.
+        other_cpu: what to do about a machine that is not this one; empty where it is, or was asked
+            for.
 
     """
+
+    other_cpu = ""
 
     def __init__(
         self, calibration: Calibration, threads: int = 1, dispatch: DispatchCost = SPINNING
@@ -160,6 +165,12 @@ class CostModel:
             require_threads(own.path, calibration.threads, own.threads)
         dispatch = dispatch_cost() if threads != calibration.threads else SPINNING
         model = cls(calibration, threads, dispatch)
+        cpu = cpu_name()
+        if cpu is not None and not calibration.machine.startswith(cpu):
+            command = "fanin calibrate --of layers" + (f" --threads {threads}" * (threads > 1))
+            model.other_cpu = (
+                f"those times are of another CPU than this one ({cpu}); {command} measures it"
+            )
         model.machine += own.note
         return model
 

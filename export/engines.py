@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -12,10 +17,17 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from ..onnx_file import ModelFileError, read_model_file
+from ..ort_ops.contract import DOMAIN
+from ..ort_ops.custom_libraries import library_paths, register_libraries
 from .errors import ExportError
+from .onnx_reading import graphs_of
 
 if TYPE_CHECKING:
     import onnxruntime
+
+_LIBRARIES: ContextVar[tuple[str, ...]] = ContextVar("custom-op libraries", default=())
+
+_UNKNOWN_OP = re.compile(r"([\w.]+):(\w+)\(-?\d+\) is not a registered function/op")
 
 Run = Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]
 """From inputs by name to outputs in order."""
@@ -25,7 +37,7 @@ Model = Path | bytes
 
 
 class EngineUnavailableError(Exception):
-    """An engine cannot run on this machine, whatever the file is."""
+    """An engine cannot run on this machine, or has no operator that the file needs."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +54,21 @@ class Engine:
     name: str
     load: Callable[[Model], Run]
     has_library: bool = False
+
+
+@contextmanager
+def custom_libraries(libraries: Sequence[str | os.PathLike[str]]) -> Iterator[None]:
+    """Register other people's custom-op libraries in every session that is made meanwhile.
+
+    Raises:
+        ValueError: one is not there.
+
+    """
+    token = _LIBRARIES.set(library_paths(libraries))
+    try:
+        yield
+    finally:
+        _LIBRARIES.reset(token)
 
 
 def engines(uses_our_ops: bool) -> list[Engine]:
@@ -63,7 +90,10 @@ def reference_engine() -> Engine:
 
 
 def load_original(model: Model, *, optimize: bool = True) -> Run:
-    """Load a model that is not ours in the first available engine.
+    """Load a model that is to be converted in the first available engine.
+
+    It runs without our library, except where it holds nodes of ours without their functions, which
+    other tools drop.
 
     Raises:
         ExportError: it does not load.
@@ -72,12 +102,17 @@ def load_original(model: Model, *, optimize: bool = True) -> Run:
     try:
         import onnxruntime
     except ImportError:
-        return _load_reference(model)
+        try:
+            return _load_reference(model)
+        except EngineUnavailableError as error:
+            raise ExportError(f"onnx's reference evaluator: {error}") from error
     options = onnxruntime.SessionOptions()
     # Its errors are raised; sizes that do not fit are tried, and are nothing to print.
     options.log_severity_level = 4
     if not optimize:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if _lacks_functions(model):
+        _register(options)
     return _session(model, options, "the original model")
 
 
@@ -92,15 +127,37 @@ def load_with_library(model: Model) -> Run:
     """Load an exported model in onnxruntime with our library."""
     import onnxruntime
 
+    options = onnxruntime.SessionOptions()
+    try:
+        _register(options)
+    except ExportError as error:
+        raise EngineUnavailableError(str(error)) from error
+    return _session(model, options, "the exported model")
+
+
+def _register(options: onnxruntime.SessionOptions) -> None:
     from ..ort_ops import register
 
-    options = onnxruntime.SessionOptions()
     try:
         register(options)
     except Exception as error:
         # Not built, or an onnxruntime that the library does not support: no fault of the file.
-        raise EngineUnavailableError(str(error)) from error
-    return _session(model, options, "the exported model")
+        raise ExportError(str(error)) from error
+
+
+def _lacks_functions(model: Model) -> bool:
+    proto = (
+        onnx.load_from_string(model)
+        if isinstance(model, bytes)
+        else onnx.load(model, "protobuf", load_external_data=False)
+    )
+    missing = {
+        node.op_type
+        for graph in graphs_of(proto.graph)
+        for node in graph.node
+        if node.domain == DOMAIN
+    }
+    return bool(missing - {body.name for body in proto.functions if body.domain == DOMAIN})
 
 
 def _no_onnxruntime(model: Model) -> Run:  # noqa: ARG001
@@ -108,9 +165,11 @@ def _no_onnxruntime(model: Model) -> Run:  # noqa: ARG001
 
 
 def _load_reference(model: Model) -> Run:
-    evaluator = ReferenceEvaluator(
-        onnx.load_from_string(model) if isinstance(model, bytes) else str(model)
-    )
+    proto = onnx.load_from_string(model) if isinstance(model, bytes) else str(model)
+    try:
+        evaluator = ReferenceEvaluator(proto)
+    except RuntimeError as error:  # such as a Scan from the end to the start
+        raise EngineUnavailableError(str(error)) from error
     # It gives a dict only where intermediate results are asked for.
     return lambda feeds: cast("list[np.ndarray]", evaluator.run(None, feeds))
 
@@ -119,19 +178,28 @@ def _session(model: Model, options: onnxruntime.SessionOptions, what: str) -> Ru
     import onnxruntime
 
     options.log_severity_level = max(options.log_severity_level, 3)
-    levels = onnxruntime.GraphOptimizationLevel
-    highest = options.graph_optimization_level == levels.ORT_ENABLE_ALL
-    if highest and _computes_in_half(model):
-        # At its highest level 1.32 crashes the process on a CPU where a LayerNormalization, a
-        # Transpose and a MatMul in half precision follow each other.
-        options.graph_optimization_level = levels.ORT_ENABLE_EXTENDED
+    optimizes = options.graph_optimization_level != (
+        onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    )
+    try:
+        register_libraries(options, _LIBRARIES.get())
+    except ValueError as error:
+        raise ExportError(str(error)) from error
     try:
         session = onnxruntime.InferenceSession(
             model if isinstance(model, bytes) else str(model),
             options,
             providers=["CPUExecutionProvider"],
+            disabled_optimizers=_crashing_optimizers(model) if optimizes else None,
         )
     except Exception as error:
+        unknown = _UNKNOWN_OP.search(str(error))
+        if unknown and unknown[1] != DOMAIN:
+            raise ExportError(
+                f"{what} has a node {unknown[2]} of the domain {unknown[1]!r}, which neither "
+                f"onnxruntime {onnxruntime.__version__} nor the file knows; name its library with "
+                "--custom-op-library PATH (custom_op_libraries=), or switch the verification off"
+            ) from error
         raise ExportError(
             f"onnxruntime {onnxruntime.__version__} does not load {what}: {error}; "
             "a newer onnxruntime or a lower opset may"
@@ -139,15 +207,16 @@ def _session(model: Model, options: onnxruntime.SessionOptions, what: str) -> Ru
     return lambda feeds: _tensors(session.run(None, feeds))
 
 
-def _computes_in_half(model: Model) -> bool:
+def _crashing_optimizers(model: Model) -> list[str]:
     if isinstance(model, Path):
         try:
-            return read_model_file(model).half
+            return read_model_file(model).crashing_optimizers
         except ModelFileError:  # a format that only onnxruntime reads
-            return False
-    graph = onnx.load_from_string(model).graph
-    kinds = {v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info)}
-    return bool(kinds & {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
+            return []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.onnx")
+        path.write_bytes(model)
+        return read_model_file(path).crashing_optimizers
 
 
 def _tensors(outputs: Sequence[Any]) -> list[Any]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from ..ort_ops import cuda_status
 from ..ort_ops.format.condensed import CondensedWeight
 from ..ort_ops.format.conv_geometry import ConvGeometry
 from .cost_model import CostModel
+from .dimensions import Dims, require_sizes
 from .gpu_cost import CUDA, GpuCostModel, device_of, find_gpu
 from .quantized_costs import Form
-from .report import Decision, LayerReport
+from .report import Decision, LayerReport, PredictedTimes
 from .row_groups import MAX_GROUPS, split_rows
 
 Policy = Literal["auto", "condensed", "structured", "dense"]
@@ -36,6 +37,9 @@ TOKENS = 32
 """What a symbolic dimension that is not the batch counts for, since no file says how long it is."""
 
 
+_BATCH_NAMES = ("batch", "batch_size")
+"""Symbols that are the batch on whichever axis they stand: attention puts the tokens first."""
+
 IMAGE_SIZE = 56
 """What a symbolic size of an image counts for, on each of its axes."""
 
@@ -48,12 +52,14 @@ class Choice:
         form: "condensed", "structured" or "dense".
         reason: for the report.
         speedup: predicted time of dense over that of the form; None where nothing was predicted.
+        times: that were predicted.
 
     """
 
     form: Decision
     reason: str
     speedup: float | None = None
+    times: PredictedTimes | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,9 @@ class Chooser:
         batch: value of the first symbolic dimension that "auto" decides for.
         portable: whether only standard operators may be used.
         costs: what "auto" decides by, for a number of threads.
+        dims: sizes of symbolic dimensions by name.
+        tokens: value of every other symbolic dimension: 1 in a language model with a cache, most of
+            whose runs decode one token.
 
     """
 
@@ -72,6 +81,8 @@ class Chooser:
     batch: int = 1
     portable: bool = False
     costs: CostModel | GpuCostModel = field(default_factory=CostModel.of_this_machine)
+    dims: Dims = field(default_factory=dict)
+    tokens: int = TOKENS
 
     @classmethod
     def of(
@@ -82,6 +93,7 @@ class Chooser:
         threads: int = 1,
         device: str = "cpu",
         precision: str = "float32",
+        dims: Dims | None = None,
     ) -> Chooser:
         """Check the options and load the cost model of the device, or for threads of a session.
 
@@ -102,18 +114,26 @@ class Chooser:
             raise ValueError(f"threads is {threads}, it must be 1 to {MAX_THREADS}")
         if portable and policy == "condensed":
             raise ValueError("portable files hold no condensed layers; choose another policy")
+        dims = dict(dims or {})
+        require_sizes(dims)
         kind, name = device_of(device)
         if kind != CUDA:
-            return cls(known, batch, portable, CostModel.of_this_machine(threads))
+            return cls(known, batch, portable, CostModel.of_this_machine(threads), dims)
         if threads != 1:
             raise ValueError(f"threads is {threads}, but layers are chosen for a GPU; leave it out")
         gpu, origin = find_gpu(name, () if name else cuda_status().devices)
-        return cls(known, batch, portable, GpuCostModel(gpu, precision, origin))
+        return cls(known, batch, portable, GpuCostModel(gpu, precision, origin), dims)
 
     @property
     def device(self) -> str:
         """What the costs are of: "cpu" or "cuda"."""
         return CUDA if isinstance(self.costs, GpuCostModel) else "cpu"
+
+    @property
+    def other_cpu(self) -> str:
+        """What to do about times of another CPU; empty where none decide."""
+        costs = self.costs
+        return costs.other_cpu if self.policy == "auto" and isinstance(costs, CostModel) else ""
 
     def choose(self, weight: CondensedWeight, rows: int) -> Choice:
         """Choose for a weight that meets ``rows`` rows of X at a time."""
@@ -124,7 +144,10 @@ class Chooser:
         }
         if weight.active < weight.out_features or self.policy == "structured":
             seconds["structured"] = self.costs.structured(rows, *size, weight.active)
-        return self._decide(dense, seconds, _at_rows(rows))
+        choice = self._decide(dense, seconds, _at_rows(rows))
+        stored = _equal_stored(weight)
+        equal = None if stored is None else self.costs.condensed(rows, *size, stored)
+        return _with_times(choice, dense, seconds, equal)
 
     def conv_seconds(
         self,
@@ -133,7 +156,7 @@ class Chooser:
         shape: Sequence[int | str | None] | None,
     ) -> dict[Decision, float]:
         """Predict each form of a convolution whose X has the shape ``[N, C, ...]``."""
-        batch, sizes = self._images(geometry, shape)
+        batch, sizes = self.images(geometry, shape)
         costs = self.costs.convolutions
         seconds: dict[Decision, float] = {
             "dense": costs.dense(geometry, batch, sizes),
@@ -153,18 +176,22 @@ class Chooser:
         """Choose for a convolution; ``settled`` is the form that suits its neighbors, if known."""
         if self.policy in ("structured", "dense") and geometry.depthwise and _is_whole(weight):
             return Choice("dense", "depthwise, dense as it was")
-        batch, sizes = self._images(geometry, shape)
+        batch, sizes = self.images(geometry, shape)
         seconds = self.conv_seconds(weight, geometry, shape)
         where = _at_images(batch, sizes)
         dense = seconds.pop("dense")
-        alone = self._decide(dense, seconds, where)
-        if self.policy != "auto" or settled in (None, alone.form):
-            return alone
-        if settled == "dense":
-            text = f"{alone.form} {alone.reason}, less than reordering activations costs"
-            return Choice("dense", text)
-        speedup = dense / seconds[settled]
-        return Choice(settled, f"{speedup:.2g}× predicted {where}, nothing to reorder", speedup)
+        choice = self._decide(dense, seconds, where)
+        if self.policy == "auto" and settled is not None and settled != choice.form:
+            if settled == "dense":
+                text = f"{choice.form} {choice.reason}, less than reordering activations costs"
+                choice = Choice("dense", text)
+            else:
+                speedup = dense / seconds[settled]
+                text = f"{speedup:.2g}× predicted {where}, nothing to reorder"
+                choice = Choice(settled, text, speedup)
+        stored, costs = _equal_stored(weight), self.costs.convolutions
+        equal = None if stored is None else costs.condensed(geometry, batch, sizes, stored)
+        return _with_times(choice, dense, seconds, equal)
 
     def choose_quantized(
         self,
@@ -200,11 +227,13 @@ class Chooser:
             rows, size = self.rows_of(shape), (weight.out_features, weight.in_features)
             dense = costs.dense(form, rows, *size)
             condensed = costs.condensed(form, rows, *size, stored)
-            return self._decide(dense, {"condensed": condensed}, _at_rows(rows))
-        batch, sizes = self._images(geometry, shape)
+            choice = self._decide(dense, {"condensed": condensed}, _at_rows(rows))
+            return _with_times(choice, dense, {"condensed": condensed})
+        batch, sizes = self.images(geometry, shape)
         dense = costs.dense_conv(geometry, batch, sizes)
         condensed = costs.condensed_conv(geometry, batch, sizes, stored)
-        return self._decide(dense, {"condensed": condensed}, _at_images(batch, sizes))
+        choice = self._decide(dense, {"condensed": condensed}, _at_images(batch, sizes))
+        return _with_times(choice, dense, {"condensed": condensed})
 
     def quantized_times(self, layers: Iterable[LayerReport]) -> str:
         """Say where the times of layers in 8 bits come from; empty where none decided."""
@@ -213,14 +242,18 @@ class Chooser:
             return ""
         return costs.quantized.origin if any(x.values_dtype == "int8" for x in layers) else ""
 
-    def _images(
+    def images(
         self, geometry: ConvGeometry, shape: Sequence[int | str | None] | None
     ) -> tuple[int, list[int]]:
         """Return the batch and the sizes of the images, symbols as documented."""
         first, *sizes = (shape[0], *shape[2:]) if shape else (None,) * (1 + geometry.axes)
         # No form is faster on nothing; what is empty is decided as if it had one of each.
-        batch = max(1, first) if isinstance(first, int) else self.batch
-        return batch, [max(1, s) if isinstance(s, int) else IMAGE_SIZE for s in sizes]
+        batch = self._size(first, self.batch)
+        return max(1, batch), [max(1, self._size(size, IMAGE_SIZE)) for size in sizes]
+
+    def _size(self, size: int | str | None, unknown: int) -> int:
+        """Return a size, a symbolic one as it was given, else ``unknown``."""
+        return size if isinstance(size, int) else self.dims.get(str(size), unknown)
 
     def _decide(self, dense: float, seconds: dict[Decision, float], where: str) -> Choice:
         """Choose the fastest form, or the one that the policy names."""
@@ -271,14 +304,18 @@ class Chooser:
         factors = [
             (axis, factor)
             for axis, size in enumerate(shape[:-1])
-            for factor in str(size).replace(" ", "").split("*")
+            for factor in str(self.dims.get(str(size), size)).replace(" ", "").split("*")
         ]
         sizes, batch_seen = [], False
         for axis, factor in factors:
             if factor.isdecimal():
                 sizes.append(int(factor))
+            elif factor in self.dims:
+                sizes.append(self.dims[factor])
+                batch_seen = batch_seen or axis == 0
             else:
-                sizes.append(self.batch if axis == 0 and not batch_seen else TOKENS)
+                is_batch = axis == 0 or factor in _BATCH_NAMES
+                sizes.append(self.batch if is_batch and not batch_seen else self.tokens)
                 batch_seen = True
         return max(1, math.prod(sizes))
 
@@ -289,6 +326,21 @@ def _at_rows(rows: int) -> str:
 
 def _at_images(batch: int, sizes: Sequence[int]) -> str:
     return f"at {'×'.join(map(str, sizes))}" + f", batch {batch}" * (batch != 1)
+
+
+def _with_times(
+    choice: Choice, dense: float, seconds: Mapping[Decision, float], equal_rows: float | None = None
+) -> Choice:
+    chosen = dense if choice.form == "dense" else seconds[choice.form]
+    return replace(choice, times=PredictedTimes(dense, chosen, equal_rows))
+
+
+def _equal_stored(weight: CondensedWeight) -> int | None:
+    """Count what the active rows would store if they had equally many entries; None: they have."""
+    if not weight.padding:
+        return None
+    entries = weight.values.size - weight.padding
+    return math.ceil(entries / weight.active) * weight.active
 
 
 def _is_whole(weight: CondensedWeight) -> bool:

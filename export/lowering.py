@@ -21,11 +21,14 @@ from .passes.fold_norm import FoldNormPass
 from .passes.fuse_activation import FuseActivationPass
 from .passes.fuse_residual import FuseResidualPass
 from .passes.head_layout import OrderHeadsPass
+from .passes.inlined_names import RenameInlinedPass
+from .passes.local_constants import LocalConstantsPass
 from .passes.nodes import our_nodes
 from .passes.order_gelu import OrderGeluPass
 from .passes.packed_projection import SplitProjectionPass
 from .passes.pool_channels_last import PoolChannelsLastPass
 from .passes.separate_projection import SeparateProjectionPass
+from .passes.trim_inputs import TrimInputsPass
 from .passes.unique_names import UniqueNamesPass
 from .report import LayerReport
 
@@ -58,6 +61,8 @@ def lower(model: ir.Model, chooser: Chooser, *, fold: bool) -> Lowered:
     # import is taken back where nothing needs it.
     model.opset_imports[DOMAIN] = DOMAIN_VERSION
     UniqueNamesPass()(model)
+    RenameInlinedPass()(model)
+    LocalConstantsPass()(model)
     common.ShapeInferencePass(strict_mode=False)(model)
     fused = FoldNormPass()(model).folded
     projections = SplitProjectionPass()(model)
@@ -78,6 +83,7 @@ def lower(model: ir.Model, chooser: Chooser, *, fold: bool) -> Lowered:
             remove_unread_constant(value)
     AttachFunctionsPass()(model)
     UniqueNamesPass()(model)
+    TrimInputsPass()(model)
     model.metadata_props.pop(DEVICE_KEY, None)
     if chooser.policy == "auto" and (our_nodes(model) or formed or chooser.device != "cpu"):
         model.metadata_props[DEVICE_KEY] = chooser.device
@@ -99,7 +105,7 @@ def final_layers(layers: Iterable[LayerReport], lowered: Lowered) -> tuple[Layer
             final.append(layer)
             continue
         first = formed[0]
-        reason = first.choice.reason
+        form, reason = first.choice.form, first.choice.reason
         if reason == "policy condensed":
             reason = layer.reason
         # A weight that is called twice is one part; slices of a packed one are several.
@@ -113,9 +119,11 @@ def final_layers(layers: Iterable[LayerReport], lowered: Lowered) -> tuple[Layer
                 fan_in=max(entry.fan_in for entry in parts),
                 padding=sum(entry.padding for entry in parts),
                 bytes_condensed=sum(entry.nbytes for entry in parts),
-                decision=first.choice.form,
+                decision=form,
                 reason=reason,
                 speedup=first.choice.speedup,
+                times=first.choice.times,
+                stored=sum(entry.stored for entry in parts) if form != "dense" else None,
             )
         )
     return tuple(final)

@@ -24,8 +24,13 @@ from .compute import (
     values_for,
     with_compute,
 )
+from .declared_outputs import stage_checked
+from .decoder_cases import takes_cache
+from .dimensions import Dims, require_known, with_inferred
+from .engines import custom_libraries
 from .errors import ExportError
-from .forms import Chooser, Policy
+from .fingerprint import Fingerprint
+from .forms import Choice, Chooser, Policy
 from .gpu_cost import GpuCostModel
 from .half_precision import before_conversion, in_precision, require_precision, set_precision
 from .locate import first_difference
@@ -36,21 +41,24 @@ from .model_file import (
     StagedModel,
     link_notes,
     publish_model,
-    stage_model,
 )
-from .onnx_cases import cases_for, own_noise, rerun
+from .node_order import sort_nodes
+from .onnx_cases import cases_for, dequantizes, optimized_cases, own_noise
 from .onnx_reading import read_proto
 from .onnx_schema import register_schemas
 from .onnx_source import data_files, load_source
+from .output_precision import output_precisions
 from .passes.access import label_of
 from .passes.compute_bfloat16 import nodes_in_bfloat16
-from .passes.condense import CondensePass, CondenseResult, Shape
+from .passes.condense import NOT_FINITE, CondensePass, CondenseResult, Shape, kept_names
+from .passes.expand import ExpandPass
 from .passes.nodes import quantized_nodes
 from .quantization_units import Units, is_compared, units_of, with_noise
 from .ranges import require_range
 from .report import (
     NOT_VERIFIED,
     SPARSE,
+    UNCHANGED,
     ExportReport,
     LayerCheck,
     LayerReport,
@@ -66,7 +74,7 @@ from .rounding import (
     with_rounding,
     without_saved_bytes,
 )
-from .verify import Case, Reference, check_parity, check_structure, largest_change
+from .verify import Case, Reference, check_parity, check_structure, largest_change, usual_tolerance
 from .verify_layers import LARGE, check_layers
 from .verify_quantized import check_quantized_layers
 
@@ -92,6 +100,8 @@ def convert(
     require_sparse: bool = False,
     compute: str = "float32",
     precision: str = "float32",
+    dims: Dims | None = None,
+    custom_op_libraries: Sequence[str | os.PathLike[str]] = (),
 ) -> ExportReport:
     """Write an ONNX model with its sparse layers as ``ai.fanin`` ops.
 
@@ -122,6 +132,10 @@ def convert(
             same values computed in float32, within 4e-2 of the largest output.
         precision: "float16" or "bfloat16" converts a float32 graph to that type, as
             :func:`.export` does; "float32" leaves it in the types that it has.
+        dims: sizes of symbolic dimensions of the inputs by name, such as ``{"sequence": 128}``:
+            "auto" decides for them, and the outputs are compared on inputs of these sizes.
+        custom_op_libraries: paths of libraries with operators of other domains that the model
+            uses, for the comparison.
 
     Returns:
         What became of each weight, the parity error, and the sizes.
@@ -140,26 +154,36 @@ def convert(
         raise ValueError(f"values_dtype is {values_dtype!r}, it must be {' or '.join(VALUE_TYPES)}")
     require_precision(precision, values_dtype)
     values_dtype = values_for(compute, values_dtype, precision, portable=portable)
-    chooser = Chooser.of(policy, batch, portable, threads, device, precision)
+    chooser = Chooser.of(policy, batch, portable, threads, device, precision, dims)
     if target.exists() and source.exists() and target.samefile(source):
         raise ValueError(f"{onnx_out} is the model itself; give the result another name")
-    with staging_folder(target) as scratch, _blaming(source):
+    with (
+        custom_libraries(custom_op_libraries),
+        staging_folder(target) as scratch,
+        _blaming(source),
+    ):
         chooser = _for_own_type(chooser, source)
-        model, notes, found = _condensed(source, chooser, min_sparsity)
+        model, notes, found, chooser = _condensed(source, chooser, min_sparsity)
         needed = data_files(source)
         if target.resolve() in needed:
             raise ValueError(f"{onnx_out} holds weights of {source}; give the result another name")
         halves = precision != "float32"
         before = model.clone() if halves and verify else None
+        whole = None if notes or found.modified or found.held else Fingerprint.of(model)
         lowered = lower(model, chooser, fold=fold)
+        unchanged = whole is not None and not halves and whole == Fingerprint.of(model)
         staged = _stage(model, source, scratch / target.name, external_data_threshold)
         large = staged.nbytes + bytes_saved(found.layers) > LARGE
-        comparison = _Comparison.of(source, inputs) if verify and not large else None
+        compares = verify and not unchanged
+        broken = [layer for layer in found.layers if layer.reason == NOT_FINITE]
+        comparison = (
+            _Comparison.of(source, inputs, dims, broken) if compares and not large else None
+        )
         if comparison and nodes_in_bfloat16(model):
             comparison = replace(comparison, least_tolerance=BFLOAT16_TOLERANCE)
         parity: tuple[ParityCheck, ...] = ()
         layer_checks: tuple[LayerCheck, ...] = ()
-        missing: tuple[str, ...] = (NOT_VERIFIED,)
+        missing: tuple[str, ...] = (UNCHANGED if unchanged else NOT_VERIFIED,)
         change: float | None = 0.0
         if comparison:
             layer_checks = comparison.check_layers(model)
@@ -198,7 +222,7 @@ def convert(
             missing = (*missing, *made.not_checked)
             reports, lowered = in_precision(reports, lowered, made, precision)
             notes += made.notes
-        if verify and large:
+        if compares and large:
             parity, missing = check_layers(staged.path)
         file_bytes = staged.nbytes
         layers = with_compute(final_layers(reports, lowered), nodes_in_bfloat16(model))
@@ -226,7 +250,7 @@ def convert(
         parity=parity,
         not_checked=missing,
         file_bytes=file_bytes,
-        dense_file_bytes=file_bytes + bytes_saved(layers),
+        dense_file_bytes=file_bytes + bytes_saved(layers, kept_names(found.notes)),
         dense_file_measured=False,
         notes=(*notes, *found.notes, *link_notes(Path(onnx_out), data_path)),
         output_rounding_error=change,
@@ -240,6 +264,7 @@ def convert(
         device=chooser.device,
         precision=precision,
         dense_precision_error=made.dense_error if made else None,
+        other_cpu=chooser.other_cpu,
     )
 
 
@@ -251,6 +276,7 @@ def plan_conversion(
     threads: int = 1,
     device: str = "cpu",
     min_sparsity: float = SPARSE,
+    dims: Dims | None = None,
 ) -> tuple[LayerReport, ...]:
     """Say what :func:`convert` would make of each weight, without writing anything.
 
@@ -258,17 +284,41 @@ def plan_conversion(
         FileNotFoundError, ExportError, ValueError: as :func:`convert` does.
 
     """
-    chooser = Chooser.of(policy, batch, portable=False, threads=threads, device=device)
+    return plan_model(
+        onnx_in,
+        policy=policy,
+        batch=batch,
+        threads=threads,
+        device=device,
+        min_sparsity=min_sparsity,
+        dims=dims,
+    )[0]
+
+
+def plan_model(
+    onnx_in: str | os.PathLike[str],
+    *,
+    policy: Policy = "auto",
+    batch: int = 1,
+    threads: int = 1,
+    device: str = "cpu",
+    min_sparsity: float = SPARSE,
+    dims: Dims | None = None,
+) -> tuple[tuple[LayerReport, ...], ir.Model]:
+    """Do what :func:`plan_conversion` does, and return the converted graph as well."""
+    chooser = Chooser.of(policy, batch, portable=False, threads=threads, device=device, dims=dims)
     source = Path(onnx_in)
     with _blaming(source):
         chooser = _for_own_type(chooser, source)
-        model, _, found = _condensed(source, chooser, min_sparsity)
+        model, _, found, chooser = _condensed(source, chooser, min_sparsity)
         layers = final_layers(found.layers, lower(model, chooser, fold=True))
-        return (*layers, *found.elsewhere.layers)
+        return (*layers, *found.elsewhere.layers), model
 
 
 def _for_own_type(chooser: Chooser, source: Path) -> Chooser:
-    """Choose by the costs of half precision where the source is in it already."""
+    """Choose for one token where the source is a decoder; by the costs of a half source's type."""
+    if takes_cache(read_proto(source).graph.input):
+        chooser = replace(chooser, tokens=1)
     costs = chooser.costs
     if not isinstance(costs, GpuCostModel):
         return chooser
@@ -280,15 +330,17 @@ def _for_own_type(chooser: Chooser, source: Path) -> Chooser:
 
 def _condensed(
     source: Path, chooser: Chooser, min_sparsity: float
-) -> tuple[ir.Model, tuple[str, ...], CondenseResult]:
+) -> tuple[ir.Model, tuple[str, ...], CondenseResult, Chooser]:
     model, notes = load_source(source)
     _require_undone(source, model, chooser)
+    require_known(chooser.dims, model, str(source))
     register_schemas()
     common.ShapeInferencePass(strict_mode=False)(model)
+    chooser = replace(chooser, dims=with_inferred(model, chooser.dims, chooser.batch))
 
     def leave_dense(
         weight: CondensedWeight, shape: Shape, geometry: ConvGeometry | None
-    ) -> str | None:
+    ) -> Choice | None:
         """Leave a node unchanged if it would be exported dense anyway and nothing is ablated."""
         if geometry is None:
             choice = chooser.choose(weight, chooser.rows_of(shape))
@@ -300,14 +352,15 @@ def _condensed(
             if mixed and seconds["condensed"] < _HOPELESS * seconds["dense"]:
                 return None
         whole = weight.active == weight.out_features
-        return choice.reason if choice.form == "dense" and whole else None
+        return choice if choice.form == "dense" and whole else None
 
+    ExpandPass(chooser, min_sparsity=min_sparsity)(model)
     condense = CondensePass(
         min_sparsity=min_sparsity,
         leave_dense=leave_dense,
         choose_quantized=chooser.choose_quantized,
     )
-    return model, notes, condense(model)
+    return model, notes, condense(model), chooser
 
 
 def _require_undone(source: Path, model: ir.Model, chooser: Chooser) -> None:
@@ -323,16 +376,17 @@ def _require_undone(source: Path, model: ir.Model, chooser: Chooser) -> None:
 
 
 def _stage(model: ir.Model, source: Path, path: Path, threshold: int) -> StagedModel:
-    staged = stage_model(model, path, threshold)
     try:
-        check_structure(staged.path, shape_after_every_node=False)
+        return stage_checked(model, path, threshold)
     except ExportError as error:
         raise _blame(source, error) from error
-    return staged
 
 
 def _blame(source: Path, error: ExportError) -> ExportError:
     """Say so where onnx refuses the source as it refuses the result."""
+    proto = read_proto(source)
+    if sort_nodes(proto):
+        return error  # which is mended
     try:
         check_structure(source, shape_after_every_node=False)
     except ExportError as cause:
@@ -364,7 +418,8 @@ class _Comparison:
         source: the original.
         names: of its inputs, in the order of a case's.
         cases: inputs and outputs.
-        noise: its own error from rounding in float32.
+        precisions: what each output is computed in.
+        noises: the error of each from rounding.
         units: of its outputs, if it is quantized.
         least_tolerance: that no output's is below, where a layer computes in bfloat16.
 
@@ -373,24 +428,41 @@ class _Comparison:
     source: Path
     names: tuple[str, ...]
     cases: Sequence[Case]
-    noise: float
+    precisions: tuple[str, ...]
+    noises: tuple[float, ...]
     units: Units | None
     least_tolerance: float = 0.0
 
     @classmethod
-    def of(cls, source: Path, inputs: Sequence[Mapping[str, np.ndarray]] | None) -> _Comparison:
-        cases, names = cases_for(source, inputs)
-        units = units_of(read_proto(source))
+    def of(
+        cls,
+        source: Path,
+        inputs: Sequence[Mapping[str, np.ndarray]] | None,
+        dims: Dims | None,
+        broken: Sequence[LayerReport],
+    ) -> _Comparison:
+        """Run the original; ``broken`` are the weights that hold NaN or infinity."""
+        remedy = "pass inputs of your own, or switch the verification off"
+        if broken:
+            holder = f"{broken[0].name} of a {broken[0].kind}"
+            remedy = f"the weight {holder} holds values that are not finite: repair it, or {remedy}"
+        cases, names = cases_for(source, inputs, remedy, dims)
+        cases = optimized_cases(source, names, cases)
+        proto = read_proto(source)
+        sort_nodes(proto)
+        units, precisions = units_of(proto), output_precisions(proto)
+        if len(precisions) != len(cases[0].outputs):  # a sequence gives several
+            precisions = (max(precisions, key=usual_tolerance),) * len(cases[0].outputs)
         if units is None:
-            return cls(source, names, cases, own_noise(source, cases, names), None)
-        again = rerun(source, names, cases)
-        outputs = [[case.outputs for case in side] for side in (cases, again)]
-        return cls(source, names, cases, 0.0, with_noise(units, *outputs))
+            noises = own_noise(cases, precisions, integers=dequantizes(proto))
+            return cls(source, names, cases, precisions, noises, None)
+        units = with_noise(units, *zip(*((c.outputs, c.optimized) for c in cases), strict=True))
+        return cls(source, names, cases, precisions, (), units)
 
     def check(self, path: Path) -> tuple[tuple[ParityCheck, ...], tuple[str, ...]]:
-        # Values inside of a quantized model differ by whole units, which is no mistake.
-        locate = partial(first_difference, self.source, path, self.names)
-        return self._check(path, "the original", self.cases, None if self.units else locate)
+        quantized = self.units is not None
+        locate = partial(first_difference, self.source, path, self.names, quantized=quantized)
+        return self._check(path, "the original", self.cases, locate)
 
     def check_rounded(
         self, path: Path, cases: Sequence[Case]
@@ -408,9 +480,16 @@ class _Comparison:
         cases: Sequence[Case],
         locate: Callable[[Case, bool], str] | None,
     ) -> tuple[tuple[ParityCheck, ...], tuple[str, ...]]:
-        parity, missing = check_parity(
-            path, Reference(what, cases, self.noise, self.units, locate, self.least_tolerance)
+        reference = Reference(
+            what,
+            cases,
+            units=self.units,
+            locate=locate,
+            least_tolerance=self.least_tolerance,
+            noises=self.noises,
+            precisions=self.precisions,
         )
+        parity, missing = check_parity(path, reference)
         if self.units and not all(is_compared(output) for output in self.cases[0].outputs):
             missing += ("outputs that are neither floats nor 8-bit integers",)
         return parity, missing

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from ..ort_ops.contract import COMPUTE_BFLOAT16, INPUTS
+from .._base.tables import Printed, Sheet
+from ..ort_ops.contract import COMPUTE_BFLOAT16, DOMAIN, INPUTS, renamed_op
 from ..ort_ops.format.condensed import CondensedWeight
 from .errors import ExportError
+from .layer_sheet import layer_sheet
+from .mask_summary import MaskSummary
 from .onnx_function import clip_is_open
 from .onnx_reading import read_model
 from .passes.access import label_of
@@ -28,14 +32,14 @@ from .passes.nodes import (
     read_geometry,
     weight_arrays,
 )
-from .report import LayerReport, layer_table
+from .report import LayerReport
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
 @dataclass(frozen=True)
-class Inspection:
+class Inspection(Printed):
     """The condensed layers of a file.
 
     Attributes:
@@ -44,6 +48,7 @@ class Inspection:
         opset: version of the standard operators.
         runs_without_library: whether the file carries the functions of our ops that it uses.
         layers: one for each condensed node, in the order of the graph.
+        altered: what other tools did to ops of ours, which run dense now; empty for nothing.
 
     """
 
@@ -52,20 +57,30 @@ class Inspection:
     opset: int
     runs_without_library: bool
     layers: tuple[LayerReport, ...]
+    altered: str = ""
 
-    def to_rich_table(self) -> Table:
-        """Lay out the layers as a table."""
+    def to_rich_table(self, width: int | None = None) -> Table:
+        """Lay out the layers as a table for a terminal of that width; None: all columns."""
+        return self.sheet().to_rich(width)
+
+    def sheet(self) -> Sheet:
+        """Lay out the layers, with the versions of the file below."""
         without = "runs" if self.runs_without_library else "does not run"
-        return layer_table(
-            self.layers,
-            title=self.path,
-            caption=f"{len(self.layers)} condensed nodes, opset {self.opset}, "
-            f"ir_version {self.ir_version}; {without} without fanin's library",
-        )
+        notes = [
+            f"{len(self.layers)} condensed nodes, opset {self.opset}, "
+            f"ir_version {self.ir_version}; {without} without fanin's library"
+        ]
+        if self.altered:
+            notes.append(self.altered)
+        return layer_sheet(self.layers, self.path, notes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields for JSON."""
+        return asdict(self) | {"layers": [layer.to_dict() for layer in self.layers]}
 
     def to_json(self) -> str:
         """Write all fields as a JSON object."""
-        return json.dumps(asdict(self), indent=2)
+        return json.dumps(self.to_dict(), indent=2)
 
 
 def inspect(path: str | os.PathLike[str]) -> Inspection:
@@ -89,7 +104,25 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
         opset=model.opset_imports.get("", 0),
         runs_without_library={(node.domain, node.op_type) for node in nodes} <= carried,
         layers=layers,
+        altered=_altered(model, bool(nodes)),
     )
+
+
+def _altered(model: ir.Model, has_ours: bool) -> str:
+    renamed = Counter(
+        node.op_type
+        for node in model.graph.all_nodes()
+        if node.op_identifier() in model.functions and renamed_op(node.domain, node.op_type)
+    )
+    if renamed:
+        names = ", ".join(f"{count} {name}" for name, count in renamed.items())
+        return f"{names}: ops of fanin that another tool renamed, which run dense; export the file"
+    if DOMAIN in model.opset_imports and not has_ours:
+        return (
+            f"it imports {DOMAIN} without an op of it: another tool made them dense "
+            "(quant_pre_process needs skip_optimization=True)"
+        )
+    return ""
 
 
 def condensed_weights(path: str | os.PathLike[str]) -> dict[str, CondensedWeight]:
@@ -112,7 +145,7 @@ def _naming(path: Path) -> Iterator[None]:
     """Say which file an error is about."""
     try:
         yield
-    except ExportError as error:
+    except (ExportError, TypeError, ValueError) as error:
         raise ExportError(f"{path}: {error}") from error
 
 
@@ -132,9 +165,11 @@ def _layer(node: ir.Node) -> LayerReport:
         bytes_dense=4 * weight.out_features * (weight.in_features + 1),
         bytes_condensed=sum(array.nbytes for array in arrays.values()),
         decision="condensed",
+        stored=weight.values.size,
         reason=_epilogue(node),
         values_dtype=arrays["values"].dtype.name,
         compute="bfloat16" if compute_of(node) == COMPUTE_BFLOAT16 else "float32",
+        mask=MaskSummary.of_condensed(weight),
     )
 
 

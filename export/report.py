@@ -3,113 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-import numpy as np
-
+from .._base.tables import Printed, Sheet
 from .errors import ExportError
+from .layer_report import Decision as Decision  # part of a report, which others take from here
+from .layer_report import LayerReport as LayerReport
+from .layer_report import PredictedTimes as PredictedTimes
+from .layer_sheet import layer_sheet, size_text
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 NOT_VERIFIED = "outputs: the verification was switched off"
 
+UNCHANGED = "outputs: no node or constant of the source has changed"
+
 SPARSE = 0.5
 """Share of zeros from which a weight counts as sparse."""
-
-Decision = Literal["condensed", "structured", "dense"]
-
-
-@dataclass(frozen=True)
-class LayerReport:
-    """One weight of the model and what became of it.
-
-    Attributes:
-        name: qualified parameter name in the model; in an inspected file the node's name.
-        kind: class of the module that owns it, such as "Linear".
-        nodes: names of the graph nodes that hold it; empty for a layer that stayed dense.
-        shape: shape of the dense weight.
-        sparsity: share of weights that the mask leaves out (without a mask: that are 0).
-        active: output neurons with at least one weight.
-        fan_in: stored weights per active neuron; the largest count where they differ.
-        padding: stored entries that only fill shorter rows; 0 for a dense layer.
-        bytes_dense: bytes of weight and bias as dense float32, or in the precision of the export;
-            of a quantized layer those of a dense weight in 8 bits, its scales and its bias.
-        bytes_condensed: bytes of the arrays that the layer has in the file; None where it was left
-            as it is.
-        decision: the form in which the layer stands in the file.
-        reason: why it stayed dense, or how a condensed layer was chosen or clips.
-        values_dtype: type of the condensed values; of a dense layer float32 or the precision of
-            the export, and of one that computes in 8 bits int8.
-        compute: type that the layer's inputs are rounded to before they are multiplied: bfloat16,
-            or float32 for all other layers.
-        rounding_error: what rounding to that type changed, as a share of the weight's norm.
-        speedup: predicted time of the dense layer over that of the chosen form; None where nothing
-            was predicted.
-
-    """
-
-    name: str
-    kind: str
-    nodes: tuple[str, ...]
-    shape: tuple[int, ...]
-    sparsity: float
-    active: int
-    fan_in: int
-    padding: int
-    bytes_dense: int
-    bytes_condensed: int | None
-    decision: Decision
-    reason: str
-    values_dtype: str = "float32"
-    compute: str = "float32"
-    rounding_error: float = 0.0
-    speedup: float | None = None
-
-    @classmethod
-    def of_dense(
-        cls,
-        name: str,
-        kind: str,
-        kept: np.ndarray,
-        bytes_dense: int,
-        reason: str,
-        values_dtype: str = "float32",
-    ) -> LayerReport:
-        """Describe a weight that stays dense.
-
-        Args:
-            name: of the weight.
-            kind: of what holds or reads it.
-            kept: which entries are weights, bool ``[out_features, ...]``.
-            bytes_dense: see above.
-            reason: why it stays.
-            values_dtype: see above.
-
-        """
-        counts = np.count_nonzero(kept.reshape(len(kept), -1), axis=1)
-        return cls(
-            name=name,
-            kind=kind,
-            nodes=(),
-            shape=tuple(kept.shape),
-            sparsity=1 - float(counts.sum()) / kept.size if kept.size else 0.0,
-            active=int(np.count_nonzero(counts)),
-            fan_in=int(counts.max(initial=0)),
-            padding=0,
-            bytes_dense=bytes_dense,
-            bytes_condensed=None,
-            decision="dense",
-            reason=reason,
-            values_dtype=values_dtype,
-        )
-
-    @property
-    def bytes_in_file(self) -> int:
-        """Bytes of the form that the layer has in the file."""
-        return self.bytes_dense if self.bytes_condensed is None else self.bytes_condensed
 
 
 @dataclass(frozen=True)
@@ -183,7 +96,7 @@ class LayerCheck:
 
 
 @dataclass(frozen=True)
-class ExportReport:
+class ExportReport(Printed):
     """The result of one export.
 
     Attributes:
@@ -216,6 +129,7 @@ class ExportReport:
             source computes in.
         dense_precision_error: how far the dense model in that precision is from float32, as a share
             of the largest output; None where that was not measured.
+        other_cpu: what to do about times of another CPU than this one; empty for times of this one.
 
     """
 
@@ -242,6 +156,7 @@ class ExportReport:
     device: str = "cpu"
     precision: str = "float32"
     dense_precision_error: float | None = None
+    other_cpu: str = ""
 
     @property
     def condensed_layers(self) -> tuple[LayerReport, ...]:
@@ -263,10 +178,18 @@ class ExportReport:
         """Bytes of the file as a share of the dense export's."""
         return self.file_bytes / self.dense_file_bytes
 
-    def to_rich_table(self) -> Table:
-        """Lay out the layers as a table, with parity and file size in its caption."""
+    def parity_lines(self) -> list[str]:
+        """Say how far the outputs of each engine are from the model's."""
+        return [_parity_line(check) for check in self.parity]
+
+    def to_rich_table(self, width: int | None = None) -> Table:
+        """Lay out the layers as a table for a terminal of that width; None: all columns."""
+        return self.sheet().to_rich(width)
+
+    def sheet(self) -> Sheet:
+        """Lay out the layers, with parity and file sizes below."""
         measured = "" if self.dense_file_measured else " (computed)"
-        caption = [_parity_line(check) for check in self.parity]
+        caption = self.parity_lines()
         caption += [str(check) for check in self.layer_checks]
         rounded = {layer.values_dtype for layer in self.layers} - {"float32", "int8"}
         if self.precision != "float32":
@@ -287,8 +210,8 @@ class ExportReport:
             )
         caption += [f"not checked: {line}" for line in self.not_checked]
         caption.append(
-            f"file {_size(self.file_bytes)}, dense {_size(self.dense_file_bytes)}{measured}, "
-            f"ratio {self.size_ratio:.3f}"
+            f"file {size_text(self.file_bytes)}, dense {size_text(self.dense_file_bytes)}"
+            f"{measured}, ratio {self.size_ratio:.3f}"
         )
         caption += [f"fused: {line}" for line in self.fused]
         caption += [f"folded: {line}" for line in self.folded]
@@ -297,9 +220,10 @@ class ExportReport:
             caption.append(f"chosen for {self.device} by {self.cost_model}")
         elif self.cost_model:
             caption.append(origin_of_times(self.cost_model, self.threads, self.measured_threads))
+            caption += filter(None, (self.other_cpu,))
         caption += filter(None, (self.quantized_times,))
         caption += self.notes
-        return layer_table(self.layers, title=f"Export to {self.path}", caption="\n".join(caption))
+        return layer_sheet(self.layers, f"Export to {self.path}", caption)
 
     def _precision_line(self) -> str:
         line = f"{self.precision} throughout"
@@ -315,6 +239,7 @@ class ExportReport:
             "parity_error": self.parity_error,
             "weight_rounding_error": self.weight_rounding_error,
             "size_ratio": self.size_ratio,
+            "layers": [layer.to_dict() for layer in self.layers],
         }
         return json.dumps(asdict(self) | derived, indent=2)
 
@@ -349,11 +274,12 @@ def note_on_sparsity(
         min_sparsity: from which a weight counts as sparse.
 
     """
-    weights = [(layer.name, layer.sparsity) for layer in layers]
+    layers = tuple(layers)
+    weights = [(layer.name, layer.sparsity) for layer in layers if layer.counted]
     if other is not None:
         weights.append(other)
     if not weights:
-        return ("no weights found",)
+        return () if layers else ("no weights found",)
     name, most = max(weights, key=lambda weight: weight[1])
     if most >= min_sparsity:
         return ()
@@ -371,59 +297,24 @@ def require_sparse_layers(layers: Sequence[LayerReport], notes: Sequence[str]) -
     if any(layer.decision != "dense" for layer in layers):
         return
     sparsest = sorted(layers, key=lambda layer: -layer.sparsity)[:3]
-    reasons = [f"{layer.name} ({layer.sparsity:.0%}): {layer.reason}" for layer in sparsest]
+    reasons = [
+        f"{layer.name} ({f'{layer.sparsity:.0%}' if layer.counted else 'not computed'}): "
+        f"{layer.reason}"
+        for layer in sparsest
+    ]
     raise ExportError(
         "every layer stays dense, although sparse ones are required: "
         f"{'; '.join(reasons or notes) or 'no weights found'}; nothing was written"
     )
 
 
-def bytes_saved(layers: Iterable[LayerReport]) -> int:
-    """Return how much smaller the layers are in the file than dense."""
-    return sum(layer.bytes_dense - layer.bytes_in_file for layer in layers)
+def bytes_saved(layers: Iterable[LayerReport], kept: Collection[str] = ()) -> int:
+    """Return how much smaller the layers are in the file than dense.
 
-
-def layer_table(layers: tuple[LayerReport, ...], *, title: str, caption: str = "") -> Table:
-    """Lay out layers as a rich table that fits into 80 columns."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(
-        title=title,
-        caption=caption or None,
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
+    Those of the names in ``kept`` have their dense weight in the file as well.
+    """
+    return sum(
+        (0 if layer.name in kept and layer.bytes_condensed else layer.bytes_dense)
+        - layer.bytes_in_file
+        for layer in layers
     )
-    table.add_column("layer", overflow="fold")
-    # Padding matters where it exists, and then its column is worth the room.
-    padded = any(layer.padding for layer in layers)
-    for header in ("shape", "sparsity", "active", "fan-in", *["padding"] * padded, "bytes"):
-        table.add_column(header, justify="right", no_wrap=True)
-    table.add_column("form", min_width=16, overflow="fold")
-    for layer in layers:
-        separator = " " if layer.decision == "condensed" else ": "
-        table.add_row(
-            layer.name.removesuffix(".weight"),
-            "×".join(map(str, layer.shape)),
-            f"{layer.sparsity:.1%}",
-            f"{layer.active}/{layer.shape[0]}",
-            str(layer.fan_in),
-            *[str(layer.padding)] * padded,
-            _size(layer.bytes_in_file),
-            separator.join(filter(None, (layer.decision, layer.reason)))
-            + (", in bfloat16" if layer.compute == "bfloat16" else ""),
-        )
-    return table
-
-
-def _size(count: int) -> str:
-    if count < 1000:
-        return f"{count} B"
-    size = count / 1000
-    for unit in ("kB", "MB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} GB"

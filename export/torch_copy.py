@@ -55,6 +55,7 @@ def eval_copy(model: nn.Module, masks: Mapping[str, Tensor] | None = None) -> Co
 
     """
     model = _unwrap(model)
+    _require_python(model)
     memo: dict[int, object] = {}
     dtypes, layouts = set(), []
     own = {id(parameter) for parameter in _reparametrized(model)}
@@ -96,6 +97,18 @@ def _unwrap(model: nn.Module) -> nn.Module:
             model = original
         else:
             return model
+
+
+def _require_python(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            what = f"its module {name}" if name else "the model"
+            raise ExportError(
+                f"{what} is a {type(module).__name__} of torch.jit, which torch.export cannot "
+                "read. Export the Python module that it was made from, with "
+                "load_state_dict(scripted.state_dict()); or write it with torch.onnx.export(model, "
+                'inputs, "model.onnx", dynamo=False) and convert that file'
+            )
 
 
 def _plain_name(name: str) -> str:

@@ -12,12 +12,29 @@ from .._base.names import near_matches
 from .errors import ExportError
 from .report import LayerReport
 
+_READERS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "LSTM", "GRU")
+"""Operators whose reason for staying dense is that of the parameter."""
+
 
 def own_names(model: nn.Module) -> dict[str, str]:
     """Map every name of a parameter to the first one; a shared parameter has several."""
     first = {id(parameter): name for name, parameter in model.named_parameters()}
     every = model.named_parameters(remove_duplicate=False)
     return {name: first[id(parameter)] for name, parameter in every}
+
+
+def tied_notes(model: nn.Module, layers: Iterable[LayerReport]) -> tuple[str, ...]:
+    """Say what became of embeddings whose weight is that of another layer as well."""
+    tables = {id(one.weight) for one in model.modules() if isinstance(one, nn.Embedding)}
+    forms = {layer.name: layer.decision for layer in layers}
+    notes, first = [], own_names(model)
+    for name, parameter in model.named_parameters():
+        others = [other for other, own in first.items() if own == name != other]
+        if id(parameter) in tables and others:
+            note = f"{name} is {' and '.join(others)} as well: the file holds one tensor"
+            condensed = forms.get(name) == "condensed"
+            notes.append(note + " and, beside it, what is condensed of it" * condensed)
+    return tuple(notes)
 
 
 def check_masks(
@@ -111,8 +128,8 @@ def merge_reports(
         used: names of the initializers that torch wrote.
 
     Returns:
-        The weights in their order, then what is no parameter: buffers, plain tensors, and slices
-        that torch itself made constants of.
+        The weights in their order, then what is no parameter: buffers, plain tensors, slices that
+        torch itself made constants of, and weights that were not computed.
 
     """
     condensed: dict[str, list[LayerReport]] = {}
@@ -120,10 +137,16 @@ def merge_reports(
     for layer in found:
         if layer.decision == "condensed":
             condensed.setdefault(layer.name, []).append(layer)
-        elif layer.kind in ("MatMul", "Gemm", "Conv"):
+        elif layer.kind in _READERS:
             left.setdefault(layer.name, layer.reason)
     reports = []
     for report in weights:
+        if pieces := [name for name in condensed if name.startswith(f"{report.name} (")]:
+            # Each of its matrices is a layer, or a line that says why it is none.
+            reports += [part for name in pieces for part in condensed.pop(name)]
+            pieces = [name for name in left if name.startswith(f"{report.name} (")]
+            reports += [layer for layer in found if layer.name in pieces]
+            continue
         if parts := condensed.pop(report.name, []):
             if len(parts) == 1 and parts[0].sparsity > report.sparsity:
                 # The graph computes it, as torch's pruning does with its mask.
@@ -147,4 +170,6 @@ def merge_reports(
             reason = "not in the file: no output depends on it"
             report = replace(report, reason=reason, bytes_dense=0)
         reports.append(report)
-    return reports + [layer for parts in condensed.values() for layer in parts]
+    names = {report.name for report in reports}
+    unknown = [layer for layer in found if not layer.counted and layer.name not in names]
+    return reports + [layer for parts in condensed.values() for layer in parts] + unknown

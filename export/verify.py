@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from .engines import EngineUnavailableError, Run, engines
 from .errors import ExportError
 from .quantization_units import Units, is_compared
 from .report import ParityCheck
+from .small_outputs import least_scales
 
 RELATIVE_TOLERANCE = 1e-5
 """Largest difference in float32, as a share of the largest output, where rounding is usual."""
@@ -21,16 +23,35 @@ RELATIVE_TOLERANCE = 1e-5
 FLOAT16_TOLERANCE = 2e-3
 """The same for float16 outputs: four units in the last place of the largest one."""
 
+BFLOAT16_TOLERANCE = 1.6e-2
+"""The same for what is computed in bfloat16."""
+
+_TEXTS = "OSU"
+"""Kinds of arrays of texts, which tokenizers in a file give."""
+
 NOISE_FACTOR = 8
 """How many times the model's own rounding error a difference may be where that error is large."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Inputs in order and the outputs that the model gives for them."""
+    """Inputs in order and the outputs that the model gives for them.
+
+    Attributes:
+        inputs: in order.
+        outputs: of the model as it is written.
+        optimized: of the model as the runtime optimizes it, which may compute in other bits;
+            empty where that is not known. A file that the runtime optimizes may give either.
+
+    """
 
     inputs: tuple[np.ndarray, ...]
     outputs: tuple[np.ndarray, ...]
+    optimized: tuple[np.ndarray, ...] = ()
+
+    def possible(self, position: int) -> tuple[np.ndarray, ...]:
+        """Return what is right for an output."""
+        return (self.outputs[position], *self.optimized[position : position + 1])
 
 
 @dataclass(frozen=True)
@@ -41,6 +62,9 @@ class Reference:
         source: who gave the outputs, for messages: "torch" or "the original".
         cases: inputs and outputs.
         noise: the source's own error from rounding in float32, as a share of the largest output.
+        noises: the same for each output, where that is known.
+        precisions: what each output is computed in, where that is known: see
+            :func:`.output_precision.output_precisions`.
         units: of a quantized model, whose outputs are compared in them; None for others.
         locate: given a differing case and whether the library ran, names the node where a
             difference first appears; None when that is not known.
@@ -54,11 +78,21 @@ class Reference:
     units: Units | None = None
     locate: Callable[[Case, bool], str] | None = None
     least_tolerance: float = 0.0
+    noises: Sequence[float] = ()
+    precisions: Sequence[str] = ()
 
-    def tolerance(self, dtype: np.dtype) -> float:
-        """Return the share of the largest output that an output of this type may differ by."""
-        usual = FLOAT16_TOLERANCE if dtype == np.float16 else RELATIVE_TOLERANCE
-        return max(usual, NOISE_FACTOR * self.noise, self.least_tolerance)
+    def tolerance(self, position: int, dtype: np.dtype) -> float:
+        """Return the share of its largest entry that an output of this type may differ by."""
+        precision = self.precisions[position] if self.precisions else "float32"
+        usual = max(usual_tolerance(precision), usual_tolerance(dtype.name))
+        noise = self.noises[position] if self.noises else self.noise
+        return max(usual, NOISE_FACTOR * noise, self.least_tolerance)
+
+
+def usual_tolerance(precision: str) -> float:
+    """Return the tolerance of a type where rounding is usual."""
+    coarse = {"float16": FLOAT16_TOLERANCE, "bfloat16": BFLOAT16_TOLERANCE}
+    return coarse.get(precision, RELATIVE_TOLERANCE)
 
 
 def check_structure(path: Path, *, shape_after_every_node: bool = True) -> None:
@@ -107,6 +141,7 @@ def check_parity(
     proto = onnx.load(path, load_external_data=False)
     constants = {tensor.name for tensor in proto.graph.initializer}
     names = [value.name for value in proto.graph.input if value.name not in constants]
+    scales = least_scales(proto)
     checks, missing = [], []
     uses_our_ops = any(function.domain == DOMAIN for function in proto.functions)
     for engine in engines(uses_our_ops):
@@ -115,12 +150,17 @@ def check_parity(
         except EngineUnavailableError as error:
             missing.append(f"{engine.name}: {error}")
         else:
-            checks.append(_compare(engine.name, run, names, reference, engine.has_library))
+            checks.append(_compare(engine.name, run, names, scales, reference, engine.has_library))
     return tuple(checks), tuple(missing)
 
 
 def _compare(
-    engine: str, run: Run, names: Sequence[str], reference: Reference, library: bool
+    engine: str,
+    run: Run,
+    names: Sequence[str],
+    scales: Sequence[float],
+    reference: Reference,
+    library: bool,
 ) -> ParityCheck:
     largest = relative = tolerance = steps = 0.0
     units = reference.units
@@ -132,7 +172,10 @@ def _compare(
                 f"the exported model fails at batch {case_batch(case)} in {engine}: {problem}; "
                 "nothing was written"
             ) from problem
+        # A sequence is one output of the graph and gives several here.
+        least = scales if len(scales) == len(got) else [0.0] * len(got)
         for position, (actual, expected) in enumerate(zip(got, case.outputs, strict=True)):
+            possible = case.possible(position)
             where = f"output {position} at batch {case_batch(case)} in {engine}"
             if actual.shape != expected.shape or actual.dtype != expected.dtype:
                 raise ExportError(
@@ -141,15 +184,16 @@ def _compare(
                 )
             if units and not is_compared(expected):
                 continue
-            error, scale = max_error(actual, expected), scale_of(expected)
+            error = min(max_error(actual, right) for right in possible)
+            scale = max(scale_of(expected), least[position])
             if units:
-                distance = units.distance(position, actual, expected)
+                distance = min(units.distance(position, actual, right) for right in possible)
                 steps = max(steps, distance)
                 allowed = units.tolerance * units.size(position) / scale
                 fits = distance <= units.tolerance
                 limit = f"{distance:.3g} quantization units, over the {units.tolerance:.3g} allowed"
             else:
-                allowed = reference.tolerance(expected.dtype)
+                allowed = reference.tolerance(position, expected.dtype)
                 fits = error <= allowed * scale
                 limit = f"over the tolerance of {allowed:.3g} relative"
             if not fits:
@@ -183,11 +227,15 @@ def largest_change(before: Sequence[Case], after: Sequence[Case]) -> float:
 
 
 def scale_of(expected: np.ndarray) -> float:
-    """Return the largest entry, which differences are shares of; 1 where all are 0."""
+    """Return the largest entry, which differences are shares of; 1 where all are 0, or texts."""
+    if expected.dtype.kind in _TEXTS:
+        return 1.0
     return float(np.abs(expected.astype(np.float64)).max(initial=0.0)) or 1.0
 
 
 def max_error(actual: np.ndarray, expected: np.ndarray) -> float:
-    """Return the largest absolute difference; NaN where one side has one."""
+    """Return the largest absolute difference; NaN where one side has one. Texts are 0 or inf."""
+    if expected.dtype.kind in _TEXTS:
+        return 0.0 if np.array_equal(actual, expected) else math.inf
     difference = actual.astype(np.float64) - expected.astype(np.float64)
     return float(np.abs(difference).max(initial=0.0))

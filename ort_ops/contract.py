@@ -31,6 +31,17 @@ DEVICE_KEY = "fanin.device"
 OPS = (CONDENSED_CONV, CONDENSED_GEMM, *QUANTIZED_OPS)
 OUTPUT = "Y"
 
+
+def renamed_op(domain: str, name: str) -> str | None:
+    """Return the op of ours that another tool has renamed to this; None for any other operator.
+
+    onnx.compose prefixes ("a_CondensedGemm"), and functions can be moved to another domain.
+    """
+    if domain == DOMAIN and name in OPS:
+        return None
+    return max((op for op in OPS if name.endswith(op)), key=len, default=None)
+
+
 TYPES = {
     "T": ("tensor(float)", "tensor(float16)", "tensor(bfloat16)"),
     "TV": ("tensor(float)", "tensor(float16)", "tensor(bfloat16)"),

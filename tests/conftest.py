@@ -4,6 +4,10 @@ This file is loaded before any test imports a module that reads these variables.
 """
 
 import os
+import subprocess
+from pathlib import Path
+
+import pytest
 
 for name in (
     # Of terminals and CI services: rich and typer would color and wrap output that tests parse.
@@ -19,3 +23,13 @@ os.environ["COLUMNS"] = "80"
 for name in ("no_proxy", "NO_PROXY"):
     others = [os.environ[name]] if os.environ.get(name) else []
     os.environ[name] = ",".join([*others, "127.0.0.1", "::1", "localhost"])
+
+
+@pytest.fixture(scope="session")
+def other_library(tmp_path_factory) -> Path:
+    """Build a custom-op library that is not fanin's: Twice of the domain test.other."""
+    here, library = Path(__file__).parent, tmp_path_factory.mktemp("other") / "other.so"
+    command = [os.environ.get("CXX", "c++"), "-std=c++17", "-shared", "-fPIC"]
+    command += [f"-I{here.parent / 'ort_ops' / 'csrc'}", here / "other_library.cc", "-o", library]
+    subprocess.run(list(map(str, command)), check=True)
+    return library

@@ -22,9 +22,9 @@ from rich.console import Console
 from torch import Tensor, nn
 from torchvision import models
 
+from fanin._base.distributions import DISTRIBUTIONS, layer_densities
 from fanin.deploy.bench.suites.random_layer import random_sparse_layer
 from fanin.export import export
-from fanin.trainer.distributions import DISTRIBUTIONS, layer_densities
 
 
 def main() -> None:

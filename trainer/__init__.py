@@ -4,13 +4,15 @@ Public are the names below and those of ``data``, ``models``, ``analysis`` and `
 other modules are internal.
 """
 
+from .._base.distributions import InfeasibleSparsityError
 from .config_table import ConfigError
 from .data import DataError
-from .distributions import InfeasibleSparsityError
 from .initialization import InitializationOptions
 from .layer_choice import LayerOptions
 from .loop import TrainResult, train
 from .methods import DSR, MEST, METHODS, SET, SNFS, SRSTE, Dense, RigL, SparseMethod, SRigL, Static
+from .optimizer_state import OPTIMIZER_STATE, OptimizerStateError
+from .pruning import Pruned, prune_
 from .recipe import (
     TrainConfig,
     config_to_toml,
@@ -33,6 +35,7 @@ __all__ = [
     "DSR",
     "MEST",
     "METHODS",
+    "OPTIMIZER_STATE",
     "SET",
     "SNFS",
     "SRSTE",
@@ -43,6 +46,8 @@ __all__ = [
     "InitializationOptions",
     "LayerOptions",
     "LayerSummary",
+    "OptimizerStateError",
+    "Pruned",
     "RigL",
     "Run",
     "RunFolderError",
@@ -62,6 +67,7 @@ __all__ = [
     "load_run",
     "override",
     "parse_config",
+    "prune_",
     "recipe_names",
     "run_sweep",
     "save_weights",

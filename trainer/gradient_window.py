@@ -59,6 +59,11 @@ class GradientWindow:
         self.total = gradient if self.total is None else self.total.add_(gradient)
         self.count += 1
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether a gradient waits for the optimizer's step."""
+        return self._pending is not None
+
     def discard_pending(self) -> None:
         """Discard a gradient that no optimizer step has used."""
         self._pending = None

@@ -1,9 +1,11 @@
 """The state that sparse training starts from: each layer's initial mask and weights."""
 
+from collections.abc import Sequence
+
 import torch
 from torch.optim import Optimizer
 
-from .distributions import weight_budget
+from .._base.distributions import weight_budget
 from .gradient_window import GradientMomentum, GradientWindow
 from .initialization import MaskSource, WeightStd, initial_mask, sparse_init
 from .layer_choice import LayerChoice
@@ -36,19 +38,35 @@ def initial_layer(
 
     """
     weight, density = choice.weights[name], choice.densities[name]
-    structure, shape = method.mask_structure(), tuple(weight.shape)
+    structure, shape = method.mask_structure(), choice.shapes[name]
     budget = weight_budget(shape, density)
     if mask_source == "magnitude":
-        mask = magnitude_mask(weight, structure, budget)
+        mask = magnitude_mask(
+            choice.turned(name, weight),
+            structure,
+            budget,
+            every_neuron=name in choice.protected,
+        )
     else:
         generator = derived_generator(seed, name, "mask")
-        mask = initial_mask(shape, budget, generator, structure).to(weight.device)
+        mask = initial_mask(
+            shape, budget, generator, structure, every_neuron=name in choice.protected
+        ).to(weight.device)
+    mask = choice.turned(name, mask).contiguous()
     processes.broadcast_(mask)
     decay = method.gradient_momentum
     window = GradientWindow() if decay is None else GradientMomentum(decay)
     dense = torch.empty_like(weight.detach()) if method.dense_to_sparse else None
     return SparseLayer(
-        name, weight, density, budget, name not in choice.protected, mask, window, dense
+        name,
+        weight,
+        density,
+        budget,
+        name not in choice.protected,
+        mask,
+        window,
+        dense,
+        name in choice.input_first,
     )
 
 
@@ -56,7 +74,7 @@ def initial_layer(
 def initialize_weights(
     layer: SparseLayer,
     method: SparseMethod | SRSTE,
-    optimizer: Optimizer,
+    optimizers: Sequence[Optimizer],
     *,
     weight_std: WeightStd | None,
     seed: int,
@@ -70,7 +88,7 @@ def initialize_weights(
     Args:
         layer: the layer, with its mask.
         method: the training method.
-        optimizer: the optimizer of the layer's weight.
+        optimizers: the optimizer of the layer's weight and its wrappers.
         weight_std: standard deviation of the drawn weights; None: keep the present weights.
         seed: seed of the training.
         processes: the data-parallel processes.
@@ -79,10 +97,12 @@ def initialize_weights(
     weight = layer.weight
     if weight_std is not None:
         mask = torch.ones_like(layer.mask) if method.dense_to_sparse else layer.mask
-        weight.copy_(sparse_init(mask, derived_generator(seed, layer.name, "weight"), weight_std))
+        generator = derived_generator(seed, layer.name, "weight")
+        weight.copy_(layer.turned(sparse_init(layer.turned(mask), generator, weight_std)))
     processes.broadcast_(weight)
     if method.dense_to_sparse:
         project_to_mask(layer, method.mask_structure())
         return
     layer.mask_weight()
-    reset_optimizer_state(optimizer, weight, ~layer.mask)
+    for optimizer in optimizers:
+        reset_optimizer_state(optimizer, weight, ~layer.mask)

@@ -17,8 +17,11 @@ class InitializationOptions:
     """Which masks and weights a ``Sparsifier`` starts from.
 
     Attributes:
-        mask: "random" positions, or "magnitude": the positions of the model's largest weights.
-        keep_weights: keep the model's weights on the mask instead of drawing new ones.
+        mask: "random" positions, or "magnitude": the positions of the model's largest weights;
+            None: the largest of weights that are kept, random positions for those that are drawn.
+        keep_weights: keep the model's weights on the mask (True) or draw new ones (False). None:
+            draw new ones where the weights are those that torch drew for a new layer, and keep all
+            others with a warning, since they may be trained.
         weight_std: standard deviation of the drawn weights, with k the fan-in of a neuron; "2/k" is
             that of the authors' code.
 
@@ -27,16 +30,16 @@ class InitializationOptions:
 
     """
 
-    mask: MaskSource = "random"
-    keep_weights: bool = False
+    mask: MaskSource | None = None
+    keep_weights: bool | None = None
     weight_std: WeightStd = "sqrt(2/k)"
 
     def __post_init__(self) -> None:
-        for name, allowed in (("mask", get_args(MaskSource)), ("weight_std", get_args(WeightStd))):
+        sources = (None, *get_args(MaskSource))
+        for name, allowed in (("mask", sources), ("weight_std", get_args(WeightStd))):
             if getattr(self, name) not in allowed:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}"
-                )
+                names = ", ".join(map(str, allowed))
+                raise ValueError(f"{name} must be one of {names}, got {getattr(self, name)!r}")
         if self.mask == "magnitude" and not self.keep_weights:
             raise ValueError("mask='magnitude' ranks the model's weights: add keep_weights=True")
 
@@ -46,6 +49,8 @@ def initial_mask(
     budget: int,
     generator: torch.Generator,
     structure: Structure | None = None,
+    *,
+    every_neuron: bool = False,
 ) -> Tensor:
     """Draw a random mask.
 
@@ -56,6 +61,7 @@ def initial_mask(
         budget: weights of the layer.
         generator: CPU generator.
         structure: None: constant fan-in, floor(budget/n) weights for each of n neurons.
+        every_neuron: no neuron is left without a weight.
 
     Returns:
         bool, of this shape.
@@ -65,7 +71,8 @@ def initial_mask(
 
     """
     scores = torch.rand(shape, generator=generator)
-    return (structure or ConstantFanIn()).mask_from_score(scores, budget)
+    chosen = structure or ConstantFanIn()
+    return chosen.mask_from_score(scores, budget, every_neuron=every_neuron)
 
 
 def sparse_init(mask: Tensor, generator: torch.Generator, std: WeightStd = "sqrt(2/k)") -> Tensor:

@@ -1,19 +1,28 @@
 """The choice of sparse layers and their densities."""
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .distributions import Distribution, layer_densities
+from .._base.distributions import (
+    Distribution,
+    InfeasibleSparsityError,
+    layer_densities,
+    weight_budget,
+)
 from .layers import (
     IN_PROJECTIONS,
     check_trainable,
+    count_other_weights,
+    input_first_weights,
     parameter_aliases,
     prunable_weights,
     resolve_names,
 )
+from .output_layers import output_layers
 from .structures import Structure
 
 
@@ -30,7 +39,9 @@ class LayerOptions:
         dense_in_budget: whether the weights of dense layers count toward the method's sparsity.
         densities: densities in (0, 1] of single layers; the other layers make up for them.
         min_fan_in: least weights per neuron of every layer, at the expense of the other layers.
-        no_ablation: layers that keep all neurons; None: the model's last layer, empty: none.
+        no_ablation: layers that keep all neurons, by at least one weight each; empty: none. None:
+            those that compute the model's outputs, or the last one in module order, with a warning,
+            if torch.fx cannot trace the model.
         in_proj: also make the input projections of ``torch.nn.MultiheadAttention`` sparse.
 
     Raises:
@@ -64,14 +75,22 @@ class LayerChoice:
 
     Attributes:
         weights: the weights, in module order.
+        shapes: shapes of the weights, neurons first, by name.
+        input_first: weights whose neurons are in dimension 1.
         densities: density by name; 1.0 for layers that stay dense.
         protected: layers whose neurons are never ablated.
 
     """
 
     weights: dict[str, nn.Parameter]
+    shapes: dict[str, tuple[int, ...]]
+    input_first: frozenset[str]
     densities: dict[str, float]
     protected: frozenset[str]
+
+    def turned(self, name: str, tensor: Tensor) -> Tensor:
+        """Put the neurons of a tensor in a weight's layout into dimension 0, or the reverse."""
+        return tensor.t() if name in self.input_first else tensor
 
     @property
     def sparse(self) -> list[str]:
@@ -82,7 +101,9 @@ class LayerChoice:
 def all_dense(model: nn.Module, options: LayerOptions) -> LayerChoice:
     """Choose to keep every layer dense."""
     weights = prunable_weights(model, in_proj=options.in_proj)
-    return LayerChoice(weights, dict.fromkeys(weights, 1.0), frozenset())
+    turned = input_first_weights(model, weights)
+    densities = dict.fromkeys(weights, 1.0)
+    return LayerChoice(weights, _shapes(weights, turned), turned, densities, frozenset())
 
 
 def choose_layers(
@@ -102,7 +123,8 @@ def choose_layers(
         options: which layers, and how densities are distributed.
 
     Raises:
-        ValueError: names, options or structure do not fit the model or each other.
+        ValueError: names, options or structure do not fit the model or each other, or no layer of
+            a model to be trained would be sparse.
         InfeasibleSparsityError: a budget cannot be met.
 
     """
@@ -112,9 +134,12 @@ def choose_layers(
     known = parameter_aliases(model, weights)
     dense = _dense_names(weights, known, options)
     names = list(weights)
-    protected = resolve_names(
-        "no_ablation", names[-1:] if options.no_ablation is None else options.no_ablation, known
-    )
+    outputs = None
+    if options.no_ablation is not None:
+        protected = resolve_names("no_ablation", options.no_ablation, known)
+    else:
+        outputs = output_layers(model, weights)
+        protected = outputs or frozenset(names[-1:])
     fixed = {}
     for name, density in options.densities.items():
         for listed in resolve_names("densities", [name], known):
@@ -123,7 +148,8 @@ def choose_layers(
                     f"{listed!r} gets its density twice; name it once in densities or dense_layers"
                 )
             fixed[listed] = density
-    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
+    turned = input_first_weights(model, weights)
+    shapes = _shapes(weights, turned)
     if structure.density is not None:
         densities = _equal_density(names, dense, structure.density, options)
     else:
@@ -137,12 +163,61 @@ def choose_layers(
             min_fan_in=options.min_fan_in,
             least_budget=structure.least_budget,
         )
-    choice = LayerChoice(weights, densities, protected)
+    choice = LayerChoice(weights, shapes, turned, densities, protected)
     for name in choice.sparse:
         structure.check(name, shapes[name])
     if optimizer is not None:
-        check_trainable(model, optimizer, weights, choice.sparse)
+        _check_training(model, optimizer, choice, dense)
+        guessed = options.no_ablation is None and outputs is None
+        if guessed and structure.loses_neurons and protected & set(choice.sparse):
+            warnings.warn(
+                f"torch.fx cannot trace the model, so {names[-1]}, the last layer in module order, "
+                "is taken as its output and keeps all its neurons. If it is another one, name it "
+                "in layers=LayerOptions(no_ablation=[…]).",
+                UserWarning,
+                stacklevel=3,
+            )
     return choice
+
+
+def _shapes(
+    weights: Mapping[str, nn.Parameter], turned: frozenset[str]
+) -> dict[str, tuple[int, ...]]:
+    return {
+        name: tuple(weight.shape)[:: -1 if name in turned else 1]
+        for name, weight in weights.items()
+    }
+
+
+def _check_training(
+    model: nn.Module, optimizer: Optimizer, choice: LayerChoice, dense: frozenset[str]
+) -> None:
+    """Refuse layers that cannot be trained as chosen."""
+    if not choice.sparse:
+        raise ValueError(_nothing_sparse(model, choice, dense))
+    check_trainable(model, optimizer, choice.weights, choice.sparse)
+    for name in sorted(choice.protected & set(choice.sparse)):
+        shape = choice.shapes[name]
+        budget = weight_budget(shape, choice.densities[name])
+        if budget < shape[0]:
+            raise InfeasibleSparsityError(
+                f"{name!r} must keep all of its {shape[0]} neurons, but would have {budget} "
+                "weights; raise its density, lower the sparsity, or list other layers in "
+                "no_ablation (the default are output layers, [] is none)"
+            )
+
+
+def _nothing_sparse(model: nn.Module, choice: LayerChoice, dense: frozenset[str]) -> str:
+    named = [name for name in choice.weights if name in dense]
+    whole = [name for name in choice.weights if name not in dense]
+    reasons = [
+        f"{reason}: {', '.join(names[:8])}{f' and {len(names) - 8} more' * (len(names) > 8)}"
+        for reason, names in (("kept dense by these options", named), ("of density 1", whole))
+        if names
+    ]
+    if others := count_other_weights(model, choice.weights):
+        reasons.append(f"of kinds that stay dense: {', '.join(others)}")
+    return f"no layer would be sparse ({'; '.join(reasons)}). Name fewer layers, or use Dense()"
 
 
 def _dense_names(

@@ -25,7 +25,7 @@ class SparseLayer:
 
     Attributes:
         name: qualified parameter name.
-        weight: the parameter, neurons in dimension 0.
+        weight: the parameter; neurons are in dimension 0 unless ``input_first``.
         density: target density, from the distribution.
         budget: weights that the layer should hold now.
         may_ablate: whether neurons may be ablated.
@@ -34,6 +34,7 @@ class SparseLayer:
         dense: the weights that keep training behind the mask, for dense-to-sparse methods.
         explored: bool, positions that have ever been active.
         bits: the mask as integers as wide as the weight's type.
+        input_first: whether the weight is [in, out], with neurons in dimension 1.
 
     """
 
@@ -45,6 +46,7 @@ class SparseLayer:
     mask: Tensor
     window: GradientWindow
     dense: Tensor | None = None
+    input_first: bool = False
     explored: Tensor = field(init=False)
     bits: Tensor = field(init=False)
 
@@ -63,6 +65,10 @@ class SparseLayer:
         if self.dense is None:
             raise RuntimeError(f"{self.name!r} has no dense weights behind its mask")
         return self.dense
+
+    def turned(self, tensor: Tensor) -> Tensor:
+        """Put the neurons of a tensor in the weight's layout into dimension 0, or the reverse."""
+        return tensor.t() if self.input_first else tensor
 
     def set_mask(self, mask: Tensor) -> None:
         """Replace the mask and mark its positions as explored."""
@@ -90,6 +96,12 @@ class SparseLayer:
 
     def _zero(self, tensor: Tensor) -> None:
         bits = self.bits
+        weight = self.weight
+        if tensor is not weight and weight.dtype.itemsize == bits.dtype.itemsize != tensor.itemsize:
+            raise RuntimeError(
+                f"the gradient of {self.name!r} is {tensor.dtype}, but its weight {weight.dtype}, "
+                "and one mask serves both; let gradients have their weights' type (grad_dtype)"
+            )
         if tensor.device != bits.device or tensor.dtype.itemsize != bits.dtype.itemsize:
             raise RuntimeError(
                 f"{self.name!r} is now {tensor.dtype} on {tensor.device}, but its mask was made "

@@ -2,32 +2,39 @@
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Never
+from math import prod
+from typing import Any, Never
 
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
+from torch.utils.hooks import unserializable_hook
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from .distributions import Distribution
+from .._base.distributions import Distribution
+from .fresh_weights import layers_to_keep
 from .initial_layers import initial_layer, initialize_weights
 from .initialization import InitializationOptions
 from .layer_choice import LayerOptions, all_dense, choose_layers
 from .layers import count_other_weights, unwrap
 from .methods import SRSTE, Dense, DropFractions, SparseMethod
+from .optimizer_state import check_optimizer_state
 from .processes import Processes
 from .schedule import ScheduleOptions, UpdateSchedule
 from .sparse_layer import SparseLayer
 from .sparsifier_options import keywords_of, option_group, refuse_unknown
-from .sparsifier_state import STATE_VERSION, SparsifierState, check_state
+from .sparsifier_state import STATE_VERSION, SparsifierState, check_state, flat_structure, upgraded
 from .straight_through import expose_dense_weights, project_to_mask
 from .summary import Summary, dense_summary, mask_summary
 from .topology import TopologyUpdate, TopologyUpdater, average_windows
+from .wrapped_optimizers import optimizer_chain
 
 _attached: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+_masked = WeakTensorKeyDictionary()  # weights that a Sparsifier masks
 
 
 @dataclass(frozen=True)
@@ -50,11 +57,13 @@ class Sparsifier:
     """Keeps a model sparse while it trains, and changes which weights are active.
 
     Call ``step()`` after each ``optimizer.step()`` and before ``zero_grad()``. Construction draws
-    the masks and new weights for the sparse layers, so load checkpoints afterwards.
+    the masks, and new weights for sparse layers that are as torch made them; trained weights are
+    kept (see ``InitializationOptions``). Load checkpoints of a sparse training afterwards.
 
     Args:
         model: the model, or a wrapper of it (torch.compile, DistributedDataParallel, …).
-        optimizer: the optimizer of the model's parameters; it takes one ``Sparsifier`` at a time.
+        optimizer: the optimizer of the model's parameters, or a wrapper of it (Accelerate's, SAM,
+            Lookahead, ZeroRedundancyOptimizer, …); it takes one ``Sparsifier`` at a time.
         method: ``SRigL(sparsity=0.9)``, ``Dense()`` or another of ``fanin.trainer.METHODS``.
         total_steps: optimizer steps of the whole training.
         update_every: shorthand for ``schedule=ScheduleOptions(update_every=…)``.
@@ -96,7 +105,8 @@ class Sparsifier:
         state: SparsifierState | None = None,
         **unknown: Never,
     ) -> None:
-        if optimizer in _attached:
+        optimizers = optimizer_chain(optimizer)
+        if any(other in _attached for other in optimizers):
             raise ValueError("this optimizer already has a Sparsifier; call its detach() first")
         refuse_unknown(unknown, keywords_of(Sparsifier.__init__))
         if not isinstance(method, SparseMethod | SRSTE | Dense):
@@ -113,9 +123,10 @@ class Sparsifier:
         start = option_group("initialization", InitializationOptions, initialization, {})
         model = unwrap(model)
         self.method = method
-        self._optimizer, self._seed, self._scaler = optimizer, seed, grad_scaler
+        self._optimizers, self._seed, self._scaler = optimizers, seed, grad_scaler
         self._processes = Processes.of(process_group)
-        self._step, self._stepped, self._in_step, self._synchronized = 0, False, False, True
+        self._step, self._stepped, self._synchronized = 0, False, True
+        self._nesting, self._state_checked = 0, False
         self._settings: dict[str, object] = {"method": method.name, **asdict(method)}
         self._schedule: UpdateSchedule | None = None
         self._layers: dict[str, SparseLayer] = {}
@@ -124,16 +135,24 @@ class Sparsifier:
         else:
             structure = method.mask_structure()
             choice = choose_layers(model, optimizer, method.sparsity, structure, layers)
+            if taken := [name for name in choice.sparse if choice.weights[name] in _masked]:
+                raise ValueError(
+                    f"{taken[0]!r} is already masked by another Sparsifier, and two would undo "
+                    "each other's updates; call its detach() first"
+                )
             self._settings |= {"seed": seed, "no_ablation": sorted(choice.protected)}
             if isinstance(method, SparseMethod) and method.updates:
                 self._schedule = UpdateSchedule(total_steps=total_steps, **asdict(schedule))
                 self._settings |= asdict(self._schedule)
+            kept: frozenset[str] = frozenset()
+            if state is None:
+                kept = layers_to_keep(choice, start.keep_weights, self._processes, stacklevel=2)
             for name in choice.sparse:
                 layer = initial_layer(
                     name,
                     choice,
                     method,
-                    mask_source=start.mask,
+                    mask_source=start.mask or ("magnitude" if name in kept else "random"),
                     seed=seed,
                     processes=self._processes,
                 )
@@ -141,17 +160,19 @@ class Sparsifier:
                     initialize_weights(
                         layer,
                         method,
-                        optimizer,
-                        weight_std=None if start.keep_weights else start.weight_std,
+                        optimizers,
+                        weight_std=None if name in kept else start.weight_std,
                         seed=seed,
                         processes=self._processes,
                     )
                 self._layers[name] = layer
-        self._weights, self._others = choice.weights, count_other_weights(model, choice.weights)
+        self._shapes, self._others = choice.shapes, count_other_weights(model, choice.weights)
         if state is not None:
             self.load_state_dict(state)
         self._handles = self._hooks()
-        _attached.add(optimizer)
+        _attached.update(optimizers)
+        for layer in self._layers.values():
+            _masked[layer.weight] = True
 
     @property
     def masks(self) -> dict[str, Tensor]:
@@ -169,19 +190,19 @@ class Sparsifier:
 
         Over all linear and convolution layers; dense layers count as fully explored.
         """
-        total = sum(weight.numel() for weight in self._weights.values())
+        total = sum(prod(shape) for shape in self._shapes.values())
         unexplored = sum(int((~layer.explored).sum()) for layer in self._layers.values())
         return 1 - unexplored / total
 
     def summary(self) -> Summary:
         """Return target and actual density, active neurons and fan-in of every layer."""
         rows = []
-        for name, weight in self._weights.items():
+        for name, shape in self._shapes.items():
             layer = self._layers.get(name)
             if layer is None:
-                rows.append(dense_summary(name, weight.shape))
+                rows.append(dense_summary(name, shape))
             else:
-                rows.append(mask_summary(name, layer.mask, layer.density))
+                rows.append(mask_summary(name, layer.turned(layer.mask), layer.density))
         return Summary(tuple(rows), self._others)
 
     def step(self) -> TopologyUpdate | None:
@@ -194,8 +215,11 @@ class Sparsifier:
 
         """
         stepped, self._stepped = self._stepped, False
+        self._nesting = 0  # the optimizer's step may have raised an error
         for layer in self._layers.values():
             layer.window.discard_pending()
+            if len(self._optimizers) > 1:  # a wrapper may move weights after the optimizer's step
+                layer.mask_weight()
         updates = self._updates
         if not (stepped and updates and updates.schedule.is_update_step(self._step)):
             return None
@@ -237,7 +261,11 @@ class Sparsifier:
         """Remove all hooks; masks stay readable and the weights stay as they are."""
         for handle in self._handles:
             handle.remove()
-        _attached.discard(self._optimizer)
+        for optimizer in self._optimizers:
+            _attached.discard(optimizer)
+        for layer in self._layers.values():
+            if layer.weight in _masked:
+                del _masked[layer.weight]
 
     def state_dict(self) -> SparsifierState:
         """Return everything that resuming needs besides model and optimizer.
@@ -266,7 +294,8 @@ class Sparsifier:
     def load_state_dict(self, state: SparsifierState) -> None:
         """Continue from the ``state_dict()`` of a sparsifier with the same arguments.
 
-        Masks the model's weights.
+        Masks the model's weights. N:M masks of version 1 keep their groups, which in convolutions
+        are not those of new masks.
 
         Raises:
             ValueError: the state is damaged or belongs to another model, method or schedule;
@@ -274,7 +303,14 @@ class Sparsifier:
 
         """
         moves = getattr(self.method, "redistributes", False)
-        check_state(state, self._settings, self._layers, budgets_move=moves)
+        method, settings, upgraded_state = self.method, dict(self._settings), upgraded(state)
+        if upgraded_state is not state and ":" in str(settings.get("structure")):
+            settings["structure"] = structure = flat_structure(str(settings["structure"]))
+            changed: Any = {"structure": structure}
+            method = replace(method, **changed)
+        state = upgraded_state
+        check_state(state, settings, self._layers, budgets_move=moves)
+        self.method, self._settings = method, settings
         self._step, self._stepped = state["step"], state["update_pending"]
         for name, layer in self._layers.items():
             layer.load_state_dict(state["layers"][name])
@@ -285,16 +321,19 @@ class Sparsifier:
             self._optimizer.register_step_post_hook(self._after_optimizer_step),
         ]
         # torch does not annotate gradient hooks.
-        return handles + [
-            layer.weight.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                partial(self._after_backward, layer)
+        for layer in self._layers.values():
+            before = unserializable_hook(partial(_before_accumulation, layer))  # type: ignore[no-untyped-call]
+            handles.append(layer.weight.register_hook(before))  # type: ignore[no-untyped-call]
+            handles.append(
+                layer.weight.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                    partial(self._after_backward, layer)
+                )
             )
-            for layer in self._layers.values()
-        ]
+        return handles
 
     def _after_backward(self, layer: SparseLayer, weight: nn.Parameter) -> None:
         if layer.dense is not None:
-            if self._in_step:
+            if self._nesting:
                 raise RuntimeError(
                     "with SR-STE, the model holds its dense weights during optimizer.step(), and a "
                     "closure would use them; call backward() before step() instead"
@@ -304,6 +343,11 @@ class Sparsifier:
             scale = 1.0 if self._scaler is None else self._scaler.get_scale()
             layer.window.observe(weight.grad, layer.mask, scale)
         layer.mask_gradient()
+
+    @property
+    def _optimizer(self) -> Optimizer:
+        """The optimizer whose steps move the weights, inside all wrappers."""
+        return self._optimizers[-1]
 
     def _observes(self) -> bool:
         """Return whether gradients of the step in progress enter an update."""
@@ -317,14 +361,17 @@ class Sparsifier:
         return _Updates(self.method, self._schedule)
 
     def _before_optimizer_step(self, *_: object) -> None:
-        self._in_step = True
-        if isinstance(self.method, SRSTE):
+        # A step() that calls super().step() runs the hooks twice.
+        self._nesting += 1
+        if self._nesting == 1 and isinstance(self.method, SRSTE):
             for layer in self._layers.values():
                 expose_dense_weights(layer, self._optimizer, self.method.decay)
 
     @torch.no_grad()
     def _after_optimizer_step(self, *_: object) -> None:
-        self._in_step = False
+        self._nesting = max(0, self._nesting - 1)
+        if self._nesting:
+            return
         for layer in self._layers.values():
             if isinstance(self.method, SRSTE):
                 project_to_mask(layer, self.method.mask_structure())
@@ -332,8 +379,8 @@ class Sparsifier:
                 layer.mask_weight()
         # A gradient scaler calls the step of a fused optimizer even after an overflow; the
         # optimizer then changes nothing.
-        overflow = getattr(self._optimizer, "found_inf", None)
-        if overflow is not None and overflow.item() > 0:
+        found = [getattr(optimizer, "found_inf", None) for optimizer in self._optimizers]
+        if any(overflow is not None and overflow.item() > 0 for overflow in found):
             return
         updates = self._updates
         if self._stepped and updates and updates.schedule.is_update_step(self._step):
@@ -341,6 +388,11 @@ class Sparsifier:
                 f"the topology update of step {self._step} was missed: call sparsifier.step() "
                 "after every optimizer.step()"
             )
+        if updates and not self._state_checked:  # most optimizers have no state before their step
+            for layer in self._layers.values():
+                for optimizer in self._optimizers:
+                    check_optimizer_state(optimizer, layer.weight)
+            self._state_checked = True
         self._synchronized = self._synchronized and not self._observes()
         self._step, self._stepped = self._step + 1, True
         for layer in self._layers.values():
@@ -352,6 +404,16 @@ class Sparsifier:
         fractions = DropFractions(fraction, schedule.drop_fraction(following) if following else 0.0)
         self._synchronized = True
         update = TopologyUpdater(
-            updates.method, self._layers, self._optimizer, self._processes, self._seed
+            updates.method, self._layers, self._optimizers, self._processes, self._seed
         )
         return update(self._step, fractions)
+
+
+def _before_accumulation(layer: SparseLayer, _: Tensor) -> None:
+    """Forget the gradients of passes whose ``.grad`` was zeroed before this one.
+
+    No step will use them: SAM's first pass, or a loss that was computed only to look at it.
+    """
+    grad = layer.weight.grad
+    if layer.window.is_pending and (grad is None or not bool(grad.any())):
+        layer.window.discard_pending()

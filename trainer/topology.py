@@ -1,7 +1,7 @@
 """One update of a model's topology: the method's plan, the new masks, and their side effects."""
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -42,7 +42,7 @@ class TopologyUpdater:
     Attributes:
         method: the method.
         layers: the sparse layers by parameter name.
-        optimizer: its state of removed and grown weights is zeroed.
+        optimizers: their state of removed and grown weights is reset.
         processes: their gradients are averaged first, and all take the masks of rank 0.
         seed: seed of random growth.
 
@@ -50,7 +50,7 @@ class TopologyUpdater:
 
     method: SparseMethod
     layers: Mapping[str, SparseLayer]
-    optimizer: Optimizer
+    optimizers: Sequence[Optimizer]
     processes: Processes
     seed: int
 
@@ -106,12 +106,15 @@ class TopologyUpdater:
     def _inputs(self, layer: SparseLayer, step: int) -> LayerInputs:
         def random() -> Tensor:
             generator = derived_generator(self.seed, layer.name, "growth", step)
-            return torch.rand(layer.mask.shape, generator=generator).to(layer.weight.device)
+            return torch.rand(layer.turned(layer.mask).shape, generator=generator).to(
+                layer.weight.device
+            )
 
         gradient = layer.window.average() if self.method.uses_gradient else None
-        return LayerInputs(
-            layer.weight, layer.mask, gradient, layer.budget, layer.may_ablate, random
-        )
+        if gradient is not None:
+            gradient = layer.turned(gradient)
+        weight, mask = layer.turned(layer.weight), layer.turned(layer.mask)
+        return LayerInputs(weight, mask, gradient, layer.budget, layer.may_ablate, random)
 
     def _agreed(self, layer: SparseLayer, result: LayerUpdate) -> LayerUpdate:
         """Copy the mask of rank 0, in case rounding produced a different one here."""
@@ -119,12 +122,14 @@ class TopologyUpdater:
             return result
         mask = result.mask.contiguous()
         self.processes.broadcast_(mask)
-        return updated_layer(layer.weight, layer.mask, mask)
+        return updated_layer(layer.turned(layer.weight), layer.turned(layer.mask), mask)
 
     def _apply(self, layer: SparseLayer, result: LayerUpdate) -> None:
-        layer.weight.copy_(result.weight)
-        layer.set_mask(result.mask)
-        reset_optimizer_state(self.optimizer, layer.weight, ~result.mask | result.grown)
+        layer.weight.copy_(layer.turned(result.weight))
+        layer.set_mask(layer.turned(result.mask).contiguous())
+        changed = layer.turned(~result.mask | result.grown)
+        for optimizer in self.optimizers:
+            reset_optimizer_state(optimizer, layer.weight, changed)
         layer.mask_gradient()
 
 

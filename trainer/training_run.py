@@ -84,7 +84,9 @@ class TrainingRun:
                 grad_scaler=self.step.scaler,
                 layers=config.sparsifier.layers,
                 schedule=config.sparsifier.schedule,
-                initialization=InitializationOptions(weight_std=config.sparsifier.weight_std),
+                initialization=InitializationOptions(
+                    keep_weights=False, weight_std=config.sparsifier.weight_std
+                ),
             )
         except ValueError as error:
             raise ConfigError(f"in [sparsifier]: {error}") from error

@@ -28,7 +28,11 @@ class LoadedModel:
         started = time.perf_counter()
         self.name = name
         self.version = version
-        self._session: Any = open_session(version.path, threads=settings.session_threads)
+        self._session: Any = open_session(
+            version.path,
+            threads=settings.session_threads,
+            custom_op_libraries=settings.custom_op_libraries,
+        )
         self.signature: Signature = read_signature(self._session, version.path)
         batching = None
         if settings.max_batch > 1:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from ...ort_ops.custom_libraries import library_paths
 from ..cpus import MAX_THREADS, default_threads
 
 # Environment variable from which the command line takes the token.
@@ -103,6 +104,7 @@ class ServeSettings:
         token: Secret that every request must carry.
         access_log: Whether to log every request.
         log_format: "json" or "text".
+        custom_op_libraries: Paths of other libraries with operators of the models.
 
     """
 
@@ -129,6 +131,7 @@ class ServeSettings:
     token: str | None = field(default=None, repr=False)
     access_log: bool = False
     log_format: str = "json"
+    custom_op_libraries: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.models:
@@ -146,6 +149,11 @@ class ServeSettings:
                 f"the token must have 16 or more ASCII characters: set {TOKEN_VARIABLE} to the "
                 "output of openssl rand -hex 16"
             )
+        try:
+            libraries = library_paths(self.custom_op_libraries)
+        except ValueError as error:
+            raise SettingsError(str(error)) from error
+        object.__setattr__(self, "custom_op_libraries", libraries)
         if self.log_format not in ("json", "text"):
             raise SettingsError(f"--log-format is '{self.log_format}'; it may be json or text")
 
@@ -197,7 +205,8 @@ class ServeSettings:
             else ModelSource(item[0], Path(item[1]))
             for item in values.get("models", ())
         )
-        return cls(**{**values, "models": models})
+        libraries = tuple(values.get("custom_op_libraries", ()))
+        return cls(**{**values, "models": models, "custom_op_libraries": libraries})
 
 
 def check_range(option: str, value: float, low: float, high: float) -> None:

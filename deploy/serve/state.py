@@ -27,7 +27,10 @@ class ServerState:
         self._trial = None
         if settings.trial_timeout:
             self._trial = Trial(
-                settings.trial_timeout, settings.session_threads, shared_folder.current()
+                settings.trial_timeout,
+                settings.session_threads,
+                shared_folder.current(),
+                settings.custom_op_libraries,
             )
         self.repository = Repository(settings, self.metrics.count_load, self._trial)
         self.metrics.watch(self.repository)

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import SessionError
@@ -37,17 +38,25 @@ _REMEDY = "Export it again, or serve another version."
 class Trial:
     """Tries versions one at a time. Thread-safe."""
 
-    def __init__(self, timeout: float, threads: int, folder: Path | None = None):
+    def __init__(
+        self,
+        timeout: float,
+        threads: int,
+        folder: Path | None = None,
+        libraries: Sequence[str] = (),
+    ):
         """Prepare trials; no process is started yet.
 
         Args:
             timeout: Seconds that each trial may take.
             threads: Intra-op threads of each session.
             folder: Folder of several workers, which share the results.
+            libraries: Paths of other custom-op libraries.
 
         """
         self._timeout = timeout
         self._threads = threads
+        self._libraries = list(libraries)
         self._results = TrialResults(folder)
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -107,7 +116,11 @@ class Trial:
     def _ask(self, process: subprocess.Popen[bytes], version: Version) -> str | None:
         assert process.stdin is not None
         assert process.stdout is not None
-        request = {"path": str(version.path), "threads": self._threads}
+        request = {
+            "path": str(version.path),
+            "threads": self._threads,
+            "libraries": self._libraries,
+        }
         with contextlib.suppress(BrokenPipeError):  # the exit status will tell
             process.stdin.write(f"{json.dumps(request)}\n".encode())
         end = time.monotonic() + self._timeout

@@ -35,15 +35,15 @@ def main() -> None:
     map_large_blocks()
     for line in sys.stdin.buffer:
         request = json.loads(line)
-        _try(Path(request["path"]), request["threads"])
+        _try(Path(request["path"]), request["threads"], request["libraries"])
         release_unused()
         os.write(responses, b".")
 
 
-def _try(path: Path, threads: int) -> None:
+def _try(path: Path, threads: int, libraries: list[str]) -> None:
     with contextlib.suppress(Exception):  # the server will meet and report it
         load_onnxruntime().set_default_logger_severity(_FATAL)
-        session = open_session(path, threads=threads)
+        session = open_session(path, threads=threads, custom_op_libraries=libraries)
         warm_up(session, read_signature(session, path), path)
 
 

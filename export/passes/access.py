@@ -15,6 +15,11 @@ def input_of(node: ir.Node, position: int) -> ir.Value:
     return value
 
 
+def optional_input(node: ir.Node, position: int) -> ir.Value | None:
+    """Return an input of a node; None where it is left out."""
+    return node.inputs[position] if position < len(node.inputs) else None
+
+
 def graph_of(node: ir.Node) -> ir.Graph:
     """Return the graph that holds a node."""
     if node.graph is None:

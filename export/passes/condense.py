@@ -25,6 +25,7 @@ from .condense_reports import CondenseReports, kept_of, too_dense
 from .constants import (
     ConstantWeight,
     folded_constant,
+    forget_what_varies,
     is_constant,
     live_readers,
     resolve_constant,
@@ -52,8 +53,13 @@ from .nodes import (
     our_nodes,
     take_output,
 )
+from .origins import take_left
 from .quantized_weight import Refused
 from .result_pass import ResultPass
+
+_STAYS = " stays"
+
+NOT_FINITE = "the weight holds values that are not finite"
 
 _ACTIVATIONS = ("float32", "float16")
 """Types of X that the op has CPU kernels for."""
@@ -62,8 +68,8 @@ _ACTIVATIONS = ("float32", "float16")
 Shape = Sequence[int | str | None] | None
 """Sizes, names of symbolic ones, None where unknown; None when not even the rank is known."""
 
-LeaveDense = Callable[[CondensedWeight, Shape, ConvGeometry | None], str | None]
-"""From a weight, the shape of X and, of a convolution, its geometry to the reason for leaving a
+LeaveDense = Callable[[CondensedWeight, Shape, ConvGeometry | None], Choice | None]
+"""From a weight, the shape of X and, of a convolution, its geometry to the choice that leaves a
 node as it is, or None."""
 
 
@@ -109,6 +115,7 @@ class CondensePass(ResultPass[CondenseResult]):
         leave_dense: LeaveDense = lambda weight, shape, geometry: None,  # noqa: ARG005
         choose_quantized: ChooseQuantized = lambda *_: Choice("condensed", "sparse"),
         name_after_weights: bool = False,
+        leave_shared: LeaveDense = lambda weight, shape, geometry: None,  # noqa: ARG005
     ) -> None:
         """Set what is condensed.
 
@@ -119,22 +126,28 @@ class CondensePass(ResultPass[CondenseResult]):
             leave_dense: has the last word on a weight that could be condensed.
             choose_quantized: the same for layers of 8-bit inputs and weights.
             name_after_weights: give nodes the names of their weights, ``fc1`` for ``fc1.weight``.
+            leave_shared: has the last word on a weight that something else needs as it is, such as
+                a tied embedding: a second copy may not pay.
 
         """
         super().__init__()
         self.min_sparsity = min_sparsity
         self.leave_dense = leave_dense
+        self.leave_shared = leave_shared
         self.choose_quantized = choose_quantized
         self.name_after_weights = name_after_weights
         self.masks = None if masks is None else dict(masks)
 
     def call(self, model: ir.Model) -> CondenseResult:
         """Visit all nodes; what cannot be replaced is reported with the reason."""
+        forget_what_varies(model)
         nodes = list(model.graph.all_nodes())
         held = len(our_nodes(model))
         work = _Work(model, self)
         work.accompanied = any(work.is_sparse_conv(node) for node in nodes)
         for node in nodes:
+            if work.visit_left(node):
+                continue
             if is_quantized_layer(node):
                 work.visit_quantized(node)
             elif is_linear(node):
@@ -160,6 +173,17 @@ class CondensePass(ResultPass[CondenseResult]):
         )
 
 
+def notes_on_kept(model: ir.Model, notes: Sequence[str]) -> tuple[str, ...]:
+    """Return those notes on weights that stay beside condensed ones which still hold, each once."""
+    stored = {name for graph in model.graphs() for name in graph.initializers}
+    return tuple(note for note in dict.fromkeys(notes) if kept_names([note]) & stored)
+
+
+def kept_names(notes: Sequence[str]) -> frozenset[str]:
+    """Return the names of the weights that such notes are about."""
+    return frozenset(note.partition(_STAYS)[0] for note in notes if _STAYS in note)
+
+
 class _Work:
     """One run of the pass: what it has seen, and the arrays that nodes share."""
 
@@ -167,7 +191,7 @@ class _Work:
         self.opset = model.opset_imports.get("", 1)
         self.names = Names(model)
         self.min_sparsity, self.masks = options.min_sparsity, options.masks
-        self.leave_dense = options.leave_dense
+        self.leave_dense, self.leave_shared = options.leave_dense, options.leave_shared
         self.name_after_weights = options.name_after_weights
         self.reports = CondenseReports()
         self._quantized = QuantizedCondenser(self.names, self.opset, options.choose_quantized)
@@ -187,6 +211,15 @@ class _Work:
             return False
         geometry = read_conv(node, found.array.shape)
         return not isinstance(geometry, str) and self._obstacle(node, found) is None
+
+    def visit_left(self, node: ir.Node) -> bool:
+        """Report the weights that the expansion of operators has left where they are."""
+        left = take_left(node)
+        for value, reason in left:
+            found = resolve_constant(value, self.opset, self.masks)
+            if isinstance(found, ConstantWeight):
+                self.reports.leave(node, found, reason)
+        return bool(left)
 
     def visit(self, node: ir.Node) -> None:
         if all(map(is_constant, node.outputs)):
@@ -252,9 +285,9 @@ class _Work:
         if not isinstance(found, ConstantWeight) or found.array.ndim < 3 or not found.array.size:
             return
         geometry = read_conv_transpose(node, found.array.shape)
-        obstacle = geometry if isinstance(geometry, str) else self._obstacle(node, found)
+        obstacle = self._obstacle(node, found)
         if obstacle is not None or isinstance(geometry, str):
-            self.reports.leave(node, found, str(obstacle))
+            self.reports.leave(node, found, obstacle or str(geometry))
             return
         as_conv = replace(
             found,
@@ -293,9 +326,9 @@ class _Work:
         sizes = dimensions_of(layer.x)
         free = sizes and [sizes[axis] for axis in layer.x_axes[: layer.free]]
         rows = None if free is None else [*free, weight.in_features]
-        obstacle = self.leave_dense(weight, rows, None)
-        if obstacle is not None:
-            self.reports.leave(node, found, obstacle)
+        choice = self.leave_dense(weight, rows, None)
+        if choice is not None:
+            self.reports.leave(node, found, choice.reason, choice.times)
             return
         prefix = _prefix(found)
         weight, parts = self._add_parts(graph, key, weight, None, prefix, None)
@@ -304,7 +337,7 @@ class _Work:
         new = make_condensed(
             reorder.before(layer),
             parts,
-            self._no_residual(graph, found.array.dtype),
+            self._no_residual(graph, found.array.dtype, prefix),
             {"in_features": weight.in_features, "out_features": weight.out_features},
             name=(not self.name_after_weights and node.name) or self.names.free(prefix),
         )
@@ -320,7 +353,7 @@ class _Work:
             reader = next(live_readers(root), None)
             if reader is not None and root.is_initializer():
                 lines.append(
-                    f"{root.name} stays in the file as well: {reader.op_type} {reader.name} "
+                    f"{root.name}{_STAYS} in the file as well: {reader.op_type} {reader.name} "
                     "reads it"
                 )
         return lines
@@ -362,7 +395,7 @@ class _Work:
         if array.dtype.name not in _ACTIVATIONS:
             return f"computes in {array.dtype.name}, which no kernel does"
         if not np.isfinite(array).all():
-            return "the weight holds values that are not finite"
+            return NOT_FINITE
         return None
 
     def _replace(self, node: ir.Node, found: ConstantWeight) -> None:
@@ -372,9 +405,11 @@ class _Work:
         prefix = _prefix(found)
         key = _key(graph, found, layer.trans_b, layer.alpha)
         weight = self._parts[key][0] if key in self._parts else _condense(found, layer)
-        reason = self.leave_dense(weight, dimensions_of(x), None)
-        if reason is not None:
-            self.reports.leave(node, found, reason)
+        choice = self.leave_dense(weight, dimensions_of(x), None)
+        if choice is None and not all(map(is_linear, live_readers(found.root))):
+            choice = self.leave_shared(weight, dimensions_of(x), None)
+        if choice is not None:
+            self.reports.leave(node, found, choice.reason, choice.times)
             return
         bias = layer.bias(weight.out_features)
         place = layer.bias_place if bias is not None else None
@@ -385,7 +420,7 @@ class _Work:
         new = make_condensed(
             self._turned(layer) if layer.trans_a else x,
             parts,
-            self._no_residual(graph, found.array.dtype),
+            self._no_residual(graph, found.array.dtype, prefix),
             {"in_features": weight.in_features, "out_features": weight.out_features},
             name=(not self.name_after_weights and node.name) or self.names.free(prefix),
         )
@@ -415,9 +450,9 @@ class _Work:
         prefix = _prefix(found)
         key = _key(graph, found)
         weight = self._parts[key][0] if key in self._parts else _condense_conv(found)
-        reason = self.leave_dense(weight, dimensions_of(x), geometry)
-        if reason is not None:
-            self.reports.leave(node, found, reason)
+        choice = self.leave_dense(weight, dimensions_of(x), geometry)
+        if choice is not None:
+            self.reports.leave(node, found, choice.reason, choice.times)
             return
         place = (node, 2) if bias is not None else None
         weight, parts = self._add_parts(graph, key, weight, bias, prefix, place)
@@ -425,7 +460,7 @@ class _Work:
         new = make_condensed(
             x,
             parts,
-            self._no_residual(graph, found.array.dtype),
+            self._no_residual(graph, found.array.dtype, prefix),
             geometry,
             name=(not self.name_after_weights and node.name) or self.names.free(prefix),
         )
@@ -504,10 +539,11 @@ class _Work:
             call_layer(new, found.root.name)
         self.reports.record(node, found, weight, label_of(new), how)
 
-    def _no_residual(self, graph: ir.Graph, dtype: np.dtype) -> ir.Value:
+    def _no_residual(self, graph: ir.Graph, dtype: np.dtype, prefix: str) -> ir.Value:
+        """Return the one of a graph, named after its first layer: files can be merged so."""
         key = (id(graph), dtype.name)
         if key not in self._residuals:
-            name = self.names.free("no_residual")
+            name = self.names.free(f"{prefix}.no_residual")
             self._residuals[key] = add_constant(graph, name, no_residual(dtype.name))
         return self._residuals[key]
 

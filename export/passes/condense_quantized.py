@@ -139,17 +139,17 @@ class QuantizedCondenser:
         inputs: list[ir.Value | None]
         if layer.x_grid is None:
             op_type = DYNAMIC_QUANTIZE_CONDENSED_GEMM
-            inputs = [x, values, scale, *rest, self._none(graph, np.dtype(np.float32))]
+            inputs = [x, values, scale, *rest, self._none(layer, np.dtype(np.float32))]
         else:
-            on_x = [x, *self._grid(graph, layer.x_grid)]
+            on_x = [x, *self._grid(layer, layer.x_grid)]
             if layer.y_grid is None:
                 op_type = CONDENSED_GEMM_INTEGER_TO_FLOAT
-                inputs = [*on_x, values, scale, *rest, self._none(graph, np.dtype(np.float32))]
+                inputs = [*on_x, values, scale, *rest, self._none(layer, np.dtype(np.float32))]
             else:
                 op_type = QLINEAR_CONDENSED_CONV if layer.geometry else QLINEAR_CONDENSED_GEMM
                 y = layer.y_grid
-                inputs = [*on_x, values, scale, *rest, *self._grid(graph, y)]
-                inputs += self._residual(graph, layer, y)
+                inputs = [*on_x, values, scale, *rest, *self._grid(layer, y)]
+                inputs += self._residual(layer, y)
         attributes: dict[str, int | list[int]] = {
             "in_features": weight.in_features,
             "out_features": weight.out_features,
@@ -171,26 +171,26 @@ class QuantizedCondenser:
             name=name or self._names.free(prefix),
         )
 
-    def _residual(self, graph: ir.Graph, layer: QuantizedLayer, y: Grid) -> list[ir.Value]:
+    def _residual(self, layer: QuantizedLayer, y: Grid) -> list[ir.Value]:
         grid = layer.residual_grid
         if layer.residual is not None and grid is not None:
-            return [layer.residual, *self._grid(graph, grid)]
+            return [layer.residual, *self._grid(layer, grid)]
         return [
-            self._none(graph, y.dtype.numpy()),
-            self._constant(graph, "no_residual_scale", np.ones(1, np.float32)),
-            self._constant(graph, "no_residual_zero_point", np.zeros(1, y.dtype.numpy())),
+            self._none(layer, y.dtype.numpy()),
+            self._shared(layer, "no_residual_scale", np.ones(1, np.float32)),
+            self._shared(layer, "no_residual_zero_point", np.zeros(1, y.dtype.numpy())),
         ]
 
-    def _none(self, graph: ir.Graph, dtype: np.dtype) -> ir.Value:
-        return self._constant(graph, "no_residual", np.zeros(1, dtype))
+    def _none(self, layer: QuantizedLayer, dtype: np.dtype) -> ir.Value:
+        return self._shared(layer, "no_residual", np.zeros(1, dtype))
 
-    def _grid(self, graph: ir.Graph, grid: Grid) -> tuple[ir.Value, ir.Value]:
+    def _grid(self, layer: QuantizedLayer, grid: Grid) -> tuple[ir.Value, ir.Value]:
         """Return scale and zero point, also where the source leaves one out."""
         scale, zero_point = grid.scale, grid.zero_point
         if scale is None:
-            scale = self._constant(graph, "scale_one", np.ones((), np.float32))
+            scale = self._shared(layer, "scale_one", np.ones((), np.float32))
         if zero_point is None:
-            zero_point = self._constant(graph, "zero_point", np.zeros((), grid.dtype.numpy()))
+            zero_point = self._shared(layer, "zero_point", np.zeros((), grid.dtype.numpy()))
         return scale, zero_point
 
     def _transposed(self, layer: QuantizedLayer) -> ir.Value:
@@ -204,10 +204,17 @@ class QuantizedCondenser:
         layer.node.prepend(turn)
         return output
 
-    def _constant(self, graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
+    def _shared(self, layer: QuantizedLayer, purpose: str, array: np.ndarray) -> ir.Value:
+        """Register what layers share, named after the first of them: files can be merged so."""
+        name = f"{_prefix(layer)}.{purpose}"
+        return self._constant(graph_of(layer.node), name, array, purpose)
+
+    def _constant(
+        self, graph: ir.Graph, name: str, array: np.ndarray, purpose: str | None = None
+    ) -> ir.Value:
         """Register an initializer, once for each content and purpose in a graph."""
         array = np.ascontiguousarray(array).reshape(array.shape)
-        key = (id(graph), f"{name} {array.dtype} {array.shape}", array.tobytes())
+        key = (id(graph), f"{purpose or name} {array.dtype} {array.shape}", array.tobytes())
         if key not in self._constants:
             self._constants[key] = add_constant(graph, self._names.free(name), array)
         return self._constants[key]

@@ -9,10 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ...ort_ops.format.condensed import CondensedWeight
-from ..report import LayerReport
+from ..report import LayerReport, PredictedTimes
 from .access import input_of, label_of, name_of
 from .condense_quantized import CondensedLayer
 from .constants import ConstantWeight
+from .origins import is_part, source_of
 from .quantized_weight import QuantizedWeight, Refused
 
 _Key = tuple[str, int, tuple[str, ...], tuple[int, ...] | str]
@@ -48,14 +49,14 @@ class CondenseReports:
         """Report that a node of a name holds a weight now, and ``how`` that was decided."""
         self._see(found)
         content = hashlib.sha256(found.array.tobytes()).hexdigest() if found.computed else ""
-        form = (*found.through, content)
+        form = (*found.through, content, found.part)
         key: _Key = ("condensed", id(found.root), form, weight.values.shape)
         if key in self._layers:
             before = self._layers[key]
             self._layers[key] = replace(before, nodes=(*before.nodes, new))
             return
         how = how or ("by its zeros" if found.mask is None else "by mask")
-        if found.through and found.through != ("Einsum",):
+        if found.through and found.through != ("Einsum",) and not is_part(node):
             how += f", behind {' and '.join(dict.fromkeys(found.through))}"
         self._layers[key] = replace(
             _dense(node, found, how),
@@ -65,6 +66,7 @@ class CondenseReports:
             padding=weight.padding,
             bytes_dense=found.array.nbytes + weight.bias.nbytes,
             bytes_condensed=weight.nbytes,
+            stored=weight.values.size,
             decision="condensed",
             values_dtype=weight.values.dtype.name,
         )
@@ -83,16 +85,24 @@ class CondenseReports:
             fan_in=done.weight.fan_in,
             padding=done.weight.padding,
             bytes_condensed=done.nbytes,
+            stored=done.weight.values.size,
             decision="condensed",
             speedup=done.choice.speedup,
+            times=done.choice.times,
         )
 
-    def leave(self, node: ir.Node, found: ConstantWeight, reason: str) -> None:
-        """Report that a weight stays, and why."""
+    def leave(
+        self,
+        node: ir.Node,
+        found: ConstantWeight,
+        reason: str,
+        times: PredictedTimes | None = None,
+    ) -> None:
+        """Report that a weight stays, and why, with the times that decided it."""
         self._see(found)
-        key: _Key = ("dense", id(found.root), found.through, reason)
+        key: _Key = ("dense", id(found.root), (*found.through, found.part), reason)
         if key not in self._layers:
-            self._layers[key] = _dense(node, found, reason)
+            self._layers[key] = replace(_dense(node, found, reason), times=times)
 
     def leave_quantized(self, node: ir.Node, layer: Refused) -> None:
         """Report that a layer in 8 bits stays, and why."""
@@ -104,9 +114,14 @@ class CondenseReports:
         self._layers.setdefault(key, _quantized(node, layer))
 
     def leave_unresolved(self, node: ir.Node, reason: str, value: ir.Value | None = None) -> None:
-        """Report that a value stays of which nothing but the shape is known, and why."""
+        """Report that a value stays that is no constant, and why."""
         value = value or input_of(node, 1)
         self.seen.add(id(value))
+        default = value.const_value if value.is_initializer() else None
+        if default is not None and len(default.shape) > 1:  # of a graph input
+            found = ConstantWeight(default.numpy(), None, value)
+            self._layers.setdefault(("dense", id(value), (), reason), _dense(node, found, reason))
+            return
         shape = tuple(d for d in value.shape or () if isinstance(d, int))
         if value.shape is None or len(shape) != len(value.shape) or len(shape) < 2:
             return
@@ -123,6 +138,8 @@ class CondenseReports:
             bytes_condensed=None,
             decision="dense",
             reason=reason,
+            node=label_of(node),
+            counted=False,
         )
         self._layers.setdefault(("dense", id(value), (), reason), report)
 
@@ -152,8 +169,9 @@ def _dense(node: ir.Node, found: ConstantWeight, reason: str) -> LayerReport:
     )
     if kept.ndim == 2 and not stored_out_in:
         kept = kept.T
-    name = name_of(found.root)
-    return LayerReport.of_dense(name, node.op_type, kept, found.array.nbytes, reason)
+    name = name_of(found.root) + (f" ({found.part})" if found.part else "")
+    report = LayerReport.of_dense(name, source_of(node), kept, found.array.nbytes, reason)
+    return replace(report, node=label_of(node))
 
 
 def _quantized(node: ir.Node, layer: Refused) -> LayerReport:
@@ -161,4 +179,5 @@ def _quantized(node: ir.Node, layer: Refused) -> LayerReport:
     assert kept is not None
     nbytes = kept.size + 8 * len(kept)  # a scale and a bias for each output
     name = name_of(layer.value)
-    return LayerReport.of_dense(name, node.op_type, kept, nbytes, layer.reason, "int8")
+    report = LayerReport.of_dense(name, node.op_type, kept, nbytes, layer.reason, "int8")
+    return replace(report, node=label_of(node))

@@ -61,7 +61,7 @@ def read_conv_transpose(node: ir.Node, weight_shape: Sequence[int]) -> ConvGeome
     kernel = tuple(weight_shape[2:])
     group = node.attributes.get_int("group", 1)
     if any(stride != 1 for stride in _ints(node, "strides")):
-        return "ConvTranspose of a stride over 1 is not supported"
+        return "ConvTranspose of this stride is not supported"
     if node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET" or _ints(node, "output_shape"):
         return "ConvTranspose of automatic pads is not supported"
     dilations = _ints(node, "dilations") or (1,) * len(kernel)
@@ -106,6 +106,12 @@ def _pads(
         begins.append(more if auto == "SAME_LOWER" else less)
         ends.append(less if auto == "SAME_LOWER" else more)
     return (*begins, *ends)
+
+
+def strides_pads_dilations(node: ir.Node, axes: int) -> tuple[list[int], list[int], list[int]]:
+    """Return what a convolution has explicitly of these, with their defaults."""
+    strides, dilations = (_ints(node, name) or (1,) * axes for name in ("strides", "dilations"))
+    return list(strides), list(_ints(node, "pads") or (0,) * (2 * axes)), list(dilations)
 
 
 def _length(x: ir.Value, axis: int) -> int | None:

@@ -14,6 +14,7 @@ from ..._base.atomic import output_path, staging_folder
 from ..engines import EngineUnavailableError, Run, load_original, load_plain, load_with_library
 from ..errors import ExportError
 from ..forms import Chooser, Policy
+from ..layer_names import name_in_reports
 from ..model_file import publish_model
 from ..onnx_cases import cases_for
 from ..onnx_source import data_files
@@ -360,7 +361,7 @@ def _reports(
             reason = found.reason
         reports.append(
             QuantizedLayer(
-                layer.name,
+                name_in_reports(layer.name, layer.node),
                 layer.op_type,
                 layer.weight.shape,
                 layer.sparsity,

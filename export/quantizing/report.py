@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from ..._base.tables import Column, Printed, Sheet
+from ..layer_report import without_masks
 from ..report import ExportReport
 from .output_error import OutputError
 
@@ -47,7 +49,7 @@ class QuantizedLayer:
 
 
 @dataclass(frozen=True)
-class QuantizationReport:
+class QuantizationReport(Printed):
     """The result of one quantization.
 
     Attributes:
@@ -87,34 +89,34 @@ class QuantizationReport:
         """The layers that stayed in float32."""
         return tuple(layer for layer in self.layers if layer.is_float)
 
-    def to_rich_table(self) -> Table:
-        """Lay out the layers, the worst first."""
-        from rich import box
-        from rich.table import Table
+    def to_rich_table(self, width: int | None = None) -> Table:
+        """Lay out the layers as a table for a terminal of that width; None: all columns."""
+        return self.sheet().to_rich(width)
 
-        table = Table(
-            title=f"Quantization to {self.path}",
-            box=box.SIMPLE_HEAD,
-            padding=(0, 1, 0, 0),
-            pad_edge=False,
+    def sheet(self) -> Sheet:
+        """Lay out the layers, the worst first, with the summary below."""
+        columns = (
+            Column("layer", words=True),
+            Column("shape", right=True, drop=0),
+            Column("sparsity", right=True),
+            Column("error alone", right=True),
+            Column("form", words=True),
         )
-        table.add_column("layer", overflow="fold")
-        for header in ("shape", "sparsity", "error alone"):
-            table.add_column(header, justify="right", no_wrap=True)
-        table.add_column("form", overflow="fold")
         shown = [*self.layers[:_SHOWN], *(x for x in self.layers[_SHOWN:] if x.is_float)]
-        for layer in shown:
-            table.add_row(
+        rows = [
+            (
                 layer.name,
                 "×".join(map(str, layer.shape)),
                 f"{layer.sparsity:.1%}",
                 "" if layer.error is None else f"{layer.error:.2%}",
                 ": ".join(filter(None, (layer.form, layer.reason))),
             )
+            for layer in shown
+        ]
         left = len(self.layers) - len(shown)
         if left:
-            table.add_row(f"and {left} more", "", "", "", "")
-        return table
+            rows.append((f"and {left} more", "", "", "", ""))
+        return Sheet(f"Quantization to {self.path}", columns, tuple(rows), self.summary())
 
     def summary(self) -> tuple[str, ...]:
         """Say in lines of text what changed: accuracy, outputs, size."""
@@ -144,4 +146,4 @@ class QuantizationReport:
 
     def to_json(self) -> str:
         """Write all fields as a JSON object."""
-        return json.dumps(asdict(self), indent=2)
+        return json.dumps(asdict(self, dict_factory=without_masks), indent=2)

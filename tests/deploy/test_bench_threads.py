@@ -26,7 +26,8 @@ SMALL = {"in_features": 256, "out_features": 512, "rounds": 2, "turn": 1e-3}
 @pytest.fixture(autouse=True)
 def uncalibrated(tmp_path, monkeypatch):
     """Keep the plans from the user's own measurements."""
-    monkeypatch.setenv("FANIN_CALIBRATION", str(tmp_path / "absent.json"))
+    monkeypatch.delenv("FANIN_CALIBRATION", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
 
 
 @pytest.fixture(scope="module")

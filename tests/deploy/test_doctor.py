@@ -1,18 +1,17 @@
 """The doctor: a working installation passes, and each defect is found with its remedy."""
 
 import dataclasses
-import io
 import os
 import sys
 
 import numpy as np
 import onnxruntime
 import pytest
-from rich.console import Console
 
 from fanin import ort_ops
 from fanin.deploy import doctor, doctor_cpus, doctor_probe
-from fanin.deploy.doctor import Check, checks_table, run_checks
+from fanin.deploy.doctor import Check, run_checks
+from fanin.deploy.doctor_print import check_lines
 
 
 def finding(name):
@@ -147,9 +146,16 @@ def test_thread_variables_of_others_are_explained(monkeypatch):
 @pytest.mark.parametrize("ok", [True, False])
 def test_the_table_shows_verdict_detail_and_remedy(ok):
     check = Check("op library", ok, "detail [not markup]", "" if ok else "do [this]")
-    console = Console(width=100, file=io.StringIO())
-    console.print(checks_table([check]))
-    text = console.file.getvalue()
+    text = "\n".join(check_lines([check], 100))
     assert ("ok" if ok else "FAIL") in text
     assert "detail [not markup]" in text
     assert ("→ do [this]" in text) is not ok
+
+
+def test_paths_are_never_broken():
+    path = "/a/rather/long/" + "folder-of-a/" * 12 + "libfanin_ort_ops.so"
+    checks = [Check("op library", True, f"found {path} here and nothing else that it needs")]
+    lines = list(check_lines(checks, 60))
+    assert any(path in line for line in lines)
+    assert all(len(line) <= 60 for line in lines if path not in line)
+    assert list(check_lines(checks)) == [f"ok    op library  {checks[0].detail}"]

@@ -1,13 +1,18 @@
 """The doctor on a model file: whether it opens, which kernels its layers use, remedies."""
 
+import re
 import subprocess
 import sys
 
 import numpy as np
 import onnx
 import pytest
+from onnxruntime.quantization.shape_inference import quant_pre_process
 
+from fanin.deploy import open_session
 from fanin.deploy.doctor import check_model_file
+from fanin.export import CondensedWeight
+from fanin.export.onnx_op import condensed_layer_model
 from fanin.ort_ops import _native
 
 
@@ -120,3 +125,40 @@ def test_the_command_shows_the_model_and_its_exit_status_counts_it(save_condense
     done = run(tmp_path / "absent.onnx")
     assert done.returncode == 1
     assert "there is no such file" in done.stdout
+
+
+@pytest.fixture
+def exported(tmp_path):
+    dense = np.diag(np.arange(1, 5, dtype=np.float32))
+    model = condensed_layer_model(CondensedWeight.from_dense(dense), None)
+    model.graph.node[0].name = "fc1"
+    onnx.save(model, tmp_path / "exported.onnx")
+    return tmp_path / "exported.onnx"
+
+
+@pytest.mark.parametrize(("domain", "prefix"), [("ai.fanin", "a_"), ("someone", "")])
+def test_ops_that_another_tool_renamed_are_a_finding_and_a_warning(exported, domain, prefix):
+    model = onnx.load(exported)
+    function, node = model.functions[0], model.graph.node[0]
+    function.domain = node.domain = domain
+    function.name = node.op_type = f"{prefix}CondensedGemm"
+    model.opset_import.append(onnx.helper.make_opsetid(domain, 1))
+    onnx.save(model, exported)
+    layers = findings(exported)["its layers"]
+    assert not layers.ok
+    said = f"node 'fc1' runs dense: {prefix}CondensedGemm of domain '{domain}' is fanin's Condensed"
+    assert said in layers.detail
+    assert "fanin export" in layers.remedy
+    with pytest.warns(RuntimeWarning, match=re.escape(said)):
+        open_session(exported)
+
+
+def test_a_file_whose_ops_another_tool_made_dense_is_recognized(exported, tmp_path):
+    path = tmp_path / "prepared.onnx"
+    quant_pre_process(exported, path)
+    layers = findings(path)["its layers"]
+    assert layers.ok
+    assert "another tool has put dense layers in their place" in layers.detail
+    assert "skip_optimization=True" in layers.remedy
+    quant_pre_process(exported, path, skip_optimization=True)
+    assert "1 CondensedGemm (fc1)" in findings(path)["its layers"].detail

@@ -221,7 +221,7 @@ def test_the_command_shows_a_row_for_each_layer(network, monkeypatch):
     monkeypatch.setattr(doctor, "run_checks", list)
     done = run(network, "--threads", 64, "--batch", 8)
     assert done.exit_code == 0, done.output
-    assert "ok  plan for 64 threads" in done.output
+    assert "ok    plan for 64 threads" in done.output
     assert "block/conv [1]" in done.output
     assert "batch 1" in done.output
     assert "batch 8" in done.output

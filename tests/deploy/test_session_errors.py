@@ -155,7 +155,7 @@ class TestTheOps:
         error = refused(save_condensed(domain="com.other", op_type="Magic"))
         assert error.node == "fc1"
         assert "Magic of domain 'com.other'" in error.problem
-        assert "own library" in error.remedy
+        assert "Name the library that has the domain 'com.other'" in error.remedy
 
     def test_a_missing_opset_import(self, save_condensed):
         # ONNX Runtime tolerates it with the library, but not without; nor do other tools.

@@ -59,7 +59,7 @@ def test_linear_layers_round_what_they_read_and_the_report_says_so(source, tmp_p
     assert all(check.tolerance == 4e-2 for check in report.parity)
     table = report.to_rich_table()
     assert "parity is with float32, 4e-02 allowed" in table.caption
-    assert next(iter(table.columns[-1].cells)).endswith(", in bfloat16")
+    assert str(next(iter(table.columns[-1].cells))).endswith(", in bfloat16")
     assert json.loads(report.to_json())["layers"][0]["compute"] == "bfloat16"
     assert [layer.compute for layer in inspect(report.path).layers] == ["bfloat16"] * 2
     x = np.random.default_rng(2).standard_normal((9, 48)).astype(np.float32)

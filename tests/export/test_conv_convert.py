@@ -116,15 +116,15 @@ LEFT = {
         {"w": np.ones((4, 1, 3, 3), np.float32)},
         ("n", 4, 9, 9),
     ),
-    "over 3 axes": ([conv(["x", "w"])], {"w": sparse((8, 4, 3, 3, 3))}, ("n", 4, 5, 5, 5)),
+    "over three axes": ([conv(["x", "w"])], {"w": sparse((8, 4, 3, 3, 3))}, ("n", 4, 5, 5, 5)),
     "auto_pad is SAME_UPPER with a stride of 2 and X has no fixed size": (
         [conv(["x", "w"], auto_pad="SAME_UPPER", strides=[1, 2])],
         {"w": W},
         ("n", 4, 9, "width"),
     ),
     "sparsity .* under 50%": ([conv(["x", "w"])], {"w": sparse((8, 4, 3, 3), 0.3)}, ("n", 4, 9, 9)),
-    "ConvTranspose of a stride over 1 is not supported": (
-        [node("ConvTranspose", ["x", "w"], strides=[2, 2])],
+    "ConvTranspose of three axes, unequal strides": (
+        [node("ConvTranspose", ["x", "w"], strides=[2, 1])],
         {"w": sparse((4, 8, 3, 3))},
         ("n", 4, 9, 9),
     ),

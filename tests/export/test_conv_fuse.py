@@ -162,20 +162,20 @@ def residuals(tmp_path: Path) -> dict[str, str]:
 
 def test_later_one_of_two_convolutions_takes_the_others_output(tmp_path: Path):
     report = convert_nodes(tmp_path, two_branches(), ARRAYS)
-    assert residuals(tmp_path) == {"left": "no_residual", "right": "a"}
+    assert residuals(tmp_path) == {"left": "w.no_residual", "right": "a"}
     assert report.fused == ("Add into v", "Relu into v")
     assert node_types(tmp_path) == ["CondensedConv", "CondensedConv"]
 
 
 def test_convolution_that_clips_before_the_add_is_added_by_the_other(tmp_path: Path):
     convert_nodes(tmp_path, two_branches(clip_first=True), ARRAYS)
-    assert residuals(tmp_path) == {"left": "no_residual", "right": "ra"}
+    assert residuals(tmp_path) == {"left": "w.no_residual", "right": "ra"}
     assert clips(tmp_path) == [(0.0, math.inf), (0.0, math.inf)]
 
 
 def test_output_of_the_model_is_not_fused_away(tmp_path: Path):
     convert_nodes(tmp_path, two_branches(), ARRAYS, outputs=2)
-    assert residuals(tmp_path) == {"left": "b", "right": "no_residual"}
+    assert residuals(tmp_path) == {"left": "b", "right": "w.no_residual"}
 
 
 STAYS = {

@@ -56,7 +56,7 @@ def test_inspection_plans_for_a_batch_and_a_number_of_threads(tmp_path: Path):
     (layer,) = plan_conversion(source, batch=8, threads=16)
     (alone,) = plan_conversion(source, batch=8)
     assert layer.speedup != alone.speedup
-    assert f"{layer.speedup:.2g}× predicted" in shown
+    assert f"{layer.speedup:.2g}× condensed: predicted at 8 rows" in shown
 
 
 def test_the_report_says_for_how_many_threads_it_predicts(tmp_path: Path):

@@ -81,7 +81,7 @@ def test_graph_holds_one_node_for_each_sparse_layer_with_its_activation(mlp: Exp
     assert [node.name for node in graph.node[:2]] == ["0", "2"]
     assert {tensor.name for tensor in graph.initializer} == {
         *(f"{layer}.{part}" for layer in "02" for part in ("values", "indices", "rows", "bias")),
-        "no_residual",
+        "0.no_residual",
         "5.weight",
         "5.bias",
     }
@@ -179,21 +179,22 @@ def test_report_states_parity_and_true_sizes(mlp: Exported):
 def test_report_prints_every_layer_and_figure(mlp: Exported):
     from rich.console import Console
 
-    console = Console(width=80)
-    with console.capture() as capture:
-        console.print(mlp.report.to_rich_table())
-    text = capture.get()
+    text = str(mlp.report)
     for piece in (
         "92/96",
-        "condensed by mask",
+        "condensed: by mask",
         "dense: no mask",
         "relative error",
         "ratio",
         "fused: Relu",
     ):
         assert piece in text
-    assert [line.split()[0] for line in text.splitlines() if "×" in line] == ["0", "2", "5"]
-    assert max(map(len, text.splitlines())) <= 80
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(mlp.report.to_rich_table(80))
+    lines = capture.get().splitlines()
+    assert [line.split()[0] for line in lines if "×" in line] == ["0", "2", "5"]
+    assert max(map(len, lines)) <= 80
 
 
 def test_inspect_finds_the_same_layers_in_the_file(mlp: Exported):

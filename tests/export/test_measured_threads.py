@@ -94,9 +94,10 @@ def test_measured_times_are_not_divided_by_the_threads():
 def test_a_table_of_another_number_of_threads_is_never_taken(tmp_path_factory, threads, present):
     folder = tmp_path_factory.mktemp("tables")
     for count in present:
-        measured(count).save(table_path(folder / "own.json", count))
+        measured(count).save(table_path(folder / "fanin" / "calibration.json", count))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FANIN_CALIBRATION", str(folder / "own.json"))
+        patch.delenv("FANIN_CALIBRATION", raising=False)
+        patch.setenv("XDG_DATA_HOME", str(folder))
         costs = CostModel.of_this_machine(threads)
     own = next((count for count in (threads, 1) if count in present), None)
     assert costs.machine == (f"machine {own}" if own else Calibration.shipped().machine)

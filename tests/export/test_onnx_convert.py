@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fanin.export import ExportError, convert
 from fanin.export.onnx_inspect import condensed_weights
+from fanin.export.verify import max_error
 
 from .onnx_models import node, node_types, run, sparse, write_model
 
@@ -283,12 +284,26 @@ def test_sequence_of_inputs_is_compared_when_it_is_given(tmp_path: Path):
     port = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, [2, 48])
     model.graph.input[0].CopyFrom(port)
     onnx.save(model, source)
-    with pytest.raises(ExportError, match=r"input s is no tensor of numbers.*inputs of your own"):
+    with pytest.raises(ExportError, match=r"input s is no tensor.*inputs of your own"):
         convert(source, tmp_path / "out.onnx", policy="condensed")
     parts = [np.ones((2, 48), np.float32), np.zeros((2, 48), np.float32)]
     report = convert(source, tmp_path / "out.onnx", policy="condensed", inputs=[{"s": parts}])
     assert report.layers[0].decision == "condensed"
     assert len(report.parity) == 2
+
+
+def test_texts_are_made_up_and_compared(tmp_path: Path):
+    text = helper.make_tensor_value_info("t", TensorProto.STRING, ["words"])
+    nodes = [node("Identity", ["t"], "same"), *MATMUL]
+    source = write_model(tmp_path / "in.onnx", nodes, {"w": W}, inputs=[text])
+    model = onnx.load(source)
+    model.graph.output.append(helper.make_tensor_value_info("same", TensorProto.STRING, None))
+    onnx.save(model, source)
+    report = convert(source, tmp_path / "out.onnx", policy="condensed")
+    assert [check.relative_error < 1e-5 for check in report.parity] == [True, True]
+    words = np.array(["Ab", "CD"], object)
+    assert max_error(words, words.copy()) == 0
+    assert max_error(words, words[::-1]) == np.inf
 
 
 def test_size_that_only_a_weight_tells_is_found_for_the_comparison(tmp_path: Path, capfd):
@@ -331,10 +346,10 @@ LEFT = {
         {"x": (48, "batch"), "y": (2, 32, "batch")},
     ),
     "sparsity .* under 50%": (MATMUL, {"w": sparse((48, 32), 0.2)}, {}),
-    "the weight has 3 dimensions": (
+    "the weight has 4 dimensions": (
         MATMUL,
-        {"w": sparse((2, 48, 32))},
-        {"x": (2, "batch", 48), "y": (2, "batch", 32)},
+        {"w": sparse((1, 2, 48, 32))},
+        {"x": (2, "batch", 48), "y": (1, 2, "batch", 32)},
     ),
     "computes in float64, which no kernel does": (
         MATMUL,

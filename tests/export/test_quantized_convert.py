@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from fanin.export import ExportError, convert
+from fanin.export import ExportError, convert, onnx_convert
+from fanin.export.passes import condense_quantized
+from fanin.export.report import UNCHANGED
 
 from .onnx_models import node_types, run
 from .quantized_models import (
@@ -515,7 +518,7 @@ def test_policy_dense_and_portable_files_leave_quantized_layers(tmp_path: Path):
     assert report.layers[0].reason == "there is no structured form in 8 bits"
     report = convert(source, tmp_path / "out.onnx", portable=True)
     assert report.layers[0].reason == "only standard operators may be used"
-    assert report.parity[0].units is not None
+    assert report.not_checked == (UNCHANGED,)
 
 
 @pytest.mark.parametrize(
@@ -545,6 +548,20 @@ def test_float_weight_behind_a_quantized_input_is_condensed_in_floats(tmp_path: 
     report = convert(source, tmp_path / "out.onnx", policy="condensed")
     assert report.layers[0].values_dtype == "float32"
     assert "CondensedGemm" in node_types(tmp_path / "out.onnx")
+
+
+def test_failed_parity_names_the_node(tmp_path: Path, monkeypatch):
+    before = condense_quantized._arithmetic
+
+    def wrong(layer, opset):
+        right = before(layer, opset)
+        return replace(right, bias=right.bias + np.int32(2**13))
+
+    monkeypatch.setattr(condense_quantized, "_arithmetic", wrong)
+    monkeypatch.setattr(onnx_convert, "check_quantized_layers", lambda *_: ())
+    source = gemm(tmp_path / "in.onnx", "per column")
+    with pytest.raises(ExportError, match=r"quantization units.*; it begins at node .*MatMul_h"):
+        convert(source, tmp_path / "out.onnx", policy="condensed")
 
 
 def test_report_says_what_was_compared(tmp_path: Path):

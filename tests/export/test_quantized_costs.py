@@ -176,8 +176,10 @@ def test_amx_is_read_from_the_flags(tmp_path: Path):
 @pytest.fixture
 def own(tmp_path, monkeypatch) -> Path:
     """Return where the user's times of 8-bit layers would be."""
-    monkeypatch.setenv("FANIN_CALIBRATION", str(tmp_path / "own.json"))
-    return quantized_path(tmp_path / "own.json")
+    monkeypatch.delenv("FANIN_CALIBRATION", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    (tmp_path / "fanin").mkdir()
+    return quantized_path(tmp_path / "fanin" / "calibration.json")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize, prune, weight_norm
 
-from fanin.export import ExportError, export
+from fanin.export import ExportError, convert, export
 from fanin.export.onnx_inspect import condensed_weights
 from fanin.export.torch_copy import eval_copy
 from fanin.export.torch_layers import list_weights
@@ -217,3 +217,25 @@ def test_packed_projection_holds_torchs_weights(attention):
     weights = condensed_weights(report.path)
     stacked = np.concatenate([weights[node].to_dense() for node in nodes])
     np.testing.assert_array_equal(stacked, model.own.in_proj_weight.detach().numpy())
+
+
+@pytest.mark.parametrize("make", [torch.jit.script, lambda m: torch.jit.trace(m, torch.ones(2, 4))])
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_scripted_modules_are_refused_with_the_remedies(make):
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    with pytest.raises(ExportError, match=r"the model is a .*Module of torch.jit.*load_state_dict"):
+        eval_copy(make(model))
+    with pytest.raises(ExportError, match=r"its module 0 is a .*Module of torch.jit"):
+        eval_copy(nn.Sequential(make(model)))
+    plain = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    plain.load_state_dict(make(model).state_dict())
+    assert torch.equal(eval_copy(plain).model(torch.ones(1, 4)), model(torch.ones(1, 4)))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_file_that_torchs_older_exporter_writes_of_a_scripted_module_is_converted(tmp_path):
+    scripted = torch.jit.script(nn.Sequential(sparse_(nn.Linear(64, 32)), nn.ReLU()))
+    x = torch.randn(2, 64)
+    torch.onnx.export(scripted, (x,), tmp_path / "in.onnx", dynamo=False)
+    report = convert(tmp_path / "in.onnx", tmp_path / "out.onnx", policy="condensed")
+    assert [layer.decision for layer in report.layers] == ["condensed"]

@@ -166,6 +166,26 @@ def test_ends_of_the_opset_range_export(tmp_path: Path, opset: int):
     assert report.notes == ((newer,) if opset == 23 else ())
 
 
+class Chunks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = sparsify(nn.Linear(64, 96))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second, third = self.gate(x).chunk(3, -1)
+        return first * second + third
+
+
+def test_equal_parts_export_in_opset_17_whose_split_has_no_number_of_outputs(tmp_path: Path):
+    model, x = Chunks(), torch.randn(2, 64)
+    export_condensed(model, x, tmp_path / "m.onnx", opset=17)
+    split = next(n for n in onnx.load(tmp_path / "m.onnx").graph.node if n.op_type == "Split")
+    assert [attribute.name for attribute in split.attribute] == ["axis"]
+    np.testing.assert_allclose(
+        run(tmp_path / "m.onnx", x=x.numpy())[0], model(x).detach().numpy(), atol=1e-5
+    )
+
+
 def test_model_without_sparse_layers_exports_dense_and_says_so(tmp_path: Path):
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
     report = export_condensed(model, torch.randn(2, 4), tmp_path / "dense.onnx")

@@ -159,7 +159,7 @@ def test_model_that_is_itself_a_linear_layer_is_called_layer(tmp_path: Path):
     assert found["weight"].nodes == ("layer",)
     names = {tensor.name for tensor in onnx.load(tmp_path / "m.onnx").graph.initializer}
     assert names == {f"layer.{part}" for part in ("values", "indices", "bias", "rows")} | {
-        "no_residual"
+        "layer.no_residual"
     }
 
 

@@ -116,14 +116,18 @@ def damaged(model: onnx.ModelProto, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason"), [("no output", "output size 0"), ("no type", "Field 'data_type'")]
+    ("kind", "reason"),
+    [
+        ("no output", r"m\.onnx: the output 'y' is not computed by any node"),
+        ("no type", r"onnx refuses .*m\.onnx: .*Field 'data_type'"),
+    ],
 )
 def test_an_error_that_comes_from_a_damaged_source_names_it(tmp_path: Path, kind, reason):
     source = write_model(tmp_path / "m.onnx", MATMUL, {"w": W})
     model = onnx.load(source)
     damaged(model, kind)
     onnx.save(model, source)
-    with pytest.raises(ExportError, match=rf"onnx refuses .*m\.onnx: .*{reason}"):
+    with pytest.raises(ExportError, match=reason):
         convert(source, tmp_path / "out.onnx", verify=False)
     assert not (tmp_path / "out.onnx").exists()
 

@@ -82,6 +82,28 @@ def test_tolerance_grows_with_the_sources_own_error(path: Path):
         check_parity(path, Reference("torch", [off], noise=2e-6))
 
 
+def test_what_the_runtime_makes_of_the_original_is_right_as_well(path: Path):
+    off = Y + np.float32(1e-3)
+    for outputs, optimized in ((Y, off), (off, Y)):
+        case = Case((X,), (outputs,), (optimized,))
+        for check in check_parity(path, Reference("the original", [case]))[0]:
+            assert check.relative_error < 1e-6
+    with pytest.raises(ExportError, match=r"differs from the original by 0.001 "):
+        check_parity(path, Reference("the original", [Case((X,), (off,), (off,))]))
+
+
+def test_each_output_has_the_tolerance_of_what_it_is_computed_in():
+    reference = Reference(
+        "torch",
+        [],
+        noises=(0.0, 0.0, 0.0, 1e-3),
+        precisions=("float32", "float16", "bfloat16", "float16"),
+    )
+    allowed = [reference.tolerance(position, np.dtype(np.float32)) for position in range(4)]
+    assert allowed == [1e-5, 2e-3, 1.6e-2, 8e-3]
+    assert reference.tolerance(0, np.dtype(np.float16)) == 2e-3
+
+
 def test_value_without_a_shape_is_named(tmp_path: Path):
     model = condensed_layer_model(WEIGHT, None)
     model.graph.node[0].name = "fc1"

@@ -3,6 +3,7 @@ import torch
 import torchvision
 from torch import nn
 
+from fanin._base.distributions import layer_densities
 from fanin.trainer import METHODS
 from fanin.trainer.analysis.flops import (
     RESNET50_IMAGENET_IMAGES,
@@ -10,7 +11,6 @@ from fanin.trainer.analysis.flops import (
     layer_costs,
     training_flops,
 )
-from fanin.trainer.distributions import layer_densities
 from fanin.trainer.layers import prunable_weights
 
 # Sparsity in %: inference (1e9), training (1e18); the paper's table, whose 80 % training entry
@@ -88,6 +88,7 @@ def test_every_method_has_a_training_rule(name):
 def test_training_rules_by_method():
     assert training_flops("dense", 1, 4, 10) == 120
     assert training_flops("set", 1, 4, 10) == 30
+    assert training_flops("mest", 1, 4, 10) == 30  # drops by gradients of active weights
     assert training_flops("sr-ste", 1, 4, 10) == 60
     assert training_flops("rigl", 1, 4, 10, update_every=1) == pytest.approx(10 * (3 + 2 + 4) / 2)
     with pytest.raises(ValueError, match="no formula"):

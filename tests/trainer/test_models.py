@@ -3,9 +3,9 @@ import math
 import pytest
 import torch
 
+from fanin._base.distributions import layer_densities, weight_budget
 from fanin.trainer import load_recipe
 from fanin.trainer.data import DataConfig, describe
-from fanin.trainer.distributions import layer_densities, weight_budget
 from fanin.trainer.layers import prunable_weights
 from fanin.trainer.models import CNN, MODELS, ResNet18, WideResNet
 from fanin.trainer.run_folder import build_model, sparse_parameter_names

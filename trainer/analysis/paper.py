@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..distributions import layer_densities
+from ..._base.distributions import layer_densities
 from ..layers import prunable_weights
 from ..models.vision import ResNet50
 from . import published

@@ -5,7 +5,7 @@ from typing import TypedDict
 
 from torch.distributed import ProcessGroup
 
-from ..distributions import Distribution
+from ..._base.distributions import Distribution
 from ..initialization import InitializationOptions
 from ..layer_choice import LayerOptions
 from ..schedule import ScheduleOptions

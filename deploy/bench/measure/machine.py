@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ...._base.cpu_name import cpu_fields, cpu_name
 from ...cpus import available_cpus
 from ...runtime import installed_distributions
 
@@ -31,12 +32,12 @@ def describe_machine() -> dict[str, Any]:
 
     Values that the system does not provide are None.
     """
-    info = _cpuinfo()
+    info = cpu_fields()
     return {
         "command": _command(),
         "host": platform.node(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "cpu": info.get("model name") or platform.processor() or None,
+        "cpu": cpu_name(),
         "cpu_flags": [flag for flag in info.get("flags", "").split() if flag.startswith(_FLAGS)],
         "cpus": os.cpu_count(),
         "cpus_available": available_cpus(),
@@ -73,13 +74,6 @@ def _kernels() -> dict[str, Any]:
         "isa_in_force": _native.select_isa(),
         "table": [row.name for row in kernel_table() if row.supported],
     }
-
-
-def _cpuinfo() -> dict[str, str]:
-    """Read the entries of the first CPU in /proc/cpuinfo."""
-    first = (_read("/proc/cpuinfo") or "").split("\n\n")[0]
-    pairs = (line.partition(":") for line in first.splitlines())
-    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def _read(path: str) -> str | None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+CALIBRATION_VARIABLE = "FANIN_CALIBRATION"
+"""Environment variable that names the user's calibration."""
+
 
 def cache_folder() -> Path | None:
     """Return the folder for what can be recreated: ``$XDG_CACHE_HOME`` or ``~/.cache``.
@@ -25,7 +28,7 @@ def user_calibration_path() -> Path | None:
 
     None where neither is known.
     """
-    named = os.environ.get("FANIN_CALIBRATION")
+    named = os.environ.get(CALIBRATION_VARIABLE)
     if named:
         return Path(named)
     folder = data_folder()

@@ -14,16 +14,29 @@ from .. import __version__
 from .bench import bench
 from .deploying import doctor, serve, triton_repo
 from .exporting import calibrate, export, inspect, quantize
+from .flags import Command, Group
+from .pruning import prune
 from .training import analyze, sweep, train
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    cls=Group,
     help="Train with constant fan-in sparsity, export to ONNX, run it faster than dense.",
 )
-for command in (train, sweep, export, quantize, inspect, calibrate, doctor, serve, triton_repo):
-    app.command()(command)
+for command in (
+    train,
+    sweep,
+    prune,
+    export,
+    quantize,
+    inspect,
+    calibrate,
+    doctor,
+    serve,
+    triton_repo,
+):
+    app.command(cls=Command)(command)
 app.add_typer(analyze, name="analyze")
 app.add_typer(bench, name="bench")
 

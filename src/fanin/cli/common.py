@@ -2,16 +2,55 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, NoReturn, TypeVar
 
 import typer
 
 from .._base.atomic import output_folder
+from .._base.tables import Printed, Sheet
+from .._base.terminal import output_console
 
 _T = TypeVar("_T")
+
+FAILED = 1
+"""Exit status of a command that could not do what it was asked; docs/commands.md has them all."""
+
+
+def show(report: Printed, *, as_json: bool) -> None:
+    """Print a report on stdout: as JSON, or as :func:`show_sheet` does."""
+    if as_json:
+        typer.echo(report.to_json())
+    else:
+        show_sheet(report.sheet())
+
+
+def colored(text: str, color: str) -> str:
+    """Color a text for a terminal."""
+    return typer.style(text, fg=color) if sys.stdout.isatty() else text
+
+
+def show_sheet(sheet: Sheet) -> None:
+    """Print a table: in colors and as wide as the terminal, or in full where stdout is none."""
+    if not sys.stdout.isatty():
+        print(sheet.to_text())
+        return
+    console = output_console()
+    console.print(sheet.to_rich(console.width))
+
+
+CustomOpLibraries = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--custom-op-library",
+        metavar="PATH",
+        help="Library with operators of another domain that the model uses; may be repeated. It "
+        "runs code: name only libraries that you trust.",
+    ),
+]
 
 
 @contextmanager
@@ -22,11 +61,15 @@ def readable(*errors: type[Exception]) -> Iterator[None]:
     except BrokenPipeError:
         raise  # the reader has stopped, as `head` does; typer exits quietly
     except errors as error:
-        typer.secho(f"fanin: {_sentence(error)}", fg=typer.colors.RED, err=True)
-        raise typer.Exit(1) from None
+        refuse(_sentence(error))
     except MemoryError as error:
-        typer.secho(f"fanin: out of memory: {error}", fg=typer.colors.RED, err=True)
-        raise typer.Exit(1) from None
+        refuse(f"out of memory: {error}")
+
+
+def refuse(sentence: str) -> NoReturn:
+    """Say on stderr what is wrong and what to do, and exit with status 1."""
+    typer.secho(f"fanin: {sentence}", fg=typer.colors.RED, err=True)
+    raise typer.Exit(FAILED) from None
 
 
 def _sentence(error: Exception) -> str:
@@ -42,12 +85,7 @@ def requires(extra: str, *modules: str) -> None:
 
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
-        typer.secho(
-            f"fanin: this command needs {', '.join(missing)}; run: pip install 'fanin[{extra}]'",
-            fg=typer.colors.RED,
-            err=True,
-        )
-        raise typer.Exit(1)
+        refuse(f"this command needs {', '.join(missing)}; run: pip install 'fanin[{extra}]'")
 
 
 def require_writable(folder: Path) -> None:
@@ -63,6 +101,19 @@ def numbers(text: str, kind: Callable[[str], _T], option: str) -> tuple[_T, ...]
         raise typer.BadParameter(
             f"{text!r} is not a comma-separated list of numbers", param_hint=option
         ) from None
+
+
+def dims_of(texts: list[str] | None) -> dict[str, int]:
+    """Parse ``--dim NAME=SIZE`` options; the error for a bad one names it."""
+    sizes = {}
+    for text in texts or ():
+        name, _, size = text.rpartition("=")
+        if not name or not size.isdecimal():
+            raise typer.BadParameter(
+                f"{text!r} is not NAME=SIZE, such as sequence=128", param_hint="--dim"
+            )
+        sizes[name] = int(size)
+    return sizes
 
 
 def say(title: str, done: float) -> None:

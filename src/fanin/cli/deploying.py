@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path, PurePosixPath
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .common import readable, requires
+from .._base.terminal import output_console, terminal_width
+from .common import FAILED, CustomOpLibraries, colored, readable, requires
+
+if TYPE_CHECKING:
+    from ..deploy.doctor_plan import ModelPlan
 
 
 def doctor(
@@ -27,12 +32,12 @@ def doctor(
     batch: Annotated[
         int | None, typer.Option(min=1, help="Show that for this batch, too, not for 1 alone.")
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    custom_op_library: CustomOpLibraries = None,
 ) -> None:
     """Check everything needed to run exported models; exit with status 1 if a check fails."""
-    from rich.console import Console
-
-    from ..deploy.doctor import check_model_file, check_plan, checks_table, run_checks
-    from ..deploy.doctor_plan import plan_table
+    from ..deploy.doctor import check_model_file, check_plan, run_checks
+    from ..deploy.doctor_print import check_lines, findings
 
     if threads is None and batch is not None:
         raise typer.BadParameter("it goes with --threads", param_hint="--batch")
@@ -41,17 +46,27 @@ def doctor(
     checks = run_checks()
     plan = None
     if model is not None:
-        of_model = check_model_file(model)
+        libraries = custom_op_library or ()
+        of_model = check_model_file(model, libraries)
         checks += of_model
         if threads is not None and of_model[0].ok:
-            check, plan = check_plan(model, threads, sorted({1, batch or 1}))
+            check, plan = check_plan(model, threads, sorted({1, batch or 1}), libraries)
             checks.append(check)
-    console = Console()
-    console.print(checks_table(checks))
-    if plan is not None:
-        console.print(plan_table(plan))
+    if as_json:
+        typer.echo(json.dumps(findings(checks, plan), indent=2))
+    else:
+        for line in check_lines(checks, terminal_width(), colored):
+            print(line)
+        if plan is not None:
+            _print_plan(plan)
     if not all(check.ok for check in checks):
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
+
+
+def _print_plan(plan: ModelPlan) -> None:
+    from ..deploy.doctor_plan import plan_table
+
+    output_console().print(plan_table(plan))
 
 
 def serve(
@@ -116,6 +131,7 @@ def serve(
         bool, typer.Option("--access-log", help="Log every request, not only failed ones.")
     ] = False,
     log_format: Annotated[str, typer.Option(help="json or text.")] = "json",
+    custom_op_library: CustomOpLibraries = None,
 ) -> None:
     """Serve models over HTTP: Open Inference Protocol V2, /metrics, /docs (docs/serving.md).
 
@@ -151,6 +167,7 @@ def serve(
             token=os.environ.get(TOKEN_VARIABLE) or None,
             access_log=access_log,
             log_format=log_format,
+            custom_op_libraries=tuple(map(str, custom_op_library or ())),
         )
         from ..deploy.serve.server import serve as run
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .._base.atomic import output_folder, output_path
-from .common import readable, requires, say
+from .common import CustomOpLibraries, dims_of, readable, requires, say, show
+from .pages import require_page, write_export_page, write_inspection_page
+from .sources import refuse_torch_file
 
 if TYPE_CHECKING:
     from ..export import ExportReport
@@ -26,6 +29,19 @@ _Device = Annotated[
     typer.Option(
         help="Device for which auto chooses: cpu, cuda, or cuda:NAME of a GPU, as cuda:h100."
     ),
+]
+_Dim = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=SIZE",
+        help="Size of a symbolic dimension for which auto chooses and outputs are compared, as "
+        "sequence=128; repeat it for several.",
+    ),
+]
+_Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+_Measure = Annotated[
+    bool,
+    typer.Option("--measure", help="Run the models, and put the times of their nodes on the page."),
 ]
 
 
@@ -87,6 +103,14 @@ def export(
         bool,
         typer.Option("--require-sparse", help="Fail where no layer of the file is sparse."),
     ] = False,
+    dim: _Dim = None,
+    as_json: _Json = False,
+    report_html: Annotated[
+        Path | None,
+        typer.Option(help="Also write a page about the layers, before and after, to this file."),
+    ] = None,
+    measure: _Measure = False,
+    custom_op_library: CustomOpLibraries = None,
 ) -> None:
     """Write a run or an ONNX file to ONNX with its sparse layers as CondensedGemm, verified."""
     common = {
@@ -102,14 +126,21 @@ def export(
         "require_sparse": require_sparse,
         "compute": compute,
         "precision": precision,
+        "dims": dims_of(dim),
     }
-    if source.suffix == ".onnx" and not source.is_dir():
+    refuse_torch_file(source, 'fanin.export.export(model, example_inputs, "model.onnx")')
+    require_page(report_html, "--report-html", source, out, measure=measure)
+    if source.is_file() or (source.suffix == ".onnx" and not source.is_dir()):
+        common["custom_op_libraries"] = custom_op_library or ()
         report = _convert(source, out, common, opset, dense_baseline)
+    elif custom_op_library:
+        message = "belongs to ONNX files; leave it out"
+        raise typer.BadParameter(message, param_hint="--custom-op-library")
     else:
         report = _export(source, out, common, opset, dense_baseline)
-    from rich.console import Console
-
-    Console().print(report.to_rich_table())
+    show(report, as_json=as_json)
+    if report_html is not None:
+        write_export_page(report_html, report, source, common, measure=measure)
 
 
 def _convert(
@@ -200,7 +231,7 @@ def quantize(
     verify: Annotated[
         bool, typer.Option(help="Compare the file with the quantized graph before writing.")
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    as_json: _Json = False,
 ) -> None:
     """Write a sparse run or ONNX file with weights and activations of 8 bits."""
     requires("export", "onnx", "onnx_ir")
@@ -232,14 +263,7 @@ def quantize(
             verify=verify,
             progress=say,
         )
-    if as_json:
-        typer.echo(report.to_json())
-        return
-    from rich.console import Console
-
-    Console().print(report.to_rich_table())
-    for line in report.summary():
-        typer.echo(line)
+    show(report, as_json=as_json)
 
 
 def inspect(
@@ -247,28 +271,43 @@ def inspect(
     batch: _Batch = 1,
     threads: _Threads = 1,
     device: _Device = "cpu",
+    dim: _Dim = None,
+    as_json: _Json = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Also write a page about the layers to this file.")
+    ] = None,
+    measure: _Measure = False,
 ) -> None:
     """List the condensed layers of an ONNX file, or how an export would convert its layers."""
     requires("export", "onnx", "onnx_ir")
-    from rich.console import Console
-
-    from ..export import ExportError, plan_conversion
+    require_page(html, "--html", file, measure=measure)
+    from ..export import ExportError
     from ..export import inspect as look
-    from ..export.forms import Chooser
-    from ..export.report import SPARSE, layer_table, note_on_sparsity
+    from ..export.onnx_convert import plan_model
+    from ..export.plan import describe_layers
 
+    asked: dict[str, Any] = {
+        "batch": batch,
+        "threads": threads,
+        "device": device,
+        "dims": dims_of(dim),
+    }
     with readable(ExportError, OSError, ValueError):
         inspection = look(file)
-        Console().print(inspection.to_rich_table())
+        plan = None
+        if not inspection.layers or html is not None:
+            layers, model = plan_model(file, **asked)
         if not inspection.layers:
-            asked = f"--threads {threads}" if device == "cpu" else f"--device {device}"
-            title = f"fanin export {file} --batch {batch} {asked} would write"
-            plan = plan_conversion(file, batch=batch, threads=threads, device=device)
-            chooser = Chooser.of("auto", batch, False, threads, device)
-            origins = (chooser.costs.origin, chooser.quantized_times(plan))
-            notes = note_on_sparsity(plan, None, SPARSE)
-            caption = "\n".join(filter(None, (*origins, *notes)))
-            Console().print(layer_table(plan, title=title, caption=caption))
+            plan = describe_layers(file, layers, **asked)
+    if as_json:
+        typer.echo(json.dumps(inspection.to_dict() | {"plan": plan and plan.to_dict()}, indent=2))
+    else:
+        show(inspection, as_json=False)
+        if plan is not None:
+            print()
+            show(plan, as_json=False)
+    if html is not None:
+        write_inspection_page(html, inspection, layers, model, asked, measure=measure)
 
 
 def calibrate(

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .common import readable, requires, say
+from .flags import Command, Group
 
 if TYPE_CHECKING:
     from ..trainer.analysis import Analysis
     from ..trainer.sweep_config import SweepRun
 
-analyze = typer.Typer(no_args_is_help=True, help="Tables and figures of runs, sweeps, the paper.")
+analyze = typer.Typer(
+    no_args_is_help=True, cls=Group, help="Tables and figures of runs, sweeps, the paper."
+)
 
 
 def train(
@@ -97,7 +100,7 @@ def sweep(
         raise typer.Exit(1)
 
 
-@analyze.command("run")
+@analyze.command("run", cls=Command)
 def analyze_run(
     run: Annotated[Path, typer.Argument(help="Finished run folder.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for tables and figures.")],
@@ -112,7 +115,7 @@ def analyze_run(
         _save_analyses(analyze_run(load_run(run)), out)
 
 
-@analyze.command("sweep")
+@analyze.command("sweep", cls=Command)
 def analyze_sweep(
     folder: Annotated[Path, typer.Argument(help="Folder of a sweep, finished or not.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for tables and figures.")],
@@ -130,7 +133,7 @@ def analyze_sweep(
         _save_analyses(analyze_sweep(read_records(folder), folder, against=against), out)
 
 
-@analyze.command("paper")
+@analyze.command("paper", cls=Command)
 def analyze_paper(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for tables and figures.")],
     draws: Annotated[int, typer.Option(help="Draws of the variance simulation.")] = 20_000,

@@ -6,7 +6,7 @@ import torchvision
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fanin.trainer.distributions import (
+from fanin._base.distributions import (
     InfeasibleSparsityError,
     erk,
     layer_densities,

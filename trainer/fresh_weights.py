@@ -1,0 +1,77 @@
+"""Whether weights are still those that torch drew when it made their layer."""
+
+import math
+import warnings
+
+import torch
+from torch import Tensor
+
+from .layer_choice import LayerChoice
+from .layers import IN_PROJECTIONS
+from .processes import Processes
+
+_MOST_COMPARED = 100_000
+# Kolmogorov's distance of fresh weights is larger in one of 100,000 layers.
+_CRITICAL = 2.5
+
+
+@torch.no_grad()
+def is_fresh(name: str, weight: Tensor) -> bool:
+    """Return whether a weight can be a fresh draw of its module: uniform within its bound.
+
+    Linear and convolution layers draw from ±1/√(inputs), the input projections of
+    ``MultiheadAttention`` from ±√(6/(inputs + outputs)). A few training steps move some weights
+    beyond that; other initializations have other distributions.
+
+    Args:
+        name: parameter name of the weight.
+        weight: the weight, neurons first.
+
+    """
+    inputs = math.prod(weight.shape[1:])
+    bound = inputs**-0.5
+    if name.endswith(IN_PROJECTIONS):
+        bound = math.sqrt(6 / (inputs + weight.shape[0]))
+    rounding = torch.finfo(weight.dtype).eps
+    values = weight.detach().flatten().float() / bound
+    if not bool(values.abs().max() <= 1 + 2 * rounding):
+        return False
+    values = values[:: -(-len(values) // _MOST_COMPARED)].sort().values
+    ranks = torch.arange(len(values), device=values.device) / len(values)
+    distance = float((ranks - (values + 1) / 2).abs().max())
+    critical: float = _CRITICAL / len(values) ** 0.5 + 1 / len(values) + rounding
+    return distance <= critical
+
+
+def layers_to_keep(
+    choice: LayerChoice, keep_weights: bool | None, processes: Processes, *, stacklevel: int
+) -> frozenset[str]:
+    """Return the sparse layers whose weights are kept, the same in all processes.
+
+    Args:
+        choice: the layers.
+        keep_weights: keep all or none; None: keep what is not fresh, with a UserWarning.
+        processes: rank 0 decides and warns.
+        stacklevel: of the warning.
+
+    """
+    if keep_weights is not None:
+        return frozenset(choice.sparse if keep_weights else ())
+    # Hugging Face's Conv1D has no bound, and its models draw their weights in their own ways.
+    used = [
+        name
+        for name in choice.sparse
+        if name in choice.input_first or not is_fresh(name, choice.weights[name])
+    ]
+    used = processes.broadcast_object(used)
+    if used and processes.is_first:
+        more = f" and {len(used) - 5} more" if len(used) > 5 else ""
+        warnings.warn(
+            f"The weights of {', '.join(used[:5])}{more} are not those that torch draws for a new "
+            "layer. They are kept, the largest of each layer, as for a trained model; pass "
+            "initialization=InitializationOptions(keep_weights=False) to draw new ones (training "
+            "from scratch), or keep_weights=True to keep all weights without this warning.",
+            UserWarning,
+            stacklevel=stacklevel + 1,
+        )
+    return frozenset(used)
