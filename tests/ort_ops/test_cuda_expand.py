@@ -163,6 +163,14 @@ def test_a_weight_takes_little_more_than_four_bytes(fan_in):
     assert report["packed_bytes"] < 4.1 * layer.values.size + 2048
 
 
+# Not less than what the fullest bank of a random tile needs: 1.84, 1.50 and 1.26.
+@pytest.mark.parametrize(("fan_in", "cycles"), [(102, 1.9), (205, 1.55), (410, 1.4)])
+def test_words_that_are_stored_at_once_lie_in_different_banks(fan_in, cycles):
+    layer = Layer.random(np.random.default_rng(8), 2048, 64, fan_in, 64, "bfloat16")
+    _, report = run("expand", layer, np.zeros((8, 2048), TYPES["bfloat16"]))
+    assert report["store_cycles"] < cycles
+
+
 @every_half
 def test_wider_values_are_taken_if_they_fit(kind):
     rng = np.random.default_rng(6)

@@ -3,7 +3,7 @@
 //
 // The weights are cut into tiles of 16 rows x 128 columns, each a list of words: a value and its
 // place in the tile's image, which has the order in which lanes hold the first operand of
-// mma.m16n8k16. Packing orders the words so that those that a warp stores at once lie in different
+// mma.m16n8k16. Packing deals the words so that those that a warp stores at once lie in different
 // banks. A warp has its own tiles and images:
 //
 //   for each chunk of 128 columns:
@@ -19,6 +19,7 @@
 #include <cstdint>
 
 #include "cuda/expand_shape.h"
+#include "cuda/expand_sums.h"
 #include "cuda/types.h"
 
 namespace fanin::cuda {
@@ -31,26 +32,12 @@ class ExpandKernel : ExpandShape {
   static constexpr int kWarpTiles = expand_warp_tiles(kTile);
   static constexpr int kColumnGroups = kTile / 8;  // of the second operand
   static constexpr int kUnits = kChunkBytes / 16;  // of a sample's chunk
-  static constexpr int kPitch = kTile + 1;         // of sums, which distributes rows over the banks
   // As many as the registers allow.
   static constexpr int kStepsAtOnce = kWarpTiles == 1 ? kSteps : 2;
   // Vectors of a lane that are loaded one chunk ahead, in all 512 words, a quarter of a tile. At
   // 128 samples there are registers for half of them, which is enough for the densities that pay
   // there.
   static constexpr int kAhead = kTile < 128 ? 4 : 2;
-
-  // The share of a warp.
-  struct Share {
-    int rank;  // of the block in its cluster
-    int block_parts;
-    int block_part;  // of the warp
-    int row_warps;   // warps of a part
-    int block_tile;  // the block's first tile of rows
-    int tile;        // the warp's
-    int chunk;       // the first
-    int last;        // past its last chunk
-    int steps;       // chunks of a part; the last ones may have fewer
-  };
 
   // Words of a tile that are being loaded.
   struct Words {
@@ -73,13 +60,13 @@ class ExpandKernel : ExpandShape {
 
   template <typename Context>
   static FANIN_INLINE void run(const Context& context, const ExpandArgs& args) {
-    const Share share = share_of(context, args);
+    const ExpandShare share = share_of(context, args);
     for (int64_t tile = context.block_y(); tile * kTile < args.batch; tile += context.grid_y()) {
       float sums[kWarpTiles][kColumnGroups][4] = {};
       multiply(context, args, share, tile * kTile, sums);
-      put(context, share, sums);
+      ExpandSums<X, kTile>::put(context, share, sums);
       meet(context, args);
-      finish(context, args, share, tile * kTile);
+      ExpandSums<X, kTile>::finish(context, args, share, tile * kTile);
       if ((tile + context.grid_y()) * kTile < args.batch) meet(context, args);
     }
     if (args.cluster > 1) context.cluster_leave();
@@ -96,9 +83,9 @@ class ExpandKernel : ExpandShape {
   }
 
   template <typename Context>
-  static FANIN_INLINE Share share_of(const Context& context, const ExpandArgs& args) {
+  static FANIN_INLINE ExpandShare share_of(const Context& context, const ExpandArgs& args) {
     const int warp = context.thread() / 32;
-    Share share;
+    ExpandShare share;
     share.rank = static_cast<int>(context.block_x() % args.cluster);
     share.block_parts = args.parts / args.cluster;
     share.row_warps = context.threads() / 32 / share.block_parts;
@@ -112,18 +99,19 @@ class ExpandKernel : ExpandShape {
     return share;
   }
 
-  static FANIN_INLINE int first_chunk(const ExpandArgs& args, const Share& share, int block_part) {
+  static FANIN_INLINE int first_chunk(const ExpandArgs& args, const ExpandShare& share,
+                                      int block_part) {
     const int first = (share.rank * share.block_parts + block_part) * share.steps;
     return first < args.chunks ? first : args.chunks;
   }
 
-  static FANIN_INLINE int samples_offset(const Share& share) {
+  static FANIN_INLINE int samples_offset(const ExpandShare& share) {
     return share.row_warps * share.block_parts * kWarpTiles * kImageBytes;
   }
 
   template <typename Context>
   static FANIN_INLINE void multiply(const Context& context, const ExpandArgs& args,
-                                    const Share& share, int64_t sample,
+                                    const ExpandShare& share, int64_t sample,
                                     float (&sums)[kWarpTiles][kColumnGroups][4]) {
     Words words[kWarpTiles];
     FANIN_UNROLL
@@ -180,15 +168,10 @@ class ExpandKernel : ExpandShape {
       image.store(k * 32 + context.thread() % 32, Raw<16>{{0, 0, 0, 0}});
   }
 
-  template <typename Context>
-  static FANIN_INLINE Raw<16> vector_at(const Context& context, const ExpandArgs& args, int at) {
-    return context.template global<Raw<16>>(args.words, args.vectors).once(at);
-  }
-
   // Where the words of a tile end in a chunk; 0 past the last chunk of the share or the last tile.
   template <typename Context>
-  static FANIN_INLINE int end_of(const Context& context, const ExpandArgs& args, const Share& share,
-                                 int tile, int chunk) {
+  static FANIN_INLINE int end_of(const Context& context, const ExpandArgs& args,
+                                 const ExpandShare& share, int tile, int chunk) {
     if (tile >= args.tiles || chunk >= share.last) return 0;
     return context.template global<int32_t>(
         args.starts, static_cast<int64_t>(args.tiles) * args.chunks +
@@ -198,7 +181,7 @@ class ExpandKernel : ExpandShape {
   // Begins to load the words of a tile that end there.
   template <typename Context>
   static FANIN_INLINE Words load_words(const Context& context, const ExpandArgs& args,
-                                       const Share& share, int tile, int chunk, int start,
+                                       const ExpandShare& share, int tile, int chunk, int start,
                                        int end) {
     Words words;
     words.start = start;
@@ -208,7 +191,7 @@ class ExpandKernel : ExpandShape {
     for (int v = 0; v < kAhead; ++v) {
       const int vector = start + v * 32 + context.thread() % 32;
       words.ahead[v] = Raw<16>{{0, 0, 0, 0}};
-      if (vector < end) words.ahead[v] = vector_at(context, args, vector);
+      if (vector < end) words.ahead[v] = expand_vector_at(context, args, vector);
     }
     return words;
   }
@@ -219,7 +202,7 @@ class ExpandKernel : ExpandShape {
                                         int count, const Visit& visit) {
     FANIN_ROLLED
     for (int vector = kAhead * 32 + context.thread() % 32; vector < count; vector += 32) {
-      const Raw<16> four = vector_at(context, args, start + vector);
+      const Raw<16> four = expand_vector_at(context, args, start + vector);
       FANIN_UNROLL
       for (int i = 0; i < kVectorWords; ++i)
         visit(static_cast<int>(four.words[i] & 0xffff), static_cast<uint16_t>(four.words[i] >> 16));
@@ -272,8 +255,9 @@ class ExpandKernel : ExpandShape {
   // Adds the products of a chunk, and begins to load the words of the next one.
   template <typename Context>
   static FANIN_INLINE void add_chunk(const Context& context, const ExpandArgs& args,
-                                     const Share& share, Words (&words)[kWarpTiles], int chunk,
-                                     int slot, float (&sums)[kWarpTiles][kColumnGroups][4]) {
+                                     const ExpandShare& share, Words (&words)[kWarpTiles],
+                                     int chunk, int slot,
+                                     float (&sums)[kWarpTiles][kColumnGroups][4]) {
     Stored stored[kWarpTiles];
     int all = 0;
     FANIN_UNROLL
@@ -340,8 +324,8 @@ class ExpandKernel : ExpandShape {
   // Copies a chunk of every part's samples into a slot. Columns and samples outside x are zeros.
   // The units of a sample are permuted, so that eight samples' units lie in different banks.
   template <typename Context>
-  static FANIN_INLINE void stage(const Context& context, const ExpandArgs& args, const Share& share,
-                                 int64_t sample, int step, int slot) {
+  static FANIN_INLINE void stage(const Context& context, const ExpandArgs& args,
+                                 const ExpandShare& share, int64_t sample, int step, int slot) {
     const int base = samples_offset(share) + slot * share.block_parts * kTile * kChunkBytes;
     FANIN_ROLLED
     for (int i = context.thread(); i < share.block_parts * kTile * kUnits; i += context.threads()) {
@@ -371,96 +355,6 @@ class ExpandKernel : ExpandShape {
         if (j < there) eight.words[j / 2] |= stored_bits(x[at + j]) << (16 * (j % 2));
       context.template shared<Raw<16>>(to, 1).store(0, eight);
     }
-  }
-
-  // Of a part's sums.
-  static FANIN_INLINE int block_rows(const Share& share) {
-    return share.row_warps * kWarpTiles * kRows;
-  }
-
-  template <typename Context>
-  static FANIN_INLINE auto sums_of(const Context& context, const Share& share, int rank) {
-    return context.template cluster_shared<float>(
-        rank, 0, static_cast<int64_t>(share.block_parts) * block_rows(share) * kPitch);
-  }
-
-  template <typename Context>
-  static FANIN_INLINE void put(const Context& context, const Share& share,
-                               const float (&sums)[kWarpTiles][kColumnGroups][4]) {
-    const int lane = context.thread() % 32;
-    const auto to = context.template shared<float>(
-        0, static_cast<int64_t>(share.block_parts) * block_rows(share) * kPitch);
-    const int first =
-        share.block_part * block_rows(share) + (share.tile - share.block_tile) * kRows + lane / 4;
-    FANIN_UNROLL
-    for (int t = 0; t < kWarpTiles; ++t) {
-      FANIN_UNROLL
-      for (int group = 0; group < kColumnGroups; ++group) {
-        FANIN_UNROLL
-        for (int i = 0; i < 4; ++i)
-          to.store((first + t * kRows + i / 2 * 8) * kPitch + group * 8 + lane % 4 * 2 + i % 2,
-                   sums[t][group][i]);
-      }
-    }
-  }
-
-  // A block of the cluster writes its share of the outputs.
-  template <typename Context>
-  static FANIN_INLINE void finish(const Context& context, const ExpandArgs& args,
-                                  const Share& share, int64_t sample) {
-    const int rows = block_rows(share), all = rows * kTile;
-    const auto outputs =
-        context.template global<int32_t>(args.outputs, static_cast<int64_t>(args.tiles) * kRows);
-    const auto bias = context.template global<float>(args.bias, args.out_features);
-    const int64_t count = args.batch * args.out_features;
-    const auto y = context.template output<X>(args.y, count);
-    const int last = all / args.cluster * (share.rank + 1);
-    for (int i = all / args.cluster * share.rank + context.thread(); i < last;
-         i += context.threads()) {
-      const int n = i / rows, row = i % rows;
-      if (sample + n >= args.batch) return;
-      if (share.block_tile + row / kRows >= args.tiles) continue;
-      const int64_t output = outputs[static_cast<int64_t>(share.block_tile) * kRows + row];
-      if (output < 0) continue;
-      float value = 0;
-      for (int rank = 0; rank < args.cluster; ++rank) {
-        const auto from = sums_of(context, share, rank);
-        for (int part = 0; part < share.block_parts; ++part)
-          value += from.load((part * rows + row) * kPitch + n);
-      }
-      if (value != value) value = gather(context, args, share.block_tile, row, sample + n);
-      value += bias[output];
-      const int64_t at = (sample + n) * args.out_features + output;
-      if (args.residual) value += widen(context.template global<X>(args.residual, count)[at]);
-      y.store(at, narrow<X>(clipped(value, args.clip_min, args.clip_max)));
-    }
-  }
-
-  // The sum over the stored weights of a row alone, which zeros in the image do not enter.
-  template <typename Context>
-  static FANIN_INLINE float gather(const Context& context, const ExpandArgs& args, int block_tile,
-                                   int block_row, int64_t sample) {
-    const int64_t tile = block_tile + block_row / kRows;
-    const int row = block_row % kRows;
-    const auto starts = context.template global<int32_t>(
-        args.starts, static_cast<int64_t>(args.tiles) * args.chunks + 1);
-    const auto x = context.template global<X>(args.x, args.batch * args.in_features);
-    float sum = 0;
-    for (int chunk = 0; chunk < args.chunks; ++chunk) {
-      const int32_t last = starts[tile * args.chunks + chunk + 1];
-      for (int32_t at = starts[tile * args.chunks + chunk]; at < last; ++at) {
-        const Raw<16> four = vector_at(context, args, at);
-        FANIN_UNROLL
-        for (int i = 0; i < kVectorWords; ++i) {
-          const int place = static_cast<int>(four.words[i] & 0xffff);
-          if (place >= kImage || row_of(place) != row) continue;
-          const int64_t column = static_cast<int64_t>(chunk) * kColumns + column_of(place);
-          sum = context.fma(widen_bits<X>(four.words[i] >> 16),
-                            widen(x[sample * args.in_features + column]), sum);
-        }
-      }
-    }
-    return sum;
   }
 };
 

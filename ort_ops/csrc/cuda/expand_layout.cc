@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kRows = ExpandShape::kRows;
 constexpr int kColumns = ExpandShape::kColumns;
-constexpr int kVectorWords = ExpandShape::kVectorWords;
+constexpr size_t kVectorWords = ExpandShape::kVectorWords;
 constexpr size_t kBanks = 32;
 
 template <typename X>
@@ -27,40 +27,87 @@ uint32_t word_of(uint16_t bits, int place) {
   return static_cast<uint32_t>(bits) << 16 | static_cast<uint32_t>(place);
 }
 
+// The words that the lanes of a warp store at once.
+struct Group {
+  size_t lanes = 0;
+  std::vector<uint32_t> words;
+  std::array<int, kBanks> loads{};  // words of each bank
+  int most = 0;                     // of them, which is what the store costs
+
+  // Smaller is better: what a word of that bank adds to the cost, then whether the bank has one
+  // already, then how full the group is.
+  std::array<int64_t, 3> cost_of(size_t bank) const {
+    return {std::max(0, loads[bank] + 1 - most), loads[bank],
+            static_cast<int64_t>(words.size()) - static_cast<int64_t>(lanes)};
+  }
+
+  void add(uint32_t word, size_t bank) {
+    words.push_back(word);
+    most = std::max(most, ++loads[bank]);
+  }
+};
+
 // The words of a tile by the bank of shared memory that they are stored to.
 class Tile {
  public:
-  void add(uint16_t bits, int row, int column) {
-    const int place = ExpandShape::place(row, column);
-    banks_[static_cast<size_t>(place / 2) % kBanks].push_back(word_of(bits, place));
-    ++count_;
-  }
+  void add(uint16_t bits, int row, int column) { put(bits, ExpandShape::place(row, column)); }
 
-  // Appends the tile's vectors and empties it. Stores of a warp go to 32 words that follow each
-  // other in an order that takes one of each bank in turn.
+  // Appends the tile's vectors and empties it. A warp's lanes store the first words of their
+  // vectors at once, then the second ones, and so on: words are dealt so that a store has few of
+  // one bank.
   void move_to(std::vector<Raw<16>>& vectors) {
-    std::vector<uint32_t> words;
-    words.reserve(static_cast<size_t>(count_) + kVectorWords);
-    for (size_t turn = 0; words.size() < static_cast<size_t>(count_); ++turn)
-      for (const std::vector<uint32_t>& bank : banks_)
-        if (turn < bank.size()) words.push_back(bank[turn]);
-    for (int filled = 0; words.size() % kVectorWords != 0; ++filled)
-      words.push_back(word_of(0, ExpandShape::kImage + 2 * filled));
-    // A warp's lanes store the first words of their vectors at once, then the second ones.
-    for (size_t first = 0; first < words.size(); first += 32 * kVectorWords) {
-      const size_t lanes = std::min<size_t>(32, (words.size() - first) / kVectorWords);
-      for (size_t lane = 0; lane < lanes; ++lane) {
-        Raw<16>& vector = vectors.emplace_back();
-        for (size_t i = 0; i < kVectorWords; ++i) vector.words[i] = words[first + i * lanes + lane];
-      }
+    for (int filled = 0; count_ % kVectorWords != 0; ++filled)
+      put(0, ExpandShape::kImage + 2 * filled);
+    std::vector<Group> groups;
+    for (size_t left = count_ / kVectorWords; left > 0; left -= groups.back().lanes) {
+      Group group;
+      group.lanes = std::min<size_t>(32, left);
+      groups.insert(groups.end(), kVectorWords, group);
     }
-    for (std::vector<uint32_t>& bank : banks_) bank.clear();
+    std::stable_sort(banks_.begin(), banks_.end(),
+                     [](const Bank& a, const Bank& b) { return a.words.size() > b.words.size(); });
+    for (Bank& bank : banks_) {
+      for (const uint32_t word : bank.words) best(groups, bank.number).add(word, bank.number);
+      bank.words.clear();
+    }
+    for (size_t first = 0; first < groups.size(); first += kVectorWords)
+      for (size_t lane = 0; lane < groups[first].lanes; ++lane) {
+        Raw<16>& vector = vectors.emplace_back();
+        for (size_t i = 0; i < kVectorWords; ++i) vector.words[i] = groups[first + i].words[lane];
+      }
+    std::sort(banks_.begin(), banks_.end(),
+              [](const Bank& a, const Bank& b) { return a.number < b.number; });
     count_ = 0;
   }
 
  private:
-  std::array<std::vector<uint32_t>, kBanks> banks_;
-  int64_t count_ = 0;
+  struct Bank {
+    size_t number = 0;
+    std::vector<uint32_t> words;
+  };
+
+  static std::array<Bank, kBanks> numbered() {
+    std::array<Bank, kBanks> banks;
+    for (size_t bank = 0; bank < kBanks; ++bank) banks[bank].number = bank;
+    return banks;
+  }
+
+  void put(uint16_t bits, int place) {
+    banks_[static_cast<size_t>(place / 2) % kBanks].words.push_back(word_of(bits, place));
+    ++count_;
+  }
+
+  static Group& best(std::vector<Group>& groups, size_t bank) {
+    Group* found = nullptr;
+    for (Group& group : groups)
+      if (group.words.size() < group.lanes &&
+          (!found || group.cost_of(bank) < found->cost_of(bank)))
+        found = &group;
+    return *found;
+  }
+
+  std::array<Bank, kBanks> banks_ = numbered();
+  size_t count_ = 0;
 };
 
 template <typename X>
@@ -126,8 +173,8 @@ ExpandLayout pack_expand(const CondensedView& view, ValueType activations, Blob&
   for (int64_t row = 0; row < view.active; ++row) weights += view.true_fan_in(row);
   layout.vectors = static_cast<int64_t>(vectors.size());
   if (weights > 0)
-    layout.padding =
-        static_cast<double>(layout.vectors * kVectorWords) / static_cast<double>(weights);
+    layout.padding = static_cast<double>(layout.vectors * ExpandShape::kVectorWords) /
+                     static_cast<double>(weights);
   layout.words = append(vectors, blob);
   layout.starts = append(starts, blob);
   layout.outputs = append(outputs, blob);

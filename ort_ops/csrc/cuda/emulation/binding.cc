@@ -70,6 +70,7 @@ py::dict run(const std::optional<std::string>& kernel, const py::array& values,
   result["cluster"] = report.cluster;
   result["parts"] = report.parts;
   result["stages"] = report.stages;
+  result["store_cycles"] = report.store_cycles;
   return result;
 }
 

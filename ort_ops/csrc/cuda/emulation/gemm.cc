@@ -1,5 +1,7 @@
 #include "cuda/emulation/gemm.h"
 
+#include <algorithm>
+#include <set>
 #include <stdexcept>
 #include <string>
 
@@ -51,15 +53,44 @@ Report run_panel(const CondensedView& view, const Request& request, const RunArg
   return report;
 }
 
+// Cycles of shared memory for the stores of a warp to its image, on average: one for each word of
+// the bank that gets most.
+double store_cycles(const ExpandLayout& layout, const ExpandArgs& args) {
+  const auto* vectors = static_cast<const Raw<16>*>(args.words);
+  int64_t stores = 0, cycles = 0;
+  for (int64_t tile = 0; tile < layout.tiles * layout.chunks; ++tile)
+    for (int32_t first = args.starts[tile]; first < args.starts[tile + 1]; first += 32)
+      for (int i = 0; i < ExpandShape::kVectorWords; ++i) {
+        std::set<uint32_t> banks[32];
+        size_t most = 0;
+        for (int32_t at = first; at < std::min(first + 32, args.starts[tile + 1]); ++at) {
+          const uint32_t word = (vectors[at].words[i] & 0xffff) / 2;
+          banks[word % 32].insert(word);
+          most = std::max(most, banks[word % 32].size());
+        }
+        ++stores;
+        cycles += static_cast<int64_t>(most);
+      }
+  return stores > 0 ? static_cast<double>(cycles) / static_cast<double>(stores) : 1.0;
+}
+
 Report run_expand(const CondensedView& view, const Request& request, const RunArguments& run) {
   Blob blob;
   const ExpandLayout layout = pack_expand(view, request.activations, blob);
   const ExpandPlan plan = plan_expand(layout, run, request.limits);
-  const Report report{nullptr,        plan.warps,        plan.grid_x,
-                      plan.grid_y,    plan.shared_bytes, static_cast<int64_t>(blob.bytes.size()),
-                      layout.padding, plan.tile,         plan.cluster,
-                      plan.parts,     plan.stages};
   const ExpandArgs args = complete(layout.arguments(blob.bytes.data()), run, plan);
+  Report report;
+  report.warps = plan.warps;
+  report.grid_x = plan.grid_x;
+  report.grid_y = plan.grid_y;
+  report.shared_bytes = plan.shared_bytes;
+  report.packed_bytes = static_cast<int64_t>(blob.bytes.size());
+  report.padding = layout.padding;
+  report.variant = plan.tile;
+  report.cluster = plan.cluster;
+  report.parts = plan.parts;
+  report.stages = plan.stages;
+  report.store_cycles = store_cycles(layout, args);
   const auto run_program = [&](auto kernel) {
     run_grid<typename decltype(kernel)::Program>(args, run.batch * layout.out_features,
                                                  launch_of(report));

@@ -28,8 +28,9 @@ struct Report {
   // Samples at a time (stream, 0: x read in place; expand), bands of a block (panel).
   int variant = 0;
   int cluster = 1;
-  int parts = 1;   // of the columns (expand)
-  int stages = 1;  // chunks of x in shared memory (expand)
+  int parts = 1;              // of the columns (expand)
+  int stages = 1;             // chunks of x in shared memory (expand)
+  double store_cycles = 1.0;  // of shared memory for a warp's stores of words (expand)
 };
 
 // Writes run.y. Throws std::invalid_argument as pack_kernel does, std::logic_error for an access
