@@ -178,7 +178,7 @@ def test_large_layers_equal_the_float64_reference(device, layout, kind, shape):
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 def test_every_instance_of_the_expand_kernel(device, kind, tile, shift):
     rng = np.random.default_rng([tile, shift, list(TYPES).index(kind)])
-    for shape in [(4096, 1040, 410, 1000), (1000, 4099, 200, 4099), (136, 40, 136, 40)]:
+    for shape in [(1040, 520, 104, 500), (1000, 2115, 50, 2115), (136, 40, 136, 40)]:
         for batch in (tile, tile // 2 + 1, 2 * tile + 3):
             check_gemm(device, rng, shape, "expand", kind, batch, shift)
 
