@@ -21,7 +21,7 @@ LOST = (
 LOST_REMEDY = (
     "Export from the source again, and run that tool so that it keeps them: "
     "quant_pre_process(..., skip_optimization=True), optimize_model(..., opt_level=0), or with "
-    "fanin's library registered (docs/export.md, Other tools)."
+    "fanin's library registered (docs/tools.md)."
 )
 
 

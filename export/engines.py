@@ -16,8 +16,10 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from ..onnx_file import ModelFileError, read_model_file
+from ..ort_ops.contract import DOMAIN
 from ..ort_ops.custom_libraries import library_paths, register_libraries
 from .errors import ExportError
+from .onnx_reading import graphs_of
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -87,7 +89,10 @@ def reference_engine() -> Engine:
 
 
 def load_original(model: Model, *, optimize: bool = True) -> Run:
-    """Load a model that is not ours in the first available engine.
+    """Load a model that is to be converted in the first available engine.
+
+    It runs without our library, except where it holds nodes of ours without their functions, which
+    other tools drop.
 
     Raises:
         ExportError: it does not load.
@@ -105,6 +110,8 @@ def load_original(model: Model, *, optimize: bool = True) -> Run:
     options.log_severity_level = 4
     if not optimize:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if _lacks_functions(model):
+        _register(options)
     return _session(model, options, "the original model")
 
 
@@ -119,15 +126,37 @@ def load_with_library(model: Model) -> Run:
     """Load an exported model in onnxruntime with our library."""
     import onnxruntime
 
+    options = onnxruntime.SessionOptions()
+    try:
+        _register(options)
+    except ExportError as error:
+        raise EngineUnavailableError(str(error)) from error
+    return _session(model, options, "the exported model")
+
+
+def _register(options: onnxruntime.SessionOptions) -> None:
     from ..ort_ops import register
 
-    options = onnxruntime.SessionOptions()
     try:
         register(options)
     except Exception as error:
         # Not built, or an onnxruntime that the library does not support: no fault of the file.
-        raise EngineUnavailableError(str(error)) from error
-    return _session(model, options, "the exported model")
+        raise ExportError(str(error)) from error
+
+
+def _lacks_functions(model: Model) -> bool:
+    proto = (
+        onnx.load_from_string(model)
+        if isinstance(model, bytes)
+        else onnx.load(model, "protobuf", load_external_data=False)
+    )
+    missing = {
+        node.op_type
+        for graph in graphs_of(proto.graph)
+        for node in graph.node
+        if node.domain == DOMAIN
+    }
+    return bool(missing - {body.name for body in proto.functions if body.domain == DOMAIN})
 
 
 def _no_onnxruntime(model: Model) -> Run:  # noqa: ARG001
@@ -166,7 +195,7 @@ def _session(model: Model, options: onnxruntime.SessionOptions, what: str) -> Ru
         )
     except Exception as error:
         unknown = _UNKNOWN_OP.search(str(error))
-        if unknown:
+        if unknown and unknown[1] != DOMAIN:
             raise ExportError(
                 f"{what} has a node {unknown[2]} of the domain {unknown[1]!r}, which neither "
                 f"onnxruntime {onnxruntime.__version__} nor the file knows; name its library with "

@@ -21,6 +21,7 @@ from .passes.fold_norm import FoldNormPass
 from .passes.fuse_activation import FuseActivationPass
 from .passes.fuse_residual import FuseResidualPass
 from .passes.head_layout import OrderHeadsPass
+from .passes.inlined_names import RenameInlinedPass
 from .passes.local_constants import LocalConstantsPass
 from .passes.nodes import our_nodes
 from .passes.order_gelu import OrderGeluPass
@@ -59,6 +60,7 @@ def lower(model: ir.Model, chooser: Chooser, *, fold: bool) -> Lowered:
     # import is taken back where nothing needs it.
     model.opset_imports[DOMAIN] = DOMAIN_VERSION
     UniqueNamesPass()(model)
+    RenameInlinedPass()(model)
     LocalConstantsPass()(model)
     common.ShapeInferencePass(strict_mode=False)(model)
     fused = FoldNormPass()(model).folded

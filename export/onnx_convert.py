@@ -24,6 +24,7 @@ from .compute import (
     values_for,
     with_compute,
 )
+from .declared_outputs import stage_checked
 from .decoder_cases import takes_cache
 from .dimensions import Dims, require_known, with_inferred
 from .engines import custom_libraries
@@ -40,10 +41,9 @@ from .model_file import (
     StagedModel,
     link_notes,
     publish_model,
-    stage_model,
 )
 from .node_order import sort_nodes
-from .onnx_cases import cases_for, optimized_cases, own_noise
+from .onnx_cases import cases_for, dequantizes, optimized_cases, own_noise
 from .onnx_reading import read_proto
 from .onnx_schema import register_schemas
 from .onnx_source import data_files, load_source
@@ -376,16 +376,17 @@ def _require_undone(source: Path, model: ir.Model, chooser: Chooser) -> None:
 
 
 def _stage(model: ir.Model, source: Path, path: Path, threshold: int) -> StagedModel:
-    staged = stage_model(model, path, threshold)
     try:
-        check_structure(staged.path, shape_after_every_node=False)
+        return stage_checked(model, path, threshold)
     except ExportError as error:
         raise _blame(source, error) from error
-    return staged
 
 
 def _blame(source: Path, error: ExportError) -> ExportError:
     """Say so where onnx refuses the source as it refuses the result."""
+    proto = read_proto(source)
+    if sort_nodes(proto):
+        return error  # which is mended
     try:
         check_structure(source, shape_after_every_node=False)
     except ExportError as cause:
@@ -453,7 +454,8 @@ class _Comparison:
         if len(precisions) != len(cases[0].outputs):  # a sequence gives several
             precisions = (max(precisions, key=usual_tolerance),) * len(cases[0].outputs)
         if units is None:
-            return cls(source, names, cases, precisions, own_noise(cases, precisions), None)
+            noises = own_noise(cases, precisions, integers=dequantizes(proto))
+            return cls(source, names, cases, precisions, noises, None)
         units = with_noise(units, *zip(*((c.outputs, c.optimized) for c in cases), strict=True))
         return cls(source, names, cases, precisions, (), units)
 

@@ -15,6 +15,7 @@ from onnx_ir.passes import common
 from .._base.atomic import output_path, staging_folder
 from .._base.distributions import Distribution, layer_densities, weight_budget
 from .._base.names import near_matches
+from .declared_outputs import stage_checked
 from .errors import ExportError
 from .layer_names import name_in_reports
 from .magnitude import largest_per_row
@@ -23,7 +24,6 @@ from .model_file import (
     MAX_INLINE_BYTES,
     link_notes,
     publish_model,
-    stage_model,
 )
 from .onnx_schema import register_schemas
 from .onnx_source import data_files, load_source
@@ -33,7 +33,6 @@ from .passes.nodes import all_values, our_nodes
 from .passes.prunable import Unfit, Weight, find_weights, put_weight
 from .prune_report import PrunedLayer, PruneReport
 from .ranges import require_range
-from .verify import check_structure
 
 LEAST_INPUTS = 32
 """Rows of fewer inputs stay dense: a depthwise filter has 9, a first filter of an image 27."""
@@ -95,8 +94,7 @@ def prune(
         if not any(layer.pruned for layer in layers):
             reasons = "; ".join(f"{x.name}: {x.reason}" for x in layers[:3]) or "no weights found"
             raise ExportError(f"{source}: nothing to prune ({reasons}); nothing was written")
-        staged = stage_model(model, scratch / target.name, external_data_threshold)
-        check_structure(staged.path, shape_after_every_node=False)
+        staged = stage_checked(model, scratch / target.name, external_data_threshold)
         data_path = publish_model(staged, target, keep=needed)
     return PruneReport(
         source=str(source),

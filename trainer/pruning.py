@@ -94,9 +94,9 @@ def prune_(
     """Zero the smallest weights of a model in place, equally many in each neuron of a layer.
 
     Accuracy falls, the more the sparser: fine-tune the model afterwards
-    (:meth:`Pruned.keep_masks`). Linear layers, convolutions and the input projections of
-    ``MultiheadAttention`` are pruned. Weights that several modules share, such as tied embeddings,
-    and neurons of fewer than 32 inputs stay dense.
+    (:meth:`Pruned.keep_masks`). Linear layers (Hugging Face's Conv1D too), convolutions and the
+    input projections of ``MultiheadAttention`` are pruned. Weights that several modules share, such
+    as tied embeddings, and neurons of fewer than 32 inputs stay dense.
 
     Args:
         model: the model, or a wrapper of it; its weights may have any float type.

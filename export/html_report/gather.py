@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from ..dimensions import Dims
 from ..forms import Chooser, Policy
+from ..layer_sheet import note_on_padding
 from ..onnx_convert import plan_model
 from ..onnx_inspect import Inspection, inspect
 from ..onnx_reading import read_model
@@ -99,7 +100,7 @@ def describe_export(
         error=report.parity_error,
         verification=(*report.parity_lines(), *checks, *missing),
         changes=(*folded, *kept, *fused),
-        notes=report.notes,
+        notes=(*report.notes, *note_on_padding(report.layers)),
         summary=(
             ("Source", os.fspath(source)),
             ("File", report.path),
@@ -162,7 +163,11 @@ def describe_plan(
         error=None,
         verification=(),
         changes=(),
-        notes=note_on_sparsity(plan, None, SPARSE),
+        notes=(
+            *filter(None, (inspection.altered,)),
+            *note_on_sparsity(plan, None, SPARSE),
+            *note_on_padding(plan),
+        ),
         summary=(("File", inspection.path), *_asked(asked, inspection.opset), *_versions()),
         conditions=_conditions(asked),
         times=_times(chooser, plan),
@@ -205,7 +210,7 @@ def describe_inspection(
         error=None,
         verification=(),
         changes=(),
-        notes=(),
+        notes=tuple(filter(None, (inspection.altered,))),
         summary=(("File", inspection.path), *_asked(asked, inspection.opset), *_versions()),
         conditions=_conditions(asked),
         times=_times(chooser, layers),

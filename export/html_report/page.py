@@ -114,7 +114,7 @@ def _tiles(page: Page) -> Iterable[str]:
     if total:
         kept = sum((1 - x.sparsity) * _entries(x) for x in layers)
         note = f"{_count(kept)} of {_count(total)}"
-        yield _tile("weights that are not 0", percent(kept / total), note)
+        yield _tile("non-zero weights", percent(kept / total), note)
     if page.error is not None:
         yield _tile("largest error", f"{page.error:.1e}", "of the largest output")
 
@@ -200,15 +200,18 @@ def _card(layer: Layer, count: int, *, open_: bool) -> str:
 
 def _legend(mask: MaskSummary) -> str:
     if is_exact(mask):
-        parts = ['<i class="ramp all"></i>weight', '<i class="ramp none"></i>none']
+        parts = [
+            '<b><i class="ramp all"></i>weight</b>',
+            '<b><i class="ramp none"></i>none</b>',
+        ]
     else:
         block = shape(
             round(size / cells) for size, cells in zip(mask.shape, mask.density.shape, strict=True)
         )
         most = f"{float(mask.density.max()):.0%}"
-        parts = [f'0%<i class="ramp"></i>{most} of a block of {block} weights']
+        parts = [f'<b>0%<i class="ramp"></i>{most}</b> of a block of {block}']
     if mask.ablated.any():
-        parts.append('<i class="ramp ablated"></i>ablated neurons')
+        parts.append('<b><i class="ramp ablated"></i>ablated neurons</b>')
     return f'<p class="legend">{"".join(f"<span>{part}</span>" for part in parts)}</p>'
 
 

@@ -15,6 +15,8 @@ _INVISIBLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 NONE = "–"
 
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+
 
 def escape(text: str, longest: int = _LONGEST) -> str:
     """Make a text from a file harmless: HTML, control characters, direction marks, length."""
@@ -82,7 +84,7 @@ class Unit:
 
     def text(self, value: float | None) -> str:
         """Write a number with the unit."""
-        return NONE if value is None else f"{self.number(value)} {self.name}"
+        return NONE if value is None else f"{self.number(value)}{_NO_BREAK}{self.name}"
 
 
 def unit_of_seconds(values: Iterable[float | None]) -> Unit:

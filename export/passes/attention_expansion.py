@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from .access import graph_of, input_of, optional_input
+from .access import input_of, optional_input
 from .builder import Size
 from .expansion import Expansion
-from .nodes import dimensions_of, take_output
+from .nodes import dimensions_of, replace_node
 from .origins import leave
 
 _OTHERS = ("past_present_share_buffer", "qkv_hidden_sizes", "rotary_embedding_dim")
@@ -43,9 +43,7 @@ def expand_attention(work: Expansion, node: ir.Node) -> bool:
         if name in node.attributes:
             attention.attributes.add(node.attributes[name])
     node.prepend(attention)
-    old, new = node.outputs[0], attention.outputs[0]
-    take_output(old, new)
-    graph_of(node).remove(node, safe=True)
+    replace_node(node, attention.outputs[0])
     return True
 
 

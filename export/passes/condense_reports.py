@@ -114,9 +114,14 @@ class CondenseReports:
         self._layers.setdefault(key, _quantized(node, layer))
 
     def leave_unresolved(self, node: ir.Node, reason: str, value: ir.Value | None = None) -> None:
-        """Report that a value stays of which nothing but the shape is known, and why."""
+        """Report that a value stays that is no constant, and why."""
         value = value or input_of(node, 1)
         self.seen.add(id(value))
+        default = value.const_value if value.is_initializer() else None
+        if default is not None and len(default.shape) > 1:  # of a graph input
+            found = ConstantWeight(default.numpy(), None, value)
+            self._layers.setdefault(("dense", id(value), (), reason), _dense(node, found, reason))
+            return
         shape = tuple(d for d in value.shape or () if isinstance(d, int))
         if value.shape is None or len(shape) != len(value.shape) or len(shape) < 2:
             return

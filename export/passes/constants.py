@@ -147,7 +147,10 @@ def resolve_constant(
     if node is not None and scales and any(_scales(side, value, node) for side in node.inputs):
         return f"{node.op_type} before it has an input that is no constant"
     if value.is_graph_input() and value.is_initializer():
-        return f"{value.name} is a graph input, which a caller can replace"
+        return (
+            f"{value.name} is a graph input, which a caller can replace; if none does, take it out "
+            "of the inputs with onnxruntime.tools.remove_initializer_from_input"
+        )
     return None
 
 

@@ -12,7 +12,8 @@ from onnx_ir.passes import common
 from ..forms import Chooser
 from .access import input_of, optional_input
 from .attention_expansion import expand_attention
-from .conv_expansion import expand_conv, expand_conv_transpose
+from .conv3d_expansion import expand_conv
+from .conv_transpose_expansion import expand_conv_transpose
 from .expansion import Expansion
 from .experts import expand_experts
 from .fixed_sizes import fix_sizes

@@ -19,6 +19,9 @@ from .condense_reports import kept_of
 from .constants import ConstantWeight, resolve_constant
 from .nodes import Names
 
+KINDS = ("float32", "float16")
+"""Types of weights of what is rewritten."""
+
 _AROUND = 4e-6
 """Seconds of the nodes around a convolution that is written in place of another operator."""
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from .access import graph_of, input_of, optional_input
+from .access import input_of, optional_input
 from .builder import Size
 from .expansion import Expansion
-from .nodes import dimensions_of, take_output
+from .nodes import dimensions_of, replace_node
 from .origins import leave
 
 _FACTORS = {"LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta")}
@@ -75,13 +75,8 @@ def _unfuse(
         for name, factor in zip(named, factors, strict=False):
             last.attributes.add(ir.AttrFloat32(name, factor))
         y = last.outputs[0]
-    _finish(node, y)
+    replace_node(node, y)
     return True
-
-
-def _finish(node: ir.Node, y: ir.Value) -> None:
-    take_output(node.outputs[0], y)
-    graph_of(node).remove(node, safe=True)
 
 
 def unfuse_matmul(work: Expansion, node: ir.Node) -> bool:
@@ -112,7 +107,7 @@ def unfuse_matmul(work: Expansion, node: ir.Node) -> bool:
         factor = builder.constant("alpha", np.array(alpha, found.array.dtype))
         sides[at] = builder.add("Mul", sides[at], factor, kind=weight.dtype)
     y = builder.add("MatMul", *sides, shape=dimensions_of(old), kind=old.dtype)
-    _finish(node, y)
+    replace_node(node, y)
     return True
 
 

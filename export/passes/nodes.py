@@ -418,3 +418,9 @@ def take_output(old: ir.Value, new: ir.Value) -> None:
     ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
     old.name = None
     new.name = name
+
+
+def replace_node(node: ir.Node, y: ir.Value) -> None:
+    """Let a value take the place of a node's first output, and remove the node."""
+    take_output(node.outputs[0], y)
+    graph_of(node).remove(node, safe=True)

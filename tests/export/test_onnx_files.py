@@ -179,7 +179,7 @@ def test_failed_parity_names_the_node_and_leaves_no_file(tmp_path: Path, monkeyp
 
 
 def test_a_graph_that_stays_as_it_is_is_not_compared_with_itself(tmp_path: Path, monkeypatch):
-    def unwanted(*_):
+    def unwanted(*_, **__):
         raise ExportError("it is run")
 
     monkeypatch.setattr(onnx_convert, "cases_for", unwanted)

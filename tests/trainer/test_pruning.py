@@ -95,6 +95,18 @@ def test_projections_of_attention_are_pruned_and_shared_weights_are_not():
     assert pruned.left == {"head.weight": "it is shared with embedding.weight"}
 
 
+def test_neurons_of_hugging_faces_conv1d_are_its_columns():
+    conv1d = pytest.importorskip("transformers.pytorch_utils").Conv1D
+    model = nn.Sequential(conv1d(48, 64))  # of 64 inputs and 48 outputs
+    before = model[0].weight.detach().clone()
+    pruned = prune_(model, 0.9)
+    for column, old in zip(model[0].weight.t(), before.t(), strict=True):
+        wanted = old.abs().argsort(descending=True)[:6]
+        assert torch.equal(column, torch.zeros(64).index_copy(0, wanted, old[wanted]))
+    (row,) = pruned.summary
+    assert (row.shape, row.active, row.fan_in) == ((48, 64), 48, 6)
+
+
 def test_named_layers_stay_dense():
     pruned = prune_(network(), 0.9, dense_layers=["5"])
     assert pruned.masks.keys() == {"1.weight"}

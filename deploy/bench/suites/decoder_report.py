@@ -27,6 +27,7 @@ def decoder_document(result: Result[DecoderCase]) -> Document:
     table = Table(headings, [_row(one) for one in result.cases], title=result.title)
     sparse, weights = result.facts["sparse_weights"], result.facts["weights"]
     rounds = result.cases[0].token.count
+    clock = " (CPU time of the thread)" if result.spec["threads"] == 1 else ""
     blocks = [
         table,
         Notes(busy_note(result.machine)),
@@ -36,9 +37,9 @@ def decoder_document(result: Result[DecoderCase]) -> Document:
             "or 4 bits where the engine's name says so and the projections are. "
             f"{rounds} rounds in one process, in which the engines take turns: each goes back to "
             f"the same {result.spec['past']} tokens in its cache, decodes one token untimed and "
-            f"{result.spec['tokens']} timed ones. *dense-int8*: quantize_dynamic of ONNX Runtime, "
-            "one scale for each output. *dense-int4*: its MatMulNBits, blocks of 32, activations "
-            "in 8 bits. *condensed-int8*: `fanin export` of dense-int8."
+            f"{result.spec['tokens']} timed ones{clock}. *dense-int8*: quantize_dynamic of ONNX "
+            "Runtime, one scale for each output. *dense-int4*: its MatMulNBits, blocks of 32, "
+            "activations in 8 bits. *condensed-int8*: `fanin export` of dense-int8."
         ),
         Text(
             f"Errors are those of {ANSWER} tokens that torch decodes in float32, fed one by one: "

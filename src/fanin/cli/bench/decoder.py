@@ -39,7 +39,7 @@ def bench_decoder(
 ) -> None:
     """Measure the tokens per second of a made-up language model, dense and pruned, batch 1.
 
-    The default model has 0.49 billion weights, and needs 12 GB of memory and 14 GB of disk.
+    The default model has 0.49 billion weights; its files take about 8 GB.
     """
     requires("bench", "onnx", "onnxruntime", "matplotlib")
     from ...deploy.bench.suites.decoder import BenchDecoderSpec
