@@ -73,7 +73,7 @@ def check_model_file(
     path = Path(model)
     name = f"model {path.name}"
     try:
-        report = read_report(path, libraries=list(map(os.fspath, libraries)))
+        report = read_report(path, libraries=[os.fspath(library) for library in libraries])
     except FindingError as error:
         return [Check(name, False, str(error), error.remedy)]
     checks = [_run(name, lambda: opens(report)), _run("its layers", lambda: layers(report, path))]
@@ -103,7 +103,7 @@ def check_plan(
     found: list[ModelPlan] = []
 
     def find() -> Finding:
-        others = list(map(os.fspath, libraries))
+        others = [os.fspath(library) for library in libraries]
         found.append(plan_model(Path(model), threads, batches, others))
         return found[0].summary()
 

@@ -44,12 +44,9 @@ def check_model(model: Path) -> ModelFile:
 
 
 def safe_arguments(content: ModelFile) -> dict[str, list[str]]:
-    """Return the arguments of an InferenceSession that keep a model from crashing the process.
-
-    With a LayerNormalization, a Transpose and a MatMul in half precision in a row, onnxruntime 1.32
-    crashes in an optimizer that only arranges float32 convolutions for CPUs.
-    """
-    return {"disabled_optimizers": ["NchwcTransformer"]} if content.half else {}
+    """Return the arguments of an InferenceSession that keep a model from crashing the process."""
+    optimizers = content.crashing_optimizers
+    return {"disabled_optimizers": optimizers} if optimizers else {}
 
 
 def checked_content(model: Path) -> ModelFile:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -36,7 +37,7 @@ Model = Path | bytes
 
 
 class EngineUnavailableError(Exception):
-    """An engine cannot run on this machine, whatever the file is."""
+    """An engine cannot run on this machine, or has no operator that the file needs."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,10 @@ def load_original(model: Model, *, optimize: bool = True) -> Run:
     try:
         import onnxruntime
     except ImportError:
-        return _load_reference(model)
+        try:
+            return _load_reference(model)
+        except EngineUnavailableError as error:
+            raise ExportError(f"onnx's reference evaluator: {error}") from error
     options = onnxruntime.SessionOptions()
     # Its errors are raised; sizes that do not fit are tried, and are nothing to print.
     options.log_severity_level = 4
@@ -161,9 +165,11 @@ def _no_onnxruntime(model: Model) -> Run:  # noqa: ARG001
 
 
 def _load_reference(model: Model) -> Run:
-    evaluator = ReferenceEvaluator(
-        onnx.load_from_string(model) if isinstance(model, bytes) else str(model)
-    )
+    proto = onnx.load_from_string(model) if isinstance(model, bytes) else str(model)
+    try:
+        evaluator = ReferenceEvaluator(proto)
+    except RuntimeError as error:  # such as a Scan from the end to the start
+        raise EngineUnavailableError(str(error)) from error
     # It gives a dict only where intermediate results are asked for.
     return lambda feeds: cast("list[np.ndarray]", evaluator.run(None, feeds))
 
@@ -172,12 +178,9 @@ def _session(model: Model, options: onnxruntime.SessionOptions, what: str) -> Ru
     import onnxruntime
 
     options.log_severity_level = max(options.log_severity_level, 3)
-    levels = onnxruntime.GraphOptimizationLevel
-    highest = options.graph_optimization_level == levels.ORT_ENABLE_ALL
-    if highest and _computes_in_half(model):
-        # At its highest level 1.32 crashes the process on a CPU where a LayerNormalization, a
-        # Transpose and a MatMul in half precision follow each other.
-        options.graph_optimization_level = levels.ORT_ENABLE_EXTENDED
+    optimizes = options.graph_optimization_level != (
+        onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    )
     try:
         register_libraries(options, _LIBRARIES.get())
     except ValueError as error:
@@ -187,10 +190,11 @@ def _session(model: Model, options: onnxruntime.SessionOptions, what: str) -> Ru
             model if isinstance(model, bytes) else str(model),
             options,
             providers=["CPUExecutionProvider"],
+            disabled_optimizers=_crashing_optimizers(model) if optimizes else None,
         )
     except Exception as error:
         unknown = _UNKNOWN_OP.search(str(error))
-        if unknown:
+        if unknown and unknown[1] != DOMAIN:
             raise ExportError(
                 f"{what} has a node {unknown[2]} of the domain {unknown[1]!r}, which neither "
                 f"onnxruntime {onnxruntime.__version__} nor the file knows; name its library with "
@@ -203,15 +207,16 @@ def _session(model: Model, options: onnxruntime.SessionOptions, what: str) -> Ru
     return lambda feeds: _tensors(session.run(None, feeds))
 
 
-def _computes_in_half(model: Model) -> bool:
+def _crashing_optimizers(model: Model) -> list[str]:
     if isinstance(model, Path):
         try:
-            return read_model_file(model).half
+            return read_model_file(model).crashing_optimizers
         except ModelFileError:  # a format that only onnxruntime reads
-            return False
-    graph = onnx.load_from_string(model).graph
-    kinds = {v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info)}
-    return bool(kinds & {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
+            return []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.onnx")
+        path.write_bytes(model)
+        return read_model_file(path).crashing_optimizers
 
 
 def _tensors(outputs: Sequence[Any]) -> list[Any]:

@@ -37,6 +37,9 @@ TOKENS = 32
 """What a symbolic dimension that is not the batch counts for, since no file says how long it is."""
 
 
+_BATCH_NAMES = ("batch", "batch_size")
+"""Symbols that are the batch on whichever axis they stand: attention puts the tokens first."""
+
 IMAGE_SIZE = 56
 """What a symbolic size of an image counts for, on each of its axes."""
 
@@ -69,6 +72,8 @@ class Chooser:
         portable: whether only standard operators may be used.
         costs: what "auto" decides by, for a number of threads.
         dims: sizes of symbolic dimensions by name.
+        tokens: value of every other symbolic dimension: 1 in a language model with a cache, most of
+            whose runs decode one token.
 
     """
 
@@ -77,6 +82,7 @@ class Chooser:
     portable: bool = False
     costs: CostModel | GpuCostModel = field(default_factory=CostModel.of_this_machine)
     dims: Dims = field(default_factory=dict)
+    tokens: int = TOKENS
 
     @classmethod
     def of(
@@ -150,7 +156,7 @@ class Chooser:
         shape: Sequence[int | str | None] | None,
     ) -> dict[Decision, float]:
         """Predict each form of a convolution whose X has the shape ``[N, C, ...]``."""
-        batch, sizes = self._images(geometry, shape)
+        batch, sizes = self.images(geometry, shape)
         costs = self.costs.convolutions
         seconds: dict[Decision, float] = {
             "dense": costs.dense(geometry, batch, sizes),
@@ -170,7 +176,7 @@ class Chooser:
         """Choose for a convolution; ``settled`` is the form that suits its neighbors, if known."""
         if self.policy in ("structured", "dense") and geometry.depthwise and _is_whole(weight):
             return Choice("dense", "depthwise, dense as it was")
-        batch, sizes = self._images(geometry, shape)
+        batch, sizes = self.images(geometry, shape)
         seconds = self.conv_seconds(weight, geometry, shape)
         where = _at_images(batch, sizes)
         dense = seconds.pop("dense")
@@ -223,7 +229,7 @@ class Chooser:
             condensed = costs.condensed(form, rows, *size, stored)
             choice = self._decide(dense, {"condensed": condensed}, _at_rows(rows))
             return _with_times(choice, dense, {"condensed": condensed})
-        batch, sizes = self._images(geometry, shape)
+        batch, sizes = self.images(geometry, shape)
         dense = costs.dense_conv(geometry, batch, sizes)
         condensed = costs.condensed_conv(geometry, batch, sizes, stored)
         choice = self._decide(dense, {"condensed": condensed}, _at_images(batch, sizes))
@@ -236,7 +242,7 @@ class Chooser:
             return ""
         return costs.quantized.origin if any(x.values_dtype == "int8" for x in layers) else ""
 
-    def _images(
+    def images(
         self, geometry: ConvGeometry, shape: Sequence[int | str | None] | None
     ) -> tuple[int, list[int]]:
         """Return the batch and the sizes of the images, symbols as documented."""
@@ -308,7 +314,8 @@ class Chooser:
                 sizes.append(self.dims[factor])
                 batch_seen = batch_seen or axis == 0
             else:
-                sizes.append(self.batch if axis == 0 and not batch_seen else TOKENS)
+                is_batch = axis == 0 or factor in _BATCH_NAMES
+                sizes.append(self.batch if is_batch and not batch_seen else self.tokens)
                 batch_seen = True
         return max(1, math.prod(sizes))
 

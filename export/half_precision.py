@@ -18,6 +18,7 @@ from .lowering import Lowered, lower
 from .model_file import StagedModel, stage_model
 from .onnx_cases import rerun
 from .passes.emulate_half import EmulateHalfPass
+from .passes.fold_weights import FoldWeightsPass
 from .passes.nodes import our_nodes
 from .passes.set_precision import SetPrecisionPass, require_convertible
 from .report import LayerReport, ParityCheck
@@ -127,6 +128,7 @@ def set_precision(
         exact = rerun(float32_file.path, tuple(names), rounded)
         losses = _dense_losses(dense, folder, names, exact, precision, threshold)
         comparison = _Comparison(names, losses, precision)
+    FoldWeightsPass()(model)
     values = round_condensed(model, precision)
     notes = _convert(model, precision)
     staged = stage_model(model, float32_file.path, threshold)

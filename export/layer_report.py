@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
 from .layer_names import name_in_reports
+from .mask_summary import MaskSummary
 
 Decision = Literal["condensed", "structured", "dense"]
 
@@ -57,6 +58,9 @@ class LayerReport:
         times: that the form was chosen by; None where nothing was predicted.
         stored: entries of the form, padding included; None for a dense layer.
         node: name of a node that reads the weight in the source; empty where none was found.
+        counted: whether the weight was computed, so that its zeros are known. Sparsity, active and
+            fan_in mean nothing where it was not.
+        mask: where the source has weights, for pictures of it; no part of the JSON.
 
     """
 
@@ -79,6 +83,8 @@ class LayerReport:
     times: PredictedTimes | None = None
     stored: int | None = None
     node: str = ""
+    counted: bool = True
+    mask: MaskSummary | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of_dense(
@@ -116,6 +122,7 @@ class LayerReport:
             decision="dense",
             reason=reason,
             values_dtype=values_dtype,
+            mask=MaskSummary.of(kept, counts),
         )
 
     @property
@@ -135,4 +142,10 @@ class LayerReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields, and what follows from them, for JSON."""
-        return asdict(self) | {"label": self.label, "padding_share": self.padding_share}
+        derived = {"label": self.label, "padding_share": self.padding_share}
+        return asdict(self, dict_factory=without_masks) | derived
+
+
+def without_masks(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a dict of a dataclass for JSON, for ``asdict``: pictures of masks are none of it."""
+    return {name: value for name, value in fields if name != "mask"}

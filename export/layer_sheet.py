@@ -38,9 +38,11 @@ def layer_sheet(layers: Sequence[LayerReport], title: str, notes: Sequence[str] 
         (
             layer.label.removesuffix(".weight"),
             "×".join(map(str, layer.shape)),
-            f"{layer.sparsity:.1%}",
-            f"{layer.active}/{layer.shape[0]}",
-            str(layer.fan_in),
+            *(
+                (f"{layer.sparsity:.1%}", f"{layer.active}/{layer.shape[0]}", str(layer.fan_in))
+                if layer.counted
+                else ("?", "?", "?")
+            ),
             *[f"{layer.padding_share:.0%}" if layer.padding else ""] * padded,
             size_text(layer.bytes_in_file),
             *["" if layer.speedup is None else f"{layer.speedup:.2g}×"] * timed,
@@ -57,6 +59,7 @@ def _form(layer: LayerReport) -> str:
     if layer.speedup is not None:
         reason = reason.removeprefix(f"{layer.speedup:.2g}× ")
     text = ": ".join(filter(None, (layer.decision, reason)))
+    text += "" if layer.counted else ", so not computed"
     return text + (", in bfloat16" if layer.compute == "bfloat16" else "")
 
 

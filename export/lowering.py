@@ -28,6 +28,7 @@ from .passes.order_gelu import OrderGeluPass
 from .passes.packed_projection import SplitProjectionPass
 from .passes.pool_channels_last import PoolChannelsLastPass
 from .passes.separate_projection import SeparateProjectionPass
+from .passes.trim_inputs import TrimInputsPass
 from .passes.unique_names import UniqueNamesPass
 from .report import LayerReport
 
@@ -82,6 +83,7 @@ def lower(model: ir.Model, chooser: Chooser, *, fold: bool) -> Lowered:
             remove_unread_constant(value)
     AttachFunctionsPass()(model)
     UniqueNamesPass()(model)
+    TrimInputsPass()(model)
     model.metadata_props.pop(DEVICE_KEY, None)
     if chooser.policy == "auto" and (our_nodes(model) or formed or chooser.device != "cpu"):
         model.metadata_props[DEVICE_KEY] = chooser.device

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 _BLOCK = 1 << 22
-"""Entries that are sorted at a time, so that a large weight needs little memory."""
+"""Entries that are compared at a time, so that a large weight needs little memory."""
 
 
 def largest_per_row(matrix: np.ndarray, count: int) -> np.ndarray:
@@ -20,9 +20,12 @@ def largest_per_row(matrix: np.ndarray, count: int) -> np.ndarray:
 
     """
     mask = np.zeros(matrix.shape, bool)
-    step = max(1, _BLOCK // max(1, matrix.shape[1]))
+    columns = matrix.shape[1]
+    step = max(1, _BLOCK // max(1, columns))
     for start in range(0, len(matrix), step):
-        block = -np.abs(matrix[start : start + step].astype(np.float32, copy=False))
-        order = np.argsort(block, axis=1, kind="stable")[:, :count]
-        np.put_along_axis(mask[start : start + step], order, True, axis=1)
+        sizes = np.abs(matrix[start : start + step].astype(np.float32, copy=False))
+        least = np.partition(sizes, columns - count, axis=1)[:, columns - count, None]
+        larger, equal = sizes > least, sizes == least
+        wanted = count - np.count_nonzero(larger, axis=1, keepdims=True)
+        mask[start : start + step] = larger | (equal & (np.cumsum(equal, axis=1) <= wanted))
     return mask

@@ -25,6 +25,7 @@ from .compute import (
     with_compute,
 )
 from .declared_outputs import stage_checked
+from .decoder_cases import takes_cache
 from .dimensions import Dims, require_known, with_inferred
 from .engines import custom_libraries
 from .errors import ExportError
@@ -49,7 +50,7 @@ from .onnx_source import data_files, load_source
 from .output_precision import output_precisions
 from .passes.access import label_of
 from .passes.compute_bfloat16 import nodes_in_bfloat16
-from .passes.condense import CondensePass, CondenseResult, Shape
+from .passes.condense import NOT_FINITE, CondensePass, CondenseResult, Shape, kept_names
 from .passes.expand import ExpandPass
 from .passes.nodes import quantized_nodes
 from .quantization_units import Units, is_compared, units_of, with_noise
@@ -99,8 +100,8 @@ def convert(
     require_sparse: bool = False,
     compute: str = "float32",
     precision: str = "float32",
-    custom_op_libraries: Sequence[str | os.PathLike[str]] = (),
     dims: Dims | None = None,
+    custom_op_libraries: Sequence[str | os.PathLike[str]] = (),
 ) -> ExportReport:
     """Write an ONNX model with its sparse layers as ``ai.fanin`` ops.
 
@@ -131,10 +132,10 @@ def convert(
             same values computed in float32, within 4e-2 of the largest output.
         precision: "float16" or "bfloat16" converts a float32 graph to that type, as
             :func:`.export` does; "float32" leaves it in the types that it has.
-        custom_op_libraries: paths of libraries with operators of other domains that the model
-            uses, for the comparison.
         dims: sizes of symbolic dimensions of the inputs by name, such as ``{"sequence": 128}``:
             "auto" decides for them, and the outputs are compared on inputs of these sizes.
+        custom_op_libraries: paths of libraries with operators of other domains that the model
+            uses, for the comparison.
 
     Returns:
         What became of each weight, the parity error, and the sizes.
@@ -174,7 +175,10 @@ def convert(
         staged = _stage(model, source, scratch / target.name, external_data_threshold)
         large = staged.nbytes + bytes_saved(found.layers) > LARGE
         compares = verify and not unchanged
-        comparison = _Comparison.of(source, inputs, dims) if compares and not large else None
+        broken = [layer for layer in found.layers if layer.reason == NOT_FINITE]
+        comparison = (
+            _Comparison.of(source, inputs, dims, broken) if compares and not large else None
+        )
         if comparison and nodes_in_bfloat16(model):
             comparison = replace(comparison, least_tolerance=BFLOAT16_TOLERANCE)
         parity: tuple[ParityCheck, ...] = ()
@@ -246,7 +250,7 @@ def convert(
         parity=parity,
         not_checked=missing,
         file_bytes=file_bytes,
-        dense_file_bytes=file_bytes + bytes_saved(layers),
+        dense_file_bytes=file_bytes + bytes_saved(layers, kept_names(found.notes)),
         dense_file_measured=False,
         notes=(*notes, *found.notes, *link_notes(Path(onnx_out), data_path)),
         output_rounding_error=change,
@@ -280,17 +284,41 @@ def plan_conversion(
         FileNotFoundError, ExportError, ValueError: as :func:`convert` does.
 
     """
+    return plan_model(
+        onnx_in,
+        policy=policy,
+        batch=batch,
+        threads=threads,
+        device=device,
+        min_sparsity=min_sparsity,
+        dims=dims,
+    )[0]
+
+
+def plan_model(
+    onnx_in: str | os.PathLike[str],
+    *,
+    policy: Policy = "auto",
+    batch: int = 1,
+    threads: int = 1,
+    device: str = "cpu",
+    min_sparsity: float = SPARSE,
+    dims: Dims | None = None,
+) -> tuple[tuple[LayerReport, ...], ir.Model]:
+    """Do what :func:`plan_conversion` does, and return the converted graph as well."""
     chooser = Chooser.of(policy, batch, portable=False, threads=threads, device=device, dims=dims)
     source = Path(onnx_in)
     with _blaming(source):
         chooser = _for_own_type(chooser, source)
         model, _, found, chooser = _condensed(source, chooser, min_sparsity)
         layers = final_layers(found.layers, lower(model, chooser, fold=True))
-        return (*layers, *found.elsewhere.layers)
+        return (*layers, *found.elsewhere.layers), model
 
 
 def _for_own_type(chooser: Chooser, source: Path) -> Chooser:
-    """Choose by the costs of half precision where the source is in it already."""
+    """Choose for one token where the source is a decoder; by the costs of a half source's type."""
+    if takes_cache(read_proto(source).graph.input):
+        chooser = replace(chooser, tokens=1)
     costs = chooser.costs
     if not isinstance(costs, GpuCostModel):
         return chooser
@@ -356,6 +384,9 @@ def _stage(model: ir.Model, source: Path, path: Path, threshold: int) -> StagedM
 
 def _blame(source: Path, error: ExportError) -> ExportError:
     """Say so where onnx refuses the source as it refuses the result."""
+    proto = read_proto(source)
+    if sort_nodes(proto):
+        return error  # which is mended
     try:
         check_structure(source, shape_after_every_node=False)
     except ExportError as cause:
@@ -404,9 +435,18 @@ class _Comparison:
 
     @classmethod
     def of(
-        cls, source: Path, inputs: Sequence[Mapping[str, np.ndarray]] | None, dims: Dims | None
+        cls,
+        source: Path,
+        inputs: Sequence[Mapping[str, np.ndarray]] | None,
+        dims: Dims | None,
+        broken: Sequence[LayerReport],
     ) -> _Comparison:
-        cases, names = cases_for(source, inputs, dims=dims)
+        """Run the original; ``broken`` are the weights that hold NaN or infinity."""
+        remedy = "pass inputs of your own, or switch the verification off"
+        if broken:
+            holder = f"{broken[0].name} of a {broken[0].kind}"
+            remedy = f"the weight {holder} holds values that are not finite: repair it, or {remedy}"
+        cases, names = cases_for(source, inputs, remedy, dims)
         cases = optimized_cases(source, names, cases)
         proto = read_proto(source)
         sort_nodes(proto)

@@ -18,6 +18,7 @@ from ..ort_ops.contract import COMPUTE_BFLOAT16, DOMAIN, INPUTS, renamed_op
 from ..ort_ops.format.condensed import CondensedWeight
 from .errors import ExportError
 from .layer_sheet import layer_sheet
+from .mask_summary import MaskSummary
 from .onnx_function import clip_is_open
 from .onnx_reading import read_model
 from .passes.access import label_of
@@ -144,7 +145,7 @@ def _naming(path: Path) -> Iterator[None]:
     """Say which file an error is about."""
     try:
         yield
-    except ExportError as error:
+    except (ExportError, TypeError, ValueError) as error:
         raise ExportError(f"{path}: {error}") from error
 
 
@@ -168,6 +169,7 @@ def _layer(node: ir.Node) -> LayerReport:
         reason=_epilogue(node),
         values_dtype=arrays["values"].dtype.name,
         compute="bfloat16" if compute_of(node) == COMPUTE_BFLOAT16 else "float32",
+        mask=MaskSummary.of_condensed(weight),
     )
 
 

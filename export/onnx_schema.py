@@ -23,6 +23,7 @@ from ..ort_ops.contract import (
     QLINEAR_CONDENSED_GEMM,
     TYPES,
 )
+from .contrib_schemas import register_contrib_schemas
 from .onnx_inference import (
     infer_conv,
     infer_dynamic_quantize_gemm,
@@ -69,6 +70,7 @@ def register_schemas() -> None:
     Without it onnx takes the function in the file, which gives the same shapes but cannot refuse
     a wrong number of inputs. Registering twice does nothing.
     """
+    register_contrib_schemas()
     for name in OPS:
         if defs.has(name, domain=DOMAIN):
             continue

@@ -23,6 +23,11 @@ _CONVERT_TO = 17
 _FIRST_IR_WITH_CONSTANTS = 4
 """Before it every initializer also had to be a graph input, although nobody replaced one."""
 
+_HALVES = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
+
+_MOST_TO_INFER = 1 << 30
+"""Bytes of a file, without data files, from which its stated types are believed."""
+
 
 def load_source(path: Path) -> tuple[ir.Model, tuple[str, ...]]:
     """Load a model for conversion, its weights mapped where they lie in a data file.
@@ -51,6 +56,8 @@ def load_source(path: Path) -> tuple[ir.Model, tuple[str, ...]]:
     notes += restore_names(proto)
     if unsorted:
         notes.append("its nodes were not topologically sorted, and are now")
+    if _drop_wrong_types(proto):
+        notes.append("types that it states of values inside were wrong, and are inferred again")
     opset = _opset(path, proto)
     if opset < FUNCTION_OPSETS.start:
         proto = _newer(path, proto, opset)
@@ -65,6 +72,7 @@ def load_source(path: Path) -> tuple[ir.Model, tuple[str, ...]]:
         common.RemoveInitializersFromInputsPass()(model)
     model.ir_version = max(model.ir_version, IR_VERSION)
     _drop_exporter_notes(model)
+    _correct_constants(model)
     _drop_empty_inputs(model)
     return model, tuple(notes)
 
@@ -84,6 +92,40 @@ def _call_standard_domain_by_one_name(proto: onnx.ModelProto) -> None:
     for node in nodes:
         if node.domain == "ai.onnx":
             node.domain = ""
+
+
+def _drop_wrong_types(proto: onnx.ModelProto) -> bool:
+    """Drop the stated types of inner values where they contradict the graph.
+
+    Converters to mixed precision leave those of before. ONNX Runtime does not mind; shape inference
+    gives up.
+    """
+    stated = {value.type.tensor_type.elem_type for value in proto.graph.value_info}
+    if not stated & _HALVES or proto.ByteSize() > _MOST_TO_INFER:
+        return False
+    if _infers(proto):
+        return False
+    bare = onnx.ModelProto()
+    bare.CopyFrom(proto)
+    if not _infers(_without_types(bare)):
+        return False
+    _without_types(proto)
+    return True
+
+
+def _without_types(proto: onnx.ModelProto) -> onnx.ModelProto:
+    for graph in graphs_of(proto.graph):
+        del graph.value_info[:]
+    return proto
+
+
+def _infers(proto: onnx.ModelProto) -> bool:
+    try:
+        # Strictly, since it is otherwise silent on types that spread.
+        onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
+    except onnx.shape_inference.InferenceError:
+        return False
+    return True
 
 
 def data_files(path: Path) -> frozenset[Path]:
@@ -152,6 +194,17 @@ def _drop_exporter_notes(model: ir.Model) -> None:
             node.metadata_props.clear()
             for value in node.outputs:
                 value.metadata_props.clear()
+
+
+def _correct_constants(model: ir.Model) -> None:
+    """Give values of Constant nodes their own type; onnxruntime-genai's builder notes others."""
+    for graph in model.graphs():
+        for node in graph:
+            tensor = node.attributes.get("value") if node.op_type == "Constant" else None
+            if tensor is not None and not node.domain:
+                constant = tensor.as_tensor()
+                node.outputs[0].shape = ir.Shape(constant.shape.numpy())
+                node.outputs[0].dtype = constant.dtype
 
 
 def _drop_empty_inputs(model: ir.Model) -> None:

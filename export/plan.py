@@ -71,6 +71,19 @@ def describe_conversion(
 ) -> ConversionPlan:
     """Say what :func:`.convert` would make of a file; arguments and errors are those of it."""
     layers = plan_conversion(path, batch=batch, threads=threads, device=device, dims=dims)
+    return describe_layers(path, layers, batch=batch, threads=threads, device=device, dims=dims)
+
+
+def describe_layers(
+    path: str | os.PathLike[str],
+    layers: tuple[LayerReport, ...],
+    *,
+    batch: int = 1,
+    threads: int = 1,
+    device: str = "cpu",
+    dims: Dims | None = None,
+) -> ConversionPlan:
+    """Say the same of the layers of a plan that is there already."""
     chooser = Chooser.of("auto", batch, False, threads, device)
     return ConversionPlan(
         path=os.fspath(path),

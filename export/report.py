@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -178,6 +178,10 @@ class ExportReport(Printed):
         """Bytes of the file as a share of the dense export's."""
         return self.file_bytes / self.dense_file_bytes
 
+    def parity_lines(self) -> list[str]:
+        """Say how far the outputs of each engine are from the model's."""
+        return [_parity_line(check) for check in self.parity]
+
     def to_rich_table(self, width: int | None = None) -> Table:
         """Lay out the layers as a table for a terminal of that width; None: all columns."""
         return self.sheet().to_rich(width)
@@ -185,7 +189,7 @@ class ExportReport(Printed):
     def sheet(self) -> Sheet:
         """Lay out the layers, with parity and file sizes below."""
         measured = "" if self.dense_file_measured else " (computed)"
-        caption = [_parity_line(check) for check in self.parity]
+        caption = self.parity_lines()
         caption += [str(check) for check in self.layer_checks]
         rounded = {layer.values_dtype for layer in self.layers} - {"float32", "int8"}
         if self.precision != "float32":
@@ -270,11 +274,12 @@ def note_on_sparsity(
         min_sparsity: from which a weight counts as sparse.
 
     """
-    weights = [(layer.name, layer.sparsity) for layer in layers]
+    layers = tuple(layers)
+    weights = [(layer.name, layer.sparsity) for layer in layers if layer.counted]
     if other is not None:
         weights.append(other)
     if not weights:
-        return ("no weights found",)
+        return () if layers else ("no weights found",)
     name, most = max(weights, key=lambda weight: weight[1])
     if most >= min_sparsity:
         return ()
@@ -292,13 +297,24 @@ def require_sparse_layers(layers: Sequence[LayerReport], notes: Sequence[str]) -
     if any(layer.decision != "dense" for layer in layers):
         return
     sparsest = sorted(layers, key=lambda layer: -layer.sparsity)[:3]
-    reasons = [f"{layer.name} ({layer.sparsity:.0%}): {layer.reason}" for layer in sparsest]
+    reasons = [
+        f"{layer.name} ({f'{layer.sparsity:.0%}' if layer.counted else 'not computed'}): "
+        f"{layer.reason}"
+        for layer in sparsest
+    ]
     raise ExportError(
         "every layer stays dense, although sparse ones are required: "
         f"{'; '.join(reasons or notes) or 'no weights found'}; nothing was written"
     )
 
 
-def bytes_saved(layers: Iterable[LayerReport]) -> int:
-    """Return how much smaller the layers are in the file than dense."""
-    return sum(layer.bytes_dense - layer.bytes_in_file for layer in layers)
+def bytes_saved(layers: Iterable[LayerReport], kept: Collection[str] = ()) -> int:
+    """Return how much smaller the layers are in the file than dense.
+
+    Those of the names in ``kept`` have their dense weight in the file as well.
+    """
+    return sum(
+        (0 if layer.name in kept and layer.bytes_condensed else layer.bytes_dense)
+        - layer.bytes_in_file
+        for layer in layers
+    )

@@ -16,7 +16,8 @@ from onnx_ir.passes import common
 from torch import Tensor, nn
 
 from .._base.atomic import output_path, staging_folder
-from ..ort_ops.format.condensed import VALUE_TYPES
+from ..ort_ops.format.condensed import VALUE_TYPES, CondensedWeight
+from ..ort_ops.format.conv_geometry import ConvGeometry
 from .compute import (
     BFLOAT16_TOLERANCE,
     compute_in_bfloat16,
@@ -27,7 +28,7 @@ from .compute import (
 from .dimensions import Dims, require_known, with_inferred
 from .engines import load_original
 from .errors import ExportError
-from .forms import Chooser, Policy
+from .forms import Choice, Chooser, Policy
 from .half_precision import (
     InPrecision,
     before_conversion,
@@ -51,10 +52,11 @@ from .passes.access import drop_weights, name_of
 from .passes.attach_functions import AttachFunctionsPass
 from .passes.clear_values import ClearValueMetadataPass
 from .passes.compute_bfloat16 import nodes_in_bfloat16
-from .passes.condense import CondensePass
+from .passes.condense import CondensePass, Shape, kept_names, notes_on_kept
 from .passes.elsewhere import Elsewhere
 from .passes.expand import ExpandPass
 from .passes.fold_norm import FoldNormPass
+from .passes.tied_weights import KeepTiedWeightsPass
 from .quantization_units import Units, units_of, with_noise
 from .ranges import require_range
 from .report import (
@@ -75,16 +77,20 @@ from .rounding import (
     with_rounding,
 )
 from .torch_copy import eval_copy
-from .torch_layers import check_masks, list_weights, merge_reports
-from .torch_model import as_inputs, float64_noise, plain_torch, round_weights, run_cases
-from .torch_to_ir import optimize, torch_to_ir
+from .torch_inputs import Call, Example, Shapes, call_of
+from .torch_layers import check_masks, list_weights, merge_reports, tied_notes
+from .torch_model import float64_noise, plain_torch, round_weights, run_cases
+from .torch_to_ir import optimize, traced
 from .verify import Case, Reference, check_parity, check_structure, largest_change
 from .verify_layers import LARGE, check_layers
+
+_FOLDED_BY_TORCH = 8192
+"""Entries up to which torch's optimizer transposes a shared weight: a copy is there anyway."""
 
 
 def export(
     model_or_run: nn.Module | str | os.PathLike[str],
-    example_inputs: Tensor | Sequence[Tensor] | None,
+    example_inputs: Example | None,
     path: str | os.PathLike[str],
     *,
     masks: Mapping[str, Tensor] | None = None,
@@ -100,7 +106,7 @@ def export(
     values_dtype: str = "float32",
     compute: str = "float32",
     precision: str = "float32",
-    dynamic_shapes: Sequence[Mapping[int, str]] | None = None,
+    dynamic_shapes: Shapes | None = None,
     verify: bool = True,
     external_data_threshold: int = EXTERNAL_DATA_THRESHOLD,
     require_sparse: bool = False,
@@ -112,12 +118,16 @@ def export(
     is checked (onnx's full checker, strict shape inference, outputs against torch within 1e-5 of
     the largest output) before it gets its name; when anything fails there is no new file and an
     older one of that name is left alone. The first dimension of every input and output is the
-    dynamic dimension "batch".
+    dynamic dimension "batch"; the second one of token ids (integers ``[batch, tokens]``) is
+    "sequence" where torch can, and the report says where it cannot.
+
+    A causal language model of transformers gets its cache as inputs and outputs of the file where
+    ``example_inputs`` has a ``DynamicCache``, of any length or empty.
 
     Args:
         model_or_run: a module with float32 parameters, or the path of a finished run folder.
-        example_inputs: float or integer tensors ``[batch, ...]`` that the model takes, in order;
-            None for a run folder, which brings its own.
+        example_inputs: float or integer tensors ``[batch, ...]`` that the model takes, in order or
+            by name (as a tokenizer gives them); None for a run folder, which brings its own.
         path: the ONNX file; its folder must exist. What a link leads to is replaced.
         masks: bool tensors by qualified parameter name. When given, only these weights are
             candidates and the mask decides which entries are stored; without masks every linear
@@ -148,7 +158,8 @@ def export(
             float32 by four units in the last place of the type, or four times as much as the dense
             model in that precision does.
         dynamic_shapes: for each input the names of its dynamic dimensions by axis, such as
-            ``{0: "batch", 1: "tokens"}``; without it the first one of each is "batch".
+            ``{0: "batch", 1: "tokens"}``; or by the names of inputs, such as
+            ``{"image": {2: "height"}}``, where the first one of each is "batch" anyway.
         verify: compare the file's outputs with torch. The structure is always checked.
         external_data_threshold: bytes of weights above which they go to a file of their own.
         require_sparse: fail where no layer of the file is sparse.
@@ -192,14 +203,15 @@ def export(
         model, masks, example_inputs = _resolve(model_or_run, target, masks, example_inputs)
         copied = eval_copy(model, masks)
         model, arrays = copied.model, check_masks(copied.model, copied.masks)
-        notes, inputs = copied.notes, as_inputs(example_inputs, copied.widened)
+        call = call_of(model, example_inputs, dynamic_shapes, widen=copied.widened)
+        if call.decodes:
+            chooser = replace(chooser, tokens=1)
         weights = list_weights(model, arrays)
         large = sum(parameter.nbytes for parameter in model.parameters()) > LARGE
         # A large model is verified by layer: its outputs are not compared.
-        cases = _cases(model, inputs, copied.widened) if verify and not large else []
+        cases = _cases(call, copied.widened) if verify and not large else []
         settings = _Settings(
-            inputs,
-            dynamic_shapes,
+            call,
             chooser,
             fold,
             min_sparsity,
@@ -222,8 +234,8 @@ def export(
                 values_dtype="float32",
                 compute="float32",
             )
-            baseline = _write(model, cases, dense, baseline_scratch / baseline_target.name)
-        main = _write(model, cases, settings, scratch / target.name)
+            baseline = _write(cases, dense, baseline_scratch / baseline_target.name)
+        main = _write(cases, settings, scratch / target.name)
         reports = merge_reports(weights, main.layers, main.initializers)
         rounded = with_rounding(reports, main.rounding.errors, values_dtype)
         lowered = main.lowered
@@ -243,7 +255,7 @@ def export(
             dense_bytes = baseline.staged.nbytes
             publish_model(baseline.staged, baseline_target)
         else:
-            dense_bytes = file_bytes + bytes_saved(layers)
+            dense_bytes = file_bytes + bytes_saved(layers, kept_names(main.kept))
         data_path = publish_model(main.staged, target)
     return ExportReport(
         path=str(path),
@@ -258,8 +270,11 @@ def export(
         dense_file_bytes=dense_bytes,
         dense_file_measured=baseline is not None,
         notes=(
-            *notes,
+            *copied.notes,
+            *main.notes,
+            *tied_notes(model, layers),
             *sparsity,
+            *main.kept,
             *_notes(layers, opset, values_dtype, precision, None if baseline else baseline_path),
             *(compute_notes(layers) if compute != "float32" else ()),
             *(main.made.notes if main.made else ()),
@@ -280,9 +295,9 @@ def export(
     )
 
 
-def _cases(model: nn.Module, inputs: tuple[Tensor, ...], widened: bool) -> list[Case]:
+def _cases(call: Call, widened: bool) -> list[Case]:
     try:
-        return run_cases(model, inputs)
+        return run_cases(call.model, call.batches)
     except ExportError as error:
         if not widened:
             raise
@@ -296,8 +311,7 @@ def _cases(model: nn.Module, inputs: tuple[Tensor, ...], widened: bool) -> list[
 class _Settings:
     """The settings with which both files of an export are written."""
 
-    inputs: tuple[Tensor, ...]
-    dynamic_shapes: Sequence[Mapping[int, str]] | None
+    call: Call
     chooser: Chooser
     fold: bool
     min_sparsity: float
@@ -326,14 +340,15 @@ class _Written:
     change: float | None
     computed: frozenset[str]
     made: InPrecision | None
+    notes: tuple[str, ...]
+    kept: tuple[str, ...]
 
 
-def _write(
-    model: nn.Module, cases: Sequence[Case], settings: _Settings, staged_path: Path
-) -> _Written:
+def _write(cases: Sequence[Case], settings: _Settings, staged_path: Path) -> _Written:
     """Write a model and verify the file; rounding changes the weights of the model as well."""
-    opset, rounds = settings.opset, settings.values_dtype != "float32"
-    program = torch_to_ir(model, settings.inputs, settings.dynamic_shapes, opset)
+    model, rounds = settings.call.model, settings.values_dtype != "float32"
+    program, call = traced(settings.call, settings.opset)
+    cases = cases[: len(call.batches)]
     chooser = settings.chooser
     require_known(chooser.dims, program.model, "the model")
     sizes = with_inferred(program.model, chooser.dims, chooser.batch)
@@ -344,6 +359,7 @@ def _write(
         masks=settings.masks,
         choose_quantized=settings.chooser.choose_quantized,
         name_after_weights=True,
+        leave_shared=partial(_dense_anyway, settings.chooser),
     )
     ExpandPass(settings.chooser, min_sparsity=settings.min_sparsity, masks=settings.masks)(
         program.model
@@ -354,6 +370,7 @@ def _write(
     del program
     # Slices of packed weights have constant bounds only now.
     found.append(condense(graph_model))
+    KeepTiedWeightsPass()(graph_model)
     common.ClearMetadataAndDocStringPass()(graph_model)
     ClearValueMetadataPass()(graph_model)
     # Before values are rounded: they would be rounded again.
@@ -371,7 +388,7 @@ def _write(
         )
     if rounds and cases:
         round_weights(model, rounding, getattr(torch, settings.values_dtype))
-        exact, cases = cases, run_cases(model, settings.inputs)
+        exact, cases = cases, run_cases(model, call.batches)
         change = largest_change(exact, cases)
     # The clone keeps the arrays that the passes replace; only a comparison of outputs reads it.
     before = graph_model.clone() if cases else None
@@ -381,6 +398,7 @@ def _write(
     graph_model.producer_name, graph_model.producer_version = "fanin", None
     staged = stage_model(graph_model, staged_path, settings.external_data_threshold)
     names = [name_of(value) for value in graph_model.graph.inputs]
+    kept = notes_on_kept(graph_model, [line for result in found for line in result.notes])
     layers = tuple(layer for result in found for layer in result.layers)
     again = settings.compute != "float32" or settings.precision != "float32"
     if not again:
@@ -433,7 +451,19 @@ def _write(
         change,
         computed,
         made,
+        call.notes,
+        kept,
     )
+
+
+def _dense_anyway(
+    chooser: Chooser, weight: CondensedWeight, shape: Shape, geometry: ConvGeometry | None
+) -> Choice | None:
+    """Leave a shared weight where it would be dense again: the copy would stay beside it."""
+    if geometry is not None or weight.in_features * weight.out_features <= _FOLDED_BY_TORCH:
+        return None
+    choice = chooser.choose(weight, chooser.rows_of(shape))
+    return choice if choice.form == "dense" else None
 
 
 def _own_noise(
@@ -471,8 +501,8 @@ def _resolve(
     model_or_run: nn.Module | str | os.PathLike[str],
     target: Path,
     masks: Mapping[str, Tensor] | None,
-    example_inputs: Tensor | Sequence[Tensor] | None,
-) -> tuple[nn.Module, Mapping[str, Tensor] | None, Tensor | Sequence[Tensor]]:
+    example_inputs: Example | None,
+) -> tuple[nn.Module, Mapping[str, Tensor] | None, Example]:
     if isinstance(model_or_run, nn.Module):
         if example_inputs is None:
             raise ExportError("a module needs example_inputs, tensors [batch, ...] that it accepts")

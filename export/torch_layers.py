@@ -23,6 +23,20 @@ def own_names(model: nn.Module) -> dict[str, str]:
     return {name: first[id(parameter)] for name, parameter in every}
 
 
+def tied_notes(model: nn.Module, layers: Iterable[LayerReport]) -> tuple[str, ...]:
+    """Say what became of embeddings whose weight is that of another layer as well."""
+    tables = {id(one.weight) for one in model.modules() if isinstance(one, nn.Embedding)}
+    forms = {layer.name: layer.decision for layer in layers}
+    notes, first = [], own_names(model)
+    for name, parameter in model.named_parameters():
+        others = [other for other, own in first.items() if own == name != other]
+        if id(parameter) in tables and others:
+            note = f"{name} is {' and '.join(others)} as well: the file holds one tensor"
+            condensed = forms.get(name) == "condensed"
+            notes.append(note + " and, beside it, what is condensed of it" * condensed)
+    return tuple(notes)
+
+
 def check_masks(
     model: nn.Module, masks: Mapping[str, Tensor] | None
 ) -> dict[str, np.ndarray] | None:
@@ -114,8 +128,8 @@ def merge_reports(
         used: names of the initializers that torch wrote.
 
     Returns:
-        The weights in their order, then what is no parameter: buffers, plain tensors, and slices
-        that torch itself made constants of.
+        The weights in their order, then what is no parameter: buffers, plain tensors, slices that
+        torch itself made constants of, and weights that were not computed.
 
     """
     condensed: dict[str, list[LayerReport]] = {}
@@ -156,4 +170,6 @@ def merge_reports(
             reason = "not in the file: no output depends on it"
             report = replace(report, reason=reason, bytes_dense=0)
         reports.append(report)
-    return reports + [layer for parts in condensed.values() for layer in parts]
+    names = {report.name for report in reports}
+    unknown = [layer for layer in found if not layer.counted and layer.name not in names]
+    return reports + [layer for parts in condensed.values() for layer in parts] + unknown

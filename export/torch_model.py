@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -57,21 +57,27 @@ def as_inputs(example: Tensor | Sequence[Tensor], widen: bool = False) -> tuple[
     return inputs
 
 
-def run_cases(model: nn.Module, inputs: tuple[Tensor, ...]) -> list[Case]:
-    """Compute the model on the example, its first sample, and random inputs.
+def check_batches(inputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], ...]:
+    """Return the example, its first sample, and random inputs.
 
     Random inputs are drawn evenly from the range of the example, so that a model which takes
     logarithms or roots stays in its domain; integers and constant inputs are handled by
     :func:`_random_like`.
-
-    Raises:
-        ExportError: the model does not run on the example, or gives something that is not finite.
-
     """
     generator = torch.Generator().manual_seed(0)
     first = tuple(tensor[:1] for tensor in inputs)
     drawn = tuple(_random_like(tensor, generator) for tensor in inputs)
-    return [_run(model, batch) for batch in (inputs, first, drawn)]
+    return inputs, first, drawn
+
+
+def run_cases(model: nn.Module, batches: Iterable[tuple[Tensor, ...]]) -> list[Case]:
+    """Compute the model on each of the inputs.
+
+    Raises:
+        ExportError: the model does not run on them, or gives something that is not finite.
+
+    """
+    return [_run(model, batch) for batch in batches]
 
 
 def float64_noise(model: nn.Module, cases: Sequence[Case]) -> float:

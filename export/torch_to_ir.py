@@ -4,58 +4,67 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import onnx_ir as ir
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from .errors import ExportError
+from .torch_inputs import Call, static
 from .torch_layers import own_names
 
-BATCH = "batch"
-"""Name of the dynamic first dimension of every input."""
+
+def traced(call: Call, opset: int) -> tuple[torch.onnx.ONNXProgram, Call]:
+    """Export the model of a call, with a dynamic sequence if torch can.
+
+    Returns:
+        The program, and the call with the dimensions that it has.
+
+    Raises:
+        ExportError: as :func:`torch_to_ir` does.
+
+    """
+    try:
+        return torch_to_ir(call, opset), call
+    except ExportError as error:
+        if call.optional is None:
+            raise
+        call = static(call, str(error))
+        return torch_to_ir(call, opset), call
+
 
 _FIRST_NUM_OUTPUTS = 18
 """Opset from which Split has that attribute, which torch's optimizer writes in any opset."""
 
 
-def torch_to_ir(
-    model: nn.Module,
-    inputs: tuple[Tensor, ...],
-    dynamic_shapes: Sequence[Mapping[int, str]] | None,
-    opset: int,
-) -> torch.onnx.ONNXProgram:
-    """Export ``model`` (in eval mode, on the CPU) with a dynamic batch.
+def torch_to_ir(call: Call, opset: int) -> torch.onnx.ONNXProgram:
+    """Export the model of a call (in eval mode, on the CPU) with its dynamic dimensions.
 
     The graph is not optimized yet: folding constants would take the names off the weights. An
     initializer has the name of its parameter, the first one of a shared parameter.
 
     Args:
-        model: the module.
-        inputs: example inputs of a batch of at least two, since torch.export takes a size of one
-            for a constant.
-        dynamic_shapes: names of the dynamic dimensions of each input; None for the batch alone.
+        call: the model, inputs and names.
         opset: version of the standard operators.
 
     Raises:
         ExportError: torch cannot export the model, or not in this opset.
 
     """
-    dimensions = tuple(map(dict, dynamic_shapes or [{0: BATCH}] * len(inputs)))
-    if len(dimensions) != len(inputs):
-        raise ValueError(f"dynamic_shapes names {len(dimensions)} inputs, there are {len(inputs)}")
-    nested = _as_signature(model, dimensions)
+    nested = _as_signature(call.model, call.dynamic_shapes)
     try:
         with _without_fast_path(), warnings.catch_warnings():
             # Several inputs share the batch on purpose.
             warnings.filterwarnings("ignore", message=".*axis name: .* will not be used")
             program = torch.onnx.export(
-                model,
-                inputs,
+                call.model,
+                call.inputs,
                 dynamo=True,
                 dynamic_shapes=nested,
+                input_names=call.input_names,
+                output_names=call.output_names,
                 opset_version=opset,
                 verbose=False,
                 optimize=False,
@@ -69,8 +78,9 @@ def torch_to_ir(
             f"torch wrote opset {written} where {opset} was asked for: an operator of the model "
             f"has no form in it; choose another opset"
         )
-    _name_outputs(program.model)
-    _name_weights(program.model, own_names(model))
+    if call.output_names is None:
+        _name_outputs(program.model)
+    _name_weights(program.model, own_names(call.model))
     return program
 
 
@@ -137,6 +147,11 @@ def _explain(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     text = f"torch could not export the model: {type(error).__name__}: {str(error).strip()}"
+    if "cache_utils" in text:
+        text += (
+            "; for a file with the cache as inputs and outputs, put a transformers.DynamicCache() "
+            "among the example inputs; for one without, set model.config.use_cache = False"
+        )
     if "Constraints violated" in text or "specialized" in text.lower():
         text += (
             "; the first dimension of every input has to be a batch of any size, and the model "

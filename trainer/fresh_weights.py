@@ -39,7 +39,8 @@ def is_fresh(name: str, weight: Tensor) -> bool:
     values = values[:: -(-len(values) // _MOST_COMPARED)].sort().values
     ranks = torch.arange(len(values), device=values.device) / len(values)
     distance = float((ranks - (values + 1) / 2).abs().max())
-    return distance <= _CRITICAL / len(values) ** 0.5 + 1 / len(values) + rounding
+    critical: float = _CRITICAL / len(values) ** 0.5 + 1 / len(values) + rounding
+    return distance <= critical
 
 
 def layers_to_keep(

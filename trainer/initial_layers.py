@@ -39,14 +39,20 @@ def initial_layer(
     """
     weight, density = choice.weights[name], choice.densities[name]
     structure, shape = method.mask_structure(), choice.shapes[name]
-    input_first = name in choice.input_first
     budget = weight_budget(shape, density)
     if mask_source == "magnitude":
-        mask = magnitude_mask(weight.t() if input_first else weight, structure, budget)
+        mask = magnitude_mask(
+            choice.turned(name, weight),
+            structure,
+            budget,
+            every_neuron=name in choice.protected,
+        )
     else:
         generator = derived_generator(seed, name, "mask")
-        mask = initial_mask(shape, budget, generator, structure).to(weight.device)
-    mask = (mask.t() if input_first else mask).contiguous()
+        mask = initial_mask(
+            shape, budget, generator, structure, every_neuron=name in choice.protected
+        ).to(weight.device)
+    mask = choice.turned(name, mask).contiguous()
     processes.broadcast_(mask)
     decay = method.gradient_momentum
     window = GradientWindow() if decay is None else GradientMomentum(decay)
@@ -60,7 +66,7 @@ def initial_layer(
         mask,
         window,
         dense,
-        input_first,
+        name in choice.input_first,
     )
 
 

@@ -49,6 +49,8 @@ def initial_mask(
     budget: int,
     generator: torch.Generator,
     structure: Structure | None = None,
+    *,
+    every_neuron: bool = False,
 ) -> Tensor:
     """Draw a random mask.
 
@@ -59,6 +61,7 @@ def initial_mask(
         budget: weights of the layer.
         generator: CPU generator.
         structure: None: constant fan-in, floor(budget/n) weights for each of n neurons.
+        every_neuron: no neuron is left without a weight.
 
     Returns:
         bool, of this shape.
@@ -68,7 +71,8 @@ def initial_mask(
 
     """
     scores = torch.rand(shape, generator=generator)
-    return (structure or ConstantFanIn()).mask_from_score(scores, budget)
+    chosen = structure or ConstantFanIn()
+    return chosen.mask_from_score(scores, budget, every_neuron=every_neuron)
 
 
 def sparse_init(mask: Tensor, generator: torch.Generator, std: WeightStd = "sqrt(2/k)") -> Tensor:

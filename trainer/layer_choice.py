@@ -1,12 +1,18 @@
 """The choice of sparse layers and their densities."""
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .._base.distributions import Distribution, layer_densities
+from .._base.distributions import (
+    Distribution,
+    InfeasibleSparsityError,
+    layer_densities,
+    weight_budget,
+)
 from .layers import (
     IN_PROJECTIONS,
     check_trainable,
@@ -16,6 +22,7 @@ from .layers import (
     prunable_weights,
     resolve_names,
 )
+from .output_layers import output_layers
 from .structures import Structure
 
 
@@ -32,7 +39,9 @@ class LayerOptions:
         dense_in_budget: whether the weights of dense layers count toward the method's sparsity.
         densities: densities in (0, 1] of single layers; the other layers make up for them.
         min_fan_in: least weights per neuron of every layer, at the expense of the other layers.
-        no_ablation: layers that keep all neurons; None: the model's last layer, empty: none.
+        no_ablation: layers that keep all neurons, by at least one weight each; empty: none. None:
+            those that compute the model's outputs, or the last one in module order, with a warning,
+            if torch.fx cannot trace the model.
         in_proj: also make the input projections of ``torch.nn.MultiheadAttention`` sparse.
 
     Raises:
@@ -79,6 +88,10 @@ class LayerChoice:
     densities: dict[str, float]
     protected: frozenset[str]
 
+    def turned(self, name: str, tensor: Tensor) -> Tensor:
+        """Put the neurons of a tensor in a weight's layout into dimension 0, or the reverse."""
+        return tensor.t() if name in self.input_first else tensor
+
     @property
     def sparse(self) -> list[str]:
         """Names of the layers with a density below 1, in module order."""
@@ -121,9 +134,12 @@ def choose_layers(
     known = parameter_aliases(model, weights)
     dense = _dense_names(weights, known, options)
     names = list(weights)
-    protected = resolve_names(
-        "no_ablation", names[-1:] if options.no_ablation is None else options.no_ablation, known
-    )
+    outputs = None
+    if options.no_ablation is not None:
+        protected = resolve_names("no_ablation", options.no_ablation, known)
+    else:
+        outputs = output_layers(model, weights)
+        protected = outputs or frozenset(names[-1:])
     fixed = {}
     for name, density in options.densities.items():
         for listed in resolve_names("densities", [name], known):
@@ -151,9 +167,16 @@ def choose_layers(
     for name in choice.sparse:
         structure.check(name, shapes[name])
     if optimizer is not None:
-        if not choice.sparse:
-            raise ValueError(_nothing_sparse(model, choice, dense))
-        check_trainable(model, optimizer, weights, choice.sparse)
+        _check_training(model, optimizer, choice, dense)
+        guessed = options.no_ablation is None and outputs is None
+        if guessed and structure.loses_neurons and protected & set(choice.sparse):
+            warnings.warn(
+                f"torch.fx cannot trace the model, so {names[-1]}, the last layer in module order, "
+                "is taken as its output and keeps all its neurons. If it is another one, name it "
+                "in layers=LayerOptions(no_ablation=[…]).",
+                UserWarning,
+                stacklevel=3,
+            )
     return choice
 
 
@@ -164,6 +187,24 @@ def _shapes(
         name: tuple(weight.shape)[:: -1 if name in turned else 1]
         for name, weight in weights.items()
     }
+
+
+def _check_training(
+    model: nn.Module, optimizer: Optimizer, choice: LayerChoice, dense: frozenset[str]
+) -> None:
+    """Refuse layers that cannot be trained as chosen."""
+    if not choice.sparse:
+        raise ValueError(_nothing_sparse(model, choice, dense))
+    check_trainable(model, optimizer, choice.weights, choice.sparse)
+    for name in sorted(choice.protected & set(choice.sparse)):
+        shape = choice.shapes[name]
+        budget = weight_budget(shape, choice.densities[name])
+        if budget < shape[0]:
+            raise InfeasibleSparsityError(
+                f"{name!r} must keep all of its {shape[0]} neurons, but would have {budget} "
+                "weights; raise its density, lower the sparsity, or list other layers in "
+                "no_ablation (the default are output layers, [] is none)"
+            )
 
 
 def _nothing_sparse(model: nn.Module, choice: LayerChoice, dense: frozenset[str]) -> str:

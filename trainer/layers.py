@@ -1,10 +1,13 @@
 """The parameters of a model that can be sparse, and their names."""
 
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from torch import nn
+from torch.func import functional_call
 from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
@@ -16,6 +19,26 @@ from .._base.names import near_matches
 PRUNABLE_TYPES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 HF_CONV1D = ("transformers.pytorch_utils", "Conv1D")
 IN_PROJECTIONS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+
+
+class ComputedWeight(nn.Parameter):
+    """Stands for a weight that its layer computes (parametrization, weight or spectral norm).
+
+    It has the weight's shape and no values, and can only be dense.
+    """
+
+    def __new__(cls, module: nn.Module) -> "ComputedWeight":
+        """Take the shape from the layer's sizes, since computing the weight may change buffers."""
+        shape: tuple[int, ...]
+        if isinstance(module, nn.Linear):
+            shape = (module.out_features, module.in_features)
+        elif isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            inputs = module.in_channels // module.groups
+            shape = (module.out_channels, inputs, *module.kernel_size)
+        else:
+            weight: Any = module.weight
+            shape = tuple(weight.shape)
+        return super().__new__(cls, torch.empty(shape, device="meta"), requires_grad=False)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -56,9 +79,10 @@ def prunable_weights(model: nn.Module, *, in_proj: bool = False) -> dict[str, nn
             3·E neurons, or ``q_proj_weight`` and so on if keys and values have their own sizes.
 
     Raises:
-        ValueError: there is none, or a layer is lazy or parametrized.
+        ValueError: there is none, a layer is lazy, or the model is sharded by FSDP.
 
     """
+    _refuse_fsdp(model)
     found: dict[str, nn.Parameter] = {}
     for module_name, module in model.named_modules():
         leaves: Sequence[str]
@@ -71,10 +95,7 @@ def prunable_weights(model: nn.Module, *, in_proj: bool = False) -> dict[str, nn
         for leaf in leaves:
             weight = module._parameters.get(leaf)
             if weight is None:
-                raise ValueError(
-                    f"layer {module_name!r} computes its weight (parametrization or weight norm), "
-                    "but a mask needs a weight that is a parameter; remove the parametrization"
-                )
+                weight = ComputedWeight(module)
             if isinstance(weight, UninitializedParameter):
                 raise ValueError(
                     f"layer {module_name!r} is lazy and has no weight yet; run the model once"
@@ -90,6 +111,16 @@ def prunable_weights(model: nn.Module, *, in_proj: bool = False) -> dict[str, nn
     return found
 
 
+def _refuse_fsdp(model: nn.Module) -> None:
+    # A model can only be of a class whose module has been imported.
+    wrapper = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", None)
+    if wrapper is not None and any(isinstance(module, wrapper) for module in model.modules()):
+        raise ValueError(
+            "the model is sharded over processes (FSDP), which splits neurons, so it cannot be "
+            "sparse; use DistributedDataParallel"
+        )
+
+
 def count_other_weights(model: nn.Module, weights: Mapping[str, nn.Parameter]) -> dict[str, int]:
     """Count the elements of matrices (two or more dimensions) that are not in ``weights``.
 
@@ -97,7 +128,12 @@ def count_other_weights(model: nn.Module, weights: Mapping[str, nn.Parameter]) -
     and classes of other libraries.
     """
     seen, found = {id(weight) for weight in weights.values()}, dict[str, int]()
-    for module in model.modules():
+    computed = {
+        name.rpartition(".")[0] for name, w in weights.items() if isinstance(w, ComputedWeight)
+    }
+    for module_name, module in model.named_modules():
+        if module_name.partition(".parametrizations.")[0] in computed:
+            continue
         for parameter in module.parameters(recurse=False):
             if id(parameter) not in seen and parameter.dim() > 1:
                 seen.add(id(parameter))
@@ -109,7 +145,8 @@ def count_other_weights(model: nn.Module, weights: Mapping[str, nn.Parameter]) -
 def parameter_aliases(model: nn.Module, weights: dict[str, nn.Parameter]) -> dict[str, str]:
     """Map every name under which the model holds a weight to its name in ``weights``."""
     listed = {id(weight): name for name, weight in weights.items()}
-    return {
+    computed = {name: name for name, w in weights.items() if isinstance(w, ComputedWeight)}
+    return computed | {
         name: listed[id(parameter)]
         for name, parameter in model.named_parameters(remove_duplicate=False)
         if id(parameter) in listed
@@ -157,7 +194,9 @@ def _matching(name: str, known: Mapping[str, str]) -> set[str]:
 def check_trainable(
     model: nn.Module, optimizer: Optimizer, weights: dict[str, nn.Parameter], names: Collection[str]
 ) -> None:
-    """Refuse to make these weights sparse if they are tied, frozen, sharded or not optimized.
+    """Refuse to make these weights sparse if they are tied, frozen, sharded or computed.
+
+    So are weights that no optimizer has, and those that their layer changes before use.
 
     Raises:
         ValueError: names the weight and the reason.
@@ -169,7 +208,17 @@ def check_trainable(
     optimized = {id(p) for group in optimizer.param_groups for p in group["params"]}
     for name in names:
         weight = weights[name]
-        if len(owners[id(weight)]) > 1:
+        if isinstance(weight, ComputedWeight):
+            reason = (
+                "is computed by its layer (parametrization, weight norm or spectral norm), and a "
+                "mask needs a parameter; remove the parametrization first"
+            )
+        elif not keeps_zeros(model.get_submodule(name.rpartition(".")[0])):
+            reason = (
+                "is changed by its layer before use, as by weight standardization, so that its "
+                "zeros are no zeros there"
+            )
+        elif len(owners[id(weight)]) > 1:
             reason = f"is shared by {', '.join(map(repr, owners[id(weight)]))}"
         elif not weight.requires_grad:
             reason = "is frozen (requires_grad is False)"
@@ -182,3 +231,35 @@ def check_trainable(
         else:
             continue
         raise ValueError(f"{name!r} cannot be sparse: it {reason}. Add it to dense_layers.")
+
+
+@torch.no_grad()
+def keeps_zeros(module: nn.Module) -> bool:
+    """Return whether zeros in a layer's weight cut its outputs from the inputs there.
+
+    Tried out if the layer has a forward of its own. One that cannot be tried counts as true.
+    """
+    kind = next((kind for kind in PRUNABLE_TYPES if isinstance(module, kind)), None)
+    own = kind is not None and any(
+        getattr(type(module), name, None) is not getattr(kind, name, None)
+        for name in ("forward", "_conv_forward")
+    )
+    if not own:
+        return True
+    generator, present = torch.Generator().manual_seed(0), module.get_parameter("weight")
+    shape = present.shape
+    weight = torch.randn(shape, generator=generator).to(present)
+    weight[:, 0] = 0
+    channels, sizes = shape[1] * getattr(module, "groups", 1), [8 + size for size in shape[2:]]
+    inputs = torch.randn(1, channels, *sizes, generator=generator).to(weight)
+    others = inputs.clone()
+    others[:, :: shape[1]] += 1  # the first input of each group
+    training = module.training
+    try:
+        module.eval()
+        results = [functional_call(module, {"weight": weight}, (x,)) for x in (inputs, others)]
+        return torch.equal(*results)
+    except Exception:  # the layer wants other inputs
+        return True
+    finally:
+        module.train(training)

@@ -20,8 +20,10 @@ _AVERAGES = (
     *("state1", "state2"),  # bitsandbytes
 )
 # State that is a copy of the weight, which is 0 when it is new.
-_COPIES = ("ax", "z", "slow_param", "slow_buffer", "lookahead_slow_buff", "cached_params")
-_COPIES += ("old_p", "e_w")
+_COPIES = (
+    *("ax", "z", "old_p", "e_w"),
+    *("slow_param", "slow_buffer", "lookahead_slow_buff", "cached_params"),
+)
 
 OPTIMIZER_STATE: dict[str, Callable[[Mapping[str, Any]], float]] = {
     **dict.fromkeys((*_AVERAGES, *_COPIES), _zero),

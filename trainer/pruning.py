@@ -12,7 +12,10 @@ from .initialization import InitializationOptions
 from .layer_choice import LayerOptions, choose_layers
 from .layers import (
     IN_PROJECTIONS,
+    ComputedWeight,
     count_other_weights,
+    input_first_weights,
+    keeps_zeros,
     parameter_aliases,
     prunable_weights,
     resolve_names,
@@ -91,9 +94,9 @@ def prune_(
     """Zero the smallest weights of a model in place, equally many in each neuron of a layer.
 
     Accuracy falls, the more the sparser: fine-tune the model afterwards
-    (:meth:`Pruned.keep_masks`). Linear layers, convolutions and the input projections of
-    ``MultiheadAttention`` are pruned. Weights that several modules share, such as tied embeddings,
-    and neurons of fewer than 32 inputs stay dense.
+    (:meth:`Pruned.keep_masks`). Linear layers (Hugging Face's Conv1D too), convolutions and the
+    input projections of ``MultiheadAttention`` are pruned. Weights that several modules share, such
+    as tied embeddings, and neurons of fewer than 32 inputs stay dense.
 
     Args:
         model: the model, or a wrapper of it; its weights may have any float type.
@@ -132,18 +135,19 @@ def prune_(
             raise ValueError(f"{name!r} is sharded over processes (FSDP); prune the full model")
         if not torch.isfinite(weight).all():
             raise ValueError(f"{name!r} holds values that are not finite; nothing was pruned")
-        budget = weight_budget(tuple(weight.shape), choice.densities[name])
-        masks[name] = magnitude_mask(weight, structure, budget)
+        budget = weight_budget(choice.shapes[name], choice.densities[name])
+        mask = magnitude_mask(choice.turned(name, weight), structure, budget)
+        masks[name] = choice.turned(name, mask).contiguous()
     if not masks:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in left.items())
         raise ValueError(f"every layer stays dense ({reasons or 'dense_layers names all of them'})")
     for name, mask in masks.items():
         choice.weights[name].masked_fill_(~mask, 0)
     rows = tuple(
-        mask_summary(name, masks[name], choice.densities[name])
+        mask_summary(name, choice.turned(name, masks[name]), choice.densities[name])
         if name in masks
-        else dense_summary(name, weight.shape)
-        for name, weight in choice.weights.items()
+        else dense_summary(name, shape)
+        for name, shape in choice.shapes.items()
     )
     for name in choice.weights:
         if name not in masks:
@@ -157,10 +161,17 @@ def _unfit(model: nn.Module, weights: dict[str, nn.Parameter]) -> dict[str, str]
     owners: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         owners.setdefault(id(parameter), []).append(name)
-    left = {}
+    left, turned = {}, input_first_weights(model, weights)
     for name, weight in weights.items():
+        if isinstance(weight, ComputedWeight):
+            left[name] = "its layer computes it (parametrization, weight norm or spectral norm)"
+            continue
+        if not keeps_zeros(model.get_submodule(name.rpartition(".")[0])):
+            left[name] = "its layer changes it before use, so that zeros of it are none there"
+            continue
         others = [other for other in owners[id(weight)] if other != name]
-        inputs = weight[0].numel() if len(weight) else 0
+        neurons = weight.shape[1 if name in turned else 0]
+        inputs = weight.numel() // neurons if neurons else 0
         if others:
             left[name] = f"it is shared with {', '.join(others)}"
         elif inputs < LEAST_INPUTS:

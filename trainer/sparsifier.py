@@ -2,10 +2,10 @@
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import prod
-from typing import Never
+from typing import Any, Never
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch.amp import GradScaler
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 from torch.utils.hooks import unserializable_hook
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from .._base.distributions import Distribution
 from .fresh_weights import layers_to_keep
@@ -26,13 +27,14 @@ from .processes import Processes
 from .schedule import ScheduleOptions, UpdateSchedule
 from .sparse_layer import SparseLayer
 from .sparsifier_options import keywords_of, option_group, refuse_unknown
-from .sparsifier_state import STATE_VERSION, SparsifierState, check_state
+from .sparsifier_state import STATE_VERSION, SparsifierState, check_state, flat_structure, upgraded
 from .straight_through import expose_dense_weights, project_to_mask
 from .summary import Summary, dense_summary, mask_summary
 from .topology import TopologyUpdate, TopologyUpdater, average_windows
 from .wrapped_optimizers import optimizer_chain
 
 _attached: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+_masked = WeakTensorKeyDictionary()  # weights that a Sparsifier masks
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,11 @@ class Sparsifier:
         else:
             structure = method.mask_structure()
             choice = choose_layers(model, optimizer, method.sparsity, structure, layers)
+            if taken := [name for name in choice.sparse if choice.weights[name] in _masked]:
+                raise ValueError(
+                    f"{taken[0]!r} is already masked by another Sparsifier, and two would undo "
+                    "each other's updates; call its detach() first"
+                )
             self._settings |= {"seed": seed, "no_ablation": sorted(choice.protected)}
             if isinstance(method, SparseMethod) and method.updates:
                 self._schedule = UpdateSchedule(total_steps=total_steps, **asdict(schedule))
@@ -164,6 +171,8 @@ class Sparsifier:
             self.load_state_dict(state)
         self._handles = self._hooks()
         _attached.update(optimizers)
+        for layer in self._layers.values():
+            _masked[layer.weight] = True
 
     @property
     def masks(self) -> dict[str, Tensor]:
@@ -254,6 +263,9 @@ class Sparsifier:
             handle.remove()
         for optimizer in self._optimizers:
             _attached.discard(optimizer)
+        for layer in self._layers.values():
+            if layer.weight in _masked:
+                del _masked[layer.weight]
 
     def state_dict(self) -> SparsifierState:
         """Return everything that resuming needs besides model and optimizer.
@@ -282,7 +294,8 @@ class Sparsifier:
     def load_state_dict(self, state: SparsifierState) -> None:
         """Continue from the ``state_dict()`` of a sparsifier with the same arguments.
 
-        Masks the model's weights.
+        Masks the model's weights. N:M masks of version 1 keep their groups, which in convolutions
+        are not those of new masks.
 
         Raises:
             ValueError: the state is damaged or belongs to another model, method or schedule;
@@ -290,7 +303,14 @@ class Sparsifier:
 
         """
         moves = getattr(self.method, "redistributes", False)
-        check_state(state, self._settings, self._layers, budgets_move=moves)
+        method, settings, upgraded_state = self.method, dict(self._settings), upgraded(state)
+        if upgraded_state is not state and ":" in str(settings.get("structure")):
+            settings["structure"] = structure = flat_structure(str(settings["structure"]))
+            changed: Any = {"structure": structure}
+            method = replace(method, **changed)
+        state = upgraded_state
+        check_state(state, settings, self._layers, budgets_move=moves)
+        self.method, self._settings = method, settings
         self._step, self._stepped = state["step"], state["update_pending"]
         for name, layer in self._layers.items():
             layer.load_state_dict(state["layers"][name])

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .sparse_layer import LayerState, SparseLayer
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 _KEYS = ("settings", "step", "update_pending", "layers")
 _LAYER_KEYS = ("budget", "mask", "explored", "window")
 
@@ -21,6 +21,23 @@ class SparsifierState(TypedDict):
     step: int
     update_pending: bool
     layers: dict[str, LayerState]
+
+
+def flat_structure(structure: str) -> str:
+    """Name the N:M structure whose groups are those of version 1 (see ``structures.NM``)."""
+    return f"{structure.removesuffix('-flat')}-flat"
+
+
+def upgraded(state: SparsifierState) -> SparsifierState:
+    """Return a state of version 1 as one of the present version."""
+    if not isinstance(state, Mapping) or state.get("format_version") != 1:
+        return state
+    settings = dict(state.get("settings", {}))
+    if settings.get("method") == "srigl":
+        settings.setdefault("ablated_gradients", "raw")
+    if ":" in str(settings.get("structure", "")):
+        settings["structure"] = flat_structure(str(settings["structure"]))
+    return {**state, "format_version": STATE_VERSION, "settings": settings}
 
 
 def check_state(

@@ -39,16 +39,19 @@ def project_to_mask(layer: SparseLayer, structure: Structure) -> None:
     layer.mask_weight()
 
 
-def magnitude_mask(weight: Tensor, structure: Structure, budget: int) -> Tensor:
+def magnitude_mask(
+    weight: Tensor, structure: Structure, budget: int, *, every_neuron: bool = False
+) -> Tensor:
     """Return the structure's mask of the largest weights.
 
     Args:
         weight: float [n, …].
         structure: structure of the mask.
         budget: largest number of true entries.
+        every_neuron: no neuron is left without a weight.
 
     Returns:
         bool, same shape.
 
     """
-    return structure.mask_from_score(weight.detach().abs(), budget)
+    return structure.mask_from_score(weight.detach().abs(), budget, every_neuron=every_neuron)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .selection import top_k, top_k_per_row
-from .unstructured import unstructured_update
+from .unstructured import prefer_one_per_neuron, unstructured_update
 from .update import LayerRule, LayerUpdate, constant_fan_in_update, updated_layer
 
 
@@ -36,7 +36,7 @@ class LayerPlan:
         budget: weights that the layer should hold afterwards.
         drop_fraction: fraction of the active weights to drop, for structures that drop by fraction.
         drop_count: number of active weights to drop, for structures that drop by count.
-        may_ablate: whether neurons may be ablated.
+        may_ablate: whether neurons may lose all their weights.
 
     """
 
@@ -54,6 +54,11 @@ class Structure:
         """The only density that a layer can have, or None if any is possible."""
         return None
 
+    @property
+    def loses_neurons(self) -> bool:
+        """Whether an update may leave an unprotected neuron without weights."""
+        return False
+
     def check(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise ValueError if a layer of this shape cannot have the structure."""
 
@@ -61,12 +66,13 @@ class Structure:
         """Return the fewest weights that a layer of this shape can hold."""
         raise NotImplementedError
 
-    def mask_from_score(self, score: Tensor, budget: int) -> Tensor:
+    def mask_from_score(self, score: Tensor, budget: int, *, every_neuron: bool = False) -> Tensor:
         """Return the mask of the highest scores that the structure allows.
 
         Args:
             score: float [n, …].
             budget: largest number of true entries.
+            every_neuron: no neuron is left without a weight, which some structures imply.
 
         Returns:
             bool, same shape.
@@ -92,12 +98,19 @@ class Structure:
 class Unstructured(Structure):
     """No constraint: any position may be active."""
 
+    @property
+    def loses_neurons(self) -> bool:
+        """Return True."""
+        return True
+
     def least_budget(self, shape: tuple[int, ...]) -> int:  # noqa: ARG002
         """Return 1: a layer without weights would output its bias only."""
         return 1
 
-    def mask_from_score(self, score: Tensor, budget: int) -> Tensor:
-        """Select the ``budget`` highest scores of the layer."""
+    def mask_from_score(self, score: Tensor, budget: int, *, every_neuron: bool = False) -> Tensor:
+        """Select the ``budget`` highest scores of the layer, those of neurons' best first."""
+        if every_neuron:
+            score = prefer_one_per_neuron(score, torch.ones_like(score, dtype=torch.bool))
         return top_k(score, budget)
 
     def update(
@@ -105,7 +118,13 @@ class Unstructured(Structure):
     ) -> LayerUpdate:
         """Drop and grow over the whole layer."""
         return unstructured_update(
-            weight, mask, drop, grow, drop_count=plan.drop_count, budget=plan.budget
+            weight,
+            mask,
+            drop,
+            grow,
+            drop_count=plan.drop_count,
+            budget=plan.budget,
+            every_neuron=not plan.may_ablate,
         )
 
 
@@ -115,11 +134,16 @@ class ConstantFanIn(Structure):
 
     ablation: Ablation = Ablation()
 
+    @property
+    def loses_neurons(self) -> bool:
+        """Return whether there is ablation."""
+        return self.ablation.gamma_sal > 0
+
     def least_budget(self, shape: tuple[int, ...]) -> int:
         """Return one weight per neuron."""
         return shape[0]
 
-    def mask_from_score(self, score: Tensor, budget: int) -> Tensor:
+    def mask_from_score(self, score: Tensor, budget: int, *, every_neuron: bool = False) -> Tensor:  # noqa: ARG002
         """Select the floor(budget/n) highest scores of each of the n neurons."""
         neurons, rows = score.shape[0], score.flatten(1)
         fan_in = budget // neurons
@@ -149,7 +173,15 @@ class ConstantFanIn(Structure):
 class NM(Structure):
     """``n`` weights in every group of ``m`` consecutive inputs, such as 2:4.
 
-    Inputs are counted in the memory order of the weight, all dimensions after the first flattened.
+    A group of a convolution are m consecutive input channels at one position of the window, as the
+    hardware and the authors of SR-STE have it.
+
+    Attributes:
+        n: weights in each group.
+        m: inputs of a group.
+        flat: count inputs in the memory order of the weight, all dimensions after the first
+            flattened, so that groups of a convolution run over its window; for masks from states of
+            version 1.
 
     Raises:
         ValueError: unless 1 ≤ n < m.
@@ -158,6 +190,7 @@ class NM(Structure):
 
     n: int
     m: int
+    flat: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.n < self.m:
@@ -169,11 +202,12 @@ class NM(Structure):
         return self.n / self.m
 
     def check(self, name: str, shape: tuple[int, ...]) -> None:
-        """Accept shapes whose fan-in M divides."""
-        fan_in = math.prod(shape[1:])
-        if fan_in % self.m:
+        """Accept shapes whose inputs M divides."""
+        inputs = math.prod(shape[1:]) if self.flat else shape[1]
+        if inputs % self.m:
+            kind = "fan-in" if self.flat or len(shape) == 2 else "number of input channels"
             raise ValueError(
-                f"{name!r} cannot be {self.n}:{self.m} sparse, since its fan-in of {fan_in} is not "
+                f"{name!r} cannot be {self.n}:{self.m} sparse, since its {kind} of {inputs} is not "
                 f"a multiple of {self.m}. Add it to dense_layers."
             )
 
@@ -181,20 +215,30 @@ class NM(Structure):
         """Return the only possible budget."""
         return math.prod(shape) * self.n // self.m
 
-    def mask_from_score(self, score: Tensor, budget: int) -> Tensor:  # noqa: ARG002
+    def mask_from_score(self, score: Tensor, budget: int, *, every_neuron: bool = False) -> Tensor:  # noqa: ARG002
         """Select the N highest scores of each group; the budget follows from N and M."""
-        return _top_per_row(score.reshape(-1, self.m), self.n).view(score.shape)
+        return self._restored(_top_per_row(self._groups(score), self.n), score.shape)
 
     def update(
         self, weight: Tensor, mask: Tensor, drop: Tensor, grow: Tensor, plan: LayerPlan
     ) -> LayerUpdate:
         """Drop over the whole layer, then grow each group to N weights again."""
         weights, masks, drops, grows = (
-            tensor.detach().reshape(-1, self.m) for tensor in (weight, mask, drop, grow)
+            self._groups(tensor.detach()) for tensor in (weight, mask, drop, grow)
         )
         rule = LayerRule(len(weights) * self.n, plan.drop_fraction, gamma_sal=0)
         grouped = constant_fan_in_update(weights, masks, drops, grows, rule)
-        return updated_layer(weight, mask, grouped.mask)
+        return updated_layer(weight, mask, self._restored(grouped.mask, weight.shape))
+
+    def _groups(self, tensor: Tensor) -> Tensor:
+        """Cut [n, …] into rows of one group each."""
+        return (tensor if self.flat else tensor.movedim(1, -1)).reshape(-1, self.m)
+
+    def _restored(self, rows: Tensor, shape: torch.Size) -> Tensor:
+        """Undo ``_groups``."""
+        if self.flat:
+            return rows.view(shape)
+        return rows.view(shape[0], *shape[2:], shape[1]).movedim(-1, 1).contiguous()
 
 
 def _top_per_row(score: Tensor, k: int) -> Tensor:
@@ -207,7 +251,7 @@ def parse_structure(text: str, ablation: Ablation | None = None) -> Structure:
     """Return the structure with this name.
 
     Args:
-        text: "unstructured", "constant-fan-in", or "N:M" such as "2:4".
+        text: "unstructured", "constant-fan-in", or "N:M" such as "2:4" ("2:4-flat": see ``NM``).
         ablation: when neurons are ablated; only for constant fan-in.
 
     Raises:
@@ -218,10 +262,10 @@ def parse_structure(text: str, ablation: Ablation | None = None) -> Structure:
         return Unstructured()
     if text == "constant-fan-in":
         return ConstantFanIn(ablation or Ablation())
-    match = re.fullmatch(r"(\d+):(\d+)", text)
+    match = re.fullmatch(r"(\d+):(\d+)(-flat)?", text)
     if match is None:
         raise ValueError(
             f"structure must be 'unstructured', 'constant-fan-in' or 'N:M' such as '2:4', "
             f"got {text!r}"
         )
-    return NM(int(match[1]), int(match[2]))
+    return NM(int(match[1]), int(match[2]), flat=match[3] is not None)

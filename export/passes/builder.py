@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from ...ort_ops.format.conv_geometry import ConvGeometry
 from .nodes import Names, add_constant
 from .origins import mark_source
 
@@ -114,6 +115,23 @@ class Builder:
         value = ir.Value(name=self._names.free(f"{self._prefix}_{name}"))
         describe(value, shape, kind)
         return value
+
+
+def write_conv(
+    builder: Builder, x: ir.Value, weight: ir.Value, bias: ir.Value | None, geometry: ConvGeometry
+) -> ir.Value:
+    """Add a Conv of a geometry; returns its output."""
+    inputs = [x, weight] if bias is None else [x, weight, bias]
+    return builder.add(
+        "Conv",
+        *inputs,
+        kind=x.dtype,
+        kernel_shape=geometry.kernel_shape,
+        strides=geometry.strides,
+        pads=geometry.pads,
+        dilations=geometry.dilations,
+        group=geometry.group,
+    )
 
 
 def describe(value: ir.Value, shape: Sequence[Size] | None, kind: ir.DataType | None) -> None:

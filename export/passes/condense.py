@@ -25,6 +25,7 @@ from .condense_reports import CondenseReports, kept_of, too_dense
 from .constants import (
     ConstantWeight,
     folded_constant,
+    forget_what_varies,
     is_constant,
     live_readers,
     resolve_constant,
@@ -55,6 +56,10 @@ from .nodes import (
 from .origins import take_left
 from .quantized_weight import Refused
 from .result_pass import ResultPass
+
+_STAYS = " stays"
+
+NOT_FINITE = "the weight holds values that are not finite"
 
 _ACTIVATIONS = ("float32", "float16")
 """Types of X that the op has CPU kernels for."""
@@ -110,6 +115,7 @@ class CondensePass(ResultPass[CondenseResult]):
         leave_dense: LeaveDense = lambda weight, shape, geometry: None,  # noqa: ARG005
         choose_quantized: ChooseQuantized = lambda *_: Choice("condensed", "sparse"),
         name_after_weights: bool = False,
+        leave_shared: LeaveDense = lambda weight, shape, geometry: None,  # noqa: ARG005
     ) -> None:
         """Set what is condensed.
 
@@ -120,17 +126,21 @@ class CondensePass(ResultPass[CondenseResult]):
             leave_dense: has the last word on a weight that could be condensed.
             choose_quantized: the same for layers of 8-bit inputs and weights.
             name_after_weights: give nodes the names of their weights, ``fc1`` for ``fc1.weight``.
+            leave_shared: has the last word on a weight that something else needs as it is, such as
+                a tied embedding: a second copy may not pay.
 
         """
         super().__init__()
         self.min_sparsity = min_sparsity
         self.leave_dense = leave_dense
+        self.leave_shared = leave_shared
         self.choose_quantized = choose_quantized
         self.name_after_weights = name_after_weights
         self.masks = None if masks is None else dict(masks)
 
     def call(self, model: ir.Model) -> CondenseResult:
         """Visit all nodes; what cannot be replaced is reported with the reason."""
+        forget_what_varies(model)
         nodes = list(model.graph.all_nodes())
         held = len(our_nodes(model))
         work = _Work(model, self)
@@ -163,6 +173,17 @@ class CondensePass(ResultPass[CondenseResult]):
         )
 
 
+def notes_on_kept(model: ir.Model, notes: Sequence[str]) -> tuple[str, ...]:
+    """Return those notes on weights that stay beside condensed ones which still hold, each once."""
+    stored = {name for graph in model.graphs() for name in graph.initializers}
+    return tuple(note for note in dict.fromkeys(notes) if kept_names([note]) & stored)
+
+
+def kept_names(notes: Sequence[str]) -> frozenset[str]:
+    """Return the names of the weights that such notes are about."""
+    return frozenset(note.partition(_STAYS)[0] for note in notes if _STAYS in note)
+
+
 class _Work:
     """One run of the pass: what it has seen, and the arrays that nodes share."""
 
@@ -170,7 +191,7 @@ class _Work:
         self.opset = model.opset_imports.get("", 1)
         self.names = Names(model)
         self.min_sparsity, self.masks = options.min_sparsity, options.masks
-        self.leave_dense = options.leave_dense
+        self.leave_dense, self.leave_shared = options.leave_dense, options.leave_shared
         self.name_after_weights = options.name_after_weights
         self.reports = CondenseReports()
         self._quantized = QuantizedCondenser(self.names, self.opset, options.choose_quantized)
@@ -332,7 +353,7 @@ class _Work:
             reader = next(live_readers(root), None)
             if reader is not None and root.is_initializer():
                 lines.append(
-                    f"{root.name} stays in the file as well: {reader.op_type} {reader.name} "
+                    f"{root.name}{_STAYS} in the file as well: {reader.op_type} {reader.name} "
                     "reads it"
                 )
         return lines
@@ -374,7 +395,7 @@ class _Work:
         if array.dtype.name not in _ACTIVATIONS:
             return f"computes in {array.dtype.name}, which no kernel does"
         if not np.isfinite(array).all():
-            return "the weight holds values that are not finite"
+            return NOT_FINITE
         return None
 
     def _replace(self, node: ir.Node, found: ConstantWeight) -> None:
@@ -385,6 +406,8 @@ class _Work:
         key = _key(graph, found, layer.trans_b, layer.alpha)
         weight = self._parts[key][0] if key in self._parts else _condense(found, layer)
         choice = self.leave_dense(weight, dimensions_of(x), None)
+        if choice is None and not all(map(is_linear, live_readers(found.root))):
+            choice = self.leave_shared(weight, dimensions_of(x), None)
         if choice is not None:
             self.reports.leave(node, found, choice.reason, choice.times)
             return

@@ -139,6 +139,7 @@ class CondenseReports:
             decision="dense",
             reason=reason,
             node=label_of(node),
+            counted=False,
         )
         self._layers.setdefault(("dense", id(value), (), reason), report)
 

@@ -17,7 +17,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from .access import input_of, name_of
-from .nodes import constant_of
+from .nodes import constant_of, stored_tensor
 from .origins import part_of
 
 _FOLDED = frozenset(
@@ -62,7 +62,9 @@ _COMPUTED = BROADCAST | {
     "CastLike",
     "Clip",
     "Concat",
+    "ConstantOfShape",
     "Exp",
+    "Expand",
     "Log",
     "MatMul",
     "Neg",
@@ -71,14 +73,17 @@ _COMPUTED = BROADCAST | {
     "ReduceL2",
     "ReduceMax",
     "ReduceMean",
+    "ReduceMin",
     "ReduceSum",
     "ReduceSumSquare",
     "Relu",
+    "Shape",
     "Sigmoid",
     "Sign",
     "Softplus",
     "Sqrt",
     "Tanh",
+    "TopK",
 }
 """Operators that make new numbers out of constants: masks, norms, scales, low ranks."""
 
@@ -138,12 +143,32 @@ def resolve_constant(
         if is_constant(data):
             return f"{node.op_type} before it has an input that is no constant"
         value = data
+    scales = node is not None and node.domain == "" and node.op_type in ("Mul", "Div")
+    if node is not None and scales and any(_scales(side, value, node) for side in node.inputs):
+        return f"{node.op_type} before it has an input that is no constant"
     if value.is_graph_input() and value.is_initializer():
         return (
             f"{value.name} is a graph input, which a caller can replace; if none does, take it out "
             "of the inputs with onnxruntime.tools.remove_initializer_from_input"
         )
     return None
+
+
+def _scales(side: ir.Value | None, product: ir.Value, node: ir.Node) -> bool:
+    """Return whether a stored matrix is multiplied with something smaller that is no constant."""
+    if side is None or product.shape is None or len(product.shape) < 2 or not is_constant(side):
+        return False
+    others = [other for other in node.inputs if other is not None and other is not side]
+    known = [other for other in others if other.shape is not None]
+    return side.shape == product.shape and any(other.shape != side.shape for other in known)
+
+
+def forget_what_varies(model: ir.Model) -> None:
+    """Forget what is known not to be constant: it may have become so since."""
+    for graph in model.graphs():
+        for node in graph:
+            for value in node.outputs:
+                value.meta.pop(_VARIES, None)
 
 
 def is_constant(value: ir.Value) -> bool:
@@ -154,7 +179,7 @@ def is_constant(value: ir.Value) -> bool:
         one: ir.Value | None = waiting.pop()
         assert one is not None
         node = one.producer() if _computes(one.producer()) else None
-        stored = not one.is_graph_input() and ir.convenience.get_const_tensor(one) is not None
+        stored = not one.is_graph_input() and stored_tensor(one) is not None
         if _VARIES in one.meta or (node is None and not stored):
             # The next search ends at one of these, not at the start of the network.
             while one is not None:
@@ -218,15 +243,19 @@ class _Evaluation:
         known = [side for side in sides if side is not None]
         source = known[0] if node.op_type in _FOLDED else _largest(known)
         shapes = [side.array.shape for side in known]
-        self._made += _size(node.op_type, shapes)
-        if self._made > max(_MOST_COMPUTED, _MOST_GROWTH * self._stored):
-            sizes = " and ".join("×".join(map(str, shape)) for shape in shapes)
-            return f"{node.op_type} of constants of {sizes} before it makes too many numbers"
+        sizes = " and ".join("×".join(map(str, shape)) for shape in shapes)
+        try:
+            self._made += _size(node.op_type, shapes, arrays[-1])
+            if self._made > max(_MOST_COMPUTED, _MOST_GROWTH * self._stored):
+                return f"{node.op_type} of constants of {sizes} before it makes too many numbers"
+            array, mask = run_node(node, value, arrays, self._opset), self._mask(node, value, sides)
+        except Exception as error:  # whatever the reference evaluator raises on what does not fit
+            return f"{node.op_type} of constants of {sizes} before it cannot be computed: {error}"
         others = [side for side in known if side is not source]
         return replace(
             source,
-            array=run_node(node, value, arrays, self._opset),
-            mask=self._mask(node, value, sides),
+            array=array,
+            mask=mask,
             through=(*source.through, node.op_type),
             others=(*source.others, *(v for o in others for v in (o.root, *o.others))),
             part=part_of(value) or source.part,
@@ -267,8 +296,10 @@ def _is_mask(array: np.ndarray) -> bool:
     return array.dtype == bool or bool(np.isin(array, (0, 1)).all())
 
 
-def _size(op: str, shapes: Sequence[tuple[int, ...]]) -> int:
-    """Bound how many numbers an operator makes of constants of these shapes."""
+def _size(op: str, shapes: Sequence[tuple[int, ...]], last: np.ndarray | None) -> int:
+    """Bound how many numbers an operator makes of constants of these shapes, the last as given."""
+    if op in ("ConstantOfShape", "Expand") and last is not None:
+        return sum(map(math.prod, shapes[:-1])) + math.prod(abs(int(size)) for size in last.flat)
     if op in BROADCAST:
         return math.prod(np.broadcast_shapes(*shapes))
     if op == "MatMul" and min(map(len, shapes)) > 1:

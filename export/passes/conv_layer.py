@@ -108,6 +108,12 @@ def _pads(
     return (*begins, *ends)
 
 
+def strides_pads_dilations(node: ir.Node, axes: int) -> tuple[list[int], list[int], list[int]]:
+    """Return what a convolution has explicitly of these, with their defaults."""
+    strides, dilations = (_ints(node, name) or (1,) * axes for name in ("strides", "dilations"))
+    return list(strides), list(_ints(node, "pads") or (0,) * (2 * axes)), list(dilations)
+
+
 def _length(x: ir.Value, axis: int) -> int | None:
     size = None if x.shape is None or len(x.shape) <= 2 + axis else x.shape[2 + axis]
     return size if isinstance(size, int) else None

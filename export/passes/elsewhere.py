@@ -12,6 +12,7 @@ from ...ort_ops.contract import DOMAIN
 from ..report import LayerReport
 from .access import label_of
 from .constants import BROADCAST, ConstantWeight, forms_of, readers_of, resolve_constant
+from .nodes import stored_tensor
 
 LEAST_ENTRIES = 1024
 """Entries from which a constant is worth a line: what is smaller costs nothing."""
@@ -20,6 +21,9 @@ _TYPES = frozenset({"bfloat16", "float16", "float32", "float64", "int8", "uint8"
 
 _ELEMENTWISE = BROADCAST | {"BitShift", "Mean", "Mod", "PRelu", "Sum", "Xor"}
 """Operators on single elements of several inputs."""
+
+_RECURRENT = ("GRU", "LSTM", "RNN")
+"""Operators whose inputs from the fourth on are biases, lengths and states."""
 
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
@@ -55,14 +59,14 @@ def find_elsewhere(
     found, reported = Elsewhere(), set[int]()
     activations = _activations(model)
     for root, owner in _constants(model):
-        tensor = ir.convenience.get_const_tensor(root)
+        tensor = stored_tensor(root)
         if tensor is None or tensor.size < LEAST_ENTRIES:
             continue
         forms = list(forms_of(root))
         if any(id(form) in seen for form in forms):
             continue
         for form in forms:
-            readers = [node for node in readers_of(form) if not _is_table(node, activations)]
+            readers = [n for n in readers_of(form) if not _is_table(n, form, activations)]
             unread = form is root and not root.uses()
             if id(form) in reported or not (readers or unread):
                 continue
@@ -103,13 +107,16 @@ def _may_be_weight(array: np.ndarray) -> bool:
     return large and array.dtype.name in _TYPES
 
 
-def _is_table(reader: ir.Node, activations: Collection[int]) -> bool:
+def _is_table(reader: ir.Node, value: ir.Value, activations: Collection[int]) -> bool:
     """Return whether a node takes a constant as no weight, or is a layer of ours.
 
-    Operators on single elements combine activations with tables and masks.
+    Operators on single elements combine activations with tables and masks. Loops and recurrent
+    operators begin with states.
     """
-    if reader.domain == DOMAIN:
+    if reader.domain == DOMAIN or (reader.domain == "" and reader.op_type in ("Scan", "Loop")):
         return True
+    if reader.domain == "" and reader.op_type in _RECURRENT:
+        return value not in reader.inputs[:3]
     elementwise = reader.domain == "" and reader.op_type in _ELEMENTWISE
     return elementwise and any(id(side) in activations for side in reader.inputs)
 
@@ -149,4 +156,7 @@ def _reason(readers: list[ir.Node], owner: str | None) -> tuple[str, str]:
     kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
     if owner is not None:
         return kind, f"{kind} reads it in the function {owner}, whose body is left as it is"
-    return kind, f"{kind} reads it, which is not condensed"
+    advice = ""
+    if node.domain.startswith("com.microsoft"):
+        advice = "; convert the file as it was before ONNX Runtime optimized it"
+    return kind, f"{kind} reads it, which is not condensed{advice}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,6 +18,9 @@ from .builder import Builder, Size
 from .condense_reports import kept_of
 from .constants import ConstantWeight, resolve_constant
 from .nodes import Names
+
+KINDS = ("float32", "float16")
+"""Types of weights of what is rewritten."""
 
 _AROUND = 4e-6
 """Seconds of the nodes around a convolution that is written in place of another operator."""
@@ -58,10 +62,10 @@ class Expansion:
         found = resolve_constant(value, self.opset, self.masks)
         return found if isinstance(found, ConstantWeight) else None
 
-    def is_sparse(self, value: ir.Value) -> bool:
-        """Return whether a value is a sparse weight that may be condensed."""
+    def is_sparse(self, value: ir.Value, dimensions: Collection[int]) -> bool:
+        """Return whether a value is a sparse weight of one of these numbers of dimensions."""
         found = self.weight(value)
-        if found is None or found.array.ndim < 3 or not found.array.size:
+        if found is None or found.array.ndim not in dimensions or not found.array.size:
             return False
         return self.masked(found) and self.enough_zeros(kept_of(found))
 

@@ -9,12 +9,12 @@ import numpy as np
 import onnx_ir as ir
 
 from ..forms import MIN_GAIN
-from .access import graph_of, input_of
+from .access import input_of
 from .builder import Size
 from .condense_reports import kept_of
 from .constants import ConstantWeight
-from .expansion import Expansion
-from .nodes import dimensions_of, take_output
+from .expansion import KINDS, Expansion
+from .nodes import dimensions_of, replace_node
 from .origins import leave, name_part
 
 MOST = 64
@@ -29,15 +29,7 @@ def expand_experts(work: Expansion, node: ir.Node) -> bool:
     """Write a MatMul of a weight ``[experts, in, out]`` as one MatMul for each expert."""
     x, value = input_of(node, 0), input_of(node, 1)
     found = work.weight(value)
-    if (
-        found is None
-        or found.array.ndim != 3
-        or found.array.dtype.name
-        not in (
-            "float32",
-            "float16",
-        )
-    ):
+    if found is None or found.array.ndim != 3 or found.array.dtype.name not in KINDS:
         return False
     reason = _why_left(work, found, dimensions_of(x))
     if reason is not None:
@@ -97,5 +89,4 @@ def _write(work: Expansion, node: ir.Node, found: ConstantWeight) -> None:
             product = builder.add("Unsqueeze", product, first, shape=[1, *shape], kind=kind)
         results.append(product)
     y = builder.add("Concat", *results, kind=kind, axis=-3)
-    take_output(node.outputs[0], y)
-    graph_of(node).remove(node, safe=True)
+    replace_node(node, y)

@@ -161,8 +161,19 @@ def constant_of(value: ir.Value | None) -> np.ndarray | None:
     """Read an initializer that no caller can replace, or a Constant; None for anything else."""
     if value is None or value.is_graph_input():
         return None
-    tensor = ir.convenience.get_const_tensor(value)
-    return None if tensor is None else tensor.numpy()
+    tensor = stored_tensor(value)
+    try:
+        return None if tensor is None else tensor.numpy()
+    except (TypeError, ValueError, OSError) as error:
+        raise ExportError(f"the constant {value.name!r} is damaged: {error}") from error
+
+
+def stored_tensor(value: ir.Value) -> ir.TensorProtocol | None:
+    """Return what an initializer or Constant holds, also where a caller may replace it."""
+    try:
+        return ir.convenience.get_const_tensor(value)
+    except (TypeError, ValueError) as error:  # a Constant without a value
+        raise ExportError(f"the constant {value.name!r} is damaged: {error}") from error
 
 
 def array_of(value: ir.Value | None) -> np.ndarray:
@@ -253,7 +264,8 @@ def _integer(node: ir.Node, name: str) -> int:
 
 
 def _list(node: ir.Node, name: str) -> tuple[int, ...]:
-    return tuple(node.attributes.get_ints(name, ()))
+    with _named(node):
+        return tuple(node.attributes.get_ints(name, ()))
 
 
 @contextmanager
@@ -267,23 +279,26 @@ def _named(node: ir.Node) -> Iterator[None]:
 
 def clip_of(node: ir.Node) -> tuple[float, float]:
     """Read the bounds of a condensed node."""
-    return (
-        node.attributes.get_float("clip_min", -math.inf),
-        node.attributes.get_float("clip_max", math.inf),
-    )
+    with _named(node):
+        return (
+            node.attributes.get_float("clip_min", -math.inf),
+            node.attributes.get_float("clip_max", math.inf),
+        )
 
 
 def gate_of(node: ir.Node) -> tuple[float, float]:
     """Read gate_scale and gate_shift of a condensed node."""
-    return (
-        node.attributes.get_float("gate_scale", OPEN_GATE[0]),
-        node.attributes.get_float("gate_shift", OPEN_GATE[1]),
-    )
+    with _named(node):
+        return (
+            node.attributes.get_float("gate_scale", OPEN_GATE[0]),
+            node.attributes.get_float("gate_shift", OPEN_GATE[1]),
+        )
 
 
 def compute_of(node: ir.Node) -> int:
     """Read what a condensed node rounds X to, as ONNX numbers types."""
-    return node.attributes.get_int("compute", COMPUTE_FLOAT32)
+    with _named(node):
+        return node.attributes.get_int("compute", COMPUTE_FLOAT32)
 
 
 def has_no_epilogue(node: ir.Node) -> bool:
@@ -403,3 +418,9 @@ def take_output(old: ir.Value, new: ir.Value) -> None:
     ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
     old.name = None
     new.name = name
+
+
+def replace_node(node: ir.Node, y: ir.Value) -> None:
+    """Let a value take the place of a node's first output, and remove the node."""
+    take_output(node.outputs[0], y)
+    graph_of(node).remove(node, safe=True)

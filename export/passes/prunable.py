@@ -170,11 +170,21 @@ def _linear(node: ir.Node, opset: int) -> Weight | Unfit | None:
         return _product(node, 0, found, lambda indexes: read_left_weight(node, indexes))
     if found.array.ndim < 2:
         return None
+    if found.array.ndim == 3 and node.op_type == "MatMul":
+        return _experts(node, found)
     if found.array.ndim > 2:
-        return Unfit(node, found, f"it has {found.array.ndim} dimensions, a matrix for each batch")
+        return Unfit(node, found, f"it has {found.array.ndim} dimensions")
     stored_out_in = node.op_type == "Gemm" and node.attributes.get_int("transB", 0) != 0
     shape = found.array.shape if stored_out_in else found.array.shape[::-1]
     return Weight(node, 1, found, shape, transposed=not stored_out_in)
+
+
+def _experts(node: ir.Node, found: ConstantWeight) -> Weight:
+    """Read a weight of one matrix for each batch, ``[experts, in, out]``."""
+    experts, inputs, outputs = found.array.shape
+    places = np.arange(found.array.size).reshape(found.array.shape)
+    order = places.swapaxes(1, 2).reshape(experts * outputs, inputs)
+    return Weight(node, 1, found, order.shape, order)
 
 
 def _convolution(node: ir.Node, opset: int) -> Weight | Unfit | None:

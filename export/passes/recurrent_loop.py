@@ -36,7 +36,9 @@ class _Loops:
             sizes = [sizes[1], sizes[0], sizes[2]]
             x = self.outer.add("Transpose", x, shape=sizes, perm=[1, 0, 2])
         self.x = x
-        self.steps, self.batch = sizes[0], sizes[1]
+        self.steps = sizes[0]
+        # What is added in a step is known to be as large only where the batch has a name.
+        self.batch = names.free(f"{prefix}_batch") if sizes[1] is None else sizes[1]
         self.hidden = layer.hidden
         self.state: list[Size] = [self.batch, self.hidden]
 
@@ -114,16 +116,23 @@ class _Loops:
 
     def _initial(self, position: int, d: int) -> ir.Value:
         given = self.layer.input(position)
-        if given is not None:
-            index = self.outer.constant("direction", np.array(d, np.int64))
-            axis = 1 if self.layer.batch_first else 0
-            return self.outer.add("Gather", given, index, shape=self.state, axis=axis)
+        if given is None:
+            return self.outer.add("ConstantOfShape", self._state_sizes(), shape=self.state)
+        place = 1 if self.layer.batch_first else 0
+        axis = self.outer.integers("axis", place)
+        if len(self.layer.reverse) > 1:
+            shape: list[Size] = list(self.state)
+            shape.insert(place, 1)
+            bounds = [self.outer.integers("at", d + end) for end in (0, 1)]
+            given = self.outer.add("Slice", given, *bounds, axis, shape=shape)
+        return self.outer.add("Squeeze", given, axis, shape=self.state)
+
+    def _state_sizes(self) -> ir.Value:
         if isinstance(self.batch, int):
-            return self.outer.constant("zeros", np.zeros((self.batch, self.hidden), np.float32))
+            return self.outer.integers("sizes", self.batch, self.hidden)
         batch = self.outer.add("Shape", self.x, shape=[1], kind=_INT64, start=1, end=2)
         width = self.outer.integers("hidden", self.hidden)
-        sizes = self.outer.add("Concat", batch, width, shape=[2], kind=_INT64, axis=0)
-        return self.outer.add("ConstantOfShape", sizes, shape=self.state)
+        return self.outer.add("Concat", batch, width, shape=[2], kind=_INT64, axis=0)
 
     def _valid(self) -> ir.Value | None:
         """Tell the steps of each sample apart from what follows its end: ``[T, B, 1]``."""

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from ..._base.tables import Column, Printed, Sheet
+from ..layer_report import without_masks
 from ..report import ExportReport
 from .output_error import OutputError
 
@@ -145,4 +146,4 @@ class QuantizationReport(Printed):
 
     def to_json(self) -> str:
         """Write all fields as a JSON object."""
-        return json.dumps(asdict(self), indent=2)
+        return json.dumps(asdict(self, dict_factory=without_masks), indent=2)

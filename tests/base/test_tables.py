@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
 from fanin._base.tables import Column, Sheet
@@ -49,14 +50,24 @@ def test_a_wide_terminal_shows_all_columns_and_no_markup_is_read():
 
 
 def test_a_narrow_terminal_drops_columns_in_their_order_and_names_them():
-    assert "1.43 MB" not in shown(69)
-    assert "768×3072" in shown(69)
-    assert "a wider terminal also shows bytes" in shown(69)
-    text = shown(62)
+    assert "1.43 MB" not in shown(73)
+    assert "768×3072" in shown(73)
+    assert "a wider terminal also shows bytes" in shown(73)
+    text = shown(66)
     assert "768×3072" not in text
     assert "a wider terminal also shows shape, bytes" in text
     assert "/encoder/layer.0/attention/query/MatMul" in text  # no word is broken
-    assert max(map(len, text.splitlines())) <= 62
+    assert max(map(len, text.splitlines())) <= 66
+
+
+@pytest.mark.parametrize("width", range(66, 150, 3))
+def test_no_word_is_cut_at_any_width(width: int):
+    text = shown(width)
+    dropped = text.partition("also shows")[2]
+    for at, column in enumerate(SHEET.columns):
+        if column.header not in dropped:
+            cells = [row[at] for row in SHEET.rows]
+            assert all(word in text.split() for cell in cells for word in cell.split())
 
 
 def test_html_is_escaped():

@@ -157,7 +157,7 @@ def report_in(folder):
 @pytest.mark.parametrize(
     "folder",
     committed({"layer", "model", "scaling", "kernels", "crossover", "memory", "serving"})
-    + committed({"cuda", "server"})
+    + committed({"cuda", "server", "decoder"})
     + committed({"zoo", "paper"}),
     ids=lambda folder: str(folder.relative_to(COMMITTED)),
 )

@@ -203,11 +203,12 @@ def test_auto_leaves_a_small_transposed_convolution(tmp_path: Path):
         ((3, 1, 1), {"dilations": [2, 3, 1]}),
         ((1, 1, 3), {"pads": [0, 0, 1, 0, 0, 1]}),
         ((1, 1, 2), {"group": 2}),
+        ((1, 3, 2), {"pads": [0, 1, 0, 0, 1, 1], "strides": [1, 2, 1], "dilations": [1, 1, 2]}),
     ],
     ids=str,
 )
 @pytest.mark.parametrize("sizes", [(6, 4, 5), ("d", "h", "w")], ids=["fixed", "symbolic"])
-def test_convolution_along_one_of_three_axes_is_condensed(
+def test_convolution_along_some_of_three_axes_is_condensed(
     tmp_path: Path, kernel, attributes, sizes
 ):
     weight = sparse((12, 16 // attributes.get("group", 1), *kernel))
@@ -226,8 +227,8 @@ def test_convolution_along_one_of_three_axes_is_condensed(
 
 @pytest.mark.parametrize(
     ("kernel", "attributes"),
-    [((3, 3, 3), {}), ((1, 3, 3), {}), ((1, 1, 1), {"strides": [1, 2, 1]})],
-    ids=["cube", "square", "strided"],
+    [((3, 3, 3), {}), ((2, 1, 3), {}), ((1, 1, 1), {"strides": [2, 1, 2]})],
+    ids=["cube", "ends", "strided"],
 )
 def test_other_convolutions_over_three_axes_stay(tmp_path: Path, kernel, attributes):
     source = write(

@@ -156,6 +156,8 @@ def test_symbolic_dimensions_count_as_documented():
     assert chooser.rows_of(["batch", "tokens", 768]) == 4 * 32
     assert chooser.rows_of(["197*batch", 768]) == 4 * 197
     assert chooser.rows_of(["batch*tokens", 768]) == 4 * 32
+    assert chooser.rows_of([64, "batch", 768]) == 64 * 4
+    assert chooser.rows_of([1, "tokens", 768]) == 32
     assert chooser.rows_of(None) == 4
 
 

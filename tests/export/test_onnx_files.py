@@ -179,7 +179,7 @@ def test_failed_parity_names_the_node_and_leaves_no_file(tmp_path: Path, monkeyp
 
 
 def test_a_graph_that_stays_as_it_is_is_not_compared_with_itself(tmp_path: Path, monkeypatch):
-    def unwanted(*_):
+    def unwanted(*_, **__):
         raise ExportError("it is run")
 
     monkeypatch.setattr(onnx_convert, "cases_for", unwanted)
@@ -217,3 +217,21 @@ print(report.layers[0].decision)
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stdout == "condensed\n"
+
+
+def test_a_norm_that_lists_a_bias_without_having_it_does_not_crash_the_runtime(tmp_path: Path):
+    weight = sparse((48, 32))
+    source = write_model(
+        tmp_path / "in.onnx",
+        [node("LayerNormalization", ["x", "scale", ""], "n"), node("MatMul", ["n", "w"], "y")],
+        {"scale": np.ones(48, np.float32), "w": weight},
+    )
+    convert(source, tmp_path / "out.onnx", policy="condensed")
+    norm = onnx.load(tmp_path / "out.onnx").graph.node[0]
+    assert list(norm.input) == ["x", "scale"]
+    x = np.random.default_rng(0).standard_normal((2, 48)).astype(np.float32)
+    y = run(tmp_path / "out.onnx", library=True, x=x)[0]
+    wide = x.astype(np.float64)
+    deviation = wide - wide.mean(1, keepdims=True)
+    expected = deviation / np.sqrt((deviation**2).mean(1, keepdims=True) + 1e-5) @ weight
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)

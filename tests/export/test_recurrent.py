@@ -174,6 +174,28 @@ def test_what_a_loop_cannot_do_stays_with_the_reason(tmp_path: Path, case: str):
         assert layer.reason.startswith(reason)
 
 
+@pytest.mark.parametrize("policy", ["auto", "condensed"])
+def test_states_of_zeros_are_no_weights(tmp_path: Path, policy: str):
+    source = write(tmp_path / "in.onnx", initial=True, hidden=32, direction="bidirectional")
+    model = onnx.load(source)
+    for port in [port for port in model.graph.input if port.name in ("h", "c")]:
+        model.graph.input.remove(port)
+        zeros = np.zeros((2, 20, 32), np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(zeros, port.name))
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 20
+    onnx.save(model, source)
+    layers = convert(source, tmp_path / "out.onnx", policy=policy).layers
+    assert {layer.name.partition(" ")[0] for layer in layers} == {"w", "r"}
+
+
+def test_a_loop_may_be_in_half_precision(tmp_path: Path):
+    """onnx's reference does not run loops from the end, which the report says."""
+    source = write(tmp_path / "in.onnx", direction="reverse")
+    report = convert(source, tmp_path / "out.onnx", policy="condensed", precision="bfloat16")
+    assert any("reference" in line for line in report.not_checked)
+    assert any("bfloat16" in check.engine for check in report.parity)
+
+
 def test_usual_activations_may_be_spelled_out(tmp_path: Path):
     usual = ["sigmoid", "Tanh", "tanh"] * 2
     source = write(tmp_path / "in.onnx", direction="bidirectional", activations=usual)

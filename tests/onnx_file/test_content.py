@@ -175,3 +175,12 @@ def test_weights_of_half_precision_are_no_values(tmp_path):
     model.graph.initializer.append(numpy_helper.from_array(np.ones(3, np.float16), "half"))
     onnx.save(model, path)
     assert not read_model_file(path).half
+
+
+def test_a_norm_that_lists_a_bias_without_having_it_is_found(tmp_path):
+    path = tmp_path / "m.onnx"
+    model = model_with_a_subgraph()
+    for inputs, found in (["x", "scale"], []), (["x", "scale", ""], ["SkipLayerNormFusion"]):
+        model.graph.node.append(helper.make_node("LayerNormalization", inputs, [f"n{len(inputs)}"]))
+        onnx.save(model, path)
+        assert read_model_file(path).crashing_optimizers == found

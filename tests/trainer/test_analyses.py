@@ -2,6 +2,7 @@ import json
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from fanin.trainer import RigL, load_run, train
 from fanin.trainer.analysis import Analysis, analyze_paper, analyze_run, analyze_sweep
@@ -90,16 +91,48 @@ def test_sweeps_are_drawn_against_what_they_vary(tmp_path):
                 values["training.seed"] = seed
                 accuracy = sparsity - gamma / 10 + seed / 100
                 records.append(SweepRecord("", "srigl", values, test_accuracy=accuracy))
+        for seed in (0, 1):
+            values = {"method.sparsity": sparsity, "training.seed": seed}
+            records.append(SweepRecord("", "no ablation", values, test_accuracy=sparsity / 2))
+    values = {"sparsifier.alpha": 0.2, "training.seed": 0}
+    records.append(SweepRecord("", "other grid", values, test_accuracy=0.1))
     found = by_name(analyze_sweep(records))
-    assert list(found) == ["accuracy-sparsity", "accuracy-gamma", "methods"]
+    assert list(found) == ["accuracy-sparsity", "accuracy-gamma", "accuracy-alpha", "methods"]
     rows = found["accuracy-gamma"].rows
-    assert len(rows) == 5
+    # Dense, γ at each sparsity, and the variant without γ at each sparsity.
+    assert [row["variant"] for row in rows] == [
+        "dense", "srigl", "srigl", "no ablation", "srigl", "srigl", "no ablation",
+    ]  # fmt: skip
     assert rows[1]["accuracy"] == pytest.approx(0.8 - 0.03 + 0.005)
+    lines = lines_of(found["accuracy-gamma"])
+    assert lines["no ablation sparsity=0.8"] == pytest.approx([0.4, 0.4])
+    assert lines["no ablation sparsity=0.9"] == pytest.approx([0.45, 0.45])
+    assert lines["dense"] == pytest.approx([0.9, 0.9])
+    assert lines["srigl sparsity=0.9"] == pytest.approx([0.875, 0.815])
+    assert set(lines_of(found["accuracy-alpha"])) == {"dense", "other grid"}
     for analysis in found.values():
         analysis.save(tmp_path)
     (plain,) = analyze_sweep(records[:2])
     assert plain.name == "accuracy"
     assert plain.rows[0]["runs"] == 2
+
+
+def lines_of(analysis):
+    """The curves of a figure by their labels: values on the vertical axis."""
+    axes = Figure().add_subplot()
+    analysis.draw(axes)
+    found = {line.get_label(): list(line.get_ydata()) for line in axes.get_lines()}
+    found |= {c.get_label(): list(c.lines[0].get_ydata()) for c in axes.containers if c.get_label()}
+    return {label: values for label, values in found.items() if not label.startswith("_")}
+
+
+def test_the_figure_of_fan_ins_shows_outliers():
+    mask = torch.zeros(40, 100, dtype=torch.bool)
+    mask[:, :5] = True
+    mask[7] = True
+    axes = Figure().add_subplot()
+    fan_ins({"a": mask}).draw(axes)
+    assert 100 in {float(value) for line in axes.get_lines() for value in line.get_ydata()}
 
 
 def test_markdown_tables_show_missing_values_as_dashes():

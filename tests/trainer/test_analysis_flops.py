@@ -88,6 +88,7 @@ def test_every_method_has_a_training_rule(name):
 def test_training_rules_by_method():
     assert training_flops("dense", 1, 4, 10) == 120
     assert training_flops("set", 1, 4, 10) == 30
+    assert training_flops("mest", 1, 4, 10) == 30  # drops by gradients of active weights
     assert training_flops("sr-ste", 1, 4, 10) == 60
     assert training_flops("rigl", 1, 4, 10, update_every=1) == pytest.approx(10 * (3 + 2 + 4) / 2)
     with pytest.raises(ValueError, match="no formula"):

@@ -126,6 +126,32 @@ def test_hugging_face_trainer_resumes_bit_for_bit(tmp_path):
         assert torch.equal(mask, again.sparsifier.masks[name])
 
 
+def test_the_best_checkpoint_of_hugging_face_comes_with_its_masks(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    from fanin.trainer.integrations.huggingface import SparsifierCallback
+
+    callback = SparsifierCallback(SRigL(0.7), update_every=3, dense_layers=["classifier"])
+    arguments = transformers.TrainingArguments(
+        tmp_path / "out", per_device_train_batch_size=4, num_train_epochs=1, save_steps=4,
+        eval_strategy="steps", eval_steps=4, load_best_model_at_end=True, report_to=[],
+        metric_for_best_model="step", greater_is_better=False, use_cpu=True, disable_tqdm=True,
+        learning_rate=1e-3,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    trainer = transformers.Trainer(
+        bert(1, 48), arguments, train_dataset=Texts(), eval_dataset=Texts(), callbacks=[callback],
+        compute_metrics=lambda _: {"step": trainer.state.global_step},
+    )  # fmt: skip
+    trainer.train()
+    assert trainer.state.best_model_checkpoint.endswith("checkpoint-4")
+    assert callback.sparsifier.step_count == 4
+    check(trainer.model, callback.sparsifier.masks)
+    weight = trainer.model.bert.encoder.layer[0].intermediate.dense.weight
+    mask = callback.sparsifier.masks["bert.encoder.layer.0.intermediate.dense.weight"]
+    assert bool((weight[mask] != 0).float().mean() > 0.9)
+
+
 def test_lightning_trainer_resumes_bit_for_bit(tmp_path):
     lightning = pytest.importorskip("lightning.pytorch")
     from lightning.pytorch.callbacks import ModelCheckpoint
@@ -141,6 +167,9 @@ def test_lightning_trainer_resumes_bit_for_bit(tmp_path):
         def training_step(self, batch, _):
             return cross_entropy(self.net(batch[0]), batch[1])
 
+        def test_step(self, batch, number):  # noqa: ARG002
+            self.net(batch[0])
+
         def configure_optimizers(self):
             return torch.optim.AdamW(self.parameters(), lr=1e-2)
 
@@ -155,19 +184,24 @@ def test_lightning_trainer_resumes_bit_for_bit(tmp_path):
             max_epochs=2, accelerator="cpu", logger=False, callbacks=[callback, every_epoch],
             enable_progress_bar=False, enable_model_summary=False,
         )  # fmt: skip
-        trainer.fit(module, torch.utils.data.DataLoader(data, batch_size=4), ckpt_path=path)
-        return module, callback.sparsifier
+        loader = torch.utils.data.DataLoader(data, batch_size=4)
+        trainer.fit(module, loader, ckpt_path=path)
+        return module, callback.sparsifier, trainer, loader
 
-    whole, sparsifier = fit()
+    whole, sparsifier, trainer, loader = fit()
     assert sparsifier.step_count == 24
     check(whole, sparsifier.masks)
     assert next(iter(sparsifier.masks)) == "net.0.weight"
-    resumed, again = fit(tmp_path / "epoch=0.ckpt")
+    resumed, again, *_ = fit(tmp_path / "epoch=0.ckpt")
     assert again.step_count == 24
     for mine, other in zip(whole.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(mine, other)
     for name, mask in sparsifier.masks.items():
         assert torch.equal(mask, again.masks[name])
+    # A checkpoint that is loaded after training brings its masks.
+    trainer.test(whole, loader, ckpt_path=tmp_path / "epoch=0.ckpt", verbose=False)
+    assert sparsifier.step_count == 12
+    check(whole, sparsifier.masks)
 
 
 def test_misspelled_options_of_callbacks_are_refused_at_once():

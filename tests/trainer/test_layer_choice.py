@@ -1,13 +1,17 @@
 """Which layers become sparse and how dense: names, patterns, shared weights, given densities."""
 
 import math
+import sys
+import types
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations, spectral_norm, weight_norm
 
 from fanin._base.distributions import layer_densities
 from fanin.trainer import InfeasibleSparsityError, LayerOptions, RigL, Sparsifier, SRigL
+from fanin.trainer.layers import keeps_zeros
 
 from ._options import grouped
 
@@ -195,3 +199,77 @@ def test_sharded_weights_are_refused():
     model.head.weight.device_mesh = object()  # as a DTensor has
     with pytest.raises(ValueError, match=r"'head.weight' .* sharded over processes \(FSDP\)"):
         attach(model)
+
+
+@pytest.mark.parametrize("norm", [weight_norm, parametrizations.weight_norm, spectral_norm])
+def test_layers_that_compute_their_weight_matter_only_if_they_are_to_be_sparse(norm):
+    model = Net()
+    norm(model.blocks[1])
+    norm(model.grouped)
+    reason = (
+        r"'grouped\.weight' cannot be sparse: it is computed by its layer .*Add it to dense_lay"
+    )
+    with pytest.raises(ValueError, match=reason):
+        attach(model)
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    sparsifier = attach(model, dense_layers=["blocks.1", "grouped"], dense_in_budget=False)
+    rows = {row.name: row for row in sparsifier.summary()}
+    assert rows["grouped.weight"].shape == (16, 4, 3, 3)
+    assert rows["blocks.1.weight"].density == 1
+    assert rows["blocks.0.weight"].density == 0.5
+    assert sparsifier.summary().others == {}
+    assert all(torch.equal(b, buffers[name]) for name, b in model.named_buffers())
+    counted = attach(Net(), dense_layers=["blocks.1", "grouped"])
+    sparsifier.detach()
+    again = attach(model, dense_layers=["blocks.1", "grouped"])
+    assert densities(again) == densities(counted)
+
+
+def test_a_head_that_computes_its_weight_is_the_output_layer():
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), parametrizations.weight_norm(nn.Linear(8, 4)))
+    sparsifier = attach(model, dense_layers=["2"], dense_in_budget=False)
+    assert sparsifier.state_dict()["settings"]["no_ablation"] == ["2.weight"]
+
+
+class Standardized(nn.Conv2d):
+    def forward(self, inputs):
+        mean = self.weight.mean((1, 2, 3), keepdim=True)
+        deviation = self.weight.std((1, 2, 3), keepdim=True)
+        return self._conv_forward(inputs, (self.weight - mean) / (deviation + 1e-5), self.bias)
+
+
+class Padded(nn.Conv2d):
+    def forward(self, inputs):
+        return super().forward(nn.functional.pad(inputs, (1, 1, 1, 1)))
+
+
+class OtherInputs(nn.Linear):
+    def forward(self, first, second):
+        return super().forward(first + second)
+
+
+def test_layers_that_change_their_weight_before_use_can_only_stay_dense():
+    def model_of(kind):
+        return nn.Sequential(kind(8, 16, 3, groups=2), nn.Conv2d(16, 8, 3))
+
+    reason = r"'0\.weight' cannot be sparse: it is changed by its layer before use"
+    with pytest.raises(ValueError, match=reason):
+        attach(model_of(Standardized))
+    options = {"dense_layers": ["0"], "dense_in_budget": False}
+    assert list(attach(model_of(Standardized), **options).masks) == ["1.weight"]
+    assert list(attach(model_of(Padded)).masks) == ["0.weight", "1.weight"]
+    assert keeps_zeros(OtherInputs(4, 4))
+
+
+def test_models_sharded_by_fsdp_are_refused(monkeypatch):
+    class FullyShardedDataParallel(nn.Module):
+        def __init__(self, module):
+            super().__init__()
+            self._fsdp_wrapped_module = module
+
+    fsdp = types.SimpleNamespace(FullyShardedDataParallel=FullyShardedDataParallel)
+    monkeypatch.setitem(sys.modules, "torch.distributed.fsdp", fsdp)
+    with pytest.raises(ValueError, match=r"sharded over processes \(FSDP\).*DistributedDataPar"):
+        attach(FullyShardedDataParallel(Net()))
+    with pytest.raises(ValueError, match=r"sharded over processes \(FSDP\)"):
+        attach(nn.Sequential(FullyShardedDataParallel(Net())))

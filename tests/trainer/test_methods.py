@@ -317,3 +317,73 @@ def test_methods_are_immutable_values():
     assert {name: METHODS[name].name for name in METHODS} == {name: name for name in METHODS}
     with pytest.raises(dataclasses.FrozenInstanceError):
         SRigL(sparsity=0.9).sparsity = 0.5
+
+
+def test_gradients_of_ablated_neurons_can_be_capped_at_those_of_the_median_live_one():
+    mask = torch.tensor([[1, 0], [0, 1], [0, 0], [0, 0], [1, 0]]).bool()
+    gradient = torch.tensor([[1.0, -3.0], [2.0, 6.0], [40.0, -120.0], [0.5, 0.1], [0.0, 0.0]])
+    layer = LayerInputs(torch.zeros(5, 2), mask, gradient, 3, True, lambda: gradient)
+    assert torch.equal(SRigL(0.5).grow_score(layer), gradient.abs())
+    capped = SRigL(0.5, ablated_gradients="capped").grow_score(layer)
+    # The means of the live neurons are 2, 4 and 0.
+    assert torch.allclose(capped[2], torch.tensor([1.0, 3.0]))
+    untouched = [0, 1, 3, 4]
+    assert torch.equal(capped[untouched], gradient[untouched].abs())
+    none = LayerInputs(torch.zeros(5, 2), mask & False, gradient, 3, True, lambda: gradient)
+    method = SRigL(0.5, ablated_gradients="capped")
+    assert torch.equal(method.grow_score(none), gradient.abs())
+
+
+def test_a_batch_norm_does_not_let_ablated_filters_crowd_out_the_others_when_capped():
+    scores = {}
+    for option in ("raw", "capped"):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8), nn.SiLU())
+        with torch.no_grad():
+            model[0].weight[:3] = 0
+        outputs = model(torch.randn(8, 4, 8, 8))
+        (outputs * torch.randn_like(outputs)).mean().backward()
+        weight = model[0].weight
+        layer = LayerInputs(weight, weight != 0, weight.grad, 100, True, torch.Tensor)
+        score = SRigL(0.5, ablated_gradients=option).grow_score(layer).flatten(1).mean(1)
+        scores[option] = (score[:3].max() / score[3:].median()).item()
+    assert scores["raw"] > 20
+    assert scores["capped"] == pytest.approx(1.0, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["Static", "SET", "RigL", "MEST", "SNFS", "DSR"])
+def test_unstructured_methods_keep_all_neurons_of_protected_layers(kind):
+    method = getattr(trainer, kind)(0.98)
+    least = {}
+    for protected in (None, ()):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        options = {"distribution": "uniform", "no_ablation": protected, "update_every": 4}
+        sparsifier = Sparsifier(
+            model, optimizer, method=method, total_steps=100, **grouped(**options)
+        )
+        counts = []
+        for step in range(60):
+            inputs = torch.randn(16, 64, generator=torch.Generator().manual_seed(step))
+            cross_entropy(model(inputs), inputs[:, :10].argmax(1) // 4).backward()
+            optimizer.step()
+            sparsifier.step()
+            optimizer.zero_grad()
+            counts.append(int(sparsifier.masks["2.weight"].any(1).sum()))
+        least[protected] = min(counts)
+        held = sum(int(mask.sum()) for mask in sparsifier.masks.values())
+        assert held <= 0.02 * (64 * 128 + 128 * 10) * 1.3
+    assert least[None] == 10
+    assert least[()] < 10
+
+
+def test_a_protected_layer_without_a_weight_for_each_neuron_is_refused():
+    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    reason = r"'2\.weight' must keep all of its 10 neurons, but would have 6 weights"
+    options = {"method": trainer.RigL(0.995), "total_steps": 1000}
+    with pytest.raises(trainer.InfeasibleSparsityError, match=reason):
+        Sparsifier(model, optimizer, **options, **grouped(distribution="uniform"))
+    free = grouped(distribution="uniform", no_ablation=[])
+    assert Sparsifier(model, optimizer, **options, **free).masks

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from fanin.trainer import (
     SET,
     ConfigError,
+    InitializationOptions,
     LayerOptions,
     RigL,
     ScheduleOptions,
@@ -55,6 +56,21 @@ def test_a_model_converted_after_its_sparsifier_was_made_is_refused_by_name():
         RuntimeError, match=r"'2\.weight' is now torch\.float64 .*before creating its Spars"
     ):
         backward(model.double(), dtype=torch.float64)
+
+
+def test_a_second_sparsifier_of_the_same_weights_is_refused():
+    model = model_of()
+    _, first = attach(model)
+    with pytest.raises(
+        ValueError, match=r"'0\.weight' is already masked by another Sparsifier.*det"
+    ):
+        attach(model)
+    with pytest.raises(ValueError, match=r"'0\.weight' is already masked"):
+        attach(nn.Sequential(*model, nn.Linear(4, 4)))
+    attach(copy.deepcopy(model), initialization=InitializationOptions(keep_weights=True))
+    first.detach()
+    _, second = attach(model, initialization=InitializationOptions(keep_weights=True))
+    assert second.masks
 
 
 def test_a_gradient_of_another_type_than_its_weight_is_refused_as_such():

@@ -95,6 +95,18 @@ def test_projections_of_attention_are_pruned_and_shared_weights_are_not():
     assert pruned.left == {"head.weight": "it is shared with embedding.weight"}
 
 
+def test_neurons_of_hugging_faces_conv1d_are_its_columns():
+    conv1d = pytest.importorskip("transformers.pytorch_utils").Conv1D
+    model = nn.Sequential(conv1d(48, 64))  # of 64 inputs and 48 outputs
+    before = model[0].weight.detach().clone()
+    pruned = prune_(model, 0.9)
+    for column, old in zip(model[0].weight.t(), before.t(), strict=True):
+        wanted = old.abs().argsort(descending=True)[:6]
+        assert torch.equal(column, torch.zeros(64).index_copy(0, wanted, old[wanted]))
+    (row,) = pruned.summary
+    assert (row.shape, row.active, row.fan_in) == ((48, 64), 48, 6)
+
+
 def test_named_layers_stay_dense():
     pruned = prune_(network(), 0.9, dense_layers=["5"])
     assert pruned.masks.keys() == {"1.weight"}
@@ -138,3 +150,26 @@ def test_the_recipe_of_the_documentation_works(tmp_path, monkeypatch, capsys):
     assert Path("fast.onnx").is_file()
     assert "Export to fast.onnx" in capsys.readouterr().out
     assert names["sparsifier"].masks.keys() == names["pruned"].masks.keys()
+
+
+def test_layers_whose_neurons_are_in_dimension_1_are_pruned_as_linear_ones():
+    conv1d = pytest.importorskip("transformers").pytorch_utils.Conv1D
+    torch.manual_seed(0)
+    turned, plain = nn.Sequential(conv1d(24, 64)), nn.Sequential(nn.Linear(64, 24))
+    with torch.no_grad():
+        plain[0].weight.copy_(turned[0].weight.t())
+    ours, theirs = prune_(turned, 0.75), prune_(plain, 0.75)
+    assert torch.equal(ours.masks["0.weight"].t(), theirs.masks["0.weight"])
+    assert list(ours.summary) == list(theirs.summary)
+    optimizer = torch.optim.SGD(turned.parameters(), lr=0.1)
+    sparsifier = ours.keep_masks(turned, optimizer)
+    assert torch.equal(sparsifier.masks["0.weight"], ours.masks["0.weight"])
+
+
+def test_layers_that_compute_their_weight_stay_dense():
+    model = nn.Sequential(
+        nn.Linear(64, 24), nn.utils.parametrizations.weight_norm(nn.Linear(24, 64))
+    )
+    pruned = prune_(model, 0.75)
+    assert list(pruned.masks) == ["0.weight"]
+    assert "its layer computes it" in pruned.left["1.weight"]

@@ -1,4 +1,5 @@
 import copy
+import dataclasses
 import io
 
 import pytest
@@ -6,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fanin.trainer import Sparsifier, SRigL
+from fanin.trainer import SRSTE, RigL, Sparsifier, SRigL
 
 from ._options import grouped
 
@@ -91,6 +92,55 @@ def test_loading_masks_the_model():
     fresh[2].load_state_dict(trained[2].state_dict())
     for name, mask in trained[2].masks.items():
         assert bool((dict(fresh[0].named_parameters())[name][~mask] == 0).all())
+
+
+def test_a_state_of_version_1_is_read():
+    trained, fresh = make(), make()
+    run(trained, range(30))
+    state = trained[2].state_dict()
+    state["format_version"] = 1
+    del state["settings"]["ablated_gradients"]
+    fresh[2].load_state_dict(state)
+    for name, mask in trained[2].masks.items():
+        assert torch.equal(mask, fresh[2].masks[name])
+    state["format_version"] = 3
+    with pytest.raises(ValueError, match="has format 3, expected 2"):
+        fresh[2].load_state_dict(state)
+
+
+@pytest.mark.parametrize("method", [RigL(0.5, structure="2:4"), SRSTE("2:4")])
+def test_n_m_masks_of_version_1_keep_their_groups(method):
+    def convolutions(its_method):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(4, 8, 2), nn.ReLU(), nn.Conv2d(8, 8, 2), nn.Flatten())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        options = grouped(update_every=3, distribution="uniform", dense_in_budget=False)
+        sparsifier = Sparsifier(model, optimizer, method=its_method, total_steps=60, **options)
+        return model, optimizer, sparsifier
+
+    def run_convolutions(parts, steps):
+        for step in steps:
+            inputs = torch.randn(4, 4, 5, 5, generator=torch.Generator().manual_seed(step))
+            parts[0](inputs).square().mean().backward()
+            parts[1].step()
+            parts[2].step()
+            parts[1].zero_grad()
+
+    whole = convolutions(dataclasses.replace(method, structure="2:4-flat"))
+    run_convolutions(whole, range(10))
+    state = copy.deepcopy(whole[2].state_dict())
+    state["format_version"] = 1
+    state["settings"]["structure"] = "2:4"
+    again = convolutions(method)
+    again[0].load_state_dict(whole[0].state_dict())
+    again[2].load_state_dict(state)
+    run_convolutions(whole, range(10, 20))
+    run_convolutions(again, range(10, 20))
+    for name, mask in whole[2].masks.items():
+        assert torch.equal(mask, again[2].masks[name])
+        assert mask.reshape(-1, 4).sum(1).eq(2).all()
+        assert not mask.permute(0, 2, 3, 1).reshape(-1, 4).sum(1).eq(2).all()
+    assert again[2].state_dict()["settings"]["structure"] == "2:4-flat"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ without ablation.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +48,7 @@ def layer_costs(model: nn.Module, input_shape: Sequence[int]) -> dict[str, Layer
 
     Runs the model once, in evaluation mode, on zeros. Input and output projections of
     ``MultiheadAttention`` count as linear layers. A layer that is used twice counts twice; one that
-    is not used is left out.
+    is not used, or that computes its weight (weight norm), is left out.
 
     Args:
         model: the model.
@@ -87,10 +88,11 @@ def training_flops(
 ) -> float:
     """Return the operations of training.
 
-    A backward pass counts as two forward passes. "dense": 3·dense. "static", "set", "dsr":
-    3·sparse. "rigl", "srigl", "mest": (3·sparse·ΔT + 2·sparse + dense)/(ΔT + 1), RigL's formula
-    (arXiv 1911.11134, appendix), since one step in ΔT + 1 has dense weight gradients. "snfs",
-    "sr-ste": 2·sparse + dense, since every step has.
+    A backward pass counts as two forward passes. "dense": 3·dense. "static", "set", "dsr", "mest":
+    3·sparse; MEST needs gradients of active weights only, and the weights beyond its budget are not
+    counted. "rigl", "srigl": (3·sparse·ΔT + 2·sparse + dense)/(ΔT + 1), RigL's formula (arXiv
+    1911.11134, appendix), since one step in ΔT + 1 has dense weight gradients. "snfs", "sr-ste":
+    2·sparse + dense, since every step has.
 
     Args:
         method: name of the method.
@@ -105,9 +107,9 @@ def training_flops(
     """
     if method == "dense":
         return 3 * dense * samples
-    if method in ("static", "set", "dsr"):
+    if method in ("static", "set", "dsr", "mest"):
         return 3 * sparse * samples
-    if method in ("rigl", "srigl", "mest"):
+    if method in ("rigl", "srigl"):
         each = 3 * sparse * update_every + 2 * sparse + dense
         return each / (update_every + 1) * samples
     if method in ("snfs", "sr-ste"):
@@ -127,6 +129,7 @@ def _cost_counter(
         found[name] = LayerCost(fan_in, before + outputs, convolution)
 
     def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        weight: Any
         if isinstance(module, nn.MultiheadAttention):
             tokens = inputs[0].numel() // inputs[0].shape[-1]
             if module.in_proj_weight is not None:
@@ -137,8 +140,10 @@ def _cost_counter(
                     add(weight, tensor.numel() // tensor.shape[-1] * weight.shape[0], False)
             add(module.out_proj.weight, tokens * module.embed_dim, False)
         elif is_input_first(module):
-            add(module.weight, output.numel(), False, module.weight.shape[0])
+            weight = module.weight
+            add(weight, output.numel(), False, weight.shape[0])
         elif is_prunable(module):
-            add(module.weight, output.numel(), not isinstance(module, nn.Linear))
+            weight = module.weight
+            add(weight, output.numel(), not isinstance(module, nn.Linear))
 
     return hook

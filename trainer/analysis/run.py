@@ -67,7 +67,8 @@ def fan_ins(masks: dict[str, Tensor]) -> Analysis:
         held.append(counts.tolist())
 
     def draw(axes: Axes) -> None:
-        axes.boxplot(held, positions=_layer_axis(axes, masks), showfliers=False, manage_ticks=False)
+        # Single neurons of very many inputs are what unstructured methods have to show.
+        axes.boxplot(held, positions=_layer_axis(axes, masks), manage_ticks=False)
         axes.set_ylabel("fan-in of active neurons")
 
     return Analysis("fan-in", "Fan-in per layer", rows, draw=draw)

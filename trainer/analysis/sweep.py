@@ -170,8 +170,10 @@ def _accuracy_against(key: str, table: Sequence[SweepRow]) -> Analysis:
     leaf = key.split(".")[-1]
     default = (f"accuracy-{leaf.replace('_', '-')}", f"Accuracy against {leaf}", leaf)
     name, title, label = _LABELS.get(key, default)
-    # A variant without grid values, such as dense training, is a horizontal line.
-    shown = [row for row in table if key in row["values"] or not row["values"]]
+    # A variant that varies nothing else than those that vary the key is a horizontal line for each
+    # of its values: dense training, or a method without the option on a grid of sparsities.
+    beside = {k for row in table if key in row["values"] for k in row["values"]}
+    shown = [row for row in table if key in row["values"] or row["values"].keys() <= beside]
     curves: dict[str, list[_CurvePoint]] = {}
     values: list[object] = []  # not a set, since lists and tables are not hashable
     for row in shown:
@@ -189,7 +191,7 @@ def _accuracy_against(key: str, table: Sequence[SweepRow]) -> Analysis:
             curve.append(_CurvePoint(position, row["accuracy"], row["deviation"] or 0.0))
 
     def draw(axes: Axes) -> None:
-        for curve, points in curves.items():
+        for number, (curve, points) in enumerate(curves.items()):
             varied = sorted(
                 (p.position, p.accuracy, p.deviation) for p in points if p.position is not None
             )
@@ -203,9 +205,10 @@ def _accuracy_against(key: str, table: Sequence[SweepRow]) -> Analysis:
                     capsize=3,
                     marker="o",
                     linestyle="-" if numeric else "none",
+                    color=f"C{number}",
                 )
             elif points:
-                axes.axhline(points[0].accuracy, linestyle="--", color="gray", label=curve)
+                axes.axhline(points[0].accuracy, linestyle="--", color=f"C{number}", label=curve)
         if numeric and min(numbers) > 0 and max(numbers) >= 50 * min(numbers):
             axes.set_xscale("log")
         if not numeric:

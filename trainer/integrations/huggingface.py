@@ -22,8 +22,9 @@ class SparsifierCallback(TrainerCallback):
     """Makes a ``Sparsifier`` when training begins, and calls its ``step()`` after each step.
 
     Model, optimizer, number of steps and gradient scaler come from the trainer. Each checkpoint
-    gets a sparsifier.pt, from which ``trainer.train(resume_from_checkpoint=…)`` continues. The
-    attribute ``sparsifier`` is None before training begins.
+    gets a sparsifier.pt, from which ``trainer.train(resume_from_checkpoint=…)`` continues. With
+    ``load_best_model_at_end``, the masks are those of the best checkpoint, too. The attribute
+    ``sparsifier`` is None before training begins.
 
     Args:
         method: the training method.
@@ -65,6 +66,23 @@ class SparsifierCallback(TrainerCallback):
     def on_optimizer_step(self, *_: object, **__: object) -> None:
         """Update the topology if due, after the optimizer's step and before zero_grad."""
         attached(self.sparsifier).step()
+
+    def on_train_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,  # noqa: ARG002
+        **_: object,
+    ) -> None:
+        """Take the masks of the best checkpoint if the trainer has loaded its weights."""
+        best = state.best_model_checkpoint
+        if args.load_best_model_at_end and best is not None:
+            if not (Path(best) / STATE).is_file():
+                raise FileNotFoundError(
+                    f"the trainer has loaded the weights of {best}, which has no {STATE} with "
+                    "their masks; let it save checkpoints only while this callback is in use"
+                )
+            attached(self.sparsifier).load_state_dict(read_state(Path(best) / STATE))
 
     def on_save(
         self,

@@ -14,8 +14,9 @@ class SparsifierCallback(Callback):  # type: ignore[misc, unused-ignore]  # not 
     """Makes a ``Sparsifier`` when training starts, and calls its ``step()`` after each batch.
 
     For modules with automatic optimization and one optimizer. Model, optimizer, number of steps and
-    gradient scaler come from the trainer; Lightning's checkpoints hold the state. The attribute
-    ``sparsifier`` is None before training starts.
+    gradient scaler come from the trainer; Lightning's checkpoints hold the state. A checkpoint that
+    ``test``, ``validate`` or ``predict`` load after training (``ckpt_path="best"``) brings its
+    masks. The attribute ``sparsifier`` is None before training starts.
 
     Args:
         method: the training method.
@@ -30,6 +31,11 @@ class SparsifierCallback(Callback):  # type: ignore[misc, unused-ignore]  # not 
         self.method, self.options = method, check_options(options)
         self.sparsifier: Sparsifier | None = None
         self._saved: SparsifierState | None = None
+        self._resuming = True
+
+    def on_load_checkpoint(self, trainer: Trainer, *_: object) -> None:
+        """Note whether the checkpoint is loaded for training."""
+        self._resuming = trainer.state.fn == "fit"
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Make the sparsifier; a resumed training has restored model and optimizer by then.
@@ -72,5 +78,8 @@ class SparsifierCallback(Callback):  # type: ignore[misc, unused-ignore]  # not 
         return self.sparsifier.state_dict()
 
     def load_state_dict(self, state_dict: SparsifierState) -> None:
-        """Keep the state until training starts."""
-        self._saved = state_dict or None
+        """Keep the state until training starts; after training, take the masks at once."""
+        if self._resuming or self.sparsifier is None:
+            self._saved = state_dict or None
+        else:
+            self.sparsifier.load_state_dict(state_dict)

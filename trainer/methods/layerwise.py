@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from ..structures import Ablation, ConstantFanIn, Structure
@@ -72,6 +73,10 @@ class SRigL(SparseMethod):
         reversible: whether an ablated neuron becomes active again when its gradients are among the
             largest.
         salient_growth: count the largest gradients of "all" positions, or only of "inactive" ones.
+        ablated_gradients: "raw", as in the authors' code, or "capped": where the gradients of an
+            ablated neuron are larger on average than those of the median live neuron, they are
+            scaled down to it. A batch norm multiplies the gradients of an ablated filter, whose
+            output is constant, by up to 1/√ε ≈ 300, so that they crowd out all others.
         salience: with K the number of dropped weights, "practical" counts the (active − K) largest
             weights as salient, "literal" the K largest (the paper's text).
 
@@ -85,6 +90,7 @@ class SRigL(SparseMethod):
     reversible: bool = True
     salient_growth: Literal["all", "inactive"] = "all"
     salience: Literal["practical", "literal"] = "practical"
+    ablated_gradients: Literal["raw", "capped"] = "raw"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,6 +103,7 @@ class SRigL(SparseMethod):
         for option, allowed in (
             ("salient_growth", ("all", "inactive")),
             ("salience", ("practical", "literal")),
+            ("ablated_gradients", ("raw", "capped")),
         ):
             if getattr(self, option) not in allowed:
                 raise ValueError(
@@ -112,4 +119,15 @@ class SRigL(SparseMethod):
 
     def grow_score(self, layer: LayerInputs) -> Tensor:
         """Return the magnitude of the dense gradient."""
-        return layer.dense_gradient.abs()
+        score = layer.dense_gradient.abs()
+        return score if self.ablated_gradients == "raw" else _capped(score, layer.mask)
+
+
+def _capped(score: Tensor, mask: Tensor) -> Tensor:
+    """Scale the scores of neurons without weights down to the mean of the median live neuron."""
+    live, means = mask.flatten(1).any(1), score.flatten(1).mean(1)
+    if not live.any():
+        return score
+    # The mean is 0 where all scores are, and any factor does.
+    factor = (means[live].median() / means.clamp(min=torch.finfo(means.dtype).tiny)).clamp(max=1)
+    return score * factor.masked_fill(live, 1).view(-1, *[1] * (score.dim() - 1))

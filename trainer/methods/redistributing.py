@@ -50,7 +50,8 @@ class SNFS(SparseMethod):
         """Redistribute the dropped weights in proportion to the mean momentum."""
         dropped, shares = {}, {}
         for name, layer in layers.items():
-            dropped[name] = int(fractions.current * int(layer.mask.count_nonzero()))
+            active = int(layer.mask.count_nonzero())
+            dropped[name] = min(int(fractions.current * active), active - _least(layer))
             shares[name] = float(layer.dense_gradient[layer.mask].abs().double().mean())
         return _grow_by_share(layers, dropped, shares, fractions)
 
@@ -59,7 +60,8 @@ class SNFS(SparseMethod):
 class DSR(SparseMethod):
     """Dynamic sparse reparameterization (arXiv 1902.05967): one magnitude threshold for all layers.
 
-    The smallest weights of the whole model are dropped, except for the last one of each layer. As
+    The smallest weights of the whole model are dropped, except for the last one of each layer (of
+    each protected neuron). As
     many are grown at random, in proportion to what each layer kept. The original adapts its
     threshold by doubling and halving; here, exactly the scheduled number is dropped.
     """
@@ -89,9 +91,14 @@ class DSR(SparseMethod):
             ends = torch.tensor(list(active.values())).cumsum(0)
             owners = torch.bucketize(lowest, ends, right=True).bincount(minlength=len(active))
             for (name, held), removed in zip(active.items(), owners.tolist(), strict=True):
-                dropped[name] = min(removed, held - 1)
+                dropped[name] = min(removed, held - _least(layers[name]))
         shares = {name: float(active[name] - dropped[name]) for name in layers}
         return _grow_by_share(layers, dropped, shares, fractions)
+
+
+def _least(layer: LayerInputs) -> int:
+    """Return the fewest weights that a layer may keep: one, or one for each protected neuron."""
+    return 1 if layer.may_ablate else len(layer.mask)
 
 
 def _grow_by_share(

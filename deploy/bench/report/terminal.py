@@ -8,12 +8,13 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from ...._base.terminal import output_console
 from .document import Document, Table
 
 
 def print_report(document: Document, console: Console | None = None) -> None:
     """Print the tables that fit a terminal, and the notes."""
-    console = console or Console()
+    console = console or output_console()
     for table in document.screen:
         print_table(table, console)
     for note in document.notes:
@@ -22,7 +23,7 @@ def print_report(document: Document, console: Console | None = None) -> None:
 
 def print_table(table: Table, console: Console | None = None) -> None:
     """Print one table."""
-    (console or Console()).print(to_rich(table))
+    (console or output_console()).print(to_rich(table))
 
 
 def to_rich(table: Table) -> RichTable:

@@ -14,6 +14,8 @@ from .cases_report import cases_document
 from .crossover import CrossoverPoint
 from .crossover_report import crossover_document
 from .cuda import cuda_document
+from .decoder import DecoderCase
+from .decoder_report import decoder_document
 from .kernels import KernelCase
 from .kernels_report import kernels_document
 from .memory import EngineMemory, memory_document
@@ -29,6 +31,7 @@ _KINDS: dict[str, tuple[type, Callable[[Result[Any]], Document]]] = {
     "kernels": (KernelCase, kernels_document),
     "cuda": (Case, cuda_document),
     "crossover": (CrossoverPoint, crossover_document),
+    "decoder": (DecoderCase, decoder_document),
     "memory": (EngineMemory, memory_document),
     "server": (ServerCase, server_document),
     "serving": (ServingRow, serving_document),

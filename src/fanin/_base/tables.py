@@ -119,6 +119,7 @@ class Sheet:
             padding=(0, 1, 0, 0),
             pad_edge=False,
         )
+        widths = self._widths(kept, width)
         for at in kept:
             column = self.columns[at]
             table.add_column(
@@ -126,7 +127,7 @@ class Sheet:
                 justify="right" if column.right else "left",
                 no_wrap=not column.words,
                 overflow="fold",
-                min_width=self._room(at) if column.words else None,
+                width=widths.get(at),
             )
         for row in self.rows:
             table.add_row(*(Text(row[at]) for at in kept))
@@ -142,8 +143,21 @@ class Sheet:
             kept.remove(min(droppable, key=lambda at: self.columns[at].drop or 0))
         return kept
 
+    def _widths(self, kept: list[int], width: int | None) -> dict[int, int]:
+        """Choose widths of the columns of words: rich would shrink the widest, breaking words."""
+        spare = 0 if width is None else width - self._least(kept)
+        if width is None or spare < 0:
+            return {}
+        widths = {}
+        for at in reversed(kept):
+            if self.columns[at].words:
+                widths[at] = min(self._natural(at), self._room(at) + spare)
+                spare -= widths[at] - self._room(at)
+        return widths
+
     def _least(self, kept: list[int]) -> int:
-        return sum(map(self._room, kept)) + len(kept)
+        # Between columns, and at both edges, there are two spaces or one.
+        return sum(map(self._room, kept)) + 2 * len(kept)
 
     def _room(self, at: int) -> int:
         """Return the least width of a column; words are broken only if they are very long."""

@@ -12,18 +12,10 @@ import typer
 
 from .._base.atomic import output_folder
 from .._base.tables import Printed, Sheet
+from .._base.terminal import output_console
 
 _T = TypeVar("_T")
 
-CustomOpLibraries = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--custom-op-library",
-        metavar="PATH",
-        help="Library with operators of another domain that the model uses; may be repeated. It "
-        "runs code: name only libraries that you trust.",
-    ),
-]
 FAILED = 1
 """Exit status of a command that could not do what it was asked; docs/commands.md has them all."""
 
@@ -36,19 +28,6 @@ def show(report: Printed, *, as_json: bool) -> None:
         show_sheet(report.sheet())
 
 
-UNCUT = 10_000
-"""Width of a table where stdout is no terminal, which is never cut."""
-
-
-def terminal_width() -> int | None:
-    """Return the width of the terminal; None where stdout is none."""
-    if not sys.stdout.isatty():
-        return None
-    from rich.console import Console
-
-    return Console().width
-
-
 def colored(text: str, color: str) -> str:
     """Color a text for a terminal."""
     return typer.style(text, fg=color) if sys.stdout.isatty() else text
@@ -59,10 +38,19 @@ def show_sheet(sheet: Sheet) -> None:
     if not sys.stdout.isatty():
         print(sheet.to_text())
         return
-    from rich.console import Console
-
-    console = Console()
+    console = output_console()
     console.print(sheet.to_rich(console.width))
+
+
+CustomOpLibraries = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--custom-op-library",
+        metavar="PATH",
+        help="Library with operators of another domain that the model uses; may be repeated. It "
+        "runs code: name only libraries that you trust.",
+    ),
+]
 
 
 @contextmanager

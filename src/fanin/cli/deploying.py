@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .common import (
-    FAILED,
-    UNCUT,
-    CustomOpLibraries,
-    colored,
-    readable,
-    requires,
-    terminal_width,
-)
+from .._base.terminal import output_console, terminal_width
+from .common import FAILED, CustomOpLibraries, colored, readable, requires
 
 if TYPE_CHECKING:
     from ..deploy.doctor_plan import ModelPlan
@@ -39,8 +32,8 @@ def doctor(
     batch: Annotated[
         int | None, typer.Option(min=1, help="Show that for this batch, too, not for 1 alone.")
     ] = None,
-    custom_op_library: CustomOpLibraries = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    custom_op_library: CustomOpLibraries = None,
 ) -> None:
     """Check everything needed to run exported models; exit with status 1 if a check fails."""
     from ..deploy.doctor import check_model_file, check_plan, run_checks
@@ -71,12 +64,9 @@ def doctor(
 
 
 def _print_plan(plan: ModelPlan) -> None:
-    from rich.console import Console
-
     from ..deploy.doctor_plan import plan_table
 
-    width = terminal_width()
-    Console(width=width or UNCUT, no_color=width is None).print(plan_table(plan))
+    output_console().print(plan_table(plan))
 
 
 def serve(

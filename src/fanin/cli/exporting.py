@@ -11,6 +11,7 @@ import typer
 
 from .._base.atomic import output_folder, output_path
 from .common import CustomOpLibraries, dims_of, readable, requires, say, show
+from .pages import require_page, write_export_page, write_inspection_page
 from .sources import refuse_torch_file
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ _Dim = Annotated[
     ),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+_Measure = Annotated[
+    bool,
+    typer.Option("--measure", help="Run the models, and put the times of their nodes on the page."),
+]
 
 
 def export(
@@ -98,9 +103,14 @@ def export(
         bool,
         typer.Option("--require-sparse", help="Fail where no layer of the file is sparse."),
     ] = False,
-    custom_op_library: CustomOpLibraries = None,
     dim: _Dim = None,
     as_json: _Json = False,
+    report_html: Annotated[
+        Path | None,
+        typer.Option(help="Also write a page about the layers, before and after, to this file."),
+    ] = None,
+    measure: _Measure = False,
+    custom_op_library: CustomOpLibraries = None,
 ) -> None:
     """Write a run or an ONNX file to ONNX with its sparse layers as CondensedGemm, verified."""
     common = {
@@ -119,6 +129,7 @@ def export(
         "dims": dims_of(dim),
     }
     refuse_torch_file(source, 'fanin.export.export(model, example_inputs, "model.onnx")')
+    require_page(report_html, "--report-html", source, out, measure=measure)
     if source.is_file() or (source.suffix == ".onnx" and not source.is_dir()):
         common["custom_op_libraries"] = custom_op_library or ()
         report = _convert(source, out, common, opset, dense_baseline)
@@ -128,6 +139,8 @@ def export(
     else:
         report = _export(source, out, common, opset, dense_baseline)
     show(report, as_json=as_json)
+    if report_html is not None:
+        write_export_page(report_html, report, source, common, measure=measure)
 
 
 def _convert(
@@ -260,28 +273,41 @@ def inspect(
     device: _Device = "cpu",
     dim: _Dim = None,
     as_json: _Json = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Also write a page about the layers to this file.")
+    ] = None,
+    measure: _Measure = False,
 ) -> None:
     """List the condensed layers of an ONNX file, or how an export would convert its layers."""
     requires("export", "onnx", "onnx_ir")
+    require_page(html, "--html", file, measure=measure)
     from ..export import ExportError
     from ..export import inspect as look
-    from ..export.plan import describe_conversion
+    from ..export.onnx_convert import plan_model
+    from ..export.plan import describe_layers
 
-    sizes = dims_of(dim)
+    asked: dict[str, Any] = {
+        "batch": batch,
+        "threads": threads,
+        "device": device,
+        "dims": dims_of(dim),
+    }
     with readable(ExportError, OSError, ValueError):
         inspection = look(file)
         plan = None
+        if not inspection.layers or html is not None:
+            layers, model = plan_model(file, **asked)
         if not inspection.layers:
-            plan = describe_conversion(
-                file, batch=batch, threads=threads, device=device, dims=sizes
-            )
+            plan = describe_layers(file, layers, **asked)
     if as_json:
         typer.echo(json.dumps(inspection.to_dict() | {"plan": plan and plan.to_dict()}, indent=2))
-        return
-    show(inspection, as_json=False)
-    if plan is not None:
-        print()
-        show(plan, as_json=False)
+    else:
+        show(inspection, as_json=False)
+        if plan is not None:
+            print()
+            show(plan, as_json=False)
+    if html is not None:
+        write_inspection_page(html, inspection, layers, model, asked, measure=measure)
 
 
 def calibrate(

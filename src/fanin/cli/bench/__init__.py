@@ -9,6 +9,7 @@ import typer
 from ..flags import Command, Group
 from .compare import bench_compare
 from .cuda import bench_cuda
+from .decoder import bench_decoder
 from .kernels import bench_kernels
 from .layer import bench_layer
 from .memory import bench_memory
@@ -28,6 +29,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "model": bench_model,
     "kernels": bench_kernels,
     "cuda": bench_cuda,
+    "decoder": bench_decoder,
     "memory": bench_memory,
     "paper": bench_paper,
     "scaling": bench_scaling,
