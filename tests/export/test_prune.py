@@ -232,7 +232,8 @@ def test_what_no_export_condenses_is_left_with_the_reason(tmp_path: Path):
     assert {layer.name: layer.reason for layer in report.layers} == {
         "wide": "",
         "last": "it holds values that are not finite",
-        "input": "input is a graph input, which a caller can replace",
+        "input": "input is a graph input, which a caller can replace; if none does, take it out of "
+        "the inputs with onnxruntime.tools.remove_initializer_from_input",
         "double": "it is float64, which no kernel computes in",
         "batched": "",
         "bytes": "it is quantized; prune the float model before that",
