@@ -10,12 +10,14 @@ import itertools
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ....ort_ops import register
 from ....ort_ops.format.condensed import CondensedWeight
+from ...cpus import available_cpus
 from ..requirements import require
 from .child.conditions import PAUSES
 from .cuda_binding import layer_arrays, open_binding
@@ -172,7 +174,7 @@ class CudaEngine:
         kind = getattr(torch, self._dtype)
         self._x = torch.empty(self._host.shape, dtype=kind, device=self._device.place)
         self._load()
-        self._ring = [self._make(self._x) for _ in range(self._copies)]
+        self._ring = self._make_all()
         self._launch: Callable[[], object] = self._call_once
         self._calls = 1
         if self._how == "ring":
@@ -231,6 +233,16 @@ class CudaEngine:
             seconds = self._device.seconds(launch, by_host=self._how == "call")
             times.append(max(1, round(seconds / calls * 1e9)))
         return times
+
+    def _make_all(self) -> list[Call]:
+        if self._copies == 1:
+            return [self._make(self._x)]
+        # Packing takes half a second for six million weights, on one thread. Threads have streams
+        # of their own.
+        with ThreadPoolExecutor(available_cpus()) as pool:
+            calls = list(pool.map(self._make, [self._x] * self._copies))
+        self._device.wait()
+        return calls
 
     def _load(self) -> None:
         self._x.copy_(self._device.torch.from_numpy(self._host))
