@@ -50,6 +50,15 @@ class Lowered:
     formed: Mapping[str, Formed]
     fused: tuple[str, ...]
 
+    def made_dense(self, layers: Iterable[LayerReport]) -> dict[str, str]:
+        """Return why condensed nodes that no layer tells of became dense, by name."""
+        told = {name for layer in layers for name in layer.nodes}
+        return {
+            name: entry.choice.reason
+            for name, entry in self.formed.items()
+            if name not in told and entry.choice.form == "dense"
+        }
+
 
 def lower(model: ir.Model, chooser: Chooser, *, fold: bool) -> Lowered:
     """Fold norms and ablated neurons, choose forms, fuse what follows, attach functions.

@@ -64,6 +64,7 @@ from .report import (
     LayerReport,
     ParityCheck,
     bytes_saved,
+    note_on_held,
     note_on_sparsity,
     require_sparse_layers,
 )
@@ -231,11 +232,10 @@ def convert(
             notes += rounding_notes(layers, values_dtype, "they are of a different type already")
         layers = (*layers, *found.elsewhere.layers)
         if found.held:
-            nodes = f"{found.held} condensed node{'s' * (found.held > 1)}"
-            notes += (f"the source holds {nodes} already",)
+            notes += (note_on_held(found.held, lowered.made_dense(reports)),)
         else:
             notes += note_on_sparsity(layers, found.elsewhere.sparsest, min_sparsity)
-        if require_sparse and not found.held:
+        if require_sparse and found.held == len(lowered.made_dense(reports)):
             require_sparse_layers(layers, notes)
         if compute != "float32":
             notes += compute_notes(layers)

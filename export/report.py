@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -285,6 +285,16 @@ def note_on_sparsity(
         return ()
     wanted = "" if min_sparsity == SPARSE else f" of at least {min_sparsity:.0%} zeros"
     return (f"no sparse weights{wanted} found; the sparsest is {name} at {most:.0%}",)
+
+
+def note_on_held(held: int, dense: Mapping[str, str]) -> str:
+    """Tell how many condensed nodes a source held, and which of them are dense now, and why."""
+    note = f"the source holds {held} condensed node{'s' * (held > 1)} already"
+    if not dense:
+        return note
+    shown = [f"{name}: {reason}" for name, reason in list(dense.items())[:3]]
+    more = [f"{len(dense) - 3} more"] if len(dense) > 3 else []
+    return f"{note}, of which {len(dense)} became dense ({'; '.join([*shown, *more])})"
 
 
 def require_sparse_layers(layers: Sequence[LayerReport], notes: Sequence[str]) -> None:

@@ -177,6 +177,11 @@ def _shapes(
 ) -> tuple[tuple[dict[int, str], ...], str | None]:
     """Return the dynamic dimensions, and the name of the one that torch may refuse."""
     if isinstance(asked, Mapping):
+        if not all(isinstance(name, str) for name in asked):
+            raise ValueError(
+                "dynamic_shapes gives axes where names of inputs belong; give a list with one "
+                f"mapping for each input ({', '.join(names)}), as [{dict(asked)}]"
+            )
         unknown = asked.keys() - set(names)
         if unknown:
             raise ValueError(

@@ -129,8 +129,9 @@ def _write_flat(
             return []
         return [builder.add("Shape", value, shape=[end - start], kind=_INT64, start=start, end=end)]
 
-    rest = builder.integers("rest", -1)
-    shape = [*sizes_of(x, 0, 2 + at), rest, *sizes_of(x, 4 + at, 5)]
+    # Not -1, which an empty batch leaves open.
+    pair = builder.add("ReduceProd", *sizes_of(x, 2 + at, 4 + at), shape=[1], kind=_INT64)
+    shape = [*sizes_of(x, 0, 2 + at), pair, *sizes_of(x, 4 + at, 5)]
     target = builder.add("Concat", *shape, shape=[4], kind=_INT64, axis=0)
     flat = builder.add("Reshape", x, target, shape=sizes, kind=kind)
     kernel = builder.integers("kernel", *geometry.weight_shape)

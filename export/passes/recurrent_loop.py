@@ -49,6 +49,12 @@ class _Loops:
         used += [False] * (1 + states - len(used))
         valid = self._valid()
         done = [self._direction(d, valid, used[0]) for d in range(len(layer.reverse))]
+        started = self._started()
+        if started is not None:
+            zero = self.outer.constant("zero", np.zeros((), np.float32))
+            for one in done:
+                for s in range(states):
+                    one[s] = self.outer.add("Where", started, one[s], zero, shape=self.state)
         # Of each state by direction, then of the sequence.
         ends = [self._stacked([one[s] for one in done]) for s in range(states)]
         new = [self._sequence([one[states] for one in done])] if used[0] else [None]
@@ -151,6 +157,17 @@ class _Loops:
         valid = add("Less", steps, lengths, shape=[self.steps, self.batch], kind=_BOOL)
         last = self.outer.integers("axis", 2)
         return add("Unsqueeze", valid, last, shape=[self.steps, self.batch, 1], kind=_BOOL)
+
+    def _started(self) -> ir.Value | None:
+        """Tell samples without any step apart, whose last states are zero: ``[B, 1]``."""
+        lengths = self.layer.input(4)
+        if lengths is None or self.layer.input(5) is self.layer.input(6) is None:
+            return None
+        lengths = self.outer.add("Cast", lengths, shape=[self.batch], kind=_INT64, to=_INT64)
+        none = self.outer.constant("none", np.array(0, np.int64))
+        some = self.outer.add("Greater", lengths, none, shape=[self.batch], kind=_BOOL)
+        last = self.outer.integers("axis", 1)
+        return self.outer.add("Unsqueeze", some, last, shape=[self.batch, 1], kind=_BOOL)
 
     def _body(self, d: int, bias: np.ndarray, masked: bool, whole: bool) -> ir.Graph:
         rows = self.layer.gates * self.hidden

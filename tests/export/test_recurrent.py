@@ -137,6 +137,23 @@ def test_samples_may_end_at_different_steps(tmp_path: Path, kind: str, direction
 
 
 @pytest.mark.parametrize("kind", GATES)
+def test_samples_without_steps_end_in_zeros_as_in_onnxruntime(tmp_path: Path, kind: str):
+    fields = {"direction": "bidirectional", "lengths": True, "initial": True}
+    source = write(tmp_path / "in.onnx", kind, **fields)
+    convert(source, tmp_path / "out.onnx", policy="condensed")
+    rng = np.random.default_rng(1)
+    feeds = {name: rng.standard_normal((2, 3, 16)).astype(np.float32) for name in STATES[kind]}
+    feeds["x"] = rng.standard_normal((4, 3, 20)).astype(np.float32)
+    feeds["lengths"] = np.array([2, 0, 4], np.int32)
+    expected = run(source, **feeds)
+    assert not expected[1][:, 1].any()
+    for ours, theirs in zip(
+        run(tmp_path / "out.onnx", library=True, **feeds), expected, strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", GATES)
 def test_the_batch_may_come_first(tmp_path: Path, kind: str):
     """ONNX Runtime refuses layout 1 in the source, so it runs the transposed values in layout 0."""
     shared = {"direction": "bidirectional", "initial": True}

@@ -303,9 +303,16 @@ def test_sparse_layers_can_be_required(tmp_path: Path):
     with pytest.raises(ExportError, match="every layer stays dense"):
         export(nn.Linear(IN, OUT), torch.randn(2, IN), tmp_path / "out.onnx", require_sparse=True)
     source = write(tmp_path / "sparse.onnx", [GEMM], {"w": weight(OUT, IN), "b": BIAS})
-    convert(source, tmp_path / "out.onnx", policy="condensed", require_sparse=True)
-    again = convert(tmp_path / "out.onnx", tmp_path / "again.onnx", require_sparse=True)
+    sparse = {"policy": "condensed", "require_sparse": True}
+    convert(source, tmp_path / "out.onnx", **sparse)
+    again = convert(tmp_path / "out.onnx", tmp_path / "again.onnx", **sparse)
     assert again.notes == ("the source holds 1 condensed node already",)
+    dense = {"policy": "dense", "verify": False}
+    note = convert(tmp_path / "out.onnx", tmp_path / "again.onnx", **dense).notes[0]
+    assert "holds 1 condensed node already, of which 1 became dense (" in note
+    assert note.endswith(": policy dense)")
+    with pytest.raises(ExportError, match=r"every layer stays dense.*of which 1 became dense"):
+        convert(tmp_path / "out.onnx", tmp_path / "again.onnx", require_sparse=True, **dense)
     command = ["export", str(tmp_path / "in.onnx"), "-o", str(tmp_path / "y.onnx")]
     assert CliRunner().invoke(app, command).exit_code == 0
     assert CliRunner().invoke(app, [*command, "--require-sparse"]).exit_code == 1
