@@ -66,6 +66,7 @@ def load_source(path: Path) -> tuple[ir.Model, tuple[str, ...]]:
         model = ir.serde.deserialize_model(proto)
     except Exception as error:
         raise ExportError(f"{path} cannot be read: {error}") from error
+    _require_texts(path, model)
     ir.external_data.set_base_dir(model.graph, path.parent)
     _require_data(path, model)
     if model.ir_version < _FIRST_IR_WITH_CONSTANTS:
@@ -167,6 +168,19 @@ def _newer(path: Path, proto: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     newer.opset_import.extend(entry for entry in proto.opset_import if entry.domain)
     newer.opset_import.append(onnx.helper.make_opsetid("", _CONVERT_TO))
     return newer
+
+
+def _require_texts(path: Path, model: ir.Model) -> None:
+    """Refuse bytes in place of a text, except in operators of other libraries."""
+    for node in model.graph.all_nodes():
+        if node.domain not in ("", "com.microsoft"):
+            continue
+        for name, attribute in node.attributes.items():
+            text = attribute.type == ir.AttributeType.STRING and not attribute.is_ref()
+            if text and not isinstance(attribute.value, str):
+                raise ExportError(
+                    f"{path}: {name} of node {node.name!r} ({node.op_type}) is no UTF-8 text"
+                )
 
 
 def _require_data(path: Path, model: ir.Model) -> None:

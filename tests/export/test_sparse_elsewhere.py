@@ -311,7 +311,7 @@ def test_sparse_layers_can_be_required(tmp_path: Path):
     note = convert(tmp_path / "out.onnx", tmp_path / "again.onnx", **dense).notes[0]
     assert "holds 1 condensed node already, of which 1 became dense (" in note
     assert note.endswith(": policy dense)")
-    with pytest.raises(ExportError, match="every layer stays dense.*of which 1 became dense"):
+    with pytest.raises(ExportError, match=r"every layer stays dense.*of which 1 became dense"):
         convert(tmp_path / "out.onnx", tmp_path / "again.onnx", require_sparse=True, **dense)
     command = ["export", str(tmp_path / "in.onnx"), "-o", str(tmp_path / "y.onnx")]
     assert CliRunner().invoke(app, command).exit_code == 0

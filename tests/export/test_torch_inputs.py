@@ -58,7 +58,7 @@ def test_the_user_names_dynamic_dimensions_by_input():
     assert shapes_of(Tagger(), IDS, [{1: "tokens"}]) == ({1: "tokens"},)
     with pytest.raises(ValueError, match="names tokens, the inputs are ids"):
         shapes_of(Tagger(), IDS, {"tokens": {1: "n"}})
-    with pytest.raises(ValueError, match="axes where names .* for each input .ids., as "):
+    with pytest.raises(ValueError, match=r"axes where names .* for each input .ids., as "):
         shapes_of(Tagger(), IDS, {1: "tokens"})
     with pytest.raises(ValueError, match="names 2 inputs, there are 1"):
         shapes_of(Tagger(), IDS, [{}, {}])
