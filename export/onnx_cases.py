@@ -118,7 +118,7 @@ def _run(
 def _not_on_empty(run: Run) -> Run:
     """Refuse empty inputs, on which ONNX Runtime's LSTM and GRU abort the process."""
 
-    def guarded(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    def guarded(feeds: dict[str, np.ndarray]) -> Sequence[np.ndarray]:
         for name, value in feeds.items():
             if isinstance(value, np.ndarray) and not value.size:
                 raise ExportError(

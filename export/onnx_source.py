@@ -187,6 +187,8 @@ def _require_data(path: Path, model: ir.Model) -> None:
     for graph in model.graphs():
         for value in graph.initializers.values():
             tensor = value.const_value
+            if tensor is not None and any(size < 0 for size in tensor.shape.numpy()):
+                raise ExportError(f"{path}: the constant {value.name!r} has a negative size")
             if not isinstance(tensor, ir.ExternalTensor):
                 continue
             data = Path(tensor.path)

@@ -176,3 +176,12 @@ def test_bytes_in_place_of_a_text_are_named(tmp_path: Path, op: str, name: str):
     with pytest.raises(ExportError, match=f"{name} of node 'bad' .{op}. is no UTF-8 text"):
         convert(tmp_path / "in.onnx", tmp_path / "out.onnx")
     assert not (tmp_path / "out.onnx").exists()
+
+
+def test_a_constant_of_a_negative_size_is_named(tmp_path: Path):
+    """NumPy reads -1 as the rest, and onnx's shape inference aborts on it."""
+    model = onnx.load(linear(tmp_path / "in.onnx"))
+    next(t for t in model.graph.initializer if t.name == "w").dims[0] = -1
+    onnx.save(model, tmp_path / "in.onnx")
+    with pytest.raises(ExportError, match="the constant 'w' has a negative size"):
+        convert(tmp_path / "in.onnx", tmp_path / "out.onnx")
