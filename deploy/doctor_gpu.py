@@ -22,8 +22,13 @@ def _kernels() -> Finding:
             raise FindingError(problem, status.remedy)
         return (problem, status.remedy) if status.devices else problem
     built = "" if status.toolkit is None else ", built with CUDA {}.{}".format(*status.toolkit)
-    names = ", ".join(row.name for row in ort_ops.cuda_kernel_table())
-    return f"{status.library}{built}: {names}"
+    table = ort_ops.cuda_kernel_table()
+    names = ", ".join(row.name for row in table if row.proven)
+    unproven = ", ".join(row.name for row in table if not row.proven)
+    return (
+        f"{status.library}{built}: {names}; "
+        f"not yet run on a device, taken with FANIN_CUDA_EXPAND=on only: {unproven}"
+    )
 
 
 def _gpu() -> Finding:

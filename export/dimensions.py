@@ -9,6 +9,9 @@ from onnx_ir.passes import common
 
 from .errors import ExportError
 
+MAX_SIZE = 2**31 - 1
+"""Largest size of a dimension: products of several stay finite."""
+
 Dims = Mapping[str, int]
 """Sizes by the name of the dimension."""
 
@@ -18,6 +21,8 @@ def require_sizes(dims: Dims) -> None:
     for name, size in dims.items():
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ValueError(f"the dimension {name!r} is {size!r}, it must be at least 1")
+        if size > MAX_SIZE:
+            raise ValueError(f"the dimension {name!r} is {size}, it must be at most {MAX_SIZE}")
 
 
 def require_known(dims: Dims, model: ir.Model, source: str) -> None:

@@ -11,7 +11,7 @@ from ..ort_ops import cuda_status
 from ..ort_ops.format.condensed import CondensedWeight
 from ..ort_ops.format.conv_geometry import ConvGeometry
 from .cost_model import CostModel
-from .dimensions import Dims, require_sizes
+from .dimensions import MAX_SIZE, Dims, require_sizes
 from .gpu_cost import CUDA, GpuCostModel, device_of, find_gpu
 from .quantized_costs import Form
 from .report import Decision, LayerReport, PredictedTimes
@@ -110,6 +110,8 @@ class Chooser:
             raise ValueError(f"policy is {policy!r}, it must be {', '.join(POLICIES)}")
         if batch < 1:
             raise ValueError(f"batch is {batch}, it must be at least 1")
+        if batch > MAX_SIZE:
+            raise ValueError(f"batch is {batch}, it must be at most {MAX_SIZE}")
         if not 1 <= threads <= MAX_THREADS:
             raise ValueError(f"threads is {threads}, it must be 1 to {MAX_THREADS}")
         if portable and policy == "condensed":

@@ -66,8 +66,9 @@ class Inspection(Printed):
     def sheet(self) -> Sheet:
         """Lay out the layers, with the versions of the file below."""
         without = "runs" if self.runs_without_library else "does not run"
+        nodes = "node" if len(self.layers) == 1 else "nodes"
         notes = [
-            f"{len(self.layers)} condensed nodes, opset {self.opset}, "
+            f"{len(self.layers) or 'no'} condensed {nodes}, opset {self.opset}, "
             f"ir_version {self.ir_version}; {without} without fanin's library"
         ]
         if self.altered:

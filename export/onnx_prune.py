@@ -72,12 +72,15 @@ def prune(
         ExportError: it cannot be read, a name is unknown, or no layer can be pruned; nothing is
             written.
         ValueError: an argument is out of its range, or the layers cannot have the sparsity.
+        TypeError: ``dense_layers`` is a string.
         OSError: the output folder is missing or cannot be written.
 
     """
     source, target = Path(onnx_in), output_path(onnx_out)
     if not 0 < sparsity < 1:
         raise ValueError(f"sparsity is {sparsity}, it must be above 0 and below 1, such as 0.9")
+    if isinstance(dense_layers, str):
+        raise TypeError(f"dense_layers must be a list of layer names; write [{dense_layers!r}]")
     require_range("external_data_threshold", external_data_threshold, 0, MAX_INLINE_BYTES)
     if target.exists() and source.exists() and target.samefile(source):
         raise ValueError(f"{onnx_out} is the model itself; give the result another name")
@@ -215,7 +218,7 @@ def _zero(
     fan_in = weight_budget(weight.shape, density) // len(rows)
     longest = int(np.count_nonzero(rows, axis=1).max(initial=0))
     if longest <= fan_in:
-        return _left(weight, f"no row has more than {longest} weights already")
+        return _left(weight, f"sparse already, with at most {longest} weights in a row")
     kept = np.where(largest_per_row(rows, fan_in), rows, rows.dtype.type(0))
     new = put_weight(model, group, weight.in_place(kept))
     if new is not None:

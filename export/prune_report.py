@@ -78,7 +78,7 @@ class PruneReport(Printed):
                 f"{layer.sparsity:.1%}",
                 "" if layer.fan_in is None else str(layer.fan_in),
                 f"{layer.kept_norm:.1%}",
-                f"dense: {layer.reason}" if layer.reason else "pruned",
+                f"unchanged: {layer.reason}" if layer.reason else "pruned",
             )
             for layer in self.layers
         )

@@ -119,7 +119,7 @@ class CudaKernelRow:
         """``CondensedGemm`` or ``CondensedConv``."""
     @property
     def layout(self) -> str:
-        """``stream``, ``panel`` or ``direct``."""
+        """``expand``, ``stream``, ``panel`` or ``direct``."""
     @property
     def activations(self) -> str:
         """Type of X, residual and Y."""
@@ -133,6 +133,9 @@ class CudaKernelRow:
 
         If fewer fit, the row serves only as many samples as fit, but at least one.
         """
+    @property
+    def proven(self) -> bool:
+        """Whether it has run on a GPU; others are taken only with ``FANIN_CUDA_EXPAND=on``."""
 
 class PackedInfo:
     """The packed layout for one range of batches, or of image sizes."""

@@ -1,6 +1,6 @@
 """Print registers, spills and shared memory of every CUDA kernel, as ptxas reports them.
 
-    tools/cuda_resources.py [--architectures 80 90] [--jobs 2]
+    tools/cuda_resources.py [--architectures 80 90] [--sources 'expand_*'] [--jobs 2]
 
 Compiles the kernels with nvcc (NVCC, or from PATH) and prints a Markdown table. Shared memory is
 dynamic in all kernels; docs/cuda.md states how much.
@@ -72,10 +72,11 @@ def main() -> None:
     """Compile all and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--architectures", nargs="+", default=["80", "90"])
+    parser.add_argument("--sources", default="*", help="pattern of names without .cu")
     parser.add_argument("--jobs", type=int, default=2)
     arguments = parser.parse_args()
     nvcc = os.environ.get("NVCC", "nvcc")
-    sources = sorted((SOURCES / "cuda").glob("*.cu"))
+    sources = sorted((SOURCES / "cuda").glob(f"{arguments.sources}.cu"))
     work = [(nvcc, source, arch) for arch in arguments.architectures for source in sources]
     with ThreadPoolExecutor(arguments.jobs) as pool:
         texts = list(pool.map(lambda item: compile_one(*item), work))

@@ -19,8 +19,10 @@ from fanin.deploy.bench.measure.machine import describe_machine
 from fanin.deploy.bench.measure.statistics import Spread
 from fanin.deploy.bench.results.files import write_json
 from fanin.deploy.bench.results.plain import to_plain
-from fanin.trainer import Dense, Sparsifier, SRigL
+from fanin.trainer import Dense, InitializationOptions, Sparsifier, SRigL
 from fanin.trainer.models import MODELS
+
+FROM_SCRATCH = InitializationOptions(keep_weights=False)
 
 
 def training_step(
@@ -28,7 +30,9 @@ def training_step(
 ) -> Callable[[], float]:
     """Make a closure that runs one step of SGD with momentum."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
-    sparsifier = Sparsifier(model, optimizer, method=method, total_steps=100_000)
+    sparsifier = Sparsifier(
+        model, optimizer, method=method, total_steps=100_000, initialization=FROM_SCRATCH
+    )
     labels = torch.arange(len(inputs)) % 10
 
     def step() -> float:
@@ -57,7 +61,14 @@ def update_seconds(rounds: int) -> list[tuple[float, float]]:
     """Return wall and CPU seconds of updates of ResNet-50's 25.5 million weights."""
     model = MODELS["resnet50"]().build((3, 224, 224), 1000)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    sparsifier = Sparsifier(model, optimizer, method=SRigL(0.9), total_steps=1000, update_every=1)
+    sparsifier = Sparsifier(
+        model,
+        optimizer,
+        method=SRigL(0.9),
+        total_steps=1000,
+        update_every=1,
+        initialization=FROM_SCRATCH,
+    )
     found = []
     for _ in range(rounds):
         loss = sum((weight * torch.randn_like(weight)).sum() for weight in model.parameters())

@@ -1,4 +1,4 @@
-"""Write the numbers in README.md and docs/precision.md from the result files under docs/results.
+"""Write the numbers in README.md and pages of docs from the result files under docs/results.
 
     python tools/readme_numbers.py            # write them
     python tools/readme_numbers.py --check    # fail if they differ from the files
@@ -13,8 +13,10 @@ import argparse
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,7 +27,7 @@ _BLOCK = re.compile(
 _START, _END = "<!-- numbers:", "<!-- /numbers -->"
 
 
-PAGES = ("README.md", "docs/precision.md")
+PAGES = ("README.md", "docs/precision.md", "docs/foreign-models.md")
 
 
 class NumbersError(Exception):
@@ -178,12 +180,95 @@ def int8_networks(results: Path) -> list[str]:
     return lines
 
 
+WHY = {
+    "reordering activations": "dense neighbors",
+    "predicted": "too little gain",
+    "zero point": "zero point",
+    "graph input": "inputs of the graph",
+    "dynamically quantized": "ConvInteger",
+}
+"""Why a layer is left, in short, by words of the reason in the report."""
+
+
+def foreign(results: Path) -> list[str]:
+    """Write what became of each file of tools/foreign_zoo.py."""
+    lines = _heading(
+        "model", "from", "pruned", "condensed", "left dense", "error", "dense, ms", "speed-up"
+    )
+    for row in _foreign_rows(results):
+        left = Counter[str]()
+        for reason, count in row.get("reasons", {}).items():
+            left[_short(reason)] += count
+        cells = [
+            row["name"],
+            row.get("origin", "").removeprefix("npm:").replace("==", "\u00a0"),
+            str(row.get("pruned", NOT_MEASURED)),
+            str(row.get("condensed", 0) + row.get("structured", 0)),
+            ", ".join(f"{count}\u00a0{why}" for why, count in left.most_common()) or _why(row),
+            _foreign_error(row),
+            f"{row['dense_ms']:.3g}" if "dense_ms" in row else NOT_MEASURED,
+            f"{row['speedup']:.2f}×" if "speedup" in row else NOT_MEASURED,
+        ]
+        lines.append(_row(*cells))
+    return lines
+
+
+def foreign_sum(results: Path) -> list[str]:
+    """Count the files of tools/foreign_zoo.py by what became of them."""
+    rows = [row for row in _foreign_rows(results) if row["status"] != "not here"]
+    of = Counter(row["status"] for row in rows)
+    ratios = sorted(row["speedup"] for row in rows if "speedup" in row)
+    slower = [
+        f"{row['name']} ({row['speedup']:.2f}×)"
+        for row in rows
+        if "speedup" in row and (row["speedup"] < 0.95 or row["interval"][1] < 1)
+    ]
+    return [
+        f"Of {len(rows)} files, {of['converted']} were converted, {of['left']} have no layer for "
+        f"which a form of ours pays or exists, and {of['failed']} failed. The median speed-up of "
+        f"the converted ones is {median(ratios):.2f}×; they range from {ratios[0]:.2f}× to "
+        f"{ratios[-1]:.2f}×.",
+        f"Slower than dense by more than noise: {', '.join(slower) or 'none'}.",
+    ]
+
+
+def _foreign_rows(results: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads((results / "foreign-zoo" / "results.json").read_text())[
+        "rows"
+    ]
+    return rows
+
+
+def _why(row: dict[str, Any]) -> str:
+    """Say what became of a file without sparse layers, or of one that was not converted."""
+    if row["status"] in ("failed", "not here"):
+        return str(row["status"])
+    return _short(row["reason"]) if row.get("reason") else "none"
+
+
+def _short(reason: str) -> str:
+    found = next((short for words, short in WHY.items() if words in reason), None)
+    return found or reason.partition(" reads it")[0].rpartition("::")[2]
+
+
+def _foreign_error(row: dict[str, Any]) -> str:
+    """Write the largest error of an output; in brackets if outputs say little."""
+    if row.get("units"):
+        return f"{row['units']:.1f} steps"
+    if row.get("error") is None:
+        return NOT_MEASURED
+    text = f"{row['error']:.0e}" if row["error"] else "0"
+    return text if row["outputs_vary"] else f"({text})"
+
+
 BLOCKS: dict[str, Callable[[Path], list[str]]] = {
     "trained": trained,
     "threads": threads,
     "int8-layers": int8_layers,
     "int8-rivals": int8_rivals,
     "int8-networks": int8_networks,
+    "foreign": foreign,
+    "foreign-sum": foreign_sum,
 }
 
 

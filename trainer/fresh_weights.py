@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -65,13 +66,18 @@ def layers_to_keep(
     ]
     used = processes.broadcast_object(used)
     if used and processes.is_first:
-        more = f" and {len(used) - 5} more" if len(used) > 5 else ""
+        fresh = [name for name in choice.sparse if name not in used]
+        others = f" Those of {_some(fresh)} look new, and are drawn anew." if fresh else ""
         warnings.warn(
-            f"The weights of {', '.join(used[:5])}{more} are not those that torch draws for a new "
-            "layer. They are kept, the largest of each layer, as for a trained model; pass "
+            f"The weights of {_some(used)} are not those that torch draws for a new layer. They "
+            f"are kept, the largest of each layer, as for a trained model.{others} Pass "
             "initialization=InitializationOptions(keep_weights=False) to draw new ones (training "
             "from scratch), or keep_weights=True to keep all weights without this warning.",
             UserWarning,
             stacklevel=stacklevel + 1,
         )
     return frozenset(used)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

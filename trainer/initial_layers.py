@@ -6,8 +6,15 @@ import torch
 from torch.optim import Optimizer
 
 from .._base.distributions import weight_budget
+from .fresh_weights import layers_to_keep
 from .gradient_window import GradientMomentum, GradientWindow
-from .initialization import MaskSource, WeightStd, initial_mask, sparse_init
+from .initialization import (
+    InitializationOptions,
+    MaskSource,
+    WeightStd,
+    initial_mask,
+    sparse_init,
+)
 from .layer_choice import LayerChoice
 from .methods import SRSTE, SparseMethod
 from .optimizer_state import reset_optimizer_state
@@ -15,6 +22,51 @@ from .processes import Processes
 from .seeds import derived_generator
 from .sparse_layer import SparseLayer
 from .straight_through import magnitude_mask, project_to_mask
+
+
+def initial_layers(
+    choice: LayerChoice,
+    method: SparseMethod | SRSTE,
+    optimizers: Sequence[Optimizer],
+    options: InitializationOptions,
+    *,
+    restored: bool,
+    seed: int,
+    processes: Processes,
+    stacklevel: int,
+) -> dict[str, SparseLayer]:
+    """Make the sparse layers of a model, with their masks and weights.
+
+    Args:
+        choice: weights, densities and protected layers of the model.
+        method: the training method.
+        optimizers: the optimizer of the weights and its wrappers.
+        options: where masks and weights come from.
+        restored: masks, weights and optimizers are those of a checkpoint; leave the latter alone.
+        seed: seed of the training.
+        processes: the data-parallel processes.
+        stacklevel: of the warning that weights are kept.
+
+    """
+    kept: frozenset[str] = frozenset()
+    if not restored:
+        kept = layers_to_keep(choice, options.keep_weights, processes, stacklevel=stacklevel + 1)
+    layers = {}
+    for name in choice.sparse:
+        source = options.mask or ("magnitude" if name in kept else "random")
+        layers[name] = layer = initial_layer(
+            name, choice, method, mask_source=source, seed=seed, processes=processes
+        )
+        if not restored:
+            initialize_weights(
+                layer,
+                method,
+                optimizers,
+                weight_std=None if name in kept else options.weight_std,
+                seed=seed,
+                processes=processes,
+            )
+    return layers
 
 
 def initial_layer(

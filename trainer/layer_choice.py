@@ -224,6 +224,7 @@ def _dense_names(
     weights: Mapping[str, nn.Parameter], known: Mapping[str, str], options: LayerOptions
 ) -> frozenset[str]:
     dense = resolve_names("dense_layers", options.dense_layers, known)
+    dense |= {name for name, weight in weights.items() if not weight.numel()}
     if options.sparse_layers is None:
         return dense
     sparse = resolve_names("sparse_layers", options.sparse_layers, known)

@@ -18,6 +18,7 @@ from .._base.names import near_matches
 # convolutions have none in either, nor have embeddings, so both stay dense.
 PRUNABLE_TYPES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 HF_CONV1D = ("transformers.pytorch_utils", "Conv1D")
+MASKABLE_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 IN_PROJECTIONS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
@@ -226,8 +227,10 @@ def check_trainable(
             reason = "is not among the optimizer's parameters"
         elif hasattr(weight, "device_mesh"):
             reason = "is sharded over processes (FSDP), which splits neurons"
-        elif weight.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        elif weight.dtype not in MASKABLE_TYPES:
             reason = f"is of type {weight.dtype}"
+        elif weight.is_meta:
+            reason = "has no values yet (device meta)"
         else:
             continue
         raise ValueError(f"{name!r} cannot be sparse: it {reason}. Add it to dense_layers.")

@@ -12,6 +12,7 @@ from .initialization import InitializationOptions
 from .layer_choice import LayerOptions, choose_layers
 from .layers import (
     IN_PROJECTIONS,
+    MASKABLE_TYPES,
     ComputedWeight,
     count_other_weights,
     input_first_weights,
@@ -109,12 +110,15 @@ def prune_(
         Masks, densities, and what stays dense.
 
     Raises:
+        TypeError: a value has the wrong type.
         ValueError: a layer name is unknown, no layer can be pruned, a value is out of range, or a
-            weight is not finite or sharded; nothing is changed then.
+            weight is not finite, sharded or without values (device meta); nothing is changed then.
         InfeasibleSparsityError: the layers cannot have the sparsity.
 
     """
     check_sparsity(sparsity)
+    if isinstance(dense_layers, str):
+        raise TypeError(f"dense_layers must be a list of layer names; write [{dense_layers!r}]")
     model = unwrap(model)
     weights = prunable_weights(model, in_proj=True)
     in_proj = any(name.endswith(IN_PROJECTIONS) for name in weights)
@@ -133,6 +137,10 @@ def prune_(
         weight = choice.weights[name]
         if hasattr(weight, "device_mesh"):
             raise ValueError(f"{name!r} is sharded over processes (FSDP); prune the full model")
+        if weight.is_meta:
+            raise ValueError(
+                f"{name!r} has no values (device meta); load the model's weights first"
+            )
         if not torch.isfinite(weight).all():
             raise ValueError(f"{name!r} holds values that are not finite; nothing was pruned")
         budget = weight_budget(choice.shapes[name], choice.densities[name])
@@ -174,6 +182,10 @@ def _unfit(model: nn.Module, weights: dict[str, nn.Parameter]) -> dict[str, str]
         inputs = weight.numel() // neurons if neurons else 0
         if others:
             left[name] = f"it is shared with {', '.join(others)}"
+        elif weight.dtype not in MASKABLE_TYPES:
+            left[name] = f"it is of type {weight.dtype}"
+        elif not neurons:
+            left[name] = "it has no neurons"
         elif inputs < LEAST_INPUTS:
             left[name] = f"its neurons have {inputs} inputs, fewer than {LEAST_INPUTS}"
     return left

@@ -16,8 +16,7 @@ from torch.utils.hooks import unserializable_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .._base.distributions import Distribution
-from .fresh_weights import layers_to_keep
-from .initial_layers import initial_layer, initialize_weights
+from .initial_layers import initial_layers
 from .initialization import InitializationOptions
 from .layer_choice import LayerOptions, all_dense, choose_layers
 from .layers import count_other_weights, unwrap
@@ -144,28 +143,16 @@ class Sparsifier:
             if isinstance(method, SparseMethod) and method.updates:
                 self._schedule = UpdateSchedule(total_steps=total_steps, **asdict(schedule))
                 self._settings |= asdict(self._schedule)
-            kept: frozenset[str] = frozenset()
-            if state is None:
-                kept = layers_to_keep(choice, start.keep_weights, self._processes, stacklevel=2)
-            for name in choice.sparse:
-                layer = initial_layer(
-                    name,
-                    choice,
-                    method,
-                    mask_source=start.mask or ("magnitude" if name in kept else "random"),
-                    seed=seed,
-                    processes=self._processes,
-                )
-                if state is None:
-                    initialize_weights(
-                        layer,
-                        method,
-                        optimizers,
-                        weight_std=None if name in kept else start.weight_std,
-                        seed=seed,
-                        processes=self._processes,
-                    )
-                self._layers[name] = layer
+            self._layers = initial_layers(
+                choice,
+                method,
+                optimizers,
+                start,
+                restored=state is not None,
+                seed=seed,
+                processes=self._processes,
+                stacklevel=2,
+            )
         self._shapes, self._others = choice.shapes, count_other_weights(model, choice.weights)
         if state is not None:
             self.load_state_dict(state)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import html
-import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..._base.tables import visible
+
 _LONGEST = 160
 """Characters of a name that are shown; a name in a file may be of any length."""
-
-_INVISIBLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
-"""Unicode's categories of what changes how the text around it is read."""
 
 NONE = "–"
 
@@ -22,14 +20,7 @@ def escape(text: str, longest: int = _LONGEST) -> str:
     """Make a text from a file harmless: HTML, control characters, direction marks, length."""
     if len(text) > longest:
         text = f"{text[: longest * 2 // 3]}…{text[-(longest // 3) :]}"
-    visible = "".join(
-        char.encode("unicode_escape").decode() if _is_invisible(char) else char for char in text
-    )
-    return html.escape(visible)
-
-
-def _is_invisible(char: str) -> bool:
-    return unicodedata.category(char) in _INVISIBLE
+    return html.escape(visible(text))
 
 
 def breakable(text: str, longest: int = _LONGEST) -> str:

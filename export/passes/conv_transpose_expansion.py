@@ -79,15 +79,44 @@ def _unsupported(
     dilations: Sequence[int],
     kernel: Sequence[int],
 ) -> str | None:
+    bias = optional_input(node, 2)
+    if bias is not None and work.weight(bias) is None:
+        return "its bias is no constant"
+    return unsupported_transpose(node, strides, dilations, kernel)
+
+
+def unsupported_transpose(
+    node: ir.Node, strides: Sequence[int], dilations: Sequence[int], kernel: Sequence[int]
+) -> str | None:
+    """Say why a ConvTranspose of a stride over 1 stays, by its attributes; None if it need not."""
     automatic = node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET"
     if automatic or tuple(node.attributes.get_ints("output_shape", ())):
         return "ConvTranspose of automatic pads is not supported"
     if len(kernel) not in (1, 2) or len(set(strides)) > 1 or any(d != 1 for d in dilations):
         return "ConvTranspose of three axes, unequal strides or strides and dilations stays"
-    bias = optional_input(node, 2)
-    if bias is not None and work.weight(bias) is None:
-        return "its bias is no constant"
     return None
+
+
+def phase_filters(array: np.ndarray, group: int, stride: int) -> np.ndarray:
+    """Turn an array ``[in, out / group, *kernel]`` as an expansion does, without padding.
+
+    Args:
+        array: its kernel has sizes that the stride divides.
+        group: of the ConvTranspose.
+        stride: of all its axes.
+
+    """
+    inputs, outputs, *kernel = array.shape
+    axes = len(kernel)
+    taps = [size // stride for size in kernel]
+    apart = [group, inputs // group, outputs]
+    for t in taps:
+        apart += [t, stride]
+    of_taps = [3 + 2 * axis for axis in range(axes)]
+    turned = np.flip(array.reshape(apart), of_taps)
+    perm = [0, 2, *(axis + 1 for axis in of_taps), 1, *of_taps]
+    shape = (group * outputs * stride**axes, inputs // group, *taps)
+    return turned.transpose(perm).reshape(shape)
 
 
 def _phase_filters(

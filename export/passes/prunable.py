@@ -11,7 +11,14 @@ import onnx_ir as ir
 from .access import input_of, name_of
 from .condense_quantized import is_quantized_layer
 from .constants import ConstantWeight, is_constant, resolve_constant
-from .conv_layer import is_conv, is_conv_transpose, mirrored, read_conv_transpose
+from .conv_layer import (
+    is_conv,
+    is_conv_transpose,
+    mirrored,
+    read_conv_transpose,
+    strides_pads_dilations,
+)
+from .conv_transpose_expansion import phase_filters, unsupported_transpose
 from .einsum_layer import EinsumLayer, read_einsum, read_left_weight
 from .linear_layer import is_linear
 from .nodes import Names, add_constant
@@ -193,12 +200,29 @@ def _convolution(node: ir.Node, opset: int) -> Weight | Unfit | None:
         return None
     if is_conv(node):
         return Weight(node, 1, found, found.array.shape)
+    indexes = np.arange(found.array.size).reshape(found.array.shape)
+    if any(stride != 1 for stride in node.attributes.get_ints("strides", ())):
+        phases = _phases(node, indexes)
+        if isinstance(phases, str):
+            return Unfit(node, found, phases)
+        return Weight(node, 1, found, phases.shape, phases.reshape(len(phases), -1))
     geometry = read_conv_transpose(node, found.array.shape)
     if isinstance(geometry, str):
         return Unfit(node, found, geometry)
-    indexes = np.arange(found.array.size).reshape(found.array.shape)
     turned = mirrored(indexes, geometry.group)
     return Weight(node, 1, found, turned.shape, turned.reshape(len(turned), -1))
+
+
+def _phases(node: ir.Node, indexes: np.ndarray) -> np.ndarray | str:
+    """Order a weight of a ConvTranspose as the Conv does that an export makes of its phases."""
+    kernel = indexes.shape[2:]
+    strides, _, dilations = strides_pads_dilations(node, len(kernel))
+    reason = unsupported_transpose(node, strides, dilations, kernel)
+    if reason is not None:
+        return reason
+    if any(size % strides[0] for size in kernel):
+        return "its stride does not divide its kernel, so that pixels have unequal numbers of taps"
+    return phase_filters(indexes, node.attributes.get_int("group", 1), strides[0])
 
 
 def _einsum(node: ir.Node, opset: int) -> Weight | Unfit | None:

@@ -76,3 +76,13 @@ def test_html_is_escaped():
     assert "[red]&lt;b&gt;small&lt;/b&gt; &amp; simple" in page
     assert "note &lt;1&gt;" in page
     assert page.count("<tr>") == 3
+
+
+def test_signs_that_change_what_a_reader_sees_are_codes():
+    sheet = Sheet("a\x1b[2Jb", (Column("layer"),), (("evil\n\u202egnp",),), ("c\rd",))
+    escaped = ("a\\x1b[2Jb", "evil\\n\\u202egnp", "c\\rd")
+    console = Console(width=80, file=io.StringIO())
+    console.print(sheet.to_rich(80))
+    for text in (sheet.to_text(), sheet.to_html(), console.file.getvalue()):
+        assert all(piece in text for piece in escaped)
+        assert not any(sign in text for sign in "\x1b\r\u202e")

@@ -61,8 +61,8 @@ def test_every_engine_computes_the_layer(result):
 def test_the_layer_is_what_was_asked_for(result):
     case = result.cases[1]
     assert case.sparsity == pytest.approx(1 - 30 * case.facts["fan_in"] / (64 * 40))
-    assert case.facts["kernel"] == "f32-gemm-panel-emulated"
-    assert result.cases[0].facts["kernel"] == "f32-gemm-stream-emulated"
+    assert case.facts["kernel"] == "f32-gemm-panel32-cuda"
+    assert result.cases[0].facts["kernel"] == "f32-gemm-stream-cuda"
     assert case.title == "64 → 40, 90 %, batch 20, float32, stream, 25% ablated"
 
 
@@ -153,3 +153,19 @@ def test_a_build_without_the_kernels_names_what_is_missing(monkeypatch):
 def test_settings_that_make_no_sense_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         BenchCudaSpec(**changes)
+
+
+def test_a_ring_calls_copies_of_the_weights_in_turn(monkeypatch):
+    packed = []
+    before = EmulatedGemm.__init__
+
+    def noted(self, **arguments):
+        packed.append(arguments["bias"].tobytes())
+        before(self, **arguments)
+
+    monkeypatch.setattr(EmulatedGemm, "__init__", noted)
+    spec = {**SMALL, "launches": ("ring",), "batches": (8,)}
+    (case,) = bench_cuda(BenchCudaSpec(**spec)).cases[:1]
+    excluded = [(one.name, one.excluded) for one in case.engines]
+    assert excluded == [("dense", None), ("condensed", None)]
+    assert len(set(packed)) == 2

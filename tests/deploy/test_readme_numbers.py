@@ -46,13 +46,15 @@ def tree(tmp_path):
     write_result(results / "mlp" / "threads-16", 1.25)
     text = "before\n<!-- numbers: trained -->\nold\n<!-- /numbers -->\nafter\n"
     (tmp_path / "README.md").write_text(text)
-    (tmp_path / "docs" / "precision.md").write_text("no numbers\n")
+    for page in ("precision", "foreign-models"):
+        (tmp_path / "docs" / f"{page}.md").write_text("no numbers\n")
     return tmp_path
 
 
 def test_the_pages_of_this_tree_have_the_numbers_of_its_results(tool):
     assert "<!-- numbers: trained -->" in (ROOT / "README.md").read_text()
     assert "<!-- numbers: int8-layers -->" in (ROOT / "docs" / "precision.md").read_text()
+    assert "<!-- numbers: foreign -->" in (ROOT / "docs" / "foreign-models.md").read_text()
     assert tool.main(["--check"]) == 0
 
 
@@ -171,3 +173,54 @@ def test_every_network_of_the_table_can_be_trained(tool):
     recipes = {file.stem for file in (ROOT / "trainer" / "recipes").glob("*.toml")}
     for name in trained.RECIPES.values():
         assert {f"{name}-dense", f"{name}-srigl90"} <= recipes
+
+
+ROWS = [
+    {
+        "name": "small",
+        "origin": "npm:box@1",
+        "status": "converted",
+        "pruned": 4,
+        "condensed": 2,
+        "structured": 0,
+        "dense": 2,
+        "reasons": {"condensed predicted N as fast at N rows": 1, "LSTM reads it, which is not": 1},
+        "error": 2.5e-7,
+        "units": 0.0,
+        "outputs_vary": True,
+        "dense_ms": 1.2345,
+        "speedup": 1.5,
+        "interval": [1.4, 1.6],
+    },
+    {
+        "name": "slow",
+        "origin": "box==2",
+        "status": "converted",
+        "pruned": 1,
+        "condensed": 1,
+        "reasons": {},
+        "error": 0.0,
+        "units": 0.0,
+        "outputs_vary": False,
+        "dense_ms": 100.4,
+        "speedup": 0.97,
+        "interval": [0.96, 0.99],
+    },
+    {"name": "broken", "origin": "box==2", "status": "failed", "pruned": 1, "reason": "no"},
+    {"name": "lost", "origin": "gone", "status": "not here", "reason": "no package"},
+]
+
+
+def test_foreign_models_are_tabled_with_what_became_of_them(tool, tmp_path):
+    (tmp_path / "foreign-zoo").mkdir()
+    (tmp_path / "foreign-zoo" / "results.json").write_text(json.dumps({"rows": ROWS}))
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in tool.foreign(tmp_path)[2:]]
+    left = "1\u00a0too little gain, 1\u00a0LSTM"
+    assert rows[0] == ["small", "box@1", "4", "2", left, "2e-07", "1.23", "1.50×"]
+    assert rows[1][4:] == ["none", "(0)", "100", "0.97×"]
+    assert rows[2][3:] == ["0", "failed", "–", "–", "–"]
+    assert rows[3][4] == "not here"
+    said = "\n".join(tool.foreign_sum(tmp_path))
+    assert "Of 3 files, 2 were converted, 0 have" in said
+    assert "and 1 failed" in said
+    assert "more than noise: slow (0.97×)." in said

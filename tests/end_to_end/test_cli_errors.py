@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from fanin.cli import app
 from fanin.deploy import bench
+from fanin.export import ExportError
 
 
 def test_insufficient_memory_is_reported_in_one_line(tmp_path, monkeypatch):
@@ -21,6 +22,20 @@ def test_insufficient_memory_is_reported_in_one_line(tmp_path, monkeypatch):
     result = CliRunner().invoke(app, ["bench", "layer", "--out", str(tmp_path)])
     assert result.exit_code == 1
     assert result.output == "fanin: out of memory: Unable to allocate 3.64 TiB\n"
+
+
+def test_bench_reports_a_missing_calibration_in_one_line(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+
+    def measure(*_, **__):
+        raise ExportError("FANIN_CALIBRATION is \x1b[2J, but there is no such file")
+
+    monkeypatch.setattr(bench, "bench_layer", measure)
+    result = CliRunner().invoke(app, ["bench", "layer", "--out", str(tmp_path)])
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "fanin: FANIN_CALIBRATION is \\x1b[2J, but there is no such file\n"  # shown as a code
+    )
 
 
 def test_characters_that_the_locale_lacks_are_replaced():

@@ -72,7 +72,11 @@ def test_inspection_of_a_plain_file_says_what_an_export_would_make(source: Path,
     before = sorted(tmp_path.iterdir())
     result = runner.invoke(app, ["inspect", str(source)])
     assert result.exit_code == 0, result.output
-    assert "would write" in " ".join(result.output.split())
+    first, note, _, plan, *_ = result.output.splitlines()
+    assert first == str(source)
+    assert note.startswith("no condensed nodes, opset")  # and no table of none
+    assert plan.startswith("fanin export")
+    assert plan.endswith("would write")
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -89,6 +93,8 @@ def test_inspection_of_a_plain_file_says_what_an_export_would_make(source: Path,
         (["--dense-baseline"], "belongs to run folders"),
         (["--policy", "fast"], "policy is 'fast'"),
         (["--batch", "0"], "batch is 0"),
+        (["--batch", "9" * 20], "must be at most 2147483647"),
+        (["--dim", f"batch={10**20}"], "must be at most 2147483647"),
     ],
 )
 def test_option_that_does_not_fit_is_refused(source: Path, tmp_path: Path, options, sentence):

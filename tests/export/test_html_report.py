@@ -455,6 +455,20 @@ def test_measuring_goes_with_a_page(source: Path):
     assert "it goes with --html" in " ".join(result.output.replace("│", " ").split())
 
 
+def test_a_page_never_replaces_weights_of_the_model(source: Path, tmp_path: Path):
+    model, data = tmp_path / "apart.onnx", tmp_path / "apart.data"
+    onnx.save(
+        onnx.load(source), model, save_as_external_data=True, location=data.name, size_threshold=0
+    )
+    before = data.read_bytes()
+    out = ["-o", str(tmp_path / "out.onnx"), "--report-html", str(data)]
+    for arguments in (["inspect", str(model), "--html", str(data)], ["export", str(model), *out]):
+        result = runner.invoke(app, arguments)
+        assert result.exit_code == 2
+        assert "holds weights of" in " ".join(result.output.replace("│", " ").split())
+        assert data.read_bytes() == before
+
+
 def test_plan_predicts_for_the_batch_that_was_asked_for(source: Path):
     page = describe_file(source, Asked(batch=256))
     assert page.kind == "Planned export"

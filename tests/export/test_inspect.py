@@ -37,7 +37,7 @@ def test_table_fits_80_columns(tmp_path: Path):
     console = Console(width=80)
     with console.capture() as capture:
         console.print(inspect(saved(condensed_layer_model(WEIGHT, 1), tmp_path)).to_rich_table())
-    assert "1 condensed nodes, opset 20" in capture.get()
+    assert "1 condensed node, opset 20" in capture.get()
     assert max(map(len, capture.get().splitlines())) <= 80
 
 

@@ -82,6 +82,26 @@ LAYOUTS = {
         ("batch", 16, 9, 9),
         lambda w: w.reshape(2, 8, 8, 9).swapaxes(1, 2).reshape(16, -1),
     ),
+    "ConvTranspose of stride 2": (  # pixels of odd and even rows and columns have their own taps
+        ("ConvTranspose", ["x", "w"], {"group": 2, "strides": [2, 2], "pads": [1, 1, 1, 1]}),
+        (32, 8, 4, 4),
+        ("batch", 32, 9, 9),
+        lambda w: np.stack(
+            [
+                w[16 * group : 16 * group + 16, out, row::2, column::2].ravel()
+                for group in range(2)
+                for out in range(8)
+                for row in range(2)
+                for column in range(2)
+            ]
+        ),
+    ),
+    "ConvTranspose of one axis": (
+        ("ConvTranspose", ["x", "w"], {"strides": [3]}),
+        (32, 8, 6),
+        ("batch", 32, 9),
+        lambda w: np.stack([w[:, out, tap::3].ravel() for out in range(8) for tap in range(3)]),
+    ),
 }
 
 
@@ -180,7 +200,7 @@ def test_short_rows_and_named_layers_stay_dense_and_the_report_says_why(tmp_path
         "MatMul_h": "",  # the weight's name says nothing
         "head.weight": "dense_layers names it",
     }
-    assert "dense: dense_layers names it" in str(report)
+    assert "unchanged: dense_layers names it" in str(report)
     before, after = weights_of(source), weights_of(tmp_path / "out.onnx")
     assert np.array_equal(before["head.weight"], after["head.weight"])
     with pytest.raises(ExportError, match="no layer that can be pruned is named 'tail'"):
@@ -232,7 +252,8 @@ def test_what_no_export_condenses_is_left_with_the_reason(tmp_path: Path):
     assert {layer.name: layer.reason for layer in report.layers} == {
         "wide": "",
         "last": "it holds values that are not finite",
-        "input": "input is a graph input, which a caller can replace",
+        "input": "input is a graph input, which a caller can replace; if none does, take it out of "
+        "the inputs with onnxruntime.tools.remove_initializer_from_input",
         "double": "it is float64, which no kernel computes in",
         "batched": "",
         "bytes": "it is quantized; prune the float model before that",
@@ -277,8 +298,28 @@ def test_erk_keeps_more_of_small_layers_and_as_much_overall(tmp_path: Path):
 def test_what_is_sparse_enough_stays_as_it_is(tmp_path: Path):
     source = small_network(tmp_path)
     prune(source, tmp_path / "a.onnx", 0.8)
-    with pytest.raises(ExportError, match="has more than 9 weights already"):
+    with pytest.raises(ExportError, match="sparse already, with at most 9 weights in a row"):
         prune(tmp_path / "a.onnx", tmp_path / "b.onnx", 0.8)
+
+
+def test_one_name_instead_of_a_list_is_refused(tmp_path: Path):
+    with pytest.raises(TypeError, match=r"write \['head\*'\]"):
+        prune(small_network(tmp_path), tmp_path / "out.onnx", 0.8, dense_layers="head*")
+    with pytest.raises(TypeError, match=r"write \['0'\]"):
+        prune_(torch.nn.Sequential(torch.nn.Linear(64, 64)), 0.8, dense_layers="0")
+
+
+def test_taps_of_unequal_number_stay_dense(tmp_path: Path):
+    nodes = [
+        node("ConvTranspose", ["x", "up"], "a", strides=[2, 2]),
+        node("Flatten", ["a"], "b"),
+        node("MatMul", ["b", "w"]),
+    ]
+    arrays = {"up": dense(64, 8, 3, 3), "w": dense(8 * 81, 16)}
+    source = write_model(tmp_path / "in.onnx", nodes, arrays, x=("batch", 64, 4, 4), y=None)
+    lines = {layer.name: layer.reason for layer in prune(source, tmp_path / "o.onnx", 0.5).layers}
+    assert lines["w"] == ""
+    assert "stride does not divide its kernel" in lines["up"]
 
 
 @pytest.mark.parametrize(

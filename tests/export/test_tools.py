@@ -68,9 +68,8 @@ AFTER = {
         After(tools.float16_of_common(), "broken", again=None),
     ],
     "float16 converters, `op_block_list`": [
-        # onnxruntime's leaves wrong types of values in the file, which an export refuses.
-        After(tools.float16(**BLOCKED), "kept", again=None, tolerance=5e-3),
-        After(tools.float16(keep_io_types=True, **BLOCKED), "kept", again=None, tolerance=5e-3),
+        After(tools.float16(**BLOCKED), "kept", tolerance=5e-3),
+        After(tools.float16(keep_io_types=True, **BLOCKED), "kept", tolerance=5e-3),
         After(tools.float16_of_common(keep_io_types=True, **BLOCKED), "kept", tolerance=5e-3),
     ],
     "onnxruntime.transformers optimizer, `opt_level=0`": [

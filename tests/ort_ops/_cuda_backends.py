@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fanin.deploy.bench.engines.cuda_binding import EmulatedGemm
+from fanin.ort_ops import cuda_kernel_table
 
 
 class EmulatedConv:
@@ -45,6 +46,15 @@ class EmulatedConv:
 
 class Emulation:
     PackedGemm, PackedConv = EmulatedGemm, EmulatedConv
+
+
+def kernel_of(layout: str, activations: str) -> str:
+    """The row of CondensedGemm of that layout."""
+    return next(
+        row.name
+        for row in cuda_kernel_table()
+        if (row.op, row.layout, row.activations) == ("CondensedGemm", layout, activations)
+    )
 
 
 def open_device():

@@ -74,8 +74,13 @@ class Layer:
         residual: np.ndarray | None = None,
         clip_min: float = -np.inf,
         clip_max: float = np.inf,
+        *,
+        tensor_cores: bool = False,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The result in float64, and the error bound of a float32 sum rounded to x's type."""
+        """The result in float64, and the error bound of a float32 sum rounded to x's type.
+
+        Tensor cores cut what they add to the bits of the largest term, with one bit to spare.
+        """
         sizes = {"in_features": self.in_features, "out_features": self.out_features}
         layer = (self.values.astype(np.float64), self.indices)
         want = reference.condensed_gemm(
@@ -91,7 +96,7 @@ class Layer:
             **sizes,
         )
         relative, smallest = ROUNDING[x.dtype.name]
-        terms = self.values.shape[1] + 3
+        terms = (self.values.shape[1] + 3) * (4 if tensor_cores else 1)
         allowed = terms * 2.0**-24 * magnitude
         if x.dtype != np.float32:
             allowed = allowed + relative * (np.abs(want) + allowed) + smallest

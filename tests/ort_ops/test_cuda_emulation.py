@@ -11,6 +11,7 @@ import pytest
 
 from fanin.ort_ops import _cuda_emulation
 
+from ._cuda_backends import kernel_of
 from ._cuda_layers import TYPES, Layer, bits, poisoned
 
 LAYOUTS = ["stream", "panel"]
@@ -25,7 +26,7 @@ SHAPES_PER_CASE = 340
 def run(layout, layer, x, residual=None, clip_min=-np.inf, clip_max=np.inf, **device):
     y = poisoned(len(x), layer.out_features, x.dtype.name)
     report = _cuda_emulation.run(
-        layout=layout,
+        kernel=kernel_of(layout, x.dtype.name),
         **layer.arrays(),
         in_features=layer.in_features,
         x=bits(x),

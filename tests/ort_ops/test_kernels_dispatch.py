@@ -74,12 +74,13 @@ def test_weights_are_broadcast_from_memory_on_intel_cpus_with_float16_arithmetic
 @pytest.mark.parametrize("op", ["CondensedGemm", "CondensedConv"])
 @pytest.mark.parametrize("activations", WEIGHTS)
 def test_the_cuda_rows_of_a_type_cover_all_batches(op, activations):
-    rows = [row for row in cuda_kernel_table() if (row.op, row.activations) == (op, activations)]
+    every = [row for row in cuda_kernel_table() if (row.op, row.activations) == (op, activations)]
+    rows = [row for row in every if row.proven]
     assert (rows[0].min_batch, rows[-1].max_batch) == (1, None)
     for before, after in itertools.pairwise(rows):
         assert after.min_batch == before.max_batch + 1
     dtype = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}[activations]
-    for row in rows:
+    for row in every:
         assert row.name.startswith(f"{dtype}-{op.removeprefix('Condensed').lower()}-{row.layout}")
 
 

@@ -49,7 +49,7 @@ def test_recipe_reference_lists_every_key_with_its_default():
             if field.default is field.default_factory is dataclasses.MISSING:
                 assert documented == ""
             elif field.default is None:
-                assert documented in ("the last layer", "none", "all")
+                assert documented in ("the output layers", "none", "all")
             elif field.default_factory is not dataclasses.MISSING:
                 assert documented == str(field.default_factory())
             else:

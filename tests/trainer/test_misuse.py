@@ -73,6 +73,17 @@ def test_a_second_sparsifier_of_the_same_weights_is_refused():
     assert second.masks
 
 
+def test_layers_without_weights_stay_dense_and_those_without_values_are_refused():
+    model = nn.Sequential(nn.Linear(20, 32), nn.Linear(32, 0), nn.Linear(0, 4))
+    for distribution in ("erk", "uniform"):
+        _, sparsifier = attach(model, distribution=distribution, no_ablation=[])
+        assert set(sparsifier.masks) == {"0.weight"}
+        assert "0×32" in str(sparsifier.summary())
+        sparsifier.detach()
+    with pytest.raises(ValueError, match=r"'0\.weight'.*no values yet \(device meta\)"):
+        attach(model_of().to("meta"))
+
+
 def test_a_gradient_of_another_type_than_its_weight_is_refused_as_such():
     model = model_of()
     attach(model)

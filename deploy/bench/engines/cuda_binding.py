@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from ....ort_ops import cuda_kernel_table
 from ....ort_ops.format.condensed import CondensedWeight
 from .protocol import EngineUnavailableError
 
 ACTIVATIONS = ("float32", "float16", "bfloat16")
-LAYOUTS = ("stream", "panel")
 _NOT_BUILT = "built without FANIN_EMULATION; see docs/cuda.md"
-_PANEL_FROM = 17
-"""The first batch of the panel layout in the dispatch table."""
 
 
 def open_binding(*, emulated: bool) -> Any:
@@ -109,7 +107,7 @@ class EmulatedGemm:
     ) -> dict[str, Any]:
         """Run on ``x [batch, in_features]``, 16-bit numbers as their bits; returns a report."""
         report: dict[str, Any] = self._emulation.run(
-            layout=self._layout(len(x)),
+            kernel=self._kernel,
             **self._layer,
             x=x,
             activations=self._activations,
@@ -126,13 +124,13 @@ class EmulatedGemm:
         sizes = (self._layer["in_features"], len(self._layer["bias"]))
         x, y = (np.zeros((self._first_batch, size), kind) for size in sizes)
         report = self.run_arrays(x, y=y)
-        kernel = self._kernel or _row_name(self._layout(self._first_batch), self._activations)
-        return [{"kernel": kernel, "bytes": report["packed_bytes"], "padding": report["padding"]}]
-
-    def _layout(self, batch: int) -> str:
-        if self._kernel is None:
-            return LAYOUTS[batch >= _PANEL_FROM]
-        return next(layout for layout in LAYOUTS if layout in self._kernel)
+        return [
+            {
+                "kernel": report["kernel"],
+                "bytes": report["packed_bytes"],
+                "padding": report["padding"],
+            }
+        ]
 
     def _at(self, address: int, rows: int, columns: int) -> np.ndarray:
         number = ctypes.c_float if self._activations == "float32" else ctypes.c_uint16
@@ -144,16 +142,12 @@ class _Emulation:
 
     @staticmethod
     def kernel_table() -> list[dict[str, Any]]:
+        names = ("name", "layout", "activations", "min_batch", "max_batch", "proven")
         return [
-            {"name": _row_name(layout, kind), "layout": layout, "activations": kind}
-            for layout in LAYOUTS
-            for kind in ACTIVATIONS
+            {name: getattr(row, name) for name in names}
+            for row in cuda_kernel_table()
+            if row.op == "CondensedGemm"
         ]
-
-
-def _row_name(layout: str, activations: str) -> str:
-    short = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}[activations]
-    return f"{short}-gemm-{layout}-emulated"
 
 
 def _module(name: str, reason: str) -> Any:

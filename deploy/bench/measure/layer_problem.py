@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 
 from ....ort_ops.format.condensed import CondensedWeight
@@ -16,14 +19,23 @@ _TOLERANCE = 1e-5
 _CALIBRATION_ROWS = 256
 
 
-def layer_problem(weight: CondensedWeight, batch: int, seed: int) -> Problem:
-    """Draw standard normal inputs [batch, in_features], and compute the layer's outputs."""
+def layer_problem(
+    weight: CondensedWeight,
+    batch: int,
+    seed: int,
+    exact: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> Problem:
+    """Draw standard normal inputs [batch, in_features], and compute the layer's outputs.
+
+    ``exact`` computes them in float64 where there is something faster than the reference.
+    """
+    compute = exact or partial(exact_outputs, weight)
     shape = (batch, weight.in_features)
     timed, fresh = (
         {"x": np.random.default_rng([seed, part]).standard_normal(shape, np.float32)}
         for part in (1, 2)
     )
-    return Problem.of(timed, fresh, lambda inputs: [exact_outputs(weight, inputs["x"])], _TOLERANCE)
+    return Problem.of(timed, fresh, lambda inputs: [compute(inputs["x"])], _TOLERANCE)
 
 
 def quantized_layer(weight: CondensedWeight, seed: int) -> QuantizedLayer:

@@ -17,7 +17,13 @@ from ...cpus import available_cpus
 from ...runtime import installed_distributions
 
 # Variables that change thread counts or kernels of some engine.
-_VARIABLES = ("FANIN_ISA", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_VARIABLES = (
+    "FANIN_ISA",
+    "FANIN_CUDA_EXPAND",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+)
 _FLAGS = ("avx", "fma", "f16c", "avx2", "avx512", "amx", "asimd", "sve")
 
 

@@ -9,7 +9,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -171,9 +171,11 @@ def _measure_layer(
     kind: str,
     launch: str,
 ) -> Case:
-    weight = spec.layer(*setting)
-    problem = layer_problem(weight, batch, spec.seed)
-    engines = _engines(device, weight, batch, kind, launch)
+    weight = _layer(spec, setting)
+    dense = DenseWeight(device, weight)
+    exact = None if device.emulated else dense.exact
+    problem = layer_problem(weight, batch, spec.seed, exact)
+    engines = _engines(device, weight, dense, batch, kind, launch)
     measured, _ = measure(engines, problem, spec.timing())
     packed = device.binding.PackedGemm(
         **layer_arrays(weight), activations=kind, min_batch=batch, max_batch=batch
@@ -189,22 +191,38 @@ def _measure_layer(
     return make_case(title, batch, 1 - weight.density, facts, measured, None, _FAMILIES)
 
 
+@lru_cache(maxsize=1)
+def _layer(spec: BenchCudaSpec, setting: tuple[tuple[int, int], float, float]) -> CondensedWeight:
+    return spec.layer(*setting)
+
+
 def _engines(
-    device: Device, weight: CondensedWeight, batch: int, kind: str, launch: str
+    device: Device, weight: CondensedWeight, dense: DenseWeight, batch: int, kind: str, launch: str
 ) -> list[Engine]:
-    """List everything that computes the layer, dense first."""
-    dense = DenseWeight(device, weight)
+    """List everything that computes the layer, dense first; of a ring, what it is for."""
 
     def engine(name: str, form: str, make: Any, **types: Any) -> CudaEngine:
         return CudaEngine(name, form, device, launch, make, **{"dtype": kind, **types})
 
     linear = "torch.nn.functional.linear"
+    size = 4 if kind == "float32" else 2
+    nbytes = {"dense": weight.out_features * weight.in_features * size}
+    nbytes["condensed"] = max(1, weight.active * weight.fan_in * (size + 2))
     engines: list[Engine] = [
-        engine("dense", linear, dense.linear),
-        engine("condensed", "the dispatched kernel", condensed(device, weight, kind)),
+        engine("dense", linear, dense.linear, weight_bytes=nbytes["dense"]),
+        engine(
+            "condensed",
+            "the dispatched kernel",
+            condensed(device, weight, kind),
+            weight_bytes=nbytes["condensed"],
+        ),
     ]
+    if launch == "ring":
+        return engines
     for row in device.binding.kernel_table():
-        if row["activations"] == kind:
+        # Tensor cores take both operands in the same type.
+        fits = row["layout"] != "expand" or weight.values.dtype.name == kind
+        if row["activations"] == kind and fits:
             make = condensed(device, weight, kind, row["name"])
             engines.append(engine(f"kernel-{row['layout']}", row["name"], make))
     if kind == "float32":

@@ -75,6 +75,8 @@ DeviceLimits limits_of(int device) {
   limits.shared_bytes_per_multiprocessor =
       attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
   limits.threads_per_multiprocessor = attribute(cudaDevAttrMaxThreadsPerMultiProcessor, device);
+  limits.capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor, device) +
+                      attribute(cudaDevAttrComputeCapabilityMinor, device);
   limits.cluster = attribute(cudaDevAttrClusterLaunch, device) ? PanelShape::kMaxCluster : 1;
   return limits;
 }

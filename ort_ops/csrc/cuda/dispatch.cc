@@ -1,7 +1,10 @@
 #include "cuda/dispatch.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <stdexcept>
+
+#include "core/divide_up.h"
 
 namespace fanin::cuda {
 namespace {
@@ -15,7 +18,60 @@ auto find_row(Op op, ValueType activations, const Fits& fits) {
   });
 }
 
+// mma.m16n8k16 of 16 bits and cp.async are there from this capability on.
+constexpr int64_t kExpandCapability = 80;
+// A prototype of the kernel was measured on an H200 from 5 to 20 % of the weights. With fewer,
+// nearly all that it multiplies are zeros; with more than half, its words take more bytes than the
+// dense weight.
+constexpr double kLeastDensity = 0.04, kMostDensity = 0.5;
+
 }  // namespace
+
+LayerFacts LayerFacts::of(const CondensedView& view, ValueType activations) {
+  LayerFacts facts;
+  facts.activations = activations;
+  facts.in_features = view.in_features;
+  facts.out_features = view.out_features;
+  for (int64_t row = 0; row < view.active; ++row) facts.weights += view.true_fan_in(row);
+  facts.values_fit = activations != ValueType::kFloat32 && cuda::values_fit(view, activations);
+  return facts;
+}
+
+std::string expand_problem(const LayerFacts& layer, const DeviceLimits& limits) {
+  if (layer.activations == ValueType::kFloat32)
+    return "the expand kernel takes float16 or bfloat16 activations: export the model with "
+           "--precision";
+  if (!layer.values_fit)
+    return std::string("the expand kernel does not round weights, and some of these are no ") +
+           value_type_name(layer.activations) + " numbers: export the model with --precision " +
+           value_type_name(layer.activations);
+  if (limits.capability < kExpandCapability)
+    return "the expand kernel needs a GPU of compute capability 8.0 and a build for it, this one "
+           "has " +
+           std::to_string(limits.capability / 10) + "." + std::to_string(limits.capability % 10) +
+           ": take another kernel, or build with CMAKE_CUDA_ARCHITECTURES of this GPU";
+  return "";
+}
+
+bool expand_pays(const LayerFacts& layer, const DeviceLimits& limits) {
+  if (!expand_problem(layer, limits).empty()) return false;
+  const double density =
+      static_cast<double>(layer.weights) /
+      (static_cast<double>(layer.in_features) * static_cast<double>(layer.out_features));
+  // Smaller layers do not have one tile for each multiprocessor, and their time is that of a
+  // launch.
+  const int64_t tiles = divide_up(layer.out_features, ExpandShape::kRows) *
+                        divide_up(layer.in_features, ExpandShape::kColumns);
+  return density >= kLeastDensity && density <= kMostDensity && tiles >= limits.multiprocessors;
+}
+
+bool expand_requested() {
+  const char* asked = std::getenv("FANIN_CUDA_EXPAND");
+  const std::string word = asked ? asked : "";
+  if (word.empty() || word == "off") return false;
+  if (word == "on") return true;
+  throw std::invalid_argument("FANIN_CUDA_EXPAND '" + word + "' is unknown, it must be on or off");
+}
 
 int64_t last_batch(const KernelRow& row, int64_t in_features, const DeviceLimits& limits) {
   if (row.shared_samples == 0) return row.batches.max;
@@ -23,11 +79,30 @@ int64_t last_batch(const KernelRow& row, int64_t in_features, const DeviceLimits
   return samples >= row.shared_samples ? row.batches.max : std::max<int64_t>(1, samples);
 }
 
-const KernelRow& select_kernel(ValueType activations, int64_t batch, int64_t in_features,
-                               const DeviceLimits& limits) {
-  return *find_row(Op::kGemm, activations, [&](const KernelRow& row) {
-    return batch <= last_batch(row, in_features, limits);
-  });
+std::vector<ServedBatches> select_kernels(const LayerFacts& layer, BatchRange batches,
+                                          const DeviceLimits& limits, bool unproven) {
+  const auto may_serve = [&](const KernelRow& row) {
+    if (row.layout == Layout::kExpand && !expand_pays(layer, limits)) return false;
+    return row.proven || unproven;
+  };
+  std::vector<ServedBatches> found;
+  const int64_t last = std::max<int64_t>(1, batches.max);
+  for (int64_t first = std::clamp<int64_t>(batches.min, 1, last);;) {
+    // Rows of higher preference that begin at a later batch end the range.
+    int64_t end = last;
+    const auto row = find_row(Op::kGemm, layer.activations, [&](const KernelRow& candidate) {
+      if (!may_serve(candidate)) return false;
+      if (candidate.layout == Layout::kExpand && first < candidate.batches.min) {
+        end = std::min(end, candidate.batches.min - 1);
+        return false;
+      }
+      return first <= last_batch(candidate, layer.in_features, limits);
+    });
+    end = std::min(end, last_batch(*row, layer.in_features, limits));
+    found.push_back({&*row, {first, end}});
+    if (end == last) return found;
+    first = end + 1;
+  }
 }
 
 const KernelRow& select_conv_kernel(ValueType activations) {

@@ -1,16 +1,46 @@
-// Selects a row of the table for a layer, a batch and a device.
+// Selects rows of the table for a layer, its batches and a device.
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "core/condensed.h"
 #include "cuda/kernel_table.h"
 #include "cuda/plan.h"
 
 namespace fanin::cuda {
 
-// The row of CondensedGemm for a batch of that layer.
-const KernelRow& select_kernel(ValueType activations, int64_t batch, int64_t in_features,
-                               const DeviceLimits& limits);
+// What the choice depends on, besides batch and device.
+struct LayerFacts {
+  ValueType activations = ValueType::kFloat32;
+  int64_t in_features = 0;
+  int64_t out_features = 0;
+  int64_t weights = 0;      // stored ones
+  bool values_fit = false;  // into the type of the activations, see values_fit
+
+  static LayerFacts of(const CondensedView& view, ValueType activations);
+};
+
+// A row, and the batches that it serves.
+struct ServedBatches {
+  const KernelRow* row;
+  BatchRange batches;
+};
+
+// The rows of CondensedGemm for a range of batches, by rising batch. `unproven`: whether rows that
+// have not run on a device may be taken.
+std::vector<ServedBatches> select_kernels(const LayerFacts& layer, BatchRange batches,
+                                          const DeviceLimits& limits, bool unproven);
+
+// Whether the expand kernel is faster than those that gather, at the batches of its row.
+bool expand_pays(const LayerFacts& layer, const DeviceLimits& limits);
+
+// Why the expand kernel cannot compute a layer, as a sentence; empty if it can.
+std::string expand_problem(const LayerFacts& layer, const DeviceLimits& limits);
+
+// What the environment variable FANIN_CUDA_EXPAND says, which is read at each call: "on", or "off"
+// (the default). Throws std::invalid_argument for anything else.
+bool expand_requested();
 
 // The last batch that the row serves for that layer, see KernelRow::shared_samples.
 int64_t last_batch(const KernelRow& row, int64_t in_features, const DeviceLimits& limits);

@@ -10,7 +10,7 @@
 namespace fanin::cuda {
 
 enum class Op { kGemm, kConv };
-enum class Layout { kStream, kPanel, kDirect };
+enum class Layout { kExpand, kStream, kPanel, kDirect };
 
 // "CondensedGemm"
 const char* op_name(Op op);
@@ -28,6 +28,9 @@ struct KernelRow {
   // would have to be read several times, so the row then serves only as many samples as fit, but at
   // least one.
   int64_t shared_samples;
+  // Whether it has run on a GPU with right results. Others are taken on request only, see
+  // dispatch.h.
+  bool proven;
 };
 
 // Every kernel, in order of preference.

@@ -6,11 +6,13 @@
 
 namespace fanin::cuda {
 
-// __global__ functions that take a StreamArgs, a PanelArgs, a ConvArgs.
+// __global__ functions that take a StreamArgs, a PanelArgs, an ExpandArgs, a ConvArgs.
 const void* stream_kernel_f32(const StreamKey& key);
 const void* stream_kernel_f16(const StreamKey& key);
 const void* stream_kernel_bf16(const StreamKey& key);
 const void* panel_kernel(ValueType activations, bool vector_x);
+const void* expand_kernel_f16(const ExpandKey& key);
+const void* expand_kernel_bf16(const ExpandKey& key);
 const void* conv_kernel(ValueType activations);
 
 }  // namespace fanin::cuda

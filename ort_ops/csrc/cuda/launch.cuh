@@ -24,4 +24,11 @@ const void* stream_kernel_of(const StreamKey& key) {
   });
 }
 
+template <typename X>
+const void* expand_kernel_of(const ExpandKey& key) {
+  return visit_expand<X>(key, [](auto kernel) {
+    return address_of<typename decltype(kernel)::Program, ExpandArgs>();
+  });
+}
+
 }  // namespace fanin::cuda

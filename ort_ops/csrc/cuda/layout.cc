@@ -15,10 +15,6 @@ double ratio(int64_t lanes, int64_t weights) {
   return weights > 0 ? static_cast<double>(lanes) / static_cast<double>(weights) : 1.0;
 }
 
-void copy_bias(const CondensedView& view, unsigned char* to) {
-  std::memcpy(to, view.bias, static_cast<size_t>(view.out_features) * sizeof(float));
-}
-
 }  // namespace
 
 int32_t counted(int64_t value, const char* what) {
@@ -32,6 +28,26 @@ int64_t Blob::add(int64_t size) {
   const size_t start = (bytes.size() + 255) / 256 * 256;
   bytes.resize(start + static_cast<size_t>(size));
   return static_cast<int64_t>(start);
+}
+
+std::vector<int32_t> order_of_outputs(const CondensedView& view) {
+  std::vector<int32_t> order(view.rows, view.rows + view.active);
+  int64_t row = 0;
+  for (int64_t output = 0; output < view.out_features; ++output) {
+    if (row < view.active && view.rows[row] == output) {
+      ++row;
+    } else {
+      order.push_back(static_cast<int32_t>(output));
+    }
+  }
+  return order;
+}
+
+int64_t append_bias(const CondensedView& view, Blob& blob) {
+  const int64_t bytes = view.out_features * static_cast<int64_t>(sizeof(float));
+  const int64_t offset = blob.add(bytes);
+  std::memcpy(blob.at<unsigned char>(offset), view.bias, static_cast<size_t>(bytes));
+  return offset;
 }
 
 StreamLayout pack_stream(const CondensedView& view, Blob& blob) {
@@ -58,9 +74,8 @@ StreamLayout pack_stream(const CondensedView& view, Blob& blob) {
   layout.values = blob.add(lanes * value_size);
   layout.indices = blob.add(lanes * layout.index_bytes);
   layout.rows = blob.add(view.out_features * static_cast<int64_t>(sizeof(StreamRow)));
-  layout.bias = blob.add(view.out_features * static_cast<int64_t>(sizeof(float)));
+  layout.bias = append_bias(view, blob);
 
-  copy_bias(view, blob.at<unsigned char>(layout.bias));
   StreamRow* rows = blob.at<StreamRow>(layout.rows);
   for (int64_t row = 0; row < view.active; ++row) {
     const int32_t count = counts[static_cast<size_t>(row)];
@@ -101,21 +116,6 @@ constexpr int kRows = PanelShape::kRows;
 constexpr int kEntries = PanelShape::kEntries;
 constexpr int kBandRows = PanelShape::kBandRows;
 constexpr int64_t kColumnUnits = PanelShape::kStride / 16;
-
-// Outputs with weights first, then the others, both in ascending order: results of a band lie side
-// by side, and outputs without weights cost no time.
-std::vector<int32_t> order_of_outputs(const CondensedView& view) {
-  std::vector<int32_t> order(view.rows, view.rows + view.active);
-  int64_t row = 0;
-  for (int64_t output = 0; output < view.out_features; ++output) {
-    if (row < view.active && view.rows[row] == output) {
-      ++row;
-    } else {
-      order.push_back(static_cast<int32_t>(output));
-    }
-  }
-  return order;
-}
 
 // The entries of a stored row within a part.
 struct Piece {
@@ -190,19 +190,11 @@ PanelLayout pack_panel(const CondensedView& view, const PanelCut& cut, Blob& blo
   // Padding, since kernels load a unit ahead without checking that it exists.
   if (layout.units == 0) packed.resize(kRows), layout.units = 1;
 
-  const auto append = [&blob](const auto& array) {
-    const int64_t size = static_cast<int64_t>(array.size() * sizeof(array[0]));
-    const int64_t offset = blob.add(size);
-    if (size > 0)
-      std::memcpy(blob.at<unsigned char>(offset), array.data(), static_cast<size_t>(size));
-    return offset;
-  };
-  layout.weights = append(packed);
-  layout.ends = append(ends);
-  layout.places = append(places);
-  layout.outputs = append(outputs);
-  layout.bias = blob.add(view.out_features * static_cast<int64_t>(sizeof(float)));
-  copy_bias(view, blob.at<unsigned char>(layout.bias));
+  layout.weights = append(packed, blob);
+  layout.ends = append(ends, blob);
+  layout.places = append(places, blob);
+  layout.outputs = append(outputs, blob);
+  layout.bias = append_bias(view, blob);
   return layout;
 }
 

@@ -1,8 +1,9 @@
-// The two device layouts of a condensed layer, each built on the host as one block of bytes that is
+// Device layouts of a condensed layer, each built on the host as one block of bytes that is
 // then copied to the device.
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "core/condensed.h"
@@ -23,6 +24,22 @@ struct Blob {
     return reinterpret_cast<T*>(bytes.data() + offset);
   }
 };
+
+// Outputs with weights first, then the others, both in ascending order: results of neighboring rows
+// lie side by side, and outputs without weights cost no time.
+std::vector<int32_t> order_of_outputs(const CondensedView& view);
+
+// Appends an array to the blob; returns its offset.
+template <typename T>
+int64_t append(const std::vector<T>& array, Blob& blob) {
+  const size_t size = array.size() * sizeof(T);
+  const int64_t offset = blob.add(static_cast<int64_t>(size));
+  if (size > 0) std::memcpy(blob.at<unsigned char>(offset), array.data(), size);
+  return offset;
+}
+
+// The same with the biases of a layer.
+int64_t append_bias(const CondensedView& view, Blob& blob);
 
 // Layers with more columns have 32-bit indices.
 inline constexpr int64_t kMaxColumns16 = 65536;

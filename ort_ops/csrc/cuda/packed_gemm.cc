@@ -37,6 +37,20 @@ const void* stream_kernel(ValueType activations, const StreamKey& key) {
   }
 }
 
+const void* expand_kernel(ValueType activations, const ExpandKey& key) {
+  return activations == ValueType::kFloat16 ? expand_kernel_f16(key) : expand_kernel_bf16(key);
+}
+
+// What the device offers to kernels as they were built: code for an older one that the driver has
+// translated lacks the newer instructions.
+DeviceLimits built_limits(int device) {
+  DeviceLimits limits = limits_of(device);
+  cudaFuncAttributes attributes;
+  check(cudaFuncGetAttributes(&attributes, expand_kernel_bf16({})), "cudaFuncGetAttributes");
+  limits.capability = std::min<int64_t>(limits.capability, attributes.ptxVersion);
+  return limits;
+}
+
 // One layout of the layer, and its launch.
 class Packed {
  public:
@@ -52,6 +66,11 @@ class Packed {
           if (!staged || stream_.index_bytes == 2)
             allow_shared_memory(stream_kernel(row.activations, stream_key(samples, staged)),
                                 limits);
+    } else if (row.layout == Layout::kExpand) {
+      expand_ = pack_expand(view, row.activations, blob);
+      for (int tile : kExpandTiles)
+        for (bool vector_x : {false, true})
+          allow_shared_memory(expand_kernel(row.activations, {tile, vector_x}), limits);
     } else {
       panel_ = pack_panel(view, panel_cut(view.in_features, limits), blob);
       for (bool vector_x : {false, true})
@@ -68,6 +87,11 @@ class Packed {
       StreamArgs args = complete(stream_.arguments(base), run, plan, row_.activations);
       launch(stream_kernel(row_.activations, stream_key(plan.samples, plan.staged)), plan.grid_x,
              plan.grid_y, plan.warps, plan.shared_bytes, 1, &args, stream, kOp);
+    } else if (row_.layout == Layout::kExpand) {
+      const ExpandPlan plan = plan_expand(expand_, run, limits_);
+      ExpandArgs args = complete(expand_.arguments(base), run, plan);
+      launch(expand_kernel(row_.activations, {plan.tile, plan.vector_x}), plan.grid_x, plan.grid_y,
+             plan.warps, plan.shared_bytes, plan.cluster, &args, stream, kOp);
     } else {
       const PanelPlan plan = plan_panel(panel_, run, row_.activations, limits_);
       PanelArgs args = complete(panel_.arguments(base), run, plan);
@@ -81,7 +105,7 @@ class Packed {
     info.kernel = row_.name;
     info.batches = batches_;
     info.bytes = static_cast<int64_t>(placed_.memory().size());
-    info.padding = row_.layout == Layout::kStream ? stream_.padding : panel_.padding;
+    info.padding = padding();
     info.shared = placed_.shared;
     info.seconds = seconds_;
     return info;
@@ -90,6 +114,17 @@ class Packed {
   const BatchRange& batches() const { return batches_; }
 
  private:
+  double padding() const {
+    switch (row_.layout) {
+      case Layout::kStream:
+        return stream_.padding;
+      case Layout::kExpand:
+        return expand_.padding;
+      default:
+        return panel_.padding;
+    }
+  }
+
   StreamKey stream_key(int samples, bool staged) const {
     return {stream_.value_type, stream_.index_bytes, samples, staged};
   }
@@ -99,6 +134,7 @@ class Packed {
   const DeviceLimits limits_;
   StreamLayout stream_;  // that of the row's layout is filled in
   PanelLayout panel_;
+  ExpandLayout expand_;
   PlacedLayer placed_;
   double seconds_ = 0;
 };
@@ -139,17 +175,15 @@ class DispatchedGemm final : public PackedGemm {
 std::unique_ptr<PackedGemm> PackedGemm::pack(const CondensedView& view, BatchRange batches,
                                              ValueType activations, int device) {
   const CurrentDevice current(device);
-  const DeviceLimits limits = limits_of(device);
+  const DeviceLimits limits = built_limits(device);
   const uint64_t hash = content_hash(view);
+  const bool unproven = expand_requested();
+  // Whether values fit takes a pass over them, which only the expand kernel is worth.
+  const LayerFacts facts = unproven ? LayerFacts::of(view, activations)
+                                    : LayerFacts{activations, view.in_features, view.out_features};
   std::vector<Packed> kernels;
-  const int64_t last = std::max<int64_t>(1, batches.max);
-  for (int64_t first = std::clamp<int64_t>(batches.min, 1, last);;) {
-    const KernelRow& row = select_kernel(activations, first, view.in_features, limits);
-    const BatchRange served{first, std::min(last, last_batch(row, view.in_features, limits))};
-    kernels.emplace_back(row, served, view, hash, device, limits);
-    if (served.max == last) break;
-    first = served.max + 1;
-  }
+  for (const ServedBatches& served : select_kernels(facts, batches, limits, unproven))
+    kernels.emplace_back(*served.row, served.batches, view, hash, device, limits);
   return std::make_unique<DispatchedGemm>(std::move(kernels));
 }
 
@@ -157,9 +191,14 @@ std::unique_ptr<PackedGemm> pack_kernel(const CondensedView& view, BatchRange ba
                                         ValueType activations, int device,
                                         const std::string& kernel) {
   const CurrentDevice current(device);
+  const KernelRow& row = find_kernel(kernel, activations);
+  const DeviceLimits limits = built_limits(device);
+  if (row.layout == Layout::kExpand) {
+    const std::string problem = expand_problem(LayerFacts::of(view, activations), limits);
+    if (!problem.empty()) throw std::invalid_argument(problem);
+  }
   std::vector<Packed> kernels;
-  kernels.emplace_back(find_kernel(kernel, activations), batches, view, content_hash(view), device,
-                       limits_of(device));
+  kernels.emplace_back(row, batches, view, content_hash(view), device, limits);
   return std::make_unique<DispatchedGemm>(std::move(kernels));
 }
 

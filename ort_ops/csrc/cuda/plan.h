@@ -5,6 +5,7 @@
 
 #include "core/gate.h"
 #include "core/value_type.h"
+#include "cuda/expand_layout.h"
 #include "cuda/layout.h"
 
 namespace fanin::cuda {
@@ -15,6 +16,8 @@ struct DeviceLimits {
   int64_t shared_bytes_per_multiprocessor = 233472;
   int64_t threads_per_multiprocessor = 2048;
   int64_t cluster = 8;  // blocks that can read each other's shared memory; 1: none can
+  // That instructions are for: ten times the major version, and the minor one.
+  int64_t capability = 90;
 };
 
 // The limit of the grid's second dimension.
@@ -64,8 +67,28 @@ PanelCut panel_cut(int64_t in_features, const DeviceLimits& limits);
 PanelPlan plan_panel(const PanelLayout& layout, const RunArguments& run, ValueType activations,
                      const DeviceLimits& limits);
 
+struct ExpandPlan {
+  int tile = 8;  // samples at a time, one of kExpandTiles
+  int warps = 4;
+  int parts = 1;
+  int cluster = 1;
+  int stages = ExpandShape::kLeastStages;
+  bool vector_x = false;
+  int64_t grid_x = 1;  // a multiple of the cluster
+  int64_t grid_y = 1;
+  int64_t shared_bytes = 0;
+};
+
+// Sizes of tiles of samples that there are instances for.
+inline constexpr int kExpandTiles[] = {8, 16, 32, 64, 128};
+
+// The parts of the columns, and so the order of a row's sum, do not depend on the batch.
+ExpandPlan plan_expand(const ExpandLayout& layout, const RunArguments& run,
+                       const DeviceLimits& limits);
+
 StreamArgs complete(StreamArgs args, const RunArguments& run, const StreamPlan& plan,
                     ValueType activations);
 PanelArgs complete(PanelArgs args, const RunArguments& run, const PanelPlan& plan);
+ExpandArgs complete(ExpandArgs args, const RunArguments& run, const ExpandPlan& plan);
 
 }  // namespace fanin::cuda

@@ -15,8 +15,10 @@
 #endif
 #if defined(__CUDA_ARCH__)
 #define FANIN_UNROLL _Pragma("unroll")
+#define FANIN_ROLLED _Pragma("unroll 1")
 #else
 #define FANIN_UNROLL
+#define FANIN_ROLLED
 #endif
 
 namespace fanin::cuda {

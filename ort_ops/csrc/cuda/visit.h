@@ -2,6 +2,7 @@
 // emulation use the same lists.
 #pragma once
 
+#include "cuda/expand_kernel.h"
 #include "cuda/panel_kernel.h"
 #include "cuda/stream_kernel.h"
 #include "cuda/types.h"
@@ -44,6 +45,33 @@ auto visit_stream(const StreamKey& key, const Visit& visit) {
 template <typename X, typename Visit>
 auto visit_panel(bool vector_x, const Visit& visit) {
   return vector_x ? visit(Kernel<PanelKernel<X, true>>{}) : visit(Kernel<PanelKernel<X, false>>{});
+}
+
+struct ExpandKey {
+  int tile = 8;
+  bool vector_x = false;
+};
+
+template <typename X, bool kVectorX, typename Visit>
+auto visit_expand_tile(int tile, const Visit& visit) {
+  switch (tile) {
+    case 8:
+      return visit(Kernel<ExpandKernel<X, 8, kVectorX>>{});
+    case 16:
+      return visit(Kernel<ExpandKernel<X, 16, kVectorX>>{});
+    case 32:
+      return visit(Kernel<ExpandKernel<X, 32, kVectorX>>{});
+    case 64:
+      return visit(Kernel<ExpandKernel<X, 64, kVectorX>>{});
+    default:
+      return visit(Kernel<ExpandKernel<X, 128, kVectorX>>{});
+  }
+}
+
+template <typename X, typename Visit>
+auto visit_expand(const ExpandKey& key, const Visit& visit) {
+  return key.vector_x ? visit_expand_tile<X, true>(key.tile, visit)
+                      : visit_expand_tile<X, false>(key.tile, visit);
 }
 
 }  // namespace fanin::cuda

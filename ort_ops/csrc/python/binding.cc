@@ -273,6 +273,7 @@ PYBIND11_MODULE(_native, module) {
                              [](const cuda::KernelRow& row) { return limit(row.batches.max); })
       .def_property_readonly("shared_samples",
                              [](const cuda::KernelRow& row) { return row.shared_samples; })
+      .def_property_readonly("proven", [](const cuda::KernelRow& row) { return row.proven; })
       .def("__repr__", [](const cuda::KernelRow& row) {
         return "<CudaKernelRow " + std::string(row.name) + ">";
       });

@@ -96,10 +96,10 @@ def erk(
     """
     outside = {} if dense_in_budget else dict.fromkeys(dense, 1.0)
     shapes = {name: shape for name, shape in shapes.items() if name not in outside}
-    forced = {n: 1.0 for n in shapes if n in dense} | (fixed or {})
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    forced = {n: 1.0 for n in shapes if n in dense or not sizes[n]} | (fixed or {})
     total = sum(size - int(size * sparsity) for size in sizes.values())
-    raw = {name: sum(shape) / math.prod(shape) for name, shape in shapes.items()}
+    raw = {name: sum(shape) / math.prod(shape) for name, shape in shapes.items() if sizes[name]}
     full = dict(forced)
     while free := [name for name in shapes if name not in full]:
         budget = total - sum(sizes[name] * density for name, density in full.items())
@@ -190,7 +190,7 @@ def layer_densities(
     except InfeasibleSparsityError as error:
         raise InfeasibleSparsityError(f"{error} {advice()}") from None
     for name, shape in shapes.items():
-        if weight_budget(shape, densities[name]) < least_budget(shape):
+        if math.prod(shape) and weight_budget(shape, densities[name]) < least_budget(shape):
             fan_in = math.prod(shape[1:])
             raise InfeasibleSparsityError(
                 f"at sparsity {sparsity:g} ({distribution}), layer {name!r} {list(shape)} would "

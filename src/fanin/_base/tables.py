@@ -17,6 +17,17 @@ _LEAST_WORDS = 16
 _MOST_WORD = 40
 """Longest word that other columns make room for."""
 
+_INVISIBLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Unicode's categories of what changes how the text around it is read."""
+
+
+def visible(text: str) -> str:
+    """Write control characters and direction marks as codes: names come from any file."""
+    return "".join(
+        sign.encode("unicode_escape").decode() if unicodedata.category(sign) in _INVISIBLE else sign
+        for sign in text
+    )
+
 
 @dataclass(frozen=True)
 class Column:
@@ -41,6 +52,8 @@ class Column:
 class Sheet:
     """A table with what is said above and below it.
 
+    Control characters and direction marks in title, cells and notes are shown as codes.
+
     Attributes:
         title: the line above.
         columns: of the table.
@@ -53,6 +66,11 @@ class Sheet:
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "title", visible(self.title))
+        object.__setattr__(self, "rows", tuple(tuple(map(visible, row)) for row in self.rows))
+        object.__setattr__(self, "notes", tuple(map(visible, self.notes)))
 
     def to_text(self) -> str:
         """Write every cell in full, whatever the width: for pipes, files and ``str``."""

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn, TypeVar
 import typer
 
 from .._base.atomic import output_folder
-from .._base.tables import Printed, Sheet
+from .._base.tables import Printed, Sheet, visible
 from .._base.terminal import output_console
 
 _T = TypeVar("_T")
@@ -68,7 +68,8 @@ def readable(*errors: type[Exception]) -> Iterator[None]:
 
 def refuse(sentence: str) -> NoReturn:
     """Say on stderr what is wrong and what to do, and exit with status 1."""
-    typer.secho(f"fanin: {sentence}", fg=typer.colors.RED, err=True)
+    shown = "\n".join(map(visible, sentence.split("\n")))
+    typer.secho(f"fanin: {shown}", fg=typer.colors.RED, err=True)
     raise typer.Exit(FAILED) from None
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .._base.atomic import output_folder, output_path
-from .common import CustomOpLibraries, dims_of, readable, requires, say, show
+from .common import CustomOpLibraries, dims_of, readable, requires, say, show, show_sheet
 from .pages import require_page, write_export_page, write_inspection_page
 from .sources import refuse_torch_file
 
@@ -302,9 +302,11 @@ def inspect(
     if as_json:
         typer.echo(json.dumps(inspection.to_dict() | {"plan": plan and plan.to_dict()}, indent=2))
     else:
-        show(inspection, as_json=False)
-        if plan is not None:
-            print()
+        sheet = inspection.sheet()
+        if plan is None:
+            show_sheet(sheet)
+        else:  # a table of no layers says nothing
+            print("\n".join((sheet.title, *sheet.notes)), end="\n\n")
             show(plan, as_json=False)
     if html is not None:
         write_inspection_page(html, inspection, layers, model, asked, measure=measure)

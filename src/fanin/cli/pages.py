@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from ..export.html_report import Asked, Measured
 
 
-def require_page(page: Path | None, option: str, *models: Path, measure: bool) -> None:
+def require_page(
+    page: Path | None, option: str, source: Path, *written: Path, measure: bool
+) -> None:
     """Refuse a page that cannot be written, or would replace a model, before the work is done."""
     if page is None:
         if measure:
@@ -28,8 +30,25 @@ def require_page(page: Path | None, option: str, *models: Path, measure: bool) -
         requires("bench", "onnxruntime")
     with readable(OSError):
         target = output_path(page).resolve()
-    if any(target == model.resolve() for model in models):
+    if any(target == model.resolve() for model in (source, *written)):
         raise typer.BadParameter(f"{page} is the model; name another file", param_hint=option)
+    if target in _weights_of(source):
+        message = f"{page} holds weights of {source}; name another file"
+        raise typer.BadParameter(message, param_hint=option)
+
+
+def _weights_of(source: Path) -> frozenset[Path]:
+    """List the data files of a model; none of what is no model: it is refused later."""
+    if not source.is_file():
+        return frozenset()
+    requires("export", "onnx", "onnx_ir")
+    from ..export import ExportError
+    from ..export.onnx_source import data_files
+
+    try:
+        return data_files(source)
+    except (ExportError, OSError, ValueError):
+        return frozenset()
 
 
 def write_export_page(

@@ -5,34 +5,40 @@
 
 #include <array>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "core/condensed.h"
+#include "cuda/dispatch.h"
 #include "cuda/emulation/conv.h"
 #include "cuda/emulation/gemm.h"
 #include "cuda/python/conv_arrays.h"
 #include "cuda/python/layer.h"
+#include "python/arrays.h"
 
 namespace py = pybind11;
 
 namespace fanin::cuda {
 namespace {
 
-py::dict run(const std::string& layout, const py::array& values, const std::string& value_type,
-             const py::array& indices, const py::array& rows, const py::array& bias,
-             int64_t in_features, const py::array& x, const std::string& activations,
-             const py::object& residual, py::array y, float clip_min, float clip_max,
-             int64_t multiprocessors, int64_t shared_bytes, int64_t cluster) {
+py::dict run(const std::optional<std::string>& kernel, const py::array& values,
+             const std::string& value_type, const py::array& indices, const py::array& rows,
+             const py::array& bias, int64_t in_features, const py::array& x,
+             const std::string& activations, const py::object& residual, py::array y,
+             float clip_min, float clip_max, int64_t multiprocessors, int64_t shared_bytes,
+             int64_t cluster, int64_t capability) {
   const CondensedView view =
       view_of(values, parse_type(value_type), indices, rows, bias, in_features);
   emulation::Request request;
-  request.layout = layout;
+  if (kernel) request.kernel = *kernel;
   request.activations = parse_type(activations);
   request.limits.multiprocessors = multiprocessors;
   request.limits.shared_bytes_per_block = shared_bytes;
   request.limits.shared_bytes_per_multiprocessor = shared_bytes + 1024;
   request.limits.cluster = cluster;
+  request.limits.capability = capability;
   const auto size = static_cast<py::ssize_t>(value_bytes(request.activations));
   const auto check = [&](const py::array& array, int64_t columns, const char* name) {
     if (array.ndim() != 2 || array.shape(0) != x.shape(0) || array.shape(1) != columns ||
@@ -54,6 +60,7 @@ py::dict run(const std::string& layout, const py::array& values, const std::stri
   arguments.clip_max = clip_max;
   const emulation::Report report = emulation::run_gemm(view, request, arguments);
   py::dict result;
+  result["kernel"] = report.kernel;
   result["warps"] = report.warps;
   result["grid"] = py::make_tuple(report.grid_x, report.grid_y);
   result["shared_bytes"] = report.shared_bytes;
@@ -61,7 +68,43 @@ py::dict run(const std::string& layout, const py::array& values, const std::stri
   result["padding"] = report.padding;
   result["variant"] = report.variant;
   result["cluster"] = report.cluster;
+  result["parts"] = report.parts;
+  result["stages"] = report.stages;
+  result["store_cycles"] = report.store_cycles;
   return result;
+}
+
+std::vector<py::dict> select(const std::string& activations, int64_t in_features,
+                             int64_t out_features, int64_t weights, bool values_fit,
+                             int64_t min_batch, std::optional<int64_t> max_batch, bool unproven,
+                             int64_t multiprocessors, int64_t shared_bytes, int64_t capability) {
+  const LayerFacts facts{parse_type(activations), in_features, out_features, weights, values_fit};
+  DeviceLimits limits;
+  limits.multiprocessors = multiprocessors;
+  limits.shared_bytes_per_block = shared_bytes;
+  limits.capability = capability;
+  BatchRange batches;
+  batches.min = min_batch;
+  if (max_batch) batches.max = *max_batch;
+  std::vector<py::dict> rows;
+  for (const ServedBatches& served : select_kernels(facts, batches, limits, unproven)) {
+    py::dict row;
+    row["kernel"] = served.row->name;
+    row["layout"] = layout_name(served.row->layout);
+    row["min_batch"] = served.batches.min;
+    row["max_batch"] = limit(served.batches.max);
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+std::string problem_of_expand(const std::string& activations, bool values_fit, int64_t capability) {
+  LayerFacts facts;
+  facts.activations = parse_type(activations);
+  facts.values_fit = values_fit;
+  DeviceLimits limits;
+  limits.capability = capability;
+  return expand_problem(facts, limits);
 }
 
 py::dict run_conv(const py::array& values, const std::string& value_type, const py::array& indices,
@@ -100,10 +143,18 @@ py::dict run_conv(const py::array& values, const std::string& value_type, const 
 PYBIND11_MODULE(_cuda_emulation, module) {
   using namespace pybind11::literals;
   const float infinity = std::numeric_limits<float>::infinity();
-  module.def("run", &fanin::cuda::run, py::kw_only(), "layout"_a, "values"_a, "value_type"_a,
-             "indices"_a, "rows"_a, "bias"_a, "in_features"_a, "x"_a, "activations"_a, "residual"_a,
-             "y"_a, "clip_min"_a = -infinity, "clip_max"_a = infinity, "multiprocessors"_a = 132,
-             "shared_bytes"_a = 232448, "cluster"_a = 8);
+  module.def("run", &fanin::cuda::run, py::kw_only(), "kernel"_a = py::none(), "values"_a,
+             "value_type"_a, "indices"_a, "rows"_a, "bias"_a, "in_features"_a, "x"_a,
+             "activations"_a, "residual"_a, "y"_a, "clip_min"_a = -infinity,
+             "clip_max"_a = infinity, "multiprocessors"_a = 132, "shared_bytes"_a = 232448,
+             "cluster"_a = 8, "capability"_a = 90);
+  module.def("select_kernels", &fanin::cuda::select, py::kw_only(), "activations"_a,
+             "in_features"_a, "out_features"_a, "weights"_a, "values_fit"_a, "min_batch"_a = 1,
+             "max_batch"_a = py::none(), "unproven"_a = false, "multiprocessors"_a = 132,
+             "shared_bytes"_a = 232448, "capability"_a = 90);
+  module.def("expand_problem", &fanin::cuda::problem_of_expand, "activations"_a, "values_fit"_a,
+             "capability"_a);
+  module.def("expand_requested", &fanin::cuda::expand_requested);
   module.def("run_conv", &fanin::cuda::run_conv, py::kw_only(), "values"_a, "value_type"_a,
              "indices"_a, "rows"_a, "bias"_a, "in_features"_a, "in_channels"_a, "group"_a,
              "kernel"_a, "strides"_a, "pads"_a, "dilations"_a, "x"_a, "activations"_a, "residual"_a,

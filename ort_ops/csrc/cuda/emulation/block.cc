@@ -1,7 +1,9 @@
 #include "cuda/emulation/block.h"
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
+#include <utility>
 
 namespace fanin::cuda::emulation {
 namespace {
@@ -14,7 +16,8 @@ constexpr int kWarp = 32;
 Block::Block(int threads, int64_t shared_bytes)
     : fibers_(static_cast<size_t>(threads)),
       shared_(static_cast<size_t>(shared_bytes)),
-      cells_(static_cast<size_t>((shared_bytes + 1) / 2)) {
+      cells_(static_cast<size_t>((shared_bytes + 1) / 2)),
+      collectives_(static_cast<size_t>(threads / kWarp)) {
   if (threads < 1 || threads > 1024 || threads % kWarp != 0)
     throw std::logic_error("a block of " + std::to_string(threads) + " threads");
   for (Fiber& fiber : fibers_) fiber.stack.resize(kStackBytes);
@@ -26,6 +29,8 @@ void Block::enter(unsigned low, unsigned high) {
   Fiber& fiber = block.fibers_[static_cast<size_t>(block.current_)];
   try {
     (*block.program_)();
+    if (fiber.copies.size() > 1 || !fiber.copies.back().empty())
+      throw std::logic_error("a thread ends while its copies are in flight");
   } catch (...) {
     fiber.error = std::current_exception();
   }
@@ -41,6 +46,7 @@ void Block::start(const std::function<void()>& program) {
   for (Fiber& fiber : fibers_) {
     fiber.state = State::kRuns;
     fiber.error = nullptr;
+    fiber.copies.assign(1, {});
     getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = fiber.stack.data();
     fiber.context.uc_stack.ss_size = fiber.stack.size();
@@ -95,11 +101,11 @@ bool Block::all_at(State state) const {
                      [state](const Fiber& fiber) { return fiber.state == state; });
 }
 
-float Block::warp_sum(float value) {
+void Block::warp_collective(WarpOperation operation, void* lane) {
   Fiber& fiber = fibers_[static_cast<size_t>(current_)];
-  fiber.value = value;
+  fiber.operation = operation;
+  fiber.lane = lane;
   wait(State::kAtWarp);
-  return fiber.value;
 }
 
 bool Block::release_warp(int warp) {
@@ -107,13 +113,13 @@ bool Block::release_warp(int warp) {
   if (!std::all_of(lanes, lanes + kWarp,
                    [](const Fiber& lane) { return lane.state == State::kAtWarp; }))
     return false;
-  // The butterfly of the device's shuffles.
-  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
-    float next[kWarp];
-    for (int lane = 0; lane < kWarp; ++lane)
-      next[lane] = lanes[lane].value + lanes[lane ^ distance].value;
-    for (int lane = 0; lane < kWarp; ++lane) lanes[lane].value = next[lane];
-  }
+  if (!std::all_of(lanes, lanes + kWarp,
+                   [&](const Fiber& lane) { return lane.operation == lanes->operation; }))
+    throw std::logic_error("lanes of a warp are at different operations");
+  void* passed[kWarp];
+  for (int lane = 0; lane < kWarp; ++lane) passed[lane] = lanes[lane].lane;
+  lanes->operation(passed);
+  ++collectives_[static_cast<size_t>(warp)];
   for (int lane = 0; lane < kWarp; ++lane) lanes[lane].state = State::kRuns;
   return true;
 }
@@ -136,16 +142,34 @@ void Block::check(int64_t offset, int64_t bytes) const {
   if (offset % std::min<int64_t>(bytes, 16) != 0) fail("not aligned", offset);
 }
 
+bool Block::ordered_after_write(const Cell& cell) const {
+  if (cell.written != barriers_ || cell.writer == current_) return true;
+  const int warp = current_ / kWarp;
+  return cell.writer / kWarp == warp &&
+         cell.written_in_warp < collectives_[static_cast<size_t>(warp)];
+}
+
+bool Block::ordered_after_reads(const Cell& cell) const {
+  if (cell.read != barriers_ || cell.reader == current_) return true;
+  const int warp = current_ / kWarp;
+  return cell.reading_warp == warp && cell.read_in_warp < collectives_[static_cast<size_t>(warp)];
+}
+
 const unsigned char* Block::read(int64_t offset, int64_t bytes) {
   check(offset, bytes);
+  const int warp = current_ / kWarp;
   for (int64_t i = offset / 2; i < (offset + bytes) / 2; ++i) {
     Cell& cell = cells_[static_cast<size_t>(i)];
+    if (cell.in_flight) fail("read while a copy to it is in flight", 2 * i);
     if (cell.written < 0) fail("read before anybody has written it", 2 * i);
-    if (cell.written == barriers_ && cell.writer != current_)
+    if (!ordered_after_write(cell))
       fail("read without a barrier after thread " + std::to_string(cell.writer) + " wrote it",
            2 * i);
-    cell.reader = cell.read == barriers_ && cell.reader != current_ ? kMany : current_;
+    const bool again = cell.read == barriers_;
+    cell.reader = again && cell.reader != current_ ? kMany : current_;
+    cell.reading_warp = again && cell.reading_warp != warp ? kMany : warp;
     cell.read = barriers_;
+    cell.read_in_warp = collectives_[static_cast<size_t>(warp)];
   }
   return shared_.data() + offset;
 }
@@ -154,18 +178,44 @@ unsigned char* Block::write(int64_t offset, int64_t bytes) {
   check(offset, bytes);
   for (int64_t i = offset / 2; i < (offset + bytes) / 2; ++i) {
     Cell& cell = cells_[static_cast<size_t>(i)];
-    if (cell.written == barriers_ && cell.writer != current_)
+    if (cell.in_flight) fail("written while a copy to it is in flight", 2 * i);
+    if (!ordered_after_write(cell))
       fail("written without a barrier after thread " + std::to_string(cell.writer) + " wrote it",
            2 * i);
-    if (cell.read == barriers_ && cell.reader != current_)
+    if (!ordered_after_reads(cell))
       fail("written without a barrier after another thread read it", 2 * i);
     if (cell.read_outside == cluster_barriers_)
       fail("written without a barrier of the cluster after another block read it", 2 * i);
     cell.written = barriers_;
     cell.written_cluster = cluster_barriers_;
+    cell.written_in_warp = collectives_[static_cast<size_t>(current_ / kWarp)];
     cell.writer = current_;
   }
   return shared_.data() + offset;
+}
+
+void Block::copy_async(int64_t offset, int64_t bytes, const void* from, int64_t there) {
+  write(offset, bytes);
+  for (int64_t i = offset / 2; i < (offset + bytes) / 2; ++i)
+    cells_[static_cast<size_t>(i)].in_flight = true;
+  Copy copy{offset, std::vector<unsigned char>(static_cast<size_t>(bytes))};
+  if (there > 0) std::memcpy(copy.bytes.data(), from, static_cast<size_t>(there));
+  fibers_[static_cast<size_t>(current_)].copies.back().push_back(std::move(copy));
+}
+
+void Block::copy_commit() { fibers_[static_cast<size_t>(current_)].copies.emplace_back(); }
+
+void Block::copy_wait(int pending) {
+  auto& groups = fibers_[static_cast<size_t>(current_)].copies;
+  while (groups.size() > static_cast<size_t>(pending) + 1) {
+    for (const Copy& copy : groups.front()) {
+      const auto bytes = static_cast<int64_t>(copy.bytes.size());
+      for (int64_t i = copy.offset / 2; i < (copy.offset + bytes) / 2; ++i)
+        cells_[static_cast<size_t>(i)].in_flight = false;
+      std::memcpy(write(copy.offset, bytes), copy.bytes.data(), copy.bytes.size());
+    }
+    groups.pop_front();
+  }
 }
 
 const unsigned char* Block::read_from_outside(int64_t offset, int64_t bytes) {
@@ -173,6 +223,7 @@ const unsigned char* Block::read_from_outside(int64_t offset, int64_t bytes) {
   if (ended_) fail("read by another block after its own has ended", offset);
   for (int64_t i = offset / 2; i < (offset + bytes) / 2; ++i) {
     Cell& cell = cells_[static_cast<size_t>(i)];
+    if (cell.in_flight) fail("read by another block while a copy to it is in flight", 2 * i);
     if (cell.written < 0) fail("read by another block before anybody has written it", 2 * i);
     if (cell.written_cluster == cluster_barriers_)
       fail("read by another block without a barrier of the cluster after it was written", 2 * i);

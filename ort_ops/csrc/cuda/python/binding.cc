@@ -157,6 +157,7 @@ std::vector<py::dict> table() {
     row["activations"] = value_type_name(kernel.activations);
     row["min_batch"] = kernel.batches.min;
     row["max_batch"] = limit(kernel.batches.max);
+    row["proven"] = kernel.proven;
     rows.push_back(row);
   }
   return rows;

@@ -31,7 +31,8 @@ def bench_cuda(
         str,
         typer.Option(
             help="How calls reach the device: graph (a CUDA graph of consecutive calls), stream "
-            "(consecutive plain launches), call (one call, until it has finished)."
+            "(consecutive plain launches), call (one call, until it has finished), ring (a CUDA "
+            "graph of calls on copies of the weights that do not fit into the L2)."
         ),
     ] = "graph,stream",
     convolutions: Annotated[

@@ -45,12 +45,11 @@ def bench_decoder(
     from ...deploy.bench.suites.decoder import BenchDecoderSpec
     from ...deploy.bench.suites.decoder import bench_decoder as measure
     from ...deploy.bench.suites.decoder_models import DecoderConfig
-    from ...export import ExportError
 
     sizes = numbers(size, int, "--size")
     if len(sizes) != len(DecoderConfig.__dataclass_fields__):
         raise typer.BadParameter(f"{size!r} are not six numbers", param_hint="--size")
-    with opt.errors_of_user(ExportError):
+    with opt.errors_of_user():
         spec = BenchDecoderSpec(
             config=DecoderConfig(*sizes),
             sparsities=numbers(sparsity, float, "--sparsity"),

@@ -125,12 +125,13 @@ def masks(text: str, layer: str | None) -> tuple[tuple[str, ...], TrainedLayer |
     return tuple(part for part in parts if part in MASKS), trained
 
 
-def errors_of_user(*more: type[Exception]) -> AbstractContextManager[None]:
-    """Report errors that a user can fix, including ``more``, in one line; see readable."""
+def errors_of_user() -> AbstractContextManager[None]:
+    """Report errors that a user can fix in one line; see readable."""
     from ...deploy import SessionError
     from ...deploy.bench import RequirementError
+    from ...export import ExportError
 
-    return readable(SessionError, RequirementError, OSError, ValueError, *more)
+    return readable(SessionError, RequirementError, ExportError, OSError, ValueError)
 
 
 def run(

@@ -54,7 +54,6 @@ def bench_scaling(
     """
     requires("bench", "onnx", "onnxruntime", "matplotlib")
     from ...deploy.bench.report.html import save_page
-    from ...export import ExportError
 
     if models is not None and "networks" not in opt.names(of):
         raise typer.BadParameter("it goes with --of networks", param_hint="--models")
@@ -63,7 +62,7 @@ def bench_scaling(
         raise typer.BadParameter(f"{of!r}: there are {', '.join(PARTS)}", param_hint="--of")
     # Without --rounds, each part has its own default.
     options = opt.given(seed=seed, rounds=5 if quick and rounds is None else rounds)
-    with opt.errors_of_user(ExportError):
+    with opt.errors_of_user():
         require_writable(out)
         for part in parts:
             if part == "networks":

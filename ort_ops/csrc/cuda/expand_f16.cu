@@ -1,0 +1,8 @@
+#include "cuda/kernels.h"
+#include "cuda/launch.cuh"
+
+namespace fanin::cuda {
+
+const void* expand_kernel_f16(const ExpandKey& key) { return expand_kernel_of<Float16>(key); }
+
+}  // namespace fanin::cuda

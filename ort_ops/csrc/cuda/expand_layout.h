@@ -1,0 +1,31 @@
+// The layout of the expand kernel: words of tiles, see expand_kernel.h.
+#pragma once
+
+#include <cstdint>
+
+#include "core/condensed.h"
+#include "cuda/expand_shape.h"
+#include "cuda/layout.h"
+
+namespace fanin::cuda {
+
+struct ExpandLayout {
+  int64_t in_features = 0;
+  int64_t out_features = 0;
+  int64_t tiles = 0;    // of rows
+  int64_t chunks = 0;   // of columns
+  int64_t vectors = 0;  // of four words
+  double padding = 1.0;
+  int64_t words = 0, starts = 0, outputs = 0, bias = 0;  // offsets in the blob
+
+  ExpandArgs arguments(const void* base) const;
+};
+
+// Whether every value is a number of that type: rounding it changes nothing.
+bool values_fit(const CondensedView& view, ValueType type);
+
+// `activations`: float16 or bfloat16, in which the values are stored. Throws as pack_stream, and
+// std::invalid_argument if a value does not fit.
+ExpandLayout pack_expand(const CondensedView& view, ValueType activations, Blob& blob);
+
+}  // namespace fanin::cuda

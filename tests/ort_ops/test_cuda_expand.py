@@ -1,0 +1,251 @@
+"""The CUDA kernel that expands tiles for tensor cores, emulated on the host: see docs/cuda.md."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fanin.ort_ops import _cuda_emulation
+
+from ._cuda_backends import kernel_of
+from ._cuda_layers import TYPES, Layer, bits, poisoned
+from .test_cuda_emulation import SHARED_BYTES, assert_close, run, unaligned
+
+HALVES = ["float16", "bfloat16"]
+every_half = pytest.mark.parametrize("kind", HALVES)
+TILES = [8, 16, 32, 64, 128]
+NO_CLUSTERS = {"multiprocessors": 108, "shared_bytes": 166912, "cluster": 1}
+
+
+def random_layer(rng, kind):
+    """Few and many columns, rows and weights; multiples of 16 bytes half of the time."""
+    in_features = int(
+        rng.choice([rng.integers(1, 40), rng.integers(1, 1500), 8 * rng.integers(1, 180)])
+    )
+    out_features = int(rng.choice([rng.integers(1, 20), rng.integers(1, 150)]))
+    share = rng.choice([0.02, 0.1, 0.2, 1.0])
+    fan_in = int(rng.integers(1, max(2, int(in_features * share) + 1)))
+    active = int(rng.integers(0, out_features + 1))
+    padded = bool(rng.random() < 0.3)
+    return Layer.random(rng, in_features, out_features, fan_in, active, kind, padded=padded)
+
+
+def random_case(rng, kind):
+    layer = random_layer(rng, kind)
+    batch = int(rng.choice([rng.integers(1, 10), rng.integers(1, 150)]))
+    x = rng.standard_normal((batch, layer.in_features)).astype(TYPES[kind])
+    if rng.random() < 0.2:
+        x = unaligned(x)
+    residual = None
+    if rng.random() < 0.5:
+        residual = rng.standard_normal((batch, layer.out_features)).astype(TYPES[kind])
+    clip = (-0.5, 1.5) if rng.random() < 0.4 else (-np.inf, np.inf)
+    device = {
+        "multiprocessors": int(rng.choice([1, 2, 5, 132])),
+        "shared_bytes": int(rng.choice(SHARED_BYTES)),
+        "cluster": int(rng.choice([1, 2, 8])),
+    }
+    return layer, x, residual, clip, device
+
+
+def check_random_layers(seed, kind, count):
+    """Compare with float64; returns the sorts of launches that there were."""
+    rng = np.random.default_rng([seed, HALVES.index(kind)])
+    seen = {"variant": set(), "parts": set(), "cluster": set(), "stages": set(), "warps": set()}
+    for _ in range(count):
+        layer, x, residual, clip, device = random_case(rng, kind)
+        y, report = run("expand", layer, x, residual, *clip, **device)
+        assert_close(y, *layer.expect(x, residual, *clip))
+        for name, values in seen.items():
+            values.add(report[name])
+    return seen
+
+
+@every_half
+def test_equals_the_float64_reference_over_random_layers(kind):
+    seen = check_random_layers(0, kind, 40)
+    assert len(seen["variant"]) >= 4
+    assert seen["parts"] >= {1, 2, 4}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 5))
+@every_half
+def test_equals_the_float64_reference_over_many_random_layers(kind, seed):
+    assert check_random_layers(seed, kind, 300) == {
+        "variant": set(TILES),
+        "parts": {1, 2, 4, 8},
+        "cluster": {1, 2, 4, 8},
+        "stages": {2, 3, 4},
+        "warps": {4, 8},
+    }
+
+
+@every_half
+@pytest.mark.parametrize("in_features", [127, 128, 129, 136, 513])
+def test_columns_around_a_chunk(kind, in_features):
+    rng = np.random.default_rng(in_features)
+    layer = Layer.random(rng, in_features, 33, 30, 33, kind)
+    layer.indices[:, -1] = in_features - 1
+    x = rng.standard_normal((9, in_features)).astype(TYPES[kind])
+    y, _ = run("expand", layer, x)
+    assert_close(y, *layer.expect(x))
+
+
+@every_half
+@pytest.mark.parametrize("batch", [1, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129])
+def test_the_tile_is_the_smallest_that_holds_the_batch(kind, batch):
+    rng = np.random.default_rng(batch)
+    layer = Layer.random(rng, 100, 17, 10, 15, kind)
+    x = rng.standard_normal((batch, 100)).astype(TYPES[kind])
+    y, report = run("expand", layer, x)
+    assert_close(y, *layer.expect(x))
+    assert report["variant"] == next(tile for tile in [*TILES, 128] if tile >= min(batch, 128))
+
+
+@every_half
+def test_tiles_with_more_weights_than_are_loaded_ahead(kind):
+    rng = np.random.default_rng(1)
+    for batch in (8, 70, 128):
+        layer = Layer.random(rng, 300, 20, 300, 18, kind)
+        x = rng.standard_normal((batch, 300)).astype(TYPES[kind])
+        y, _ = run("expand", layer, x)
+        assert_close(y, *layer.expect(x))
+
+
+@every_half
+@pytest.mark.parametrize("device", [{}, NO_CLUSTERS], ids=["clusters", "no clusters"])
+def test_a_sample_has_the_same_bits_in_every_batch(kind, device):
+    rng = np.random.default_rng(2)
+    layer = Layer.random(rng, 1100, 40, 110, 40, kind)
+    x = rng.standard_normal((130, 1100)).astype(TYPES[kind])
+    alone, report = run("expand", layer, x[:3], **device)
+    assert report["parts"] == (4 if device else 8)
+    for batch in (9, 20, 40, 64, 130):
+        assert run("expand", layer, x[:batch], **device)[0][:3].tobytes() == alone.tobytes()
+
+
+@every_half
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+def test_nan_and_inf_reach_exactly_the_outputs_with_a_weight_there(kind, special):
+    rng = np.random.default_rng(3)
+    layer = Layer.random(rng, 300, 50, 30, 45, kind, padded=True)
+    layer.values[3, 2] = 0  # a stored zero is a weight
+    for column in [0, 299, layer.indices[3, 2]]:
+        x = rng.standard_normal((10, 300)).astype(TYPES[kind])
+        x[1, column] = special
+        y, _ = run("expand", layer, x)
+        hit = layer.rows[(layer.indices == column).any(1)]
+        assert np.array_equal(np.nonzero(~np.isfinite(y[1].astype(np.float32)))[0], hit)
+        others = np.setdiff1d(np.arange(50), hit)
+        want, allowed = layer.expect(np.where(np.isfinite(x), x, 0).astype(x.dtype))
+        assert_close(y[1, others], want[1, others], allowed[1, others])
+        assert_close(np.delete(y, 1, 0), np.delete(want, 1, 0), np.delete(allowed, 1, 0))
+
+
+def test_layers_without_stored_weights():
+    rng = np.random.default_rng(4)
+    layer = Layer.random(rng, 100, 21, 5, 0, "float16")
+    x = rng.standard_normal((6, 100)).astype(np.float16)
+    residual = rng.standard_normal((6, 21)).astype(np.float16)
+    y, _ = run("expand", layer, x, residual, 0.0)
+    want = np.maximum(layer.bias + residual.astype(np.float32), 0).astype(np.float16)
+    assert np.array_equal(y, want)
+
+
+@pytest.mark.parametrize("fan_in", [205, 410])
+def test_a_weight_takes_little_more_than_four_bytes(fan_in):
+    layer = Layer.random(np.random.default_rng(5), 2048, 128, fan_in, 128, "bfloat16")
+    _, report = run("expand", layer, np.zeros((8, 2048), TYPES["bfloat16"]))
+    assert report["padding"] < 1.02
+    assert report["packed_bytes"] < 4.1 * layer.values.size + 2048
+
+
+# Not less than what the fullest bank of a random tile needs: 1.84, 1.50 and 1.26.
+@pytest.mark.parametrize(("fan_in", "cycles"), [(102, 1.9), (205, 1.55), (410, 1.4)])
+def test_words_that_are_stored_at_once_lie_in_different_banks(fan_in, cycles):
+    layer = Layer.random(np.random.default_rng(8), 2048, 64, fan_in, 64, "bfloat16")
+    _, report = run("expand", layer, np.zeros((8, 2048), TYPES["bfloat16"]))
+    assert report["store_cycles"] < cycles
+
+
+@every_half
+def test_wider_values_are_taken_if_they_fit(kind):
+    rng = np.random.default_rng(6)
+    layer = Layer.random(rng, 90, 20, 9, 20, kind)
+    x = rng.standard_normal((7, 90)).astype(TYPES[kind])
+    wide = replace(layer, values=layer.values.astype(np.float32))
+    assert run("expand", wide, x)[0].tobytes() == run("expand", layer, x)[0].tobytes()
+    wide.values[0, 0] = 1 + 2.0**-20
+    with pytest.raises(ValueError, match=f"does not round weights.*no {kind} numbers.*--precision"):
+        run("expand", wide, x)
+
+
+def test_an_older_gpu_is_refused_with_its_capability():
+    layer = Layer.random(np.random.default_rng(0), 9, 4, 2, 4, "float16")
+    with pytest.raises(ValueError, match=r"needs a GPU of compute capability 8\.0.*has 7\.5"):
+        run("expand", layer, np.zeros((1, 9), np.float16), capability=75)
+    assert not _cuda_emulation.expand_problem("bfloat16", values_fit=True, capability=80)
+    problem = _cuda_emulation.expand_problem("float32", values_fit=True, capability=90)
+    assert "takes float16 or bfloat16 activations" in problem
+
+
+LARGE = {
+    "activations": "bfloat16",
+    "in_features": 4096,
+    "out_features": 4096,
+    "weights": 4096 * 410,
+    "values_fit": True,
+    "unproven": True,
+}
+
+
+def selected(**changes):
+    rows = _cuda_emulation.select_kernels(**{**LARGE, **changes})
+    return [(row["layout"], row["min_batch"], row["max_batch"]) for row in rows]
+
+
+def test_the_choice_for_a_layer():
+    without = [("stream", 1, 16), ("panel", 17, None)]
+    assert selected() == [("stream", 1, 4), ("expand", 5, 128), ("panel", 129, None)]
+    assert selected(unproven=False) == without
+    assert selected(values_fit=False) == without
+    assert selected(capability=75) == without
+    assert selected(capability=120) == selected()
+    assert selected(activations="float32") == without
+    assert selected(weights=4096 * 41) == without  # 1 %
+    assert selected(weights=4096 * 4000) == without
+    assert selected(in_features=256, out_features=256, weights=256 * 26) == without
+    assert selected(min_batch=8, max_batch=64) == [("expand", 8, 64)]
+    assert selected(min_batch=4, max_batch=5) == [("stream", 4, 4), ("expand", 5, 5)]
+    # Where few samples fit into shared memory, gathering ends before.
+    narrow = selected(in_features=60_000, weights=4096 * 6000, shared_bytes=166912)
+    assert narrow == [
+        ("stream", 1, 1),
+        ("panel", 2, 4),
+        ("expand", 5, 128),
+        ("panel", 129, None),
+    ]
+
+
+def test_the_environment_turns_it_on(monkeypatch):
+    layer = Layer.random(np.random.default_rng(7), 128, 16, 16, 16, "bfloat16")
+    x = np.zeros((8, 128), TYPES["bfloat16"])
+    y = poisoned(8, 16, "bfloat16")
+    arrays = {**layer.arrays(), "in_features": 128, "x": bits(x), "y": bits(y)}
+
+    def kernel():
+        return _cuda_emulation.run(
+            **arrays, activations="bfloat16", residual=None, multiprocessors=1
+        )["kernel"]
+
+    for value, layout in (("", "stream"), ("off", "stream"), ("on", "expand")):
+        monkeypatch.setenv("FANIN_CUDA_EXPAND", value)
+        assert kernel() == kernel_of(layout, "bfloat16")
+    monkeypatch.setenv("FANIN_CUDA_EXPAND", "yes")
+    with pytest.raises(
+        ValueError, match="FANIN_CUDA_EXPAND 'yes' is unknown, it must be on or off"
+    ):
+        kernel()
