@@ -113,7 +113,7 @@ def phase_filters(array: np.ndarray, group: int, stride: int) -> np.ndarray:
     for t in taps:
         apart += [t, stride]
     of_taps = [3 + 2 * axis for axis in range(axes)]
-    turned = np.flip(array.reshape(apart), of_taps)
+    turned = np.flip(array.reshape(apart), tuple(of_taps))
     perm = [0, 2, *(axis + 1 for axis in of_taps), 1, *of_taps]
     shape = (group * outputs * stride**axes, inputs // group, *taps)
     return turned.transpose(perm).reshape(shape)
