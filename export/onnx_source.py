@@ -66,6 +66,7 @@ def load_source(path: Path) -> tuple[ir.Model, tuple[str, ...]]:
         model = ir.serde.deserialize_model(proto)
     except Exception as error:
         raise ExportError(f"{path} cannot be read: {error}") from error
+    _require_texts(path, model)
     ir.external_data.set_base_dir(model.graph, path.parent)
     _require_data(path, model)
     if model.ir_version < _FIRST_IR_WITH_CONSTANTS:
@@ -169,10 +170,25 @@ def _newer(path: Path, proto: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     return newer
 
 
+def _require_texts(path: Path, model: ir.Model) -> None:
+    """Refuse bytes in place of a text, except in operators of other libraries."""
+    for node in model.graph.all_nodes():
+        if node.domain not in ("", "com.microsoft"):
+            continue
+        for name, attribute in node.attributes.items():
+            text = attribute.type == ir.AttributeType.STRING and not attribute.is_ref()
+            if text and not isinstance(attribute.value, str):
+                raise ExportError(
+                    f"{path}: {name} of node {node.name!r} ({node.op_type}) is no UTF-8 text"
+                )
+
+
 def _require_data(path: Path, model: ir.Model) -> None:
     for graph in model.graphs():
         for value in graph.initializers.values():
             tensor = value.const_value
+            if tensor is not None and any(size < 0 for size in tensor.shape.numpy()):
+                raise ExportError(f"{path}: the constant {value.name!r} has a negative size")
             if not isinstance(tensor, ir.ExternalTensor):
                 continue
             data = Path(tensor.path)

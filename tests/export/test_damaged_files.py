@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from google.protobuf.message import Message
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from fanin.export import ExportError, convert, inspect, plan_conversion
 
@@ -156,3 +156,32 @@ def test_a_weight_that_is_scaled_at_run_time_has_a_reason(tmp_path: Path):
         False,
         "Mul before it has an input that is no constant",
     )
+
+
+@pytest.mark.parametrize(
+    ("op", "name"), [("LSTM", "direction"), ("Conv", "auto_pad"), ("FusedGemm", "activation")]
+)
+def test_bytes_in_place_of_a_text_are_named(tmp_path: Path, op: str, name: str):
+    domain = "com.microsoft" if op == "FusedGemm" else ""
+    bad = helper.make_node(op, ["x", "w"], ["y"], "bad", domain=domain, **{name: b"\xff"})
+    graph = helper.make_graph(
+        [bad],
+        "g",
+        [helper.make_tensor_value_info("x", 1, ["batch", 8])],
+        [helper.make_tensor_value_info("y", 1, ["batch", 8])],
+        [numpy_helper.from_array(np.eye(8, dtype=np.float32), "w")],
+    )
+    versions = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=versions, ir_version=9), tmp_path / "in.onnx")
+    with pytest.raises(ExportError, match=f"{name} of node 'bad' .{op}. is no UTF-8 text"):
+        convert(tmp_path / "in.onnx", tmp_path / "out.onnx")
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_a_constant_of_a_negative_size_is_named(tmp_path: Path):
+    """NumPy reads -1 as the rest, and onnx's shape inference aborts on it."""
+    model = onnx.load(linear(tmp_path / "in.onnx"))
+    next(t for t in model.graph.initializer if t.name == "w").dims[0] = -1
+    onnx.save(model, tmp_path / "in.onnx")
+    with pytest.raises(ExportError, match="the constant 'w' has a negative size"):
+        convert(tmp_path / "in.onnx", tmp_path / "out.onnx")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
-from fanin.export import convert, export
+from fanin.export import ExportError, convert, export
 from fanin.export.cost_model import Calibration, CostModel
 from fanin.export.forms import Chooser
 from fanin.export.onnx_convert import plan_conversion
@@ -323,3 +323,12 @@ def test_a_loop_runs_on_an_empty_batch(tmp_path: Path):
     convert(write(tmp_path / "in.onnx"), tmp_path / "out.onnx", policy="condensed")
     y, h, c = run(tmp_path / "out.onnx", library=True, x=np.zeros((4, 0, 20), np.float32))
     assert (y.shape, h.shape, c.shape) == ((4, 1, 0, 16), (1, 0, 16), (1, 0, 16))
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["made up", "given"])
+def test_an_empty_input_that_onnxruntime_aborts_on_is_refused(tmp_path: Path, given: bool):
+    source = write(tmp_path / "in.onnx", "GRU", steps="steps" if given else 0)
+    inputs = [{"x": np.zeros((4, 0, 20), np.float32)}] if given else None
+    with pytest.raises(ExportError, match="its input x is empty, and ONNX Runtime's LSTM and GRU"):
+        convert(source, tmp_path / "out.onnx", policy="condensed", inputs=inputs)
+    assert not (tmp_path / "out.onnx").exists()
