@@ -26,7 +26,7 @@ def assert_nothing_changed(folder: Path) -> None:
     assert (folder / "out.onnx").read_bytes() == b"older"
 
 
-@pytest.mark.parametrize("step", ["stage_model", "check_structure", "check_parity", "final_layers"])
+@pytest.mark.parametrize("step", ["lower", "stage_checked", "check_parity", "final_layers"])
 def test_ctrl_c_at_any_step(source: Path, monkeypatch, step: str):
     def interrupted(*arguments, **options):  # noqa: ARG001
         raise KeyboardInterrupt
@@ -47,7 +47,7 @@ def stopped(*arguments, **options):
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(60)
 
-onnx_convert.check_structure = stopped
+onnx_convert.stage_checked = stopped
 sys.argv = ["fanin", "export", "in.onnx", "-o", "out.onnx", "--policy", "condensed"]
 cli.main()
 """
