@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .layer_choice import LayerChoice
 from .layers import IN_PROJECTIONS
@@ -45,13 +45,22 @@ def is_fresh(name: str, weight: Tensor) -> bool:
 
 
 def layers_to_keep(
-    choice: LayerChoice, keep_weights: bool | None, processes: Processes, *, stacklevel: int
+    model: nn.Module,
+    choice: LayerChoice,
+    keep_weights: bool | None,
+    processes: Processes,
+    *,
+    stacklevel: int,
 ) -> frozenset[str]:
     """Return the sparse layers whose weights are kept, the same in all processes.
 
+    A layer that training barely moved looks new, so a model is new or is not as a whole.
+
     Args:
-        choice: the layers.
-        keep_weights: keep all or none; None: keep what is not fresh, with a UserWarning.
+        model: the model.
+        choice: its layers.
+        keep_weights: keep all or none; None: keep all, with a UserWarning, unless all are fresh and
+            no batch norm has seen a batch.
         processes: rank 0 decides and warns.
         stacklevel: of the warning.
 
@@ -64,19 +73,25 @@ def layers_to_keep(
         for name in choice.sparse
         if name in choice.input_first or not is_fresh(name, choice.weights[name])
     ]
-    used = processes.broadcast_object(used)
-    if used and processes.is_first:
-        fresh = [name for name in choice.sparse if name not in used]
-        others = f" Those of {_some(fresh)} look new, and are drawn anew." if fresh else ""
+    reason = f"The weights of {_some(used)} are not those that torch draws for a new layer."
+    norms = () if used else [name for name, norm in model.named_modules() if _has_statistics(norm)]
+    if norms:
+        reason = f"The batch norms {_some(norms)} have seen batches."
+    keep = processes.broadcast_object(bool(used or norms))
+    if keep and processes.is_first:
         warnings.warn(
-            f"The weights of {_some(used)} are not those that torch draws for a new layer. They "
-            f"are kept, the largest of each layer, as for a trained model.{others} Pass "
-            "initialization=InitializationOptions(keep_weights=False) to draw new ones (training "
-            "from scratch), or keep_weights=True to keep all weights without this warning.",
+            f"{reason} All layers keep their weights, the largest of each, as in a trained model. "
+            "Pass initialization=InitializationOptions(keep_weights=False) to draw new ones "
+            "(training from scratch), or keep_weights=True to keep them without this warning.",
             UserWarning,
             stacklevel=stacklevel + 1,
         )
-    return frozenset(used)
+    return frozenset(choice.sparse if keep else ())
+
+
+def _has_statistics(module: nn.Module) -> bool:
+    batches = getattr(module, "num_batches_tracked", None)
+    return isinstance(batches, Tensor) and bool(batches > 0)
 
 
 def _some(names: Sequence[str]) -> str:

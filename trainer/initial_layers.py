@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from .._base.distributions import weight_budget
@@ -25,6 +26,7 @@ from .straight_through import magnitude_mask, project_to_mask
 
 
 def initial_layers(
+    model: nn.Module,
     choice: LayerChoice,
     method: SparseMethod | SRSTE,
     optimizers: Sequence[Optimizer],
@@ -38,7 +40,8 @@ def initial_layers(
     """Make the sparse layers of a model, with their masks and weights.
 
     Args:
-        choice: weights, densities and protected layers of the model.
+        model: the model.
+        choice: its weights, densities and protected layers.
         method: the training method.
         optimizers: the optimizer of the weights and its wrappers.
         options: where masks and weights come from.
@@ -50,7 +53,9 @@ def initial_layers(
     """
     kept: frozenset[str] = frozenset()
     if not restored:
-        kept = layers_to_keep(choice, options.keep_weights, processes, stacklevel=stacklevel + 1)
+        kept = layers_to_keep(
+            model, choice, options.keep_weights, processes, stacklevel=stacklevel + 1
+        )
     layers = {}
     for name in choice.sparse:
         source = options.mask or ("magnitude" if name in kept else "random")

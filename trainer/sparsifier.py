@@ -144,6 +144,7 @@ class Sparsifier:
                 self._schedule = UpdateSchedule(total_steps=total_steps, **asdict(schedule))
                 self._settings |= asdict(self._schedule)
             self._layers = initial_layers(
+                model,
                 choice,
                 method,
                 optimizers,

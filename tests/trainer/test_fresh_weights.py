@@ -43,15 +43,23 @@ def test_trained_weights_are_kept_and_named_in_a_warning():
     assert bool((before.abs()[~mask] <= largest[:, None].expand_as(before)[~mask]).all())
 
 
-def test_only_the_layers_that_are_not_fresh_are_kept():
+def test_one_trained_layer_keeps_the_others_that_look_new():
     model = trained()
-    model[2] = nn.Linear(64, 10)  # a new head
+    model[2] = nn.Linear(64, 10)  # as training that barely moves it leaves it
     head = model[2].weight.detach().clone()
-    with pytest.warns(
-        UserWarning, match=r"weights of 0\.weight are not.*Those of 2\.weight look new"
-    ):
+    with pytest.warns(UserWarning, match=r"weights of 0\.weight are not.*All layers keep"):
         mask = attach(model).masks["2.weight"]
-    assert not bool((model[2].weight[mask] == head[mask]).any())
+    assert torch.equal(model[2].weight, head * mask)
+
+
+def test_a_batch_norm_that_has_seen_batches_keeps_the_weights():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 10))
+    before = model[0].weight.detach().clone()
+    model(torch.randn(8, 32))
+    with pytest.warns(UserWarning, match=r"batch norms 1 have seen batches\. All layers keep"):
+        mask = attach(model).masks["0.weight"]
+    assert torch.equal(model[0].weight, before * mask)
 
 
 @pytest.mark.parametrize("keep", [True, False])
