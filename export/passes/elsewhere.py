@@ -158,5 +158,5 @@ def _reason(readers: list[ir.Node], owner: str | None) -> tuple[str, str]:
         return kind, f"{kind} reads it in the function {owner}, whose body is left as it is"
     advice = ""
     if node.domain.startswith("com.microsoft"):
-        advice = "; convert the file as it was before ONNX Runtime optimized it"
+        advice = "; convert the file as it was before ONNX Runtime optimized or quantized it"
     return kind, f"{kind} reads it, which is not condensed{advice}"

@@ -114,7 +114,7 @@ def test_convolutions_in_blocked_layout_are_named_with_what_to_do(tmp_path: Path
     for layer in left:
         assert layer.reason == (
             "com.microsoft.nchwc::Conv reads it, which is not condensed; convert the file as it "
-            "was before ONNX Runtime optimized it"
+            "was before ONNX Runtime optimized or quantized it"
         )
 
 

@@ -249,7 +249,7 @@ def test_operator_of_another_domain_is_named_with_it(tmp_path: Path):
     (layer,) = convert(source, tmp_path / "out.onnx").layers
     assert layer.reason == (
         "com.microsoft::TransposeMatMul reads it, which is not condensed; convert the file as it "
-        "was before ONNX Runtime optimized it"
+        "was before ONNX Runtime optimized or quantized it"
     )
 
 
