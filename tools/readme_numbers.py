@@ -233,7 +233,7 @@ def foreign_sum(results: Path) -> list[str]:
 
 
 def _foreign_rows(results: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads((results / "foreign-zoo" / "results.json").read_text())[
+    rows: list[dict[str, Any]] = json.loads((results / "foreign-zoo" / "models.json").read_text())[
         "rows"
     ]
     return rows

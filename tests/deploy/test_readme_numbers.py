@@ -213,7 +213,7 @@ ROWS = [
 
 def test_foreign_models_are_tabled_with_what_became_of_them(tool, tmp_path):
     (tmp_path / "foreign-zoo").mkdir()
-    (tmp_path / "foreign-zoo" / "results.json").write_text(json.dumps({"rows": ROWS}))
+    (tmp_path / "foreign-zoo" / "models.json").write_text(json.dumps({"rows": ROWS}))
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in tool.foreign(tmp_path)[2:]]
     left = "1\u00a0too little gain, 1\u00a0LSTM"
     assert rows[0] == ["small", "box@1", "4", "2", left, "2e-07", "1.23", "1.50×"]

@@ -115,7 +115,8 @@ def test_every_option_of_the_server_is_explained():
     from fanin.deploy.serve import ServeSettings
 
     unnamed = {"models", "token"}
+    repeated = {"custom_op_libraries": "custom_op_library"}
     for name in ServeSettings.__dataclass_fields__:
         if name not in unnamed and name not in ("host", "port"):
-            assert f"--{name.replace('_', '-')}" in GUIDE, name
+            assert f"--{repeated.get(name, name).replace('_', '-')}" in GUIDE, name
     assert "FANIN_SERVE_TOKEN" in GUIDE
