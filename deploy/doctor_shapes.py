@@ -17,10 +17,9 @@ import numpy as np
 from ..ort_ops.contract import OPS
 from .diagnosis import plain
 from .errors import SessionError
+from .input_types import numpy_type
 from .runtime import load_onnxruntime
 from .session import open_session
-
-_NUMPY_TYPES = {"float": "float32", "double": "float64"}
 
 _NODE_SUFFIX = "_kernel_time"
 
@@ -68,14 +67,12 @@ def _zeros(meta: Any, batch: int) -> np.ndarray:
             f"input '{meta.name}' has the shape {meta.shape}; a plan needs all sizes but the batch",
             "Export the model with fixed sizes for them.",
         )
-    name = meta.type.removeprefix("tensor(").removesuffix(")")
-    try:
-        dtype = np.dtype(_NUMPY_TYPES.get(name, name))
-    except TypeError:
+    dtype = numpy_type(meta.type)
+    if dtype is None:
         raise SessionError(
             f"input '{meta.name}' is a {meta.type}, which the doctor cannot make",
             "Export the model with inputs of numbers.",
-        ) from None
+        )
     return np.zeros([batch if size is None else size for size in shape], dtype)
 
 

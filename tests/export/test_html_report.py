@@ -509,7 +509,7 @@ def test_page_that_cannot_be_written_stops_an_export_before_its_work(source: Pat
     result = runner.invoke(app, ["export", str(source), "-o", str(out), "--report-html", missing])
     assert result.exit_code == 1
     assert "does not exist; create it first" in result.output
-    for model in (source, out):
+    for model in (source, out, tmp_path / "out.dense.onnx"):
         result = runner.invoke(app, ["export", str(source), "-o", str(out), "--report-html", model])
         assert result.exit_code == 2
         assert "name another file" in " ".join(result.output.replace("│", " ").split())

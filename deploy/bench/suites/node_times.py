@@ -14,11 +14,11 @@ from ....export.forms import TOKENS
 from ....export.html_report import Measured
 from ...diagnosis import plain
 from ...errors import SessionError
+from ...input_types import numpy_type
 from ..engines.ort import open_model
 from ..measure.breakdown import profile
 
 _RUNS = 5
-_TYPES = {"float": "float32", "double": "float64"}
 
 
 def measure_nodes(
@@ -52,7 +52,7 @@ def measure_nodes(
     except Exception as error:  # the runtime's exceptions share no base class
         raise SessionError(
             f"it does not run on made-up inputs of batch {batch}: {plain(str(error))}",
-            "Leave out --measure, or give another --batch.",
+            "Give sizes that fit together (--batch, --dim NAME=SIZE), or leave out --measure.",
             model=path,
         ) from error
     del session
@@ -66,15 +66,13 @@ def _numbers(meta: Any, batch: int, dims: Mapping[str, int], path: Path) -> np.n
         size if isinstance(size, int) else dims.get(str(size), batch if axis == 0 else TOKENS)
         for axis, size in enumerate(meta.shape)
     ]
-    name = meta.type.removeprefix("tensor(").removesuffix(")")
-    try:
-        dtype = np.dtype(_TYPES.get(name, name))
-    except TypeError:
+    dtype = numpy_type(meta.type)
+    if dtype is None:
         raise SessionError(
             f"input '{meta.name}' is a {meta.type}, for which there are no made-up numbers",
             "Leave out --measure.",
             model=path,
-        ) from None
+        )
     if dtype.kind == "f":
         return np.random.default_rng(0).standard_normal(sizes).astype(dtype)
     # The first of the entries that indices may name; masks let everything through.

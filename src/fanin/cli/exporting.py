@@ -129,7 +129,8 @@ def export(
         "dims": dims_of(dim),
     }
     refuse_torch_file(source, 'fanin.export.export(model, example_inputs, "model.onnx")')
-    require_page(report_html, "--report-html", source, out, measure=measure)
+    baseline = out.with_name(f"{out.stem}.dense{out.suffix}")
+    require_page(report_html, "--report-html", source, out, baseline, measure=measure)
     if source.is_file() or (source.suffix == ".onnx" and not source.is_dir()):
         common["custom_op_libraries"] = custom_op_library or ()
         report = _convert(source, out, common, opset, dense_baseline)
