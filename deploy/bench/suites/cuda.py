@@ -62,7 +62,8 @@ class BenchCudaSpec:
     in the order of ``sparsities``, and none begins after ``budget`` seconds. ``emulated`` runs the
     kernels' programs on the host instead, and everything else on the CPU: a rehearsal, whose times
     mean nothing. ``convolutions`` adds two of ResNet-50, in ONNX Runtime. ``conditions`` as in
-    Timing; cold is with the L2 flushed.
+    Timing; cold is with the L2 flushed. ``ring_kernels``: rings are also of each kernel whose row
+    in the dispatch table has the batch, and of dense in TF32.
     """
 
     shapes: tuple[tuple[int, int], ...] = ((3072, 768), (768, 3072))
@@ -77,6 +78,7 @@ class BenchCudaSpec:
     conditions: tuple[str, ...] = CONDITIONS[:1]
     budget: float | None = None
     emulated: bool = False
+    ring_kernels: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -176,6 +178,8 @@ def _measure_layer(
     exact = None if device.emulated else dense.exact
     problem = layer_problem(weight, batch, spec.seed, exact)
     engines = _engines(device, weight, dense, batch, kind, launch)
+    if launch == "ring" and spec.ring_kernels:
+        engines += _ring_kernels(device, weight, dense, batch, kind)
     measured, _ = measure(engines, problem, spec.timing())
     packed = device.binding.PackedGemm(
         **layer_arrays(weight), activations=kind, min_batch=batch, max_batch=batch
@@ -220,9 +224,7 @@ def _engines(
     if launch == "ring":
         return engines
     for row in device.binding.kernel_table():
-        # Tensor cores take both operands in the same type.
-        fits = row["layout"] != "expand" or weight.values.dtype.name == kind
-        if row["activations"] == kind and fits:
+        if row["activations"] == kind and _fits(row, weight, kind):
             make = condensed(device, weight, kind, row["name"])
             engines.append(engine(f"kernel-{row['layout']}", row["name"], make))
     if kind == "float32":
@@ -237,6 +239,43 @@ def _engines(
     if launch != "graph" and kind != "bfloat16" and device.has_sessions:
         engines += _sessions(device, weight, batch, kind, engine)
     return engines
+
+
+def _ring_kernels(
+    device: Device, weight: CondensedWeight, dense: DenseWeight, batch: int, kind: str
+) -> list[Engine]:
+    """List the kernels for a batch, and dense in TF32, all on rings of copies."""
+    size = 4 if kind == "float32" else 2
+    packed = max(1, weight.active * weight.fan_in * (size + 2))
+    engines: list[Engine] = []
+    for row in device.binding.kernel_table():
+        serves = row["min_batch"] <= batch <= (row["max_batch"] or batch)
+        if row["activations"] == kind and serves and _fits(row, weight, kind):
+            make = condensed(device, weight, kind, row["name"])
+            name = f"kernel-{row['layout']}"
+            ring = CudaEngine(
+                name, row["name"], device, "ring", make, dtype=kind, weight_bytes=packed
+            )
+            engines.append(ring)
+    if kind == "float32":
+        tf32 = lambda x: dense.linear(x, tf32=True)  # noqa: E731
+        engines.append(
+            CudaEngine(
+                "dense-tf32",
+                "torch.nn.functional.linear, TF32",
+                device,
+                "ring",
+                tf32,
+                precision=_TF32,
+                weight_bytes=size * weight.out_features * weight.in_features,
+            )
+        )
+    return engines
+
+
+def _fits(row: Mapping[str, Any], weight: CondensedWeight, kind: str) -> bool:
+    """Tensor cores take both operands in the same type."""
+    return row["layout"] != "expand" or weight.values.dtype.name == kind
 
 
 def _sessions(
