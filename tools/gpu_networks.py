@@ -2,17 +2,18 @@
 """Measure whole networks in ONNX Runtime's CUDA provider: ``--device cuda`` against dense.
 
     python tools/gpu_networks.py --out results
+    python tools/gpu_networks.py --out results --networks decoder --batches 1,8 --precisions float16
     python tools/gpu_networks.py --out rehearsal --emulated --networks mlp-tiny --batches 2
 
-Networks of ``fanin bench zoo`` at their sparsities. Both sides are in the same precision; float32
-is TF32, ONNX Runtime's default. Inputs and outputs are on the device. With ``FANIN_CUDA_EXPAND=on``
-a third file has all layers condensed. ``--emulated`` rehearses on the CPU; then times mean nothing.
+Networks of ``fanin bench zoo`` at their sparsities, and ``decoder``: four Llama-style layers of
+4,096 features that compute one token, 90 % sparse (``decoder-tiny`` rehearses it). Both sides are in the same precision; float32
+is TF32, ONNX Runtime's default. Inputs and outputs are on the device. With
+``FANIN_CUDA_UNPROVEN=on`` a third file has all layers condensed. ``--emulated`` rehearses on the CPU; then times mean nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +31,21 @@ from fanin.deploy.bench.requirements import require
 from fanin.deploy.bench.results.case import Case, make_case
 from fanin.deploy.bench.results.result import Recorder
 from fanin.deploy.bench.suites.zoo_models import ZOO, export_zoo_model
-from fanin.export import convert
+from fanin.export import convert, export
+from fanin.ort_ops import takes_unproven_kernels
+
+DECODERS = {
+    "decoder": {},
+    "decoder-tiny": {
+        "hidden": 64,
+        "intermediate": 96,
+        "layers": 2,
+        "heads": 4,
+        "kv_heads": 2,
+        "past": 8,
+    },
+}
+"""Sizes of decoder stacks."""
 
 # Of dense float32 on the CPU: what TF32 and the order of sums make of a deep network.
 TOLERANCE = 2e-3
@@ -71,13 +86,11 @@ def network_cases(
     name: str, folder: Path, device: Device, timing: Timing, options: argparse.Namespace
 ) -> Iterator[Case]:
     """Measure a network at each precision and batch."""
-    entry = ZOO[name]
-    path = export_zoo_model(name, folder, entry.sparsity, entry.ablated, 1)
-    dense = path.with_name(f"{path.stem}.dense.onnx")
+    dense, sample, sparsity = dense_network(name, folder)
     for batch in map(int, options.batches.split(",")):
         rng = np.random.default_rng(batch)
         timed, fresh = (
-            {"x": rng.standard_normal((batch, *entry.sample), np.float32)} for _ in "12"
+            {"x": rng.standard_normal((batch, *sample), np.float32)} for _ in "12"
         )
         exact = reference(dense)
         problem = Problem.of(timed, fresh, exact, tolerance=TOLERANCE)
@@ -89,7 +102,23 @@ def network_cases(
             ]
             measured, _ = measure(engines, problem, timing)
             title = f"{name}, batch {batch}, {'TF32' if precision == 'float32' else precision}"
-            yield make_case(title, batch, entry.sparsity, {"type": precision}, measured, None)
+            yield make_case(title, batch, sparsity, {"type": precision}, measured, None)
+
+
+def dense_network(name: str, folder: Path) -> tuple[Path, tuple[int, ...], float]:
+    """Write a network dense, in float32; returns the file, the shape of a sample, its sparsity."""
+    if name not in DECODERS:
+        entry = ZOO[name]
+        path = export_zoo_model(name, folder, entry.sparsity, entry.ablated, 1)
+        return path.with_name(f"{path.stem}.dense.onnx"), entry.sample, entry.sparsity
+    import torch
+    from _decoder_stack import StackSizes, decoder_stack
+
+    sizes = StackSizes(**DECODERS[name])
+    path = folder / f"{name}.onnx"
+    states = torch.randn(2, sizes.hidden)
+    export(decoder_stack(sizes), states, path, policy="dense", portable=True, verify=False)
+    return path, (sizes.hidden,), sizes.sparsity
 
 
 def reference(dense: Path) -> Any:
@@ -111,7 +140,7 @@ def files(dense: Path, folder: Path, device: Device, batch: int, precision: str)
         "dense": {"policy": "dense"},
         "condensed": {"policy": "auto", "device": place, "batch": batch},
     }
-    if os.environ.get("FANIN_CUDA_EXPAND") == "on":
+    if takes_unproven_kernels():
         forms["all-condensed"] = {"policy": "condensed"}
     paths = {form: folder / f"{form}-{precision}-{batch}.onnx" for form in forms}
     for form, settings in forms.items():
