@@ -109,7 +109,7 @@ else
   step networks 140 env FANIN_CUDA_UNPROVEN=on "$python" tools/gpu_networks.py --time 100 \
     --out "$out/networks"
   # Of the other networks, a token takes too little to show what it reads.
-  step decoder 180 "$python" tools/gpu_networks.py --networks decoder --batches 1,8 \
+  step decoder 180 "$python" tools/gpu_networks.py --networks decoder --batches 1 \
     --precisions float16 --out "$out/decoder"
   step bench 600 "$python" -m fanin bench cuda --time "$((limit - SECONDS - 25))" --out "$out"
 fi
