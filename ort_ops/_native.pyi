@@ -542,6 +542,9 @@ def kernel_table() -> list[KernelRow]:
 def cuda_kernel_table() -> list[CudaKernelRow]:
     """Return the rows of every CUDA kernel, in order of preference."""
 
+def cuda_unproven_requested() -> bool:
+    """Return what FANIN_CUDA_UNPROVEN says; ValueError unless it is on, off or not set."""
+
 def cuda_kernel_serving(
     *,
     activations: str,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,21 +9,19 @@ from .library import get_library_path
 
 _LIBRARY = "libfanin_ort_ops_cuda.so"
 
-UNPROVEN_VARIABLE = "FANIN_CUDA_UNPROVEN"
-"""Environment variable that lets sessions take kernels that have not run on a GPU yet."""
-
 
 def takes_unproven_kernels() -> bool:
-    """Return what the variable says, as sessions read it: "on", or "off" (the default).
+    """Return whether sessions take kernels that have not run on a GPU yet.
+
+    The environment variable FANIN_CUDA_UNPROVEN says so: "on", or "off" (the default).
 
     Raises:
-        ValueError: anything else.
+        ValueError: it says something else.
 
     """
-    word = os.environ.get(UNPROVEN_VARIABLE, "")
-    if word not in ("", "off", "on"):
-        raise ValueError(f"{UNPROVEN_VARIABLE} {word!r} is unknown, it must be on or off")
-    return word == "on"
+    from . import _native
+
+    return _native.cuda_unproven_requested()
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ void bind_cuda_dispatch(py::module_& module) {
         return "<CudaKernelRow " + std::string(row.name) + ">";
       });
   module.def("cuda_kernel_table", [] { return std::vector<KernelRow>(cuda::kernel_table()); });
+  module.def("cuda_unproven_requested", &cuda::unproven_requested);
   module.def("cuda_kernel_serving", &serving, py::kw_only(), "activations"_a, "in_features"_a,
              "out_features"_a, "weights"_a, "batch"_a, "multiprocessors"_a, "shared_bytes"_a,
              "capability"_a, "unproven"_a);
