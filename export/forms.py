@@ -264,16 +264,12 @@ class Chooser:
         """Return a size, a symbolic one as it was given, else ``unknown``."""
         return size if isinstance(size, int) else self.dims.get(str(size), unknown)
 
-    def _counted(
-        self, groups: Sequence[CondensedWeight], rows: int
-    ) -> CountedKernel | None:
+    def _counted(self, groups: Sequence[CondensedWeight], rows: int) -> CountedKernel | None:
         """Return the kernel of a condensed layer that is trusted least, on a GPU."""
         costs = self.costs
         if not isinstance(costs, GpuCostModel):
             return None
-        kernels = [
-            costs.kernel(rows, g.out_features, g.in_features, g.values.size) for g in groups
-        ]
+        kernels = [costs.kernel(rows, g.out_features, g.in_features, g.values.size) for g in groups]
         return max(kernels, key=lambda kernel: kernel.margin)
 
     @property
@@ -303,7 +299,7 @@ class Chooser:
         usable = [form for form in seconds if not (self.portable and form == "condensed")]
         if not usable:
             return Choice("dense", "no neuron is ablated, and only standard operators may be used")
-        gains = {form: self.min_gain for form in usable}
+        gains = dict.fromkeys(usable, self.min_gain)
         if counted and "condensed" in gains:
             gains["condensed"] = counted.margin
         trusted = [form for form in usable if dense / seconds[form] >= gains[form]]

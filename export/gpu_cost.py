@@ -1,4 +1,4 @@
-"""What the exporter predicts for a GPU: the layers of a graph in one type, by the kernels that run."""
+"""What the exporter predicts for a GPU: a layer dense, and by the kernel that will run."""
 
 from __future__ import annotations
 
@@ -133,9 +133,7 @@ class GpuCostModel:
         """What reports name as what decided."""
         return self.origin
 
-    def kernel(
-        self, rows: int, out_features: int, in_features: int, stored: int
-    ) -> CountedKernel:
+    def kernel(self, rows: int, out_features: int, in_features: int, stored: int) -> CountedKernel:
         """Return the kernel that serves a condensed layer, from the library's own dispatch."""
         layer = Layer(rows, out_features, in_features, max(stored, 1), self.dtype)
         row = cuda_kernel_serving(

@@ -213,8 +213,6 @@ _H200 = "measurements on NVIDIA H200"
 KERNELS: Mapping[str, KernelCost] = {
     "gemm-stream": KernelCost(_stream, True, _H200, _MEASURED_ERROR),
     "gemm-panel": KernelCost(_panel, True, _H200, _MEASURED_ERROR),
-    "gemm-expand": KernelCost(
-        _expand, False, f"a sketch's {_H200}", _SKETCH_ERROR
-    ),
+    "gemm-expand": KernelCost(_expand, False, f"a sketch's {_H200}", _SKETCH_ERROR),
 }
 """By the name of a family. A kernel without a row is never counted on: its layers stay dense."""

@@ -1,4 +1,4 @@
-"""What was measured on GPUs, in docs/results: layers and how many times as fast as dense they were."""
+"""What was measured on GPUs, in docs/results: layers, how many times as fast as dense."""
 
 import json
 from collections.abc import Iterator

@@ -96,7 +96,7 @@ def test_estimates_need_more_gain_and_are_named():
 def test_a_gpu_without_bfloat16_says_so():
     t4 = known_gpus()["t4"]
     assert GpuCostModel(t4, "float32").origin.startswith("times in float32 estimated for NVIDIA T4")
-    with pytest.raises(ExportError, match="NVIDIA T4 has no bfloat16 .* --precision float16"):
+    with pytest.raises(ExportError, match=r"NVIDIA T4 has no bfloat16 .* --precision float16"):
         GpuCostModel(t4, "bfloat16")
 
 
@@ -266,9 +266,7 @@ def test_a_report_names_the_kernel_that_was_counted_on(tmp_path, monkeypatch):
     (layer,) = report.layers
     assert (layer.decision, layer.kernel) == ("condensed", "bf16-gemm-stream-cuda")
     assert layer.reason.endswith("predicted at 1 row by bf16-gemm-stream-cuda")
-    assert report.counted_on == (
-        "counted on bf16-gemm-stream-cuda: measured on NVIDIA H200",
-    )
+    assert report.counted_on == ("counted on bf16-gemm-stream-cuda: measured on NVIDIA H200",)
     assert report.counted_on[0] in str(report.to_rich_table().caption).replace("\n", " ")
     assert mark(out)["fanin.precision"] == "bfloat16"
     settings["device"] = "cuda:rtx-3090"

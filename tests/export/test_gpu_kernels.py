@@ -133,9 +133,7 @@ def test_only_kernels_that_serve_the_batch_are_counted_on(
 
 @few
 @given(sizes, sizes, sparsities, rows, dtypes, st.floats(1, 4), st.data())
-def test_a_faster_gpu_never_takes_longer(
-    columns, outputs, sparsity, count, dtype, factor, data
-):
+def test_a_faster_gpu_never_takes_longer(columns, outputs, sparsity, count, dtype, factor, data):
     gpu = known_gpus()[data.draw(cards)]
     stored = max(1, round(columns * outputs * (1 - sparsity)))
     layer = Layer(count, outputs, columns, stored, dtype)
@@ -180,7 +178,9 @@ def test_the_expand_kernel_counts_only_where_sessions_take_it():
         Cell(4096, 14336, 0.9, 8, "bfloat16", math.nan),
     )
     assert close.form == "dense"
-    assert re.search(r"predicted 1\.6\d× as fast .* an estimate, 1\.75× is asked of it", close.reason)
+    assert re.search(
+        r"predicted 1\.6\d× as fast .* an estimate, 1\.75× is asked of it", close.reason
+    )
 
 
 def test_a_kernel_whose_times_are_not_known_is_not_counted_on(monkeypatch):
@@ -201,7 +201,9 @@ def test_all_kernels_that_have_run_on_a_gpu_have_times():
 def test_origins_tell_what_was_measured_from_estimates(family):
     cost = KERNELS[family]
     here = cost.origin(H200, family)
-    assert here.startswith("measured on NVIDIA H200" if cost.measured else "estimated from a sketch")
+    assert here.startswith(
+        "measured on NVIDIA H200" if cost.measured else "estimated from a sketch"
+    )
     elsewhere = cost.origin(known_gpus()["l4"], family)
     assert elsewhere.startswith("estimated from ")
     assert elsewhere.endswith("scaled to NVIDIA L4 by multiprocessors, bandwidth and clock")

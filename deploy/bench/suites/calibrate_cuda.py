@@ -106,7 +106,9 @@ def calibrate_cuda(
             "no layer was measured dense and by a kernel",
             "fanin bench cuda says which engines fail, and why.",
         )
-    return replace(gpu, factors={family: _factor(family, found) for family, found in ratios.items()})
+    return replace(
+        gpu, factors={family: _factor(family, found) for family, found in ratios.items()}
+    )
 
 
 def _factor(family: str, ratios: Sequence[float]) -> float:
@@ -132,9 +134,7 @@ def _gpu(card: Mapping[str, Any]) -> Gpu:
     )
 
 
-def _ratios(
-    gpu: Gpu, shape: tuple[int, int], cases: Sequence[Case]
-) -> Iterator[tuple[str, float]]:
+def _ratios(gpu: Gpu, shape: tuple[int, int], cases: Sequence[Case]) -> Iterator[tuple[str, float]]:
     """Yield measured over predicted seconds of each layer, dense and by each kernel."""
     columns, outputs = shape
     for case in cases:

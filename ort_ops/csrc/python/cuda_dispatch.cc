@@ -51,9 +51,8 @@ void bind_cuda_dispatch(py::module_& module) {
       .def_property_readonly("shared_samples",
                              [](const KernelRow& row) { return row.shared_samples; })
       .def_property_readonly("proven", [](const KernelRow& row) { return row.proven; })
-      .def("__repr__", [](const KernelRow& row) {
-        return "<CudaKernelRow " + std::string(row.name) + ">";
-      });
+      .def("__repr__",
+           [](const KernelRow& row) { return "<CudaKernelRow " + std::string(row.name) + ">"; });
   module.def("cuda_kernel_table", [] { return std::vector<KernelRow>(cuda::kernel_table()); });
   module.def("cuda_unproven_requested", &cuda::unproven_requested);
   module.def("cuda_kernel_serving", &serving, py::kw_only(), "activations"_a, "in_features"_a,
