@@ -36,8 +36,8 @@ class WatchLargestPass(ResultPass[WatchedResult]):
     def call(self, model: ir.Model) -> WatchedResult:
         """Add nodes behind every node."""
         names, graph = Names(model), model.graph
-        limit = add_constant(graph, names.free("infinite"), np.float32(INFINITE))
-        zero = add_constant(graph, names.free("zero"), np.float32(0))
+        limit = add_constant(graph, names.free("infinite"), np.array(INFINITE, np.float32))
+        zero = add_constant(graph, names.free("zero"), np.array(0, np.float32))
         watched: list[tuple[str, str]] = []
         outputs: list[ir.Value] = []
         for node in list(graph):
