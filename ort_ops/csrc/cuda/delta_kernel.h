@@ -1,0 +1,348 @@
+// Up to four samples: a thread program that streams weights with their columns as steps of 8 bits.
+//
+// The rows of a tile are cut into chains: parts of a row's weights with nearly equal numbers of
+// them. A thread owns one chain: it sums the products of its own weights alone, so warps exchange
+// nothing while they stream. The chains of a tile lie interleaved, so that a warp reads 512 bytes
+// of values at once. The columns of four weights are four sums of bytes, one instruction each. In
+// the end the sums of a row's chains are added in their order.
+//
+// Steps without a weight fill a chain up, or move on to a weight that is more than 255 columns
+// away. They have the value +0 (a weight of +0 is stored as -0, which changes no sum) and are
+// multiplied all the same. That turns an infinity of x into NaN, so a chain whose sum is NaN is
+// summed again without them.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/types.h"
+
+namespace fanin::cuda {
+
+// Where a tile's chains begin.
+struct DeltaTile {
+  int32_t chunk;
+  int32_t steps;  // chunks of each chain
+};
+
+struct DeltaArgs {
+  const void* values;      // [chunks] of 16 bytes: by tile, step and chain
+  const void* deltas;      // [chunks] of as many bytes
+  const uint16_t* starts;  // [tiles, rows * parts]: one more than the column before the first step
+  const DeltaTile* tiles;  // [tiles]
+  const int32_t* outputs;  // [out_features]: those with weights by tile, then the ablated ones
+  const float* bias;       // [out_features]
+  const void* x;           // [batch, in_features]
+  const void* residual;    // [batch, out_features] or null
+  void* y;                 // [batch, out_features]
+  int64_t batch;
+  int64_t chunks;
+  int32_t in_features;
+  int32_t out_features;
+  int32_t active;    // outputs with weights
+  int32_t rows;      // of a tile, the last one may have fewer
+  int32_t parts;     // chains of a row
+  int32_t vector_x;  // rows of x begin at multiples of 16 bytes / samples
+  float clip_min;
+  float clip_max;
+};
+
+inline constexpr int kDeltaThreads = 1024;
+inline constexpr int kDeltaStep = 255;  // the widest
+
+// Weights of a chunk.
+inline constexpr int delta_entries(int64_t value_bytes) {
+  return static_cast<int>(16 / value_bytes);
+}
+
+// Shared memory of a block: x, then a sum for each chain and sample.
+inline int64_t delta_shared_bytes(int64_t in_features, int64_t activation_bytes, int64_t samples,
+                                  int64_t chains) {
+  return (in_features * activation_bytes * samples + 15) / 16 * 16 + chains * samples * 4;
+}
+
+// kSamples: 1, 2 or 4, side by side in shared memory for each column.
+template <typename Value, typename X, int kSamples>
+class DeltaKernel {
+  static constexpr int kEntries = delta_entries(sizeof(Value));
+  static constexpr int kColumnBytes = kSamples * static_cast<int>(sizeof(X));
+  // Columns of 16 bytes of shared memory.
+  static constexpr int kUnitColumns = 16 / kColumnBytes;
+  // Chunks of a chain that are being loaded: with 800 chains, 77 KB of a multiprocessor.
+  static constexpr int kAhead = 4;
+  // Of them before x: as many as hide the latency of x, more would delay it.
+  static constexpr int kBeforeX = 2;
+  using Column = Raw<kColumnBytes>;
+
+  struct Chunk {
+    Raw<16> values;
+    Raw<kEntries> deltas;
+  };
+
+  struct Chain {
+    uint32_t chunk;   // the first one
+    uint32_t stride;  // to the next
+    int steps;        // 0 for threads without a chain
+    uint32_t place;   // in shared memory, of the column before the first step
+  };
+
+ public:
+  static constexpr int kMaxThreads = kDeltaThreads;
+  static constexpr int kMinBlocks = 1;
+
+  template <typename Context>
+  static FANIN_INLINE void run(const Context& context, const DeltaArgs& args) {
+    const int tiles = (args.active + args.rows - 1) / args.rows;
+    for (int64_t group = context.block_y(); group * kSamples < args.batch;
+         group += context.grid_y()) {
+      const int64_t sample = group * kSamples;
+      int tile = static_cast<int>(context.block_x());
+      Chunk ahead[kAhead];
+      Chain chain = open(context, args, tile, tiles);
+      begin<0, kBeforeX>(context, args, chain, ahead);
+      context.sync();  // all threads are done with the previous samples
+      stage(context, args, sample);
+      context.sync();
+      for (; tile < tiles; tile += static_cast<int>(context.grid_x())) {
+        begin<kBeforeX, kAhead>(context, args, chain, ahead);
+        float sums[kSamples] = {};
+        multiply(context, args, chain, ahead, sums);
+        bool is_nan = false;
+        FANIN_UNROLL
+        for (int s = 0; s < kSamples; ++s) is_nan |= sums[s] != sums[s];
+        if (is_nan) multiply_weights(context, args, chain, sums);
+        chain = open(context, args, tile + static_cast<int>(context.grid_x()), tiles);
+        begin<0, kBeforeX>(context, args, chain, ahead);
+        finish_tile(context, args, sample, tile, sums);
+      }
+      finish_ablated(context, args, sample);
+    }
+  }
+
+ private:
+  static FANIN_INLINE int rows_of(const DeltaArgs& args, int tile) {
+    const int left = args.active - tile * args.rows;
+    return left < args.rows ? left : args.rows;
+  }
+
+  static FANIN_INLINE int x_bytes(const DeltaArgs& args) {
+    return (args.in_features * kColumnBytes + 15) / 16 * 16;
+  }
+
+  template <typename Context>
+  static FANIN_INLINE Chain open(const Context& context, const DeltaArgs& args, int tile,
+                                 int tiles) {
+    Chain chain{0, 0, 0, 0};
+    if (tile >= tiles) return chain;
+    chain.stride = static_cast<uint32_t>(rows_of(args, tile) * args.parts);
+    if (context.thread() >= static_cast<int>(chain.stride)) return chain;
+    const int64_t chains = static_cast<int64_t>(args.rows) * args.parts;
+    const DeltaTile place = context.template global<DeltaTile>(args.tiles, tiles)[tile];
+    const uint32_t start = context.template global<uint16_t>(
+        args.starts, tiles * chains)[tile * chains + context.thread()];
+    chain.chunk = static_cast<uint32_t>(place.chunk + context.thread());
+    chain.steps = place.steps;
+    chain.place = (start - 1) * kColumnBytes;
+    return chain;
+  }
+
+  template <typename Context>
+  static FANIN_INLINE Chunk load(const Context& context, const DeltaArgs& args, uint32_t at) {
+    return {context.template global<Raw<16>>(args.values, args.chunks).once(at),
+            context.template global<Raw<kEntries>>(args.deltas, args.chunks)[at]};
+  }
+
+  template <int kFirst, int kLast, typename Context>
+  static FANIN_INLINE void begin(const Context& context, const DeltaArgs& args, const Chain& chain,
+                                 Chunk (&ahead)[kAhead]) {
+    FANIN_UNROLL
+    for (int i = kFirst; i < kLast; ++i)
+      if (i < chain.steps) ahead[i] = load(context, args, chain.chunk + i * chain.stride);
+  }
+
+  template <typename Context>
+  static FANIN_INLINE void multiply(const Context& context, const DeltaArgs& args,
+                                    const Chain& chain, Chunk (&ahead)[kAhead],
+                                    float (&sums)[kSamples]) {
+    uint32_t place = chain.place, next = chain.chunk + kAhead * chain.stride;
+    FANIN_ROLLED
+    for (int left = chain.steps; left > 0; left -= kAhead) {
+      FANIN_UNROLL
+      for (int i = 0; i < kAhead; ++i, next += chain.stride) {
+        if (i >= left) break;
+        // Loaded after its last use, into the same registers: a copy would wait for the load.
+        add_chunk(context, ahead[i], place, sums);
+        if (i + kAhead < left) ahead[i] = load(context, args, next);
+      }
+    }
+  }
+
+  template <typename Context>
+  static FANIN_INLINE void add_chunk(const Context& context, const Chunk& chunk, uint32_t& place,
+                                     float (&sums)[kSamples]) {
+    FANIN_UNROLL
+    for (int word = 0; word < kEntries / 4; ++word) {
+      uint32_t at = place;
+      FANIN_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        // The bytes of the steps so far, times the bytes of a column.
+        at = context.dot4(chunk.deltas.words[word],
+                          (0x01010101u >> (24 - 8 * i)) * static_cast<uint32_t>(kColumnBytes),
+                          place);
+        add(context, part_of<sizeof(Value)>(chunk.values, 4 * word + i), at, sums);
+      }
+      place = at;
+    }
+  }
+
+  template <typename Context>
+  static FANIN_INLINE void add(const Context& context, uint32_t value, uint32_t place,
+                               float (&sums)[kSamples]) {
+    const float weight = widen_bits<Value>(value);
+    const Column column = context.template shared<Column>(place, 1).load(0);
+    FANIN_UNROLL
+    for (int s = 0; s < kSamples; ++s)
+      sums[s] = context.fma(weight, widen_bits<X>(part_of<sizeof(X)>(column, s)), sums[s]);
+  }
+
+  // The sums over the weights alone.
+  template <typename Context>
+  static FANIN_INLINE void multiply_weights(const Context& context, const DeltaArgs& args,
+                                            const Chain& chain, float (&sums)[kSamples]) {
+    FANIN_UNROLL
+    for (int s = 0; s < kSamples; ++s) sums[s] = 0;
+    uint32_t place = chain.place;
+    FANIN_ROLLED
+    for (int step = 0; step < chain.steps; ++step) {
+      const Chunk chunk = load(context, args, chain.chunk + step * chain.stride);
+      FANIN_UNROLL
+      for (int i = 0; i < kEntries; ++i) {
+        place += (chunk.deltas.words[i / 4] >> (8 * (i % 4)) & 0xff) * kColumnBytes;
+        const uint32_t value = part_of<sizeof(Value)>(chunk.values, i);
+        if (value != 0) add(context, value, place, sums);
+      }
+    }
+  }
+
+  template <typename Context>
+  static FANIN_INLINE void stage(const Context& context, const DeltaArgs& args, int64_t sample) {
+    if (args.vector_x) {
+      stage_units(context, args, sample);
+    } else {
+      stage_columns(context, args, sample);
+    }
+  }
+
+  // Threads copy 16 bytes at a time, so that neighbors store side by side.
+  template <typename Context>
+  static FANIN_INLINE void stage_units(const Context& context, const DeltaArgs& args,
+                                       int64_t sample) {
+    using Load = Raw<16 / kSamples>;
+    const int units = args.in_features / kUnitColumns;
+    const auto from = context.template global<Load>(args.x, args.batch * units);
+    const auto to = context.template shared<Raw<16>>(0, units);
+    FANIN_UNROLL4
+    for (int unit = context.thread(); unit < units; unit += context.threads()) {
+      Load loads[kSamples];
+      FANIN_UNROLL
+      for (int s = 0; s < kSamples; ++s) {
+        loads[s] = Load{};
+        if (sample + s < args.batch) loads[s] = from[(sample + s) * units + unit];
+      }
+      to.store(unit, side_by_side(loads));
+    }
+  }
+
+  static FANIN_INLINE Raw<16> side_by_side(const Raw<16 / kSamples> (&loads)[kSamples]) {
+    if constexpr (kSamples == 1) {
+      return loads[0];
+    } else {
+      Raw<16> unit;
+      FANIN_UNROLL
+      for (int w = 0; w < 4; ++w) {
+        if constexpr (sizeof(X) == 4) {
+          unit.words[w] = loads[w % kSamples].words[w / kSamples];
+        } else {
+          const int s = 2 * w % kSamples, column = 2 * w / kSamples;
+          unit.words[w] = part_of<2>(loads[s], column) | part_of<2>(loads[s + 1], column) << 16;
+        }
+      }
+      return unit;
+    }
+  }
+
+  template <typename Context>
+  static FANIN_INLINE void stage_columns(const Context& context, const DeltaArgs& args,
+                                         int64_t sample) {
+    const int columns = args.in_features;
+    const auto from = context.template global<X>(args.x, args.batch * columns);
+    const auto to = context.template shared<Column>(0, columns);
+    FANIN_UNROLL4
+    for (int column = context.thread(); column < columns; column += context.threads()) {
+      uint32_t bits[kSamples];
+      FANIN_UNROLL
+      for (int s = 0; s < kSamples; ++s)
+        bits[s] = sample + s < args.batch ? stored_bits(from[(sample + s) * columns + column]) : 0;
+      Column packed;
+      if constexpr (kColumnBytes == 2) {
+        packed.half = static_cast<uint16_t>(bits[0]);
+      } else {
+        FANIN_UNROLL
+        for (int w = 0; w < Column::kWords; ++w)
+          packed.words[w] = sizeof(X) == 4 ? bits[w] : bits[2 * w] | bits[2 * w + 1] << 16;
+      }
+      to.store(column, packed);
+    }
+  }
+
+  // Adds the sums of every row's chains and writes its outputs.
+  template <typename Context>
+  static FANIN_INLINE void finish_tile(const Context& context, const DeltaArgs& args,
+                                       int64_t sample, int tile, const float (&sums)[kSamples]) {
+    const int rows = rows_of(args, tile), chains = rows * args.parts;
+    const auto partial = context.template shared<float>(
+        x_bytes(args), static_cast<int64_t>(args.rows) * args.parts * kSamples);
+    if (context.thread() < chains) {
+      FANIN_UNROLL
+      for (int s = 0; s < kSamples; ++s) partial.store(s * chains + context.thread(), sums[s]);
+    }
+    context.sync();
+    const auto outputs = context.template global<int32_t>(args.outputs, args.out_features);
+    for (int i = context.thread(); i < rows * kSamples; i += context.threads()) {
+      const int s = i / rows, row = i % rows;
+      float sum = 0;
+      FANIN_UNROLL4
+      for (int part = 0; part < args.parts; ++part)
+        sum += partial.load(s * chains + part * rows + row);
+      if (sample + s < args.batch)
+        write(context, args, sample + s, outputs[tile * args.rows + row], sum);
+    }
+    context.sync();
+  }
+
+  template <typename Context>
+  static FANIN_INLINE void finish_ablated(const Context& context, const DeltaArgs& args,
+                                          int64_t sample) {
+    const int count = args.out_features - args.active;
+    const auto outputs = context.template global<int32_t>(args.outputs, args.out_features);
+    const int64_t first = context.block_x() * context.threads() + context.thread();
+    for (int64_t i = first; i < static_cast<int64_t>(count) * kSamples;
+         i += context.grid_x() * context.threads()) {
+      const int64_t s = i / count;
+      if (sample + s < args.batch)
+        write(context, args, sample + s, outputs[args.active + i % count], 0.0f);
+    }
+  }
+
+  template <typename Context>
+  static FANIN_INLINE void write(const Context& context, const DeltaArgs& args, int64_t sample,
+                                 int64_t output, float sum) {
+    const int64_t count = args.batch * args.out_features;
+    const int64_t at = sample * args.out_features + output;
+    float value = sum + context.template global<float>(args.bias, args.out_features)[output];
+    if (args.residual) value += widen(context.template global<X>(args.residual, count)[at]);
+    context.template output<X>(args.y, count)
+        .store(at, narrow<X>(clipped(value, args.clip_min, args.clip_max)));
+  }
+};
+
+}  // namespace fanin::cuda
