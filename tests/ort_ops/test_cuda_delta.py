@@ -202,7 +202,7 @@ def test_the_choice_for_a_layer():
     # 0.4 % of the weights, and a layer that is small.
     sparse = {"in_features": 10_000, "out_features": 14336, "weights": 14336 * 40}
     assert selected(**sparse) == [("stream", 1, 16)]
-    assert selected(out_features=512, weights=512 * 410)[0] == ("stream", 1, 16)
+    assert selected(out_features=512, weights=512 * 410)[0] == ("stream", 1, 4)
     # Two samples of x fit into shared memory.
     narrow = selected(in_features=14336, weights=4096 * 1434, shared_bytes=101376)
     assert narrow[0] == ("delta", 1, 2)

@@ -30,7 +30,7 @@ struct DeltaArgs {
   const uint16_t* starts;  // [tiles, rows * parts]: one more than the column before the first step
   const DeltaTile* tiles;  // [tiles]
   const int32_t* outputs;  // [out_features]: those with weights by tile, then the ablated ones
-  const float* bias;       // [out_features]
+  const float* bias;       // [out_features], in the order of the outputs
   const void* x;           // [batch, in_features]
   const void* residual;    // [batch, out_features] or null
   void* y;                 // [batch, out_features]
@@ -41,6 +41,7 @@ struct DeltaArgs {
   int32_t active;    // outputs with weights
   int32_t rows;      // of a tile, the last one may have fewer
   int32_t parts;     // chains of a row
+  int32_t steps;     // of all tiles, which are then not looked up; 0 if they differ
   int32_t vector_x;  // rows of x begin at multiples of 16 bytes / samples
   float clip_min;
   float clip_max;
@@ -54,10 +55,11 @@ inline constexpr int delta_entries(int64_t value_bytes) {
   return static_cast<int>(16 / value_bytes);
 }
 
-// Shared memory of a block: x, then a sum for each chain and sample.
+// Shared memory of a block: x, output and bias of each row, then a sum for each chain and sample.
 inline int64_t delta_shared_bytes(int64_t in_features, int64_t activation_bytes, int64_t samples,
-                                  int64_t chains) {
-  return (in_features * activation_bytes * samples + 15) / 16 * 16 + chains * samples * 4;
+                                  int64_t rows, int64_t parts) {
+  return (in_features * activation_bytes * samples + 15) / 16 * 16 + rows * 8 +
+         rows * parts * samples * 4;
 }
 
 // kSamples: 1, 2 or 4, side by side in shared memory for each column.
@@ -76,6 +78,12 @@ class DeltaKernel {
   struct Chunk {
     Raw<16> values;
     Raw<kEntries> deltas;
+  };
+
+  // What the sum of a row becomes part of; loaded early, since memory takes long to answer.
+  struct Target {
+    int32_t output;
+    float bias;
   };
 
   struct Chain {
@@ -99,8 +107,10 @@ class DeltaKernel {
       Chunk ahead[kAhead];
       Chain chain = open(context, args, tile, tiles);
       begin<0, kBeforeX>(context, args, chain, ahead);
+      Target target = target_of(context, args, tile, tiles);
       context.sync();  // all threads are done with the previous samples
       stage(context, args, sample);
+      keep_target(context, args, target);
       context.sync();
       for (; tile < tiles; tile += static_cast<int>(context.grid_x())) {
         begin<kBeforeX, kAhead>(context, args, chain, ahead);
@@ -110,9 +120,12 @@ class DeltaKernel {
         FANIN_UNROLL
         for (int s = 0; s < kSamples; ++s) is_nan |= sums[s] != sums[s];
         if (is_nan) multiply_weights(context, args, chain, sums);
-        chain = open(context, args, tile + static_cast<int>(context.grid_x()), tiles);
+        const int next = tile + static_cast<int>(context.grid_x());
+        chain = open(context, args, next, tiles);
         begin<0, kBeforeX>(context, args, chain, ahead);
+        target = target_of(context, args, next, tiles);
         finish_tile(context, args, sample, tile, sums);
+        keep_target(context, args, target);
       }
       finish_ablated(context, args, sample);
     }
@@ -136,13 +149,37 @@ class DeltaKernel {
     chain.stride = static_cast<uint32_t>(rows_of(args, tile) * args.parts);
     if (context.thread() >= static_cast<int>(chain.stride)) return chain;
     const int64_t chains = static_cast<int64_t>(args.rows) * args.parts;
-    const DeltaTile place = context.template global<DeltaTile>(args.tiles, tiles)[tile];
+    DeltaTile place{static_cast<int32_t>(tile * chains * args.steps), args.steps};
+    if (args.steps == 0) place = context.template global<DeltaTile>(args.tiles, tiles)[tile];
     const uint32_t start = context.template global<uint16_t>(
         args.starts, tiles * chains)[tile * chains + context.thread()];
     chain.chunk = static_cast<uint32_t>(place.chunk + context.thread());
     chain.steps = place.steps;
     chain.place = (start - 1) * kColumnBytes;
     return chain;
+  }
+
+  // Of the row with the thread's number.
+  template <typename Context>
+  static FANIN_INLINE Target target_of(const Context& context, const DeltaArgs& args, int tile,
+                                       int tiles) {
+    Target target{0, 0};
+    if (tile >= tiles || context.thread() >= rows_of(args, tile)) return target;
+    const int64_t at = static_cast<int64_t>(tile) * args.rows + context.thread();
+    target.output = context.template global<int32_t>(args.outputs, args.out_features)[at];
+    target.bias = context.template global<float>(args.bias, args.out_features)[at];
+    return target;
+  }
+
+  template <typename Context>
+  static FANIN_INLINE auto targets(const Context& context, const DeltaArgs& args) {
+    return context.template shared<Target>(x_bytes(args), args.rows);
+  }
+
+  template <typename Context>
+  static FANIN_INLINE void keep_target(const Context& context, const DeltaArgs& args,
+                                       const Target& target) {
+    if (context.thread() < args.rows) targets(context, args).store(context.thread(), target);
   }
 
   template <typename Context>
@@ -300,21 +337,24 @@ class DeltaKernel {
                                        int64_t sample, int tile, const float (&sums)[kSamples]) {
     const int rows = rows_of(args, tile), chains = rows * args.parts;
     const auto partial = context.template shared<float>(
-        x_bytes(args), static_cast<int64_t>(args.rows) * args.parts * kSamples);
+        x_bytes(args) + args.rows * static_cast<int64_t>(sizeof(Target)),
+        static_cast<int64_t>(args.rows) * args.parts * kSamples);
     if (context.thread() < chains) {
       FANIN_UNROLL
       for (int s = 0; s < kSamples; ++s) partial.store(s * chains + context.thread(), sums[s]);
     }
     context.sync();
-    const auto outputs = context.template global<int32_t>(args.outputs, args.out_features);
+    const auto row_targets = targets(context, args);
     for (int i = context.thread(); i < rows * kSamples; i += context.threads()) {
       const int s = i / rows, row = i % rows;
+      if (sample + s >= args.batch) break;
+      const Target target = row_targets.load(row);
+      const float residual = residual_at(context, args, sample + s, target.output);
       float sum = 0;
       FANIN_UNROLL4
       for (int part = 0; part < args.parts; ++part)
         sum += partial.load(s * chains + part * rows + row);
-      if (sample + s < args.batch)
-        write(context, args, sample + s, outputs[tile * args.rows + row], sum);
+      write(context, args, sample + s, target.output, sum + target.bias + residual);
     }
     context.sync();
   }
@@ -324,24 +364,32 @@ class DeltaKernel {
                                           int64_t sample) {
     const int count = args.out_features - args.active;
     const auto outputs = context.template global<int32_t>(args.outputs, args.out_features);
+    const auto bias = context.template global<float>(args.bias, args.out_features);
     const int64_t first = context.block_x() * context.threads() + context.thread();
     for (int64_t i = first; i < static_cast<int64_t>(count) * kSamples;
          i += context.grid_x() * context.threads()) {
-      const int64_t s = i / count;
-      if (sample + s < args.batch)
-        write(context, args, sample + s, outputs[args.active + i % count], 0.0f);
+      const int64_t s = i / count, at = args.active + i % count;
+      if (sample + s >= args.batch) break;
+      const int64_t output = outputs[at];
+      write(context, args, sample + s, output,
+            bias[at] + residual_at(context, args, sample + s, output));
     }
   }
 
   template <typename Context>
+  static FANIN_INLINE float residual_at(const Context& context, const DeltaArgs& args,
+                                        int64_t sample, int64_t output) {
+    if (!args.residual) return 0;
+    return widen(context.template global<X>(
+        args.residual, args.batch * args.out_features)[sample * args.out_features + output]);
+  }
+
+  template <typename Context>
   static FANIN_INLINE void write(const Context& context, const DeltaArgs& args, int64_t sample,
-                                 int64_t output, float sum) {
-    const int64_t count = args.batch * args.out_features;
-    const int64_t at = sample * args.out_features + output;
-    float value = sum + context.template global<float>(args.bias, args.out_features)[output];
-    if (args.residual) value += widen(context.template global<X>(args.residual, count)[at]);
-    context.template output<X>(args.y, count)
-        .store(at, narrow<X>(clipped(value, args.clip_min, args.clip_max)));
+                                 int64_t output, float value) {
+    context.template output<X>(args.y, args.batch * args.out_features)
+        .store(sample * args.out_features + output,
+               narrow<X>(clipped(value, args.clip_min, args.clip_max)));
   }
 };
 

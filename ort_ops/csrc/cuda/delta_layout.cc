@@ -120,6 +120,23 @@ std::vector<Row> sorted_rows(const CondensedView& view) {
   return rows;
 }
 
+// Gives all tiles the steps of the longest, if that adds little: a kernel then knows where a tile
+// begins without a look at memory. Returns the steps of all, 0 if they differ.
+int64_t make_equal(std::vector<DeltaTile>& tiles) {
+  constexpr double kMost = 1.03;
+  int64_t sum = 0;
+  int32_t most = 0;
+  for (const DeltaTile& tile : tiles) {
+    sum += tile.steps;
+    most = std::max(most, tile.steps);
+  }
+  if (static_cast<double>(most) * static_cast<double>(tiles.size()) >
+      kMost * static_cast<double>(sum))
+    return 0;
+  for (DeltaTile& tile : tiles) tile.steps = most;
+  return most;
+}
+
 }  // namespace
 
 int64_t longest_row(const CondensedView& view) {
@@ -150,6 +167,7 @@ DeltaLayout pack_delta(const CondensedView& view, const DeltaCut& cut, const Exe
     tiles[tile].steps = static_cast<int32_t>(packer.steps_of(static_cast<int64_t>(tile)));
   };
   run_tasks(executor, count, measure);
+  layout.steps = make_equal(tiles);
   for (size_t tile = 0; tile < count; ++tile) {
     tiles[tile].chunk = counted(layout.chunks, "chunks of weights");
     layout.chunks += tiles[tile].steps * packer.chains_of(static_cast<int64_t>(tile));
@@ -172,8 +190,10 @@ DeltaLayout pack_delta(const CondensedView& view, const DeltaCut& cut, const Exe
   for (const int32_t output : outputs) taken[static_cast<size_t>(output)] = true;
   for (int64_t output = 0; output < view.out_features; ++output)
     if (!taken[static_cast<size_t>(output)]) outputs.push_back(static_cast<int32_t>(output));
+  std::vector<float> bias;
+  for (const int32_t output : outputs) bias.push_back(view.bias[output]);
   layout.outputs = append(outputs, blob);
-  layout.bias = append_bias(view, blob);
+  layout.bias = append(bias, blob);
 
   auto write = [&](size_t tile) {
     const int64_t chunk = tiles[tile].chunk;
@@ -200,6 +220,7 @@ DeltaArgs DeltaLayout::arguments(const void* base) const {
   args.active = static_cast<int32_t>(active);
   args.rows = static_cast<int32_t>(cut.rows);
   args.parts = static_cast<int32_t>(cut.parts);
+  args.steps = static_cast<int32_t>(steps);
   return args;
 }
 

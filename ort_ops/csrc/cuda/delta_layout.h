@@ -23,6 +23,7 @@ struct DeltaLayout {
   int64_t active = 0;  // outputs with weights
   DeltaCut cut;
   int64_t tile_count = 0;
+  int64_t steps = 0;  // of all tiles; 0 if they differ
   int64_t chunks = 0;
   double padding = 1.0;
   int64_t values = 0, deltas = 0, starts = 0, tiles = 0, outputs = 0, bias = 0;  // offsets

@@ -25,7 +25,7 @@ int64_t bytes_of(ValueType type) { return static_cast<int64_t>(value_bytes(type)
 int64_t delta_samples(int64_t in_features, ValueType activations, const DeviceLimits& limits) {
   if (in_features > kMaxColumns16) return 0;
   for (int64_t samples = 4; samples > 0; samples /= 2)
-    if (delta_shared_bytes(in_features, bytes_of(activations), samples, kDeltaThreads) <=
+    if (delta_shared_bytes(in_features, bytes_of(activations), samples, kDeltaThreads, 1) <=
         limits.shared_bytes_per_block)
       return samples;
   return 0;
@@ -63,8 +63,8 @@ DeltaPlan plan_delta(const DeltaLayout& layout, const RunArguments& run, ValueTy
   plan.grid_y = std::min(kMaxGridY, divide_up(run.batch, plan.samples));
   const int64_t chains = layout.cut.rows * layout.cut.parts;
   plan.warps = static_cast<int>(std::max(kLeastWarps, divide_up(chains, 32)));
-  plan.shared_bytes =
-      delta_shared_bytes(layout.in_features, bytes_of(activations), plan.samples, chains);
+  plan.shared_bytes = delta_shared_bytes(layout.in_features, bytes_of(activations), plan.samples,
+                                         layout.cut.rows, layout.cut.parts);
   plan.vector_x =
       rows_aligned(run.x, layout.in_features * bytes_of(activations), 16 / plan.samples);
   // As many blocks as there is room for at a time; they take the tiles in turn.
