@@ -20,7 +20,7 @@ from ._cuda_layers import TYPES, Layer, bits, poisoned
 from ._random_convs import OPEN_GATE
 from .test_binding_signatures import signatures
 
-LAYOUTS = ("stream", "panel", "expand")
+LAYOUTS = ("stream", "panel", "expand", "delta")
 # in_features, out_features, fan_in, active: incomplete tiles, and more columns than 16 bits.
 SMALL = [(301, 45, 31, 40), (128, 16, 20, 16), (1024, 33, 100, 33), (70_000, 9, 200, 8)]
 # The benchmark's layers, one with more than 65,536 columns, and the smallest one.
@@ -61,6 +61,8 @@ KERNELS.remove(("expand", "float32"))
 every_kernel = pytest.mark.parametrize(("layout", "kind"), KERNELS)
 # One for each instance of the expand kernel.
 TILES = [8, 16, 32, 64, 128]
+# The delta kernel keeps x in shared memory.
+MOST_DELTA_COLUMNS = 20_000
 
 
 @pytest.fixture(params=["emulated", "device"])
@@ -80,9 +82,10 @@ def epilogue(rng, shape, kind):
     return residual, clip, int(rng.choice([0, 4, 8, 16]))
 
 
-def check_gemm(cuda, rng, shape, layout, kind, batch, shift=None):
-    # Tensor cores take both operands in the same type.
-    values = kind if layout == "expand" else str(rng.choice(list(TYPES)))
+def check_gemm(cuda, rng, shape, layout, kind, batch, shift=None, values=None):
+    if values is None:
+        # Tensor cores take both operands in the same type.
+        values = kind if layout == "expand" else str(rng.choice(list(TYPES)))
     layer = Layer.random(rng, *shape, values, padded=rng.random() < 0.3)
     x = rng.standard_normal((batch, shape[0])).astype(TYPES[kind])
     residual, clip, drawn = epilogue(rng, (batch, shape[1]), kind)
@@ -153,6 +156,8 @@ def test_small_layers_equal_the_float64_reference(cuda, layout, kind, shape):
     rng = np.random.default_rng([*shape, LAYOUTS.index(layout), list(TYPES).index(kind)])
     # Every column takes the emulation of tensor cores as long as of all others.
     slow = cuda is Emulation and layout == "expand" and shape[0] > 10_000
+    if layout == "delta":
+        shape = (min(shape[0], MOST_DELTA_COLUMNS), *shape[1:])
     for batch in (3,) if slow else (1, 3, 20):
         check_gemm(cuda, rng, shape, layout, kind, batch)
 
@@ -169,6 +174,8 @@ def test_small_convolutions_equal_the_float64_reference(cuda, name, kind):
 @pytest.mark.parametrize("shape", LARGE, ids=str)
 def test_large_layers_equal_the_float64_reference(device, layout, kind, shape):
     rng = np.random.default_rng([*shape, LAYOUTS.index(layout), list(TYPES).index(kind)])
+    if layout == "delta":
+        shape = (min(shape[0], MOST_DELTA_COLUMNS), *shape[1:])
     for batch in (1, *rng.choice([2, 3, 5, 8, 16, 33, 64, 100], 3, replace=False).tolist()):
         check_gemm(device, rng, shape, layout, kind, batch)
 
@@ -182,6 +189,37 @@ def test_every_instance_of_the_expand_kernel(device, kind, tile, shift):
         check_gemm(device, rng, shape, "expand", kind, tile, shift)
     for batch in (tile, tile // 2 + 1, 2 * tile + 3):
         check_gemm(device, rng, (136, 40, 136, 40), "expand", kind, batch, shift)
+
+
+@pytest.mark.parametrize("shift", [0, 4], ids=["aligned", "unaligned"])
+@pytest.mark.parametrize("batch", [1, 2, 4])
+@pytest.mark.parametrize("values", TYPES)
+@every_type
+def test_every_instance_of_the_delta_kernel(device, kind, values, batch, shift):
+    rng = np.random.default_rng([batch, shift, *map(list(TYPES).index, (kind, values))])
+    # Equal and several tiles, columns far apart, more tiles than blocks.
+    for shape in [(4096, 2115, 410, 2100), (14336, 520, 60, 500), (257, 150_000, 3, 150_000)]:
+        check_gemm(device, rng, shape, "delta", kind, batch, shift, values)
+    check_gemm(device, rng, (1001, 77, 40, 70), "delta", kind, max(1, batch - 1), shift, values)
+
+
+@every_type
+@pytest.mark.parametrize("special", [np.nan, np.inf])
+def test_the_delta_kernel_multiplies_nothing_but_weights(device, kind, special):
+    """A chain whose sum is NaN is summed again on the device, too."""
+    rng = np.random.default_rng(5)
+    layer = Layer.random(rng, 8000, 300, 20, 290, kind)
+    packed = device.PackedGemm(
+        **layer.arrays(), in_features=8000, activations=kind, kernel=kernel_of("delta", kind)
+    )
+    for column in rng.choice(8000, 40, replace=False):
+        x = np.ones((2, 8000), TYPES[kind])
+        x[1, column] = special
+        y = poisoned(2, 300, kind)
+        packed.run_arrays(bits(x), y=bits(y))
+        hit = layer.rows[(layer.indices == column).any(1)]
+        assert np.array_equal(np.nonzero(~np.isfinite(y[1].astype(np.float32)))[0], hit)
+        assert np.isfinite(y[0].astype(np.float32)).all()
 
 
 @every_type
