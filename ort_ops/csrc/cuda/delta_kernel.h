@@ -47,7 +47,7 @@ struct DeltaArgs {
   float clip_max;
 };
 
-inline constexpr int kDeltaThreads = 1024;
+inline constexpr int kDeltaThreads = 896;      // with 72 registers
 inline constexpr int kDeltaStep = 255;  // the widest
 
 // Weights of a chunk.

@@ -16,7 +16,7 @@ constexpr int64_t kPartClocks = 8;
 // Chunks of a chain in flight, see DeltaKernel::kAhead.
 constexpr int64_t kAhead = 4;
 // Of a block, so that staging x takes few rounds.
-constexpr int64_t kLeastWarps = 16;
+constexpr int64_t kLeastWarps = 14;
 
 int64_t bytes_of(ValueType type) { return static_cast<int64_t>(value_bytes(type)); }
 
