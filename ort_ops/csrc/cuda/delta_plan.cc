@@ -9,10 +9,13 @@ namespace fanin::cuda {
 namespace {
 
 // Of an H200 by its data sheet, none of them measured with this kernel: bytes of memory for each
-// clock of a multiprocessor, and clocks of a load, and of adding the sum of one more chain.
+// clock of a multiprocessor; clocks of a load, of the end of a tile, and of one more chain in it.
 constexpr double kBytesPerClock = 18;
 constexpr int64_t kLoadClocks = 1200;
+constexpr int64_t kTileClocks = 500;
 constexpr int64_t kPartClocks = 8;
+// Bytes that a multiprocessor has to have in flight for them, 700 ns long.
+constexpr double kLatencyBytes = 22 << 10;
 // Chunks of a chain in flight, see DeltaKernel::kAhead.
 constexpr int64_t kAhead = 4;
 // Of a block, so that staging x takes few rounds.
@@ -43,10 +46,14 @@ DeltaCut delta_cut(const CondensedView& view, const DeviceLimits& limits) {
     const int64_t rows = divide_up(active, limits.multiprocessors * turns);
     for (int64_t parts = 1; rows * parts <= kDeltaThreads && parts <= fan_in; ++parts) {
       const int64_t steps = divide_up(divide_up(fan_in, parts), entries);
-      const double bytes = static_cast<double>(turns * rows * parts * steps * (16 + entries));
+      const int64_t step_bytes = rows * parts * (16 + entries);
+      const double bytes = static_cast<double>(turns * steps * step_bytes);
+      const auto in_flight = static_cast<double>(std::min(steps, kAhead) * step_bytes);
       const auto waits = static_cast<double>(turns * divide_up(steps, kAhead) * kLoadClocks);
-      const double clocks = std::max(bytes / kBytesPerClock, waits) +
-                            static_cast<double>(turns * parts * kPartClocks);
+      // Threads do not ask for memory evenly, so that more in flight is better, but less and less.
+      const double memory = bytes / kBytesPerClock * (1 + kLatencyBytes / 4 / in_flight);
+      const double clocks = std::max(memory, waits) +
+                            static_cast<double>(turns * (kTileClocks + parts * kPartClocks));
       if (clocks >= least) continue;
       least = clocks;
       best = {rows, parts};
