@@ -154,7 +154,7 @@ def test_a_weight_takes_little_more_than_its_value_and_a_byte(values, each, fan_
     layer = Layer.random(np.random.default_rng(5), 4096, 448, fan_in, 448, values)
     _, report = run("delta", layer, np.zeros((1, 4096), np.float32), multiprocessors=4)
     others = (2 * report["parts"] + 8) * 448 + 2048  # starts of chains, outputs, bias, alignment
-    assert report["padding"] < 1.06
+    assert report["padding"] < 1.1
     assert report["packed_bytes"] < each * report["padding"] * layer.values.size + others
 
 
