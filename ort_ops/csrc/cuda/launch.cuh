@@ -26,9 +26,8 @@ const void* stream_kernel_of(const StreamKey& key) {
 
 template <typename X>
 const void* delta_kernel_of(const DeltaKey& key) {
-  return visit_delta<X>(key, [](auto kernel) {
-    return address_of<typename decltype(kernel)::Program, DeltaArgs>();
-  });
+  return visit_delta<X>(
+      key, [](auto kernel) { return address_of<typename decltype(kernel)::Program, DeltaArgs>(); });
 }
 
 template <typename X>
