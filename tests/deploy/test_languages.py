@@ -1,0 +1,157 @@
+"""The example apps of other languages: the numbers of Python, and errors as sentences."""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from fanin import ort_ops
+from fanin.deploy import open_session
+
+from ._serving import REPOSITORY
+
+SOURCES = REPOSITORY / "examples" / "languages"
+
+# `make languages` installs the packages of the npm registry here.
+NODE_MODULES = REPOSITORY / ".cache" / "languages" / "node" / "node_modules"
+
+
+def _java_version():
+    done = subprocess.run(["javac", "-version"], capture_output=True, text=True)
+    found = re.search(r"javac (\d+)", done.stdout + done.stderr)
+    return int(found[1]) if found else 0
+
+
+def _missing(language):
+    """Return why the app of a language cannot be built here, or None."""
+    tools = {"c": "cc", "cpp": "c++", "go": "go", "rust": "rustc", "java": "javac", "node": "node"}
+    needed = [tools[language], "cc", *([] if language == "cpp" else ["make"])]
+    for tool in needed:
+        if not shutil.which(tool):
+            return f"there is no {tool}"
+    if language == "java" and _java_version() < 22:
+        return f"Java {_java_version()} has no java.lang.foreign, which 22 made final"
+    if language == "node" and not (NODE_MODULES / "koffi").is_dir():
+        return "koffi is not installed: make languages"
+    return None
+
+
+class App:
+    """An app that was built into a folder."""
+
+    def __init__(self, language, build):
+        if reason := _missing(language):
+            pytest.skip(reason)
+        self.command, self.environment = [build / f"{language}_app"], dict(os.environ)
+        library = build / "libfanin_model.so"
+        if language == "cpp":
+            self.command = [_build_cpp(build)]
+            return
+        target = library if language == "node" else language
+        flags = "CFLAGS=-O1 -Wall -Wextra -Werror"
+        _succeeds("make", "-C", SOURCES, f"BUILD={build}", flags, target)
+        if language == "java":
+            options = ["--enable-native-access=ALL-UNNAMED", f"-Dfanin.model={library}"]
+            self.command = ["java", *options, "-cp", build, "App"]
+        elif language == "node":
+            app = shutil.copy(SOURCES / "node" / "app.mjs", build)
+            (build / "node_modules").symlink_to(NODE_MODULES)
+            self.command = ["node", app]
+            self.environment["FANIN_MODEL"] = str(library)
+
+    def __call__(self, runtime, ops, model, shape, x, threads=2):
+        command = list(map(str, (*self.command, runtime, ops, model, shape, threads)))
+        return subprocess.run(
+            command, input=x.tobytes(), capture_output=True, env=self.environment, timeout=120
+        )
+
+
+def _build_cpp(build):
+    """Build the C++ app as docs/languages.md says; without CMake, by the compiler alone."""
+    source = REPOSITORY / "examples" / "cpp_app"
+    if shutil.which("cmake"):
+        flags = ["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS=-Werror"]
+        _succeeds("cmake", "-S", source, "-B", build, *flags)
+        _succeeds("cmake", "--build", build)
+    else:
+        compiler = [os.environ.get("CXX", "c++"), "-std=c++17"]
+        _succeeds(*compiler, *source.glob("*.cc"), "-o", build / "fanin_app", "-ldl")
+    return build / "fanin_app"
+
+
+def _succeeds(*command):
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("go", "rust", "java", "node")]
+
+
+@pytest.fixture(scope="module", params=["c", "cpp", *SLOW])
+def app(request, tmp_path_factory):
+    return App(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture(scope="module")
+def runtime():
+    folder = Path(importlib.util.find_spec("onnxruntime").submodule_search_locations[0]) / "capi"
+    found = sorted(folder.glob("libonnxruntime.so*"))
+    if not found:
+        pytest.skip(f"the wheel of onnxruntime {onnxruntime.__version__} carries no libonnxruntime")
+    return found[0]
+
+
+def test_the_app_gives_the_numbers_of_python(app, runtime, save_condensed):
+    path = save_condensed()
+    x = np.random.default_rng(0).standard_normal((3, 4), np.float32)
+    done = app(runtime, ort_ops.get_library_path(), path, "3,4", x)
+    assert done.returncode == 0, done.stderr
+    # The model has no functions, so these are the numbers of fanin's kernels.
+    (expected,) = open_session(path, threads=2).run(None, {"X": x})
+    assert np.array(done.stdout.split(), np.float32).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"runtime": "absent.so"}, "absent.so"),
+        ({"runtime": ort_ops.get_library_path()}, "no OrtGetApiBase"),
+        ({"ops": "/absent.so"}, "/absent.so"),
+        ({"model": "absent.onnx"}, "absent.onnx"),
+        ({"model": __file__}, "Protobuf parsing failed"),
+        ({"shape": "2,4"}, "not enough"),
+        ({"shape": "1,3"}, "more numbers than its shape"),
+        ({"shape": "1,-4"}, "negative"),
+        ({"shape": "4"}, "rank"),
+        ({"shape": "1,x"}, "x"),
+        ({"threads": 0}, "0 threads"),
+        ({"threads": 2000}, "2000 threads"),
+        ({"threads": "2x"}, "2x"),
+    ],
+)
+def test_the_app_reports_errors(app, runtime, save_condensed, change, message):
+    ops, x = ort_ops.get_library_path(), np.zeros((1, 4), np.float32)
+    given = {"runtime": runtime, "ops": ops, "model": save_condensed(), "shape": "1,4", "x": x}
+    done = app(**{**given, **change})
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert message in done.stderr.decode()
+    assert not re.search(rb"^\s+at |panic", done.stderr, re.MULTILINE)  # no stack trace
+
+
+@pytest.mark.parametrize("language", ["c", "cpp"])
+def test_the_app_compiles_with_the_official_header(language, tmp_path):
+    folder = os.environ.get("FANIN_ORT_INCLUDE_DIR")
+    if not folder:
+        pytest.skip("FANIN_ORT_INCLUDE_DIR, the folder of onnxruntime_c_api.h, is not set")
+    flags = ["-DFANIN_OFFICIAL_HEADER", "-Wall", "-Wextra", "-Werror", "-isystem", folder, "-c"]
+    if language == "c":
+        _succeeds("cc", "-std=c11", *flags, SOURCES / "model.c", "-o", tmp_path / "c.o")
+    else:
+        source = REPOSITORY / "examples" / "cpp_app" / "runtime.cc"
+        _succeeds("c++", "-std=c++17", *flags, source, "-o", tmp_path / "cpp.o")
