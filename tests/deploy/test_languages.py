@@ -22,10 +22,14 @@ SOURCES = REPOSITORY / "examples" / "languages"
 NODE_MODULES = REPOSITORY / ".cache" / "languages" / "node" / "node_modules"
 
 
-def _java_version():
-    done = subprocess.run(["javac", "-version"], capture_output=True, text=True)
-    found = re.search(r"javac (\d+)", done.stdout + done.stderr)
-    return int(found[1]) if found else 0
+# Compilers that have to be newer than some that people have.
+OLDEST = {"javac": ((22, 0), "-version"), "rustc": ((1, 82), "--version")}
+
+
+def _version(tool, option):
+    done = subprocess.run([tool, option], capture_output=True, text=True)
+    found = re.search(r"(\d+)\.(\d+)", done.stdout + done.stderr)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def _missing(language):
@@ -35,8 +39,9 @@ def _missing(language):
     for tool in needed:
         if not shutil.which(tool):
             return f"there is no {tool}"
-    if language == "java" and _java_version() < 22:
-        return f"Java {_java_version()} has no java.lang.foreign, which 22 made final"
+        oldest, option = OLDEST.get(tool, ((0, 0), ""))
+        if option and (found := _version(tool, option)) < oldest:
+            return "{} is {}.{}, older than {}.{}".format(tool, *found, *oldest)
     if language == "node" and not (NODE_MODULES / "koffi").is_dir():
         return "koffi is not installed: make languages"
     return None

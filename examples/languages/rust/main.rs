@@ -2,7 +2,7 @@
 //!
 //!     app RUNTIME OPS MODEL SHAPE [THREADS] < input
 use std::error::Error;
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::ffi::{c_char, c_int, CStr, CString};
 use std::io::{Read, Write};
 use std::ptr::null_mut;
 use std::{env, io, process, slice};
@@ -62,11 +62,22 @@ unsafe impl Sync for Model {}
 
 impl Model {
     fn open(runtime: &str, ops: &str, path: &str, threads: i32) -> Result<Self, Box<dyn Error>> {
-        let [runtime, ops, path] = [CString::new(runtime)?, CString::new(ops)?, CString::new(path)?];
+        let [runtime, ops, path] = [
+            CString::new(runtime)?,
+            CString::new(ops)?,
+            CString::new(path)?,
+        ];
         let mut model = null_mut();
         // SAFETY: the strings live until the call returns.
         call(|message| unsafe {
-            ffi::model_open(runtime.as_ptr(), ops.as_ptr(), path.as_ptr(), threads, &mut model, message)
+            ffi::model_open(
+                runtime.as_ptr(),
+                ops.as_ptr(),
+                path.as_ptr(),
+                threads,
+                &mut model,
+                message,
+            )
         })?;
         Ok(Self(model))
     }
@@ -109,7 +120,9 @@ fn run(arguments: &[String]) -> Result<(), Box<dyn Error>> {
         .collect::<Result<_, _>>()
         .map_err(|_| format!("'{}' is not a shape such as 1,784", arguments[3]))?;
     let threads = arguments.get(4).map_or("1", String::as_str);
-    let threads = threads.parse().map_err(|_| format!("'{threads}' is not a whole number in range"))?;
+    let threads = threads
+        .parse()
+        .map_err(|_| format!("'{threads}' is not a whole number in range"))?;
     let mut bytes = Vec::new();
     io::stdin().read_to_end(&mut bytes)?;
     let input: Vec<f32> = bytes
@@ -127,7 +140,10 @@ fn run(arguments: &[String]) -> Result<(), Box<dyn Error>> {
 fn main() {
     let arguments: Vec<String> = env::args().collect();
     if !(5..=6).contains(&arguments.len()) {
-        eprintln!("usage: {} RUNTIME OPS MODEL SHAPE [THREADS] < input", arguments[0]);
+        eprintln!(
+            "usage: {} RUNTIME OPS MODEL SHAPE [THREADS] < input",
+            arguments[0]
+        );
         process::exit(2);
     }
     if let Err(error) = run(&arguments[1..]) {
