@@ -22,6 +22,16 @@ SOURCES = REPOSITORY / "examples" / "languages"
 NODE_MODULES = REPOSITORY / ".cache" / "languages" / "node" / "node_modules"
 
 
+TOOLS = {
+    "c": ("cc", "make"),
+    "cpp": ("c++",),
+    "go": ("go", "cc", "make"),
+    "rust": ("rustc", "cc", "make"),
+    "java": ("javac", "cc", "make"),
+    "csharp": ("mcs", "mono", "cc", "make"),
+    "node": ("node", "cc", "make"),
+}
+
 # Compilers that have to be newer than some that people have.
 OLDEST = {"javac": ((22, 0), "-version"), "rustc": ((1, 82), "--version")}
 
@@ -34,9 +44,7 @@ def _version(tool, option):
 
 def _missing(language):
     """Return why the app of a language cannot be built here, or None."""
-    tools = {"c": "cc", "cpp": "c++", "go": "go", "rust": "rustc", "java": "javac", "node": "node"}
-    needed = [tools[language], "cc", *([] if language == "cpp" else ["make"])]
-    for tool in needed:
+    for tool in TOOLS[language]:
         if not shutil.which(tool):
             return f"there is no {tool}"
         oldest, option = OLDEST.get(tool, ((0, 0), ""))
@@ -64,6 +72,8 @@ class App:
         if language == "java":
             options = ["--enable-native-access=ALL-UNNAMED", f"-Dfanin.model={library}"]
             self.command = ["java", *options, "-cp", build, "App"]
+        elif language == "csharp":
+            self.command = ["mono", build / "App.exe"]
         elif language == "node":
             app = shutil.copy(SOURCES / "node" / "app.mjs", build)
             (build / "node_modules").symlink_to(NODE_MODULES)
@@ -95,7 +105,7 @@ def _succeeds(*command):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("go", "rust", "java", "node")]
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in TOOLS if name not in ("c", "cpp")]
 
 
 @pytest.fixture(scope="module", params=["c", "cpp", *SLOW])
@@ -149,14 +159,40 @@ def test_the_app_reports_errors(app, runtime, save_condensed, change, message):
     assert not re.search(rb"^\s+at |panic", done.stderr, re.MULTILINE)  # no stack trace
 
 
-@pytest.mark.parametrize("language", ["c", "cpp"])
-def test_the_app_compiles_with_the_official_header(language, tmp_path):
+def _slots(folder, *flags):
+    """Return the number of each slot of onnxruntime_abi.h, as the C compiler sees it."""
+    header = (SOURCES / "onnxruntime_abi.h").read_text(encoding="utf-8")
+    table = header[header.index("typedef struct OrtApi {") : header.index("} OrtApi;")]
+    names = re.findall(r"\(\*(\w+)\)\(", table)
+    prints = "".join(f'P("%zu\\n", offsetof(OrtApi, {name}) / sizeof(void*));' for name in names)
+    source, program = folder / "slots.c", folder / "slots"
+    source.write_text(
+        '#include <stdio.h>\n#include <stddef.h>\n#include "onnxruntime_abi.h"\n'
+        f"#define P printf\nint main(void) {{ {prints} return 0; }}"
+    )
+    _succeeds("cc", "-std=c11", *flags, "-I", SOURCES, source, "-o", program)
+    printed = subprocess.run([program], capture_output=True, text=True, check=True).stdout
+    return dict(zip(names, map(int, printed.split()), strict=True))
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="there is no cc")
+def test_the_slots_of_the_header_are_those_that_the_ops_call(tmp_path):
+    """The table of the op library is checked against the official header by itself."""
+    table = (REPOSITORY / "ort_ops" / "csrc" / "ort" / "abi.h").read_text(encoding="utf-8")
+    ops = {name: int(slot) for slot, name in re.findall(r"ROW\((\d+), \d+, [^,]+, (\w+)", table)}
+    slots = _slots(tmp_path)
+    common = slots.keys() & ops.keys()
+    assert {"AddSessionConfigEntry", "GetTensorElementType", "ReleaseStatus"} <= common
+    assert {name: slots[name] for name in common} == {name: ops[name] for name in common}
+
+
+def test_the_official_header_can_take_the_place_of_ours(tmp_path):
     folder = os.environ.get("FANIN_ORT_INCLUDE_DIR")
     if not folder:
         pytest.skip("FANIN_ORT_INCLUDE_DIR, the folder of onnxruntime_c_api.h, is not set")
-    flags = ["-DFANIN_OFFICIAL_HEADER", "-Wall", "-Wextra", "-Werror", "-isystem", folder, "-c"]
-    if language == "c":
-        _succeeds("cc", "-std=c11", *flags, SOURCES / "model.c", "-o", tmp_path / "c.o")
-    else:
-        source = REPOSITORY / "examples" / "cpp_app" / "runtime.cc"
-        _succeeds("c++", "-std=c++17", *flags, source, "-o", tmp_path / "cpp.o")
+    official = ["-DFANIN_OFFICIAL_HEADER", "-isystem", folder]
+    assert _slots(tmp_path) == _slots(tmp_path, *official)
+    flags = [*official, "-Wall", "-Wextra", "-Werror", "-c"]
+    cpp = REPOSITORY / "examples" / "cpp_app" / "runtime.cc"
+    _succeeds("cc", "-std=c11", *flags, SOURCES / "model.c", "-o", tmp_path / "model.o")
+    _succeeds("c++", "-std=c++17", *flags, cpp, "-o", tmp_path / "runtime.o")

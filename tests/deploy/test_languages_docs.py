@@ -1,4 +1,4 @@
-"""docs/languages.md: its commands and its Python work as written, and so does what it says of Node.js."""
+"""docs/languages.md: its commands and its Python work, and what it says of Node.js is so."""
 
 import re
 import shutil
