@@ -38,8 +38,8 @@ OLDEST = {"javac": ((22, 0), "-version"), "rustc": ((1, 82), "--version")}
 
 def _version(tool, option):
     done = subprocess.run([tool, option], capture_output=True, text=True)
-    found = re.search(r"(\d+)\.(\d+)", done.stdout + done.stderr)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    found = re.search(r"(\d+)(?:\.(\d+))?", done.stdout + done.stderr)
+    return (int(found[1]), int(found[2] or 0)) if found else (0, 0)
 
 
 def _missing(language):
