@@ -10,7 +10,23 @@ from .data import DataError
 from .initialization import InitializationOptions
 from .layer_choice import LayerOptions
 from .loop import TrainResult, train
-from .methods import DSR, MEST, METHODS, SET, SNFS, SRSTE, Dense, RigL, SparseMethod, SRigL, Static
+from .methods import (
+    DSR,
+    GMP,
+    MEST,
+    METHODS,
+    SET,
+    SNFS,
+    SRSTE,
+    Chase,
+    DeepR,
+    Dense,
+    RigL,
+    SparseMethod,
+    SRigL,
+    Static,
+    TopKAST,
+)
 from .optimizer_state import OPTIMIZER_STATE, OptimizerStateError
 from .pruning import Pruned, prune_
 from .recipe import (
@@ -33,14 +49,17 @@ from .weights_file import save_weights
 
 __all__ = [
     "DSR",
+    "GMP",
     "MEST",
     "METHODS",
     "OPTIMIZER_STATE",
     "SET",
     "SNFS",
     "SRSTE",
+    "Chase",
     "ConfigError",
     "DataError",
+    "DeepR",
     "Dense",
     "InfeasibleSparsityError",
     "InitializationOptions",
@@ -57,6 +76,7 @@ __all__ = [
     "Sparsifier",
     "Static",
     "Summary",
+    "TopKAST",
     "TopologyUpdate",
     "TrainConfig",
     "TrainResult",

@@ -19,7 +19,7 @@ from .config_table import ConfigError, from_table, tagged_from_table, to_table
 from .data import Augmentation, DataConfig, check_data_config
 from .initialization import WeightStd
 from .layer_choice import LayerOptions
-from .methods import METHODS, SRSTE, Dense, SparseMethod
+from .methods import METHODS, SRSTE, Dense, SparseMethod, TopKAST
 from .models import MODELS, Model
 from .optimization import (
     LR_SCHEDULES,
@@ -119,7 +119,7 @@ class TrainConfig:
     model: Model
     training: TrainingConfig
     optimizer: SGD | Adam | AdamW | RMSprop
-    method: Dense | SparseMethod | SRSTE
+    method: Dense | SparseMethod | SRSTE | TopKAST
     lr_schedule: ConstantLR | CosineLR | StepLR = field(default_factory=CosineLR)
     sparsifier: SparsifierConfig = field(default_factory=SparsifierConfig)
     augmentation: Augmentation = field(default_factory=Augmentation)
