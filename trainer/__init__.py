@@ -7,6 +7,7 @@ other modules are internal.
 from .._base.distributions import InfeasibleSparsityError
 from .config_table import ConfigError
 from .data import DataError
+from .fake_quantization import FakeQuantization, fake_quantize_
 from .initialization import InitializationOptions
 from .layer_choice import LayerOptions
 from .loop import TrainResult, train
@@ -61,6 +62,7 @@ __all__ = [
     "DataError",
     "DeepR",
     "Dense",
+    "FakeQuantization",
     "InfeasibleSparsityError",
     "InitializationOptions",
     "LayerOptions",
@@ -83,6 +85,7 @@ __all__ = [
     "TrainingError",
     "config_to_toml",
     "extend",
+    "fake_quantize_",
     "load_recipe",
     "load_run",
     "override",

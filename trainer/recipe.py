@@ -58,6 +58,8 @@ class TrainingConfig:
         keep: which weights are written: those of the "last" epoch, or of the one with the "best"
             validation accuracy.
         initial_weights: run folder or its weights.safetensors, from which to start; "": none.
+        quantization_aware: round weights and inputs of layers to 8 bits in forward passes, also in
+            the evaluation, whose figures are then those of 8 bits.
         ema_decay: decay of an average of the weights, which is then evaluated and written; 0: none.
         checkpoint_every: optimizer steps between checkpoints; 0: only at the end of each epoch.
         log_every: optimizer steps between records of the loss.
@@ -86,6 +88,7 @@ class TrainingConfig:
     validation: float = 0.0
     keep: Literal["last", "best"] = "last"
     initial_weights: str = ""
+    quantization_aware: bool = False
     ema_decay: float = 0.0
     checkpoint_every: int = 0
     log_every: int = 20
@@ -108,6 +111,11 @@ class TrainingConfig:
         for name in ("label_smoothing", "ema_decay", "validation"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
+        if self.quantization_aware and self.compile:
+            raise ValueError(
+                "quantization_aware replaces weights while layers run, which compile does not "
+                "follow; remove one of them"
+            )
         if self.keep == "best" and not self.validation:
             raise ValueError(
                 'keep = "best" chooses by validation accuracy: hold out some training samples, '

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .backends import with_channels_last
 from .checkpoint import Environment, Progress, Stateful, load_checkpoint, save_checkpoint
@@ -16,6 +16,7 @@ from .config_table import ConfigError
 from .data import Dataset, DataSplit, describe, epoch_order, held_out
 from .distillation import load_teacher
 from .evaluation import Evaluation, evaluate
+from .fake_quantization import fake_quantize_
 from .initial_weights import load_initial_weights
 from .initialization import InitializationOptions
 from .metrics import MetricsWriter, NullMetricsWriter
@@ -77,6 +78,8 @@ class TrainingRun:
             self.model = with_channels_last(self.model, shape)
         if training.initial_weights and not resumed:
             load_initial_weights(self.model, training.initial_weights)
+        if training.quantization_aware:
+            _round_to_8_bits(self.model)
         self.optimizer = config.optimizer.build(self.model.parameters())
         self.scheduler = config.lr_schedule.build(self.optimizer, self.total_steps, self.batches)
         self.step = TrainingStep(
@@ -290,6 +293,17 @@ class TrainingRun:
         if self.step.ema is not None:
             parts["ema"] = self.step.ema
         return parts
+
+
+def _round_to_8_bits(model: nn.Module) -> None:
+    left = fake_quantize_(model).left
+    if left:
+        warnings.warn(
+            f"training.quantization_aware leaves {', '.join(left)} in float: the attention module "
+            "reads them directly",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
 
 def batches_of_epoch(config: TrainConfig, samples: int, processes: int) -> int:
