@@ -115,7 +115,9 @@ def _variant_runs(
     if not isinstance(label, str) or not label.replace("-", "").replace("_", "").isalnum():
         raise ConfigError(f"a variant needs a label of letters, digits and dashes, got {label!r}")
     variant_grid = as_table(variant.get("grid", {}), "variants.grid")
-    replaced = {key: value for key, value in variant.items() if key not in ("label", "grid", "extend")}
+    replaced = {
+        key: value for key, value in variant.items() if key not in ("label", "grid", "extend")
+    }
     axes: dict[str, list[object]] = {}
     for key, choices in {**variant_grid, **grid}.items():
         if not isinstance(choices, list) or not choices:

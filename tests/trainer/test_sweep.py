@@ -1,4 +1,5 @@
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -126,6 +127,8 @@ def test_groups_are_means_over_seeds():
     assert [row["runs"] for row in rows] == [2, 1]
     assert rows[0]["accuracy"] == pytest.approx(0.6)
     assert rows[0]["deviation"] == pytest.approx(0.02**0.5)
+    # Student's t at 97.5 % for one degree of freedom, from its closed form.
+    assert rows[0]["interval"] == pytest.approx(math.tan(math.pi * 0.475) * 0.1)
     assert (rows[1]["accuracy"], rows[1]["deviation"], rows[1]["failed"]) == (0.4, None, 1)
     assert rows[1]["values"] == {"method.sparsity": 0.9}
 
