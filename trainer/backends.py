@@ -52,8 +52,7 @@ def with_channels_last(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:
             f"training.channels_last is for images [channels, height, width], and inputs have the "
             f"shape {list(shape)}; remove that key"
         )
-    # torch does not annotate the keyword.
-    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    return model.to(memory_format=torch.channels_last)
 
 
 def in_memory_format(inputs: Tensor, config: TrainingConfig) -> Tensor:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
@@ -41,11 +41,11 @@ class _OptimizerConfig:
         options, own = asdict(self), list(parameters)
         if options.pop("decay_norms"):
             return type(self).torch_class(own, **options)
-        groups = [
-            {"params": [p for p in own if p.dim() > 1]},
-            {"params": [p for p in own if p.dim() <= 1], "weight_decay": 0.0},
-        ]
-        return type(self).torch_class([g for g in groups if g["params"]], **options)
+        decayed, others = [p for p in own if p.dim() > 1], [p for p in own if p.dim() <= 1]
+        groups: list[dict[str, Any]] = [{"params": decayed}] if decayed else []
+        if others:
+            groups.append({"params": others, "weight_decay": 0.0})
+        return type(self).torch_class(groups, **options)
 
 
 @dataclass(frozen=True)

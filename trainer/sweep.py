@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import os
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -159,7 +160,8 @@ def confidence(values: Sequence[float]) -> float | None:
     from scipy.stats import t
 
     quantile = float(t.ppf(0.975, len(values) - 1))
-    return quantile * statistics.stdev(values) / len(values) ** 0.5
+    deviation: float = statistics.stdev(values)
+    return quantile * deviation / math.sqrt(len(values))
 
 
 def _known(figures: Iterable[float | None]) -> list[float]:

@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -94,7 +94,7 @@ class FolderSplit:
         self._images = _Images(source, transform, evaluation_transform(size))
         self._workers, self._device = workers, torch.device("cpu")
         self._keys = _Batches()
-        self._loader: DataLoader[tuple[Tensor, Tensor]] | None = None
+        self._loader: DataLoader[Any] | None = None
 
     def __len__(self) -> int:
         return len(self._images.source)
