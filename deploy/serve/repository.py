@@ -1,7 +1,7 @@
 """The server's models: which versions are served, and how new versions replace them.
 
-Only models that the server was started with are ever opened; requests name models, never files. A
-version that cannot be opened never replaces one that is served, nor, with trials, does one that
+Only models that the server was started with are ever opened, and those in the folder that it was
+given as a model repository; requests name models, never files. A version that cannot be opened never replaces one that is served, nor, with trials, does one that
 would crash the process; the reason is kept for the index, the log and the metrics. It is tried
 again when its files change. After a transient failure (out of memory, descriptors, threads or disk
 space) it is also retried with the same files, at growing intervals.
@@ -13,6 +13,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from ..errors import SessionError
@@ -21,11 +22,15 @@ from .load_failure import LoadFailure
 from .loaded_model import LoadedModel
 from .logs import event
 from .memory import release_unused
+from .model_folder import ModelFolder
+from .model_options import ModelOptions, OptionsFile
 from .settings import ModelSource, ServeSettings
 from .trial import Trial
 from .versions import FileStamps, Version, VersionFinder
 
 _log = logging.getLogger("fanin.serve")
+
+_TWICE = "a model of that name was given one by one: rename the folder in the model repository"
 
 # Called after each attempt to load with the model, the version, and the failure or None.
 Observer = Callable[[str, str, LoadFailure | None], None]
@@ -39,19 +44,40 @@ class Repository:
         settings: ServeSettings,
         observer: Observer = lambda *_: None,
         trial: Trial | None = None,
+        on_run: Callable[[str, str], None] = lambda *_: None,
     ):
+        """Create the repository; nothing is loaded yet.
+
+        Args:
+            settings: The server's.
+            observer: Called after each attempt to load.
+            trial: Tries versions before they are opened.
+            on_run: Called with model and version after each successful run.
+
+        """
         self._trial = trial
-        self._entries = {
-            source.name: _Entry(source, settings, observer, trial) for source in settings.models
-        }
+        self._new_entry = partial(
+            _Entry, settings=settings, observer=observer, trial=trial, on_run=on_run
+        )
+        # Replaced as a whole, so readers need no lock.
+        self._entries = {source.name: self._new_entry(source) for source in settings.models}
+        self._folder = None
+        if settings.model_repository is not None:
+            self._folder = ModelFolder(settings.model_repository)
+        self._lock = threading.Lock()
 
     def open(self) -> None:
         """Load every model; SessionError for the first without a version that opens."""
+        self._find_models()
         with self._trials():
             for entry in self._entries.values():
                 entry.refresh(settled_only=False)
                 if not entry.serving:
                     raise entry.why_nothing_serves()
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a model of this name, loaded or not."""
+        return name in self._entries
 
     def find(self, model: str, version: str | None = None) -> LoadedModel:
         """Return a served version, by default the newest; RequestError (404) if there is none."""
@@ -83,6 +109,7 @@ class Repository:
 
     def load(self, name: str) -> None:
         """Load what is on disk now; RequestError if the newest version does not open."""
+        self._find_models()
         entry = self._entry(name)
         entry.wanted = True
         with self._trials():
@@ -106,6 +133,7 @@ class Repository:
 
     def refresh(self) -> None:
         """Load files that have changed on disk and then stayed unchanged for one poll."""
+        self._find_models()
         with self._trials():
             for entry in self._entries.values():
                 try:
@@ -122,6 +150,24 @@ class Repository:
     def index(self) -> list[dict[str, Any]]:
         """Return the rows of the protocol's repository index."""
         return [row for entry in self._entries.values() for row in entry.index()]
+
+    def _find_models(self) -> None:
+        """Add the models that are new in the folder; unload and remove those gone from it."""
+        if self._folder is None:
+            return
+        with self._lock:
+            found, gone = self._folder.changes()
+            added = {name: self._new_entry(source) for name, source in found.items()}
+            clashing = [name for name in added if name in self._entries]
+            for name in clashing:
+                del added[name]
+                event(_log, "model ignored", logging.ERROR, model=name, reason=_TWICE)
+            entries = {**self._entries, **added}
+            removed = [entries.pop(name) for name in gone]
+            self._entries = entries
+        for entry in removed:
+            entry.wanted = False
+            entry.refresh()
 
     @contextlib.contextmanager
     def _trials(self) -> Iterator[None]:
@@ -148,6 +194,7 @@ class _Entry:
         settings: ServeSettings,
         observer: Observer,
         trial: Trial | None,
+        on_run: Callable[[str, str], None],
     ):
         self.name = source.name
         self.wanted = True
@@ -157,7 +204,9 @@ class _Entry:
         self._settings = settings
         self._observer = observer
         self._trial = trial
-        self._finder = VersionFinder(source)
+        self._on_run = on_run
+        self._options = OptionsFile(source.path if source.configured else None, settings)
+        self._finder = VersionFinder(source, self._options.path)
         self._failed: dict[str, LoadFailure] = {}
         self._seen: dict[str, FileStamps] = {}
         self._lock = threading.Lock()
@@ -216,12 +265,22 @@ class _Entry:
     def _choose(self, settled_only: bool) -> dict[str, LoadedModel]:
         """Walk down from the newest version until enough versions are served."""
         found = self._finder.find()
+        try:
+            options = self._options.read(settled_only)
+        except SessionError as error:
+            failure = LoadFailure.of(error, self._finder.config_stamp(), None)
+            failures = dict.fromkeys([version.name for version in found] or [""], failure)
+            self._tell_once(failures)
+            self.failures = failures
+            return self.serving
+        found = options.selected(found)
+        most = options.applied_to(self._settings).versions
         chosen: dict[str, LoadedModel] = {}
         failures: dict[str, LoadFailure] = {}
         for version in found:
-            if len(chosen) == self._settings.versions:
+            if len(chosen) == most:
                 break
-            model = self._current(version, settled_only, failures)
+            model = self._current(version, options, settled_only, failures)
             if model is not None:
                 chosen[version.name] = model
         self._seen = {version.name: version.stamp for version in found}
@@ -237,7 +296,11 @@ class _Entry:
         return chosen
 
     def _current(
-        self, version: Version, settled_only: bool, failures: dict[str, LoadFailure]
+        self,
+        version: Version,
+        options: ModelOptions,
+        settled_only: bool,
+        failures: dict[str, LoadFailure],
     ) -> LoadedModel | None:
         """Return what to serve for this version: the loaded model, a new one, or None."""
         loaded = self.serving.get(version.name)
@@ -255,7 +318,8 @@ class _Entry:
                 if not self._trial.passes(version):
                     return loaded
                 self._require_unchanged(version)
-            model = LoadedModel(self.name, version, self._settings)
+            on_run = partial(self._on_run, self.name, version.name)
+            model = LoadedModel(self.name, version, self._settings, options, on_run)
         except Exception as error:  # whatever it is, it must not end the server
             failure = LoadFailure.of(error, version.stamp, before)
             failures[version.name] = self._failed[version.name] = failure
@@ -269,8 +333,9 @@ class _Entry:
             model=self.name,
             version=version.name,
             seconds=round(model.seconds, 3),
-            threads=self._settings.session_threads,
-            concurrency=self._settings.runs,
+            threads=model.settings.session_threads,
+            concurrency=model.settings.runs,
+            config_ignored=", ".join(options.ignored) or None,
         )
         return model
 
