@@ -75,6 +75,10 @@ class Repository:
                 if not entry.serving:
                     raise entry.why_nothing_serves()
 
+    def names(self) -> list[str]:
+        """List the names of all models."""
+        return list(self._entries)
+
     def has(self, name: str) -> bool:
         """Return whether there is a model of this name, loaded or not."""
         return name in self._entries

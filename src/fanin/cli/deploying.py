@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -70,15 +70,33 @@ def _print_plan(plan: ModelPlan) -> None:
 
 
 def serve(
+    context: typer.Context,
     models: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="[NAME=]PATH...",
             help="An .onnx file, or a folder of versions (1/model.onnx, 2/model.onnx).",
         ),
-    ],
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML file of these options, by the same names; models = [...] are the arguments. "
+            "The command line wins."
+        ),
+    ] = None,
+    model_repository: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder of more models, NAME/1/model.onnx, each perhaps with Triton's "
+            "config.pbtxt; what is added or removed there is noticed."
+        ),
+    ] = None,
     host: Annotated[str, typer.Option(help="Address; 0.0.0.0 is all networks.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 chooses a free one and logs it.")] = 8000,
+    grpc_port: Annotated[
+        int | None, typer.Option(help="Also serve gRPC on this port; 0 chooses and logs one.")
+    ] = None,
     workers: Annotated[int, typer.Option(help="Processes, each with its own sessions.")] = 1,
     threads: Annotated[
         int | None, typer.Option(help="Threads of a session; by default CPUs / workers.")
@@ -128,9 +146,16 @@ def serve(
         float, typer.Option(help="Seconds after that for pending requests to finish.")
     ] = 30.0,
     access_log: Annotated[
-        bool, typer.Option("--access-log", help="Log every request, not only failed ones.")
+        bool, typer.Option(help="Log every request, not only failed ones.")
     ] = False,
     log_format: Annotated[str, typer.Option(help="json or text.")] = "json",
+    otel: Annotated[
+        bool,
+        typer.Option(
+            help="Send spans of requests, queue and run to the collector that OpenTelemetry's "
+            "environment variables name."
+        ),
+    ] = False,
     custom_op_library: CustomOpLibraries = None,
 ) -> None:
     """Serve models over HTTP: Open Inference Protocol V2, /metrics, /docs (docs/serving.md).
@@ -139,40 +164,37 @@ def serve(
     """
     requires("serve", "fastapi", "uvicorn", "prometheus_client")
     from ..deploy import SessionError
-    from ..deploy.serve import ModelSource, ServeSettings, SettingsError
+    from ..deploy.serve import ServeSettings, SettingsError
+    from ..deploy.serve.config_file import read_config
     from ..deploy.serve.settings import TOKEN_VARIABLE
 
     with readable(SettingsError, SessionError):
-        settings = ServeSettings(
-            tuple(map(ModelSource.parse, models)),
-            host=host,
-            port=port,
-            workers=workers,
-            threads=threads,
-            concurrency=concurrency,
-            queue=queue,
-            timeout=timeout,
-            max_body=max_body,
-            max_buffered=max_buffered,
-            max_connections=max_connections,
-            max_dimension=max_dimension,
-            min_dimension=min_dimension,
-            max_batch=max_batch,
-            batch_delay=batch_delay,
-            versions=versions,
-            poll=poll,
-            trial_timeout=trial_timeout,
-            drain_delay=drain_delay,
-            drain_timeout=drain_timeout,
-            token=os.environ.get(TOKEN_VARIABLE) or None,
-            access_log=access_log,
-            log_format=log_format,
-            custom_op_libraries=tuple(map(str, custom_op_library or ())),
-        )
+        values = {} if config is None else read_config(config)
+        named = ServeSettings.__dataclass_fields__
+        values |= {name: value for name, value in _given(context).items() if name in named}
+        if models:
+            values["models"] = models
+        if custom_op_library:
+            values["custom_op_libraries"] = list(map(str, custom_op_library))
+        values["token"] = os.environ.get(TOKEN_VARIABLE) or None
+        settings = ServeSettings.from_dict(values)
+        if settings.grpc_port is not None:
+            requires("grpc", "grpc", "google.protobuf")
+        if settings.otel:
+            requires("otel", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
         from ..deploy.serve.server import serve as run
 
         status = run(settings)
     raise typer.Exit(status)
+
+
+def _given(context: typer.Context) -> dict[str, Any]:
+    """Return the parameters that stand on the command line."""
+    return {
+        name: value
+        for name, value in context.params.items()
+        if (source := context.get_parameter_source(name)) is not None and source.name != "DEFAULT"
+    }
 
 
 def triton_repo(
