@@ -1,8 +1,8 @@
-"""Bounds and guards every call: token, message, deadline, response, log.
+"""Bounds and guards every call: token, message, deadline, bytes held, log.
 
 All methods are registered as streams, although clients call them with one request and get one
 response, which is the same on the wire. grpc would read the whole message of a unary call before
-asking anyone, without a time limit; so the token is checked first, and each phase has its limit.
+asking anyone, without a time limit; so the token is checked first, and the message has its time.
 """
 
 from __future__ import annotations
@@ -102,7 +102,9 @@ class Calls:
             response = await self._methods[path](call, body)
             del body
             call.lease.resize(len(response))
-            await self._write(response, context)
+            # Until the client has read it, or its connection has ended: grpc cannot drop an
+            # answer, so this keeps holding its bytes.
+            await context.write(response)
         except RequestError as error:
             status, details = error.status, str(error)
         except asyncio.CancelledError:
@@ -145,14 +147,6 @@ class Calls:
         except TimeoutError:
             raise RequestError(f"the message did not arrive within {seconds:g} s", 408) from None
         return bytes(body)
-
-    async def _write(self, response: bytes, context: grpc.aio.ServicerContext) -> None:
-        try:
-            async with asyncio.timeout(self._state.settings.timeout):
-                await context.write(response)
-        except TimeoutError:
-            self._state.metrics.count_refusal("answer")
-            raise RequestError("the client did not read the response in time", 408) from None
 
     def _deadline(self, context: grpc.aio.ServicerContext) -> float:
         seconds = self._state.settings.timeout

@@ -104,7 +104,7 @@ message ModelConfig {
   repeated Output output = 6;
   repeated InstanceGroup instance_group = 7;
   string default_model_filename = 8;
-  DynamicBatching dynamic_batching = 11;
+  oneof scheduling_choice { DynamicBatching dynamic_batching = 11; }
   map<string, Parameter> parameters = 14;
   string backend = 17;
 }

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 _IDLE_SECONDS = 75  # as HTTP's connections
 # A client that does not answer a ping in time is gone.
 _PING_SECONDS, _PONG_SECONDS = 60, 20
+# A connection ends after this, and its pending calls a while later: the only bound on a client that
+# does not read its answer. Clients connect again by themselves.
+_AGE_SECONDS = 300
 _MAX_METADATA = 1 << 14
 
 
@@ -39,6 +42,9 @@ class GrpcServer:
                 ("grpc.absolute_max_metadata_size", _MAX_METADATA),
                 ("grpc.server_handshake_timeout_ms", round(settings.timeout * 1000)),
                 ("grpc.max_connection_idle_ms", _IDLE_SECONDS * 1000),
+                ("grpc.max_connection_age_ms", _AGE_SECONDS * 1000),
+                # for the message, the run, and the answer
+                ("grpc.max_connection_age_grace_ms", round(3 * settings.timeout * 1000)),
                 ("grpc.keepalive_time_ms", _PING_SECONDS * 1000),
                 ("grpc.keepalive_timeout_ms", _PONG_SECONDS * 1000),
             ],
