@@ -76,6 +76,11 @@ class ModelOptions:
             if (value := getattr(self, name)) is not None
         }
         if self.max_rows is not None:
+            if self.max_rows > settings.max_dimension:
+                raise SettingsError(
+                    f"max_batch_size is {self.max_rows}, but --max-dimension is "
+                    f"{settings.max_dimension}"
+                )
             changes["max_batch"] = self.max_rows if self.batching else 1
         return replace(settings, **changes) if changes else settings
 
