@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import ort_ops
-from .._base.local_paths import refuse_url
+from .._base.local_paths import RemotePathError, refuse_address
 from ..onnx_file import ModelFile
 from ..ort_ops.custom_libraries import library_paths, register_libraries
 from ..ort_ops.dispatch_cost import DispatchCalibration
@@ -128,8 +128,8 @@ def _existing_file(path: str | os.PathLike[str]) -> Path:
             "Write it to a file and pass its path; weights are then mapped rather than copied.",
         )
     try:
-        refuse_url(path)
-    except ValueError as error:
+        refuse_address(path)
+    except RemotePathError as error:
         raise SessionError(str(error), "") from None
     model = Path(path)
     denied = SessionError(

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ..._base.local_paths import refuse_url
+from ..._base.local_paths import RemotePathError, refuse_address
 from ...ort_ops.custom_libraries import library_paths
 from ..cpus import MAX_THREADS, default_threads
 
@@ -75,8 +75,8 @@ class ModelSource:
             path = text
             name = Path(text).stem if text.endswith((".onnx", ".ort")) else Path(text).name
         try:
-            refuse_url(path)
-        except ValueError as error:
+            refuse_address(path)
+        except RemotePathError as error:
             raise SettingsError(str(error)) from None
         return cls(name, Path(path).absolute())
 
@@ -181,8 +181,8 @@ class ServeSettings:
         if self.model_repository is None:
             return
         try:
-            refuse_url(self.model_repository)
-        except ValueError as error:
+            refuse_address(self.model_repository)
+        except RemotePathError as error:
             raise SettingsError(f"--model-repository: {error}") from None
         folder = Path(self.model_repository).absolute()
         if not folder.is_dir():

@@ -7,18 +7,22 @@ import re
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 
-def refuse_url(path: str | os.PathLike[str]) -> None:
-    """Raise ValueError if a path is an address such as ``s3://bucket/model.onnx``.
+class RemotePathError(FileNotFoundError):
+    """A path that is an address; the message tells what to do."""
+
+
+def refuse_address(path: str | os.PathLike[str]) -> None:
+    """Raise RemotePathError if a path is an address such as ``s3://bucket/model.onnx``.
 
     A local folder that is really named ``s3:`` is accepted where it exists.
     """
     text = os.fspath(path)
-    found = _SCHEME.match(text)
-    if found is None or os.path.lexists(found[1] + ":"):
+    found = _SCHEME.match(text) if isinstance(text, str) else None
+    if found is None or os.path.lexists(f"{found[1]}:"):
         return
-    scheme = found[1].lower()
-    address = re.sub(r":/+", "://", text, count=1)
-    raise ValueError(
-        f"{address} is no local path, and nothing is read from {scheme}:// addresses: download the "
-        "file first (on Kubernetes in an init container) and give its path"
+    address = re.sub(":/+", "://", text, count=1)
+    raise RemotePathError(
+        f"{address} is no local path, and nothing is read from or written to {found[1]}:// "
+        "addresses: copy the file with the store's own tool (on Kubernetes in an init container), "
+        "and give its local path"
     )
