@@ -138,7 +138,7 @@ def _add_models(app: FastAPI, state: ServerState, operations: Operations) -> Non
         """Count the model's requests, and the nanoseconds of their phases."""
         return JSONResponse(await operations.statistics(**request.path_params))
 
-    async def all_stats(request: Request) -> Response:
+    async def all_stats() -> Response:
         """Count the requests of all models that are served."""
         if state.repository.has("stats"):  # a model of that name: its metadata
             return JSONResponse(operations.model_metadata("stats"))
@@ -199,7 +199,7 @@ def _add_repository(app: FastAPI, state: ServerState, operations: Operations) ->
         await operations.unload(model, (await body_of(request)).get("parameters") or {})
         return Response()
 
-    async def unsupported(request: Request) -> Response:
+    async def unsupported() -> Response:
         raise RequestError(SHARED_MEMORY, 501)
 
     for kind in ("systemsharedmemory", "cudasharedmemory"):
@@ -249,7 +249,7 @@ async def _infer(
         parsed.inputs.clear()
         del body, read
         lease.resize(bounded_json.response_size(arrays, binary))
-        write = partial(encode, model, call.model.version.name, parsed, arrays, found.signature)
+        write = partial(encode, model, call.version, parsed, arrays, found.signature)
         small = bounded_json.is_small_response(arrays, binary)
         content, head = await call.encode(write, small)
         lease.resize(len(content))

@@ -1,4 +1,4 @@
-"""Options of ``fanin serve`` from a TOML file, under the names that they have on the command line."""
+"""Options of ``fanin serve`` from a TOML file, by their names on the command line."""
 
 from __future__ import annotations
 
@@ -53,12 +53,14 @@ def read_config(path: Path) -> dict[str, Any]:
         if name in _REPEATED:
             if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
                 raise SettingsError(f"{path}: {key} is not a list of strings")
-            values[name] = [_located(item, path.parent) for item in value]
+            values[name] = [_located(str(item), path.parent) for item in value]
             continue
         types, wanted = _TYPES[kinds[name]]
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             raise SettingsError(f"{path}: {key} is {value!r}, not {wanted}")
-        values[name] = _located(value, path.parent) if name == "model_repository" else value
+        values[name] = value
+        if name == "model_repository":
+            values[name] = _located(str(value), path.parent)
     return values
 
 

@@ -80,6 +80,12 @@ class InferCall:
         if isinstance(error, MemoryError):
             raise InsufficientMemoryError from None
 
+    @property
+    def version(self) -> str:
+        """Name of the version that was found or, once it ran, of the one that ran."""
+        assert self.model is not None
+        return self.model.version.name
+
     def find(self, model: str, version: str | None) -> LoadedModel:
         """Look up the model; RequestError (404) if it is not served."""
         self._version = version

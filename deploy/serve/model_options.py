@@ -102,10 +102,14 @@ class ModelOptions:
             spec = specs.get((kind, name))
             if spec is None:
                 names = [known for its_kind, known in specs if its_kind == kind]
-                raise _misfit(f"the model has no {kind} {name!r}.{near_matches(name, names)}", model)
+                raise _misfit(
+                    f"the model has no {kind} {name!r}.{near_matches(name, names)}", model
+                )
             if datatype and config_datatype(spec.datatype) != datatype:
                 said = config_datatype(spec.datatype)
-                raise _misfit(f"{kind} {name!r} is {datatype} there, but {said} in the model", model)
+                raise _misfit(
+                    f"{kind} {name!r} is {datatype} there, but {said} in the model", model
+                )
             if dims is not None and not self._fits(spec, dims):
                 raise _misfit(
                     f"{kind} {name!r} has dims {list(dims)} there, but the model has "
@@ -281,9 +285,7 @@ def _parameters(config: Message) -> tuple[int | None, list[str]]:
     return threads, ignored
 
 
-def _tensors(
-    config: Message, kind: str
-) -> list[tuple[str, str, str, tuple[int, ...] | None]]:
+def _tensors(config: Message, kind: str) -> list[tuple[str, str, str, tuple[int, ...] | None]]:
     found = []
     for entry in config.get(kind, ()):
         if not isinstance(entry, dict):

@@ -163,7 +163,9 @@ def _inputs(
     for name, (entry, _) in read.items():
         size = sizes[name] = _binary_size(entry, name)
         if (size is None) == (entry.get("data") is None):
-            raise RequestError(f"input '{name}' needs either data or the parameter binary_data_size")
+            raise RequestError(
+                f"input '{name}' needs either data or the parameter binary_data_size"
+            )
     announced = sum(size or 0 for size in sizes.values())
     if announced != len(binary):
         raise RequestError(

@@ -1,10 +1,11 @@
 """The server's models: which versions are served, and how new versions replace them.
 
 Only models that the server was started with are ever opened, and those in the folder that it was
-given as a model repository; requests name models, never files. A version that cannot be opened never replaces one that is served, nor, with trials, does one that
-would crash the process; the reason is kept for the index, the log and the metrics. It is tried
-again when its files change. After a transient failure (out of memory, descriptors, threads or disk
-space) it is also retried with the same files, at growing intervals.
+given as a model repository; requests name models, never files. A version that cannot be opened
+never replaces one that is served, nor, with trials, does one that would crash the process; the
+reason is kept for the index, the log and the metrics. It is tried again when its files change.
+After a transient failure (out of memory, descriptors, threads or disk space) it is also retried
+with the same files, at growing intervals.
 """
 
 from __future__ import annotations
@@ -273,9 +274,9 @@ class _Entry:
             options = self._options.read(settled_only)
         except SessionError as error:
             failure = LoadFailure.of(error, self._finder.config_stamp(), None)
-            failures = dict.fromkeys([version.name for version in found] or [""], failure)
-            self._tell_once(failures)
-            self.failures = failures
+            unusable = dict.fromkeys([version.name for version in found] or [""], failure)
+            self._tell_once(unusable)
+            self.failures = unusable
             return self.serving
         found = options.selected(found)
         most = options.applied_to(self._settings).versions

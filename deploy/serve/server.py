@@ -252,10 +252,11 @@ class _Server(uvicorn.Server):
         tasks = list(self.server_state.tasks)
         for task in tasks:
             task.cancel()
-        waits = [asyncio.wait(tasks, timeout=_CUT_OFF)] if tasks else []
-        if self._grpc is not None:
-            waits.append(self._grpc.cut_off())
-        await asyncio.gather(*waits)
+        over_grpc = asyncio.create_task(self._grpc.cut_off()) if self._grpc else None
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CUT_OFF)
+        if over_grpc is not None:
+            await over_grpc
         event(_log, "stopped", pid=os.getpid(), cut_off=len(tasks))
 
 

@@ -105,8 +105,8 @@ class Signature:
                 rows_of = shapes[spec.name][0]
                 if rows_of > self.max_rows:
                     raise RequestError(
-                        f"input '{spec.name}' has {rows_of} rows, but max_batch_size of the model's "
-                        f"config.pbtxt is {self.max_rows}"
+                        f"input '{spec.name}' has {rows_of} rows, but max_batch_size of the "
+                        f"model's config.pbtxt is {self.max_rows}"
                     )
         if self.batched:
             rows = {spec.name: shapes[spec.name][0] for spec in self.inputs}

@@ -47,9 +47,7 @@ def read_statistics(
     return [_entry(model, version, values) for model, version in versions]
 
 
-def _entry(
-    model: str, version: str, values: dict[tuple[str, str, str], float]
-) -> dict[str, Any]:
+def _entry(model: str, version: str, values: dict[tuple[str, str, str], float]) -> dict[str, Any]:
     def of(name: str) -> float:
         return values.get((model, version, name), 0.0)
 

@@ -1,7 +1,7 @@
 """A reader of protobuf's text format, for config.pbtxt, that needs no schema.
 
 https://protobuf.dev/reference/protobuf/textformat-spec/ without extensions and ``Any``. Unlike a
-reader with a schema it keeps every field, so that those which the server does not know can be named.
+reader with a schema it keeps every field, so that those unknown to the server can be named.
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ class _Token:
 
 def parse(text: str) -> Message:
     """Parse a message; TextFormatError if the text is no message."""
-    reader = _Reader(text)
-    message = reader.message(end=None, depth=0)
-    return message
+    return _Reader(text).message(end=None, depth=0)
 
 
 class _Reader:
@@ -149,6 +147,6 @@ def _number(text: str) -> int | float:
 def _unquoted(token: _Token) -> str:
     raw = token.text[1:-1]
     try:
-        return codecs.escape_decode(raw.encode())[0].decode()  # type: ignore[attr-defined]
+        return codecs.escape_decode(raw.encode())[0].decode()
     except ValueError as error:
         raise TextFormatError(f"line {token.line}: a string {error}") from None

@@ -27,7 +27,6 @@ from .signature import Signature, TensorSpec, read_signature
 _MOUNT = PurePosixPath("/models")
 
 
-
 @dataclass(frozen=True)
 class TritonSettings:
     """How Triton serves a model.

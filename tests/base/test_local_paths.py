@@ -22,7 +22,9 @@ def test_an_address_is_refused(path):
         refuse_address(path)
 
 
-@pytest.mark.parametrize("path", ["m.onnx", "/a/b:c/m", "C:/m.onnx", "a b://c", ":/x", "x:y/z", b"s3://b"])
+@pytest.mark.parametrize(
+    "path", ["m.onnx", "/a/b:c/m", "C:/m.onnx", "a b://c", ":/x", "x:y/z", b"s3://b"]
+)
 def test_local_paths_are_accepted(path):
     refuse_address(path)
 
@@ -38,18 +40,18 @@ def test_sessions_servers_and_exports_refuse_it(tmp_path, monkeypatch):
     from fanin.export import convert
 
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SessionError, match="s3://b/m.onnx is no local path"):
+    with pytest.raises(SessionError, match=r"s3://b/m\.onnx is no local path"):
         open_session("s3://b/m.onnx")
-    with pytest.raises(SettingsError, match="gs://b/m.onnx is no local path"):
+    with pytest.raises(SettingsError, match=r"gs://b/m\.onnx is no local path"):
         ModelSource.parse("m=gs://b/m.onnx")
-    with pytest.raises(SettingsError, match="--model-repository: gs://b is no local path"):
+    with pytest.raises(SettingsError, match=r"--model-repository: gs://b is no local path"):
         ServeSettings((), model_repository="gs://b")
-    with pytest.raises(FileNotFoundError, match="s3://b/in.onnx is no local path"):
+    with pytest.raises(FileNotFoundError, match=r"s3://b/in\.onnx is no local path"):
         convert("s3://b/in.onnx", tmp_path / "out.onnx")
     (tmp_path / "in.onnx").write_bytes(np.zeros(8).tobytes())
-    with pytest.raises(FileNotFoundError, match="s3://b/out.onnx is no local path"):
+    with pytest.raises(FileNotFoundError, match=r"s3://b/out\.onnx is no local path"):
         convert(tmp_path / "in.onnx", "s3://b/out.onnx")
-    with pytest.raises(FileNotFoundError, match="s3://b/run is no local path"):
+    with pytest.raises(FileNotFoundError, match=r"s3://b/run is no local path"):
         output_folder("s3://b/run")
     assert not (tmp_path / "s3:").exists()
 

@@ -1,4 +1,4 @@
-"""The configuration, statistics and repository extensions over HTTP, as Triton's client calls them."""
+"""Extensions over HTTP as Triton's client calls them: configuration, statistics, repository."""
 
 import time
 
@@ -51,7 +51,10 @@ def test_triton_client_asks_for_all_of_them(tmp_path, start):
         assert client.get_model_repository_index()[0]["reason"] == "unloaded"
         with pytest.raises(InferenceServerException, match="not loaded"):
             client.get_model_config("m")
-        for refused in (client.get_system_shared_memory_status, client.get_cuda_shared_memory_status):
+        for refused in (
+            client.get_system_shared_memory_status,
+            client.get_cuda_shared_memory_status,
+        ):
             with pytest.raises(InferenceServerException, match="shared memory is not supported"):
                 refused()
         client.close()

@@ -164,7 +164,9 @@ def test_async_clients_are_served_in_parallel(serving_grpc):
 )
 def test_tensors_come_back_raw_and_typed(serving_grpc, client_of, datatype, kind, values):
     server = serving_grpc(identity_model(kind))
-    array = np.array(values, object if datatype == "BYTES" else helper.tensor_dtype_to_np_dtype(kind))
+    array = np.array(
+        values, object if datatype == "BYTES" else helper.tensor_dtype_to_np_dtype(kind)
+    )
     answer = client_of(server).infer("m", [tensor(array, datatype)]).as_numpy("y")
     expected = np.array([["é".encode(), b""]], object) if datatype == "BYTES" else array
     assert (answer == expected).all()
@@ -272,7 +274,7 @@ def test_what_is_not_supported_says_so_by_name(serving_grpc, client_of):
         code, text = refusal(call)
         assert (code, said in text) == ("UNIMPLEMENTED", True), text
     got = []
-    client.start_stream(lambda result, error: got.append(error))
+    client.start_stream(lambda _result, error: got.append(error))
     client.async_stream_infer("m", [tensor(X, "FP32")])
     wait_until(lambda: got, "the stream is refused")
     client.stop_stream()
@@ -390,7 +392,7 @@ def test_the_trace_context_is_passed_on(serving_grpc):
     assert response("nonsense") is None
 
 
-def test_a_deadline_ends_a_request_that_waits(serving_grpc, client_of):
+def test_a_deadline_ends_a_request_that_waits(serving_grpc):
     server = serving_grpc(slow_model(60), queue=1, concurrency=1)
     x = np.ones((512, 512), np.float32)
     body = request_of(x).SerializeToString()
@@ -476,7 +478,7 @@ def test_connections_above_the_limit_are_closed(serving_grpc):
         for _ in range(5):
             connections.append(socket.create_connection(("127.0.0.1", server.port), timeout=30))
             connections[-1].sendall(hello)
-            answered.append(b"" != connections[-1].recv(100))
+            answered.append(connections[-1].recv(100) != b"")
     except ConnectionError:
         answered.append(False)
     finally:

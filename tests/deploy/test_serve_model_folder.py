@@ -129,7 +129,7 @@ def test_an_empty_repository_waits_for_models(tmp_path, repository):
         ServeSettings((), model_repository=str(tmp_path / "absent"))
 
 
-def test_models_given_one_by_one_keep_their_names(serve, repository, tmp_path):
+def test_models_given_one_by_one_keep_their_names(serve, tmp_path):
     other = save(gain_model(8), tmp_path / "other.onnx")
     app = serve(ModelSource("m", other))
     assert (gain(app, "m"), gain(app, "n")) == (8, 5)
@@ -256,7 +256,10 @@ def test_a_repository_written_for_triton_is_served(serve, repository, tmp_path):
         ("", {}),
         ("a: 1; b: -2.5e1, c: 0x10", {"a": [1], "b": [-25.0], "c": [16]}),
         ('a: "x" "y\\n\\"" b < c: T >', {"a": ['xy\n"'], "b": [{"c": ["T"]}]}),
-        ("a: [1, 2] a: 3 b: [] c [{}, {d: 1f}]", {"a": [1, 2, 3], "b": [], "c": [{}, {"d": [1.0]}]}),
+        (
+            "a: [1, 2] a: 3 b: [] c [{}, {d: 1f}]",
+            {"a": [1, 2, 3], "b": [], "c": [{}, {"d": [1.0]}]},
+        ),
     ],
 )
 def test_text_format(text, message):

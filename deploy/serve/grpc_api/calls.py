@@ -177,7 +177,7 @@ class Calls:
         )
 
 
-class _Handlers(grpc.GenericRpcHandler):
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
     def __init__(self, methods: dict[str, Method], calls: Calls):
         self._known = {path: _handler(path, calls) for path in methods}
 

@@ -17,7 +17,11 @@ message ServerLiveResponse { bool live = 1; }
 message ServerReadyResponse { bool ready = 1; }
 message ModelReadyRequest { string name = 1; string version = 2; }
 message ModelReadyResponse { bool ready = 1; }
-message ServerMetadataResponse { string name = 1; string version = 2; repeated string extensions = 3; }
+message ServerMetadataResponse {
+  string name = 1;
+  string version = 2;
+  repeated string extensions = 3;
+}
 message ModelMetadataRequest { string name = 1; string version = 2; }
 message ModelMetadataResponse {
   message TensorMetadata { string name = 1; string datatype = 2; repeated int64 shape = 3; }

@@ -20,8 +20,8 @@ from .codec import decode, encode, is_small, read_message
 from .messages import DATATYPES, HEALTH_MESSAGES, KIND_CPU, MESSAGES
 
 if TYPE_CHECKING:
-    from .calls import Call
     from ..state import ServerState
+    from .calls import Call
 
 SERVICE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
@@ -139,8 +139,7 @@ class Service:
             raw = all(as_raw for _, as_raw in parsed.outputs)
             parsed.inputs.clear()
             call.lease.resize(bounded_json.response_size(arrays, raw))
-            version = infer.model.version.name
-            write = partial(encode, found.name, version, parsed, arrays, found.signature)
+            write = partial(encode, found.name, infer.version, parsed, arrays, found.signature)
             small = bounded_json.is_small_response(arrays, raw)
             return await infer.encode(write, small)
 
