@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .datatypes import config_datatype
 from .signature import TensorSpec
 
 if TYPE_CHECKING:
     from .loaded_model import LoadedModel
-
-
-def config_datatype(datatype: str) -> str:
-    """Return the name in Triton's configurations of a datatype of the protocol."""
-    return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
 
 
 def model_config(model: LoadedModel) -> dict[str, Any]:

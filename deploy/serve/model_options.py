@@ -15,7 +15,7 @@ from typing import Any
 
 from ..._base.names import near_matches
 from ..errors import SessionError
-from .model_config import config_datatype
+from .datatypes import config_datatype
 from .settings import ServeSettings, SettingsError
 from .signature import Signature, TensorSpec
 from .text_format import Message, TextFormatError, parse

@@ -20,7 +20,7 @@ from ..cpus import MAX_THREADS
 from ..errors import SessionError
 from ..model_check import checked_content
 from ..session import open_session
-from .model_config import config_datatype
+from .datatypes import config_datatype
 from .settings import ModelSource, SettingsError, check_range
 from .signature import Signature, TensorSpec, read_signature
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from ..budget import Lease
 from ..errors import RequestError
 from ..logs import event
 from ..tracing import RESPONSE, Trace
+from .call import Call
 from .service import EMPTY, OPEN, Method, Service
 
 if TYPE_CHECKING:
@@ -45,20 +45,6 @@ _CODES = {
 _MOST_DETAILS = 1000
 # Health is still answered to so many calls above the limit.
 SURPLUS = 32
-
-
-class Call:
-    """What a method may know of its call."""
-
-    def __init__(self, lease: Lease, trace: Trace | None, deadline: float):
-        self.lease = lease
-        self.trace = trace
-        self.log: dict[str, Any] = {}
-        self._deadline = deadline
-
-    def seconds_left(self) -> float:
-        """Return the time for queue and session: the server's or, if shorter, the client's."""
-        return max(0.001, self._deadline - time.monotonic())
 
 
 class Calls:

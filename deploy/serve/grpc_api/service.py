@@ -16,12 +16,12 @@ from .. import bounded_json
 from ..errors import RequestError
 from ..inference import InferCall
 from ..operations import SHARED_MEMORY, Operations
+from .call import Call
 from .codec import decode, encode, is_small, read_message
 from .messages import DATATYPES, HEALTH_MESSAGES, KIND_CPU, MESSAGES
 
 if TYPE_CHECKING:
     from ..state import ServerState
-    from .calls import Call
 
 SERVICE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
@@ -46,7 +46,7 @@ OPEN = (f"/{SERVICE}/ServerLive", f"/{SERVICE}/ServerReady", f"/{HEALTH}/Check")
 # Requests without fields: they are answered unread.
 EMPTY = (f"/{SERVICE}/ServerLive", f"/{SERVICE}/ServerReady", f"/{SERVICE}/ServerMetadata")
 
-Method = Callable[["Call", bytes], Awaitable[bytes]]
+Method = Callable[[Call, bytes], Awaitable[bytes]]
 
 
 class Service:
