@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+# Stands for a call that its client has ended; the number is nginx's.
+CLIENT_GONE = 499
+
 # Most characters of a request id in the log.
 _LOGGED = 200
 
@@ -66,7 +69,7 @@ class InferCall:
         """Count the outcome; running out of memory becomes a RequestError."""
         state = self._state
         state.metrics.in_flight.dec()
-        status = status_of(error)
+        status = _status(error, state.draining)
         if isinstance(error, BudgetExceededError):
             state.metrics.count_refusal("memory")
         if self.model is not None:
@@ -152,11 +155,12 @@ class InferCall:
             return job
 
 
-def status_of(error: BaseException | None) -> int:
+def _status(error: BaseException | None, draining: bool) -> int:
     """Return the HTTP status that stands for the outcome in metrics and traces."""
     if error is None:
         return 200
     if isinstance(error, RequestError):
         return error.status
-    # A cancelled request is answered so by the guard when the server stops before it is done.
-    return 503 if isinstance(error, MemoryError | asyncio.CancelledError) else 500
+    if isinstance(error, asyncio.CancelledError):
+        return 503 if draining else CLIENT_GONE
+    return 503 if isinstance(error, MemoryError) else 500

@@ -25,8 +25,11 @@ class ModelFolder:
         self._missing: set[str] = set()  # at the last look
         self._refused: set[str] = set()
 
-    def changes(self) -> tuple[dict[str, ModelSource], list[str]]:
+    def changes(self, removals: bool) -> tuple[dict[str, ModelSource], list[str]]:
         """Look at the folder.
+
+        Args:
+            removals: Whether this is one of the looks that find out what is gone.
 
         Returns:
             The models that are new, by name, and the names of those that are gone. A model is gone
@@ -46,11 +49,14 @@ class ModelFolder:
             name: ModelSource(name, self._path / name, configured=True)
             for name in sorted(usable - self._known)
         }
+        self._known |= usable
+        if not removals:
+            return added, []
         missing = self._known - usable
-        gone = sorted(missing & self._missing)
-        self._missing = missing - set(gone)
-        self._known = (self._known | usable) - set(gone)
-        return added, gone
+        gone = missing & self._missing
+        self._missing = missing - gone
+        self._known -= gone
+        return added, sorted(gone)
 
     def _tell_refused(self, names: set[str]) -> None:
         for name in sorted(names - self._refused):

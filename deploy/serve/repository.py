@@ -114,7 +114,7 @@ class Repository:
 
     def load(self, name: str) -> None:
         """Load what is on disk now; RequestError if the newest version does not open."""
-        self._find_models()
+        self._find_models(removals=False)
         entry = self._entry(name)
         entry.wanted = True
         with self._trials():
@@ -156,12 +156,12 @@ class Repository:
         """Return the rows of the protocol's repository index."""
         return [row for entry in self._entries.values() for row in entry.index()]
 
-    def _find_models(self) -> None:
+    def _find_models(self, removals: bool = True) -> None:
         """Add the models that are new in the folder; unload and remove those gone from it."""
         if self._folder is None:
             return
         with self._lock:
-            found, gone = self._folder.changes()
+            found, gone = self._folder.changes(removals)
             added = {name: self._new_entry(source) for name, source in found.items()}
             clashing = [name for name in added if name in self._entries]
             for name in clashing:

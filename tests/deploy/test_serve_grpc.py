@@ -109,8 +109,7 @@ def test_the_messages_are_those_of_the_public_definitions():
     whole = ("ModelInferRequest", "ModelInferResponse", "RepositoryIndexResponse")
     for name in whole:
         assert wire_of(MESSAGES[name].DESCRIPTOR) == wire_of(public[name])
-    # health.proto: HealthCheckRequest.service = 1, HealthCheckResponse.status = 1
-    assert HEALTH_MESSAGES["HealthCheckRequest"](service="a").SerializeToString() == b"\n\x01a"
+    # health.proto: HealthCheckResponse.status = 1
     assert HEALTH_MESSAGES["HealthCheckResponse"](status=1).SerializeToString() == b"\x08\x01"
 
 
@@ -274,7 +273,7 @@ def test_what_is_not_supported_says_so_by_name(serving_grpc, client_of):
         code, text = refusal(call)
         assert (code, said in text) == ("UNIMPLEMENTED", True), text
     got = []
-    client.start_stream(lambda _result, error: got.append(error))
+    client.start_stream(lambda error, **_: got.append(error))
     client.async_stream_infer("m", [tensor(X, "FP32")])
     wait_until(lambda: got, "the stream is refused")
     client.stop_stream()
@@ -303,10 +302,8 @@ def test_a_token_is_required_of_all_but_probes(serving_grpc):
 def test_health_follows_the_server(serving_grpc):
     server = serving_grpc()
     check = "/grpc.health.v1.Health/Check"
-    named = HEALTH_MESSAGES["HealthCheckRequest"](service="inference.GRPCInferenceService")
     assert server.call(check) == b"\x08\x01"  # SERVING
-    assert server.call(check, named.SerializeToString()) == b"\x08\x01"
-    assert code_of(server.call, check, b"\n\x01a")[0] == "NOT_FOUND"
+    assert server.call(check, b"\n\x01a") == b"\x08\x01"  # whatever service it names
     assert code_of(server.call, "/grpc.health.v1.Health/Watch")[0] == "UNIMPLEMENTED"
     server.state.draining = True
     assert server.call(check) == b"\x08\x02"  # NOT_SERVING
@@ -409,6 +406,18 @@ def test_a_deadline_ends_a_request_that_waits(serving_grpc):
     assert (code, "queue of model 'm' is full" in text) == ("UNAVAILABLE", True)
     running.join()
     waiting.join()
+    counts = {code: server.metric("fanin_requests_total", status=code) for code in (200, 499, 503)}
+    assert counts == {200: 2, 499: 1, 503: 1}
+
+
+def test_more_rows_than_the_models_limit_are_refused(serving_grpc, client_of, tmp_path):
+    folder = tmp_path / "repository" / "m"
+    save(gain_model(3), folder / "1" / "model.onnx")
+    (folder / "config.pbtxt").write_text("max_batch_size: 2")
+    client = client_of(serving_grpc(model_repository=str(folder.parent)))
+    assert (client.infer("m", [tensor(X, "FP32")]).as_numpy("y") == 3 * X).all()
+    code, text = refusal(client.infer, "m", [tensor(np.ones((3, 4), np.float32), "FP32")])
+    assert (code, "has 3 rows, but max_batch_size" in text) == ("INVALID_ARGUMENT", True)
 
 
 def unending(server, method="ModelInfer"):
@@ -437,6 +446,7 @@ def test_a_message_must_arrive_in_time(serving_grpc):
 def test_a_token_is_checked_before_the_message(serving_grpc):
     server = serving_grpc(token="0123456789abcdef")
     assert unending(server)[0] == "UNAUTHENTICATED"
+    assert unending(server, "ServerReady")[0] == "OK"  # nor is a probe's waited for
 
 
 def test_a_small_message_that_grows_is_refused(serving_grpc):

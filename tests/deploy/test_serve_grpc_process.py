@@ -60,7 +60,7 @@ def test_workers_share_the_port_and_the_statistics(tmp_path, start):
 def test_a_server_drains_before_it_stops(tmp_path, start):
     model = save(slow_model(10), tmp_path / "m.onnx")
     check = "/grpc.health.v1.Health/Check"
-    with start(f"m={model}", *OPTIONS, "--drain-delay", 2) as server:
+    with start(f"m={model}", *OPTIONS, "--drain-delay", 1) as server:
         address = server.events("serving")[0]["grpc"]
         codes = []
 

@@ -10,16 +10,18 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from ..errors import RequestError
+from ..inference import CLIENT_GONE
 from ..logs import event
 from ..tracing import RESPONSE, Trace
 from .call import Call
-from .service import EMPTY, OPEN, Method, Service
+from .service import OPEN, UNREAD, Method, Service
 
 if TYPE_CHECKING:
     from ..state import ServerState
@@ -80,13 +82,15 @@ class Calls:
         metadata = [(str(name), value) for name, value in context.invocation_metadata() or ()]
         texts = [(name, value) for name, value in metadata if isinstance(value, str)]
         trace = Trace.of(texts, self._state.settings.otel)
-        call = Call(self._state.budget.lease(), trace, self._deadline(context))
+        left = context.time_remaining()
+        deadline = math.inf if left is None else time.monotonic() + left
+        timeout = self._state.settings.timeout
+        call = Call(self._state.budget.lease(), trace, timeout, deadline)
         status, details = 200, ""
         try:
             self._admit(path, texts)
-            body = await self._read(path, call, context)
-            response = await self._methods[path](call, body)
-            del body
+            await self._read(path, call, context)
+            response = await self._methods[path](call)
             call.lease.resize(len(response))
             # Until the client has read it, or its connection has ended: grpc cannot drop an
             # answer, so this keeps holding its bytes.
@@ -96,7 +100,8 @@ class Calls:
         except asyncio.CancelledError:
             status, details = 503, "the server stopped during the request; try again"
             if not self._state.draining:
-                raise  # the client has gone
+                status = CLIENT_GONE
+                raise
         except Exception:
             status, details = 500, "internal server error; see the server's log"
             _log.exception("unhandled exception in a call")
@@ -120,9 +125,9 @@ class Calls:
         if len(given) != 1 or not hmac.compare_digest(given[0].encode(), self._token.encode()):
             raise RequestError("a token is required: authorization: Bearer …", 401)
 
-    async def _read(self, path: str, call: Call, context: grpc.aio.ServicerContext) -> bytes:
-        if path in EMPTY:
-            return b""
+    async def _read(self, path: str, call: Call, context: grpc.aio.ServicerContext) -> None:
+        if path in UNREAD:
+            return
         seconds = self._state.settings.timeout
         try:
             async with asyncio.timeout(seconds), self._receiving:
@@ -130,14 +135,9 @@ class Calls:
                 if body is grpc.aio.EOF:
                     raise RequestError("the call has no message")
                 call.lease.take(len(body))
+                call.body = bytes(body)
         except TimeoutError:
             raise RequestError(f"the message did not arrive within {seconds:g} s", 408) from None
-        return bytes(body)
-
-    def _deadline(self, context: grpc.aio.ServicerContext) -> float:
-        seconds = self._state.settings.timeout
-        left = context.time_remaining()
-        return time.monotonic() + (seconds if left is None else min(seconds, left))
 
     def _report(
         self,

@@ -167,7 +167,6 @@ message RepositoryModelUnloadResponse {}
 """
 
 _HEALTH = """
-message HealthCheckRequest { string service = 1; }
 message HealthCheckResponse { int32 status = 1; }
 """
 

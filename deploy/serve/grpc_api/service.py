@@ -43,10 +43,11 @@ _UNSUPPORTED = {
 
 # For probes of an orchestrator, which carry no token.
 OPEN = (f"/{SERVICE}/ServerLive", f"/{SERVICE}/ServerReady", f"/{HEALTH}/Check")
-# Requests without fields: they are answered unread.
-EMPTY = (f"/{SERVICE}/ServerLive", f"/{SERVICE}/ServerReady", f"/{SERVICE}/ServerMetadata")
+# Answered without reading the message. It has no fields or, with Check, names a service: all have
+# the same health. Messages that arrive without a token would take the place of others.
+UNREAD = (*OPEN, f"/{SERVICE}/ServerMetadata")
 
-Method = Callable[[Call, bytes], Awaitable[bytes]]
+Method = Callable[[Call], Awaitable[bytes]]
 
 
 class Service:
@@ -115,26 +116,25 @@ class Service:
         await self._operations.unload(request.model_name, _repository_parameters(request))
         return {}
 
-    async def _check(self, _call: Call, body: bytes) -> bytes:
-        request = _parsed(HEALTH_MESSAGES["HealthCheckRequest"], body)
-        if request.service not in ("", SERVICE, HEALTH):
-            raise RequestError(f"this server has no service '{request.service[:100]}'", 404)
+    async def _check(self, _call: Call) -> bytes:
         ready = self._operations.why_not_ready() is None
         return _serialized(
             HEALTH_MESSAGES["HealthCheckResponse"](status=_SERVING if ready else _NOT_SERVING)
         )
 
-    async def _infer(self, call: Call, body: bytes) -> bytes:
+    async def _infer(self, call: Call) -> bytes:
         settings = self._state.settings
         with InferCall(self._state, "grpc", call.log, call.trace) as infer:
+            body = call.take_body()
+            small = is_small(body)
             read = partial(read_message, body, call.lease.take)
-            message = await infer.decode(read, is_small(body))
+            message = await infer.decode(read, small)
             found = infer.find(message.head.model_name, message.head.model_version or None)
             to_request = partial(
                 decode, message, found.signature, settings.max_dimension, settings.min_dimension
             )
-            parsed = await infer.decode(to_request, is_small(body))
-            del message, read, to_request
+            parsed = await infer.decode(to_request, small)
+            del body, message, read, to_request
             arrays = await infer.run(parsed, call.seconds_left())
             raw = all(as_raw for _, as_raw in parsed.outputs)
             parsed.inputs.clear()
@@ -148,17 +148,16 @@ async def _answer(
     messages: dict[str, type[Any]],
     name: str,
     function: Callable[[Any], Awaitable[dict[str, Any]]],
-    _call: Call,
-    body: bytes,
+    call: Call,
 ) -> bytes:
     # The class is absent for requests without fields.
     kind = messages.get(f"{name}Request")
-    values = await function(_parsed(kind, body) if kind else None)
+    values = await function(_parsed(kind, call.take_body()) if kind else None)
     response = messages[f"{name}Response"]()
     return _serialized(json_format.ParseDict(values, response))
 
 
-async def _refuse(reason: str, _call: Call, _body: bytes) -> bytes:
+async def _refuse(reason: str, _call: Call) -> bytes:
     raise RequestError(reason, 501)
 
 
