@@ -10,7 +10,6 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,13 +22,18 @@ from prometheus_client import (
     Summary,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.samples import Sample
+from prometheus_client.core import Metric
 
 from . import shared_metrics
 from .budget import Budget
 from .load_failure import LoadFailure
 from .logs import event
+from .metrics_collectors import (
+    MODEL_LABELS,
+    RepositoryCollector,
+    SharedCollector,
+    UnloadedVersions,
+)
 from .repository import Repository
 
 _log = logging.getLogger("fanin.serve")
@@ -41,15 +45,10 @@ _BUCKETS = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0),
 )
-_MODEL = ("model", "version")
 # Reasons of refusals: connection limit, buffer budget, a request head too large or too late, a
 # response not read in time, malformed HTTP.
 REASONS = ("connections", "memory", "head", "answer", "malformed")
 PHASES = ("success", "fail", "queue", "input", "compute", "output")
-# How long the metrics of an unloaded version are kept, in seconds from the first scrape that finds
-# it unloaded, so that every scraper sees its last counts.
-_RETENTION_SECONDS = 120.0
-
 # With several workers, prometheus_client counts in memory-mapped files named KIND_PID.db, which
 # double when they are full. The metrics of a version take at most 20 KiB of one file.
 _KINDS = ("counter", "gauge_livesum", "gauge_livemax", "histogram", "summary")
@@ -129,7 +128,7 @@ class Metrics:
             "fanin_phase_seconds",
             "Phases of infer requests: success and fail are whole requests, the others parts of "
             "successful ones",
-            (*_MODEL, "phase"),
+            (*MODEL_LABELS, "phase"),
             registry=self.registry,
         )
         self.rows = self._counter("inferences", "Rows of successful infer requests")
@@ -137,7 +136,7 @@ class Metrics:
         self.last_inference = Gauge(
             "fanin_last_inference_timestamp_seconds",
             "When the last successful infer request ended, in seconds since 1970",
-            _MODEL,
+            MODEL_LABELS,
             registry=self.registry,
             multiprocess_mode="livemax",
         )
@@ -153,12 +152,12 @@ class Metrics:
         # Created now, because a full disk may have no room for them later.
         self._refusals = {reason: refusals.labels(reason) for reason in REASONS}
         self._children: dict[tuple[str, str], _Children] = {}
-        self._unloaded: _UnloadedVersions | None = None
+        self._unloaded: UnloadedVersions | None = None
 
     def watch(self, repository: Repository) -> None:
         """Show the state of this process's repository in each scrape."""
-        self.registry.register(_RepositoryCollector(repository))
-        self._unloaded = _UnloadedVersions(repository)
+        self.registry.register(RepositoryCollector(repository))
+        self._unloaded = UnloadedVersions(repository)
 
     def watch_budget(self, budget: Budget) -> None:
         """Show the bytes held: read when scraped, or counted if another worker may be scraped."""
@@ -247,13 +246,13 @@ class Metrics:
         if not _is_shared():
             return generate_latest(self.registry)
         registry = CollectorRegistry()
-        registry.register(_SharedCollector(self._unloaded))
+        registry.register(SharedCollector(self._unloaded))
         return generate_latest(registry)
 
     def statistics_families(self) -> list[Metric]:
         """Return the metrics with each version's counts; with several workers their sums."""
         if _is_shared():
-            return list(_SharedCollector(None).collect())
+            return list(SharedCollector(None).collect())
         families = (self.phases, self.rows, self.runs, self.last_inference)
         return [metric for family in families for metric in family.collect()]
 
@@ -272,11 +271,11 @@ class Metrics:
         return Gauge(f"fanin_{name}", text, registry=self.registry, multiprocess_mode="livesum")
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"fanin_{name}", text, (*_MODEL, *labels), registry=self.registry)
+        return Counter(f"fanin_{name}", text, (*MODEL_LABELS, *labels), registry=self.registry)
 
     def _histogram(self, name: str, text: str) -> Histogram:
         return Histogram(
-            f"fanin_{name}_seconds", text, _MODEL, registry=self.registry, buckets=_BUCKETS
+            f"fanin_{name}_seconds", text, MODEL_LABELS, registry=self.registry, buckets=_BUCKETS
         )
 
 
@@ -302,64 +301,3 @@ def _reserve_disk_space() -> None:
             while size < 2 * used:
                 size *= 2
             os.posix_fallocate(file.fileno(), 0, size)
-
-
-class _UnloadedVersions:
-    """Tells which versions were unloaded a while ago."""
-
-    def __init__(self, repository: Repository):
-        self._repository = repository
-        self._since: dict[tuple[str, str], float] = {}
-
-    def expired(self, known: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Return the (model, version) pairs of ``known`` whose retention has ended."""
-        now = time.monotonic()
-        serving = {(model.name, model.version.name) for model in self._repository.serving()}
-        self._since = {key: self._since.get(key, now) for key in set(known) - serving}
-        return {key for key, since in self._since.items() if now - since >= _RETENTION_SECONDS}
-
-    def forget(self, removed: Iterable[tuple[str, str]]) -> None:
-        """Treat removed pairs as new if they return."""
-        for key in removed:
-            self._since.pop(key, None)
-
-
-class _SharedCollector:
-    """The sums over all workers, without expired versions."""
-
-    def __init__(self, unloaded: _UnloadedVersions | None):
-        self._unloaded = unloaded
-
-    def collect(self) -> Iterator[Metric]:
-        found = shared_metrics.collect(Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]))
-        pairs = {
-            pair for metric in found for sample in metric.samples if (pair := _version_of(sample))
-        }
-        unloaded = self._unloaded.expired(pairs) if self._unloaded else set()
-        for metric in found:
-            metric.samples = [
-                sample for sample in metric.samples if _version_of(sample) not in unloaded
-            ]
-            yield metric
-
-
-def _version_of(sample: Sample) -> tuple[str, str] | None:
-    version = sample.labels.get("version")
-    return None if version is None else (sample.labels["model"], version)
-
-
-class _RepositoryCollector:
-    def __init__(self, repository: Repository):
-        self._repository = repository
-
-    def collect(self) -> Iterator[Metric]:
-        waiting = GaugeMetricFamily("fanin_queue_requests", "Queued requests", labels=_MODEL)
-        running = GaugeMetricFamily("fanin_running", "Session runs in progress", labels=_MODEL)
-        loaded = GaugeMetricFamily("fanin_model_ready", "1 if the version is served", labels=_MODEL)
-        for row in self._repository.index():
-            loaded.add_metric((row["name"], row["version"]), float(row["state"] == "READY"))
-        for model in self._repository.serving():
-            labels = (model.name, model.version.name)
-            waiting.add_metric(labels, model.scheduler.waiting)
-            running.add_metric(labels, model.scheduler.running)
-        yield from (waiting, running, loaded)

@@ -6,6 +6,7 @@ import logging
 import os
 from pathlib import Path
 
+from ..errors import SessionError
 from .logs import event
 from .settings import ModelSource, is_model_name
 
@@ -24,6 +25,17 @@ class ModelFolder:
         self._known: set[str] = set()
         self._missing: set[str] = set()  # at the last look
         self._refused: set[str] = set()
+
+    def require_readable(self) -> None:
+        """Raise SessionError unless the folder can be read."""
+        try:
+            os.listdir(self._path)
+        except OSError as error:
+            raise SessionError(
+                f"the model repository cannot be read: {error.strerror or error}",
+                "Name a folder that holds a folder for each model (NAME/1/model.onnx).",
+                model=self._path,
+            ) from error
 
     def changes(self, removals: bool) -> tuple[dict[str, ModelSource], list[str]]:
         """Look at the folder.

@@ -184,13 +184,7 @@ class ServeSettings:
             refuse_address(self.model_repository)
         except RemotePathError as error:
             raise SettingsError(f"--model-repository: {error}") from None
-        folder = Path(self.model_repository).absolute()
-        if not folder.is_dir():
-            raise SettingsError(
-                f"--model-repository is {folder}, which is no folder: name one that holds a folder "
-                "for each model (NAME/1/model.onnx)"
-            )
-        object.__setattr__(self, "model_repository", str(folder))
+        object.__setattr__(self, "model_repository", str(Path(self.model_repository).absolute()))
 
     @property
     def names(self) -> list[str]:

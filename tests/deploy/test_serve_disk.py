@@ -164,7 +164,7 @@ print(*(line.split()[1] for line in counted if 'model="m"' in line), 1 < len(cou
 def test_shared_metrics_omit_only_unloaded_versions(tmp_path):
     program = """
 from types import SimpleNamespace as Simple
-from fanin.deploy.serve import metrics as module
+from fanin.deploy.serve import metrics_collectors as module
 clock = module.time = Simple(now=0.0, monotonic=lambda: clock.now)
 serving = ["1", "2"]
 repository = Simple(

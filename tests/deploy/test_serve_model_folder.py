@@ -10,7 +10,7 @@ from ._serving import gain_model, get, json_body, post, requires_serving, save
 requires_serving()
 
 from fanin.deploy import SessionError  # noqa: E402
-from fanin.deploy.serve import ModelSource, ServeSettings, SettingsError  # noqa: E402
+from fanin.deploy.serve import ModelSource, ServeSettings  # noqa: E402
 from fanin.deploy.serve.app import create_app  # noqa: E402
 from fanin.deploy.serve.text_format import TextFormatError, parse  # noqa: E402
 from fanin.deploy.serve.triton import TritonSettings, write_triton_model  # noqa: E402
@@ -114,7 +114,7 @@ def test_load_and_unload_by_request(serve, repository):
         assert post(app, f"/v2/repository/models/{path}/load").status == 404
 
 
-def test_an_empty_repository_waits_for_models(tmp_path, repository):
+def test_an_empty_repository_waits_for_models(repository):
     shutil.rmtree(repository)
     repository.mkdir()
     app = create_app(ServeSettings((), model_repository=str(repository), poll=0, trial_timeout=0))
@@ -125,8 +125,15 @@ def test_an_empty_repository_waits_for_models(tmp_path, repository):
     assert post(app, "/v2/repository/models/m/load").status == 200
     assert gain(app, "m") == 4
     state.close()
-    with pytest.raises(SettingsError, match="no folder: name one that holds"):
-        ServeSettings((), model_repository=str(tmp_path / "absent"))
+
+
+def test_a_repository_that_is_missing_or_a_file_is_refused(serve, repository):
+    shutil.rmtree(repository)
+    with pytest.raises(SessionError, match="cannot be read: No such file"):
+        serve()
+    repository.write_text("")
+    with pytest.raises(SessionError, match="cannot be read: Not a directory"):
+        serve()
 
 
 def test_models_given_one_by_one_keep_their_names(serve, tmp_path):
