@@ -14,13 +14,12 @@ from typing import Any
 
 from ..._base.names import near_matches
 from ..errors import SessionError
-from .model_options import CONFIG_FILE, DEFAULTS, ModelOptions
+from .model_options import ALL_VERSIONS, CONFIG_FILE, DEFAULTS, ModelOptions
 from .settings import ServeSettings, SettingsError
 from .text_format import Message, TextFormatError, parse
 from .versions import FileStamps, stamps
 
 _MAX_BYTES = 1 << 20
-_ALL_VERSIONS = 1000
 
 _HONORED = (
     *("name", "platform", "backend", "max_batch_size", "input", "output", "version_policy"),
@@ -116,8 +115,8 @@ def _options(config: Message, name: str) -> ModelOptions:
     _require_value(config, "default_model_filename", ("", "model.onnx"))
     rows = _whole(config, "max_batch_size", 0)
     batching = _message(config, "dynamic_batching")
-    if batching is not None and rows < 2:
-        raise ValueError(f"dynamic_batching needs a max_batch_size of 2 or more, but it is {rows}")
+    if batching is not None and not rows:
+        raise ValueError("dynamic_batching needs a max_batch_size of 1 or more")
     versions, chosen = _versions(config)
     concurrency = _instances(config)
     threads, ignored = _parameters(config)
@@ -157,7 +156,7 @@ def _versions(config: Message) -> tuple[int | None, frozenset[str]]:
     if (latest := _message(policy, "latest")) is not None:
         _require_known("version_policy.latest.", latest, ("num_versions",))
         return _whole(latest, "num_versions", 1), frozenset()
-    return _ALL_VERSIONS, frozenset()
+    return ALL_VERSIONS, frozenset()
 
 
 def _instances(config: Message) -> int | None:

@@ -14,6 +14,7 @@ from .signature import Signature, TensorSpec
 from .versions import Version
 
 CONFIG_FILE = "config.pbtxt"
+ALL_VERSIONS = 1000  # as many as --versions may be
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ class ModelOptions:
         """Return the policy in effect, as ModelConfig has it."""
         if self.chosen:
             return {"specific": {"versions": sorted(map(int, self.chosen))}}
+        if settings.versions == ALL_VERSIONS:
+            return {"all": {}}
         return {"latest": {"num_versions": settings.versions}}
 
     def selected(self, found: list[Version]) -> list[Version]:

@@ -468,6 +468,18 @@ def test_a_small_message_that_grows_is_refused(serving_grpc):
     assert (code, "send fewer rows" in text) == ("RESOURCE_EXHAUSTED", True)
 
 
+def test_a_full_buffer_refuses_messages(serving_grpc):
+    server = serving_grpc(max_body=1000, max_buffered=1000)
+    other = server.state.budget.lease()
+    other.take(990)
+    body = request_of().SerializeToString()
+    code, text = code_of(server.call, "ModelInfer", body)
+    assert (code, "buffer for requests" in text) == ("UNAVAILABLE", True)
+    assert server.metric("fanin_refusals_total", reason="memory") == 1
+    other.release()
+    assert code_of(server.call, "ModelInfer", body)[0] == "OK"
+
+
 def test_a_connection_ends_if_its_client_does_not_read(serving_grpc, monkeypatch):
     monkeypatch.setattr(grpc_server, "_AGE_SECONDS", 1)
     server = serving_grpc(wide_model(4, 4096), timeout=1, max_body=1 << 20)
@@ -497,6 +509,42 @@ def test_connections_above_the_limit_are_closed(serving_grpc):
         for connection in connections:
             connection.close()
     assert answered[:3] == [True, True, False]
+
+
+def test_calls_above_the_limit_are_refused_but_health_is_answered(serving_grpc):
+    server = serving_grpc(max_connections=2)
+    path = "/inference.GRPCInferenceService/ModelMetadata"
+    own = [("grpc.use_local_subchannel_pool", 1)]  # a connection for each channel
+    stop = threading.Event()
+
+    def messages():
+        stop.wait(30)
+        yield from ()
+
+    with grpc.insecure_channel(server.address, own) as first:
+        pending = [first.stream_stream(path)(messages(), timeout=60) for _ in range(2)]
+        wait_until(lambda: len(server.server._calls._tasks) == 2, "both calls are pending")
+        with grpc.insecure_channel(server.address, own) as second:
+            code, text = code_of(second.unary_unary(path), b"\n\x01m", timeout=30)
+            assert (code, "limit of calls" in text) == ("UNAVAILABLE", True)
+            assert second.unary_unary("/grpc.health.v1.Health/Check")(b"") == b"\x08\x01"
+            for call in pending:
+                call.cancel()
+            wait_until(lambda: not server.server._calls._tasks, "they have ended")
+            assert code_of(second.unary_unary(path), b"\n\x01m", timeout=30)[0] == "OK"
+    stop.set()
+    assert server.metric("fanin_refusals_total", reason="connections") == 1
+
+
+def test_what_is_no_http2_is_closed(serving_grpc):
+    server = serving_grpc()
+    for garbage in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\0" * 100, b"PRI * HTTP/2.0\r\n\r\nSM"):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+            connection.sendall(garbage)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(1000):
+                pass
+    assert server.call("ServerLive") == b"\x08\x01"
 
 
 def test_a_port_in_use_is_refused(serving_grpc):

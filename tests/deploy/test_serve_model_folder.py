@@ -161,6 +161,8 @@ def test_a_broken_model_stops_the_start_and_names_itself(serve, repository):
 def test_the_version_policy_chooses(serve, repository, policy, versions):
     configure(repository, f"version_policy: {{ {policy} }}")
     app = serve()
+    shown = get(app, "/v2/models/m/config").json["version_policy"]
+    assert list(shown) == [policy.split()[0].rstrip(":")]
     assert {version for name, version in rows(app) if name == "m"} == versions
 
 
@@ -227,7 +229,7 @@ def test_a_changed_configuration_is_noticed(serve, repository):
         ("sequence_batching { }", "sequence_batching is not supported"),
         ("ensemble_scheduling { step { } }", "ensemble_scheduling is not supported"),
         ("instance_group { kind: KIND_GPU }", "KIND_CPU only"),
-        ("dynamic_batching { }", "needs a max_batch_size of 2 or more"),
+        ("dynamic_batching { }", "needs a max_batch_size of 1 or more"),
         ("max_batch_size: 5000", "max_batch_size is 5000, but --max-dimension is 4096"),
         ("max_batch_size: -1", "max_batch_size is not a whole number"),
         ("version_policy { all { } latest { } }", "it may have one of them"),
@@ -249,12 +251,13 @@ def test_a_configuration_that_cannot_be_honored_is_refused(serve, repository, te
     assert "config.pbtxt" in str(caught.value)
 
 
-def test_a_repository_written_for_triton_is_served(serve, repository, tmp_path):
+@pytest.mark.parametrize("rows", [0, 1, 8])
+def test_a_repository_written_for_triton_is_served(serve, repository, tmp_path, rows):
     source = ModelSource("t", save(gain_model(6), tmp_path / "t.onnx"))
-    write_triton_model(TritonSettings(source, repository, max_batch=8, threads=1))
+    write_triton_model(TritonSettings(source, repository, max_batch=rows, threads=1))
     app = serve()
-    assert gain(app, "t") == 6
-    assert get(app, "/v2/models/t/config").json["max_batch_size"] == 8
+    assert gain(app, "t", x=X[:1]) == 6
+    assert get(app, "/v2/models/t/config").json["max_batch_size"] == rows
 
 
 @pytest.mark.parametrize(

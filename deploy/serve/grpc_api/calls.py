@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from ..errors import RequestError
+from ..errors import BudgetExceededError, RequestError
 from ..inference import CLIENT_GONE
 from ..logs import event
 from ..tracing import RESPONSE, Trace
@@ -134,10 +134,17 @@ class Calls:
                 body = await context.read()
                 if body is grpc.aio.EOF:
                     raise RequestError("the call has no message")
-                call.lease.take(len(body))
-                call.body = bytes(body)
+                self._hold(call, body)
         except TimeoutError:
             raise RequestError(f"the message did not arrive within {seconds:g} s", 408) from None
+
+    def _hold(self, call: Call, body: bytes) -> None:
+        try:
+            call.lease.take(len(body))
+        except BudgetExceededError:
+            self._state.metrics.count_refusal("memory")
+            raise
+        call.body = body
 
     def _report(
         self,

@@ -93,7 +93,8 @@ message ModelConfig {
   message VersionPolicy {
     message Latest { uint32 num_versions = 1; }
     message Specific { repeated int64 versions = 1; }
-    oneof policy_choice { Latest latest = 1; Specific specific = 3; }
+    message All {}
+    oneof policy_choice { Latest latest = 1; All all = 2; Specific specific = 3; }
   }
   message Input { string name = 1; int32 data_type = 2; repeated int64 dims = 4; }
   message Output { string name = 1; int32 data_type = 2; repeated int64 dims = 3; }

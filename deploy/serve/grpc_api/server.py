@@ -59,8 +59,7 @@ class GrpcServer:
 
     async def stop(self, seconds: float) -> None:
         """Accept nothing more, finish pending calls for at most ``seconds``, cut off the rest."""
-        with contextlib.suppress(TimeoutError):
-            await self._server.stop(None if seconds < 0 else seconds)
+        await self._server.stop(seconds)
 
     async def cut_off(self) -> None:
         """Answer all calls with UNAVAILABLE."""
