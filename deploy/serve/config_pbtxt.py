@@ -19,7 +19,7 @@ from .settings import ServeSettings, SettingsError
 from .text_format import Message, TextFormatError, parse
 from .versions import FileStamps, stamps
 
-_MAX_BYTES = 1 << 20
+_MAX_BYTES = 1 << 18
 
 _HONORED = (
     *("name", "platform", "backend", "max_batch_size", "input", "output", "version_policy"),

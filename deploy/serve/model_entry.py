@@ -31,6 +31,7 @@ class ModelEntry:
     Attributes:
         name: Its name.
         wanted: Whether it should be served: false once it was unloaded on request.
+        required: Whether the server is not ready without it: false for those that came later.
         serving: The versions that are served, newest first; replaced as a whole, so readers need no
             lock.
         failures: Why versions that should be served are not.
@@ -47,6 +48,7 @@ class ModelEntry:
     ):
         self.name = source.name
         self.wanted = True
+        self.required = True
         self.serving: dict[str, LoadedModel] = {}
         self.failures: dict[str, LoadFailure] = {}
         self._source = source

@@ -64,7 +64,7 @@ class Repository:
         """Load every model; SessionError for the first without a version that opens."""
         if self._folder is not None:
             self._folder.require_readable()
-        self._find_models()
+        self._find_models(required=True)
         with self._trials():
             for entry in self._entries.values():
                 entry.refresh(settled_only=False)
@@ -104,8 +104,9 @@ class Repository:
         return [model for entry in self._entries.values() for model in entry.serving.values()]
 
     def ready(self) -> bool:
-        """Return whether every model is served that was not unloaded on request."""
-        return all(entry.serving for entry in self._entries.values() if entry.wanted)
+        """Return whether every model of the start is served that was not unloaded on request."""
+        entries = self._entries.values()
+        return all(entry.serving for entry in entries if entry.wanted and entry.required)
 
     def load(self, name: str) -> None:
         """Load what is on disk now; RequestError if the newest version does not open."""
@@ -151,13 +152,15 @@ class Repository:
         """Return the rows of the protocol's repository index."""
         return [row for entry in self._entries.values() for row in entry.index()]
 
-    def _find_models(self, removals: bool = True) -> None:
+    def _find_models(self, *, removals: bool = True, required: bool = False) -> None:
         """Add the models that are new in the folder; unload and remove those gone from it."""
         if self._folder is None:
             return
         with self._lock:
             found, gone = self._folder.changes(removals)
             added = {name: self._new_entry(source) for name, source in found.items()}
+            for entry in added.values():
+                entry.required = required
             clashing = [name for name in added if name in self._entries]
             for name in clashing:
                 del added[name]

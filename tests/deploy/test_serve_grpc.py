@@ -547,10 +547,21 @@ def test_what_is_no_http2_is_closed(serving_grpc):
     assert server.call("ServerLive") == b"\x08\x01"
 
 
-def test_a_port_in_use_is_refused(serving_grpc):
-    server = serving_grpc()
-    with (
-        pytest.raises(SettingsError, match="for gRPC: Address already in use"),
-        grpc_server.reserved("127.0.0.1", server.port),
-    ):
-        pass
+def test_a_port_in_use_is_refused_and_is_free_again_at_once(tmp_path):
+    source = ModelSource("m", save(gain_model(3), tmp_path / "m.onnx"))
+    settings = ServeSettings((source,), poll=0, threads=1, trial_timeout=0, max_body=1 << 40)
+    server = GrpcServing(settings)
+    try:
+        with (
+            pytest.raises(SettingsError, match="for gRPC: Address already in use"),
+            grpc_server.reserved("127.0.0.1", server.port),
+        ):
+            pass
+        channel = grpc.insecure_channel(server.address)
+        path = "/inference.GRPCInferenceService/ServerLive"
+        assert channel.unary_unary(path)(b"", timeout=30) == b"\x08\x01"
+    finally:
+        server.close()  # the server ends the connection, which lingers in TIME_WAIT
+    channel.close()
+    with grpc_server.reserved("127.0.0.1", server.port) as port:
+        assert port == server.port

@@ -91,6 +91,19 @@ def test_models_come_and_go_with_their_folders(serve, repository):
     assert gain(app, "n") == 6
 
 
+def test_a_new_model_that_does_not_load_leaves_the_server_ready(serve, repository):
+    app = serve()
+    (repository / "bad" / "1").mkdir(parents=True)
+    (repository / "bad" / "1" / "model.onnx").write_bytes(b"\0\1")
+    for _ in range(2):
+        app.state.fanin.repository.refresh()
+        assert get(app, "/v2/health/ready").status == 200
+    assert rows(app)["bad", "1"][0] == "UNAVAILABLE"
+    assert "bad" in rows(app)["bad", "1"][1]
+    assert get(app, "/v2/models/bad/ready").status == 503
+    assert (gain(app, "m"), gain(app, "n")) == (2, 5)
+
+
 def test_a_folder_that_cannot_be_read_takes_no_model_away(serve, repository):
     app = serve()
     repository.rename(repository.with_name("elsewhere"))

@@ -22,6 +22,7 @@ _PING_SECONDS, _PONG_SECONDS = 60, 20
 # does not read its answer. Clients connect again by themselves.
 _AGE_SECONDS = 300
 _MAX_METADATA = 1 << 14
+_MAX_MESSAGE = (1 << 31) - 1  # of protobuf, and of grpc's options
 
 
 class GrpcServer:
@@ -34,7 +35,7 @@ class GrpcServer:
             maximum_concurrent_rpcs=settings.max_connections + SURPLUS,
             options=[
                 ("grpc.so_reuseport", 1),
-                ("grpc.max_receive_message_length", settings.max_body),
+                ("grpc.max_receive_message_length", min(settings.max_body, _MAX_MESSAGE)),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_concurrent_streams", settings.max_connections),
                 ("grpc.max_allowed_incoming_connections", settings.max_connections),
@@ -84,7 +85,8 @@ def reserved(host: str, port: int) -> Iterator[int]:
             probe.bind((host, port))
             port = probe.getsockname()[1]
         holder = socket.socket(family, socket.SOCK_STREAM)
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+            holder.setsockopt(socket.SOL_SOCKET, option, 1)
         holder.bind((host, port))
     except OSError as error:
         raise SettingsError(
