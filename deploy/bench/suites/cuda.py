@@ -45,6 +45,8 @@ _FAMILIES = {"CSR": ("csr",), "tensor cores": ("dense-tf32", "dense-bfloat16")}
 # TF32 has the mantissa of float16.
 _TF32 = "float16"
 _SEMI_STRUCTURED_FROM = 64
+# That the delta kernel is for; it reads the weights once for each four of more.
+_FEW_SAMPLES = 4
 
 # Of ResNet-50 at 90 %: geometry, side of the image, fan-in.
 _CONVOLUTIONS = {
@@ -177,9 +179,7 @@ def _measure_layer(
     dense = DenseWeight(device, weight)
     exact = None if device.emulated else dense.exact
     problem = layer_problem(weight, batch, spec.seed, exact)
-    engines = _engines(device, weight, dense, batch, kind, launch)
-    if launch == "ring" and spec.ring_kernels:
-        engines += _ring_kernels(device, weight, dense, batch, kind)
+    engines = _engines(device, weight, dense, batch, kind, launch, ring_kernels=spec.ring_kernels)
     measured, _ = measure(engines, problem, spec.timing())
     packed = device.binding.PackedGemm(
         **layer_arrays(weight), activations=kind, min_batch=batch, max_batch=batch
@@ -201,9 +201,19 @@ def _layer(spec: BenchCudaSpec, setting: tuple[tuple[int, int], float, float]) -
 
 
 def _engines(
-    device: Device, weight: CondensedWeight, dense: DenseWeight, batch: int, kind: str, launch: str
+    device: Device,
+    weight: CondensedWeight,
+    dense: DenseWeight,
+    batch: int,
+    kind: str,
+    launch: str,
+    *,
+    ring_kernels: bool,
 ) -> list[Engine]:
-    """List everything that computes the layer, dense first; of a ring, what it is for."""
+    """List everything that computes the layer, dense first; of a ring, what it is for.
+
+    A ring of few samples times the stream kernel, too, beside what dispatch takes in its place.
+    """
 
     def engine(name: str, form: str, make: Any, **types: Any) -> CudaEngine:
         return CudaEngine(name, form, device, launch, make, **{"dtype": kind, **types})
@@ -221,15 +231,24 @@ def _engines(
             weight_bytes=nbytes["condensed"],
         ),
     ]
-    if launch == "ring":
-        return engines
     for row in device.binding.kernel_table():
-        if row["activations"] == kind and _fits(row, weight, kind):
+        served = row["min_batch"] <= batch <= (row["max_batch"] or batch)
+        if launch == "ring" and ring_kernels:
+            measured = served and _fits(row["layout"], weight, kind)
+        else:
+            measured = _is_measured(row["layout"], weight, batch, kind, launch)
+        if row["activations"] == kind and measured:
             make = condensed(device, weight, kind, row["name"])
-            engines.append(engine(f"kernel-{row['layout']}", row["name"], make))
+            name = f"kernel-{row['layout']}"
+            engines.append(engine(name, row["name"], make, weight_bytes=nbytes["condensed"]))
+    tf32 = lambda x: dense.linear(x, tf32=True)  # noqa: E731
+    of_dense = {"precision": _TF32, "weight_bytes": nbytes["dense"]}
+    if launch == "ring":
+        if ring_kernels and kind == "float32":
+            engines.append(engine("dense-tf32", f"{linear}, TF32", tf32, **of_dense))
+        return engines
     if kind == "float32":
-        tf32 = lambda x: dense.linear(x, tf32=True)  # noqa: E731
-        engines.append(engine("dense-tf32", f"{linear}, TF32", tf32, precision=_TF32))
+        engines.append(engine("dense-tf32", f"{linear}, TF32", tf32, **of_dense))
         engines.append(engine("dense-bfloat16", linear, dense.linear, dtype="bfloat16"))
     elif batch >= _SEMI_STRUCTURED_FROM:
         engines.append(SemiStructuredEngine(dense, device, launch, kind))
@@ -241,41 +260,18 @@ def _engines(
     return engines
 
 
-def _ring_kernels(
-    device: Device, weight: CondensedWeight, dense: DenseWeight, batch: int, kind: str
-) -> list[Engine]:
-    """List the kernels for a batch, and dense in TF32, all on rings of copies."""
-    size = 4 if kind == "float32" else 2
-    packed = max(1, weight.active * weight.fan_in * (size + 2))
-    engines: list[Engine] = []
-    for row in device.binding.kernel_table():
-        serves = row["min_batch"] <= batch <= (row["max_batch"] or batch)
-        if row["activations"] == kind and serves and _fits(row, weight, kind):
-            make = condensed(device, weight, kind, row["name"])
-            name = f"kernel-{row['layout']}"
-            ring = CudaEngine(
-                name, row["name"], device, "ring", make, dtype=kind, weight_bytes=packed
-            )
-            engines.append(ring)
-    if kind == "float32":
-        tf32 = lambda x: dense.linear(x, tf32=True)  # noqa: E731
-        engines.append(
-            CudaEngine(
-                "dense-tf32",
-                "torch.nn.functional.linear, TF32",
-                device,
-                "ring",
-                tf32,
-                precision=_TF32,
-                weight_bytes=size * weight.out_features * weight.in_features,
-            )
-        )
-    return engines
+def _is_measured(layout: str, weight: CondensedWeight, batch: int, kind: str, launch: str) -> bool:
+    """Tell whether a kernel of that layout is worth a measurement."""
+    if launch == "ring":
+        return layout == "stream" and batch <= _FEW_SAMPLES
+    if layout == "delta":
+        return batch <= _FEW_SAMPLES
+    return _fits(layout, weight, kind)
 
 
-def _fits(row: Mapping[str, Any], weight: CondensedWeight, kind: str) -> bool:
-    """Tensor cores take both operands in the same type."""
-    return row["layout"] != "expand" or weight.values.dtype.name == kind
+def _fits(layout: str, weight: CondensedWeight, kind: str) -> bool:
+    """Tell whether a kernel can compute the layer: tensor cores take operands of one type."""
+    return layout != "expand" or weight.values.dtype.name == kind
 
 
 def _sessions(

@@ -12,10 +12,11 @@ import typer
 
 from .. import __version__
 from .bench import bench
-from .deploying import doctor, serve, triton_repo
+from .deploying import doctor, triton_repo
 from .exporting import calibrate, export, inspect, quantize
 from .flags import Command, Group
 from .pruning import prune
+from .serving import serve
 from .training import analyze, sweep, train
 
 app = typer.Typer(
