@@ -119,7 +119,7 @@ def test_the_kernels_run_in_the_emulation_and_the_exporter_reads_what_came_out(
         emulated=True,
     )
     gpu = calibrate_cuda(spec)
-    assert set(gpu.factors) == {"dense", "gemm-stream", "gemm-expand"}
+    assert set(gpu.factors) == {"dense", "gemm-delta", "gemm-stream", "gemm-expand"}
     monkeypatch.setenv("FANIN_CALIBRATION", str(tmp_path / "own.json"))
     save_gpu(gpu, tmp_path / "own.cuda.json")
     found, _ = find_gpu("", ())
