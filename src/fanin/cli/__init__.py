@@ -16,6 +16,7 @@ from .deploying import doctor, serve, triton_repo
 from .exporting import calibrate, export, inspect, quantize
 from .flags import Command, Group
 from .pruning import prune
+from .starting import demo, library_path
 from .training import analyze, sweep, train
 
 app = typer.Typer(
@@ -35,6 +36,8 @@ for command in (
     doctor,
     serve,
     triton_repo,
+    demo,
+    library_path,
 ):
     app.command(cls=Command)(command)
 app.add_typer(analyze, name="analyze")
