@@ -1,5 +1,8 @@
 # What C and C++ projects find the installed op library with: a CMake package, a pkg-config file and a
 # header, all beside the library and relative to it, since a Python package may lie anywhere.
+if(FANIN_DESTINATION STREQUAL "fanin_cuda")
+  return()  # they belong to the wheel of fanin
+endif()
 include(CMakePackageConfigHelpers)
 set(package ${CMAKE_CURRENT_LIST_DIR}/package)
 configure_file(${package}/fanin-config.cmake.in fanin-config.cmake @ONLY)

@@ -42,17 +42,20 @@ def get_library_path() -> Path:
 def get_cuda_library_path() -> Path:
     """Return the absolute path of the library of the CUDA kernels, which the other one loads.
 
+    It lies beside that one, or in the package fanin_cuda of the same site-packages.
+
     Raises:
-        FileNotFoundError: fanin was built without it.
+        FileNotFoundError: it is not installed.
 
     """
-    path = get_library_path().with_name(CUDA_LIBRARY)
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"fanin was built without its CUDA kernels: there is no {path}; `fanin doctor` says "
-            "how to get them"
-        )
-    return path
+    folder = get_library_path().parent
+    for candidate in (folder, folder.parents[1] / "fanin_cuda"):
+        if (candidate / CUDA_LIBRARY).is_file():
+            return candidate / CUDA_LIBRARY
+    raise FileNotFoundError(
+        f"fanin's CUDA kernels are not installed: there is no {folder / CUDA_LIBRARY}; "
+        "`fanin doctor` says how to get them"
+    )
 
 
 def get_cmake_folder() -> Path:

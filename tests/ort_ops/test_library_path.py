@@ -86,8 +86,10 @@ def test_two_questions_at_once_are_a_usage_error():
 
 
 def test_what_was_not_built_is_one_sentence_and_status_1(tmp_path, monkeypatch):
-    shutil.copy(get_library_path(), tmp_path)
-    monkeypatch.setattr(fanin.ort_ops, "__path__", [str(tmp_path)])
+    folder = tmp_path / "fanin" / "ort_ops"
+    folder.mkdir(parents=True)
+    shutil.copy(get_library_path(), folder)
+    monkeypatch.setattr(fanin.ort_ops, "__path__", [str(folder)])
     for option, missing in (
         ("--cuda", "libfanin_ort_ops_cuda.so"),
         ("--cmake-dir", "fanin-config.cmake"),
@@ -96,8 +98,10 @@ def test_what_was_not_built_is_one_sentence_and_status_1(tmp_path, monkeypatch):
         done = CliRunner().invoke(app, ["library-path", option])
         assert (done.exit_code, done.stdout) == (1, "")
         assert missing in done.stderr
-    (tmp_path / "libfanin_ort_ops_cuda.so").touch()
-    assert get_cuda_library_path() == tmp_path / "libfanin_ort_ops_cuda.so"
+    for place in (tmp_path / "fanin_cuda", folder):  # a package of its own, or beside
+        place.mkdir(exist_ok=True)
+        (place / "libfanin_ort_ops_cuda.so").touch()
+        assert get_cuda_library_path() == place / "libfanin_ort_ops_cuda.so"
 
 
 def test_a_zip_archive_says_how_to_install_instead(tmp_path, monkeypatch):
