@@ -10,13 +10,13 @@ import io
 import json
 import shlex
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
 
 from ..._base.atomic import output_folder, write_file
 
-_SHIPPED = Path(__file__).parent
 _MODEL = "digits.onnx"
 
 
@@ -52,10 +52,11 @@ def write_demo(folder: Path) -> Demo:
         OSError: it cannot be written.
 
     """
-    examples = json.loads((_SHIPPED / "examples.json").read_text(encoding="utf-8"))
+    shipped = resources.files(__package__)
+    examples = json.loads(shipped.joinpath("examples.json").read_text(encoding="utf-8"))
     pixels = np.array(examples["pixels"], np.float32).reshape(-1, 1, 8, 8)
     output_folder(folder)
-    write_file(folder / _MODEL, (_SHIPPED / _MODEL).read_bytes())
+    write_file(folder / _MODEL, shipped.joinpath(_MODEL).read_bytes())
     write_file(folder / "pixels.npy", _npy(pixels))
     write_file(folder / "labels.npy", _npy(np.array(examples["labels"], np.int64)))
     write_file(folder / "request.json", json.dumps(_request(pixels)) + "\n")
