@@ -86,7 +86,12 @@ class Image:
             self.buildah("commit", "--rm", scratch, BASE)
         given = [f"--volume={path}:{path}:ro" for path in OF_THE_HOST if Path(path).exists()]
         started = time.monotonic()
-        options = ["--isolation=chroot", "--network=host", "--pull-never", f"--build-arg=BASE={BASE}"]
+        options = [
+            "--isolation=chroot",
+            "--network=host",
+            "--pull-never",
+            f"--build-arg=BASE={BASE}",
+        ]
         self.buildah("bud", *options, *given, "-f", DOCKERFILE, "-t", IMAGE, ROOT)
         print(f"built {IMAGE} in {time.monotonic() - started:.0f} s")
 
@@ -120,7 +125,14 @@ class Container:
         """Start the entry point."""
         rights = ["--clear-groups", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"]
         become = ["/usr/bin/setpriv", f"--reuid={user}", "--regid=0", *rights]
-        command = [*self.environment, "chroot", str(self.root), *become, *self.entrypoint, *arguments]
+        command = [
+            *self.environment,
+            "chroot",
+            str(self.root),
+            *become,
+            *self.entrypoint,
+            *arguments,
+        ]
         apart = ["unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child"]
         environment = {**os.environ, "ROOT": str(self.root), "MODELS": str(self.models)}
         return subprocess.Popen([*apart, "sh", "-c", START, "sh", *command], env=environment)
@@ -133,7 +145,9 @@ class Container:
 
 def health_check() -> list[str]:
     """Read the health check of the Dockerfile, which images of the OCI format do not keep."""
-    line = next(line for line in DOCKERFILE.read_text().splitlines() if line.startswith("HEALTHCHECK"))
+    line = next(
+        line for line in DOCKERFILE.read_text().splitlines() if line.startswith("HEALTHCHECK")
+    )
     command: list[str] = json.loads(line.removeprefix("HEALTHCHECK CMD "))
     return command
 
@@ -149,7 +163,9 @@ def check(container: Container) -> None:
         pid = wait_for_child(server)
         inside = ["nsenter", f"--target={pid}", "--net", "--mount", "--root", "--wd=/"]
         environment = ["env", "-i", *container.environment]
-        wait_until_healthy(server, [*inside, f"--setuid={user}", "--setgid=0", *environment, *container.health])
+        wait_until_healthy(
+            server, [*inside, f"--setuid={user}", "--setgid=0", *environment, *container.health]
+        )
         status = Path(f"/proc/{pid}/status").read_text()
         facts = {line.split(":")[0]: line.split()[1:] for line in status.splitlines()}
         assert facts["Uid"] == [str(user)] * 4
@@ -158,12 +174,16 @@ def check(container: Container) -> None:
         assert facts["NoNewPrivs"] == ["1"]
         assert "HOME" not in Path(f"/proc/{pid}/environ").read_text()
         for folder in ("/", "/tmp", "/models", "/opt/fanin"):
-            refused = subprocess.run([*inside, "touch", f"{folder}/new"], capture_output=True, text=True)
+            refused = subprocess.run(
+                [*inside, "touch", f"{folder}/new"], capture_output=True, text=True
+            )
             assert "Read-only file system" in refused.stderr, refused
         print(f"healthy as user {user}, process 1, no capabilities, read-only root and /tmp")
         request = container.models / "request.json"
         where = "http://127.0.0.1:8000/v2/models/digits/infer"
-        answer = json.loads(output("nsenter", f"--target={pid}", "--net", "curl", "-sf", where, "-d", f"@{request}"))
+        answer = json.loads(
+            output("nsenter", f"--target={pid}", "--net", "curl", "-sf", where, "-d", f"@{request}")
+        )
         print(f"answered {answer['outputs'][0]['data']}")
         assert len(answer["outputs"][0]["data"]) == 8
         os.kill(pid, signal.SIGTERM)

@@ -1,5 +1,6 @@
 """fanin demo: the model that ships in the package, and what the command says to do next."""
 
+import hashlib
 import json
 import re
 import shlex
@@ -122,6 +123,26 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
     assert done.stdout == ""
     assert str(tmp_path / "file") in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_it_opens_from_the_cache_of_hugging_face(tmp_path):
+    """Files named by their hash in blobs; a folder of links to them for each revision."""
+    plain = tmp_path / "model.onnx"
+    data = {"save_as_external_data": True, "location": "model.onnx.data", "size_threshold": 1000}
+    onnx.save(onnx.load(SHIPPED / "digits.onnx"), plain, **data)
+    cache = tmp_path / "models--organization--digits"
+    snapshot = cache / "snapshots" / ("0123456789" * 4)
+    snapshot.mkdir(parents=True)
+    (cache / "blobs").mkdir()
+    for file in (plain, tmp_path / "model.onnx.data"):
+        blob = cache / "blobs" / hashlib.sha256(file.read_bytes()).hexdigest()
+        file.rename(blob)
+        (snapshot / file.name).symlink_to(Path("..", "..", "blobs", blob.name))
+    written = write_demo(tmp_path / "demo")
+    session = open_session(snapshot / "model.onnx", threads=1)
+    pixels = np.load(tmp_path / "demo" / "pixels.npy")
+    (digits,) = session.run(["digit"], {"pixels": pixels})
+    assert digits.tolist() == list(written.labels)
 
 
 @pytest.mark.slow

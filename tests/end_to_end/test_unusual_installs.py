@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import urllib.request
 import zipapp
 from pathlib import Path
@@ -16,10 +17,13 @@ from ..deploy._serving import port_of
 from ._environments import ROOT, environment, uv, wheel
 
 EXTRA = "fanin[serve]"
+RECIPE = ROOT / "packaging" / "conda" / "recipe.yaml"
 
 
 def site_packages():
-    found = [Path(folder) for folder in sys.path if (Path(folder) / "_editable_skbc_fanin.pth").exists()]
+    found = [
+        Path(folder) for folder in sys.path if (Path(folder) / "_editable_skbc_fanin.pth").exists()
+    ]
     if not found:
         pytest.skip("fanin is not installed with --editable here")
     return found[0]
@@ -35,6 +39,27 @@ def test_an_editable_install_copies_no_data_files():
     folder = site_packages() / "fanin"
     kinds = {path.suffix for path in folder.rglob("*") if path.is_file()}
     assert kinds - {".pyc"} <= {".so", ".cmake", ".pc", ".h"}
+
+
+def test_the_conda_recipe_needs_what_the_project_needs():
+    yaml = pytest.importorskip("yaml", reason="pip install pyyaml")
+    recipe = yaml.safe_load(RECIPE.read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert recipe["context"]["version"] == project["project"]["version"]
+    wanted = recipe["requirements"]
+    given = [item.replace(">=", " >=") for item in project["project"]["dependencies"]]
+    assert set(wanted["run"]) == {"python", "onnxruntime >=1.17", *given}
+    build = {item.replace(">=", " >=") for item in project["build-system"]["requires"]}
+    assert build <= set(wanted["host"])
+    assert project["project"]["scripts"]["fanin"] in recipe["build"]["python"]["entry_points"][0]
+
+
+def test_rattler_build_renders_the_conda_recipe():
+    build = pytest.importorskip("rattler_build", reason="pip install py-rattler-build")
+    compilers = {"cxx_compiler": ["gxx"], "c_stdlib": ["sysroot"], "c_stdlib_version": ["2.28"]}
+    recipe = build.Stage0Recipe.from_file(str(RECIPE))
+    (variant,) = recipe.render(build.VariantConfig({"python": ["3.11.*"], **compilers}))
+    assert variant.recipe.to_dict()["build"]["string"].startswith("py311")
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from .common import readable
 
 
 def demo(
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder to create or extend.")
-    ] = Path("fanin-demo"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to create or extend.")] = Path(
+        "fanin-demo"
+    ),
 ) -> None:
     """Write a small trained sparse model with images to run it on, and say what to do next."""
     from ..deploy.demo import next_steps, write_demo
