@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Build examples/serving/Dockerfile without Docker, and run the image as a cluster would.
 
-    make wheels                          # a wheel in dist/; without one, the image compiles the kernels
+    make wheels    # into dist/; without a wheel there, the image compiles the kernels
     tools/check_image.py --work build/image
 
 Needs root, buildah, mmdebstrap, util-linux, iproute2 and curl. Base images cannot be pulled
@@ -30,7 +30,7 @@ BASE, IMAGE = "localhost/python:3.11-slim", "localhost/fanin-serve"
 PACKAGES = "python3,python3-pip,python3-venv,ca-certificates"
 # So that pip in the build finds an index behind a proxy as it does here.
 OF_THE_HOST = ("/etc/ssl/certs", "/etc/pip.conf")
-# Mounts for the server: the root file system read-only, the models, and what a container always has.
+# Mounts: the root file system read-only, the models, and what a container always has.
 START = """\
 set -e
 mount --make-rprivate /
@@ -65,9 +65,8 @@ class Image:
 
     def __init__(self, work: Path) -> None:
         self.work = work
-        self.storage = [
-            "buildah", "--storage-driver=vfs", f"--root={work / 'storage'}", f"--runroot={work / 'run'}"
-        ]  # fmt: skip
+        places = [f"--root={work / 'storage'}", f"--runroot={work / 'run'}"]
+        self.storage = ["buildah", "--storage-driver=vfs", *places]
 
     def buildah(self, *arguments: object) -> str:
         """Run buildah on this storage; returns what it prints."""

@@ -64,7 +64,7 @@ def test_rattler_build_renders_the_conda_recipe():
 
 @pytest.fixture(scope="module")
 def downloaded(tmp_path_factory):
-    """A folder with the wheels of fanin and of all that a server needs, as pip download makes it."""
+    """A folder with the wheels of fanin and of what a server needs, as pip download makes it."""
     folder = tmp_path_factory.mktemp("wheels")
     built = wheel(sys.executable, tmp_path_factory.mktemp("built"))
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", folder, f"{built}[serve]"]

@@ -46,7 +46,7 @@ def test_the_models_folder_may_be_reached_by_a_link(folder):
 
 
 def hugging_face_cache(folder):
-    """Move the model of a folder and its data into blobs, and leave links; returns that of the model."""
+    """Move a model and its data into blobs, and leave links; returns the model's."""
     blobs, snapshot = folder.parent / "blobs", folder.parent / "snapshots" / "abc"
     blobs.mkdir()
     snapshot.mkdir(parents=True)

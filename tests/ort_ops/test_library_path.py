@@ -108,7 +108,7 @@ def test_a_zip_archive_says_how_to_install_instead(tmp_path, monkeypatch):
     archive = tmp_path / "app.pyz"
     zipfile.ZipFile(archive, "w").close()
     monkeypatch.setattr(fanin.ort_ops, "__path__", [f"{archive}/fanin/ort_ops"])
-    with pytest.raises(FileNotFoundError, match="app.pyz.*pip install --target"):
+    with pytest.raises(FileNotFoundError, match=r"app\.pyz.*pip install --target"):
         get_library_path()
 
 

@@ -34,7 +34,7 @@ def library_path(
         bool, typer.Option("--pkgconfig-dir", help="The folder for PKG_CONFIG_PATH.")
     ] = False,
 ) -> None:
-    """Print the path of the op library, which programs in any language register (docs/serving.md)."""
+    """Print the path of the op library, which programs in any language register."""
     from ..ort_ops import get_library_path
     from ..ort_ops.library import get_cmake_folder, get_cuda_library_path, get_pkgconfig_folder
 
