@@ -4,9 +4,9 @@ A model is untrusted input: one that names ``../../etc/passwd`` as its weights m
 process read it. Newer releases of ONNX Runtime check this, too; older ones and other readers do
 not.
 
-The cache of Hugging Face keeps files in ``blobs`` and, for each revision, a folder of links to them.
-So where the model itself is a link, links of its data files may lead to the folder that its own
-leads to.
+The cache of Hugging Face keeps files in ``blobs`` and has a folder of links to them for each
+revision. So where the model itself is a link, links of its data files may lead to the folder that
+its own leads to.
 """
 
 from __future__ import annotations
