@@ -1,4 +1,4 @@
-"""fanin library-path, and C++ programs built with the CMake package and the pkg-config file."""
+"""fanin library-path, and C programs built with the CMake package and the pkg-config file."""
 
 import importlib.util
 import os
@@ -15,32 +15,34 @@ from fanin.cli import app
 from fanin.ort_ops import get_library_path
 from fanin.ort_ops.library import get_cuda_library_path
 
-CPP_APP = Path(__file__).resolve().parents[2] / "examples" / "cpp_app"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "languages"
 # Links the op library and calls it, instead of telling ONNX Runtime its path.
 PROGRAM = """\
 #include <fanin/ort_ops.h>
 
-#include <cstdio>
 #include <dlfcn.h>
+#include <stdio.h>
 
 #include "onnxruntime_abi.h"
 
-int main(int, char** argv) {
-  void* runtime = dlopen(argv[1], RTLD_NOW);
-  auto base = reinterpret_cast<const OrtApiBase* (*)()>(dlsym(runtime, "OrtGetApiBase"))();
-  OrtSessionOptions* options = nullptr;
-  if (abi::CreateSessionOptions(base->GetApi(abi::kApiVersion), &options)) return 2;
+int main(int count, char** arguments) {
+  void* runtime = count == 2 ? dlopen(arguments[1], RTLD_NOW) : NULL;
+  if (!runtime) return 1;
+  const OrtApiBase* base = ((const OrtApiBase* (*)(void))dlsym(runtime, "OrtGetApiBase"))();
+  OrtSessionOptions* options = NULL;
+  if (base->GetApi(17)->CreateSessionOptions(&options)) return 2;
   if (RegisterCustomOps(options, base)) return 3;
-  std::puts("registered");
+  puts("registered");
+  return 0;
 }
 """
 CMAKE_LISTS = """\
 cmake_minimum_required(VERSION 3.16)
-project(linked LANGUAGES CXX)
+project(linked LANGUAGES C)
 find_package(fanin 0.1 REQUIRED CONFIG)
 message(STATUS "library ${FANIN_ORT_OPS_LIBRARY} version ${fanin_VERSION}")
-add_executable(linked main.cc)
-target_include_directories(linked PRIVATE ${CPP_APP})
+add_executable(linked main.c)
+target_include_directories(linked PRIVATE ${EXAMPLES})
 target_link_libraries(linked PRIVATE fanin::ort_ops ${CMAKE_DL_LIBS})
 """
 
@@ -70,7 +72,7 @@ def runtime():
 
 @pytest.fixture
 def source(tmp_path):
-    (tmp_path / "main.cc").write_text(PROGRAM)
+    (tmp_path / "main.c").write_text(PROGRAM)
     (tmp_path / "CMakeLists.txt").write_text(CMAKE_LISTS)
     return tmp_path
 
@@ -116,7 +118,7 @@ def test_a_program_is_built_with_cmake(source, runtime):
     if shutil.which("cmake") is None:
         pytest.skip("needs cmake")
     build = source / "build"
-    where = [f"-Dfanin_DIR={printed('--cmake-dir')}", f"-DCPP_APP={CPP_APP}"]
+    where = [f"-Dfanin_DIR={printed('--cmake-dir')}", f"-DEXAMPLES={EXAMPLES}"]
     said = run("cmake", "-S", source, "-B", build, *where)
     assert f"library {get_library_path()} version 0.1" in said
     run("cmake", "--build", build)
@@ -131,8 +133,8 @@ def test_a_program_is_built_with_pkg_config(source, runtime):
         get_library_path()
     )
     flags = run("pkg-config", "--cflags", "--libs", "fanin", env=found).split()
-    compiler = os.environ.get("CXX", "c++")
-    command = [compiler, "-std=c++17", f"-I{CPP_APP}", source / "main.cc", *flags, "-ldl"]
+    compiler = os.environ.get("CC", "cc")
+    command = [compiler, f"-I{EXAMPLES}", source / "main.c", *flags, "-ldl"]
     run(*command, "-o", source / "linked")
     library = {**os.environ, "LD_LIBRARY_PATH": str(get_library_path().parent)}
     assert run(source / "linked", runtime, env=library) == "registered"
