@@ -29,8 +29,17 @@ def check(value, kind, where):
             check(entry, fields[name], f"{where}.{name}")
     else:
         of_kubernetes = getattr(kubernetes.client.models, kind)
-        read = of_kubernetes.from_dict(value).to_dict(serialize=True)
+        read = given(of_kubernetes.from_dict(value).to_dict(serialize=True))
         assert read == value, f"{where}: {read}"
+
+
+def given(value):
+    """Leave out fields that have no value."""
+    if isinstance(value, list):
+        return [given(entry) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: given(entry) for name, entry in value.items() if entry is not None}
 
 
 with open(sys.argv[1]) as file:
