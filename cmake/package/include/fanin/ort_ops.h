@@ -11,10 +11,12 @@ struct OrtStatus;
 extern "C" {
 #endif
 
-/* Registers the ops of the domain ai.fanin for all sessions that are created with these options. Give
- * it OrtGetApiBase() of onnxruntime 1.17 or newer. Set the session config entry "fanin.threads" to the
- * number of intra-op threads before. Returns NULL, or a status that the caller releases. */
-struct OrtStatus* RegisterCustomOps(struct OrtSessionOptions* options, const struct OrtApiBase* base);
+/* Registers the ops of the domain ai.fanin for all sessions that are created with these options.
+ * Give it OrtGetApiBase() of onnxruntime 1.17 or newer. Set the session config entry
+ * "fanin.threads" to the number of intra-op threads before. Returns NULL, or a status that the
+ * caller releases. */
+struct OrtStatus* RegisterCustomOps(struct OrtSessionOptions* options,
+                                    const struct OrtApiBase* base);
 
 #ifdef __cplusplus
 }
