@@ -17,6 +17,7 @@ from .exporting import calibrate, export, inspect, quantize
 from .flags import Command, Group
 from .pruning import prune
 from .serving import serve
+from .starting import demo, library_path
 from .training import analyze, sweep, train
 
 app = typer.Typer(
@@ -36,6 +37,8 @@ for command in (
     doctor,
     serve,
     triton_repo,
+    demo,
+    library_path,
 ):
     app.command(cls=Command)(command)
 app.add_typer(analyze, name="analyze")
