@@ -134,6 +134,9 @@ class CudaKernelRow:
         If fewer fit, the row serves only as many samples as fit, but at least one.
         """
     @property
+    def tf32(self) -> bool:
+        """Whether it rounds float32 to TF32, which a session must allow."""
+    @property
     def proven(self) -> bool:
         """Whether it has run on a GPU; others are taken only with ``FANIN_CUDA_UNPROVEN=on``."""
 

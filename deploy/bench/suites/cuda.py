@@ -217,16 +217,28 @@ def _engines(
             weight_bytes=nbytes["condensed"],
         ),
     ]
+    tf32 = lambda x: dense.linear(x, tf32=True)  # noqa: E731
     if launch == "ring":
+        if kind == "float32":
+            allowed = condensed(device, weight, kind, tf32=True)
+            engines += [
+                engine(name, form, make, precision=_TF32, weight_bytes=nbytes[name.split("-")[0]])
+                for name, form, make in (
+                    ("dense-tf32", f"{linear}, TF32", tf32),
+                    ("condensed-tf32", "the dispatched kernel where TF32 is allowed", allowed),
+                )
+            ]
         return engines
     for row in device.binding.kernel_table():
         # Tensor cores take both operands in the same type.
-        fits = row["layout"] != "expand" or weight.values.dtype.name == kind
+        fits = row["layout"] != "expand" or row["tf32"] or weight.values.dtype.name == kind
         if row["activations"] == kind and fits:
             make = condensed(device, weight, kind, row["name"])
-            engines.append(engine(f"kernel-{row['layout']}", row["name"], make))
+            precision = _TF32 if row["tf32"] else kind
+            engines.append(
+                engine(f"kernel-{row['layout']}", row["name"], make, precision=precision)
+            )
     if kind == "float32":
-        tf32 = lambda x: dense.linear(x, tf32=True)  # noqa: E731
         engines.append(engine("dense-tf32", f"{linear}, TF32", tf32, precision=_TF32))
         engines.append(engine("dense-bfloat16", linear, dense.linear, dtype="bfloat16"))
     elif batch >= _SEMI_STRUCTURED_FROM:

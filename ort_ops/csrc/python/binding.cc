@@ -274,6 +274,7 @@ PYBIND11_MODULE(_native, module) {
       .def_property_readonly("shared_samples",
                              [](const cuda::KernelRow& row) { return row.shared_samples; })
       .def_property_readonly("proven", [](const cuda::KernelRow& row) { return row.proven; })
+      .def_property_readonly("tf32", [](const cuda::KernelRow& row) { return row.tf32; })
       .def("__repr__", [](const cuda::KernelRow& row) {
         return "<CudaKernelRow " + std::string(row.name) + ">";
       });
