@@ -86,12 +86,12 @@ kernels=tests/ort_ops/test_cuda_device.py
 if [ -n "$dry" ]; then
   step kernels 120 "${tests[@]}" "$kernels" -k emulated
   step ops 60 "${tests[@]}" tests/ort_ops/test_op_cuda_device.py -k cpu
-  step cold 120 env FANIN_CUDA_UNPROVEN=on "$python" -m fanin bench cuda --emulated --launch ring \
+  step cold 100 env FANIN_CUDA_UNPROVEN=on "$python" -m fanin bench cuda --emulated --launch ring \
     --shapes 640x64 --sparsity 0.9 --batch 1,8 --values bfloat16 --activations bfloat16 --rounds 2 \
     --no-convolutions --out "$out/cold"
   step networks 120 env FANIN_CUDA_UNPROVEN=on "$python" tools/gpu_networks.py --emulated \
     --networks mlp-tiny --batches 2 --rounds 2 --out "$out/networks"
-  step convolutions 120 "$python" tools/gpu_convolutions.py --emulated --shrink 16 --batches 1 \
+  step convolutions 120 "$python" tools/gpu_convolutions.py --emulated --shrink 32 --batches 1 \
     --rounds 2 --out "$out/convolutions"
   step tf32 60 env FANIN_CUDA_UNPROVEN=on "$python" -m fanin bench cuda --emulated --launch ring \
     --shapes 640x64 --sparsity 0.9 --batch 8 --activations float32 --rounds 2 --no-convolutions \
@@ -107,14 +107,14 @@ else
   done
   step ops 50 "${tests[@]}" tests/ort_ops/test_op_cuda_device.py -k 'not cpu'
   # The layers and targets of docs/cuda.md, the sparsity that matters more first.
-  step cold 120 env FANIN_CUDA_UNPROVEN=on "$python" -m fanin bench cuda --launch ring \
+  step cold 100 env FANIN_CUDA_UNPROVEN=on "$python" -m fanin bench cuda --launch ring \
     --shapes 4096x14336,14336x4096,4096x4096,8192x28672 --sparsity 0.9,0.8 \
     --batch 1,8,16,32,64,128 --values bfloat16 --activations bfloat16 --no-convolutions \
-    --time 100 --out "$out/cold"
+    --time 80 --out "$out/cold"
   step tf32 50 env FANIN_CUDA_UNPROVEN=on "$python" -m fanin bench cuda --launch ring \
     --shapes 4096x14336,14336x4096 --sparsity 0.9 --batch 8,32,64 --activations float32 \
     --no-convolutions --time 35 --out "$out/tf32"
-  step convolutions 60 "$python" tools/gpu_convolutions.py --time 45 --out "$out/convolutions"
+  step convolutions 80 "$python" tools/gpu_convolutions.py --time 65 --out "$out/convolutions"
   step networks 100 env FANIN_CUDA_UNPROVEN=on "$python" tools/gpu_networks.py --time 70 \
     --out "$out/networks"
   step bench 600 "$python" -m fanin bench cuda --time "$((limit - SECONDS - 25))" --out "$out"

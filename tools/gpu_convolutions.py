@@ -69,7 +69,7 @@ def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
-    parser.add_argument("--batches", default="1,8,32")
+    parser.add_argument("--batches", default="1,32,8")
     parser.add_argument("--precisions", default="float16,float32")
     parser.add_argument("--sparsity", type=float, default=0.9)
     parser.add_argument("--rounds", type=int, default=7)

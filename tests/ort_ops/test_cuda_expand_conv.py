@@ -50,11 +50,11 @@ def assert_close(y, layer, x, *epilogue):
 
 def random_case(rng, kind):
     """Mostly 1 x 1 and 3 x 3; strides, pads, dilations, groups, and few or many pixels."""
-    side = int(rng.choice([1, 3, 3, 2]))
+    side = int(rng.choice([1, 1, 3, 3, 2]))
     group = int(rng.choice([1, 1, 2, 3]))
     channels = group * int(rng.choice([rng.integers(1, 9), rng.integers(1, 90 // side)]))
     outputs = group * int(rng.choice([rng.integers(1, 20), rng.integers(1, 70)]))
-    plain = bool(rng.random() < 0.4)  # stride 1 without pads
+    plain = bool(rng.random() < (0.7 if side == 1 else 0.3))  # stride 1 without pads
     geometry = ConvGeometry(
         channels,
         outputs,
@@ -66,7 +66,7 @@ def random_case(rng, kind):
     )
     window = [(k - 1) * d + 1 for k, d in zip(geometry.kernel_shape, geometry.dilations, strict=True)]
     sizes = [w + int(n) for w, n in zip(window, rng.integers(0, 9, 2), strict=True)]
-    if side == 1 and rng.random() < 0.5:
+    if side == 1 and rng.random() < 0.6:
         sizes = [4, int(rng.choice([4, 8]))]  # 16 bytes of pixels lie in one image
     batch = int(rng.integers(1, 4))
     fan_in = int(rng.integers(1, max(2, geometry.in_features // int(rng.choice([1, 5, 20])))))
@@ -160,16 +160,17 @@ def test_a_line_has_one_axis(kind):
 @every_kind
 @pytest.mark.parametrize("device", [{}, {"cluster": 1, "shared_bytes": 101376}], ids=str)
 def test_an_image_has_the_same_bits_in_every_batch(kind, device):
+    device = {"multiprocessors": 2, **device}
     layer = ConvLayer.random(ConvGeometry(64, 40, (3, 3), pads=SAME), 58, value_type=TYPES[kind])
     x = layer.x(7, 5, 5, dtype=TYPES[kind])
     alone, report = run(layer, x[:1], **device)
-    assert report["parts"] == (4 if device else 8 if kind == "float32" else 4)
+    assert report["parts"] == (8 if kind == "float32" and "cluster" not in device else 4)
     tiles = {report["variant"]}
     for batch in (2, 7):
         y, report = run(layer, x[:batch], **device)
         assert y[:1].tobytes() == alone.tobytes()
         tiles.add(report["variant"])
-    assert len(tiles) > 1
+    assert len(tiles) > 1 or "cluster" in device  # one block's memory holds few pixels of all parts
 
 
 @every_kind

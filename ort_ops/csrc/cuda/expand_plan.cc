@@ -29,10 +29,11 @@ int64_t shared_bytes_of(const ExpandPlan& plan, const ChunkBytes& chunk_bytes) {
                              chunk_bytes(plan.tile));
 }
 
-// Splits the columns until there are enough tiles for the warps; `turns` is how often each tile is
-// expanded.
+// Splits the columns until there are enough tiles for the warps, as far as a block's memory holds
+// the plan's tile of samples; `turns` is how often each tile of rows is expanded.
+template <typename ChunkBytes>
 void split_columns(ExpandPlan& plan, const ExpandLayout& layout, int64_t turns,
-                   const DeviceLimits& limits) {
+                   const ChunkBytes& chunk_bytes, const DeviceLimits& limits) {
   const bool clusters = limits.cluster > 1;
   const int64_t most =
       std::min<int64_t>(clusters ? ExpandShape::kMaxParts : kMostBlockParts, layout.chunks);
@@ -40,6 +41,9 @@ void split_columns(ExpandPlan& plan, const ExpandLayout& layout, int64_t turns,
          layout.tiles() * turns * plan.parts < kWantedWarps * limits.multiprocessors)
     plan.parts *= 2;
   while (2 * plan.cluster <= std::min<int64_t>(plan.parts, limits.cluster)) plan.cluster *= 2;
+  while (plan.parts > plan.cluster &&
+         shared_bytes_of(plan, chunk_bytes) > limits.shared_bytes_per_block)
+    plan.parts /= 2;
 }
 
 // Completes a plan with a number of warps: stages, grid, shared memory. False if it does not fit.
@@ -77,8 +81,8 @@ ExpandPlan plan_expand(const ExpandLayout& layout, const RunArguments& run,
   ExpandPlan plan;
   plan.vector_x = rows_aligned(
       run.x, layout.in_features * static_cast<int64_t>(value_bytes(layout.activations)), 16);
-  split_columns(plan, layout, 1, limits);
   const auto chunk_bytes = [](int64_t tile) { return tile * ExpandShape::kChunkBytes; };
+  split_columns(plan, layout, 1, chunk_bytes, limits);
 
   // The fewest samples that hold the batch, or the most that fit.
   for (const int tile : kExpandTiles) {
@@ -116,31 +120,31 @@ ExpandPlan plan_expand_conv(const ExpandConvLayout& layout, const RunArguments& 
   const auto chunk_bytes = [&](int64_t tile) { return pixel_chunk_bytes(tile, bytes); };
   ExpandPlan plan;
   plan.vector_x = geometry.is_pointwise() && rows_aligned(run.x, image * bytes, 16);
-  split_columns(plan, layout.tiles, divide_up(image, 64), limits);
+  plan.tile = kPixelTiles[0];
+  split_columns(plan, layout.tiles, divide_up(image, 64), chunk_bytes, limits);
 
   int64_t least = std::numeric_limits<int64_t>::max();
-  ExpandPlan best;
+  ExpandPlan best = plan;
   for (const int tile : kPixelTiles)
     for (const int warps : {8, 4}) {
       plan.tile = tile;
       if (!fit_blocks(plan, layout.tiles, warps, chunk_bytes, limits)) continue;
       const int64_t turns = divide_up(pixels, tile);
       plan.grid_y = std::min(kMaxGridY, turns);
-      // Of the busiest multiprocessor for each chunk: a block writes the samples, and its warps
-      // expand their tiles and read the samples.
-      const int64_t warp_cycles =
-          expand_warp_tiles(tile) * kExpandCycles + tile * kSampleCycles;
-      const int64_t busy = divide_up(plan.grid_x * turns, limits.multiprocessors) *
-                           (warps * warp_cycles +
-                            plan.parts / plan.cluster * tile * kSampleCycles);
+      // Of the busiest multiprocessor for each chunk: a block writes the samples, and those of its
+      // warps that have tiles expand them and read the samples.
+      const int64_t block_parts = plan.parts / plan.cluster, warp_tiles = expand_warp_tiles(tile);
+      const int64_t busy_warps =
+          block_parts *
+          std::min(warps / block_parts, divide_up(layout.tiles.group_tiles, warp_tiles));
+      const int64_t busy =
+          divide_up(plan.grid_x * turns, limits.multiprocessors) *
+          (busy_warps * (warp_tiles * kExpandCycles + tile * kSampleCycles) +
+           block_parts * tile * kSampleCycles);
       if (busy >= least) continue;
       least = busy;
       best = plan;
     }
-  if (least == std::numeric_limits<int64_t>::max())
-    throw std::runtime_error("the expand kernel needs more shared memory than this GPU's " +
-                             std::to_string(limits.shared_bytes_per_block) +
-                             " bytes for a block; run without FANIN_CUDA_UNPROVEN");
   return best;
 }
 
