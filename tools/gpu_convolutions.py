@@ -4,9 +4,9 @@
     python tools/gpu_convolutions.py --out results
     python tools/gpu_convolutions.py --out rehearsal --emulated --shrink 16 --batches 1
 
-Every distinct layer of 1 x 1 and 3 x 3, in a CUDA graph of several calls. Dense is torch's conv2d with
-cuDNN's own choice of algorithm, in the same precision; float32 is TF32 on both sides. Outputs are checked
-against float64. ``--emulated`` rehearses on the host; then times mean nothing.
+Every distinct layer of 1 x 1 and 3 x 3, in a CUDA graph of several calls. Dense is torch's conv2d
+with cuDNN's own choice of algorithm, in the same precision; float32 is TF32 on both sides. Outputs
+are checked against float64. ``--emulated`` rehearses on the host; then times mean nothing.
 """
 
 from __future__ import annotations

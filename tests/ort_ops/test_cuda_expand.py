@@ -220,7 +220,9 @@ def test_ties_are_rounded_away_from_zero(value, rounded):
     layer.values[:] = np.where(np.arange(16) % 2, -value, value)[:, None]
     layer.bias[:] = 0
     y, _ = run("expand", layer, np.ones((8, 64), np.float32))
-    assert np.array_equal(y, np.broadcast_to(np.where(np.arange(16) % 2, -rounded, rounded), y.shape))
+    assert np.array_equal(
+        y, np.broadcast_to(np.where(np.arange(16) % 2, -rounded, rounded), y.shape)
+    )
 
 
 def test_weights_beyond_tf32_are_refused():

@@ -13,7 +13,7 @@ from fanin.ort_ops.format.conv_geometry import ConvGeometry
 from ._conv_layer import ConvLayer
 from ._cuda_backends import kernel_of
 from ._cuda_convs import arguments, expect, images
-from ._cuda_layers import TYPES, TF32_PRODUCT
+from ._cuda_layers import TF32_PRODUCT, TYPES
 from ._random_convs import OPEN_GATE
 from .test_cuda_emulation import SHARED_BYTES, unaligned
 
@@ -24,7 +24,14 @@ TILES = {32, 64, 128}
 
 
 def run(
-    layer, x, residual=None, clip_min=-np.inf, clip_max=np.inf, gate=OPEN_GATE, layout="expand", **more
+    layer,
+    x,
+    residual=None,
+    clip_min=-np.inf,
+    clip_max=np.inf,
+    gate=OPEN_GATE,
+    layout="expand",
+    **more,
 ):
     y = np.full(layer.y_shape(x), np.nan, x.dtype)
     report = _cuda_emulation.run_conv(
@@ -64,7 +71,9 @@ def random_case(rng, kind):
         (1, 1) if plain else tuple(int(n) for n in rng.integers(1, 3, 2)),
         group,
     )
-    window = [(k - 1) * d + 1 for k, d in zip(geometry.kernel_shape, geometry.dilations, strict=True)]
+    window = [
+        (k - 1) * d + 1 for k, d in zip(geometry.kernel_shape, geometry.dilations, strict=True)
+    ]
     sizes = [w + int(n) for w, n in zip(window, rng.integers(0, 9, 2), strict=True)]
     if side == 1 and rng.random() < 0.6:
         sizes = [4, int(rng.choice([4, 8]))]  # 16 bytes of pixels lie in one image

@@ -265,7 +265,7 @@ def condensed(
 ) -> Callable[[Tensor], Call]:
     """Run our kernels: the one of that name, or what the dispatch table takes for the batch.
 
-    Every call of what is returned packs a copy of its own. ``tf32`` allows dispatch to round float32.
+    Every call of what is returned packs a copy of its own. ``tf32`` lets dispatch round float32.
     """
     numbers = itertools.count()
 

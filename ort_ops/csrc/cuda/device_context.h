@@ -211,9 +211,9 @@ class DeviceContext {
   // sums += a * b on the tensor cores, 16 x 8 from 16 x 16 and 16 x 8. With g = lane / 4 and
   // t = 2 * (lane % 4), a lane has of a, for columns t and t + 1: rows g, g + 8, then both rows for
   // columns 8 further; of b rows t and t + 1, then those 8 further, of column g; of the sums
-  // columns t and t + 1 of row g, then of row g + 8. With float32, which must be TF32 numbers, a has
-  // 16 x 8: with s = lane % 4, rows g, g + 8 for column s, then for column s + 4; b rows s, s + 4 of
-  // column g.
+  // columns t and t + 1 of row g, then of row g + 8. With float32, which must be TF32 numbers, a
+  // has 16 x 8: with s = lane % 4, rows g, g + 8 for column s, then for column s + 4; b rows s, s +
+  // 4 of column g.
   template <typename X>
   __device__ __forceinline__ void mma(const Raw<16>& a, uint32_t low, uint32_t high,
                                       float (&sums)[4]) const {

@@ -70,8 +70,8 @@ int64_t last_batch(const KernelRow& row, int64_t in_features, const DeviceLimits
 const KernelRow& select_conv_kernel(const ConvFacts& layer, const DeviceLimits& limits,
                                     Permission permission);
 
-// The row of an op of that name. Throws std::invalid_argument if the table lacks the name or the row
-// is for another op or other activations.
+// The row of an op of that name. Throws std::invalid_argument if the table lacks the name or the
+// row is for another op or other activations.
 const KernelRow& find_kernel(Op op, const std::string& name, ValueType activations);
 
 }  // namespace fanin::cuda

@@ -111,8 +111,7 @@ class ExpandKernel : ExpandTile<typename Samples::X> {
     return share;
   }
 
-  static FANIN_INLINE int first_chunk(const Args& args, const ExpandShare& share,
-                                      int block_part) {
+  static FANIN_INLINE int first_chunk(const Args& args, const ExpandShare& share, int block_part) {
     const int first = (share.rank * share.block_parts + block_part) * share.steps;
     return first < args.chunks ? first : args.chunks;
   }
@@ -183,8 +182,8 @@ class ExpandKernel : ExpandTile<typename Samples::X> {
 
   // Where the words of a tile end in a chunk; 0 past the last chunk of the share or the last tile.
   template <typename Context>
-  static FANIN_INLINE int end_of(const Context& context, const Args& args,
-                                 const ExpandShare& share, int tile, int chunk) {
+  static FANIN_INLINE int end_of(const Context& context, const Args& args, const ExpandShare& share,
+                                 int tile, int chunk) {
     if (tile >= share.end_tile || chunk >= share.last) return 0;
     return expand_start_of(context, args, static_cast<int64_t>(tile) * args.chunks + chunk + 1);
   }
@@ -222,8 +221,8 @@ class ExpandKernel : ExpandTile<typename Samples::X> {
 
   // Expands words into the image, which is zero.
   template <typename Context>
-  static FANIN_INLINE Stored expand(const Context& context, const Args& args,
-                                    const Words& words, int tile) {
+  static FANIN_INLINE Stored expand(const Context& context, const Args& args, const Words& words,
+                                    int tile) {
     const auto image = image_of(context, tile);
     Stored stored;
     stored.start = words.start;
@@ -247,8 +246,8 @@ class ExpandKernel : ExpandTile<typename Samples::X> {
 
   // Makes the image zero again.
   template <typename Context>
-  static FANIN_INLINE void erase(const Context& context, const Args& args,
-                                 const Stored& stored, int tile) {
+  static FANIN_INLINE void erase(const Context& context, const Args& args, const Stored& stored,
+                                 int tile) {
     const auto image = image_of(context, tile);
     FANIN_UNROLL
     for (int v = 0; v < kAhead; ++v) {
@@ -332,9 +331,8 @@ class ExpandKernel : ExpandTile<typename Samples::X> {
 
   // Copies a chunk of every part's samples into a slot.
   template <typename Context>
-  static FANIN_INLINE void stage(const Context& context, const Args& args,
-                                 const ExpandShare& share, const Samples& samples, int step,
-                                 int slot) {
+  static FANIN_INLINE void stage(const Context& context, const Args& args, const ExpandShare& share,
+                                 const Samples& samples, int step, int slot) {
     const int base = samples_offset(share) + slot * share.block_parts * Samples::kBytes;
     FANIN_UNROLL_BY(Samples::kItemsAtOnce)
     for (int i = context.thread(); i < share.block_parts * Samples::kItems;

@@ -125,8 +125,8 @@ class TileWords {
   size_t count_ = 0;
 };
 
-// The rows of every tile: of each group those with weights first, then the others, both in ascending
-// order.
+// The rows of every tile: of each group those with weights first, then the others, both in
+// ascending order.
 struct TileRows {
   std::vector<int32_t> outputs;  // [tiles, 16]; -1 for none
   std::vector<SourceRow> stored;
@@ -206,8 +206,9 @@ ExpandLayout pack_expand(const CondensedView& view, ValueType activations, int64
   counted(layout.tiles() * std::max<int64_t>(1, layout.chunks) * kRows, "rows of tiles");
   TileRows rows(view, layout);
   std::vector<int32_t> starts;
-  const std::vector<Raw<16>> vectors = visit_type(
-      activations, [&](auto x) { return pack_words<decltype(x)>(view, layout, rows.stored, starts); });
+  const std::vector<Raw<16>> vectors = visit_type(activations, [&](auto x) {
+    return pack_words<decltype(x)>(view, layout, rows.stored, starts);
+  });
   int64_t weights = 0;
   for (int64_t row = 0; row < view.active; ++row) weights += view.true_fan_in(row);
   layout.vectors = static_cast<int64_t>(vectors.size());

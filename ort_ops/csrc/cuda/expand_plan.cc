@@ -56,15 +56,14 @@ bool fit_blocks(ExpandPlan& plan, const ExpandLayout& layout, int warps,
   if (shared_bytes_of(plan, chunk_bytes) > limits.shared_bytes_per_block) return false;
   // More stages as long as a multiprocessor holds two blocks, or no fewer than before.
   const auto resident = [&] {
-    return std::min<int64_t>(limits.shared_bytes_per_multiprocessor /
-                                 (shared_bytes_of(plan, chunk_bytes) + kReserved),
-                             limits.threads_per_multiprocessor / (32 * warps));
+    return std::min<int64_t>(
+        limits.shared_bytes_per_multiprocessor / (shared_bytes_of(plan, chunk_bytes) + kReserved),
+        limits.threads_per_multiprocessor / (32 * warps));
   };
   const int64_t wanted = std::min<int64_t>(2, resident());
   for (int stages = ExpandShape::kMostStages; stages > ExpandShape::kLeastStages; --stages) {
     plan.stages = stages;
-    if (shared_bytes_of(plan, chunk_bytes) <= limits.shared_bytes_per_block &&
-        resident() >= wanted)
+    if (shared_bytes_of(plan, chunk_bytes) <= limits.shared_bytes_per_block && resident() >= wanted)
       break;
     plan.stages = ExpandShape::kLeastStages;
   }
@@ -115,7 +114,8 @@ ExpandPlan plan_expand_conv(const ExpandConvLayout& layout, const RunArguments& 
   const std::string problem = expand_input_problem(geometry, input);
   if (!problem.empty()) throw std::length_error(problem);
   const auto bytes = static_cast<int64_t>(value_bytes(layout.tiles.activations));
-  const int64_t image = geometry.output_size(0, input.height) * geometry.output_size(1, input.width);
+  const int64_t image =
+      geometry.output_size(0, input.height) * geometry.output_size(1, input.width);
   const int64_t pixels = input.batch * image;
   const auto chunk_bytes = [&](int64_t tile) { return pixel_chunk_bytes(tile, bytes); };
   ExpandPlan plan;
@@ -137,10 +137,9 @@ ExpandPlan plan_expand_conv(const ExpandConvLayout& layout, const RunArguments& 
       const int64_t busy_warps =
           block_parts *
           std::min(warps / block_parts, divide_up(layout.tiles.group_tiles, warp_tiles));
-      const int64_t busy =
-          divide_up(plan.grid_x * turns, limits.multiprocessors) *
-          (busy_warps * (warp_tiles * kExpandCycles + tile * kSampleCycles) +
-           block_parts * tile * kSampleCycles);
+      const int64_t busy = divide_up(plan.grid_x * turns, limits.multiprocessors) *
+                           (busy_warps * (warp_tiles * kExpandCycles + tile * kSampleCycles) +
+                            block_parts * tile * kSampleCycles);
       if (busy >= least) continue;
       least = busy;
       best = plan;
@@ -149,8 +148,8 @@ ExpandPlan plan_expand_conv(const ExpandConvLayout& layout, const RunArguments& 
 }
 
 std::string expand_input_problem(const ConvGeometry& geometry, const ConvInput& input) {
-  const int64_t pixels = geometry.output_size(0, input.height) *
-                         geometry.output_size(1, input.width);
+  const int64_t pixels =
+      geometry.output_size(0, input.height) * geometry.output_size(1, input.width);
   const auto longest = std::max(input.height, input.width);
   if (longest <= kMostExpandPixels &&
       (input.batch == 0 || pixels <= std::numeric_limits<int32_t>::max() / input.batch))

@@ -32,8 +32,8 @@ class PackedGemm {
   // y[b, o] = clip(bias[o] + sum + residual[b, o]) on `stream` (a cudaStream_t): only launches
   // kernels, without allocation or synchronization, so a CUDA graph can capture it. x is
   // [batch, in_features] and y [batch, out_features], device memory, dense, aligned to their
-  // elements. The current device must be the one packed for. `tf32`: whether float32 operands may be
-  // rounded to TF32.
+  // elements. The current device must be the one packed for. `tf32`: whether float32 operands may
+  // be rounded to TF32.
   virtual void run(const void* x, int64_t batch, void* y, const Epilogue& epilogue, void* stream,
                    bool tf32) const = 0;
 

@@ -133,8 +133,8 @@ std::unique_ptr<PackedConv> PackedConv::pack(const CondensedView& view,
   const DeviceLimits limits = built_limits(device);
   const bool unproven = unproven_requested();
   // As for CondensedGemm, see packed_gemm.cc.
-  const ConvFacts facts = unproven ? ConvFacts::of(view, geometry, activations)
-                                   : ConvFacts{activations, geometry};
+  const ConvFacts facts =
+      unproven ? ConvFacts::of(view, geometry, activations) : ConvFacts{activations, geometry};
   const KernelRow& row = select_conv_kernel(facts, limits, {unproven, true});
   const KernelRow& strict_row = select_conv_kernel(facts, limits, {unproven, false});
   const auto kernel = std::make_shared<Packed>(row, view, geometry, device, limits);
@@ -151,8 +151,7 @@ std::unique_ptr<PackedConv> pack_conv_kernel(const CondensedView& view,
   const KernelRow& row = find_kernel(Op::kConv, kernel, activations);
   const DeviceLimits limits = built_limits(device);
   if (row.layout == Layout::kExpand) {
-    const std::string problem =
-        expand_problem(ConvFacts::of(view, geometry, activations), limits);
+    const std::string problem = expand_problem(ConvFacts::of(view, geometry, activations), limits);
     if (!problem.empty()) throw std::invalid_argument(problem);
   }
   const auto packed = std::make_shared<Packed>(row, view, geometry, device, limits);

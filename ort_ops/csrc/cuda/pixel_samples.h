@@ -28,8 +28,8 @@ struct ExpandConvArgs : ExpandArgs {
   int32_t out_pixels;  // of an image
   int32_t out_width;
   int32_t strides[2];
-  int32_t pads[2];    // top, left
-  bool gated;         // by what follows, see Gate
+  int32_t pads[2];  // top, left
+  bool gated;       // by what follows, see Gate
   float gate_scale;
   float gate_shift;
 
@@ -172,10 +172,10 @@ class PixelSamples : ExpandTile<T> {
     Pixel result;
     result.top = pixel / args.out_width * args.strides[0] - args.pads[0];
     result.left = pixel % args.out_width * args.strides[1] - args.pads[1];
-    const int64_t channel = static_cast<int64_t>(image) * args.in_channels +
-                            args.in_channels / args.groups * group;
-    result.corner = channel * args.plane() + static_cast<int64_t>(result.top) * args.width +
-                    result.left;
+    const int64_t channel =
+        static_cast<int64_t>(image) * args.in_channels + args.in_channels / args.groups * group;
+    result.corner =
+        channel * args.plane() + static_cast<int64_t>(result.top) * args.width + result.left;
     return result;
   }
 

@@ -67,8 +67,7 @@ bool allows_tf32(const Runtime& runtime, const OrtKernelContext* context) {
   // pointer.
   constexpr int kVersion = 3, kUseTf32 = 10011;
   void* value = nullptr;
-  OrtStatus* status =
-      runtime.api.KernelContext_GetResource(context, kVersion, kUseTf32, &value);
+  OrtStatus* status = runtime.api.KernelContext_GetResource(context, kVersion, kUseTf32, &value);
   if (status == nullptr) return reinterpret_cast<uintptr_t>(value) == 1;
   runtime.api.ReleaseStatus(status);
   return false;

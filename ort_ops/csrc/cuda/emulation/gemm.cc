@@ -121,13 +121,12 @@ Report run_gemm(const CondensedView& view, const Request& request, const RunArgu
   check_limits(request.limits);
   if (run.batch < 1) throw std::invalid_argument("an empty batch launches nothing");
   const LayerFacts facts = LayerFacts::of(view, request.activations);
-  const KernelRow& row =
-      request.kernel.empty()
-          ? *select_kernels(facts, {run.batch, run.batch}, request.limits,
-                            {unproven_requested(), request.tf32})
-                 .front()
-                 .row
-          : find_kernel(Op::kGemm, request.kernel, request.activations);
+  const KernelRow& row = request.kernel.empty()
+                             ? *select_kernels(facts, {run.batch, run.batch}, request.limits,
+                                               {unproven_requested(), request.tf32})
+                                    .front()
+                                    .row
+                             : find_kernel(Op::kGemm, request.kernel, request.activations);
   Report report;
   if (row.layout == Layout::kStream) {
     report = run_stream(view, request, run);
