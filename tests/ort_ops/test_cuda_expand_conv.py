@@ -59,7 +59,7 @@ def random_case(rng, kind):
     """Mostly 1 x 1 and 3 x 3; strides, pads, dilations, groups, and few or many pixels."""
     side = int(rng.choice([1, 1, 3, 3, 2]))
     group = int(rng.choice([1, 1, 2, 3]))
-    channels = group * int(rng.choice([rng.integers(1, 9), rng.integers(1, 90 // side)]))
+    channels = group * int(rng.choice([rng.integers(1, 9), rng.integers(1, 180 // side)]))
     outputs = group * int(rng.choice([rng.integers(1, 20), rng.integers(1, 70)]))
     plain = bool(rng.random() < (0.7 if side == 1 else 0.3))  # stride 1 without pads
     geometry = ConvGeometry(
@@ -130,7 +130,7 @@ def test_equals_the_float64_reference_over_many_random_convolutions(kind, seed):
     seen = check_random_convolutions(seed, kind, 180)
     assert seen["variant"] == TILES
     assert seen["parts"] >= {1, 2, 4}
-    assert seen["cluster"] >= {1, 2, 4}
+    assert seen["cluster"] >= {1, 2}
     assert seen["warps"] == {4, 8}
 
 
