@@ -84,7 +84,7 @@ export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 tests=("$python" -m pytest -p no:cacheprovider)
 kernels=tests/ort_ops/test_cuda_device.py
 if [ -n "$dry" ]; then
-  step kernels 120 "${tests[@]}" "$kernels" -k emulated
+  step kernels 200 "${tests[@]}" "$kernels" -k emulated
   step ops 120 "${tests[@]}" tests/ort_ops/test_op_cuda_device.py -k cpu
   step cold 100 env FANIN_CUDA_UNPROVEN=on "$python" -m fanin bench cuda --emulated --launch ring \
     --shapes 640x64 --sparsity 0.9 --batch 1,8 --values bfloat16 --activations bfloat16 --rounds 2 \
