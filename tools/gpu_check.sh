@@ -86,8 +86,8 @@ kernels=tests/ort_ops/test_cuda_device.py
 if [ -n "$dry" ]; then
   step kernels 200 "${tests[@]}" "$kernels" -k emulated
   step ops 120 "${tests[@]}" tests/ort_ops/test_op_cuda_device.py -k cpu
-  step cold 100 env FANIN_CUDA_UNPROVEN=on "$python" -m fanin bench cuda --emulated --launch ring \
-    --shapes 640x64 --sparsity 0.9 --batch 1,8 --values bfloat16 --activations bfloat16 --rounds 2 \
+  step cold 120 env FANIN_CUDA_UNPROVEN=on "$python" -m fanin bench cuda --emulated --launch ring \
+    --shapes 640x64 --sparsity 0.9 --batch 1,4,8 --values bfloat16 --activations bfloat16 --rounds 2 \
     --no-convolutions --out "$out/cold"
   step networks 120 env FANIN_CUDA_UNPROVEN=on "$python" tools/gpu_networks.py --emulated \
     --networks mlp-tiny --batches 2 --rounds 2 --out "$out/networks"
@@ -109,7 +109,7 @@ else
   # The layers and targets of docs/cuda.md, the sparsity that matters more first.
   step cold 100 env FANIN_CUDA_UNPROVEN=on "$python" -m fanin bench cuda --launch ring \
     --shapes 4096x14336,14336x4096,4096x4096,8192x28672 --sparsity 0.9,0.8 \
-    --batch 1,8,16,32,64,128 --values bfloat16 --activations bfloat16 --no-convolutions \
+    --batch 1,4,8,16,32,64,128 --values bfloat16 --activations bfloat16 --no-convolutions \
     --time 80 --out "$out/cold"
   step tf32 50 env FANIN_CUDA_UNPROVEN=on "$python" -m fanin bench cuda --launch ring \
     --shapes 4096x14336,14336x4096 --sparsity 0.9 --batch 8,32,64 --activations float32 \

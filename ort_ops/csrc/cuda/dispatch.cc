@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "core/divide_up.h"
+#include "cuda/delta_plan.h"
 #include "cuda/expand_conv_layout.h"
 
 namespace fanin::cuda {
@@ -30,6 +31,12 @@ constexpr int64_t kExpandCapability = 80;
 // dense weight.
 constexpr double kLeastDensity = 0.04, kMostDensity = 0.5;
 
+// Of a multiprocessor; with fewer, the time of a layer is that of a launch and of staging x.
+constexpr int64_t kLeastWeights = 4096;
+// With fewer weights, so many are more than 255 columns apart that steps take as many bytes as
+// columns of 16 bits.
+constexpr double kLeastDeltaDensity = 0.005;
+
 int64_t weights_of(const CondensedView& view) {
   int64_t weights = 0;
   for (int64_t row = 0; row < view.active; ++row) weights += view.true_fan_in(row);
@@ -52,9 +59,12 @@ std::string operand_problem(ValueType activations, bool values_fit, const Device
   return "";
 }
 
-bool density_pays(int64_t weights, int64_t in_features, int64_t out_features) {
-  const double density = static_cast<double>(weights) /
-                         (static_cast<double>(in_features) * static_cast<double>(out_features));
+double density_of(int64_t weights, int64_t in_features, int64_t out_features) {
+  return static_cast<double>(weights) /
+         (static_cast<double>(in_features) * static_cast<double>(out_features));
+}
+
+bool expand_density_pays(double density) {
   return density >= kLeastDensity && density <= kMostDensity;
 }
 
@@ -94,7 +104,7 @@ bool expand_pays(const LayerFacts& layer, const DeviceLimits& limits) {
   const int64_t tiles = divide_up(layer.out_features, ExpandShape::kRows) *
                         divide_up(layer.in_features, expand_columns(layer.activations));
   return tiles >= limits.multiprocessors &&
-         density_pays(layer.weights, layer.in_features, layer.out_features);
+         expand_density_pays(density_of(layer.weights, layer.in_features, layer.out_features));
 }
 
 bool expand_pays(const ConvFacts& layer, const DeviceLimits& limits) {
@@ -103,8 +113,29 @@ bool expand_pays(const ConvFacts& layer, const DeviceLimits& limits) {
   const int64_t side = geometry.kernel[0];
   return side == geometry.kernel[1] && (side == 1 || side == 3) &&
          geometry.group_outputs() >= ExpandShape::kRows &&
-         density_pays(layer.weights, geometry.group_inputs() * geometry.taps(),
-                      geometry.out_channels);
+         expand_density_pays(density_of(layer.weights, geometry.group_inputs() * geometry.taps(),
+                                        geometry.out_channels));
+}
+
+std::string delta_problem(const LayerFacts& layer, const DeviceLimits& limits) {
+  if (delta_samples(layer.in_features, layer.activations, limits) > 0) return "";
+  return "the delta kernel keeps x in shared memory, and " + std::to_string(layer.in_features) +
+         " columns of " + value_type_name(layer.activations) +
+         " are too many (up to 65536 that fit into " +
+         std::to_string(limits.shared_bytes_per_block) + " bytes): take the stream kernel";
+}
+
+bool delta_pays(const LayerFacts& layer, const DeviceLimits& limits) {
+  return delta_problem(layer, limits).empty() &&
+         density_of(layer.weights, layer.in_features, layer.out_features) >= kLeastDeltaDensity &&
+         layer.weights >= kLeastWeights * limits.multiprocessors;
+}
+
+void refuse_impossible(const KernelRow& row, const LayerFacts& layer, const DeviceLimits& limits) {
+  std::string problem;
+  if (row.layout == Layout::kExpand) problem = expand_problem(layer, limits);
+  if (row.layout == Layout::kDelta) problem = delta_problem(layer, limits);
+  if (!problem.empty()) throw std::invalid_argument(problem);
 }
 
 bool unproven_requested() {
@@ -118,7 +149,9 @@ bool unproven_requested() {
 
 int64_t last_batch(const KernelRow& row, int64_t in_features, const DeviceLimits& limits) {
   if (row.shared_samples == 0) return row.batches.max;
-  const int64_t samples = stageable_samples(in_features, row.activations, limits);
+  const int64_t samples = row.layout == Layout::kDelta
+                              ? delta_samples(in_features, row.activations, limits)
+                              : stageable_samples(in_features, row.activations, limits);
   return samples >= row.shared_samples ? row.batches.max : std::max<int64_t>(1, samples);
 }
 
@@ -126,7 +159,9 @@ std::vector<ServedBatches> select_kernels(const LayerFacts& layer, BatchRange ba
                                           const DeviceLimits& limits, Permission permission) {
   const bool expand = expand_pays(layer, limits);
   const auto may_serve = [&](const KernelRow& row) {
-    return allowed(row, permission) && (expand || row.layout != Layout::kExpand);
+    if (!allowed(row, permission)) return false;
+    if (row.layout == Layout::kExpand) return expand;
+    return row.layout != Layout::kDelta || delta_pays(layer, limits);
   };
   std::vector<ServedBatches> found;
   const int64_t last = std::max<int64_t>(1, batches.max);

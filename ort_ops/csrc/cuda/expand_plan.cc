@@ -15,8 +15,6 @@ namespace {
 constexpr int64_t kWantedWarps = 8;
 // Without clusters, the samples of all parts lie in one block's shared memory.
 constexpr int kMostBlockParts = 4;
-// Shared memory that the system reserves in each block.
-constexpr int64_t kReserved = 1024;
 // Cycles of shared memory, which limits the kernel: to expand a tile at 90 %, and to write or read
 // a sample's 256 bytes.
 constexpr int64_t kExpandCycles = 56;

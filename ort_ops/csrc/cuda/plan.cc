@@ -10,8 +10,6 @@ namespace {
 
 int64_t bytes_of(ValueType type) { return static_cast<int64_t>(value_bytes(type)); }
 
-// Shared memory that the system reserves in each block.
-constexpr int64_t kReserved = 1024;
 
 // Measured for the panel on an H200. The most columns of a part: with more, there are too few
 // blocks.

@@ -19,6 +19,12 @@ struct DeviceLimits {
   int64_t capability = 90;
 };
 
+// Shared memory that the system reserves in each block.
+inline constexpr int64_t kReserved = 1024;
+
+// Whether the rows of x begin at multiples of `alignment` bytes.
+bool rows_aligned(const void* x, int64_t row_bytes, int64_t alignment);
+
 // The limit of the grid's second dimension.
 inline constexpr int64_t kMaxGridY = 65535;
 
@@ -42,9 +48,6 @@ void set_run(Args& args, const RunArguments& run) {
   args.clip_min = run.clip_min;
   args.clip_max = run.clip_max;
 }
-
-// Whether rows of that many bytes all begin at multiples of `alignment`.
-bool rows_aligned(const void* x, int64_t row_bytes, int64_t alignment);
 
 struct StreamPlan {
   int samples = 1;  // in shared memory at a time

@@ -15,11 +15,13 @@
 #endif
 #if defined(__CUDA_ARCH__)
 #define FANIN_UNROLL _Pragma("unroll")
+#define FANIN_UNROLL4 _Pragma("unroll 4")
 #define FANIN_ROLLED _Pragma("unroll 1")
 #define FANIN_PRAGMA(text) _Pragma(#text)
 #define FANIN_UNROLL_BY(times) FANIN_PRAGMA(unroll(times))
 #else
 #define FANIN_UNROLL
+#define FANIN_UNROLL4
 #define FANIN_ROLLED
 #define FANIN_UNROLL_BY(times)
 #endif

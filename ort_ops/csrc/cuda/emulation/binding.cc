@@ -47,6 +47,7 @@ py::dict dict_of(const emulation::Report& report) {
   result["vector_x"] = report.vector_x;
   result["cluster"] = report.cluster;
   result["parts"] = report.parts;
+  result["turns"] = report.turns;
   result["stages"] = report.stages;
   result["store_cycles"] = report.store_cycles;
   return result;
