@@ -259,7 +259,7 @@ def test_the_choice_for_a_layer():
     assert selected(capability=120) == selected()
     assert selected(activations="float32") == without
     assert selected(activations="float32", tf32=True) == selected()
-    assert selected(activations="float32", tf32=True, unproven=False) == without
+    assert selected(activations="float32", tf32=True, unproven=False) == gathered
     # Its tiles have half the columns.
     small = {"in_features": 1024, "out_features": 160, "weights": 1024 * 16}
     assert all(layout != "expand" for layout, *_ in selected(**small))
