@@ -10,7 +10,6 @@ namespace {
 
 int64_t bytes_of(ValueType type) { return static_cast<int64_t>(value_bytes(type)); }
 
-
 // Measured for the panel on an H200. The most columns of a part: with more, there are too few
 // blocks.
 constexpr int64_t kMostColumns = 1024;
