@@ -146,6 +146,7 @@ class GpuCostModel:
             shared_bytes=self.gpu.shared_bytes,
             capability=self.gpu.capability,
             unproven=self.unproven,
+            tf32=self.dtype == "float32",  # what sessions allow unless told otherwise
         )
         family = family_of(row.name)
         cost = KERNELS.get(family)

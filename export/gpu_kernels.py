@@ -121,9 +121,13 @@ class KernelCost:
 
 
 def family_of(kernel: str) -> str:
-    """Return the family of a kernel: "gemm-panel" of "f16-gemm-panel64-cuda"."""
-    name = kernel.partition("-")[2].removesuffix("-cuda")
-    return re.sub(r"-panel\d+$", "-panel", name)
+    """Return the family of a kernel: "gemm-panel" of "f16-gemm-panel64-cuda".
+
+    TF32 kernels are families of their own, since their products take other time.
+    """
+    kind, _, name = kernel.removesuffix("-cuda").partition("-")
+    family = re.sub(r"-panel\d+$", "-panel", name)
+    return f"{kind}-{family}" if kind == "tf32" else family
 
 
 def dense_seconds(gpu: Gpu, layer: Layer) -> float:

@@ -112,6 +112,7 @@ def cuda_kernel_serving(
     shared_bytes: int,
     capability: int,
     unproven: bool,
+    tf32: bool,
 ) -> CudaKernelRow:
     """Return the row of that table which a session on a GPU takes for a batch of a CondensedGemm.
 
@@ -125,6 +126,7 @@ def cuda_kernel_serving(
         shared_bytes: of shared memory that a block can have there.
         capability: ten times the major version of its compute capability, and the minor one.
         unproven: whether kernels may be taken that have not run on a GPU yet.
+        tf32: whether kernels may be taken that round float32 to TF32.
 
     """
     from . import _native
@@ -139,4 +141,5 @@ def cuda_kernel_serving(
         shared_bytes=shared_bytes,
         capability=capability,
         unproven=unproven,
+        tf32=tf32,
     )

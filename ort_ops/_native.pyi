@@ -134,6 +134,9 @@ class CudaKernelRow:
         If fewer fit, the row serves only as many samples as fit, but at least one.
         """
     @property
+    def tf32(self) -> bool:
+        """Whether it rounds float32 to TF32, which a session must allow."""
+    @property
     def proven(self) -> bool:
         """Whether it has run on a GPU; others are taken only with ``FANIN_CUDA_UNPROVEN=on``."""
 
@@ -556,11 +559,13 @@ def cuda_kernel_serving(
     shared_bytes: int,
     capability: int,
     unproven: bool,
+    tf32: bool,
 ) -> CudaKernelRow:
     """Return the row that serves a batch of a CondensedGemm on a GPU of these limits.
 
     ``weights`` are stored ones, numbers of the type of the activations; ``capability`` is 90 for
-    9.0; ``unproven``: whether kernels that have not run on a GPU may be taken.
+    9.0; ``unproven``: whether kernels that have not run on a GPU may be taken;
+    ``tf32``: whether those that round float32 to TF32 may.
     """
 
 def supported_isas() -> list[str]:

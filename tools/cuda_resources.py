@@ -46,7 +46,8 @@ def readable(symbol: str) -> str:
     found = re.search(r"fanin::cuda::(\w+)Kernel<(.*?)>, ", name)
     if not found:
         return symbol
-    arguments = found[2].replace("fanin::cuda::", "").replace("unsigned short", "uint16")
+    arguments = found[2].rstrip().replace("fanin::cuda::", "")
+    arguments = arguments.replace("unsigned short", "uint16")
     arguments = arguments.replace("unsigned int", "uint32").replace("Bfloat16", "bfloat16")
     arguments = arguments.replace("Float16", "float16").replace("float,", "float32,")
     return f"{found[1].lower()}<{arguments}>"

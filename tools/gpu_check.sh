@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # All checks that need a GPU, in one command of at most ten minutes: builds the kernels for the
 # installed card, compares them and the ops with float64, runs them under compute-sanitizer, and
-# measures them: large layers whose weights are not in the L2 (cold/), whole networks in ONNX Runtime
-# (networks/), four layers of a decoder (decoder/), and small layers. The first two also take kernels
-# that have not run on a GPU yet.
+# measures them: large layers whose weights are not in the L2 (cold/, in TF32 tf32/), the convolutions of
+# ResNet-50 over cuDNN (convolutions/), whole networks in ONNX Runtime (networks/), four layers of a
+# decoder (decoder/), and small layers. All but the last also take kernels that have not run on a GPU yet.
 #
 #   tools/gpu_check.sh               results in docs/results/gpu-<card>/, the log beside them
 #   OUT=FOLDER tools/gpu_check.sh    in FOLDER/gpu-<card>/ instead
@@ -84,29 +84,38 @@ export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 tests=("$python" -m pytest -p no:cacheprovider)
 kernels=tests/ort_ops/test_cuda_device.py
 if [ -n "$dry" ]; then
-  step kernels 120 "${tests[@]}" "$kernels" -k emulated
-  step ops 60 "${tests[@]}" tests/ort_ops/test_op_cuda_device.py -k cpu
+  step kernels 200 "${tests[@]}" "$kernels" -k emulated
+  step ops 120 "${tests[@]}" tests/ort_ops/test_op_cuda_device.py -k cpu
   step cold 120 env FANIN_CUDA_UNPROVEN=on "$python" -m fanin bench cuda --emulated --launch ring \
     --shapes 640x64 --sparsity 0.9 --batch 1,4,8 --values bfloat16 --activations bfloat16 --rounds 2 \
     --no-convolutions --out "$out/cold"
   step networks 120 env FANIN_CUDA_UNPROVEN=on "$python" tools/gpu_networks.py --emulated \
     --networks mlp-tiny,decoder-tiny --batches 2 --rounds 2 --out "$out/networks"
+  step convolutions 120 "$python" tools/gpu_convolutions.py --emulated --shrink 32 --batches 1 \
+    --rounds 2 --out "$out/convolutions"
+  step tf32 60 env FANIN_CUDA_UNPROVEN=on "$python" -m fanin bench cuda --emulated --launch ring \
+    --shapes 640x64 --sparsity 0.9 --batch 8 --activations float32 --rounds 2 --no-convolutions \
+    --out "$out/tf32"
   step bench 120 "$python" -m fanin bench cuda --emulated --shapes 64x40 --sparsity 0.9 \
     --batch 1,20,64 --rounds 2 --no-convolutions --out "$out"
 else
   export FANIN_REQUIRE_GPU=1  # without a GPU, tests fail instead of being skipped
-  step kernels 90 "${tests[@]}" "$kernels" -k 'not emulated'
+  step kernels 100 "${tests[@]}" "$kernels" -k 'not emulated'
   for tool in memcheck racecheck; do
     step "$tool" 60 compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 20 \
       "${tests[@]}" "$kernels" -k 'small and not emulated'
   done
   step ops 50 "${tests[@]}" tests/ort_ops/test_op_cuda_device.py -k 'not cpu'
   # The layers and targets of docs/cuda.md, the sparsity that matters more first.
-  step cold 170 env FANIN_CUDA_UNPROVEN=on "$python" -m fanin bench cuda --launch ring \
+  step cold 90 env FANIN_CUDA_UNPROVEN=on "$python" -m fanin bench cuda --launch ring \
     --shapes 4096x14336,14336x4096,4096x4096,8192x28672 --sparsity 0.9,0.8 \
     --batch 1,4,8,16,32,64,128 --values bfloat16 --activations bfloat16 --no-convolutions \
-    --time 150 --out "$out/cold"
-  step networks 140 env FANIN_CUDA_UNPROVEN=on "$python" tools/gpu_networks.py --time 100 \
+    --time 75 --out "$out/cold"
+  step tf32 40 env FANIN_CUDA_UNPROVEN=on "$python" -m fanin bench cuda --launch ring \
+    --shapes 4096x14336,14336x4096 --sparsity 0.9 --batch 8,32,64 --activations float32 \
+    --no-convolutions --time 28 --out "$out/tf32"
+  step convolutions 65 "$python" tools/gpu_convolutions.py --time 50 --out "$out/convolutions"
+  step networks 90 env FANIN_CUDA_UNPROVEN=on "$python" tools/gpu_networks.py --time 60 \
     --out "$out/networks"
   # Of the other networks, a token takes too little to show what it reads.
   step decoder 180 "$python" tools/gpu_networks.py --networks decoder --batches 1 \

@@ -44,6 +44,7 @@ def test_every_engine_computes_the_layer(result):
         "kernel-delta",
         "kernel-stream",
         "kernel-panel",
+        "kernel-expand",
         "dense-tf32",
         "dense-bfloat16",
         "csr",
@@ -85,7 +86,8 @@ def test_an_output_that_the_kernel_does_not_write_excludes_it(monkeypatch):
         BenchCudaSpec(**{**SMALL, "batches": (3,)}, activations=("float32",))
     ).cases
     excluded = {one.name for one in case.engines if one.excluded}
-    assert excluded == {"condensed", "kernel-delta", "kernel-stream", "kernel-panel"}
+    kernels = {f"kernel-{layout}" for layout in ("delta", "stream", "panel", "expand")}
+    assert excluded == {"condensed", *kernels}
     assert "wrong by" in case.engine("condensed").excluded
 
 
@@ -168,5 +170,6 @@ def test_a_ring_calls_copies_of_the_weights_in_turn(monkeypatch):
     spec = {**SMALL, "launches": ("ring",), "batches": (8,)}
     (case,) = bench_cuda(BenchCudaSpec(**spec)).cases[:1]
     excluded = [(one.name, one.excluded) for one in case.engines]
-    assert excluded == [("dense", None), ("condensed", None)]
+    names = ("dense", "condensed", "dense-tf32", "condensed-tf32")
+    assert excluded == [(name, None) for name in names]
     assert len(set(packed)) == 2

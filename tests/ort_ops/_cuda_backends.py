@@ -5,55 +5,22 @@ from __future__ import annotations
 import importlib
 import os
 
-import numpy as np
 import pytest
 
-from fanin.deploy.bench.engines.cuda_binding import EmulatedGemm
+from fanin.deploy.bench.engines.cuda_binding import EmulatedConv, EmulatedGemm
 from fanin.ort_ops import cuda_kernel_table
-
-
-class EmulatedConv:
-    """The interface of ``_cuda.PackedConv``, with the same arguments, to the emulation."""
-
-    def __init__(self, *, activations, device=0, **layer):  # noqa: ARG002
-        self._emulation = importlib.import_module("fanin.ort_ops._cuda_emulation")
-        self._layer, self._activations = layer, activations
-
-    def run_arrays(
-        self,
-        x,
-        *,
-        y,
-        residual=None,
-        clip_min=-np.inf,
-        clip_max=np.inf,
-        gate_scale=0.0,
-        gate_shift=1.0,
-        shift=0,  # noqa: ARG002
-    ):
-        self._emulation.run_conv(
-            **self._layer,
-            x=x,
-            activations=self._activations,
-            residual=residual,
-            y=y,
-            clip_min=clip_min,
-            clip_max=clip_max,
-            gate_scale=gate_scale,
-            gate_shift=gate_shift,
-        )
 
 
 class Emulation:
     PackedGemm, PackedConv = EmulatedGemm, EmulatedConv
 
 
-def kernel_of(layout: str, activations: str) -> str:
-    """The row of CondensedGemm of that layout."""
+def kernel_of(layout: str, activations: str, op: str = "CondensedGemm") -> str:
+    """The row of an op of that layout."""
     return next(
         row.name
         for row in cuda_kernel_table()
-        if (row.op, row.layout, row.activations) == ("CondensedGemm", layout, activations)
+        if (row.op, row.layout, row.activations) == (op, layout, activations)
     )
 
 

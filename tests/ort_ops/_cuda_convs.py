@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ._conv_layer import ConvLayer
-from ._cuda_layers import ROUNDING, bits
+from ._cuda_layers import ROUNDING, TF32_PRODUCT, bits
 from ._random_convs import OPEN_GATE, gated
 
 
@@ -49,10 +49,19 @@ def expect(
     clip_min: float = -np.inf,
     clip_max: float = np.inf,
     gate: tuple[float, float] = OPEN_GATE,
+    *,
+    tensor_cores: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The result in float64, and the error bound of a float32 sum rounded to x's type."""
+    """The result in float64, and the error bound of a float32 sum rounded to x's type.
+
+    With ``tensor_cores`` that of their sums, and in float32 of TF32 operands: see Layer.expect.
+    """
     want = layer.expected(x, residual, clip_min=clip_min, clip_max=clip_max)
-    allowed = (layer.values.shape[1] + 3) * 2.0**-24 * layer.magnitude(x, residual)
+    terms = (layer.values.shape[1] + 3) * (4 if tensor_cores else 1)
+    relative_sum = terms * 2.0**-24
+    if tensor_cores and x.dtype == np.float32:
+        relative_sum += TF32_PRODUCT
+    allowed = relative_sum * layer.magnitude(x, residual)
     want, allowed = gated(want, allowed, gate)
     if x.dtype != np.float32:
         relative, smallest = ROUNDING[x.dtype.name]

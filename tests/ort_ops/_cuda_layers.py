@@ -13,6 +13,14 @@ TYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfl
 # Half the relative distance between neighboring numbers, and the smallest absolute distance.
 ROUNDING = {"float32": (2.0**-24, 2.0**-149), "float16": (2.0**-11, 2.0**-24)}
 ROUNDING["bfloat16"] = (2.0**-8, 2.0**-133)
+# Of a product of two numbers that are rounded to TF32 (10 bits of mantissa), relative.
+TF32_PRODUCT = 2 * 2.0**-11 + 2.0**-22
+
+
+def tf32(array: np.ndarray) -> np.ndarray:
+    """Finite float32 rounded to TF32: to nearest, ties away from zero."""
+    half_up = array.view(np.uint32) + np.uint32(0x1000)
+    return (half_up & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,8 @@ class Layer:
     ) -> tuple[np.ndarray, np.ndarray]:
         """The result in float64, and the error bound of a float32 sum rounded to x's type.
 
-        Tensor cores cut what they add to the bits of the largest term, with one bit to spare.
+        Tensor cores cut what they add to the bits of the largest term, with one bit to spare, and
+        take float32 rounded to TF32.
         """
         sizes = {"in_features": self.in_features, "out_features": self.out_features}
         layer = (self.values.astype(np.float64), self.indices)
@@ -98,6 +107,8 @@ class Layer:
         relative, smallest = ROUNDING[x.dtype.name]
         terms = (self.values.shape[1] + 3) * (4 if tensor_cores else 1)
         allowed = terms * 2.0**-24 * magnitude
+        if tensor_cores and x.dtype == np.float32:
+            allowed = allowed + TF32_PRODUCT * magnitude
         if x.dtype != np.float32:
             allowed = allowed + relative * (np.abs(want) + allowed) + smallest
         return want, allowed

@@ -11,11 +11,11 @@ import itertools
 import numpy as np
 import pytest
 
-from fanin.deploy.bench.engines.cuda_binding import EmulatedGemm, open_binding
+from fanin.deploy.bench.engines.cuda_binding import EmulatedConv, EmulatedGemm, open_binding
 from fanin.ort_ops.format.conv_geometry import ConvGeometry
 
 from ._conv_layer import ConvLayer
-from ._cuda_backends import EmulatedConv, Emulation, kernel_of, open_device
+from ._cuda_backends import Emulation, kernel_of, open_device
 from ._cuda_convs import arguments, expect, images
 from ._cuda_layers import TYPES, Layer, bits, poisoned
 from ._random_convs import OPEN_GATE
@@ -58,10 +58,12 @@ LARGE_CONVS = {
 }
 every_type = pytest.mark.parametrize("kind", TYPES)
 KERNELS = [(layout, kind) for layout in LAYOUTS for kind in TYPES]
-KERNELS.remove(("expand", "float32"))
 every_kernel = pytest.mark.parametrize(("layout", "kind"), KERNELS)
 # One for each instance of the expand kernel.
 TILES = [8, 16, 32, 64, 128]
+CONV_LAYOUTS = ("direct", "expand")
+# With 1,024 pixels on 132 multiprocessors, tiles have 32, 64 and 128 of them.
+PIXEL_TILE_ROWS = [64, 2048, 4096]
 
 
 def every_kernel_on(shapes):
@@ -93,7 +95,7 @@ def epilogue(rng, shape, kind):
 
 def check_gemm(cuda, rng, shape, layout, kind, batch, shift=None, values=None):
     if values is None:
-        # Tensor cores take both operands in the same type.
+        # Tensor cores take both operands in the same type (float32 rounded to TF32).
         values = kind if layout == "expand" else str(rng.choice(list(TYPES)))
     layer = Layer.random(rng, *shape, values, padded=rng.random() < 0.3)
     x = rng.standard_normal((batch, shape[0])).astype(TYPES[kind])
@@ -124,20 +126,23 @@ def check_gemm(cuda, rng, shape, layout, kind, batch, shift=None, values=None):
     assert run().tobytes() == y.tobytes()
 
 
-def check_conv(cuda, rng, case, kind):
+def check_conv(cuda, rng, case, kind, layout="direct", shift=None):
     geometry, size, fan_in, active = case
+    expand = layout == "expand"
     layer = ConvLayer.random(
         geometry,
         fan_in,
         active=active,
         padded=bool(rng.random() < 0.3),
-        value_type=TYPES[str(rng.choice(list(TYPES)))],
+        value_type=TYPES[kind if expand else str(rng.choice(list(TYPES)))],
         seed=int(rng.integers(1 << 62)),
     )
     x = layer.x(*size, seed=int(rng.integers(1 << 62)), dtype=TYPES[kind])
-    residual, clip, shift = epilogue(rng, layer.y_shape(x), kind)
+    residual, clip, drawn = epilogue(rng, layer.y_shape(x), kind)
+    shift = drawn if shift is None else shift
     gate = (0.25, 0.5) if rng.random() < 0.5 else OPEN_GATE
-    packed = cuda.PackedConv(**arguments(layer), activations=kind)
+    kernel = kernel_of(layout, kind, "CondensedConv")
+    packed = cuda.PackedConv(**arguments(layer), activations=kind, conv_kernel=kernel)
 
     def run():
         y = np.full(layer.y_shape(x), np.nan, x.dtype)
@@ -154,7 +159,7 @@ def check_conv(cuda, rng, case, kind):
         return y
 
     y = run()
-    want, allowed = expect(layer, x, residual, *clip, gate)
+    want, allowed = expect(layer, x, residual, *clip, gate, tensor_cores=expand)
     assert (np.abs(y.astype(np.float64) - want) <= allowed).all()
     assert run().tobytes() == y.tobytes()
 
@@ -169,11 +174,12 @@ def test_small_layers_equal_the_float64_reference(cuda, layout, kind, shape):
 
 
 @every_type
+@pytest.mark.parametrize("layout", CONV_LAYOUTS)
 @pytest.mark.parametrize("name", SMALL_CONVS)
-def test_small_convolutions_equal_the_float64_reference(cuda, name, kind):
+def test_small_convolutions_equal_the_float64_reference(cuda, name, layout, kind):
     rng = np.random.default_rng([list(SMALL_CONVS).index(name), list(TYPES).index(kind)])
     for _ in range(2):
-        check_conv(cuda, rng, SMALL_CONVS[name], kind)
+        check_conv(cuda, rng, SMALL_CONVS[name], kind, layout)
 
 
 @every_kernel_on(LARGE)
@@ -183,10 +189,11 @@ def test_large_layers_equal_the_float64_reference(device, layout, kind, shape):
         check_gemm(device, rng, shape, layout, kind, batch)
 
 
-@pytest.mark.parametrize("shift", [0, 2], ids=["aligned", "unaligned"])
+@pytest.mark.parametrize("aligned", [True, False], ids=["aligned", "unaligned"])
 @pytest.mark.parametrize("tile", TILES)
-@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
-def test_every_instance_of_the_expand_kernel(device, kind, tile, shift):
+@every_type
+def test_every_instance_of_the_expand_kernel(device, kind, tile, aligned):
+    shift = 0 if aligned else np.dtype(TYPES[kind]).itemsize
     rng = np.random.default_rng([tile, shift, list(TYPES).index(kind)])
     for shape in [(1040, 520, 104, 500), (1000, 2115, 50, 2115)]:
         check_gemm(device, rng, shape, "expand", kind, tile, shift)
@@ -230,11 +237,24 @@ def test_the_delta_kernel_multiplies_nothing_but_weights(device, kind, special):
         assert np.isfinite(y[0].astype(np.float32)).all()
 
 
+@pytest.mark.parametrize("aligned", [True, False], ids=["aligned", "unaligned"])
+@pytest.mark.parametrize("rows", PIXEL_TILE_ROWS)
 @every_type
+def test_every_instance_of_the_expand_kernel_for_convolutions(device, kind, rows, aligned):
+    shift = 0 if aligned else np.dtype(TYPES[kind]).itemsize
+    rng = np.random.default_rng([rows, shift, list(TYPES).index(kind)])
+    same = ConvGeometry(8, rows, (1, 1))
+    check_conv(device, rng, (same, (1, 32, 32), 4, rows), kind, "expand", shift)
+    window = ConvGeometry(8, rows, (3, 3), pads=SAME)
+    check_conv(device, rng, (window, (1, 32, 32), 9, rows - 1), kind, "expand", shift)
+
+
+@every_type
+@pytest.mark.parametrize("layout", CONV_LAYOUTS)
 @pytest.mark.parametrize("name", LARGE_CONVS)
-def test_large_convolutions_equal_the_float64_reference(device, name, kind):
+def test_large_convolutions_equal_the_float64_reference(device, name, layout, kind):
     rng = np.random.default_rng([9, list(LARGE_CONVS).index(name), list(TYPES).index(kind)])
-    check_conv(device, rng, LARGE_CONVS[name], kind)
+    check_conv(device, rng, LARGE_CONVS[name], kind, layout)
 
 
 @every_kernel

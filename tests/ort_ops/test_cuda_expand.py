@@ -10,11 +10,13 @@ import pytest
 from fanin.ort_ops import _cuda_emulation
 
 from ._cuda_backends import kernel_of
-from ._cuda_layers import TYPES, Layer, bits, poisoned
+from ._cuda_layers import TYPES, Layer, bits, poisoned, tf32
 from .test_cuda_emulation import SHARED_BYTES, assert_close, run, unaligned
 
 HALVES = ["float16", "bfloat16"]
+KINDS = [*HALVES, "float32"]  # float32 is computed in TF32
 every_half = pytest.mark.parametrize("kind", HALVES)
+every_kind = pytest.mark.parametrize("kind", KINDS)
 TILES = [8, 16, 32, 64, 128]
 NO_CLUSTERS = {"multiprocessors": 108, "shared_bytes": 166912, "cluster": 1}
 
@@ -50,20 +52,25 @@ def random_case(rng, kind):
     return layer, x, residual, clip, device
 
 
+def expect(layer, x, *epilogue):
+    """In float64, and the bound: the emulation's sums are exact within a step, unless rounded."""
+    return layer.expect(x, *epilogue, tensor_cores=x.dtype == np.float32)
+
+
 def check_random_layers(seed, kind, count):
     """Compare with float64; returns the sorts of launches that there were."""
-    rng = np.random.default_rng([seed, HALVES.index(kind)])
+    rng = np.random.default_rng([seed, KINDS.index(kind)])
     seen = {"variant": set(), "parts": set(), "cluster": set(), "stages": set(), "warps": set()}
     for _ in range(count):
         layer, x, residual, clip, device = random_case(rng, kind)
         y, report = run("expand", layer, x, residual, *clip, **device)
-        assert_close(y, *layer.expect(x, residual, *clip))
+        assert_close(y, *expect(layer, x, residual, *clip))
         for name, values in seen.items():
             values.add(report[name])
     return seen
 
 
-@every_half
+@every_kind
 def test_equals_the_float64_reference_over_random_layers(kind):
     seen = check_random_layers(0, kind, 40)
     assert len(seen["variant"]) >= 4
@@ -72,7 +79,7 @@ def test_equals_the_float64_reference_over_random_layers(kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 5))
-@every_half
+@every_kind
 def test_equals_the_float64_reference_over_many_random_layers(kind, seed):
     assert check_random_layers(seed, kind, 300) == {
         "variant": set(TILES),
@@ -83,39 +90,39 @@ def test_equals_the_float64_reference_over_many_random_layers(kind, seed):
     }
 
 
-@every_half
-@pytest.mark.parametrize("in_features", [127, 128, 129, 136, 513])
+@every_kind
+@pytest.mark.parametrize("in_features", [63, 64, 65, 127, 128, 129, 136, 513])
 def test_columns_around_a_chunk(kind, in_features):
     rng = np.random.default_rng(in_features)
     layer = Layer.random(rng, in_features, 33, 30, 33, kind)
     layer.indices[:, -1] = in_features - 1
     x = rng.standard_normal((9, in_features)).astype(TYPES[kind])
     y, _ = run("expand", layer, x)
-    assert_close(y, *layer.expect(x))
+    assert_close(y, *expect(layer, x))
 
 
-@every_half
+@every_kind
 @pytest.mark.parametrize("batch", [1, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129])
 def test_the_tile_is_the_smallest_that_holds_the_batch(kind, batch):
     rng = np.random.default_rng(batch)
     layer = Layer.random(rng, 100, 17, 10, 15, kind)
     x = rng.standard_normal((batch, 100)).astype(TYPES[kind])
     y, report = run("expand", layer, x)
-    assert_close(y, *layer.expect(x))
+    assert_close(y, *expect(layer, x))
     assert report["variant"] == next(tile for tile in [*TILES, 128] if tile >= min(batch, 128))
 
 
-@every_half
+@every_kind
 def test_tiles_with_more_weights_than_are_loaded_ahead(kind):
     rng = np.random.default_rng(1)
     for batch in (8, 70, 128):
         layer = Layer.random(rng, 300, 20, 300, 18, kind)
         x = rng.standard_normal((batch, 300)).astype(TYPES[kind])
         y, _ = run("expand", layer, x)
-        assert_close(y, *layer.expect(x))
+        assert_close(y, *expect(layer, x))
 
 
-@every_half
+@every_kind
 @pytest.mark.parametrize("device", [{}, NO_CLUSTERS], ids=["clusters", "no clusters"])
 def test_a_sample_has_the_same_bits_in_every_batch(kind, device):
     rng = np.random.default_rng(2)
@@ -127,7 +134,7 @@ def test_a_sample_has_the_same_bits_in_every_batch(kind, device):
         assert run("expand", layer, x[:batch], **device)[0][:3].tobytes() == alone.tobytes()
 
 
-@every_half
+@every_kind
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
 def test_nan_and_inf_reach_exactly_the_outputs_with_a_weight_there(kind, special):
     rng = np.random.default_rng(3)
@@ -140,7 +147,7 @@ def test_nan_and_inf_reach_exactly_the_outputs_with_a_weight_there(kind, special
         hit = layer.rows[(layer.indices == column).any(1)]
         assert np.array_equal(np.nonzero(~np.isfinite(y[1].astype(np.float32)))[0], hit)
         others = np.setdiff1d(np.arange(50), hit)
-        want, allowed = layer.expect(np.where(np.isfinite(x), x, 0).astype(x.dtype))
+        want, allowed = expect(layer, np.where(np.isfinite(x), x, 0).astype(x.dtype))
         assert_close(y[1, others], want[1, others], allowed[1, others])
         assert_close(np.delete(y, 1, 0), np.delete(want, 1, 0), np.delete(allowed, 1, 0))
 
@@ -155,12 +162,13 @@ def test_layers_without_stored_weights():
     assert np.array_equal(y, want)
 
 
+@pytest.mark.parametrize("kind", ["bfloat16", "float32"])
 @pytest.mark.parametrize("fan_in", [205, 410])
-def test_a_weight_takes_little_more_than_four_bytes(fan_in):
-    layer = Layer.random(np.random.default_rng(5), 2048, 128, fan_in, 128, "bfloat16")
-    _, report = run("expand", layer, np.zeros((8, 2048), TYPES["bfloat16"]))
-    assert report["padding"] < 1.02
-    assert report["packed_bytes"] < 4.1 * layer.values.size + 2048
+def test_a_weight_takes_little_more_than_four_bytes(fan_in, kind):
+    layer = Layer.random(np.random.default_rng(5), 2048, 128, fan_in, 128, kind)
+    _, report = run("expand", layer, np.zeros((8, 2048), TYPES[kind]))
+    assert report["padding"] < (1.02 if kind == "bfloat16" else 1.04)
+    assert report["packed_bytes"] < 4.2 * layer.values.size + 2048
 
 
 # Not less than what the fullest bank of a random tile needs: 1.84, 1.50 and 1.26.
@@ -188,8 +196,42 @@ def test_an_older_gpu_is_refused_with_its_capability():
     with pytest.raises(ValueError, match=r"needs a GPU of compute capability 8\.0.*has 7\.5"):
         run("expand", layer, np.zeros((1, 9), np.float16), capability=75)
     assert not _cuda_emulation.expand_problem("bfloat16", values_fit=True, capability=80)
-    problem = _cuda_emulation.expand_problem("float32", values_fit=True, capability=90)
-    assert "takes float16 or bfloat16 activations" in problem
+    assert not _cuda_emulation.expand_problem("float32", values_fit=True, capability=80)
+
+
+def test_operands_in_float32_are_rounded_to_tf32():
+    rng = np.random.default_rng(9)
+    layer = Layer.random(rng, 400, 40, 60, 37, "float32")
+    x = rng.standard_normal((11, 400)).astype(np.float32)
+    y, _ = run("expand", layer, x)
+    rounded = replace(layer, values=tf32(layer.values))
+    assert_close(y, *rounded.expect(tf32(x)))  # the bound of float32 sums
+    want, allowed = layer.expect(x)
+    assert (np.abs(y - want) > allowed).mean() > 0.5
+    # Numbers of 10 bits of mantissa are not changed at all.
+    exact = replace(layer, values=np.sign(layer.values) * np.float32(1 + 2.0**-10))
+    whole = rng.integers(-1024, 1025, x.shape).astype(np.float32)
+    assert_close(run("expand", exact, whole)[0], *exact.expect(whole))
+
+
+@pytest.mark.parametrize(("value", "rounded"), [(1 + 2.0**-11, 1 + 2.0**-10), (1 + 2.0**-12, 1.0)])
+def test_ties_are_rounded_away_from_zero(value, rounded):
+    layer = Layer.random(np.random.default_rng(0), 64, 16, 1, 16, "float32")
+    layer.values[:] = np.where(np.arange(16) % 2, -value, value)[:, None]
+    layer.bias[:] = 0
+    y, _ = run("expand", layer, np.ones((8, 64), np.float32))
+    assert np.array_equal(
+        y, np.broadcast_to(np.where(np.arange(16) % 2, -rounded, rounded), y.shape)
+    )
+
+
+def test_weights_beyond_tf32_are_refused():
+    layer = Layer.random(np.random.default_rng(0), 9, 4, 2, 4, "float32")
+    layer.values[1, 1] = np.finfo(np.float32).max
+    with pytest.raises(ValueError, match=r"rounds float32 to TF32.*beyond its largest number"):
+        run("expand", layer, np.zeros((1, 9), np.float32))
+    layer.values[1, 1] = np.inf  # which is a TF32 number
+    assert np.isnan(run("expand", layer, np.zeros((1, 9), np.float32))[0]).any()
 
 
 LARGE = {
@@ -216,6 +258,13 @@ def test_the_choice_for_a_layer():
     assert selected(capability=75) == without
     assert selected(capability=120) == selected()
     assert selected(activations="float32") == without
+    assert selected(activations="float32", tf32=True) == selected()
+    assert selected(activations="float32", tf32=True, unproven=False) == gathered
+    # Its tiles have half the columns.
+    small = {"in_features": 1024, "out_features": 160, "weights": 1024 * 16}
+    assert all(layout != "expand" for layout, *_ in selected(**small))
+    rounded = selected(**small, activations="float32", tf32=True)
+    assert ("expand", 5, 128) in rounded
     assert selected(weights=4096 * 41) == gathered  # 1 %
     assert selected(weights=4096 * 4000) == without
     assert selected(in_features=256, out_features=256, weights=256 * 26) == gathered
@@ -229,6 +278,19 @@ def test_the_choice_for_a_layer():
         ("expand", 5, 128),
         ("panel", 129, None),
     ]
+
+
+def test_a_session_without_tf32_keeps_the_gather_kernels(monkeypatch):
+    monkeypatch.setenv("FANIN_CUDA_UNPROVEN", "on")
+    layer = Layer.random(np.random.default_rng(7), 64, 16, 8, 16)
+    x = np.ones((8, 64), np.float32)
+    y = poisoned(8, 16, "float32")
+    arrays = {**layer.arrays(), "in_features": 64, "x": x, "y": y, "residual": None}
+    for allowed, layout in ((True, "expand"), (False, "stream")):
+        report = _cuda_emulation.run(
+            **arrays, activations="float32", multiprocessors=1, tf32=allowed
+        )
+        assert report["kernel"] == kernel_of(layout, "float32")
 
 
 def test_the_environment_turns_it_on(monkeypatch):

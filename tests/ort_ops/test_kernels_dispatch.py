@@ -81,7 +81,9 @@ def test_the_cuda_rows_of_a_type_cover_all_batches(op, activations):
         assert after.min_batch == before.max_batch + 1
     dtype = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}[activations]
     for row in every:
-        assert row.name.startswith(f"{dtype}-{op.removeprefix('Condensed').lower()}-{row.layout}")
+        assert row.tf32 == (row.activations == "float32" and row.layout == "expand")
+        prefix = "tf32" if row.tf32 else dtype
+        assert row.name.startswith(f"{prefix}-{op.removeprefix('Condensed').lower()}-{row.layout}")
 
 
 def test_supported_isas_are_ascending_and_start_with_scalar():

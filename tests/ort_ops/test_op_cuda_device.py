@@ -220,6 +220,26 @@ def test_a_convolution_with_residual_and_clip_equals_the_float64_reference(machi
     assert_close(y, want.numpy(), (fan_in + 4) * 2.0**-24 * magnitude.numpy())
 
 
+@pytest.mark.parametrize(("options", "rounds"), [({}, True), ({"use_tf32": "0"}, False)], ids=str)
+def test_float32_is_rounded_to_tf32_where_the_session_allows_it(
+    gpu_machine, monkeypatch, options, rounds
+):
+    if torch.cuda.get_device_capability()[0] < 8:
+        pytest.skip("TF32 needs compute capability 8.0")
+    monkeypatch.setenv("FANIN_CUDA_UNPROVEN", "on")
+    weight = layer("float32")
+    session = gpu_machine.session(layer_model(weight), **options)
+    x = torch.randn(64, IN_FEATURES, device="cuda")
+    y = torch.full((64, OUT_FEATURES), torch.nan, device="cuda")
+    gpu_machine.run(session, gpu_machine.bind(session, x=x, y=y))
+    want, allowed = expected(weight, x)
+    error = np.abs(y.double().cpu().numpy() - want)
+    assert (error > allowed).any() == rounds
+    # Of the products' magnitude, float32 sums have 105 * 2^-24, tensor cores 4 times as much, and
+    # TF32 operands 2^-10, which is 156 times as much.
+    assert (error <= 161 * allowed).all()
+
+
 def test_non_constant_weights_are_refused_by_name(gpu_machine):
     model = onnx.load_from_string(layer_model(layer("float32")))
     shape = (OUT_FEATURES, FAN_IN)

@@ -258,11 +258,16 @@ class CudaEngine:
 
 
 def condensed(
-    device: Device, weight: CondensedWeight, activations: str, kernel: str | None = None
+    device: Device,
+    weight: CondensedWeight,
+    activations: str,
+    kernel: str | None = None,
+    *,
+    tf32: bool = False,
 ) -> Callable[[Tensor], Call]:
     """Run our kernels: the one of that name, or what the dispatch table takes for the batch.
 
-    Every call of what is returned packs a copy of its own.
+    Every call of what is returned packs a copy of its own. ``tf32`` lets dispatch round float32.
     """
     numbers = itertools.count()
 
@@ -279,7 +284,13 @@ def condensed(
         y = device.torch.empty(batch, weight.out_features, dtype=x.dtype, device=device.place)
 
         def call() -> Tensor:
-            packed.run(x=x.data_ptr(), batch=batch, y=y.data_ptr(), stream=device.stream_address)
+            packed.run(
+                x=x.data_ptr(),
+                batch=batch,
+                y=y.data_ptr(),
+                stream=device.stream_address,
+                tf32=tf32,
+            )
             result: Tensor = y
             return result
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -84,15 +85,17 @@ class EmulatedGemm:
         clip_min: float = -math.inf,
         clip_max: float = math.inf,
         stream: int = 0,  # noqa: ARG002 (runs are done when they return)
+        tf32: bool = False,
     ) -> None:
         """Run on arrays by their addresses in the host's memory."""
         features, outputs = self._layer["in_features"], len(self._layer["bias"])
         self.run_arrays(
-            self._at(x, batch, features),
-            y=self._at(y, batch, outputs),
-            residual=self._at(residual, batch, outputs) if residual else None,
+            _at(x, (batch, features), self._activations),
+            y=_at(y, (batch, outputs), self._activations),
+            residual=_at(residual, (batch, outputs), self._activations) if residual else None,
             clip_min=clip_min,
             clip_max=clip_max,
+            tf32=tf32,
         )
 
     def run_arrays(
@@ -104,6 +107,7 @@ class EmulatedGemm:
         clip_min: float = -math.inf,
         clip_max: float = math.inf,
         shift: int = 0,  # noqa: ARG002 (addresses are the caller's)
+        tf32: bool = False,
     ) -> dict[str, Any]:
         """Run on ``x [batch, in_features]``, 16-bit numbers as their bits; returns a report."""
         report: dict[str, Any] = self._emulation.run(
@@ -115,6 +119,7 @@ class EmulatedGemm:
             y=y,
             clip_min=clip_min,
             clip_max=clip_max,
+            tf32=tf32,
         )
         return report
 
@@ -132,17 +137,98 @@ class EmulatedGemm:
             }
         ]
 
-    def _at(self, address: int, rows: int, columns: int) -> np.ndarray:
-        number = ctypes.c_float if self._activations == "float32" else ctypes.c_uint16
-        return np.ctypeslib.as_array((number * columns * rows).from_address(address))
+
+class EmulatedConv:
+    """``_cuda.PackedConv`` over the emulation: the same arguments, by the same names.
+
+    ``layer`` is what layer_arrays returns, and the geometry with two axes.
+    """
+
+    def __init__(
+        self,
+        *,
+        activations: str,
+        device: int = 0,  # noqa: ARG002 (the emulation has one)
+        conv_kernel: str | None = None,
+        **layer: Any,
+    ):
+        self._emulation = _module("_cuda_emulation", _NOT_BUILT)
+        self._layer, self._activations, self._kernel = layer, activations, conv_kernel
+
+    def run(
+        self,
+        *,
+        x: int,
+        batch: int,
+        height: int,
+        width: int,
+        y: int,
+        residual: int = 0,
+        clip_min: float = -math.inf,
+        clip_max: float = math.inf,
+        stream: int = 0,  # noqa: ARG002 (runs are done when they return)
+        tf32: bool = False,
+    ) -> None:
+        """Run on arrays by their addresses in the host's memory."""
+        given, sizes = self._layer, (height, width)
+        pads = given["pads"]
+        out = [
+            (sizes[at] + pads[at] + pads[at + 2] - given["dilations"][at] * (k - 1) - 1)
+            // given["strides"][at]
+            + 1
+            for at, k in enumerate(given["kernel"])
+        ]
+        images = (batch, len(given["bias"]), *out)
+        self.run_arrays(
+            _at(x, (batch, given["in_channels"], *sizes), self._activations),
+            y=_at(y, images, self._activations),
+            residual=_at(residual, images, self._activations) if residual else None,
+            clip_min=clip_min,
+            clip_max=clip_max,
+            tf32=tf32,
+        )
+
+    def run_arrays(
+        self,
+        x: np.ndarray,
+        *,
+        y: np.ndarray,
+        residual: np.ndarray | None = None,
+        clip_min: float = -math.inf,
+        clip_max: float = math.inf,
+        gate_scale: float = 0.0,
+        gate_shift: float = 1.0,
+        shift: int = 0,  # noqa: ARG002 (addresses are the caller's)
+        tf32: bool = False,
+    ) -> None:
+        """Run on ``x [batch, in_channels, height, width]``, 16-bit numbers as their bits."""
+        self._emulation.run_conv(
+            **self._layer,
+            x=x,
+            activations=self._activations,
+            residual=residual,
+            y=y,
+            clip_min=clip_min,
+            clip_max=clip_max,
+            gate_scale=gate_scale,
+            gate_shift=gate_shift,
+            conv_kernel=self._kernel,
+            tf32=tf32,
+        )
+
+
+def _at(address: int, shape: Sequence[int], activations: str) -> np.ndarray:
+    """Return the array at an address; of 16-bit numbers their bits."""
+    number = ctypes.c_float if activations == "float32" else ctypes.c_uint16
+    return np.ctypeslib.as_array((number * math.prod(shape)).from_address(address)).reshape(shape)
 
 
 class _Emulation:
-    PackedGemm = EmulatedGemm
+    PackedGemm, PackedConv = EmulatedGemm, EmulatedConv
 
     @staticmethod
     def kernel_table() -> list[dict[str, Any]]:
-        names = ("name", "layout", "activations", "min_batch", "max_batch", "proven")
+        names = ("name", "layout", "activations", "min_batch", "max_batch", "proven", "tf32")
         return [
             {name: getattr(row, name) for name in names}
             for row in cuda_kernel_table()

@@ -231,6 +231,7 @@ def _engines(
             weight_bytes=nbytes["condensed"],
         ),
     ]
+    tf32 = lambda x: dense.linear(x, tf32=True)  # noqa: E731
     for row in device.binding.kernel_table():
         served = row["min_batch"] <= batch <= (row["max_batch"] or batch)
         if launch == "ring" and ring_kernels:
@@ -240,12 +241,18 @@ def _engines(
         if row["activations"] == kind and measured:
             make = condensed(device, weight, kind, row["name"])
             name = f"kernel-{row['layout']}"
-            engines.append(engine(name, row["name"], make, weight_bytes=nbytes["condensed"]))
-    tf32 = lambda x: dense.linear(x, tf32=True)  # noqa: E731
+            types = {"precision": _TF32 if row["tf32"] else kind}
+            engines.append(
+                engine(name, row["name"], make, weight_bytes=nbytes["condensed"], **types)
+            )
     of_dense = {"precision": _TF32, "weight_bytes": nbytes["dense"]}
     if launch == "ring":
         if ring_kernels and kind == "float32":
+            allowed = condensed(device, weight, kind, tf32=True)
+            types = {"precision": _TF32, "weight_bytes": nbytes["condensed"]}
+            form = "the dispatched kernel where TF32 is allowed"
             engines.append(engine("dense-tf32", f"{linear}, TF32", tf32, **of_dense))
+            engines.append(engine("condensed-tf32", form, allowed, **types))
         return engines
     if kind == "float32":
         engines.append(engine("dense-tf32", f"{linear}, TF32", tf32, **of_dense))
@@ -270,8 +277,11 @@ def _is_measured(layout: str, weight: CondensedWeight, batch: int, kind: str, la
 
 
 def _fits(layout: str, weight: CondensedWeight, kind: str) -> bool:
-    """Tell whether a kernel can compute the layer: tensor cores take operands of one type."""
-    return layout != "expand" or weight.values.dtype.name == kind
+    """Tell whether a kernel can compute the layer.
+
+    Tensor cores take both operands in the same type, or float32 rounded to TF32.
+    """
+    return layout != "expand" or kind == "float32" or weight.values.dtype.name == kind
 
 
 def _sessions(

@@ -30,9 +30,10 @@ class PackedConv {
   // Y = gate(clip(convolution + bias + residual)) on `stream` (a cudaStream_t): only launches a
   // kernel. x is [batch, in_channels, height, width], y and the residual [batch, out_channels,
   // out_height, out_width], device memory, dense, aligned to their elements. The input must be
-  // valid for the geometry. The current device must be the one packed for.
+  // valid for the geometry. The current device must be the one packed for. `tf32`: whether float32
+  // operands may be rounded to TF32. Throws std::length_error for images beyond a kernel's limits.
   virtual void run(const void* x, const ConvInput& input, void* y, const ConvEpilogue& epilogue,
-                   void* stream) const = 0;
+                   void* stream, bool tf32) const = 0;
 
   virtual std::vector<PackedInfo> info() const = 0;
 };

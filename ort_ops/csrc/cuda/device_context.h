@@ -130,6 +130,19 @@ class DeviceContext {
 #endif
   }
 
+  // The same for one element of 4 bytes.
+  __device__ __forceinline__ void copy_async4(const void* data, int64_t, int64_t at, bool there,
+                                              int to) const {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address_of(to)),
+                 "l"(static_cast<const float*>(data) + at), "r"(there ? 4 : 0)
+                 : "memory");
+#else
+    (void)data, (void)at, (void)there, (void)to;
+    __trap();
+#endif
+  }
+
   // Closes a group of this thread's copies.
   __device__ __forceinline__ void copy_commit() const {
 #if __CUDA_ARCH__ >= 800
@@ -178,10 +191,29 @@ class DeviceContext {
     return result;
   }
 
+  // Loads four matrices like load_matrices, but lane l gets elements l / 4 of rows 2 * (l % 4) and
+  // the next of each.
+  __device__ __forceinline__ Raw<16> load_transposed(int row) const {
+    Raw<16> result = {};
+#if __CUDA_ARCH__ >= 800
+    uint32_t (&words)[4] = result.words;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(address_of(row))
+                 : "memory");
+#else
+    (void)row;
+    __trap();
+#endif
+    return result;
+  }
+
   // sums += a * b on the tensor cores, 16 x 8 from 16 x 16 and 16 x 8. With g = lane / 4 and
   // t = 2 * (lane % 4), a lane has of a, for columns t and t + 1: rows g, g + 8, then both rows for
   // columns 8 further; of b rows t and t + 1, then those 8 further, of column g; of the sums
-  // columns t and t + 1 of row g, then of row g + 8.
+  // columns t and t + 1 of row g, then of row g + 8. With float32, which must be TF32 numbers, a
+  // has 16 x 8: with s = lane % 4, rows g, g + 8 for column s, then for column s + 4; b rows s, s +
+  // 4 of column g.
   template <typename X>
   __device__ __forceinline__ void mma(const Raw<16>& a, uint32_t low, uint32_t high,
                                       float (&sums)[4]) const {
@@ -189,6 +221,13 @@ class DeviceContext {
     if constexpr (std::is_same_v<X, Float16>) {
       asm volatile(
           "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+          "{%8, %9}, {%0, %1, %2, %3};"
+          : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+          : "r"(a.words[0]), "r"(a.words[1]), "r"(a.words[2]), "r"(a.words[3]), "r"(low),
+            "r"(high));
+    } else if constexpr (std::is_same_v<X, float>) {
+      asm volatile(
+          "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
           "{%8, %9}, {%0, %1, %2, %3};"
           : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
           : "r"(a.words[0]), "r"(a.words[1]), "r"(a.words[2]), "r"(a.words[3]), "r"(low),

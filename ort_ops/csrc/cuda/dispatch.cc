@@ -6,6 +6,7 @@
 
 #include "core/divide_up.h"
 #include "cuda/delta_plan.h"
+#include "cuda/expand_conv_layout.h"
 
 namespace fanin::cuda {
 namespace {
@@ -19,7 +20,11 @@ auto find_row(Op op, ValueType activations, const Fits& fits) {
   });
 }
 
-// mma.m16n8k16 of 16 bits and cp.async are there from this capability on.
+bool allowed(const KernelRow& row, Permission permission) {
+  return (row.proven || permission.unproven) && (!row.tf32 || permission.tf32);
+}
+
+// mma.m16n8k16 of 16 bits, m16n8k8 of TF32 and cp.async are there from this capability on.
 constexpr int64_t kExpandCapability = 80;
 // A prototype of the kernel was measured on an H200 from 5 to 20 % of the weights. With fewer,
 // nearly all that it multiplies are zeros; with more than half, its words take more bytes than the
@@ -32,31 +37,20 @@ constexpr int64_t kLeastWeights = 4096;
 // columns of 16 bits.
 constexpr double kLeastDeltaDensity = 0.005;
 
-double density_of(const LayerFacts& layer) {
-  return static_cast<double>(layer.weights) /
-         (static_cast<double>(layer.in_features) * static_cast<double>(layer.out_features));
+int64_t weights_of(const CondensedView& view) {
+  int64_t weights = 0;
+  for (int64_t row = 0; row < view.active; ++row) weights += view.true_fan_in(row);
+  return weights;
 }
 
-}  // namespace
-
-LayerFacts LayerFacts::of(const CondensedView& view, ValueType activations) {
-  LayerFacts facts;
-  facts.activations = activations;
-  facts.in_features = view.in_features;
-  facts.out_features = view.out_features;
-  for (int64_t row = 0; row < view.active; ++row) facts.weights += view.true_fan_in(row);
-  facts.values_fit = activations != ValueType::kFloat32 && cuda::values_fit(view, activations);
-  return facts;
-}
-
-std::string expand_problem(const LayerFacts& layer, const DeviceLimits& limits) {
-  if (layer.activations == ValueType::kFloat32)
-    return "the expand kernel takes float16 or bfloat16 activations: export the model with "
-           "--precision";
-  if (!layer.values_fit)
+std::string operand_problem(ValueType activations, bool values_fit, const DeviceLimits& limits) {
+  if (!values_fit && activations == ValueType::kFloat32)
+    return "the expand kernel rounds float32 to TF32, and some weights are beyond its largest "
+           "number, 3.4e38: take another kernel";
+  if (!values_fit)
     return std::string("the expand kernel does not round weights, and some of these are no ") +
-           value_type_name(layer.activations) + " numbers: export the model with --precision " +
-           value_type_name(layer.activations);
+           value_type_name(activations) + " numbers: export the model with --precision " +
+           value_type_name(activations);
   if (limits.capability < kExpandCapability)
     return "the expand kernel needs a GPU of compute capability 8.0 and a build for it, this one "
            "has " +
@@ -65,14 +59,62 @@ std::string expand_problem(const LayerFacts& layer, const DeviceLimits& limits) 
   return "";
 }
 
+double density_of(int64_t weights, int64_t in_features, int64_t out_features) {
+  return static_cast<double>(weights) /
+         (static_cast<double>(in_features) * static_cast<double>(out_features));
+}
+
+bool expand_density_pays(double density) {
+  return density >= kLeastDensity && density <= kMostDensity;
+}
+
+}  // namespace
+
+LayerFacts LayerFacts::of(const CondensedView& view, ValueType activations) {
+  return {activations, view.in_features, view.out_features, weights_of(view),
+          cuda::values_fit(view, activations)};
+}
+
+ConvFacts ConvFacts::of(const CondensedView& view, const ConvGeometry& geometry,
+                        ValueType activations) {
+  return {activations, geometry, weights_of(view), cuda::values_fit(view, activations)};
+}
+
+std::string expand_problem(const LayerFacts& layer, const DeviceLimits& limits) {
+  return operand_problem(layer.activations, layer.values_fit, limits);
+}
+
+std::string expand_problem(const ConvFacts& layer, const DeviceLimits& limits) {
+  const ConvGeometry& geometry = layer.geometry;
+  for (const int axis : {0, 1})
+    for (const int64_t pixels :
+         {geometry.strides[axis], geometry.pads[axis], geometry.pads[axis + 2],
+          geometry.dilations[axis] * (geometry.kernel[axis] - 1)})
+      if (pixels > kMostExpandPixels)
+        return "the expand kernel takes strides, pads and windows of up to " +
+               std::to_string(kMostExpandPixels) + " pixels, not " + std::to_string(pixels) +
+               ": take another kernel";
+  return operand_problem(layer.activations, layer.values_fit, limits);
+}
+
 bool expand_pays(const LayerFacts& layer, const DeviceLimits& limits) {
   if (!expand_problem(layer, limits).empty()) return false;
-  const double density = density_of(layer);
   // Smaller layers do not have one tile for each multiprocessor, and their time is that of a
   // launch.
   const int64_t tiles = divide_up(layer.out_features, ExpandShape::kRows) *
-                        divide_up(layer.in_features, ExpandShape::kColumns);
-  return density >= kLeastDensity && density <= kMostDensity && tiles >= limits.multiprocessors;
+                        divide_up(layer.in_features, expand_columns(layer.activations));
+  return tiles >= limits.multiprocessors &&
+         expand_density_pays(density_of(layer.weights, layer.in_features, layer.out_features));
+}
+
+bool expand_pays(const ConvFacts& layer, const DeviceLimits& limits) {
+  if (!expand_problem(layer, limits).empty()) return false;
+  const ConvGeometry& geometry = layer.geometry;
+  const int64_t side = geometry.kernel[0];
+  return side == geometry.kernel[1] && (side == 1 || side == 3) &&
+         geometry.group_outputs() >= ExpandShape::kRows &&
+         expand_density_pays(density_of(layer.weights, geometry.group_inputs() * geometry.taps(),
+                                        geometry.out_channels));
 }
 
 std::string delta_problem(const LayerFacts& layer, const DeviceLimits& limits) {
@@ -84,7 +126,8 @@ std::string delta_problem(const LayerFacts& layer, const DeviceLimits& limits) {
 }
 
 bool delta_pays(const LayerFacts& layer, const DeviceLimits& limits) {
-  return delta_problem(layer, limits).empty() && density_of(layer) >= kLeastDeltaDensity &&
+  return delta_problem(layer, limits).empty() &&
+         density_of(layer.weights, layer.in_features, layer.out_features) >= kLeastDeltaDensity &&
          layer.weights >= kLeastWeights * limits.multiprocessors;
 }
 
@@ -113,10 +156,11 @@ int64_t last_batch(const KernelRow& row, int64_t in_features, const DeviceLimits
 }
 
 std::vector<ServedBatches> select_kernels(const LayerFacts& layer, BatchRange batches,
-                                          const DeviceLimits& limits, bool unproven) {
+                                          const DeviceLimits& limits, Permission permission) {
+  const bool expand = expand_pays(layer, limits);
   const auto may_serve = [&](const KernelRow& row) {
-    if (!row.proven && !unproven) return false;
-    if (row.layout == Layout::kExpand) return expand_pays(layer, limits);
+    if (!allowed(row, permission)) return false;
+    if (row.layout == Layout::kExpand) return expand;
     return row.layout != Layout::kDelta || delta_pays(layer, limits);
   };
   std::vector<ServedBatches> found;
@@ -139,16 +183,20 @@ std::vector<ServedBatches> select_kernels(const LayerFacts& layer, BatchRange ba
   }
 }
 
-const KernelRow& select_conv_kernel(ValueType activations) {
-  return *find_row(Op::kConv, activations, [](const KernelRow&) { return true; });
+const KernelRow& select_conv_kernel(const ConvFacts& layer, const DeviceLimits& limits,
+                                    Permission permission) {
+  const bool expand = expand_pays(layer, limits);
+  return *find_row(Op::kConv, layer.activations, [&](const KernelRow& row) {
+    return allowed(row, permission) && (expand || row.layout != Layout::kExpand);
+  });
 }
 
-const KernelRow& find_kernel(const std::string& name, ValueType activations) {
+const KernelRow& find_kernel(Op op, const std::string& name, ValueType activations) {
   const auto found =
-      find_row(Op::kGemm, activations, [&](const KernelRow& row) { return row.name == name; });
+      find_row(op, activations, [&](const KernelRow& row) { return row.name == name; });
   if (found != kernel_table().end()) return *found;
-  throw std::invalid_argument("the CUDA kernel table has no " + name + " for " +
-                              value_type_name(activations) + " activations");
+  throw std::invalid_argument("the CUDA kernel table of " + std::string(op_name(op)) + " has no " +
+                              name + " for " + value_type_name(activations) + " activations");
 }
 
 }  // namespace fanin::cuda

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/condensed.h"
+#include "core/conv_geometry.h"
 #include "cuda/kernel_table.h"
 #include "cuda/plan.h"
 
@@ -21,22 +22,42 @@ struct LayerFacts {
   static LayerFacts of(const CondensedView& view, ValueType activations);
 };
 
+// The same for a convolution.
+struct ConvFacts {
+  ValueType activations = ValueType::kFloat32;
+  ConvGeometry geometry;
+  int64_t weights = 0;
+  bool values_fit = false;
+
+  static ConvFacts of(const CondensedView& view, const ConvGeometry& geometry,
+                      ValueType activations);
+};
+
+// Which rows may be taken.
+struct Permission {
+  bool unproven = false;  // those that have not run on a device
+  bool tf32 = false;      // those that round float32 to TF32
+};
+
 // A row, and the batches that it serves.
 struct ServedBatches {
   const KernelRow* row;
   BatchRange batches;
 };
 
-// The rows of CondensedGemm for a range of batches, by rising batch. `unproven`: whether rows that
-// have not run on a device may be taken.
+// The rows of CondensedGemm for a range of batches, by rising batch.
 std::vector<ServedBatches> select_kernels(const LayerFacts& layer, BatchRange batches,
-                                          const DeviceLimits& limits, bool unproven);
+                                          const DeviceLimits& limits, Permission permission);
 
 // Whether the expand kernel is faster than those that gather, at the batches of its row.
 bool expand_pays(const LayerFacts& layer, const DeviceLimits& limits);
 
+// The same for a convolution: windows of 1 x 1 and 3 x 3 whose groups fill the tiles.
+bool expand_pays(const ConvFacts& layer, const DeviceLimits& limits);
+
 // Why the expand kernel cannot compute a layer, as a sentence; empty if it can.
 std::string expand_problem(const LayerFacts& layer, const DeviceLimits& limits);
+std::string expand_problem(const ConvFacts& layer, const DeviceLimits& limits);
 
 // Whether the delta kernel is faster than the stream kernel, at the batches of its row.
 bool delta_pays(const LayerFacts& layer, const DeviceLimits& limits);
@@ -55,10 +76,11 @@ bool unproven_requested();
 int64_t last_batch(const KernelRow& row, int64_t in_features, const DeviceLimits& limits);
 
 // The row of CondensedConv.
-const KernelRow& select_conv_kernel(ValueType activations);
+const KernelRow& select_conv_kernel(const ConvFacts& layer, const DeviceLimits& limits,
+                                    Permission permission);
 
-// The row of CondensedGemm of that name. Throws std::invalid_argument if the table lacks the name
-// or the row is for other activations.
-const KernelRow& find_kernel(const std::string& name, ValueType activations);
+// The row of an op of that name. Throws std::invalid_argument if the table lacks the name or the
+// row is for another op or other activations.
+const KernelRow& find_kernel(Op op, const std::string& name, ValueType activations);
 
 }  // namespace fanin::cuda

@@ -1,39 +1,46 @@
-// Batches of 16-bit types: a thread program that reads weights as sparse and multiplies them as
-// dense on tensor cores.
+// Batches: a thread program that reads weights as sparse and multiplies them as dense on tensor
+// cores, in float16, bfloat16 or (float32 activations) TF32.
 //
-// The weights are cut into tiles of 16 rows x 128 columns, each a list of words: a value and its
-// place in the tile's image, which has the order in which lanes hold the first operand of
-// mma.m16n8k16. Packing deals the words so that those that a warp stores at once lie in different
-// banks. A warp has its own tiles and images:
+// The weights are cut into tiles of 16 rows x 256 bytes of columns, each a list of words: a value
+// and its place in the tile's image, which has the order in which lanes hold the first operand of
+// the tensor cores. Packing deals the words so that those that a warp stores at once lie in
+// different banks. A warp has its own tiles and images:
 //
-//   for each chunk of 128 columns:
+//   for each chunk of columns:
 //     barrier: the samples of this chunk have arrived | copies of a later chunk begin
 //     words to the image | image and samples to the tensor cores | zeros where words were
 //   sums of all parts of the columns, in their order, bias, residual, clip
 //
-// The parts of the columns belong to the blocks of a cluster or, without clusters, to the warps of
-// a block. Tensor cores also multiply the zeros, so an infinity or NaN in x makes the sums of all
-// rows NaN; a sum that is NaN is therefore computed again from the stored weights alone.
+// What a sample is, and where its x and y are, is the argument Samples: row_samples.h or
+// pixel_samples.h. The parts of the columns belong to the blocks of a cluster or, without clusters,
+// to the warps of a block. Tensor cores also multiply the zeros, so an infinity or NaN in x makes
+// the sums of all rows NaN; a sum that is NaN is therefore computed again from the stored weights
+// alone.
 #pragma once
 
 #include <cstdint>
 
-#include "cuda/expand_shape.h"
+#include "cuda/expand_share.h"
 #include "cuda/expand_sums.h"
 #include "cuda/types.h"
 
 namespace fanin::cuda {
 
-// kTile: samples at a time. kVectorX: rows of x begin at multiples of 16 bytes.
-template <typename X, int kTile, bool kVectorX>
-class ExpandKernel : ExpandShape {
-  static_assert(sizeof(X) == 2, "tensor cores take 16 bits");
-  static_assert(kTile % 8 == 0 && kTile <= kMaxTile, "samples of a tile");
+template <typename Samples>
+class ExpandKernel : ExpandTile<typename Samples::X> {
+  using X = typename Samples::X;
+  using Args = typename Samples::Args;
+  using Tile = ExpandTile<X>;
+  using Element = typename Tile::Element;
+  static constexpr int kTile = Samples::kTile;
+  static constexpr int kSteps = Tile::kSteps;
+  static constexpr int kVectorWords = Tile::kVectorWords;
+  static constexpr int kImageBytes = Tile::kImageBytes;
+  static_assert(kTile % 8 == 0 && kTile <= Tile::kMaxTile, "samples of a tile");
   static constexpr int kWarpTiles = expand_warp_tiles(kTile);
   static constexpr int kColumnGroups = kTile / 8;  // of the second operand
-  static constexpr int kUnits = kChunkBytes / 16;  // of a sample's chunk
   // As many as the registers allow.
-  static constexpr int kStepsAtOnce = kWarpTiles == 1 ? kSteps : 2;
+  static constexpr int kStepsAtOnce = kWarpTiles == 1 ? kSteps : kTile < 128 ? 2 : 1;
   // Vectors of a lane that are loaded one chunk ahead, in all 512 words, a quarter of a tile. At
   // 128 samples there are registers for half of them, which is enough for the densities that pay
   // there.
@@ -59,14 +66,15 @@ class ExpandKernel : ExpandShape {
   static constexpr int kMinBlocks = kTile <= 32 ? 2 : 1;
 
   template <typename Context>
-  static FANIN_INLINE void run(const Context& context, const ExpandArgs& args) {
+  static FANIN_INLINE void run(const Context& context, const Args& args) {
     const ExpandShare share = share_of(context, args);
     for (int64_t tile = context.block_y(); tile * kTile < args.batch; tile += context.grid_y()) {
       float sums[kWarpTiles][kColumnGroups][4] = {};
-      multiply(context, args, share, tile * kTile, sums);
-      ExpandSums<X, kTile>::put(context, share, sums);
+      const Samples samples(context, args, share, tile * kTile);
+      multiply(context, args, share, samples, sums);
+      ExpandSums<Samples>::put(context, share, sums);
       meet(context, args);
-      ExpandSums<X, kTile>::finish(context, args, share, tile * kTile);
+      ExpandSums<Samples>::finish(context, args, share, samples);
       if ((tile + context.grid_y()) * kTile < args.batch) meet(context, args);
     }
     if (args.cluster > 1) context.cluster_leave();
@@ -74,7 +82,7 @@ class ExpandKernel : ExpandShape {
 
  private:
   template <typename Context>
-  static FANIN_INLINE void meet(const Context& context, const ExpandArgs& args) {
+  static FANIN_INLINE void meet(const Context& context, const Args& args) {
     if (args.cluster > 1) {
       context.cluster_sync();
     } else {
@@ -83,15 +91,19 @@ class ExpandKernel : ExpandShape {
   }
 
   template <typename Context>
-  static FANIN_INLINE ExpandShare share_of(const Context& context, const ExpandArgs& args) {
+  static FANIN_INLINE ExpandShare share_of(const Context& context, const Args& args) {
     const int warp = context.thread() / 32;
     ExpandShare share;
     share.rank = static_cast<int>(context.block_x() % args.cluster);
     share.block_parts = args.parts / args.cluster;
     share.row_warps = context.threads() / 32 / share.block_parts;
     share.block_part = warp / share.row_warps;
-    share.block_tile =
-        static_cast<int>(context.block_x() / args.cluster) * share.row_warps * kWarpTiles;
+    const int block = static_cast<int>(context.block_x() / args.cluster);
+    const int block_tiles = share.row_warps * kWarpTiles;
+    const int group_blocks = (args.group_tiles + block_tiles - 1) / block_tiles;
+    share.group = block / group_blocks;
+    share.end_tile = (share.group + 1) * args.group_tiles;
+    share.block_tile = share.group * args.group_tiles + block % group_blocks * block_tiles;
     share.tile = share.block_tile + warp % share.row_warps * kWarpTiles;
     share.steps = (args.chunks + args.parts - 1) / args.parts;
     share.chunk = first_chunk(args, share, share.block_part);
@@ -99,8 +111,7 @@ class ExpandKernel : ExpandShape {
     return share;
   }
 
-  static FANIN_INLINE int first_chunk(const ExpandArgs& args, const ExpandShare& share,
-                                      int block_part) {
+  static FANIN_INLINE int first_chunk(const Args& args, const ExpandShare& share, int block_part) {
     const int first = (share.rank * share.block_parts + block_part) * share.steps;
     return first < args.chunks ? first : args.chunks;
   }
@@ -110,8 +121,8 @@ class ExpandKernel : ExpandShape {
   }
 
   template <typename Context>
-  static FANIN_INLINE void multiply(const Context& context, const ExpandArgs& args,
-                                    const ExpandShare& share, int64_t sample,
+  static FANIN_INLINE void multiply(const Context& context, const Args& args,
+                                    const ExpandShare& share, const Samples& samples,
                                     float (&sums)[kWarpTiles][kColumnGroups][4]) {
     Words words[kWarpTiles];
     FANIN_UNROLL
@@ -125,7 +136,7 @@ class ExpandKernel : ExpandShape {
     const int ahead = args.stages - 1;
     FANIN_ROLLED
     for (int step = 0; step < ahead; ++step) {
-      if (step < share.steps) stage(context, args, share, sample, step, step);
+      if (step < share.steps) stage(context, args, share, samples, step, step);
       context.copy_commit();
     }
     FANIN_UNROLL
@@ -138,7 +149,7 @@ class ExpandKernel : ExpandShape {
       // The samples of this step are there, and all warps are done with those of the step before.
       context.sync();
       const int free = slot == 0 ? ahead : slot - 1;
-      if (step + ahead < share.steps) stage(context, args, share, sample, step + ahead, free);
+      if (step + ahead < share.steps) stage(context, args, share, samples, step + ahead, free);
       context.copy_commit();
       const int chunk = share.chunk + step;
       if (chunk < share.last) add_chunk(context, args, share, words, chunk, slot, sums);
@@ -151,13 +162,14 @@ class ExpandKernel : ExpandShape {
   template <typename Context>
   static FANIN_INLINE auto image_of(const Context& context, int tile) {
     const int number = context.thread() / 32 * kWarpTiles + tile;
-    return context.template shared<uint16_t>(number * kImageBytes, kImage + kPadding);
+    return context.template shared<typename Tile::Element>(number * kImageBytes,
+                                                           Tile::kImage + Tile::kPadding);
   }
 
   template <typename Context>
   static FANIN_INLINE auto operands_of(const Context& context, int tile) {
     const int number = context.thread() / 32 * kWarpTiles + tile;
-    return context.template shared<Raw<16>>(number * kImageBytes, kImage / 8);
+    return context.template shared<Raw<16>>(number * kImageBytes, kSteps * 32);
   }
 
   template <typename Context>
@@ -170,17 +182,15 @@ class ExpandKernel : ExpandShape {
 
   // Where the words of a tile end in a chunk; 0 past the last chunk of the share or the last tile.
   template <typename Context>
-  static FANIN_INLINE int end_of(const Context& context, const ExpandArgs& args,
-                                 const ExpandShare& share, int tile, int chunk) {
-    if (tile >= args.tiles || chunk >= share.last) return 0;
-    return context.template global<int32_t>(
-        args.starts, static_cast<int64_t>(args.tiles) * args.chunks +
-                         1)[static_cast<int64_t>(tile) * args.chunks + chunk + 1];
+  static FANIN_INLINE int end_of(const Context& context, const Args& args, const ExpandShare& share,
+                                 int tile, int chunk) {
+    if (tile >= share.end_tile || chunk >= share.last) return 0;
+    return expand_start_of(context, args, static_cast<int64_t>(tile) * args.chunks + chunk + 1);
   }
 
   // Begins to load the words of a tile that end there.
   template <typename Context>
-  static FANIN_INLINE Words load_words(const Context& context, const ExpandArgs& args,
+  static FANIN_INLINE Words load_words(const Context& context, const Args& args,
                                        const ExpandShare& share, int tile, int chunk, int start,
                                        int end) {
     Words words;
@@ -198,21 +208,21 @@ class ExpandKernel : ExpandShape {
 
   // Calls visit(place, value) for the words of the lane beyond those that were loaded ahead.
   template <typename Context, typename Visit>
-  static FANIN_INLINE void visit_others(const Context& context, const ExpandArgs& args, int start,
+  static FANIN_INLINE void visit_others(const Context& context, const Args& args, int start,
                                         int count, const Visit& visit) {
     FANIN_ROLLED
     for (int vector = kAhead * 32 + context.thread() % 32; vector < count; vector += 32) {
       const Raw<16> four = expand_vector_at(context, args, start + vector);
       FANIN_UNROLL
       for (int i = 0; i < kVectorWords; ++i)
-        visit(static_cast<int>(four.words[i] & 0xffff), static_cast<uint16_t>(four.words[i] >> 16));
+        visit(Tile::place_in(four.words[i]), Tile::element_in(four.words[i]));
     }
   }
 
   // Expands words into the image, which is zero.
   template <typename Context>
-  static FANIN_INLINE Stored expand(const Context& context, const ExpandArgs& args,
-                                    const Words& words, int tile) {
+  static FANIN_INLINE Stored expand(const Context& context, const Args& args, const Words& words,
+                                    int tile) {
     const auto image = image_of(context, tile);
     Stored stored;
     stored.start = words.start;
@@ -226,35 +236,35 @@ class ExpandKernel : ExpandShape {
       if (v * 32 + context.thread() % 32 < stored.count) {
         FANIN_UNROLL
         for (int i = 0; i < kVectorWords; ++i)
-          image.store(static_cast<int>(four[i] & 0xffff), static_cast<uint16_t>(four[i] >> 16));
+          image.store(Tile::place_in(four[i]), Tile::element_in(four[i]));
       }
     }
     visit_others(context, args, stored.start, stored.count,
-                 [&](int place, uint16_t value) { image.store(place, value); });
+                 [&](int place, Element value) { image.store(place, value); });
     return stored;
   }
 
   // Makes the image zero again.
   template <typename Context>
-  static FANIN_INLINE void erase(const Context& context, const ExpandArgs& args,
-                                 const Stored& stored, int tile) {
+  static FANIN_INLINE void erase(const Context& context, const Args& args, const Stored& stored,
+                                 int tile) {
     const auto image = image_of(context, tile);
     FANIN_UNROLL
     for (int v = 0; v < kAhead; ++v) {
       if (v * 32 + context.thread() % 32 < stored.count) {
         FANIN_UNROLL
         for (int i = 0; i < kVectorWords; ++i)
-          image.store(static_cast<int>(stored.places[v][i / 2] >> (16 * (i % 2)) & 0xffff),
-                      uint16_t{0});
+          image.store(Tile::place_in(stored.places[v][i / 2] >> (16 * (i % 2)) & 0xffff),
+                      Element{0});
       }
     }
     visit_others(context, args, stored.start, stored.count,
-                 [&](int place, uint16_t) { image.store(place, uint16_t{0}); });
+                 [&](int place, Element) { image.store(place, Element{0}); });
   }
 
   // Adds the products of a chunk, and begins to load the words of the next one.
   template <typename Context>
-  static FANIN_INLINE void add_chunk(const Context& context, const ExpandArgs& args,
+  static FANIN_INLINE void add_chunk(const Context& context, const Args& args,
                                      const ExpandShare& share, Words (&words)[kWarpTiles],
                                      int chunk, int slot,
                                      float (&sums)[kWarpTiles][kColumnGroups][4]) {
@@ -270,7 +280,7 @@ class ExpandKernel : ExpandShape {
     if (all == 0) return;  // the same in all lanes
     context.warp_sync();
     const int samples =
-        samples_offset(share) + (slot * share.block_parts + share.block_part) * kTile * kChunkBytes;
+        samples_offset(share) + (slot * share.block_parts + share.block_part) * Samples::kBytes;
     FANIN_ROLLED
     for (int first = 0; first < kSteps; first += kStepsAtOnce) {
       FANIN_UNROLL
@@ -292,21 +302,15 @@ class ExpandKernel : ExpandShape {
   static FANIN_INLINE void add_step(const Context& context, int samples, int k,
                                     const Raw<16> (&weights)[kWarpTiles],
                                     float (&sums)[kWarpTiles][kColumnGroups][4]) {
-    const int lane = context.thread() % 32;
-    // A lane names a row of 16 bytes: of eight samples, columns 0-7, then 8-15; then of the next
-    // eight samples.
-    const int unit = (k * 2 + lane / 8 % 2) ^ lane % 8;
-    const int row = samples + lane % 8 * kChunkBytes + unit * 16;
     if constexpr (kColumnGroups == 1) {
-      const Raw<8> columns = context.template load_matrices<2>(row);
+      const Raw<8> columns = Samples::template operands<1>(context, samples, k, 0);
       multiply_group(context, weights, columns.words[0], columns.words[1], 0, sums);
     } else {
       FANIN_UNROLL
-      for (int pair = 0; pair < kColumnGroups / 2; ++pair) {
-        const Raw<16> columns =
-            context.template load_matrices<4>(row + (pair * 16 + lane / 16 * 8) * kChunkBytes);
-        multiply_group(context, weights, columns.words[0], columns.words[1], 2 * pair, sums);
-        multiply_group(context, weights, columns.words[2], columns.words[3], 2 * pair + 1, sums);
+      for (int group = 0; group < kColumnGroups; group += 2) {
+        const Raw<16> columns = Samples::template operands<2>(context, samples, k, group);
+        multiply_group(context, weights, columns.words[0], columns.words[1], group, sums);
+        multiply_group(context, weights, columns.words[2], columns.words[3], group + 1, sums);
       }
     }
   }
@@ -316,44 +320,27 @@ class ExpandKernel : ExpandShape {
                                           const Raw<16> (&weights)[kWarpTiles], uint32_t low,
                                           uint32_t high, int group,
                                           float (&sums)[kWarpTiles][kColumnGroups][4]) {
+    if constexpr (Tile::kTf32) {
+      low = tf32_bits(low);
+      high = tf32_bits(high);
+    }
     FANIN_UNROLL
     for (int t = 0; t < kWarpTiles; ++t)
       context.template mma<X>(weights[t], low, high, sums[t][group]);
   }
 
-  // Copies a chunk of every part's samples into a slot. Columns and samples outside x are zeros.
-  // The units of a sample are permuted, so that eight samples' units lie in different banks.
+  // Copies a chunk of every part's samples into a slot.
   template <typename Context>
-  static FANIN_INLINE void stage(const Context& context, const ExpandArgs& args,
-                                 const ExpandShare& share, int64_t sample, int step, int slot) {
-    const int base = samples_offset(share) + slot * share.block_parts * kTile * kChunkBytes;
-    FANIN_ROLLED
-    for (int i = context.thread(); i < share.block_parts * kTile * kUnits; i += context.threads()) {
-      const int part = i / (kTile * kUnits), n = i / kUnits % kTile, unit = i % kUnits;
+  static FANIN_INLINE void stage(const Context& context, const Args& args, const ExpandShare& share,
+                                 const Samples& samples, int step, int slot) {
+    const int base = samples_offset(share) + slot * share.block_parts * Samples::kBytes;
+    FANIN_UNROLL_BY(Samples::kItemsAtOnce)
+    for (int i = context.thread(); i < share.block_parts * Samples::kItems;
+         i += context.threads()) {
+      const int part = i / Samples::kItems;
       const int chunk = first_chunk(args, share, part) + step;
-      if (chunk >= first_chunk(args, share, part + 1)) continue;
-      const int column = chunk * kColumns + unit * 8;
-      int there = sample + n < args.batch ? args.in_features - column : 0;
-      there = there < 0 ? 0 : there > 8 ? 8 : there;
-      const int64_t at = there > 0 ? (sample + n) * args.in_features + column : 0;
-      const int to = base + (part * kTile + n) * kChunkBytes + (unit ^ n % 8) * 16;
-      copy_unit(context, args, at, there, to);
-    }
-  }
-
-  template <typename Context>
-  static FANIN_INLINE void copy_unit(const Context& context, const ExpandArgs& args, int64_t at,
-                                     int there, int to) {
-    const int64_t count = args.batch * args.in_features;
-    if constexpr (kVectorX) {
-      context.template copy_async16<X>(args.x, count, at, there, to);
-    } else {
-      const auto x = context.template global<X>(args.x, count);
-      Raw<16> eight{{0, 0, 0, 0}};
-      FANIN_UNROLL
-      for (int j = 0; j < 8; ++j)
-        if (j < there) eight.words[j / 2] |= stored_bits(x[at + j]) << (16 * (j % 2));
-      context.template shared<Raw<16>>(to, 1).store(0, eight);
+      if (chunk < first_chunk(args, share, part + 1))
+        samples.copy(context, args, i % Samples::kItems, chunk, base + part * Samples::kBytes);
     }
   }
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 
@@ -12,7 +13,6 @@ namespace fanin::cuda {
 namespace {
 
 constexpr int kRows = ExpandShape::kRows;
-constexpr int kColumns = ExpandShape::kColumns;
 constexpr size_t kVectorWords = ExpandShape::kVectorWords;
 constexpr size_t kBanks = 32;
 
@@ -21,10 +21,19 @@ bool fits(float value) {
   const float rounded = widen(narrow<X>(value));
   return rounded == value || (rounded != rounded && value != value);
 }
+template <>
+bool fits<float>(float value) {
+  return !std::isfinite(value) || std::isfinite(float_of(tf32_bits(bits_of(value))));
+}
 
-// A word: the value's bits, and its place in the image of its tile.
-uint32_t word_of(uint16_t bits, int place) {
-  return static_cast<uint32_t>(bits) << 16 | static_cast<uint32_t>(place);
+// The bits of a word that hold the value.
+template <typename X>
+uint32_t value_part(float value) {
+  return static_cast<uint32_t>(narrow<X>(value).bits) << 16;
+}
+template <>
+uint32_t value_part<float>(float value) {
+  return tf32_bits(bits_of(value));
 }
 
 // The words that the lanes of a warp store at once.
@@ -48,16 +57,21 @@ struct Group {
 };
 
 // The words of a tile by the bank of shared memory that they are stored to.
-class Tile {
+template <typename X>
+class TileWords {
+  using Shape = ExpandTile<X>;
+
  public:
-  void add(uint16_t bits, int row, int column) { put(bits, ExpandShape::place(row, column)); }
+  void add(float value, int row, int column) {
+    put(value_part<X>(value), Shape::place(row, column));
+  }
 
   // Appends the tile's vectors and empties it. A warp's lanes store the first words of their
   // vectors at once, then the second ones, and so on: words are dealt so that a store has few of
   // one bank.
   void move_to(std::vector<Raw<16>>& vectors) {
     for (int filled = 0; count_ % kVectorWords != 0; ++filled)
-      put(0, ExpandShape::kImage + 2 * filled);
+      put(0, Shape::kImage + Shape::kPair * filled);
     std::vector<Group> groups;
     for (size_t left = count_ / kVectorWords; left > 0; left -= groups.back().lanes) {
       Group group;
@@ -92,8 +106,9 @@ class Tile {
     return banks;
   }
 
-  void put(uint16_t bits, int place) {
-    banks_[static_cast<size_t>(place / 2) % kBanks].words.push_back(word_of(bits, place));
+  void put(uint32_t value, int place) {
+    banks_[static_cast<size_t>(place / Shape::kPair) % kBanks].words.push_back(
+        value | static_cast<uint32_t>(place));
     ++count_;
   }
 
@@ -110,18 +125,43 @@ class Tile {
   size_t count_ = 0;
 };
 
+// The rows of every tile: of each group those with weights first, then the others, both in
+// ascending order.
+struct TileRows {
+  std::vector<int32_t> outputs;  // [tiles, 16]; -1 for none
+  std::vector<SourceRow> stored;
+
+  TileRows(const CondensedView& view, const ExpandLayout& layout)
+      : outputs(static_cast<size_t>(layout.tiles() * kRows), -1), stored(outputs.size()) {
+    const int64_t group_rows = view.out_features / layout.groups;
+    int64_t row = 0;
+    for (int64_t group = 0; group < layout.groups; ++group) {
+      auto at = static_cast<size_t>(group * layout.group_tiles * kRows);
+      std::vector<int32_t> others;
+      for (int64_t output = group * group_rows; output < (group + 1) * group_rows; ++output) {
+        if (row == view.active || view.rows[row] != output) {
+          others.push_back(static_cast<int32_t>(output));
+          continue;
+        }
+        outputs[at] = static_cast<int32_t>(output);
+        stored[at++] = {row, 0, view.true_fan_in(row)};
+        ++row;
+      }
+      std::copy(others.begin(), others.end(), outputs.begin() + static_cast<std::ptrdiff_t>(at));
+    }
+  }
+};
+
 template <typename X>
 std::vector<Raw<16>> pack_words(const CondensedView& view, const ExpandLayout& layout,
-                                std::vector<int32_t>& starts) {
-  std::vector<SourceRow> rows(static_cast<size_t>(layout.tiles * kRows));
-  for (int64_t row = 0; row < view.active; ++row)
-    rows[static_cast<size_t>(row)] = {row, 0, view.true_fan_in(row)};
+                                std::vector<SourceRow>& rows, std::vector<int32_t>& starts) {
+  constexpr int kColumns = ExpandTile<X>::kColumns;
   std::vector<Raw<16>> vectors;
   const auto add_start = [&] {
     starts.push_back(counted(static_cast<int64_t>(vectors.size()), "vectors of four weights"));
   };
-  Tile tile;
-  for (int64_t first = 0; first < layout.tiles * kRows; first += kRows)
+  TileWords<X> tile;
+  for (int64_t first = 0; first < layout.tiles() * kRows; first += kRows)
     for (int64_t chunk = 0; chunk < layout.chunks; ++chunk) {
       add_start();
       for (int i = 0; i < kRows; ++i) {
@@ -129,7 +169,7 @@ std::vector<Raw<16>> pack_words(const CondensedView& view, const ExpandLayout& l
         for (; row.at < row.end; ++row.at) {
           const int64_t column = view.index(row.row, row.at) - chunk * kColumns;
           if (column >= kColumns) break;
-          tile.add(narrow<X>(view.value(row.row, row.at)).bits, i, static_cast<int>(column));
+          tile.add(view.value(row.row, row.at), i, static_cast<int>(column));
         }
       }
       tile.move_to(vectors);
@@ -141,7 +181,7 @@ std::vector<Raw<16>> pack_words(const CondensedView& view, const ExpandLayout& l
 }  // namespace
 
 bool values_fit(const CondensedView& view, ValueType type) {
-  if (view.value_type == type) return true;
+  if (type != ValueType::kFloat32 && view.value_type == type) return true;
   return visit_type(type, [&](auto x) {
     for (int64_t row = 0; row < view.active; ++row)
       for (int64_t entry = 0; entry < view.fan_in; ++entry)
@@ -150,25 +190,25 @@ bool values_fit(const CondensedView& view, ValueType type) {
   });
 }
 
-ExpandLayout pack_expand(const CondensedView& view, ValueType activations, Blob& blob) {
-  if (activations == ValueType::kFloat32 || !values_fit(view, activations))
-    throw std::invalid_argument(
-        std::string("the expand kernel takes values that are ") +
-        value_type_name(activations == ValueType::kFloat32 ? ValueType::kBfloat16 : activations) +
-        " numbers; export the model with --precision");
+ExpandLayout pack_expand(const CondensedView& view, ValueType activations, int64_t groups,
+                         Blob& blob) {
+  if (!values_fit(view, activations))
+    throw std::invalid_argument(std::string("the expand kernel takes values that are ") +
+                                value_type_name(activations) +
+                                " numbers; export the model with --precision");
   ExpandLayout layout;
+  layout.activations = activations;
   layout.in_features = view.in_features;
   layout.out_features = view.out_features;
-  layout.tiles = divide_up(view.out_features, kRows);
-  layout.chunks = divide_up(view.in_features, kColumns);
-  counted(layout.tiles * layout.chunks + 1, "tiles of 16 rows and 128 columns");
-  std::vector<int32_t> outputs = order_of_outputs(view);
-  outputs.resize(static_cast<size_t>(layout.tiles * kRows), -1);
-
+  layout.groups = groups;
+  layout.group_tiles = divide_up(view.out_features / groups, kRows);
+  layout.chunks = divide_up(view.in_features, expand_columns(activations));
+  counted(layout.tiles() * std::max<int64_t>(1, layout.chunks) * kRows, "rows of tiles");
+  TileRows rows(view, layout);
   std::vector<int32_t> starts;
-  std::vector<Raw<16>> vectors = activations == ValueType::kFloat16
-                                     ? pack_words<Float16>(view, layout, starts)
-                                     : pack_words<Bfloat16>(view, layout, starts);
+  const std::vector<Raw<16>> vectors = visit_type(activations, [&](auto x) {
+    return pack_words<decltype(x)>(view, layout, rows.stored, starts);
+  });
   int64_t weights = 0;
   for (int64_t row = 0; row < view.active; ++row) weights += view.true_fan_in(row);
   layout.vectors = static_cast<int64_t>(vectors.size());
@@ -177,7 +217,7 @@ ExpandLayout pack_expand(const CondensedView& view, ValueType activations, Blob&
                      static_cast<double>(weights);
   layout.words = append(vectors, blob);
   layout.starts = append(starts, blob);
-  layout.outputs = append(outputs, blob);
+  layout.outputs = append(rows.outputs, blob);
   layout.bias = append_bias(view, blob);
   return layout;
 }
@@ -192,7 +232,8 @@ ExpandArgs ExpandLayout::arguments(const void* base) const {
   args.in_features = static_cast<int32_t>(in_features);
   args.out_features = static_cast<int32_t>(out_features);
   args.vectors = static_cast<int32_t>(vectors);
-  args.tiles = static_cast<int32_t>(tiles);
+  args.groups = static_cast<int32_t>(groups);
+  args.group_tiles = static_cast<int32_t>(group_tiles);
   args.chunks = static_cast<int32_t>(chunks);
   return args;
 }

@@ -4,32 +4,18 @@
 
 #include <cstdint>
 
-#include "cuda/expand_shape.h"
+#include "cuda/expand_share.h"
 #include "cuda/types.h"
 
 namespace fanin::cuda {
 
-// The share of a warp.
-struct ExpandShare {
-  int rank;  // of the block in its cluster
-  int block_parts;
-  int block_part;  // of the warp
-  int row_warps;   // warps of a part
-  int block_tile;  // the block's first tile of rows
-  int tile;        // the warp's
-  int chunk;       // the first
-  int last;        // past its last chunk
-  int steps;       // chunks of a part; the last ones may have fewer
-};
-
-// Four words of a tile.
-template <typename Context>
-FANIN_INLINE Raw<16> expand_vector_at(const Context& context, const ExpandArgs& args, int at) {
-  return context.template global<Raw<16>>(args.words, args.vectors).once(at);
-}
-
-template <typename X, int kTile>
-class ExpandSums : ExpandShape {
+template <typename Samples>
+class ExpandSums : ExpandTile<typename Samples::X> {
+  using X = typename Samples::X;
+  using Args = typename Samples::Args;
+  using Tile = ExpandTile<X>;
+  static constexpr int kTile = Samples::kTile;
+  static constexpr int kRows = Tile::kRows;
   static constexpr int kWarpTiles = expand_warp_tiles(kTile);
   static constexpr int kColumnGroups = kTile / 8;
   static constexpr int kPitch = kTile + 1;  // of sums, which distributes rows over the banks
@@ -58,20 +44,19 @@ class ExpandSums : ExpandShape {
 
   // A block of the cluster writes its share of the outputs.
   template <typename Context>
-  static FANIN_INLINE void finish(const Context& context, const ExpandArgs& args,
-                                  const ExpandShare& share, int64_t sample) {
+  static FANIN_INLINE void finish(const Context& context, const Args& args,
+                                  const ExpandShare& share, const Samples& samples) {
     const int rows = block_rows(share), all = rows * kTile;
-    const auto outputs =
-        context.template global<int32_t>(args.outputs, static_cast<int64_t>(args.tiles) * kRows);
+    const auto outputs = context.template global<int32_t>(args.outputs, args.tiles() * kRows);
     const auto bias = context.template global<float>(args.bias, args.out_features);
     const int64_t count = args.batch * args.out_features;
     const auto y = context.template output<X>(args.y, count);
     const int last = all / args.cluster * (share.rank + 1);
     for (int i = all / args.cluster * share.rank + context.thread(); i < last;
          i += context.threads()) {
-      const int n = i / rows, row = i % rows;
-      if (sample + n >= args.batch) return;
-      if (share.block_tile + row / kRows >= args.tiles) continue;
+      const int n = Samples::sample_of(i, rows), row = Samples::row_of(i, rows);
+      const int64_t sample = samples.first() + n;
+      if (sample >= args.batch || share.block_tile + row / kRows >= share.end_tile) continue;
       const int64_t output = outputs[static_cast<int64_t>(share.block_tile) * kRows + row];
       if (output < 0) continue;
       float value = 0;
@@ -80,11 +65,11 @@ class ExpandSums : ExpandShape {
         for (int part = 0; part < share.block_parts; ++part)
           value += from.load((part * rows + row) * kPitch + n);
       }
-      if (value != value) value = gather(context, args, share.block_tile, row, sample + n);
+      if (value != value) value = gather(context, args, share, row, sample);
       value += bias[output];
-      const int64_t at = (sample + n) * args.out_features + output;
+      const int64_t at = Samples::output_at(args, sample, output);
       if (args.residual) value += widen(context.template global<X>(args.residual, count)[at]);
-      y.store(at, narrow<X>(clipped(value, args.clip_min, args.clip_max)));
+      y.store(at, narrow<X>(Samples::activated(context, args, value)));
     }
   }
 
@@ -102,25 +87,22 @@ class ExpandSums : ExpandShape {
 
   // The sum over the stored weights of a row alone, which zeros in the image do not enter.
   template <typename Context>
-  static FANIN_INLINE float gather(const Context& context, const ExpandArgs& args, int block_tile,
-                                   int block_row, int64_t sample) {
-    const int64_t tile = block_tile + block_row / kRows;
+  static FANIN_INLINE float gather(const Context& context, const Args& args,
+                                   const ExpandShare& share, int block_row, int64_t sample) {
+    const int64_t tile = share.block_tile + block_row / kRows;
     const int row = block_row % kRows;
-    const auto starts = context.template global<int32_t>(
-        args.starts, static_cast<int64_t>(args.tiles) * args.chunks + 1);
-    const auto x = context.template global<X>(args.x, args.batch * args.in_features);
     float sum = 0;
     for (int chunk = 0; chunk < args.chunks; ++chunk) {
-      const int32_t last = starts[tile * args.chunks + chunk + 1];
-      for (int32_t at = starts[tile * args.chunks + chunk]; at < last; ++at) {
+      const int last = expand_start_of(context, args, tile * args.chunks + chunk + 1);
+      for (int at = expand_start_of(context, args, tile * args.chunks + chunk); at < last; ++at) {
         const Raw<16> four = expand_vector_at(context, args, at);
         FANIN_UNROLL
-        for (int i = 0; i < kVectorWords; ++i) {
-          const int place = static_cast<int>(four.words[i] & 0xffff);
-          if (place >= kImage || row_of(place) != row) continue;
-          const int64_t column = static_cast<int64_t>(chunk) * kColumns + column_of(place);
-          sum = context.fma(widen_bits<X>(four.words[i] >> 16),
-                            widen(x[sample * args.in_features + column]), sum);
+        for (int i = 0; i < Tile::kVectorWords; ++i) {
+          const int place = Tile::place_in(four.words[i]);
+          if (place >= Tile::kImage || Tile::row_of(place) != row) continue;
+          const int column = chunk * Tile::kColumns + Tile::column_of(place);
+          sum = context.fma(widen_bits<X>(Tile::element_in(four.words[i])),
+                            Samples::x_at(context, args, share.group, sample, column), sum);
         }
       }
     }

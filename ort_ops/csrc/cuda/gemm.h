@@ -32,9 +32,10 @@ class PackedGemm {
   // y[b, o] = clip(bias[o] + sum + residual[b, o]) on `stream` (a cudaStream_t): only launches
   // kernels, without allocation or synchronization, so a CUDA graph can capture it. x is
   // [batch, in_features] and y [batch, out_features], device memory, dense, aligned to their
-  // elements. The current device must be the one packed for.
-  virtual void run(const void* x, int64_t batch, void* y, const Epilogue& epilogue,
-                   void* stream) const = 0;
+  // elements. The current device must be the one packed for. `tf32`: whether float32 operands may
+  // be rounded to TF32.
+  virtual void run(const void* x, int64_t batch, void* y, const Epilogue& epilogue, void* stream,
+                   bool tf32) const = 0;
 
   virtual std::vector<PackedInfo> info() const = 0;
 };

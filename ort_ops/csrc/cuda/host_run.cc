@@ -62,13 +62,13 @@ int device_count() {
 
 void run_on_host_arrays(const PackedGemm& gemm, const HostArrays& arrays) {
   run_copied(arrays, [&](const void* x, void* y, const Epilogue& epilogue) {
-    gemm.run(x, arrays.batch, y, epilogue, nullptr);
+    gemm.run(x, arrays.batch, y, epilogue, nullptr, arrays.tf32);
   });
 }
 
 void run_on_host_arrays(const PackedConv& conv, const ConvInput& input, const HostArrays& arrays) {
   run_copied(arrays, [&](const void* x, void* y, const ConvEpilogue& epilogue) {
-    conv.run(x, input, y, epilogue, nullptr);
+    conv.run(x, input, y, epilogue, nullptr, arrays.tf32);
   });
 }
 

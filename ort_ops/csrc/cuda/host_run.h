@@ -20,6 +20,7 @@ struct HostArrays {
   float clip_min = 0;
   float clip_max = 0;
   Gate gate;  // of convolutions
+  bool tf32 = false;
 };
 
 // Number of usable devices; 0 without a driver.

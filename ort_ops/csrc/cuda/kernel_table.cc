@@ -43,6 +43,7 @@ const std::vector<KernelRow>& kernel_table() {
   static const auto& table = *new std::vector<KernelRow>{
       {"f16-gemm-expand-cuda", Op::kGemm, Layout::kExpand, kF16, kExpanded, 0, false},
       {"bf16-gemm-expand-cuda", Op::kGemm, Layout::kExpand, kBf16, kExpanded, 0, false},
+      {"tf32-gemm-expand-cuda", Op::kGemm, Layout::kExpand, kF32, kExpanded, 0, false, true},
       {"f32-gemm-delta-cuda", Op::kGemm, Layout::kDelta, kF32, kFewest, 4, false},
       {"f16-gemm-delta-cuda", Op::kGemm, Layout::kDelta, kF16, kFewest, 4, false},
       {"bf16-gemm-delta-cuda", Op::kGemm, Layout::kDelta, kBf16, kFewest, 4, false},
@@ -52,6 +53,9 @@ const std::vector<KernelRow>& kernel_table() {
       {"f32-gemm-panel32-cuda", Op::kGemm, Layout::kPanel, kF32, kMany, 0, true},
       {"f16-gemm-panel64-cuda", Op::kGemm, Layout::kPanel, kF16, kMany, 0, true},
       {"bf16-gemm-panel64-cuda", Op::kGemm, Layout::kPanel, kBf16, kMany, 0, true},
+      {"f16-conv-expand-cuda", Op::kConv, Layout::kExpand, kF16, kAll, 0, false},
+      {"bf16-conv-expand-cuda", Op::kConv, Layout::kExpand, kBf16, kAll, 0, false},
+      {"tf32-conv-expand-cuda", Op::kConv, Layout::kExpand, kF32, kAll, 0, false, true},
       {"f32-conv-direct-cuda", Op::kConv, Layout::kDirect, kF32, kAll, 0, true},
       {"f16-conv-direct-cuda", Op::kConv, Layout::kDirect, kF16, kAll, 0, true},
       {"bf16-conv-direct-cuda", Op::kConv, Layout::kDirect, kBf16, kAll, 0, true},

@@ -31,6 +31,8 @@ struct KernelRow {
   // Whether it has run on a GPU with right results. Others are taken on request only, see
   // dispatch.h.
   bool proven;
+  // Whether it rounds float32 operands to TF32, which a session must allow.
+  bool tf32 = false;
 };
 
 // Every kernel, in order of preference.

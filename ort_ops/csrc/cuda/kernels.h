@@ -6,7 +6,8 @@
 
 namespace fanin::cuda {
 
-// __global__ functions that take a DeltaArgs, a StreamArgs, a PanelArgs, an ExpandArgs, a ConvArgs.
+// __global__ functions that take a DeltaArgs, a StreamArgs, a PanelArgs, an ExpandArgs, an
+// ExpandConvArgs, a ConvArgs.
 const void* delta_kernel_f32(const DeltaKey& key);
 const void* delta_kernel_f16(const DeltaKey& key);
 const void* delta_kernel_bf16(const DeltaKey& key);
@@ -16,6 +17,10 @@ const void* stream_kernel_bf16(const StreamKey& key);
 const void* panel_kernel(ValueType activations, bool vector_x);
 const void* expand_kernel_f16(const ExpandKey& key);
 const void* expand_kernel_bf16(const ExpandKey& key);
+const void* expand_kernel_tf32(const ExpandKey& key);
+const void* expand_conv_kernel_f16(const ExpandKey& key);
+const void* expand_conv_kernel_bf16(const ExpandKey& key);
+const void* expand_conv_kernel_tf32(const ExpandKey& key);
 const void* conv_kernel(ValueType activations);
 
 }  // namespace fanin::cuda

@@ -37,4 +37,11 @@ const void* expand_kernel_of(const ExpandKey& key) {
   });
 }
 
+template <typename X>
+const void* expand_conv_kernel_of(const ExpandKey& key) {
+  return visit_expand_conv<X>(key, [](auto kernel) {
+    return address_of<typename decltype(kernel)::Program, ExpandConvArgs>();
+  });
+}
+
 }  // namespace fanin::cuda

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "cuda/conv.h"
 #include "cuda/gemm.h"
 
 namespace fanin::cuda {
@@ -13,5 +14,10 @@ namespace fanin::cuda {
 std::unique_ptr<PackedGemm> pack_kernel(const CondensedView& view, BatchRange batches,
                                         ValueType activations, int device,
                                         const std::string& kernel);
+
+// The same for PackedConv::pack and a row of CondensedConv.
+std::unique_ptr<PackedConv> pack_conv_kernel(const CondensedView& view,
+                                             const ConvGeometry& geometry, ValueType activations,
+                                             int device, const std::string& kernel);
 
 }  // namespace fanin::cuda

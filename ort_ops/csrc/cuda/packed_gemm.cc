@@ -1,16 +1,19 @@
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
 #include <chrono>
+#include <map>
+#include <memory>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "core/packed_cache.h"
 #include "core/thread_executor.h"
+#include "cuda/built_device.h"
 #include "cuda/delta_plan.h"
 #include "cuda/device_memory.h"
 #include "cuda/dispatch.h"
+#include "cuda/expand_plan.h"
 #include "cuda/gemm.h"
 #include "cuda/kernels.h"
 #include "cuda/layout.h"
@@ -21,13 +24,6 @@ namespace fanin::cuda {
 namespace {
 
 constexpr const char* kOp = "CondensedGemm";
-
-// Allows a kernel as much shared memory as the device has; called before any run.
-void allow_shared_memory(const void* kernel, const DeviceLimits& limits) {
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(limits.shared_bytes_per_block)),
-        "cudaFuncSetAttribute");
-}
 
 const void* stream_kernel(ValueType activations, const StreamKey& key) {
   switch (activations) {
@@ -52,17 +48,14 @@ const void* delta_kernel(ValueType activations, const DeltaKey& key) {
 }
 
 const void* expand_kernel(ValueType activations, const ExpandKey& key) {
-  return activations == ValueType::kFloat16 ? expand_kernel_f16(key) : expand_kernel_bf16(key);
-}
-
-// What the device offers to kernels as they were built: code for an older one that the driver has
-// translated lacks the newer instructions.
-DeviceLimits built_limits(int device) {
-  DeviceLimits limits = limits_of(device);
-  cudaFuncAttributes attributes;
-  check(cudaFuncGetAttributes(&attributes, expand_kernel_bf16({})), "cudaFuncGetAttributes");
-  limits.capability = std::min<int64_t>(limits.capability, attributes.ptxVersion);
-  return limits;
+  switch (activations) {
+    case ValueType::kFloat16:
+      return expand_kernel_f16(key);
+    case ValueType::kBfloat16:
+      return expand_kernel_bf16(key);
+    default:
+      return expand_kernel_tf32(key);
+  }
 }
 
 // Packing reads and writes memory, which more threads than these hardly do faster.
@@ -90,7 +83,7 @@ class Packed {
       for (int samples : {1, 2, 4})
         allow_shared_memory(delta_kernel(row.activations, {delta_.value_type, samples}), limits);
     } else if (row.layout == Layout::kExpand) {
-      expand_ = pack_expand(view, row.activations, blob);
+      expand_ = pack_expand(view, row.activations, 1, blob);
       for (int tile : kExpandTiles)
         for (bool vector_x : {false, true})
           allow_shared_memory(expand_kernel(row.activations, {tile, vector_x}), limits);
@@ -170,17 +163,23 @@ class Packed {
   double seconds_ = 0;
 };
 
+// Kernels by rising batch.
+using Served = std::vector<std::shared_ptr<const Packed>>;
+
 class DispatchedGemm final : public PackedGemm {
  public:
-  explicit DispatchedGemm(std::vector<Packed> kernels) : kernels_(std::move(kernels)) {}
+  // `strict`: without TF32.
+  DispatchedGemm(Served kernels, Served strict)
+      : kernels_(std::move(kernels)), strict_(std::move(strict)) {}
 
-  void run(const void* x, int64_t batch, void* y, const Epilogue& epilogue,
-           void* stream) const override {
+  void run(const void* x, int64_t batch, void* y, const Epilogue& epilogue, void* stream,
+           bool tf32) const override {
     if (batch < 1) return;
+    const Served& kernels = tf32 ? kernels_ : strict_;
     // A batch outside the declared range is still computed, by the nearest kernel.
     const auto chosen =
-        std::find_if(kernels_.begin(), kernels_.end() - 1,
-                     [batch](const Packed& packed) { return batch <= packed.batches().max; });
+        std::find_if(kernels.begin(), kernels.end() - 1,
+                     [batch](const auto& packed) { return batch <= packed->batches().max; });
     RunArguments run;
     run.x = x;
     run.residual = epilogue.residual;
@@ -188,17 +187,20 @@ class DispatchedGemm final : public PackedGemm {
     run.batch = batch;
     run.clip_min = epilogue.clip_min;
     run.clip_max = epilogue.clip_max;
-    chosen->run(run, stream);
+    (*chosen)->run(run, stream);
   }
 
   std::vector<PackedInfo> info() const override {
     std::vector<PackedInfo> infos;
-    for (const Packed& packed : kernels_) infos.push_back(packed.info());
+    for (const auto& packed : kernels_) infos.push_back(packed->info());
+    for (const auto& packed : strict_)
+      if (std::find(kernels_.begin(), kernels_.end(), packed) == kernels_.end())
+        infos.push_back(packed->info());
     return infos;
   }
 
  private:
-  std::vector<Packed> kernels_;  // by rising batch
+  const Served kernels_, strict_;
 };
 
 }  // namespace
@@ -212,22 +214,32 @@ std::unique_ptr<PackedGemm> PackedGemm::pack(const CondensedView& view, BatchRan
   // Counting weights and whether values fit take a pass, which only these kernels are worth.
   const LayerFacts facts = unproven ? LayerFacts::of(view, activations)
                                     : LayerFacts{activations, view.in_features, view.out_features};
-  std::vector<Packed> kernels;
-  for (const ServedBatches& served : select_kernels(facts, batches, limits, unproven))
-    kernels.emplace_back(*served.row, served.batches, view, hash, device, limits);
-  return std::make_unique<DispatchedGemm>(std::move(kernels));
+  // A session says only in a run whether it allows TF32. Layouts that both ways need lie on the
+  // device once.
+  std::map<std::tuple<const KernelRow*, int64_t, int64_t>, std::shared_ptr<const Packed>> packed;
+  const auto serve = [&](bool tf32) {
+    Served kernels;
+    for (const auto& [row, range] : select_kernels(facts, batches, limits, {unproven, tf32})) {
+      std::shared_ptr<const Packed>& kernel = packed[{row, range.min, range.max}];
+      if (!kernel) kernel = std::make_shared<Packed>(*row, range, view, hash, device, limits);
+      kernels.push_back(kernel);
+    }
+    return kernels;
+  };
+  Served kernels = serve(true);
+  return std::make_unique<DispatchedGemm>(std::move(kernels), serve(false));
 }
 
 std::unique_ptr<PackedGemm> pack_kernel(const CondensedView& view, BatchRange batches,
                                         ValueType activations, int device,
                                         const std::string& kernel) {
   const CurrentDevice current(device);
-  const KernelRow& row = find_kernel(kernel, activations);
+  const KernelRow& row = find_kernel(Op::kGemm, kernel, activations);
   const DeviceLimits limits = built_limits(device);
   refuse_impossible(row, LayerFacts::of(view, activations), limits);
-  std::vector<Packed> kernels;
-  kernels.emplace_back(row, batches, view, content_hash(view), device, limits);
-  return std::make_unique<DispatchedGemm>(std::move(kernels));
+  const Served kernels{
+      std::make_shared<Packed>(row, batches, view, content_hash(view), device, limits)};
+  return std::make_unique<DispatchedGemm>(kernels, kernels);
 }
 
 }  // namespace fanin::cuda

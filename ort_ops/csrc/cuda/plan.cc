@@ -10,16 +10,6 @@ namespace {
 
 int64_t bytes_of(ValueType type) { return static_cast<int64_t>(value_bytes(type)); }
 
-template <typename Args>
-void set_run(Args& args, const RunArguments& run) {
-  args.x = run.x;
-  args.residual = run.residual;
-  args.y = run.y;
-  args.batch = run.batch;
-  args.clip_min = run.clip_min;
-  args.clip_max = run.clip_max;
-}
-
 // Measured for the panel on an H200. The most columns of a part: with more, there are too few
 // blocks.
 constexpr int64_t kMostColumns = 1024;
@@ -31,16 +21,6 @@ constexpr int kUnitLatency = 560;
 constexpr int kBlockLatency = 2500;
 // As many as the registers hold.
 constexpr int64_t kPanelThreads = 512;
-
-// Warps of the expand kernel that a multiprocessor shall have before columns are not split further:
-// with eight, a prototype was fastest on an H200.
-constexpr int64_t kExpandWarps = 8;
-// Without clusters, the samples of all parts lie in one block's shared memory.
-constexpr int kMostBlockParts = 4;
-
-int64_t expand_bytes(const ExpandPlan& plan) {
-  return expand_shared_bytes(plan.tile, plan.warps, plan.parts / plan.cluster, plan.stages);
-}
 
 }  // namespace
 
@@ -156,62 +136,6 @@ PanelPlan plan_panel(const PanelLayout& layout, const RunArguments& run, ValueTy
   return plan;
 }
 
-ExpandPlan plan_expand(const ExpandLayout& layout, const RunArguments& run,
-                       const DeviceLimits& limits) {
-  ExpandPlan plan;
-  plan.vector_x = rows_aligned(run.x, layout.in_features * 2, 16);
-  const bool clusters = limits.cluster > 1;
-  const int64_t most =
-      std::min<int64_t>(clusters ? ExpandShape::kMaxParts : kMostBlockParts, layout.chunks);
-  while (2 * plan.parts <= most &&
-         layout.tiles * plan.parts < kExpandWarps * limits.multiprocessors)
-    plan.parts *= 2;
-  while (2 * plan.cluster <= std::min<int64_t>(plan.parts, limits.cluster)) plan.cluster *= 2;
-
-  // The fewest samples that hold the batch, or the most that fit.
-  for (const int tile : kExpandTiles) {
-    ExpandPlan larger = plan;
-    larger.tile = tile;
-    if (tile > 8 &&
-        (plan.tile >= run.batch || expand_bytes(larger) > limits.shared_bytes_per_block))
-      break;
-    plan = larger;
-  }
-  plan.grid_y = std::min(kMaxGridY, divide_up(run.batch, plan.tile));
-
-  const int64_t warp_tiles = expand_warp_tiles(plan.tile);
-  double least = std::numeric_limits<double>::infinity();
-  ExpandPlan best = plan;
-  for (const int warps : {8, 4}) {  // in doubt the larger block, which reads x less often
-    plan.warps = warps;
-    if (plan.parts / plan.cluster > warps) continue;
-    plan.stages = ExpandShape::kLeastStages;
-    if (expand_bytes(plan) > limits.shared_bytes_per_block) continue;
-    // More stages as long as a multiprocessor holds two blocks, or no fewer than before.
-    const auto resident = [&] {
-      return std::min<int64_t>(
-          limits.shared_bytes_per_multiprocessor / (expand_bytes(plan) + kReserved),
-          limits.threads_per_multiprocessor / (32 * warps));
-    };
-    const int64_t wanted = std::min<int64_t>(2, resident());
-    for (int stages = ExpandShape::kMostStages; stages > ExpandShape::kLeastStages; --stages) {
-      plan.stages = stages;
-      if (expand_bytes(plan) <= limits.shared_bytes_per_block && resident() >= wanted) break;
-      plan.stages = ExpandShape::kLeastStages;
-    }
-    const int64_t rows = warps / (plan.parts / plan.cluster) * warp_tiles;
-    plan.grid_x = divide_up(layout.tiles, rows) * plan.cluster;
-    plan.shared_bytes = expand_bytes(plan);
-    // Tiles that the busiest multiprocessor expands for each chunk.
-    const int64_t turns = divide_up(plan.grid_x * plan.grid_y, limits.multiprocessors);
-    const double busy = static_cast<double>(turns * rows);
-    if (busy >= least) continue;
-    least = busy;
-    best = plan;
-  }
-  return best;
-}
-
 StreamArgs complete(StreamArgs args, const RunArguments& run, const StreamPlan& plan,
                     ValueType activations) {
   set_run(args, run);
@@ -223,14 +147,6 @@ StreamArgs complete(StreamArgs args, const RunArguments& run, const StreamPlan& 
 PanelArgs complete(PanelArgs args, const RunArguments& run, const PanelPlan& plan) {
   set_run(args, run);
   args.bands_per_block = plan.bands_per_block;
-  return args;
-}
-
-ExpandArgs complete(ExpandArgs args, const RunArguments& run, const ExpandPlan& plan) {
-  set_run(args, run);
-  args.parts = plan.parts;
-  args.cluster = plan.cluster;
-  args.stages = plan.stages;
   return args;
 }
 

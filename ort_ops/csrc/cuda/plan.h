@@ -5,7 +5,6 @@
 
 #include "core/gate.h"
 #include "core/value_type.h"
-#include "cuda/expand_layout.h"
 #include "cuda/layout.h"
 
 namespace fanin::cuda {
@@ -40,6 +39,16 @@ struct RunArguments {
   Gate gate;  // of convolutions
 };
 
+template <typename Args>
+void set_run(Args& args, const RunArguments& run) {
+  args.x = run.x;
+  args.residual = run.residual;
+  args.y = run.y;
+  args.batch = run.batch;
+  args.clip_min = run.clip_min;
+  args.clip_max = run.clip_max;
+}
+
 struct StreamPlan {
   int samples = 1;  // in shared memory at a time
   bool staged = true;
@@ -73,28 +82,8 @@ PanelCut panel_cut(int64_t in_features, const DeviceLimits& limits);
 PanelPlan plan_panel(const PanelLayout& layout, const RunArguments& run, ValueType activations,
                      const DeviceLimits& limits);
 
-struct ExpandPlan {
-  int tile = 8;  // samples at a time, one of kExpandTiles
-  int warps = 4;
-  int parts = 1;
-  int cluster = 1;
-  int stages = ExpandShape::kLeastStages;
-  bool vector_x = false;
-  int64_t grid_x = 1;  // a multiple of the cluster
-  int64_t grid_y = 1;
-  int64_t shared_bytes = 0;
-};
-
-// Sizes of tiles of samples that there are instances for.
-inline constexpr int kExpandTiles[] = {8, 16, 32, 64, 128};
-
-// The parts of the columns, and so the order of a row's sum, do not depend on the batch.
-ExpandPlan plan_expand(const ExpandLayout& layout, const RunArguments& run,
-                       const DeviceLimits& limits);
-
 StreamArgs complete(StreamArgs args, const RunArguments& run, const StreamPlan& plan,
                     ValueType activations);
 PanelArgs complete(PanelArgs args, const RunArguments& run, const PanelPlan& plan);
-ExpandArgs complete(ExpandArgs args, const RunArguments& run, const ExpandPlan& plan);
 
 }  // namespace fanin::cuda

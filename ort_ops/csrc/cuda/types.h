@@ -17,10 +17,13 @@
 #define FANIN_UNROLL _Pragma("unroll")
 #define FANIN_UNROLL4 _Pragma("unroll 4")
 #define FANIN_ROLLED _Pragma("unroll 1")
+#define FANIN_PRAGMA(text) _Pragma(#text)
+#define FANIN_UNROLL_BY(times) FANIN_PRAGMA(unroll(times))
 #else
 #define FANIN_UNROLL
 #define FANIN_UNROLL4
 #define FANIN_ROLLED
+#define FANIN_UNROLL_BY(times)
 #endif
 
 namespace fanin::cuda {
@@ -95,6 +98,19 @@ FANIN_INLINE float widen_bits<Float16>(uint32_t bits) {
   return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
 #else
   return widen_float16(static_cast<uint16_t>(bits));
+#endif
+}
+
+// Rounds the bits of a float32 to TF32, of 10 bits of mantissa: to nearest, ties away from zero.
+FANIN_INLINE uint32_t tf32_bits(uint32_t bits) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  uint32_t rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(float_of(bits)));
+  return rounded;
+#else
+  if ((bits & 0x7fffffff) > 0x7f800000) return (bits | 0x400000) & ~0x1fffu;
+  if ((bits & 0x7fffffff) == 0x7f800000) return bits;
+  return (bits + 0x1000) & ~0x1fffu;
 #endif
 }
 

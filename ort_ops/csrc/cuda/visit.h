@@ -5,6 +5,8 @@
 #include "cuda/delta_kernel.h"
 #include "cuda/expand_kernel.h"
 #include "cuda/panel_kernel.h"
+#include "cuda/pixel_samples.h"
+#include "cuda/row_samples.h"
 #include "cuda/stream_kernel.h"
 #include "cuda/types.h"
 
@@ -74,25 +76,43 @@ struct ExpandKey {
 };
 
 template <typename X, bool kVectorX, typename Visit>
-auto visit_expand_tile(int tile, const Visit& visit) {
+auto visit_rows(int tile, const Visit& visit) {
   switch (tile) {
     case 8:
-      return visit(Kernel<ExpandKernel<X, 8, kVectorX>>{});
+      return visit(Kernel<ExpandKernel<RowSamples<X, 8, kVectorX>>>{});
     case 16:
-      return visit(Kernel<ExpandKernel<X, 16, kVectorX>>{});
+      return visit(Kernel<ExpandKernel<RowSamples<X, 16, kVectorX>>>{});
     case 32:
-      return visit(Kernel<ExpandKernel<X, 32, kVectorX>>{});
+      return visit(Kernel<ExpandKernel<RowSamples<X, 32, kVectorX>>>{});
     case 64:
-      return visit(Kernel<ExpandKernel<X, 64, kVectorX>>{});
+      return visit(Kernel<ExpandKernel<RowSamples<X, 64, kVectorX>>>{});
     default:
-      return visit(Kernel<ExpandKernel<X, 128, kVectorX>>{});
+      return visit(Kernel<ExpandKernel<RowSamples<X, 128, kVectorX>>>{});
   }
 }
 
 template <typename X, typename Visit>
 auto visit_expand(const ExpandKey& key, const Visit& visit) {
-  return key.vector_x ? visit_expand_tile<X, true>(key.tile, visit)
-                      : visit_expand_tile<X, false>(key.tile, visit);
+  return key.vector_x ? visit_rows<X, true>(key.tile, visit)
+                      : visit_rows<X, false>(key.tile, visit);
+}
+
+template <typename X, bool kVectorX, typename Visit>
+auto visit_pixels(int tile, const Visit& visit) {
+  switch (tile) {
+    case 32:
+      return visit(Kernel<ExpandKernel<PixelSamples<X, 32, kVectorX>>>{});
+    case 64:
+      return visit(Kernel<ExpandKernel<PixelSamples<X, 64, kVectorX>>>{});
+    default:
+      return visit(Kernel<ExpandKernel<PixelSamples<X, 128, kVectorX>>>{});
+  }
+}
+
+template <typename X, typename Visit>
+auto visit_expand_conv(const ExpandKey& key, const Visit& visit) {
+  return key.vector_x ? visit_pixels<X, true>(key.tile, visit)
+                      : visit_pixels<X, false>(key.tile, visit);
 }
 
 }  // namespace fanin::cuda

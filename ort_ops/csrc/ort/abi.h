@@ -125,6 +125,8 @@ enum AttributeType : int { kIntAttribute = 1, kIntsAttribute = 2 };
        const char* function))                                                                   \
   ROW(249, 15, OrtStatus*, KernelInfoGetConstantInput_tensor,                                   \
       (const OrtKernelInfo*, size_t index, int* is_constant, const OrtValue** out))             \
+  ROW(265, 16, OrtStatus*, KernelContext_GetResource,                                           \
+      (const OrtKernelContext*, int version, int id, void** out))                               \
   ROW(268, 17, OrtStatus*, ShapeInferContext_GetInputTypeShape,                                 \
       (const OrtShapeInferContext*, size_t index, OrtTensorTypeAndShapeInfo** out))             \
   ROW(269, 17, OrtStatus*, ShapeInferContext_GetAttribute,                                      \

@@ -69,8 +69,9 @@ class CondensedConv : public ConvShape {
   }
 
   void run_on_device(const cuda::PackedConv& packed, const RunSize& size, const Activations& arrays,
-                     void* stream) const {
-    packed.run(arrays.x, size, arrays.y, {{arrays.residual, clip_.min, clip_.max}, gate_}, stream);
+                     void* stream, bool tf32) const {
+    packed.run(arrays.x, size, arrays.y, {{arrays.residual, clip_.min, clip_.max}, gate_}, stream,
+               tf32);
   }
 
  private:

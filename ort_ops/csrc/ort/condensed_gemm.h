@@ -67,8 +67,9 @@ class CondensedGemm : public GemmShape {
   }
 
   void run_on_device(const cuda::PackedGemm& packed, const RunSize& size, const Activations& arrays,
-                     void* stream) const {
-    packed.run(arrays.x, size.batch, arrays.y, {arrays.residual, clip_.min, clip_.max}, stream);
+                     void* stream, bool tf32) const {
+    packed.run(arrays.x, size.batch, arrays.y, {arrays.residual, clip_.min, clip_.max}, stream,
+               tf32);
   }
 
  private:

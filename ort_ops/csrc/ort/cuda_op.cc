@@ -62,6 +62,17 @@ bool adds_residual_on_device(const Shape& residual, const Shape& y, bool is_cons
   return false;
 }
 
+bool allows_tf32(const Runtime& runtime, const OrtKernelContext* context) {
+  // The numbers of the runtime's enumeration CudaResource since 1.18, where the option is the whole
+  // pointer.
+  constexpr int kVersion = 3, kUseTf32 = 10011;
+  void* value = nullptr;
+  OrtStatus* status = runtime.api.KernelContext_GetResource(context, kVersion, kUseTf32, &value);
+  if (status == nullptr) return reinterpret_cast<uintptr_t>(value) == 1;
+  runtime.api.ReleaseStatus(status);
+  return false;
+}
+
 void log_packed(const KernelInfo& info, const std::string& node,
                 const std::vector<PackedInfo>& layouts, int device) {
   for (const PackedInfo& layout : layouts) {

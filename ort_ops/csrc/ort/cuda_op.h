@@ -38,6 +38,10 @@ const OrtValue* host_constant(const CondensedOp& op, const KernelInfo& info, siz
 // checked to be 0 at creation; any other is refused.
 bool adds_residual_on_device(const Shape& residual, const Shape& y, bool is_constant);
 
+// Whether the session's CUDA provider computes float32 products in TF32: its option use_tf32, which
+// is on by default. False where the runtime does not say. Only in a run.
+bool allows_tf32(const Runtime& runtime, const OrtKernelContext* context);
+
 // The log line about a packed layer.
 void log_packed(const KernelInfo& info, const std::string& node,
                 const std::vector<PackedInfo>& layouts, int device);
@@ -116,8 +120,9 @@ class CudaKernel {
     void* stream = nullptr;
     check(runtime_.api, runtime_.api.KernelContext_GetGPUComputeStream(context, &stream));
     const DeviceGuard guard(device_);
+    const bool tf32 = x.type() == kFloat && allows_tf32(runtime_, context);
     op_.run_on_device(*packed_, size, {x.template data<void>(), add, y, {x.type(), x.type()}},
-                      stream);
+                      stream, tf32);
   }
 
  private:

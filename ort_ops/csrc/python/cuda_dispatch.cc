@@ -20,7 +20,7 @@ using cuda::KernelRow;
 // The row that serves one batch of a layer.
 KernelRow serving(const std::string& activations, int64_t in_features, int64_t out_features,
                   int64_t weights, int64_t batch, int64_t multiprocessors, int64_t shared_bytes,
-                  int64_t capability, bool unproven) {
+                  int64_t capability, bool unproven, bool tf32) {
   cuda::LayerFacts layer;
   layer.activations = cuda::parse_type(activations);
   layer.in_features = in_features;
@@ -31,7 +31,7 @@ KernelRow serving(const std::string& activations, int64_t in_features, int64_t o
   limits.multiprocessors = multiprocessors;
   limits.shared_bytes_per_block = shared_bytes;
   limits.capability = capability;
-  return *cuda::select_kernels(layer, {batch, batch}, limits, unproven).front().row;
+  return *cuda::select_kernels(layer, {batch, batch}, limits, {unproven, tf32}).front().row;
 }
 
 }  // namespace
@@ -51,13 +51,14 @@ void bind_cuda_dispatch(py::module_& module) {
       .def_property_readonly("shared_samples",
                              [](const KernelRow& row) { return row.shared_samples; })
       .def_property_readonly("proven", [](const KernelRow& row) { return row.proven; })
+      .def_property_readonly("tf32", [](const KernelRow& row) { return row.tf32; })
       .def("__repr__",
            [](const KernelRow& row) { return "<CudaKernelRow " + std::string(row.name) + ">"; });
   module.def("cuda_kernel_table", [] { return std::vector<KernelRow>(cuda::kernel_table()); });
   module.def("cuda_unproven_requested", &cuda::unproven_requested);
   module.def("cuda_kernel_serving", &serving, py::kw_only(), "activations"_a, "in_features"_a,
              "out_features"_a, "weights"_a, "batch"_a, "multiprocessors"_a, "shared_bytes"_a,
-             "capability"_a, "unproven"_a);
+             "capability"_a, "unproven"_a, "tf32"_a);
 }
 
 }  // namespace fanin

@@ -93,8 +93,8 @@ class HostGemm final : public cuda::PackedGemm {
   HostGemm(const CondensedView& view, BatchRange batches, ValueType activations)
       : batches_(batches), layer_(view, activations) {}
 
-  void run(const void* x, int64_t batch, void* y, const cuda::Epilogue& epilogue,
-           void*) const override {
+  void run(const void* x, int64_t batch, void* y, const cuda::Epilogue& epilogue, void*,
+           bool) const override {
     const CondensedView& view = layer_.view();
     layer_.run(x, batch * view.in_features, y, batch * view.out_features, epilogue,
                [&](const float* wide, float* sums, const Epilogue& end) {
@@ -119,7 +119,7 @@ class HostConv final : public cuda::PackedConv {
       : geometry_(geometry), layer_(view, activations) {}
 
   void run(const void* x, const ConvInput& input, void* y, const cuda::ConvEpilogue& epilogue,
-           void*) const override {
+           void*, bool) const override {
     const int64_t pixels =
         geometry_.output_size(0, input.height) * geometry_.output_size(1, input.width);
     layer_.run(x, input.batch * geometry_.in_channels * input.height * input.width, y,

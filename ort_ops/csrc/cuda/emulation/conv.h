@@ -1,23 +1,16 @@
-// CondensedConv through the CUDA thread program on the host, see gemm.h.
+// CondensedConv through the CUDA thread programs on the host, see gemm.h.
 #pragma once
-
-#include <cstdint>
 
 #include "core/condensed.h"
 #include "core/conv_geometry.h"
+#include "cuda/emulation/gemm.h"
 #include "cuda/plan.h"
 
 namespace fanin::cuda::emulation {
 
-struct ConvReport {
-  int warps = 0;
-  int64_t grid_x = 0;
-  int64_t packed_bytes = 0;
-};
-
-// Writes run.y. `blocks`: a grid that replaces the plan's; 0 for the plan's. Throws
-// std::logic_error as run_gemm does.
-ConvReport run_conv(const CondensedView& view, const ConvGeometry& geometry, const ConvInput& input,
-                    ValueType activations, int64_t blocks, const RunArguments& run);
+// Writes run.y. `blocks`: a grid that replaces that of the direct kernel's plan; 0 for the plan's.
+// Throws as run_gemm, and std::length_error as PackedConv::run.
+Report run_conv(const CondensedView& view, const ConvGeometry& geometry, const ConvInput& input,
+                const Request& request, int64_t blocks, const RunArguments& run);
 
 }  // namespace fanin::cuda::emulation

@@ -10,6 +10,7 @@
 #include "cuda/delta_plan.h"
 #include "cuda/dispatch.h"
 #include "cuda/emulation/grid.h"
+#include "cuda/expand_plan.h"
 #include "cuda/visit.h"
 
 namespace fanin::cuda::emulation {
@@ -83,16 +84,19 @@ Report run_delta(const CondensedView& view, const Request& request, const RunArg
 
 // Cycles of shared memory for the stores of a warp to its image, on average: one for each word of
 // the bank that gets most.
+template <typename X>
 double store_cycles(const ExpandLayout& layout, const ExpandArgs& args) {
+  using Tile = ExpandTile<X>;
   const auto* vectors = static_cast<const Raw<16>*>(args.words);
   int64_t stores = 0, cycles = 0;
-  for (int64_t tile = 0; tile < layout.tiles * layout.chunks; ++tile)
+  for (int64_t tile = 0; tile < layout.tiles() * layout.chunks; ++tile)
     for (int32_t first = args.starts[tile]; first < args.starts[tile + 1]; first += 32)
       for (int i = 0; i < ExpandShape::kVectorWords; ++i) {
         std::set<uint32_t> banks[32];
         size_t most = 0;
         for (int32_t at = first; at < std::min(first + 32, args.starts[tile + 1]); ++at) {
-          const uint32_t word = (vectors[at].words[i] & 0xffff) / 2;
+          const auto word =
+              static_cast<uint32_t>(Tile::place_in(vectors[at].words[i]) / Tile::kPair);
           banks[word % 32].insert(word);
           most = std::max(most, banks[word % 32].size());
         }
@@ -104,7 +108,7 @@ double store_cycles(const ExpandLayout& layout, const ExpandArgs& args) {
 
 Report run_expand(const CondensedView& view, const Request& request, const RunArguments& run) {
   Blob blob;
-  const ExpandLayout layout = pack_expand(view, request.activations, blob);
+  const ExpandLayout layout = pack_expand(view, request.activations, 1, blob);
   const ExpandPlan plan = plan_expand(layout, run, request.limits);
   const ExpandArgs args = complete(layout.arguments(blob.bytes.data()), run, plan);
   Report report;
@@ -118,20 +122,19 @@ Report run_expand(const CondensedView& view, const Request& request, const RunAr
   report.cluster = plan.cluster;
   report.parts = plan.parts;
   report.stages = plan.stages;
-  report.store_cycles = store_cycles(layout, args);
-  const auto run_program = [&](auto kernel) {
-    run_grid<typename decltype(kernel)::Program>(args, run.batch * layout.out_features,
-                                                 launch_of(report));
-  };
-  const ExpandKey key{plan.tile, plan.vector_x};
-  if (request.activations == ValueType::kFloat16)
-    visit_expand<Float16>(key, run_program);
-  else
-    visit_expand<Bfloat16>(key, run_program);
+  report.vector_x = plan.vector_x;
+  visit_type(request.activations, [&](auto x) {
+    report.store_cycles = store_cycles<decltype(x)>(layout, args);
+    visit_expand<decltype(x)>({plan.tile, plan.vector_x}, [&](auto kernel) {
+      run_grid<typename decltype(kernel)::Program>(args, run.batch * layout.out_features,
+                                                   launch_of(report));
+    });
+  });
   return report;
 }
 
-// Plans divide by these numbers of a device.
+}  // namespace
+
 void check_limits(const DeviceLimits& limits) {
   constexpr int64_t kLeastSharedBytes = 48 << 10;
   if (limits.multiprocessors < 1 || limits.cluster < 1 ||
@@ -142,18 +145,16 @@ void check_limits(const DeviceLimits& limits) {
                                 " bytes of shared memory for a block");
 }
 
-}  // namespace
-
 Report run_gemm(const CondensedView& view, const Request& request, const RunArguments& run) {
   check_limits(request.limits);
   if (run.batch < 1) throw std::invalid_argument("an empty batch launches nothing");
   const LayerFacts facts = LayerFacts::of(view, request.activations);
-  const KernelRow& row =
-      request.kernel.empty()
-          ? *select_kernels(facts, {run.batch, run.batch}, request.limits, unproven_requested())
-                 .front()
-                 .row
-          : find_kernel(request.kernel, request.activations);
+  const KernelRow& row = request.kernel.empty()
+                             ? *select_kernels(facts, {run.batch, run.batch}, request.limits,
+                                               {unproven_requested(), request.tf32})
+                                    .front()
+                                    .row
+                             : find_kernel(Op::kGemm, request.kernel, request.activations);
   refuse_impossible(row, facts, request.limits);
   Report report;
   if (row.layout == Layout::kStream) {

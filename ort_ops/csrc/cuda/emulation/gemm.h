@@ -14,7 +14,11 @@ struct Request {
   std::string kernel;  // a row of the dispatch table; empty: what dispatch takes for the batch
   ValueType activations = ValueType::kFloat32;
   DeviceLimits limits;
+  bool tf32 = false;  // whether dispatch may round float32 to TF32
 };
+
+// Plans divide by these numbers of a device. Throws std::invalid_argument for those that none has.
+void check_limits(const DeviceLimits& limits);
 
 // The launch of a run.
 struct Report {
@@ -32,6 +36,7 @@ struct Report {
   int turns = 1;              // tiles of a block (delta)
   int stages = 1;             // chunks of x in shared memory (expand)
   double store_cycles = 1.0;  // of shared memory for a warp's stores of words (expand)
+  bool vector_x = false;      // whether 16 bytes of x are copied at a time (expand)
 };
 
 // Writes run.y. Throws std::invalid_argument as pack_kernel does, std::logic_error for an access

@@ -53,30 +53,53 @@ void exchange_matrices(void* const (&lanes)[32]) {
     }
 }
 
+inline void exchange_transposed(void* const (&lanes)[32]) {
+  for (int lane = 0; lane < 32; ++lane)
+    for (int matrix = 0; matrix < 4; ++matrix) {
+      const auto& low = *static_cast<const MatrixLane<4>*>(lanes[8 * matrix + 2 * (lane % 4)]);
+      const auto& high = *static_cast<const MatrixLane<4>*>(lanes[8 * matrix + 2 * (lane % 4) + 1]);
+      static_cast<MatrixLane<4>*>(lanes[lane])->result.words[matrix] =
+          low.row[lane / 4] | static_cast<uint32_t>(high.row[lane / 4]) << 16;
+    }
+}
+
 struct MmaLane {
   Raw<16> a;
   uint32_t b[2];
   float* sums;
 };
 
+// Element `at` of a lane's registers. Operands of float32 must be TF32 numbers.
+template <typename X>
+float element_of(const uint32_t* words, int at) {
+  if constexpr (sizeof(X) == 2) {
+    return widen_bits<X>(words[at / 2] >> (16 * (at % 2)) & 0xffff);
+  } else {
+    if (words[at] & 0x1fff) throw std::logic_error("an operand was not rounded to TF32");
+    return float_of(words[at]);
+  }
+}
+
 // Sums of a step are exact here, and rounded when they are added to the others.
 template <typename X>
 void multiply_lanes(void* const (&lanes)[32]) {
-  double a[16][16], b[16][8];
+  constexpr int kPair = 4 / sizeof(X), kDepth = 8 * kPair;
+  double a[16][kDepth], b[kDepth][8];
   for (int lane = 0; lane < 32; ++lane) {
     const auto& held = *static_cast<const MmaLane*>(lanes[lane]);
-    const int g = lane / 4, t = 2 * (lane % 4);
-    for (int i = 0; i < 8; ++i)
-      a[g + i / 2 % 2 * 8][t + i % 2 + i / 4 * 8] = widen_bits<X>(part_of<2>(held.a, i));
-    for (int i = 0; i < 4; ++i)
-      b[t + i % 2 + i / 2 * 8][g] = widen_bits<X>(held.b[i / 2] >> (16 * (i % 2)) & 0xffff);
+    const int g = lane / 4, t = kPair * (lane % 4);
+    for (int i = 0; i < 4 * kPair; ++i)
+      a[g + i / kPair % 2 * 8][t + i % kPair + i / (2 * kPair) * (4 * kPair)] =
+          element_of<X>(held.a.words, i);
+    for (int i = 0; i < 2 * kPair; ++i)
+      b[t + i % kPair + i / kPair * (4 * kPair)][g] = element_of<X>(held.b, i);
   }
   for (int lane = 0; lane < 32; ++lane) {
     float* sums = static_cast<const MmaLane*>(lanes[lane])->sums;
     for (int i = 0; i < 4; ++i) {
       const int row = lane / 4 + i / 2 * 8, column = 2 * (lane % 4) + i % 2;
       double sum = sums[i];
-      for (int k = 0; k < 16; ++k) sum += a[row][k] * b[k][column];
+      for (int k = 0; k < kDepth; ++k) sum += a[row][k] * b[k][column];
       sums[i] = static_cast<float>(sum);
     }
   }
@@ -216,6 +239,12 @@ class HostContext {
       throw std::logic_error("a copy of 16 bytes is not aligned");
     block_.copy_async(to, 16, from, there * static_cast<int64_t>(sizeof(T)));
   }
+  void copy_async4(const void* data, int64_t count, int64_t at, bool there, int to) const {
+    if (at < 0 || (there && at >= count))
+      throw std::logic_error("a copy of element " + std::to_string(at) + " of a global array of " +
+                             std::to_string(count));
+    block_.copy_async(to, 4, there ? static_cast<const float*>(data) + at : nullptr, there ? 4 : 0);
+  }
   void copy_commit() const { block_.copy_commit(); }
   void copy_wait(int pending) const { block_.copy_wait(std::min(pending, 2)); }
 
@@ -224,6 +253,13 @@ class HostContext {
     MatrixLane<kCount> lane;
     if (thread() % 32 < 8 * kCount) std::memcpy(lane.row, block_.read(row, 16), 16);
     block_.warp_collective(exchange_matrices<kCount>, &lane);
+    return lane.result;
+  }
+
+  Raw<16> load_transposed(int row) const {
+    MatrixLane<4> lane;
+    std::memcpy(lane.row, block_.read(row, 16), 16);
+    block_.warp_collective(exchange_transposed, &lane);
     return lane.result;
   }
 

@@ -64,17 +64,17 @@ class PyGemm {
   }
 
   void run(uintptr_t x, int64_t batch, uintptr_t y, uintptr_t residual, float clip_min,
-           float clip_max, uintptr_t stream) const {
+           float clip_max, uintptr_t stream, bool tf32) const {
     Epilogue epilogue;
     epilogue.residual = reinterpret_cast<const void*>(residual);
     epilogue.clip_min = clip_min;
     epilogue.clip_max = clip_max;
     packed_->run(reinterpret_cast<const void*>(x), batch, reinterpret_cast<void*>(y), epilogue,
-                 reinterpret_cast<void*>(stream));
+                 reinterpret_cast<void*>(stream), tf32);
   }
 
   void run_arrays(const py::array& x, py::array y, const py::object& residual, float clip_min,
-                  float clip_max, int64_t shift) const {
+                  float clip_max, int64_t shift, bool tf32) const {
     HostArrays arrays;
     arrays.x = data_of(x, x.shape(0), in_features_);
     arrays.x_bytes = x.nbytes();
@@ -87,6 +87,7 @@ class PyGemm {
     arrays.shift = shift;
     arrays.clip_min = clip_min;
     arrays.clip_max = clip_max;
+    arrays.tf32 = tf32;
     const py::gil_scoped_release release;
     run_on_host_arrays(*packed_, arrays);
   }
@@ -112,18 +113,31 @@ class PyConv {
   PyConv(const py::array& values, const std::string& value_type, const py::array& indices,
          const py::array& rows, const py::array& bias, int64_t in_features, int64_t in_channels,
          int64_t group, const Pair& kernel, const Pair& strides, const std::array<int64_t, 4>& pads,
-         const Pair& dilations, const std::string& activations, int device)
+         const Pair& dilations, const std::string& activations, int device,
+         const std::optional<std::string>& conv_kernel)
       : element_bytes_(static_cast<int64_t>(value_bytes(parse_type(activations)))) {
     const CondensedView view =
         view_of(values, parse_type(value_type), indices, rows, bias, in_features);
     geometry_ = geometry_of(view, in_channels, group, kernel, strides, pads, dilations);
     const ValueType type = parse_type(activations);
     const py::gil_scoped_release release;
-    packed_ = PackedConv::pack(view, geometry_, type, device);
+    packed_ = conv_kernel ? pack_conv_kernel(view, geometry_, type, device, *conv_kernel)
+                          : PackedConv::pack(view, geometry_, type, device);
+  }
+
+  void run(uintptr_t x, int64_t batch, int64_t height, int64_t width, uintptr_t y,
+           uintptr_t residual, float clip_min, float clip_max, uintptr_t stream, bool tf32) const {
+    const ConvInput input{batch, height, width};
+    const std::string why = validate(geometry_, input);
+    if (!why.empty()) throw std::invalid_argument(why);
+    const ConvEpilogue epilogue{{reinterpret_cast<const void*>(residual), clip_min, clip_max}, {}};
+    packed_->run(reinterpret_cast<const void*>(x), input, reinterpret_cast<void*>(y), epilogue,
+                 reinterpret_cast<void*>(stream), tf32);
   }
 
   void run_arrays(const py::array& x, py::array y, const py::object& residual, float clip_min,
-                  float clip_max, float gate_scale, float gate_shift, int64_t shift) const {
+                  float clip_max, float gate_scale, float gate_shift, int64_t shift,
+                  bool tf32) const {
     const ConvInput input = input_of(geometry_, x, residual, y, element_bytes_);
     HostArrays arrays;
     arrays.x = x.data();
@@ -135,6 +149,7 @@ class PyConv {
     arrays.clip_min = clip_min;
     arrays.clip_max = clip_max;
     arrays.gate = {gate_scale, gate_shift};
+    arrays.tf32 = tf32;
     const py::gil_scoped_release release;
     run_on_host_arrays(*packed_, input, arrays);
   }
@@ -158,6 +173,7 @@ std::vector<py::dict> table() {
     row["min_batch"] = kernel.batches.min;
     row["max_batch"] = limit(kernel.batches.max);
     row["proven"] = kernel.proven;
+    row["tf32"] = kernel.tf32;
     rows.push_back(row);
   }
   return rows;
@@ -186,23 +202,27 @@ PYBIND11_MODULE(_cuda, module) {
            "in_features"_a, "activations"_a, "device"_a = 0, "min_batch"_a = 1,
            "max_batch"_a = py::none(), "kernel"_a = py::none())
       .def("run", &PyGemm::run, py::kw_only(), "x"_a, "batch"_a, "y"_a, "residual"_a = 0,
-           "clip_min"_a = -infinity, "clip_max"_a = infinity, "stream"_a = 0)
+           "clip_min"_a = -infinity, "clip_max"_a = infinity, "stream"_a = 0, "tf32"_a = false)
       .def("run_arrays", &PyGemm::run_arrays, "x"_a, py::kw_only(), "y"_a,
            "residual"_a = py::none(), "clip_min"_a = -infinity, "clip_max"_a = infinity,
-           "shift"_a = 0)
+           "shift"_a = 0, "tf32"_a = false)
       .def("info", &PyGemm::info);
   using fanin::cuda::PyConv;
   py::class_<PyConv>(module, "PackedConv")
       .def(py::init<const py::array&, const std::string&, const py::array&, const py::array&,
                     const py::array&, int64_t, int64_t, int64_t, const fanin::cuda::Pair&,
                     const fanin::cuda::Pair&, const std::array<int64_t, 4>&,
-                    const fanin::cuda::Pair&, const std::string&, int>(),
+                    const fanin::cuda::Pair&, const std::string&, int,
+                    const std::optional<std::string>&>(),
            py::kw_only(), "values"_a, "value_type"_a, "indices"_a, "rows"_a, "bias"_a,
            "in_features"_a, "in_channels"_a, "group"_a, "kernel"_a, "strides"_a, "pads"_a,
-           "dilations"_a, "activations"_a, "device"_a = 0)
+           "dilations"_a, "activations"_a, "device"_a = 0, "conv_kernel"_a = py::none())
+      .def("run", &PyConv::run, py::kw_only(), "x"_a, "batch"_a, "height"_a, "width"_a, "y"_a,
+           "residual"_a = 0, "clip_min"_a = -infinity, "clip_max"_a = infinity, "stream"_a = 0,
+           "tf32"_a = false)
       .def("run_arrays", &PyConv::run_arrays, "x"_a, py::kw_only(), "y"_a,
            "residual"_a = py::none(), "clip_min"_a = -infinity, "clip_max"_a = infinity,
-           "gate_scale"_a = 0.0f, "gate_shift"_a = 1.0f, "shift"_a = 0)
+           "gate_scale"_a = 0.0f, "gate_shift"_a = 1.0f, "shift"_a = 0, "tf32"_a = false)
       .def("info", &PyConv::info);
   module.def("device_count", &fanin::cuda::device_count);
   module.def("kernel_table", &fanin::cuda::table);
