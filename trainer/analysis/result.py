@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..._base.atomic import atomic_file, output_folder, write_file
+from ..._base.tables import Column, Sheet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,6 +43,17 @@ class Analysis:
         lines = [f"# {self.title}", "", _line(head), _line(["---"] * len(head))]
         lines += [_line([_cell(row.get(column)) for column in head]) for row in self.rows]
         return "\n".join([*lines, "", self.note]).rstrip() + "\n"
+
+    def sheet(self) -> Sheet:
+        """Return the table as commands print it; on narrow terminals the last columns go first."""
+        head = self.columns
+        numbers = {name for name in head if all(_is_short(row.get(name)) for row in self.rows)}
+        columns = tuple(
+            Column(name, right=name in numbers, words=name not in numbers, drop=-at if at else None)
+            for at, name in enumerate(head)
+        )
+        rows = tuple(tuple(_cell(row.get(name)) for name in head) for row in self.rows)
+        return Sheet(self.title, columns, rows, (self.note,) if self.note else ())
 
     def save(self, folder: Path) -> list[Path]:
         """Write NAME.json, NAME.md and, with a figure, NAME.png.
@@ -90,6 +102,10 @@ def _json_row_per_line(head: Mapping[str, object], rows: Sequence[Mapping[str, o
 
 def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
+
+
+def _is_short(value: object) -> bool:
+    return value is None or isinstance(value, int | float)
 
 
 def _cell(value: object) -> str:
