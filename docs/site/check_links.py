@@ -1,4 +1,4 @@
-"""Check every link of the built site: pages, anchors and files must exist, addresses be well-formed.
+"""Check all links of the built site: pages, anchors and files exist, addresses are well-formed.
 
     python docs/site/check_links.py build/site
 

@@ -1,7 +1,7 @@
 """Sphinx's settings for the documentation site; ``make docs`` builds it.
 
-The sources are the Markdown files of the repository as they are, README among them, so that they read
-the same in an editor and on the site.
+The sources are the Markdown files of the repository as they are, README among them, so that they
+read the same in an editor and on the site.
 """
 
 from __future__ import annotations

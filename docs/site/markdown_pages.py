@@ -22,9 +22,15 @@ START, RESULTS = "docs/index", "docs/results/index"
 _HEADING = re.compile(r"^## (?P<title>.+)$", re.MULTILINE)
 _ENTRY = re.compile(r"^- \[(?P<title>[^\]]+)\]\((?P<path>[^)#]+)\.md\)", re.MULTILINE)
 _PICTURE = re.compile(
-    r'<picture><source media="\(prefers-color-scheme: dark\)" srcset="(?P<dark>[^"]+)">\s*'
-    r'<img src="(?P<light>[^"]+)" alt="(?P<alt>[^"]*)"></picture>'
+    r'<picture><source media="(?P<query>[^"]+)" srcset="(?P<other>[^"]+)">\s*'
+    r'<img src="(?P<usual>[^"]+)" alt="(?P<alt>[^"]*)"></picture>'
 )
+_CLASSES = {
+    "(prefers-color-scheme: dark)": ("only-dark", "only-light"),
+    "(max-width: 600px)": ("only-narrow", "only-wide"),
+}
+"""Classes of the two images of a picture, by the condition of the first; Furo has those of themes,
+which follow a reader's choice against the system."""
 _LINK = re.compile(r"\[(?P<text>[^\]]+)\]\((?P<path>\.[^)#:]+)\)")
 
 
@@ -71,12 +77,13 @@ def _toctree(caption: str, pages: dict[str, str]) -> str:
     return f"\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{entries}\n```\n"
 
 
-def _themed(match: re.Match[str]) -> str:
-    """Show one picture or the other by Furo's classes: a reader may choose against the system."""
-    alt = match["alt"]
+def _images(picture: re.Match[str]) -> str:
+    """Show one image or the other by their classes; Sphinx copies images, but no pictures."""
+    other, usual = _CLASSES[picture["query"]]
+    alt = picture["alt"]
     return (
-        f'<img class="only-light" src="{match["light"]}" alt="{alt}">'
-        f'<img class="only-dark" src="{match["dark"]}" alt="{alt}">'
+        f'<img class="{usual}" src="{picture["usual"]}" alt="{alt}">'
+        f'<img class="{other}" src="{picture["other"]}" alt="{alt}">'
     )
 
 
@@ -91,7 +98,7 @@ def _without_folders(text: str, folder: Path) -> str:
 
 def read_source(_: Sphinx, document: str, source: list[str]) -> None:
     """Add what the site needs to the content of a file."""
-    text = _PICTURE.sub(_themed, source[0])
+    text = _PICTURE.sub(_images, source[0])
     text = _without_folders(text, (ROOT / document).parent)
     if document == START:
         text += "".join(_toctree(*part) for part in navigation(source[0]).items())

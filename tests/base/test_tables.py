@@ -136,7 +136,7 @@ def test_numbers_lose_their_ranges_before_columns_go_and_are_never_broken(width,
 
 def test_a_heading_stands_in_its_own_line_of_text_and_html():
     assert SPEEDS.to_text().splitlines()[4] == "80 % sparse"
-    assert "<tr><td style=\"text-align:left\">80 % sparse</td></tr>" in SPEEDS.to_html()
+    assert '<tr><td style="text-align:left">80 % sparse</td></tr>' in SPEEDS.to_html()
 
 
 def test_long_names_are_broken_behind_separators_where_nothing_else_helps():

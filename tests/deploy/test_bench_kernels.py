@@ -127,7 +127,12 @@ def test_the_scaling_suite_has_the_layers_of_extreme_classification():
 
 def test_the_files_are_written_with_their_schema_version(result, tmp_path):
     paths = save_result(result, tmp_path)
-    assert [path.name for path in paths] == ["results.json", "results.md", "results.png"]
+    assert [path.name for path in paths] == [
+        "results.json",
+        "results.md",
+        "results.svg",
+        "results-narrow.svg",
+    ]
     data = json.loads(paths[0].read_text())
     assert (data["schema_version"], data["kind"]) == (2, "kernels")
     assert len(data["cases"]) == len(result.cases)

@@ -93,7 +93,7 @@ def test_a_line_has_a_case_for_each_value(axis, tmp_path):
         for engine in case.engines:
             assert (engine.excluded, engine.threads) == (None, case.facts["threads"])
     names = [path.name for path in save_result(result, tmp_path)]
-    assert names == ["results.json", "results.md", "results.png"]
+    assert names == ["results.json", "results.md", "results.svg", "results-narrow.svg"]
 
 
 def test_the_roofs_are_halves_of_the_caches_and_one_size_beyond_them():

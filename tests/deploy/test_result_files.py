@@ -185,7 +185,12 @@ def test_a_report_fits_terminals_without_broken_words_or_numbers(folder):
         text = console.file.getvalue()
         assert max(map(len, text.splitlines())) <= width
         headings = [column.header for column in sheet.columns]
-        texts = [*(cell for row in sheet.rows for cell in row), *sheet.notes, sheet.title, *headings]
+        texts = [
+            *(cell for row in sheet.rows for cell in row),
+            *sheet.notes,
+            sheet.title,
+            *headings,
+        ]
         words = {word for text in texts for word in text.split()}
         parts = {part for heading in headings for part in re.split(r"(?<=-)| ", heading)}
         shown = text.replace("─", "").partition("a wider terminal also shows")[0]

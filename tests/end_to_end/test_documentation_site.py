@@ -122,9 +122,7 @@ def test_the_reference_describes_every_public_name(site):
 @pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("theme", THEMES)
-def test_no_page_is_wider_than_its_window_or_reports_an_error(
-    site, address, browser, width, theme
-):
+def test_no_page_is_wider_than_its_window_or_reports_an_error(site, address, browser, width, theme):
     context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=theme)
     page = context.new_page()
     faults = []

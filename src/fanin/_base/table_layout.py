@@ -164,8 +164,9 @@ class _Fitting:
         spare = 10**9
         if self._width is not None:
             spare = self._width - sum(widths.values()) - 2 * len(self._kept)
-        order = sorted(reversed(self._kept), key=lambda at: not self._columns[at].words)
-        for at in order:
+        last_first = self._kept[::-1]
+        words = [at for at in last_first if self._columns[at].words]
+        for at in [*words, *(at for at in last_first if at not in words)]:
             more = max(0, min(spare, self._natural(at) - widths[at]))
             widths[at] += more
             spare -= more
