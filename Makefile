@@ -20,8 +20,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NATIVE_SOURCES := CMakeLists.txt $(shell find ort_ops/csrc cmake -type f)
 FORMATTED := $(shell find ort_ops/csrc examples/cpp_app -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: help env demo test check lint types format pytest matrix lowest newest cross-check sanitize docs bench-layer \
-  bench-kernels deepsparse-env clean
+.PHONY: help env demo test check lint types format pytest matrix lowest newest cross-check sanitize docs \
+  bench-layer bench-kernels deepsparse-env clean
 
 help:
 	@sed -n 's/^#   //p' Makefile

@@ -159,6 +159,35 @@ def test_a_reader_sees_the_picture_of_the_theme_and_can_switch(address, browser,
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("chosen", THEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_figure_fits_the_window_and_follows_the_chosen_theme(
+    address, browser, width, chosen, tmp_path
+):
+    from matplotlib.image import imread
+
+    other = "dark" if chosen == "light" else "light"
+    context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=other)
+    page = context.new_page()
+    page.goto(f"{address}/docs/results/networks/results.html")
+    page.evaluate(f"document.body.dataset.theme = '{chosen}'")
+    (figure,) = [one for one in page.locator("article img").all() if one.is_visible()]
+    assert figure.get_attribute("src").endswith("-narrow.svg" if width == 360 else "results.svg")
+    box = figure.bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= width
+    figure.screenshot(path=tmp_path / "figure.png")
+    luminance = imread(tmp_path / "figure.png")[..., :3].mean(axis=-1)
+    if chosen == "dark":  # light text on the page's dark color
+        assert luminance.max() > 0.8
+        assert (luminance < 0.2).mean() > 0.5
+    else:
+        assert luminance.min() < 0.3
+        assert (luminance > 0.9).mean() > 0.5
+    context.close()
+
+
+@pytest.mark.slow
 def test_search_finds_pages_and_names(address, browser):
     page = browser.new_page()
     for words, expected in (
