@@ -181,8 +181,8 @@ def _from_message(model: Path, text: str, content: ModelFile | None) -> SessionE
         remedy = "The weights in the model are invalid: export it again with fanin export."
         if "FANIN_ISA" in text or "ISA '" in text:
             remedy = "Unset FANIN_ISA, or set it to one that fanin doctor lists for this CPU."
-        elif "FANIN_CUDA_EXPAND" in text:
-            remedy = "Unset FANIN_CUDA_EXPAND, or set it to on or off."
+        elif "FANIN_CUDA_UNPROVEN" in text:
+            remedy = "Unset FANIN_CUDA_UNPROVEN, or set it to on or off."
         elif "CUDA op" in text or "CUDAExecutionProvider" in text:
             remedy = "Do that, or open the model with providers=['CPUExecutionProvider']."
         elif "on device" in text or "CUDA error" in text:

@@ -27,7 +27,7 @@ def _kernels() -> Finding:
     unproven = ", ".join(row.name for row in table if not row.proven)
     return (
         f"{status.library}{built}: {names}; "
-        f"not yet run on a device, taken with FANIN_CUDA_EXPAND=on only: {unproven}"
+        f"not yet run on a device, taken with FANIN_CUDA_UNPROVEN=on only: {unproven}"
     )
 
 

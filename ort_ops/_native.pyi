@@ -135,7 +135,7 @@ class CudaKernelRow:
         """
     @property
     def proven(self) -> bool:
-        """Whether it has run on a GPU; others are taken only with ``FANIN_CUDA_EXPAND=on``."""
+        """Whether it has run on a GPU; others are taken only with ``FANIN_CUDA_UNPROVEN=on``."""
 
 class PackedInfo:
     """The packed layout for one range of batches, or of image sizes."""

@@ -5,7 +5,7 @@
     python tools/gpu_networks.py --out rehearsal --emulated --networks mlp-tiny --batches 2
 
 Networks of ``fanin bench zoo`` at their sparsities. Both sides are in the same precision; float32
-is TF32, ONNX Runtime's default. Inputs and outputs are on the device. With ``FANIN_CUDA_EXPAND=on``
+is TF32, ONNX Runtime's default. Inputs and outputs are on the device. With ``FANIN_CUDA_UNPROVEN=on``
 a third file has all layers condensed. ``--emulated`` rehearses on the CPU; then times mean nothing.
 """
 
@@ -111,7 +111,7 @@ def files(dense: Path, folder: Path, device: Device, batch: int, precision: str)
         "dense": {"policy": "dense"},
         "condensed": {"policy": "auto", "device": place, "batch": batch},
     }
-    if os.environ.get("FANIN_CUDA_EXPAND") == "on":
+    if os.environ.get("FANIN_CUDA_UNPROVEN") == "on":
         forms["all-condensed"] = {"policy": "condensed"}
     paths = {form: folder / f"{form}-{precision}-{batch}.onnx" for form in forms}
     for form, settings in forms.items():

@@ -242,10 +242,10 @@ def test_the_environment_turns_it_on(monkeypatch):
         )["kernel"]
 
     for value, layout in (("", "stream"), ("off", "stream"), ("on", "expand")):
-        monkeypatch.setenv("FANIN_CUDA_EXPAND", value)
+        monkeypatch.setenv("FANIN_CUDA_UNPROVEN", value)
         assert kernel() == kernel_of(layout, "bfloat16")
-    monkeypatch.setenv("FANIN_CUDA_EXPAND", "yes")
+    monkeypatch.setenv("FANIN_CUDA_UNPROVEN", "yes")
     with pytest.raises(
-        ValueError, match="FANIN_CUDA_EXPAND 'yes' is unknown, it must be on or off"
+        ValueError, match="FANIN_CUDA_UNPROVEN 'yes' is unknown, it must be on or off"
     ):
         kernel()

@@ -19,7 +19,7 @@ from ...runtime import installed_distributions
 # Variables that change thread counts or kernels of some engine.
 _VARIABLES = (
     "FANIN_ISA",
-    "FANIN_CUDA_EXPAND",
+    "FANIN_CUDA_UNPROVEN",
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",

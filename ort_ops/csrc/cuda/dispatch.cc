@@ -65,12 +65,13 @@ bool expand_pays(const LayerFacts& layer, const DeviceLimits& limits) {
   return density >= kLeastDensity && density <= kMostDensity && tiles >= limits.multiprocessors;
 }
 
-bool expand_requested() {
-  const char* asked = std::getenv("FANIN_CUDA_EXPAND");
+bool unproven_requested() {
+  const char* asked = std::getenv("FANIN_CUDA_UNPROVEN");
   const std::string word = asked ? asked : "";
   if (word.empty() || word == "off") return false;
   if (word == "on") return true;
-  throw std::invalid_argument("FANIN_CUDA_EXPAND '" + word + "' is unknown, it must be on or off");
+  throw std::invalid_argument("FANIN_CUDA_UNPROVEN '" + word +
+                              "' is unknown, it must be on or off");
 }
 
 int64_t last_batch(const KernelRow& row, int64_t in_features, const DeviceLimits& limits) {

@@ -38,9 +38,9 @@ bool expand_pays(const LayerFacts& layer, const DeviceLimits& limits);
 // Why the expand kernel cannot compute a layer, as a sentence; empty if it can.
 std::string expand_problem(const LayerFacts& layer, const DeviceLimits& limits);
 
-// What the environment variable FANIN_CUDA_EXPAND says, which is read at each call: "on", or "off"
-// (the default). Throws std::invalid_argument for anything else.
-bool expand_requested();
+// What the environment variable FANIN_CUDA_UNPROVEN says about rows that have not run on a device,
+// read at each call: "on", or "off" (the default). Throws std::invalid_argument for anything else.
+bool unproven_requested();
 
 // The last batch that the row serves for that layer, see KernelRow::shared_samples.
 int64_t last_batch(const KernelRow& row, int64_t in_features, const DeviceLimits& limits);

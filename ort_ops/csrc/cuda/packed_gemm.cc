@@ -177,7 +177,7 @@ std::unique_ptr<PackedGemm> PackedGemm::pack(const CondensedView& view, BatchRan
   const CurrentDevice current(device);
   const DeviceLimits limits = built_limits(device);
   const uint64_t hash = content_hash(view);
-  const bool unproven = expand_requested();
+  const bool unproven = unproven_requested();
   // Whether values fit takes a pass over them, which only the expand kernel is worth.
   const LayerFacts facts = unproven ? LayerFacts::of(view, activations)
                                     : LayerFacts{activations, view.in_features, view.out_features};

@@ -154,7 +154,6 @@ PYBIND11_MODULE(_cuda_emulation, module) {
              "shared_bytes"_a = 232448, "capability"_a = 90);
   module.def("expand_problem", &fanin::cuda::problem_of_expand, "activations"_a, "values_fit"_a,
              "capability"_a);
-  module.def("expand_requested", &fanin::cuda::expand_requested);
   module.def("run_conv", &fanin::cuda::run_conv, py::kw_only(), "values"_a, "value_type"_a,
              "indices"_a, "rows"_a, "bias"_a, "in_features"_a, "in_channels"_a, "group"_a,
              "kernel"_a, "strides"_a, "pads"_a, "dilations"_a, "x"_a, "activations"_a, "residual"_a,

@@ -122,7 +122,7 @@ Report run_gemm(const CondensedView& view, const Request& request, const RunArgu
   const LayerFacts facts = LayerFacts::of(view, request.activations);
   const KernelRow& row =
       request.kernel.empty()
-          ? *select_kernels(facts, {run.batch, run.batch}, request.limits, expand_requested())
+          ? *select_kernels(facts, {run.batch, run.batch}, request.limits, unproven_requested())
                  .front()
                  .row
           : find_kernel(request.kernel, request.activations);
