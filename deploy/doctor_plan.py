@@ -111,7 +111,7 @@ def plan_sheet(plan: ModelPlan) -> Sheet:
         columns += [
             Column(f"batch {batch}: threads", right=True),
             Column("longest / mean", right=True, drop=2 * number),
-            Column("µs, one thread", right=True, drop=2 * number + 1),
+            Column("µs on one thread", right=True, drop=2 * number + 1),
             Column("µs planned", right=True),
         ]
     rows = [

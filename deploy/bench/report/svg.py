@@ -97,8 +97,8 @@ def _draw_panel(axis: Axes, panel: Panel, width: Width) -> list[Any]:
         _thin_out(axis, name, made)
     if flat:
         axis.invert_yaxis()
-    if len(handles) == 1 and not lines:
-        return []  # the axis says what it is
+    if len(handles) == 1 and handles[0].get_label() in panel.y.label:
+        return []
     if lines and all(series.kind == "line" for _, series, _ in lines) and name_lines(axis):
         return []
     return handles

@@ -11,7 +11,9 @@ from .document import Document, Table
 
 def print_report(document: Document, console: Console | None = None) -> None:
     """Print the tables for screens, and the notes."""
-    for table in document.screen:
+    for number, table in enumerate(document.screen):
+        if number:
+            print_notes([""], console)
         print_table(table, console)
     print_notes(document.notes, console)
 

@@ -156,7 +156,8 @@ class _Fitting:
             for row in self._rows
         )
         headers = tuple(_filled(self._headers[at], broken[at]) for at in self._kept)
-        return Layout(tuple(self._kept), headers, tuple(widths), rows, tuple(self._left_out))
+        left_out = tuple(dict.fromkeys(self._left_out))
+        return Layout(tuple(self._kept), headers, tuple(widths), rows, left_out)
 
     def _widths(self) -> list[int]:
         """Give what is left to columns of words, the last one first, then to headers."""
