@@ -56,7 +56,7 @@ def save_page(folders: Sequence[Path], path: Path, title: str) -> Path:
 
 
 def _figure(report: Path, text: str) -> str:
-    """Embed the report's figure, if there is one; before 0.2 it was a PNG."""
+    """Embed the report's figure, if there is one; older reports have a PNG."""
     wide, narrow, old = (report.with_name(report.stem + end) for end in _FIGURES)
     described = re.search(r'alt="([^"]*)"', text)
     caption = described[1] if described else html.escape(text.partition("\n")[0].lstrip("# "))
