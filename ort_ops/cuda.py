@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from .library import get_library_path
-
-_LIBRARY = "libfanin_ort_ops_cuda.so"
+from .library import CUDA_LIBRARY, get_library_path
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ def cuda_status() -> CudaStatus:
         library = None
     else:
         state, problem, toolkit_number = _native.cuda_library(str(folder))
-        library = folder / _LIBRARY if state != "not built" else None
+        library = folder / CUDA_LIBRARY if state != "not built" else None
     toolkit = _version(toolkit_number)
 
     remedy = ""
