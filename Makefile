@@ -4,6 +4,7 @@
 #   make check   lint, types and a few tests of each package
 #   make matrix  the same library under several onnxruntime releases, the server with KServe's client
 #                (each in its own venv)
+#   make docs    the documentation site in build/site; warnings and broken links fail
 #   make lowest  every extra with the lowest versions that are declared; make newest: the newest
 #   make bench-kernels   every kernel against the limits of this CPU, into out/
 #   make deepsparse-env  DeepSparse in .cache/, for fanin bench layer --engines dense,condensed,deepsparse
@@ -20,8 +21,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NATIVE_SOURCES := CMakeLists.txt $(shell find ort_ops/csrc cmake -type f)
 FORMATTED := $(shell find ort_ops/csrc examples/cpp_app examples/languages -name '*.h' -o -name '*.c' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: help env demo test check lint types format pytest matrix lowest newest languages cross-check sanitize bench-layer \
-  bench-kernels deepsparse-env clean
+.PHONY: help env demo test check lint types format pytest matrix lowest newest languages cross-check sanitize \
+  docs bench-layer bench-kernels deepsparse-env clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -94,6 +95,18 @@ cross-check: env
 
 sanitize: env
 	tools/sanitize.sh
+
+SITE := build/site
+DOCS_STAMP := $(VENV)/.docs
+$(DOCS_STAMP): pyproject.toml | $(STAMP)
+	$(PIP) --editable '.[docs]'
+	touch $@
+
+# -E reads all pages again: a link may break because of another page.
+docs: env $(DOCS_STAMP)
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going -E --quiet \
+	  --conf-dir docs/site --doctree-dir build/doctrees . $(SITE)
+	$(BIN)/python docs/site/check_links.py $(SITE)
 
 bench-layer: env
 	$(BIN)/fanin bench layer --out out/bench-layer

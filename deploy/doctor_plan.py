@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._base.tables import Column, Sheet
 from ..onnx_file import read_checked
 from ..ort_ops.contract import (
     COMPUTE_BFLOAT16,
@@ -25,8 +26,6 @@ from .doctor_model import run_child
 from .doctor_probe import FindingError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from ..ort_ops._native import WorkPlan
 
 # What is packed; of ops on integers the bias comes with each run.
@@ -100,33 +99,32 @@ def plan_model(
     return ModelPlan(threads, cost, calibration is not None, plans)
 
 
-def plan_table(plan: ModelPlan) -> Table:
-    """Lay out a plan as a table for the terminal: a row for each layer, none shortened."""
-    from rich.table import Table
-    from rich.text import Text
-
+def plan_sheet(plan: ModelPlan) -> Sheet:
+    """Lay out a plan as a table: a row for each layer."""
     source = "measured by fanin calibrate" if plan.measured else "the library's default"
     title = (
         f"Planned for {plan.threads} threads, not measured; starting n threads takes "
         f"{plan.dispatch.fixed:g} + {plan.dispatch.per_thread:g} n µs ({source})"
     )
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    table.add_column("layer", overflow="fold")
-    for batch in plan.layers:
-        table.add_column(f"batch {batch}:\nthreads", justify="right")
-        table.add_column("longest\n/ mean", justify="right")
-        table.add_column("µs, one\nthread", justify="right")
-        table.add_column("µs\nplanned", justify="right")
-    for row in zip(*plan.layers.values(), strict=True):
-        cells = [cell for layer in row for cell in _cells(layer)]
-        table.add_row(Text(row[0].node), *cells)
+    columns = [Column("layer", words=True)]
+    for number, batch in enumerate(plan.layers):
+        columns += [
+            Column(f"batch {batch}: threads", right=True),
+            Column("longest / mean", right=True, drop=2 * number),
+            Column("µs on one thread", right=True, drop=2 * number + 1),
+            Column("µs planned", right=True),
+        ]
+    rows = [
+        (row[0].node, *(cell for layer in row for cell in _cells(layer)))
+        for row in zip(*plan.layers.values(), strict=True)
+    ]
     cells = [
         cell
         for one, planned in plan.totals().values()
         for cell in ("", "", f"{1e6 * one:.0f}", f"{1e6 * planned:.0f}")
     ]
-    table.add_row(Text("all condensed layers", "bold"), *cells)
-    return table
+    rows.append(("all condensed layers", *cells))
+    return Sheet(title, tuple(columns), tuple(rows))
 
 
 def _cells(layer: LayerPlan) -> list[str]:

@@ -84,7 +84,7 @@ def main() -> None:
     print_report(report_of(result), console)
 
     console.print(summary(data, dense, sparse, report, result))
-    console.print(f"Report: {options.out / 'bench' / 'results.md'}, figure: results.png beside it")
+    console.print(f"Report: {options.out / 'bench' / 'results.md'}, figure: results.svg beside it")
     console.print(f"Took {time.monotonic() - started:.0f} s")
 
 

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from fanin._base.figure_style import spread_out
+
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 FOLDER = DOCS / "pictures"
 LAYER = DOCS / "results" / "layer-3072x768" / "results.json"
@@ -192,10 +194,10 @@ def layout(theme: Theme) -> str:
 
 
 def speedup(theme: Theme) -> str:
-    """Draw a layer's speed-up over dense by batch, a line for each sparsity."""
+    """Draw the speed-up of a layer's whole session.run by batch, a line for each sparsity."""
     lines: dict[float, dict[int, float]] = {}
     for case in json.loads(LAYER.read_text())["cases"]:
-        (ratio,) = (c["op_ratio"] for c in case["comparisons"] if c["engine"] == "condensed")
+        (ratio,) = (c["run_ratio"] for c in case["comparisons"] if c["engine"] == "condensed")
         lines.setdefault(case["sparsity"], {})[case["batch"]] = ratio["median"]
     title = "Speed-up over dense, by batch size"
     drawing = Drawing(640, 440, title, theme)
@@ -209,7 +211,9 @@ def speedup(theme: Theme) -> str:
         return bottom - (bottom - top) * math.log(ratio) / math.log(most)
 
     drawing.text(2, 26, title, 24, bold=True, anchor="start")
-    drawing.text(2, 54, "3072 → 768, float32, one thread", 21, faint=True, anchor="start")
+    drawing.text(
+        2, 54, "session.run of a layer, 3072 → 768, float32", 21, faint=True, anchor="start"
+    )
     for tick in ticks:
         drawing.line([(left, y_of(tick)), (right, y_of(tick))], theme.grid, 1 + (tick == 1))
         drawing.text(left - 8, y_of(tick) + 7, f"{tick}×", 21, anchor="end")
@@ -218,13 +222,13 @@ def speedup(theme: Theme) -> str:
         if batch != 197:  # its label would overlap that of 256
             drawing.text(x_of(batch), bottom + 30, str(batch), 21)
     drawing.text(0, bottom + 30, "batch", 20, faint=True, anchor="start")
-    for color, (sparsity, ratios) in zip(theme.lines, sorted(lines.items()), strict=True):
+    ordered = sorted(lines.items())
+    ends = spread_out([y_of(ratios[batches[-1]]) for _, ratios in ordered], 25, top, bottom)
+    for color, (sparsity, ratios), end in zip(theme.lines, ordered, ends, strict=True):
         points = [(x_of(batch), y_of(ratio)) for batch, ratio in sorted(ratios.items())]
         drawing.line(points, color, 3)
         drawing.dots(points, color)
-        drawing.text(
-            right + 14, points[-1][1] + 7, f"{100 * sparsity:g} %", 22, bold=True, anchor="start"
-        )
+        drawing.text(right + 14, end + 7, f"{100 * sparsity:g} %", 22, bold=True, anchor="start")
         x, y = points[0]
         drawing.text(x + 4, y - 12, f"{ratios[batches[0]]:.0f}×", 22, bold=True, anchor="start")
     return drawing.svg()

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from .._base.tables import Column, Sheet
+
 
 @dataclass(frozen=True)
 class LayerSummary:
@@ -82,9 +84,17 @@ class Summary:
             sizes
         )
 
-    def __str__(self) -> str:
-        head = ("layer", "shape", "target", "density", "active", "fan-in")
-        lines = [head] + [
+    def sheet(self) -> Sheet:
+        """Return the table of the layers."""
+        columns = (
+            Column("layer", words=True),
+            Column("shape", drop=2),
+            Column("target", right=True, drop=0),
+            Column("density", right=True),
+            Column("active", right=True, drop=1),
+            Column("fan-in", right=True),
+        )
+        rows = tuple(
             (
                 row.name,
                 "×".join(map(str, row.shape)),
@@ -94,17 +104,12 @@ class Summary:
                 str(row.fan_in) if row.least_fan_in is None else f"{row.least_fan_in}–{row.fan_in}",
             )
             for row in self.rows
-        ]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-        text = "\n".join(
-            "  ".join(
-                cell.ljust(width) if i < 2 else cell.rjust(width)
-                for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
-            for line in lines
         )
-        text += f"\ntotal density {self.density:.4f}"
+        notes = [f"total density {self.density:.4f}"]
         if self.others:
             counts = ", ".join(f"{kind} {count:,}" for kind, count in self.others.items())
-            text += f"\ndense, not counted: {counts}"
-        return text
+            notes.append(f"dense, not counted: {counts}")
+        return Sheet("", columns, rows, tuple(notes))
+
+    def __str__(self) -> str:
+        return self.sheet().to_text()

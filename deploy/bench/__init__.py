@@ -4,7 +4,7 @@
 imports only from those below it:
 
     suites    what each benchmark measures, the report of its result, and calibration
-    report    one model of a document and of its figure; Markdown, terminal, HTML page, PNG
+    report    one model of a document and of its figure; Markdown, terminal, HTML page, SVG
     results   pure data: the envelope of all results, reading, writing, comparing
     measure   the timing loop, statistics, problems, the machine and its conditions
     engines   what is timed: the protocol, ONNX Runtime, kernels, other runtimes

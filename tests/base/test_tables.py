@@ -86,3 +86,67 @@ def test_signs_that_change_what_a_reader_sees_are_codes():
     for text in (sheet.to_text(), sheet.to_html(), console.file.getvalue()):
         assert all(piece in text for piece in escaped)
         assert not any(sign in text for sign in "\x1b\r\u202e")
+
+
+SPEEDS = Sheet(
+    "Layer",
+    (
+        Column("case", words=True),
+        Column("run", right=True, drop=1),
+        Column("op", right=True, drop=0),
+        Column("run speed-up", right=True),
+    ),
+    (
+        ("80 % sparse",),
+        ("batch 1", "435 µs [422–486]", "430 µs", "4.07× (4.02–4.12) [3.85–4.61]"),
+        ("batch 256", "108 µs [105–117]", "102 µs", "10.35× (2.29–2.84) [2.29–2.99]"),
+    ),
+)
+
+
+def shown_speeds(width: int) -> tuple[str, list[list[str]]]:
+    console = Console(width=width, file=io.StringIO())
+    console.print(SPEEDS.to_rich(width))
+    text = console.file.getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    return text, [line.split() for line in text.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("width", "row", "also"),
+    [
+        (90, "batch 1 435 µs [422–486] 430 µs 4.07× (4.02–4.12) [3.85–4.61]", None),
+        (60, "batch 1 435 µs 430 µs 4.07× (4.02–4.12)", "ranges in brackets"),
+        (
+            42,
+            "batch 1 435 µs 430 µs 4.07×",
+            "ranges in brackets, intervals in parentheses",
+        ),
+        (36, "batch 1 435 µs 4.07×", "ranges in brackets, intervals in parentheses, op"),
+    ],
+)
+def test_numbers_lose_their_ranges_before_columns_go_and_are_never_broken(width, row, also):
+    text, lines = shown_speeds(width)
+    assert row.split() in lines
+    assert ["80", "%", "sparse"] in lines  # a heading of the rows below
+    assert ("also shows " in text) == (also is not None)
+    if also:
+        assert f"also shows {also}" in " ".join(text.split())
+
+
+def test_a_heading_stands_in_its_own_line_of_text_and_html():
+    assert SPEEDS.to_text().splitlines()[4] == "80 % sparse"
+    assert '<tr><td style="text-align:left">80 % sparse</td></tr>' in SPEEDS.to_html()
+
+
+def test_long_names_are_broken_behind_separators_where_nothing_else_helps():
+    name = "/encoder/layer.0/attention/query/MatMul"
+    sheet = Sheet("", (Column("layer", words=True), Column("bytes", right=True)), ((name, "9 MB"),))
+    console = Console(width=34, file=io.StringIO())
+    console.print(sheet.to_rich(34))
+    lines = [line.strip() for line in console.file.getvalue().splitlines() if line.strip()]
+    assert lines[0].split() == ["layer", "bytes"]
+    assert [line.split() for line in lines[2:]] == [
+        ["/encoder/layer.0/", "9", "MB"],
+        ["attention/query/MatMul"],
+    ]

@@ -127,7 +127,12 @@ def test_the_scaling_suite_has_the_layers_of_extreme_classification():
 
 def test_the_files_are_written_with_their_schema_version(result, tmp_path):
     paths = save_result(result, tmp_path)
-    assert [path.name for path in paths] == ["results.json", "results.md", "results.png"]
+    assert [path.name for path in paths] == [
+        "results.json",
+        "results.md",
+        "results.svg",
+        "results-narrow.svg",
+    ]
     data = json.loads(paths[0].read_text())
     assert (data["schema_version"], data["kind"]) == (2, "kernels")
     assert len(data["cases"]) == len(result.cases)
@@ -139,7 +144,7 @@ def test_the_files_are_written_with_their_schema_version(result, tmp_path):
     print_report(report_of(result), console)
     assert "…" not in console.file.getvalue()
     assert "64 → 40, 90.6 %, batch 5" in console.file.getvalue()
-    assert paths[2].read_bytes().startswith(b"\x89PNG")
+    assert paths[2].read_text().startswith("<svg ")
 
 
 def test_sizes_alone_are_drawn_as_scaling(tmp_path):

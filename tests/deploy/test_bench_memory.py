@@ -45,7 +45,12 @@ def test_dense_sessions_take_a_copy_each_and_condensed_ones_share_the_packed_wei
 def test_the_result_names_files_but_no_folders_and_can_be_saved(result, model, tmp_path):
     assert str(model.parent) not in str(result.to_dict())
     paths = save_result(result, tmp_path / "out")
-    assert [path.name for path in paths] == ["results.json", "results.md", "results.png"]
+    assert [path.name for path in paths] == [
+        "results.json",
+        "results.md",
+        "results.svg",
+        "results-narrow.svg",
+    ]
     assert json.loads(paths[0].read_text())["kind"] == "memory"
     assert "| condensed | " in paths[1].read_text()
 

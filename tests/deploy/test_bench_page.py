@@ -110,3 +110,18 @@ def test_a_browser_shows_the_figure(page, tmp_path):
     picture = imread(tmp_path / "shot.png")
     magenta = (picture[..., :3] == (1, 0, 1)).all(axis=-1).sum()
     assert magenta == 300 * 200
+
+
+def test_a_figure_of_two_widths_is_embedded_once_with_its_text(tmp_path):
+    folder = tmp_path / "layer"
+    folder.mkdir()
+    shown = '<picture><source media="(max-width: 600px)" srcset="results-narrow.svg">\n'
+    shown += '<img src="results.svg" alt="Speed &amp; more"></picture>'
+    (folder / "results.md").write_text(REPORT.replace("\n\n", f"\n\n{shown}\n\n", 1))
+    for name in ("results.svg", "results-narrow.svg"):
+        (folder / name).write_text("<svg/>")
+    text = save_page([folder], tmp_path / "page.html", "x").read_text()
+    assert text.count("data:image/svg+xml;base64,PHN2Zy8+") == 2
+    assert text.count('alt="Speed &amp; more"') == text.count("<picture>") == 1
+    assert 'media="(max-width: 600px)" srcset="data:' in text
+    assert "results.svg" not in text

@@ -70,7 +70,7 @@ def test_a_folder_of_another_benchmark_is_refused(tmp_path):
 def test_the_files_hold_all_threads_and_the_best_of_each_kind(tmp_path):
     result = bench_paper(BenchPaperSpec(**TINY), tmp_path)
     names = {str(path.relative_to(tmp_path)) for path in save_paper(result, tmp_path)}
-    files = {f"results.{kind}" for kind in ("json", "md", "png")}
+    files = {"results.json", "results.md", "results.svg", "results-narrow.svg"}
     expected = files | {f"threads-{count}/{file}" for count in (1, 2) for file in files}
     assert names == expected | {"index.html"}
     data = json.loads((tmp_path / "results.json").read_text())

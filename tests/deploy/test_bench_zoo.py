@@ -96,7 +96,13 @@ def test_networks_are_measured_into_folders_of_their_own_and_shown_together(tmp_
     assert [row[3] == "" for row in grid.rows] == [False, True]
     assert any("b: structured is excluded" in note for note in document.notes)
     names = {path.name for path in save_zoo(results, tmp_path / "out")}
-    assert names == {"results.json", "results.md", "results.png", "index.html"}
+    assert names == {
+        "results.json",
+        "results.md",
+        "results.svg",
+        "results-narrow.svg",
+        "index.html",
+    }
     assert (tmp_path / "out" / "index.html").read_text().count("<section>") == 3
     # What was read from the files is what was measured.
     data = json.loads((tmp_path / "out" / "b" / "results.json").read_text())

@@ -1,10 +1,10 @@
-"""results.json, results.md, results.png and the terminal's table, from made-up measurements."""
+"""results.json, results.md, results.svg and the terminal's table, from made-up measurements."""
 
 import io
 import json
-import struct
 import sys
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
@@ -13,11 +13,13 @@ from fanin.deploy.bench import RequirementError, report_of, save_result
 from fanin.deploy.bench.measure.timing import Measurement, Timing, Warmup
 from fanin.deploy.bench.report import files
 from fanin.deploy.bench.report.document import Table
+from fanin.deploy.bench.report.figure import describe
 from fanin.deploy.bench.report.markdown import to_markdown
 from fanin.deploy.bench.report.terminal import print_report
 from fanin.deploy.bench.results.case import make_case
 from fanin.deploy.bench.results.result import Result
 
+SVG = "{http://www.w3.org/2000/svg}"
 MACHINE = {
     "host": "box",
     "cpu": "Test CPU",
@@ -318,9 +320,13 @@ def test_the_terminal_table_fits_110_columns(result):
     assert "5.00× [" in text
 
 
-def test_the_figure_is_a_png_with_a_panel_per_batch(result, tmp_path):
+def test_the_figure_has_a_panel_per_batch_in_text_that_is_text(result, tmp_path):
     save_result(result, tmp_path)
-    assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG\r\n")
+    for name in ("results.svg", "results-narrow.svg"):
+        drawn = ElementTree.parse(tmp_path / name).getroot()
+        texts = ["".join(one.itertext()) for one in drawn.iter(f"{SVG}text")]
+        assert {"batch 1", "90 %", "99 %", "4.26×", "5.00×"} <= set(texts)
+        assert drawn.find(f"{SVG}title").text == describe(report_of(result).figure)
     (panel,) = report_of(result).figure.panels
     assert panel.title == "batch 1"
     assert list(panel.x.ticks.values()) == ["90 %", "99 %"]
@@ -339,10 +345,14 @@ def test_many_batches_are_drawn_in_rows_that_fit_a_page(tmp_path):
     ]
     figure = report_of(layer_result(*cases)).figure
     assert (len(figure.panels), figure.columns) == (7, 3)
-    _, _, picture = save_result(layer_result(*cases), tmp_path)
-    width, height = struct.unpack(">II", picture.read_bytes()[16:24])
-    assert width == 960
-    assert height > width
+    sizes = []
+    for path in save_result(layer_result(*cases), tmp_path)[2:]:
+        drawn = ElementTree.parse(path).getroot()
+        points = [float(drawn.get(side).removesuffix("pt")) for side in ("width", "height")]
+        sizes.append([96 / 72 * one for one in points])
+    (wide, _), (narrow, height) = sizes
+    assert wide < 800  # beside the navigation of a page of 1,200 pixels
+    assert narrow < 360 < height
 
 
 def test_brackets_in_names_reach_the_terminal(result):
@@ -355,19 +365,16 @@ def test_a_result_without_any_ratio_still_has_a_figure(tmp_path):
     wrong = measured("dense", excluded="WrongOutputError: x")
     result = layer_result(make_case("c", 1, 0.9, {}, [wrong, measured("condensed", 5)], None))
     save_result(result, tmp_path)
-    assert (tmp_path / "results.png").stat().st_size > 1000
+    assert "No values" not in (tmp_path / "results.svg").read_text()
 
 
 def test_the_folder_is_made_and_old_files_are_replaced(result, tmp_path):
     folder = tmp_path / "a" / "b"
     first = save_result(result, folder)
     second = save_result(result, str(folder))
-    assert first == second == [folder / f"results.{kind}" for kind in ("json", "md", "png")]
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "results.json",
-        "results.md",
-        "results.png",
-    ]
+    names = ["results.json", "results.md", "results.svg", "results-narrow.svg"]
+    assert first == second == [folder / name for name in names]
+    assert {path.name for path in folder.iterdir()} == set(names)
 
 
 def test_a_result_that_is_a_link_stays_one_and_its_target_is_replaced(result, tmp_path):
@@ -396,7 +403,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_rubbish(result, tmp_path,
     with pytest.raises(OSError, match="disk full"):
         save_result(result, tmp_path)
     assert (tmp_path / "results.md").read_text() == before
-    assert len(list(tmp_path.iterdir())) == 3
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_a_missing_matplotlib_is_named_before_anything_is_written(result, tmp_path, monkeypatch):

@@ -1,12 +1,17 @@
 """results.json: compact, without raw figures unless asked for; older files; what is committed."""
 
+import importlib.util
+import io
+import itertools
 import json
 import os
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from fanin.deploy.bench import (
     BenchKernelsSpec,
@@ -20,13 +25,14 @@ from fanin.deploy.bench import (
     save_result,
 )
 from fanin.deploy.bench.report.markdown import to_markdown
+from fanin.deploy.bench.report.terminal import to_sheet
 from fanin.deploy.bench.results.files import compact_json
-from fanin.deploy.bench.suites.paper import PaperResult
-from fanin.deploy.bench.suites.paper_report import paper_document
-from fanin.deploy.bench.suites.zoo import read_zoo
-from fanin.deploy.bench.suites.zoo_report import zoo_document
 
-COMMITTED = Path(__file__).parents[2] / "docs" / "results"
+ROOT = Path(__file__).parents[2]
+COMMITTED = ROOT / "docs" / "results"
+_spec = importlib.util.spec_from_file_location("tool", ROOT / "tools" / "render_reports.py")
+tool = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(tool)
 
 
 @pytest.fixture(scope="module")
@@ -143,29 +149,42 @@ def committed(kinds):
     return [file.parent for file in files if json.loads(file.read_text())["kind"] in kinds]
 
 
-def report_in(folder):
-    kind = json.loads((folder / "results.json").read_text())["kind"]
-    if kind == "zoo":
-        return zoo_document(read_zoo(folder))
-    if kind == "paper":
-        summary = json.loads((folder / "results.json").read_text())
-        parts = tuple(load_result(folder / part) for part in summary["parts"].values())
-        return paper_document(PaperResult(parts, summary["facts"]["missing_cases"]))
-    return report_of(load_result(folder))
-
-
-@pytest.mark.parametrize(
+every_committed = pytest.mark.parametrize(
     "folder",
     committed({"layer", "model", "scaling", "kernels", "crossover", "memory", "serving"})
     + committed({"cuda", "server", "decoder"})
     + committed({"zoo", "paper"}),
     ids=lambda folder: str(folder.relative_to(COMMITTED)),
 )
+
+
+@every_committed
 def test_a_committed_report_is_what_its_result_gives(folder):
     data = json.loads((folder / "results.json").read_text())
     assert compact_json(data) == (folder / "results.json").read_text()
     assert "rounds_seconds" not in (folder / "results.json").read_text()
-    assert to_markdown(report_in(folder)) == (folder / "results.md").read_text()
+    assert to_markdown(tool.document_of(folder)) == (folder / "results.md").read_text()
+
+
+@every_committed
+def test_a_report_fits_terminals_without_broken_words_or_numbers(folder):
+    for table, width in itertools.product(tool.document_of(folder).screen, (80, 60)):
+        sheet = to_sheet(table)
+        console = Console(width=width, file=io.StringIO())
+        console.print(sheet.to_rich(width))
+        text = console.file.getvalue()
+        assert max(map(len, text.splitlines())) <= width
+        headings = [column.header for column in sheet.columns]
+        texts = [
+            *(cell for row in sheet.rows for cell in row),
+            *sheet.notes,
+            sheet.title,
+            *headings,
+        ]
+        words = {word for text in texts for word in text.split()}
+        parts = {part for heading in headings for part in re.split(r"(?<=-)| ", heading)}
+        shown = text.replace("─", "").partition("a wider terminal also shows")[0]
+        assert set(shown.split()) <= words | parts
 
 
 def test_the_committed_results_stay_small():

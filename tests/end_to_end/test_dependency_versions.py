@@ -75,6 +75,7 @@ SMOKES = {
     ),
     "openvino": Smoke("openvino", ("tests/deploy/test_peers.py", "-k", "openvino")),
     "loadgen": Smoke("mlperf_loadgen", ("tests/deploy/test_bench_serving.py",)),
+    "docs": Smoke("sphinx", ("tests/end_to_end/test_documentation_site.py",)),
     "dev": Smoke(
         "pytest",
         (

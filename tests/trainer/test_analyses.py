@@ -40,9 +40,15 @@ def test_a_run_is_analyzed_from_what_its_folder_holds(run, tmp_path):
     assert dense["training"] == 3 * dense["inference per sample"] * 23 * 64
     for analysis in found.values():
         paths = analysis.save(tmp_path)
-        assert [p.suffix for p in paths] == [".json", ".md", ".png"]
+        assert [p.name.removeprefix(analysis.name) for p in paths] == [
+            ".json",
+            ".md",
+            ".svg",
+            "-narrow.svg",
+        ]
         assert json.loads(paths[0].read_text())["rows"] == [dict(r) for r in analysis.rows]
-        assert paths[2].read_bytes().startswith(b"\x89PNG")
+        assert paths[2].read_text().startswith("<svg ")
+        assert f'srcset="{paths[3].name}"' in paths[1].read_text()
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
 
 
@@ -76,7 +82,7 @@ def test_the_papers_analyses(tmp_path):
     assert table[75]["training 1e18"] < table[75]["SR-STE training 1e18"]
     assert found["resnet50-structured"].rows[0]["counted 1e9"] == pytest.approx(1.989, abs=1e-3)
     for analysis in found.values():
-        assert len(analysis.save(tmp_path)) == (2 if analysis.draw is None else 3)
+        assert len(analysis.save(tmp_path)) == (2 if analysis.draw is None else 4)
     assert "| sr-ste | – | 76.2 | – | – | 71.5 |" in (tmp_path / "resnet50-methods.md").read_text()
 
 
@@ -126,13 +132,16 @@ def lines_of(analysis):
     return {label: values for label, values in found.items() if not label.startswith("_")}
 
 
-def test_the_figure_of_fan_ins_shows_outliers():
+def test_the_figure_of_fan_ins_shows_single_neurons_of_many_inputs_and_says_what_is_equal():
     mask = torch.zeros(40, 100, dtype=torch.bool)
     mask[:, :5] = True
+    equal = mask.clone()
     mask[7] = True
     axes = Figure().add_subplot()
-    fan_ins({"a": mask}).draw(axes)
-    assert 100 in {float(value) for line in axes.get_lines() for value in line.get_ydata()}
+    fan_ins({"a": mask, "b": equal}).draw(axes)
+    ranges = axes.collections[0].get_segments()
+    assert [list(segment[:, 0]) for segment in ranges] == [[5, 100], [5, 5]]
+    assert [text.get_text() for text in axes.texts] == ["5–100, median 5", "5"]
 
 
 def test_markdown_tables_show_missing_values_as_dashes():
@@ -200,7 +209,7 @@ def test_what_is_varied_by_name_is_drawn_and_variants_that_fix_it_are_left_out(t
     assert list(found) == ["accuracy-distribution", "accuracy-update-every"]
     assert [row["variant"] for row in found["accuracy-update-every"].rows] == ["b", "b"]
     for analysis in found.values():
-        assert analysis.save(tmp_path)[2].read_bytes().startswith(b"\x89PNG")
+        assert analysis.save(tmp_path)[2].read_text().startswith("<svg ")
 
 
 def test_layers_of_a_sweep_are_means_over_the_runs_that_are_there(small_config, tmp_path):

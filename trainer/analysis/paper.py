@@ -70,7 +70,6 @@ def variance(n: int = 32, draws: int = 20_000) -> Analysis:
         axes.set_xscale("log", base=2)
         axes.set_xlabel("fan-in k")
         axes.set_ylabel("variance of ‖z'‖²/‖z‖²")
-        axes.legend()
 
     note = f"{draws} draws per point; error bars of three standard errors."
     return Analysis("variance", f"Output-norm variance, n = {n}", rows, note, draw)
@@ -114,7 +113,6 @@ def resnet50_operations() -> Analysis:
         axes.set_xlabel("sparsity, %")
         axes.set_ylabel("training operations, 1e18")
         axes.set_ylim(0)
-        axes.legend()
 
     note = (
         "100 epochs of 1,281,167 images; ΔT 100; densities before rounding. SR-STE: uniform N:M, "

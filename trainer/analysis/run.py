@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..._base.distributions import weight_budget
+from ..._base.figure_style import BLUE, GRID
 from ..data import describe
 from ..methods import Dense, SRigL, TopKAST
 from ..metrics import Record, checked_content
@@ -20,6 +21,8 @@ from .result import Analysis
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_LONG_NAME = 24
+"""Signs of a layer's name that a figure has room for."""
 _QUARTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -46,11 +49,12 @@ def active_neurons(masks: dict[str, Tensor]) -> Analysis:
         rows.append({"layer": name, "width": len(counts), "active": active, "share": shares[-1]})
 
     def draw(axes: Axes) -> None:
-        axes.bar(_layer_axis(axes, masks), shares)
-        axes.set_ylabel("fraction of active neurons")
-        axes.set_ylim(0, 1.05)
+        axes.barh(_layer_axis(axes, masks), shares)
+        axes.set_xlabel("fraction of active neurons")
+        axes.set_xlim(0, 1.05)
 
-    return Analysis("active-neurons", "Active neurons per layer", rows, draw=draw)
+    title = "Active neurons per layer"
+    return Analysis("active-neurons", title, rows, draw=draw, places=len(rows))
 
 
 def fan_ins(masks: dict[str, Tensor]) -> Analysis:
@@ -64,22 +68,45 @@ def fan_ins(masks: dict[str, Tensor]) -> Analysis:
         rows.append(
             {"layer": name, "dense": mask[0].numel()} | dict(zip(labels, spread, strict=True))
         )
-        held.append(counts.tolist())
+        held.append(spread)
 
     def draw(axes: Axes) -> None:
-        # Single neurons of very many inputs are what unstructured methods have to show.
-        axes.boxplot(held, positions=_layer_axis(axes, masks), manage_ticks=False)
-        axes.set_ylabel("fan-in of active neurons")
+        positions = _layer_axis(axes, masks)
+        least, low, median, high, most = map(list, zip(*held, strict=True))
+        axes.hlines(positions, least, most, BLUE, linewidth=1)
+        axes.hlines(positions, low, high, BLUE, linewidth=7, alpha=0.35)
+        axes.plot(median, positions, "o", color=BLUE, markersize=4)
+        for place, (smallest, _, middle, _, largest) in zip(positions, held, strict=True):
+            ends = f"{smallest:g}–{largest:g}, median " if smallest < largest else ""
+            axes.annotate(
+                f"{ends}{middle:g}",
+                (largest, place),
+                xytext=(6, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize="small",
+            )
+        axes.margins(x=0.35)
+        axes.set_xlim(left=0)
+        axes.set_xlabel("fan-in of active neurons")
 
-    return Analysis("fan-in", "Fan-in per layer", rows, draw=draw)
+    note = "The figure shows medians, with bands of the quartiles and lines of the range."
+    return Analysis("fan-in", "Fan-in per layer", rows, note, draw, len(rows))
 
 
 def _layer_axis(axes: Axes, layers: Iterable[str]) -> list[int]:
-    """Label the x axis with layers; return their positions."""
-    names = list(layers)
+    """Label the y axis with layers, the first one on top; return their positions."""
+    names = [_shortened(name) for name in layers]
     positions = list(range(len(names)))
-    axes.set_xticks(positions, names, rotation=90, fontsize=7)
+    axes.set_yticks(positions, names, fontsize="small")
+    axes.set_ylim(len(names) - 0.5, -0.5)
     return positions
+
+
+def _shortened(name: str) -> str:
+    """Leave the end of a long name, which tells layers apart."""
+    name = name.removesuffix(".weight")
+    return name if len(name) <= _LONG_NAME else "…" + name[1 - _LONG_NAME :]
 
 
 def thresholds(run: Run) -> Analysis:
@@ -109,13 +136,14 @@ def thresholds(run: Run) -> Analysis:
 
     def draw(axes: Axes) -> None:
         positions = _layer_axis(axes, run.masks)
-        axes.bar(positions, before, label="fan-in")
-        axes.bar(positions, needed, label="threshold")
-        axes.set_yscale("log")
-        axes.legend()
+        axes.barh(positions, before, color=GRID)
+        axes.barh(positions, needed, height=0.4, color=BLUE)
+        axes.set_xscale("log")
+        axes.set_xlabel("fan-in (wide), threshold (narrow)")
 
     note = "Threshold 0: neurons of the layer are never ablated."
-    return Analysis("salience-threshold", f"Thresholds at γ = {gamma:g}", rows, note, draw)
+    title = f"Thresholds at γ = {gamma:g}"
+    return Analysis("salience-threshold", title, rows, note, draw, len(rows))
 
 
 def exploration(metrics: list[Record]) -> Analysis:

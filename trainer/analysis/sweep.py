@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
+from ..._base.figure_style import COLORS, MARKERS
 from ..._base.names import near_matches
 from ..metrics import Record, checked_content, read_metrics
 from ..run_folder import METRICS
@@ -195,6 +196,7 @@ def _accuracy_against(key: str, table: Sequence[SweepRow]) -> Analysis:
 
     def draw(axes: Axes) -> None:
         for number, (curve, points) in enumerate(curves.items()):
+            color = COLORS[number % len(COLORS)]
             varied = sorted(
                 (p.position, p.accuracy, p.interval) for p in points if p.position is not None
             )
@@ -206,19 +208,18 @@ def _accuracy_against(key: str, table: Sequence[SweepRow]) -> Analysis:
                     yerr=intervals,
                     label=curve,
                     capsize=3,
-                    marker="o",
+                    marker=MARKERS[number % len(MARKERS)],
                     linestyle="-" if numeric else "none",
-                    color=f"C{number}",
+                    color=color,
                 )
             elif points:
-                axes.axhline(points[0].accuracy, linestyle="--", color=f"C{number}", label=curve)
+                axes.axhline(points[0].accuracy, linestyle="--", color=color, label=curve)
         if numeric and min(numbers) > 0 and max(numbers) >= 50 * min(numbers):
             axes.set_xscale("log")
         if not numeric:
             axes.set_xticks(range(len(values)), [str(value) for value in values])
         axes.set_xlabel(label)
         axes.set_ylabel("test accuracy")
-        axes.legend(fontsize=8)
 
     return Analysis(name, title, _rows(shown), _NOTE, draw)
 

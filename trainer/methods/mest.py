@@ -12,7 +12,7 @@ from .base import DropFractions, LayerInputs, SparseMethod
 
 @dataclass(frozen=True)
 class MEST(SparseMethod):
-    """Drop by |w| + λ·|gradient|, grow at random.
+    """Drop by ``|w| + λ·|gradient|``, grow at random.
 
     The gradient must be unscaled for λ to mean the same at every step: give the sparsifier its
     ``grad_scaler``.
@@ -41,7 +41,7 @@ class MEST(SparseMethod):
             )
 
     def drop_score(self, layer: LayerInputs) -> Tensor:
-        """Return |w| + λ·|gradient|."""
+        """Return ``|w| + λ·|gradient|``."""
         return layer.weight.detach().abs() + self.gradient_weight * layer.dense_gradient.abs()
 
     def grow_score(self, layer: LayerInputs) -> Tensor:

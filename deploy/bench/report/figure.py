@@ -100,3 +100,22 @@ class Figure:
     panels: Sequence[Panel]
     columns: int = 3
     shared: bool = True
+
+
+def describe(figure: Figure) -> str:
+    """Say in words what a figure shows, for readers who do not see it."""
+    parts = []
+    for panel in figure.panels:
+        named = [f"{one.label} {_range(one.ys, panel.y.unit)}" for one in panel.series if one.ys]
+        if named:
+            head = f"{panel.title}: " if panel.title else ""
+            parts.append(head + ", ".join(named))
+    shown = figure.panels[0].y.label if figure.panels else ""
+    title = figure.title.partition("\n")[0]
+    heads = [text for text in (title, shown) if text]
+    return ". ".join([": ".join(heads) or "No values", *parts]) + "."
+
+
+def _range(values: Sequence[float], unit: str) -> str:
+    ends = [f"{value:.3g}{unit}" for value in (min(values), max(values))]
+    return ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import base64
 import html
+import re
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from string import Template
 
 from ...._base.atomic import write_file
+from ...._base.figure_style import NARROW, NARROW_PAGE
 from ..requirements import require
+
+_PICTURE = re.compile(r"<picture>.*?</picture>\n*", re.DOTALL)
+_FIGURES = (".svg", f"{NARROW.suffix}.svg", ".png")
 
 
 class PageError(ValueError):
@@ -18,7 +23,7 @@ class PageError(ValueError):
 
 
 def save_page(folders: Sequence[Path], path: Path, title: str) -> Path:
-    """Write the reports of the folders (their .md and .png files) into one page.
+    """Write the reports of the folders (their .md files and figures) into one page.
 
     Raises:
         PageError: a folder has no report.
@@ -34,10 +39,11 @@ def save_page(folders: Sequence[Path], path: Path, title: str) -> Path:
         if not reports:
             raise PageError(f"{folder} holds no report (*.md) of a benchmark")
         for report in reports:
-            figure = report.with_suffix(".png")
-            body = markdown.render(report.read_text())
-            if figure.is_file():
-                body = _after_title(body, _figure(figure, _first_line(report)))
+            text = report.read_text(encoding="utf-8")
+            body = markdown.render(_PICTURE.sub("", text))
+            body = body.replace("<table>", '<div class="table" tabindex="0"><table>')
+            body = body.replace("</table>", "</table></div>")
+            body = _after_title(body, _figure(report, text))
             sections.append(f"<section>\n{body}</section>")
     files = resources.files(__package__)
     page = Template(files.joinpath("page.html").read_text()).substitute(
@@ -49,13 +55,22 @@ def save_page(folders: Sequence[Path], path: Path, title: str) -> Path:
     return write_file(path, page)
 
 
-def _first_line(report: Path) -> str:
-    return report.read_text().partition("\n")[0].lstrip("# ")
+def _figure(report: Path, text: str) -> str:
+    """Embed the report's figure, if there is one; older reports have a PNG."""
+    wide, narrow, old = (report.with_name(report.stem + end) for end in _FIGURES)
+    described = re.search(r'alt="([^"]*)"', text)
+    caption = described[1] if described else html.escape(text.partition("\n")[0].lstrip("# "))
+    if wide.is_file():
+        source = ""
+        if narrow.is_file():
+            source = f'<source media="{NARROW_PAGE}" srcset="{_data(narrow, "svg+xml")}">'
+        image = f'<img alt="{caption}" src="{_data(wide, "svg+xml")}">'
+        return f"<picture>{source}{image}</picture>\n"
+    return f'<img alt="{caption}" src="{_data(old, "png")}">\n' if old.is_file() else ""
 
 
-def _figure(path: Path, caption: str) -> str:
-    data = base64.b64encode(path.read_bytes()).decode()
-    return f'<img alt="{html.escape(caption)}" src="data:image/png;base64,{data}">\n'
+def _data(path: Path, kind: str) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
 def _after_title(body: str, figure: str) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...._base.figure_style import picture
 from .document import Bullets, Document, Notes, Section, Table, Text
+from .figure import describe
 
 
 def to_markdown(document: Document) -> str:
     """Return the content of results.md."""
-    blocks = [f"# {document.title}", *map(_block, document.blocks)]
+    shown = picture("results", describe(document.figure))
+    blocks = [f"# {document.title}", shown, *map(_block, document.blocks)]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 

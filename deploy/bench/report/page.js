@@ -18,7 +18,8 @@ function compare(a, b) {
   return x - y;
 }
 
-// Rows whose first cell is empty belong to the one above: the cell is filled before rows move.
+// Rows whose first cell is empty belong to the one above: the cell is filled, so that rows can move
+// and a row that is scrolled sideways still says what it is about.
 function fillFirstCells(body) {
   let above = "";
   for (const row of body.rows) {
@@ -30,7 +31,6 @@ function fillFirstCells(body) {
 
 function sortBy(table, column, descending) {
   const body = table.tBodies[0];
-  fillFirstCells(body);
   const text = (row) => row.cells[column]?.textContent.trim() ?? "";
   const rows = [...body.rows].sort((a, b) => {
     // Rows without an entry stay last, whichever way the others go.
@@ -44,6 +44,7 @@ function sortBy(table, column, descending) {
 }
 
 for (const table of document.querySelectorAll("table")) {
+  fillFirstCells(table.tBodies[0]);
   [...table.tHead.rows[0].cells].forEach((heading, column) => {
     heading.addEventListener("click", () =>
       sortBy(table, column, heading.getAttribute("aria-sort") === "ascending"));

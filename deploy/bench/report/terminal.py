@@ -1,39 +1,50 @@
-"""Prints a report on a terminal, with rich."""
+"""Prints a report: tables that fit the terminal, or plain text where stdout is none."""
 
 from __future__ import annotations
 
-from typing import Literal
-
 from rich.console import Console
-from rich.table import Table as RichTable
-from rich.text import Text
 
-from ...._base.terminal import output_console
+from ...._base.tables import Column, Sheet
+from ...._base.terminal import print_notes, print_sheet
 from .document import Document, Table
 
 
 def print_report(document: Document, console: Console | None = None) -> None:
-    """Print the tables that fit a terminal, and the notes."""
-    console = console or output_console()
-    for table in document.screen:
+    """Print the tables for screens, and the notes."""
+    for number, table in enumerate(document.screen):
+        if number:
+            print_notes([""], console)
         print_table(table, console)
-    for note in document.notes:
-        console.print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    print_notes(document.notes, console)
 
 
 def print_table(table: Table, console: Console | None = None) -> None:
     """Print one table."""
-    (console or output_console()).print(to_rich(table))
+    print_sheet(to_sheet(table), console)
 
 
-def to_rich(table: Table) -> RichTable:
-    """Convert the table: long cells are folded, words after the first column are not."""
-    made = RichTable(title=table.title or None, caption=table.caption or None)
-    for at, heading in enumerate(table.headings):
-        justify: Literal["left", "right"] = "left" if at < table.words else "right"
-        made.add_column(heading, justify=justify, no_wrap=1 <= at < table.words, overflow="fold")
-    for row in table.rows:
-        if len(row) == 1:
-            made.add_section()
-        made.add_row(*map(Text, row), style="bold" if len(row) == 1 else None)
-    return made
+def to_sheet(table: Table) -> Sheet:
+    """Convert the table: where room is short, its last numbers go first, and a speed-up stays."""
+    leaving = _leaving(table)
+    columns = tuple(
+        Column(
+            heading,
+            right=at >= table.words,
+            words=at < table.words,
+            drop=leaving.index(at) if at in leaving else None,
+        )
+        for at, heading in enumerate(table.headings)
+    )
+    notes = (table.caption,) if table.caption else ()
+    return Sheet(table.title, columns, tuple(map(tuple, table.rows)), notes)
+
+
+def _leaving(table: Table) -> list[int]:
+    """Order the columns that may be left out: all numbers but the first speed-up, if there is one.
+
+    The first number, which is the time where there is a speed-up, goes last.
+    """
+    numbers = range(table.words, len(table.headings))
+    speedups = [at for at in numbers[1:] if "speed-up" in table.headings[at]]
+    plain = [at for at in numbers[1:] if at not in speedups]
+    return [*reversed(plain), *reversed(speedups[1:]), *numbers[: bool(speedups)]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...._base.figure_style import BLUE, RED
 from ..measure.statistics import Spread
 from ..report.blocks import busy_note, conditions, figure_title
 from ..report.document import Bullets, Document, Notes, Section, Table, Text
@@ -32,8 +33,8 @@ _INT8_EXPLANATION = (
     "the operators, OpenVINO where what it has compiled does not compute in 8 bits."
 )
 _SERIES = {
-    "run_ratio": ("whole session.run", "#1f6f8b"),
-    "op_ratio": ("op time (less the null session)", "#d1495b"),
+    "run_ratio": ("whole session.run", BLUE),
+    "op_ratio": ("op time (less the null session)", RED),
 }
 _NODES = 15
 """Number of single nodes in the second table."""

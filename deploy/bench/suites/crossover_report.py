@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...._base.figure_style import BLUE, GRAY, GREEN, OCHRE, RED
 from ..report.blocks import busy_note, conditions, figure_title
 from ..report.document import Document, Notes, Section, Table, Text
 from ..report.figure import Axis, Figure, Panel, Series
@@ -12,7 +13,7 @@ from ..results.plain import from_plain
 from ..results.result import Result
 from .crossover import TIE, Crossover, CrossoverPoint
 
-_COLORS = ("#d1495b", "#1f6f8b", "#b58900", "#6a994e")
+_COLORS = (RED, BLUE, OCHRE, GREEN)
 
 
 def crossover_document(result: Result[CrossoverPoint]) -> Document:
@@ -105,7 +106,7 @@ def _figure(result: Result[Any], found: list[Crossover]) -> Figure:
     if not _by_threads(result):
         predicted = {one.batch: one.auto for one in found}
         label = "predicted by export --policy auto"
-        series.append(line(label, predicted, color="#777", style="--", marker="."))
+        series.append(line(label, predicted, color=GRAY, style="--", marker="."))
     ticks = {batch: str(batch) for batch in sorted({one.batch for one in found})}
     y = Axis("sparsity above which condensed is faster, %", limits=(-2, 102))
     return Figure(figure_title(result), [Panel(series, Axis("batch", log=2, ticks=ticks), y)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
+from ...._base.figure_style import BLUE, GRAY, PURPLE, SKY
 from ..measure.statistics import Spread
 from ..report.blocks import busy_note, conditions, figure_title
 from ..report.document import Document, Notes, Table, Text
@@ -152,9 +153,9 @@ def _scaling(cases: list[_Counted], result: Result[KernelCase]) -> Panel:
             texts=[f"{figures.share.median:.0%}" for _, figures in cases],
             marker="o",
         ),
-        Series("limit", "line", outputs, [1e6 * one for one in limits], color="#777", style="--"),
+        Series("limit", "line", outputs, [1e6 * one for one in limits], color=GRAY, style="--"),
     ]
-    shades = ("#6baed6", "#3182bd", "#08519c")
+    shades = (SKY, BLUE, PURPLE)
     for (size, rate), shade in zip(result.facts["roofs"], shades, strict=False):
         label = f"reading as from {_size(size)}, {rate * hertz / 1e9:.1f} GB/s"
         times = [case.footprint_bytes / (rate * hertz) * 1e6 for case, _ in cases]
@@ -178,7 +179,7 @@ def _roofline(cases: list[_Counted], result: Result[KernelCase]) -> Panel:
         ends = [low, high] if high * rate < peak else [low, max(low, peak / rate), high]
         roof = [min(peak, end * rate) for end in ends]
         label = f"reading {_size(size)}, {rate:.1f} B/cycle"
-        series.append(Series(label, "line", ends, roof, color="#777", style=style))
+        series.append(Series(label, "line", ends, roof, color=GRAY, style=style))
     for kernel in dict.fromkeys(case.kernel for case, _ in cases):
         own = [(case, figures) for case, figures in cases if case.kernel == kernel]
         xs = [case.macs / case.footprint_bytes for case, _ in own]

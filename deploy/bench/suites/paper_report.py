@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ...._base.figure_style import BLUE, GRAY, GREEN, OCHRE, PURPLE, RED, ROSE, SALMON, SILVER, SKY
 from ..report.blocks import conditions, figure_title
 from ..report.document import Document, Notes, Section, Table, Text
 from ..report.figure import Axis, Figure, Panel, Series, names_axis
@@ -18,28 +19,28 @@ from .layer_engines import FAMILIES, engine_option
 from .paper import SUITE_OF, PaperResult
 
 _KINDS = {
-    "ONNX Runtime dense": (("dense",), "#4d4d4d"),
-    "structured": (("structured",), "#8c8c8c"),
-    "OpenVINO": (FAMILIES["OpenVINO"], "#b58900"),
-    "torch dense": (("torch", "torch-compile"), "#e07b39"),
-    "CSR": (FAMILIES["CSR"], "#7fb069"),
-    "paper's condensed form": (("torch-gather",), "#9d79bc"),
-    "DeepSparse": (FAMILIES["DeepSparse"], "#1f6f8b"),
-    "fanin": (("condensed",), "#d1495b"),
+    "ONNX Runtime dense": (("dense",), GRAY),
+    "structured": (("structured",), SILVER),
+    "OpenVINO": (FAMILIES["OpenVINO"], OCHRE),
+    "torch dense": (("torch", "torch-compile"), SALMON),
+    "CSR": (FAMILIES["CSR"], GREEN),
+    "paper's condensed form": (("torch-gather",), PURPLE),
+    "DeepSparse": (FAMILIES["DeepSparse"], BLUE),
+    "fanin": (("condensed",), RED),
 }
 """Names of kinds: the options of the engines that belong to each, and its color."""
 
 _INT8_KINDS = {
-    "dense": (("dense",), "#4d4d4d"),
-    "dense int8, static": (("dense-int8-static",), "#8c8c8c"),
-    "dense int8, dynamic": (("dense-int8-dynamic",), "#bdbdbd"),
-    "OpenVINO int8": (("openvino-int8",), "#b58900"),
-    "torch int8": (("torch-int8-static", "torch-int8-dynamic"), "#e07b39"),
-    "DeepSparse int8": (("deepsparse-int8",), "#1f6f8b"),
-    "DeepSparse int8, float32 in and out": (("deepsparse-int8-float",), "#7fb0c4"),
-    "fanin float32": (("condensed",), "#e8a0a8"),
-    "fanin dynamic": (("condensed-int8-dynamic",), "#9d79bc"),
-    "fanin": (("condensed-int8-static",), "#d1495b"),
+    "dense": (("dense",), GRAY),
+    "dense int8, static": (("dense-int8-static",), SILVER),
+    "dense int8, dynamic": (("dense-int8-dynamic",), GREEN),
+    "OpenVINO int8": (("openvino-int8",), OCHRE),
+    "torch int8": (("torch-int8-static", "torch-int8-dynamic"), SALMON),
+    "DeepSparse int8": (("deepsparse-int8",), BLUE),
+    "DeepSparse int8, float32 in and out": (("deepsparse-int8-float",), SKY),
+    "fanin float32": (("condensed",), ROSE),
+    "fanin dynamic": (("condensed-int8-dynamic",), PURPLE),
+    "fanin": (("condensed-int8-static",), RED),
 }
 _KINDS_OF = {"float32": _KINDS, "int8": _INT8_KINDS}
 _FORMS_OF = {
@@ -59,7 +60,7 @@ def best_of(case: Case, kind: str, precision: str = "float32") -> EngineResult |
 
 
 def save_paper(result: PaperResult, folder: Path, *, raw: bool = False) -> list[Path]:
-    """Write results.json, .md and .png, an index.html, and a folder for each thread count."""
+    """Write results.json, .md and .svg, an index.html, and a folder for each thread count."""
     begun = {f"threads-{one.require_timing().threads}": one for one in result.results if one.cases}
     paths: list[Path] = []
     for name, one in begun.items():

@@ -268,10 +268,11 @@ def server_document(result: ServerResult) -> Document:
     blocks = [table, Notes(notes), Bullets(facts), *conditions(result)]
     shown = "requests_per_second" if "requests_per_second" in names else "anonymous"
     values = [case.figures[shown] for case in result.cases]
+    label = shown.replace("_", " ")
     panel = Panel(
-        [Series(shown, "bars", range(len(values)), values)],
+        [Series(label, "bars", range(len(values)), values)],
         names_axis([case.title for case in result.cases]),
-        Axis(shown.replace("_", " ")),
+        Axis(label),
     )
     return Document(result.title, blocks, [table], Figure(figure_title(result), [panel]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...._base.figure_style import GRAY, OCHRE, RED, SILVER
 from ..report.blocks import busy_note, conditions, figure_title
 from ..report.document import Document, Notes, Table, Text
 from ..report.figure import Axis, Figure, Panel, Series, names_axis
@@ -14,8 +15,8 @@ _SERVERS = (
     " *-server* engines were asked through fanin serve on this machine, the others in the "
     "benchmark's own process."
 )
-_COLORS = {"dense": "#4d4d4d", "condensed": "#d1495b"}
-_COLORS |= {"dense-server": "#a6a6a6", "condensed-server": "#edae49"}
+_COLORS = {"dense": GRAY, "condensed": RED}
+_COLORS |= {"dense-server": SILVER, "condensed-server": OCHRE}
 
 
 def serving_document(result: Result[ServingRow]) -> Document:

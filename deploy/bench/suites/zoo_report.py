@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ...._base.figure_style import BLUE, GRAY, OCHRE, PURPLE, RED, ROSE, SILVER
 from ..report.blocks import conditions
 from ..report.document import Document, Notes, Section, Table, Text
 from ..report.figure import Axis, Figure, Panel, Series, names_axis
@@ -21,21 +22,21 @@ _INT8_TEXT = (
     "Networks in 8 bits are quantized by onnxruntime.quantization with random inputs. Times do not "
     "depend on that; errors do, and mean nothing here. The limit is that of condensed-int8-static."
 )
-_COLORS = {"condensed": "#d1495b", "structured": "#8c8c8c", "deepsparse": "#1f6f8b"}
-_COLORS["openvino"] = "#b58900"
+_COLORS = {"condensed": RED, "structured": SILVER, "deepsparse": BLUE}
+_COLORS["openvino"] = OCHRE
 _INT8_COLORS = {
-    "condensed": "#e8a0a8",
-    "condensed-int8-static": "#d1495b",
-    "condensed-int8-dynamic": "#9d79bc",
-    "dense-int8-static": "#4d4d4d",
-    "dense-int8-dynamic": "#8c8c8c",
-    "deepsparse-int8": "#1f6f8b",
-    "openvino-int8": "#b58900",
+    "condensed": ROSE,
+    "condensed-int8-static": RED,
+    "condensed-int8-dynamic": PURPLE,
+    "dense-int8-static": GRAY,
+    "dense-int8-dynamic": SILVER,
+    "deepsparse-int8": BLUE,
+    "openvino-int8": OCHRE,
 }
 
 
 def save_zoo(results: dict[str, Result[Case]], folder: Path) -> list[Path]:
-    """Write results.json, .md and .png over the networks, and an index.html with all of them."""
+    """Write results.json, .md and .svg over the networks, and an index.html with all of them."""
     first = next(iter(results.values()))
     summary: Result[Case] = Result(
         kind="zoo",

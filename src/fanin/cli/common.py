@@ -12,7 +12,7 @@ import typer
 
 from .._base.atomic import output_folder
 from .._base.tables import Printed, Sheet, visible
-from .._base.terminal import output_console
+from .._base.terminal import print_sheet
 
 _T = TypeVar("_T")
 
@@ -36,12 +36,8 @@ def colored(text: str, color: str) -> str:
 
 def show_sheet(sheet: Sheet) -> None:
     """Print a table: in colors and as wide as the terminal, or in full where stdout is none."""
-    if not sys.stdout.isatty():
-        with readable(OSError):  # a full disk
-            print(sheet.to_text(), flush=True)
-        return
-    console = output_console()
-    console.print(sheet.to_rich(console.width))
+    with readable(OSError):  # a full disk
+        print_sheet(sheet)
 
 
 CustomOpLibraries = Annotated[

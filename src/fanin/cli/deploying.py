@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from .._base.terminal import output_console, terminal_width
-from .common import FAILED, CustomOpLibraries, colored, readable
-
-if TYPE_CHECKING:
-    from ..deploy.doctor_plan import ModelPlan
+from .._base.terminal import terminal_width
+from .common import FAILED, CustomOpLibraries, colored, readable, show_sheet
 
 
 def doctor(
@@ -41,6 +38,7 @@ def doctor(
 ) -> None:
     """Check everything needed to run exported models; exit with status 1 if a check fails."""
     from ..deploy.doctor import check_model_file, check_plan, run_checks
+    from ..deploy.doctor_plan import plan_sheet
     from ..deploy.doctor_print import check_lines, findings
 
     for option, value in (("--batch", batch), ("--threads", threads)):
@@ -61,15 +59,9 @@ def doctor(
         for line in check_lines(checks, terminal_width(), colored):
             print(line)
         if plan is not None:
-            _print_plan(plan)
+            show_sheet(plan_sheet(plan))
     if not all(check.ok for check in checks):
         raise typer.Exit(FAILED)
-
-
-def _print_plan(plan: ModelPlan) -> None:
-    from ..deploy.doctor_plan import plan_table
-
-    output_console().print(plan_table(plan))
 
 
 def triton_repo(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .common import readable, requires, say
+from .common import readable, requires, say, show_sheet
 from .flags import Command, Group
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def train(
         result = run_training(config, out, resume=resume, data_dir=data_dir, progress=progress)
     if os.environ.get("RANK", "0") != "0":  # under torchrun, only rank 0 prints
         return
-    typer.echo(result.summary)
+    show_sheet(result.summary.sheet())
     typer.echo(f"test accuracy {result.test_accuracy:.2%} after {result.steps} steps; run: {out}")
 
 
@@ -92,7 +92,7 @@ def sweep(
 
     with readable(ConfigError, DataError, RunFolderError, TrainingError, OSError):
         records = run_sweep(sweep_file, out, data_dir=data_dir, ray=ray, on_run=say_run)
-    typer.echo(analyze_sweep(records)[0].to_markdown())
+    show_sheet(analyze_sweep(records)[0].sheet())
     failed = [record for record in records if record.error]
     for record in failed:
         typer.secho(f"{record.name}: {record.error}", fg=typer.colors.RED, err=True)
@@ -149,5 +149,5 @@ def analyze_paper(
 
 def _save_analyses(analyses: list[Analysis], folder: Path) -> None:
     for analysis in analyses:
-        typer.echo(analysis.to_markdown())
+        show_sheet(analysis.sheet())
         typer.echo("Wrote " + ", ".join(str(path) for path in analysis.save(folder)) + "\n")
