@@ -20,6 +20,7 @@ from ..ort_ops.contract import (
     QLINEAR_CONDENSED_CONV,
     QUANTIZED_OPS,
 )
+from ..ort_ops.binding import MissingBindingError
 from ..ort_ops.dispatch_cost import SPINNING, DispatchCalibration, DispatchCost
 from .doctor_model import run_child
 from .doctor_probe import FindingError
@@ -233,6 +234,8 @@ def _calibration() -> DispatchCalibration | None:
 def _native() -> Any:
     try:
         from ..ort_ops import _native as binding
+    except MissingBindingError:
+        raise
     except ImportError as error:
         raise FindingError(
             f"the compiled kernels that make plans are missing ({error})",
