@@ -8,6 +8,8 @@
 #   make bench-kernels   every kernel against the limits of this CPU, into out/
 #   make deepsparse-env  DeepSparse in .cache/, for fanin bench layer --engines dense,condensed,deepsparse
 #   make cross-check  every kernel and ONNX Runtime on emulated CPUs: older x86 and Arm64
+#   make wheels   sdist and wheels into dist/; check-wheels: runs them in bare environments
+#   make release-check  everything that a release needs (hours); docs/releasing.md
 #   make sanitize  op and kernel tests under AddressSanitizer and UBSan, threads under ThreadSanitizer
 
 PYTHON ?= python3
@@ -19,7 +21,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NATIVE_SOURCES := CMakeLists.txt $(shell find ort_ops/csrc cmake -type f)
 FORMATTED := $(shell find ort_ops/csrc examples/cpp_app -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: help env demo test check lint types format pytest matrix lowest newest cross-check sanitize bench-layer \
+.PHONY: help env demo test check lint types format pytest matrix lowest newest cross-check sanitize wheels check-wheels \
+  release-check bench-layer \
   bench-kernels deepsparse-env clean
 
 help:
@@ -86,6 +89,20 @@ cross-check: env
 
 sanitize: env
 	tools/sanitize.sh
+
+# CHECK_WHEELS="--root FOLDER --emulated FOLDER": other distributions, see tools/wheels/check.py.
+wheels: env
+	$(BIN)/python tools/wheels/build.py $(WHEELS)
+
+check-wheels: env
+	$(BIN)/python tools/wheels/check.py --bench $(CHECK_WHEELS)
+
+release-check: env
+	$(BIN)/python tools/release_check.py --versions $(TAG)
+	$(MAKE) test
+	$(MAKE) matrix lowest newest cross-check
+	$(MAKE) wheels WHEELS=--twice
+	$(MAKE) check-wheels
 
 bench-layer: env
 	$(BIN)/fanin bench layer --out out/bench-layer

@@ -48,6 +48,13 @@ function(fanin_write_old_glibc file)
   file(CONFIGURE OUTPUT ${file} CONTENT "${text}" @ONLY)
 endfunction()
 
+set(FANIN_MUSL OFF)
+execute_process(COMMAND ${CMAKE_CXX_COMPILER} ${CMAKE_CXX_COMPILER_ARG1} -dumpmachine
+                OUTPUT_VARIABLE machine ERROR_QUIET)
+if(machine MATCHES "musl")
+  set(FANIN_MUSL ON)
+endif()
+
 if(FANIN_PORTABLE)
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${CMAKE_SOURCE_DIR}=fanin>"
     "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-ffile-prefix-map=${CMAKE_SOURCE_DIR}=fanin>")
@@ -63,6 +70,9 @@ function(fanin_portable target)
     return()
   endif()
   target_link_options(${target} PRIVATE -Wl,--gc-sections -Wl,--strip-all -Wl,--build-id=none)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_link_options(${target} PRIVATE -static-libstdc++)
+  endif()
   if(FANIN_MUSL)
     return()
   endif()
@@ -70,6 +80,6 @@ function(fanin_portable target)
   list(TRANSFORM FANIN_FIRST_VERSIONS PREPEND "-Wl,--wrap=" OUTPUT_VARIABLE wraps)
   # Before 2.34 libdl and others are libraries of their own; the linker would leave them out, as the
   # newer libc has all functions.
-  target_link_options(${target} PRIVATE -static-libstdc++ ${wraps} -Wl,--wrap=dlmopen
+  target_link_options(${target} PRIVATE ${wraps} -Wl,--wrap=dlmopen
     -Wl,--push-state,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0 -l:librt.so.1 -Wl,--pop-state)
 endfunction()

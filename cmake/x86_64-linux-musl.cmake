@@ -2,7 +2,6 @@
 #   cmake -S . -B build/musl -DCMAKE_TOOLCHAIN_FILE=cmake/x86_64-linux-musl.cmake -DFANIN_PYTHON=OFF
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR x86_64)
-set(FANIN_MUSL ON)
 
 find_program(FANIN_ZIG NAMES zig python-zig REQUIRED)
 set(CMAKE_CXX_COMPILER ${FANIN_ZIG} c++ -target x86_64-linux-musl)
