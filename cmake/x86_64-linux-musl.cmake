@@ -4,6 +4,7 @@ set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR x86_64)
 
 find_program(FANIN_ZIG NAMES zig python-zig REQUIRED)
+set(CMAKE_TRY_COMPILE_PLATFORM_VARIABLES FANIN_ZIG)
 set(CMAKE_CXX_COMPILER ${FANIN_ZIG} c++ -target x86_64-linux-musl)
 # CMake takes an archiver without arguments only.
 foreach(tool ar ranlib)

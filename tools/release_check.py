@@ -2,8 +2,9 @@
 
     python tools/release_check.py --versions [vX.Y.Z]
 
-The version stands in pyproject.toml, CMakeLists.txt, CITATION.cff and packaging/cuda/pyproject.toml; with a
-tag, all must be the tag's, and CHANGELOG.md must have its heading with a date instead of "(unreleased)".
+The version stands in pyproject.toml, CMakeLists.txt, CITATION.cff and in
+packaging/cuda/pyproject.toml. With a tag, all must be the tag's, and CHANGELOG.md must have its
+heading with a date instead of "(unreleased)".
 """
 
 from __future__ import annotations

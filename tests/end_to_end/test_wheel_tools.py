@@ -76,7 +76,7 @@ def test_every_wheel_is_built_for_a_platform_and_without_python_where_its_tag_sa
     for recipe in recipes.values():
         anywhere = recipe.settings.get("wheel.py-api") == "py3"
         assert anywhere == (recipe.settings.get("cmake.define.FANIN_PYTHON") == "OFF")
-        assert recipe.platform.startswith(("manylinux-", "musllinux-"))
+        assert recipe.platform.startswith(("manylinux_", "musllinux_"))
 
 
 def test_versions_and_changelog_agree():

@@ -2,8 +2,8 @@
 
     python tools/wheels/build.py [--out dist] [--only NAME ...] [--twice]
 
-Wheels are built from the unpacked sdist and checked by libraries.py. One whose compiler is not here is
-left out, and a line says why. With --twice each is built in two folders, and the bytes compared.
+Wheels are built from the unpacked sdist and checked by libraries.py. One whose compiler is not here
+is left out, and a line says why. With --twice each is built in two folders, and the bytes compared.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from libraries import check_wheel
 ROOT = Path(__file__).resolve().parents[2]
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 # onnxruntime's own wheels need glibc 2.27 or 2.28; the libraries need 2.18.
-GLIBC = "manylinux-2_27"
-MUSL = "musllinux-1_2"
+GLIBC = "manylinux_2_27"
+MUSL = "musllinux_1_2"
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,9 @@ class Recipe:
         return [uv(), *build, *options, str(source / self.folder)]
 
     def environment(self, source: Path) -> dict[str, str]:
-        """Return what the build sees: the tag's platform, CMake's options, the files' time."""
+        """Return what the build sees: CMake's options, and the time of all files."""
         options = [option.replace("SOURCE", str(source)) for option in self.cmake]
-        return {
-            "_PYTHON_HOST_PLATFORM": self.platform,
-            "CMAKE_ARGS": " ".join(options),
-            "SOURCE_DATE_EPOCH": epoch(),
-        }
+        return {"CMAKE_ARGS": " ".join(options), "SOURCE_DATE_EPOCH": epoch()}
 
 
 def recipes() -> Iterator[Recipe]:
@@ -63,16 +59,16 @@ def recipes() -> Iterator[Recipe]:
     cpu = {"cmake.define.FANIN_PORTABLE": "ON", "cmake.define.FANIN_CUDA": "OFF"}
     runtime = cpu | {"cmake.define.FANIN_PYTHON": "OFF", "wheel.py-api": "py3"}
     here = sys.executable
-    yield Recipe("x86_64", f"{GLIBC}-x86_64", here, settings=runtime)
+    yield Recipe("x86_64", f"{GLIBC}_x86_64", here, settings=runtime)
     for version in PYTHONS:
         found = find_python(version)
         short = f"cp{version.replace('.', '')}"
         missing = "" if found else f"there is no Python {version}"
-        yield Recipe(short, f"{GLIBC}-x86_64", found or version, settings=cpu, missing=missing)
+        yield Recipe(short, f"{GLIBC}_x86_64", found or version, settings=cpu, missing=missing)
     cross = "-DCMAKE_TOOLCHAIN_FILE=SOURCE/cmake/"
     yield Recipe(
         "aarch64",
-        f"{GLIBC}-aarch64",
+        f"{GLIBC}_aarch64",
         here,
         settings=runtime,
         cmake=(f"{cross}aarch64-linux-gnu.cmake",),
@@ -81,7 +77,7 @@ def recipes() -> Iterator[Recipe]:
     zig = find_zig()
     yield Recipe(
         "musl",
-        f"{MUSL}-x86_64",
+        f"{MUSL}_x86_64",
         here,
         settings=runtime,
         cmake=(f"{cross}x86_64-linux-musl.cmake", f"-DFANIN_ZIG={zig}"),
@@ -89,7 +85,7 @@ def recipes() -> Iterator[Recipe]:
     )
     yield Recipe(
         "cuda",
-        f"{GLIBC}-x86_64",
+        f"{GLIBC}_x86_64",
         here,
         folder="packaging/cuda",
         missing=absent("nvcc", "CUDA 12.8 or newer"),
@@ -159,6 +155,10 @@ def build(recipe: Recipe, source: Path, out: Path) -> Path:
     environment = os.environ | recipe.environment(source)
     subprocess.run(recipe.command(source, folder), check=True, env=environment)
     (wheel,) = folder.glob("*.whl")
+    tag = ["tool", "run", "--quiet", "wheel", "tags", "--remove", "--platform-tag"]
+    command = [uv(), *tag, recipe.platform, str(wheel)]
+    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+    (wheel,) = folder.glob("*.whl")
     wheel = wheel.replace(out / wheel.name)
     shutil.rmtree(folder)
     return wheel
@@ -174,8 +174,9 @@ def main() -> int:
     arguments = parser.parse_args()
     out = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    for old in (*out.glob("fanin*.whl"), *out.glob("fanin*.tar.gz")):
-        old.unlink()
+    if arguments.only == names:
+        for old in (*out.glob("fanin*.whl"), *out.glob("fanin*.tar.gz")):
+            old.unlink()
     sdist = build_sdist(out)
     print(f"{sdist.name}  {sdist.stat().st_size / 1e6:.2f} MB", flush=True)
     source = unpack(sdist, ROOT / "build" / "wheels" / "source")
