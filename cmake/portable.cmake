@@ -43,13 +43,18 @@ function(fanin_write_old_glibc file)
     string(REPLACE "NAME" "${name}" text "${text}")
   endforeach()
   # Of 2.32: libstdc++ counts references without atomic operations while it is true.
-  string(APPEND text "extern \"C\" {\n"
-                     "__attribute__((visibility(\"hidden\"))) char __libc_single_threaded = 0;\n}\n")
+  # arc4random is of 2.36; libstdc++ links it for std::random_device, which nothing here uses.
+  string(APPEND text "#include <cstdlib>\n#include <unistd.h>\n"
+                     "#define HIDDEN __attribute__((visibility(\"hidden\")))\n"
+                     "extern \"C\" {\nHIDDEN char __libc_single_threaded = 0;\n"
+                     "HIDDEN unsigned __wrap_arc4random() {\n  unsigned bits = 0;\n"
+                     "  if (getentropy(&bits, sizeof bits) != 0) std::abort();\n  return bits;\n}\n}\n")
   file(CONFIGURE OUTPUT ${file} CONTENT "${text}" @ONLY)
 endfunction()
 
 set(FANIN_MUSL OFF)
-execute_process(COMMAND ${CMAKE_CXX_COMPILER} ${CMAKE_CXX_COMPILER_ARG1} -dumpmachine
+separate_arguments(compiler UNIX_COMMAND "${CMAKE_CXX_COMPILER} ${CMAKE_CXX_COMPILER_ARG1}")
+execute_process(COMMAND ${compiler} -dumpmachine
                 OUTPUT_VARIABLE machine ERROR_QUIET)
 if(machine MATCHES "musl")
   set(FANIN_MUSL ON)
@@ -80,6 +85,6 @@ function(fanin_portable target)
   list(TRANSFORM FANIN_FIRST_VERSIONS PREPEND "-Wl,--wrap=" OUTPUT_VARIABLE wraps)
   # Before 2.34 libdl and others are libraries of their own; the linker would leave them out, as the
   # newer libc has all functions.
-  target_link_options(${target} PRIVATE ${wraps} -Wl,--wrap=dlmopen
+  target_link_options(${target} PRIVATE ${wraps} -Wl,--wrap=dlmopen -Wl,--wrap=arc4random
     -Wl,--push-state,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0 -l:librt.so.1 -Wl,--pop-state)
 endfunction()

@@ -107,7 +107,10 @@ def uv() -> str:
 
 
 def find_python(version: str) -> str | None:
-    """Return the path of an installed Python of that version."""
+    """Return the path of an installed Python; one of pyenv without its shims, which may fail."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    for python in sorted(pyenv.glob(f"versions/{version}.*/bin/python3")):
+        return str(python)
     command = [uv(), "python", "find", "--no-python-downloads", "--no-project", version]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
     return done.stdout.strip() if done.returncode == 0 else None
